@@ -40,7 +40,7 @@ func TestAddressesReturnsServersThatAreAsked(t *testing.T) {
 	}
 }
 
-// An address that names one of the Client's upstreams has the further settings of that upstream.
+// A caller names the address of one of the Client's upstreams. The settings of that upstream then apply.
 func TestClientAsksConfiguredUpstreamByItsAddress(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)

@@ -18,7 +18,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// A server ends its connections, before a question or in the handshake, or has too much to do, for a second (RFC 7766 section 6.2.4).
+// For a second, a server closes connections, before a question or during the handshake, or responds that it is
+// overloaded (RFC 7766 §6.2.4).
 func TestClientAsksUnavailableServerAgain(t *testing.T) {
 	doubles.SkipWithoutHTTP2InBubble(t)
 	for _, tc := range []struct {
@@ -74,7 +75,8 @@ func TestClientAsksUnavailableServerAgain(t *testing.T) {
 	}
 }
 
-// The server at an address that a caller names restarts, or ends its connections, or has too much to do.
+// A caller names the address of a server. That server restarts, closes its connections, or responds that it is
+// overloaded.
 func TestClientAsksUnavailableAddressAgain(t *testing.T) {
 	doubles.SkipWithoutHTTP2InBubble(t)
 	for name, tc := range map[string]struct {
@@ -133,7 +135,7 @@ func TestClientAsksNextServerWhenFirstIsUnavailable(t *testing.T) {
 	}
 }
 
-// authority answers as a server that knows one zone only.
+// authority responds like an authoritative server of a single zone.
 func authority(q dnstest.Query) dnstest.Reply {
 	var rrs []string
 	switch name := strings.ToLower(q.Question[0].Name); name {

@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// aliasServer answers every question with one alias, and has an identity.
+// aliasServer answers every question with the same alias. It has an identity, so its answers can be exported.
 type aliasServer struct {
 	target    string
 	recursive bool // the responses have RA
@@ -102,7 +102,7 @@ func TestCacheStoresNoAnswerWithPartOfHostsFile(t *testing.T) {
 	})
 }
 
-// RFC 2308 section 2.2: a resolver that has followed an alias may leave the SOA record out of a NODATA answer.
+// A resolver that has followed an alias may omit the SOA record of a NODATA response (RFC 2308 §2.2).
 func TestClientFollowsNoAliasOfRecursiveRoute(t *testing.T) {
 	bubble(t, func(l *lab) {
 		public := l.serve("a", rcode(dns.RcodeNameError))
@@ -119,7 +119,7 @@ func TestClientFollowsNoAliasOfRecursiveRoute(t *testing.T) {
 	})
 }
 
-// optionlessExchanger records how many EDNS options it gets.
+// optionlessExchanger counts the EDNS options of the queries that it gets.
 type optionlessExchanger struct {
 	exchanger
 	options int

@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// local starts a server on loopback and returns its upstream.
+// local starts a server on the loopback interface and returns its upstream.
 func local(tb testing.TB, network string, h dnstest.Handler) dnshedge.Upstream {
 	tb.Helper()
 	s := &dnstest.Server{Handler: h}
@@ -133,7 +133,7 @@ func BenchmarkWarmExchange(b *testing.B) {
 	})
 }
 
-// A hit costs at most four allocations; the race detector adds its own.
+// A response from the cache needs at most four allocations. The race detector allocates more.
 func TestCacheHitAllocatesLittle(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("counts allocations")
@@ -149,8 +149,8 @@ func TestCacheHitAllocatesLittle(t *testing.T) {
 	require.LessOrEqual(t, n, 4.0)
 }
 
-// frugal starts a server on loopback that allocates nothing, and returns its upstream.
-// Every name has the address 192.0.2.1.
+// frugal starts a server on the loopback interface that does not allocate, and returns its upstream. Every name has the
+// address 192.0.2.1.
 func frugal(tb testing.TB) dnshedge.Upstream {
 	tb.Helper()
 	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

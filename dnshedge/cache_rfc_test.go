@@ -272,7 +272,7 @@ func TestCacheDeniesNamesBelowValidatedNXDOMAIN(t *testing.T) {
 	})
 }
 
-// A server that has ad.corp. and asks public servers about corp. returns unvalidated denials.
+// A server has the zone ad.corp. and forwards questions about corp. to public servers. Its denials are not validated.
 func TestClientAsksForNamesBelowUnvalidatedNXDOMAIN(t *testing.T) {
 	says := func(h dnstest.Handler) dnstest.Handler {
 		return func(q dnstest.Query) dnstest.Reply {

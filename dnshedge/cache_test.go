@@ -20,7 +20,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// cached is a client with a cache that does not hedge, and its server.
+// cached holds a Client with a cache and without hedges, and its server.
 func cached(l *lab, cache *dnshedge.Cache, h dnstest.Handler) (*dnshedge.Client, *dnstest.Server) {
 	s := l.serve("a", h)
 	c := off()
@@ -301,9 +301,8 @@ func TestCacheFailureReplacesNoAnswer(t *testing.T) {
 	}
 }
 
-// TestCacheFailureOfOneTypeDelaysNoOtherType has a name that does not exist, and servers that fail questions of some
-// types. NXDOMAIN is cached for all types. After it has expired, a failed refresh starts the recheck timer (RFC 8767
-// §5) for the failed type only.
+// A name does not exist, and servers fail questions of some types. NXDOMAIN is cached for all types. After it has
+// expired, a failed refresh starts the recheck timer (RFC 8767 §5) for the failed type only.
 func TestCacheFailureOfOneTypeDelaysNoOtherType(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var asked [dns.TypeAAAA + 1]atomic.Int64
@@ -657,8 +656,8 @@ func TestCacheStaysWithinMaxBytes(t *testing.T) {
 	runtime.KeepAlive(c)
 }
 
-// heap returns the bytes that are in use. heap returns the memory in use after the garbage of earlier tests is
-// collected: cleanups run in goroutines, which a busy machine puts off.
+// heap returns the number of bytes in use after the garbage of earlier tests has been collected. Cleanups run in
+// goroutines, which a busy machine may delay.
 func heap() uint64 {
 	var m runtime.MemStats
 	for last, same := uint64(0), 0; same < 3; last = m.HeapAlloc {
@@ -684,7 +683,7 @@ func TestCacheEntryTakesAtMost450Bytes(t *testing.T) {
 	runtime.KeepAlive(c)
 }
 
-// model is a cache that is too simple to be wrong: it keeps all, and looks at all.
+// model is a simple reference implementation of the cache: it stores every entry and searches all of them.
 type model struct{ entries []modelEntry }
 
 type modelEntry struct {

@@ -280,7 +280,7 @@ func TestClientForgetsServersOfGivenAddresses(t *testing.T) {
 	})
 }
 
-// A question may be put to the second of them after the first one has failed.
+// A question may be sent to the second server after the first has failed.
 func TestClientKeepsSystemServersDuringQuestion(t *testing.T) {
 	bubble(t, func(l *lab) {
 		fails := false

@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// A machine that sleeps is one whose time of day goes on while nothing else does.
+// While a machine sleeps, its wall clock advances, and its monotonic clock does not.
 func TestCoarseClockCountsSleep(t *testing.T) {
 	for name, test := range map[string]struct {
 		jump time.Duration

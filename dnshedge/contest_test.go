@@ -20,7 +20,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// A contender is a forwarder that is measured.
+// A contender is a forwarder to be measured.
 type contender struct {
 	name    string
 	program string
@@ -29,8 +29,8 @@ type contender struct {
 	ours    bool
 }
 
-// contenders are examples/dnsforward, the program that HEDGE_TEST_FORWARDER names, which is another build of it, and the peers
-// that are installed.
+// contenders lists the forwarders to be measured: examples/dnsforward, another build of it in HEDGE_TEST_FORWARDER, and
+// the installed peers.
 func contenders(t *testing.T) []contender {
 	t.Helper()
 	ours, err := buildForwarder()
@@ -78,7 +78,7 @@ remote-control:
 	return all
 }
 
-// A course is a load that contenders are measured with, each in a process of its own.
+// A course is a load for measuring contenders. Each contender runs in a process of its own.
 type course struct {
 	name   string
 	names  func(round int) []string // and types
@@ -111,7 +111,7 @@ func numbered(round, n int, zone string) (names []string) {
 	return names
 }
 
-// A runner is a contender on a course, with its measurements.
+// A runner is a contender on a course, together with the measurements.
 type runner struct {
 	contender
 	port    string
@@ -140,7 +140,8 @@ func cpuTime(t *testing.T, p *os.Process) (sum time.Duration) {
 	return sum
 }
 
-// mayLose returns how many of the questions may stay without the answer that is due: of peers one in a hundred, as a machine that is busy loses datagrams.
+// mayLose returns the number of questions that may have no correct answer. For peers it is one in a hundred, because a
+// busy machine loses UDP messages.
 func (r *runner) mayLose(asked float64) float64 {
 	if r.ours {
 		return 0

@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// askEvery asks n questions, one each gap, and returns how many had no answer.
+// askEvery asks n questions at intervals of gap, and returns the number of questions without an answer.
 func (l *lab) askEvery(c *dnshedge.Client, gap time.Duration, n int) (failed int64) {
 	var count atomic.Int64
 	var wg sync.WaitGroup
@@ -50,7 +50,7 @@ func TestClientAnswersAllQuestionsOfASlowServer(t *testing.T) {
 	}
 }
 
-// openHTTPS serves HTTPS on a host, and counts the connections that are open.
+// openHTTPS starts an HTTPS server on a host, and counts its open connections.
 func openHTTPS(l *lab, s *dnstest.Server, host string) *loadedListener {
 	ln, err := l.net.Host(host).Listen("tcp", ":443")
 	require.NoError(l, err)
@@ -76,8 +76,8 @@ func TestClientClosesFurtherHTTPSConnectionsWhenIdle(t *testing.T) {
 	})
 }
 
-// A server allows few streams, and no more connections than the Client opens at most: the questions that it can answer
-// are answered, and the rest fails soon.
+// A server permits few streams, and no more connections than the Client opens at most. It answers as many questions as
+// it can, and the others fail at once.
 func TestClientFailsAtOnceWithoutFreeHTTPSStream(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := &dnstest.Server{Handler: after(800*ms, good), Streams: 2}
@@ -91,7 +91,7 @@ func TestClientFailsAtOnceWithoutFreeHTTPSStream(t *testing.T) {
 	})
 }
 
-// A server that takes one connection of a client answers over that one.
+// A server accepts only one connection of a client.
 func TestClientUsesSingleHTTPSConnectionOfServer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := &dnstest.Server{Handler: after(800*ms, good)}
@@ -123,8 +123,8 @@ func TestClientKeepsHTTPSDialAfterFirstCallerLeaves(t *testing.T) {
 	})
 }
 
-// Callers give up again and again while the server ignores further connections. Each caller waits for one connection,
-// and the other callers are answered.
+// Callers give up again and again while the server ignores further connections. Only these callers wait for a
+// connection, and the others get answers.
 func TestClientWaitsOnceForIgnoredHTTPSConnection(t *testing.T) {
 	bubble(t, func(l *lab) {
 		o := openHTTPS(l, &dnstest.Server{Handler: after(200*ms, good), Streams: 1}, "a")

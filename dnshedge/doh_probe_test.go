@@ -12,7 +12,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// A probe has the only stream of an HTTP/2 connection, or is the last request on a connection that the server ends in order (GOAWAY).
+// A probe uses the only stream of an HTTP/2 connection, or is the last request on a connection for which the server has
+// sent GOAWAY.
 func TestClientOpensConnectionBesideProbe(t *testing.T) {
 	doubles.SkipWithoutHTTP2InBubble(t)
 	for name, streams := range map[string]int{"one stream": 1, "GOAWAY": 0} {

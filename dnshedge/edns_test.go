@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// lastOPT keeps the OPT record of the last query that h got.
+// lastOPT wraps h and stores the OPT record of the last query.
 func lastOPT(opt **dns.OPT, h dnstest.Handler) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		*opt = q.IsEdns0()
@@ -21,7 +21,7 @@ func lastOPT(opt **dns.OPT, h dnstest.Handler) dnstest.Handler {
 	}
 }
 
-// withDO asks for an A record and for its signatures.
+// withDO asks for an A record with the DO bit set.
 func (l *lab) withDO(c *dnshedge.Client, name string) *dns.Msg {
 	m := question(name, dns.TypeA)
 	m.SetEdns0(1232, true)

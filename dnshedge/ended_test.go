@@ -23,7 +23,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// endingListener ends the first connections, each in a goroutine of its own, and accepts the later ones.
+// endingListener closes the first connections, each in a goroutine of its own, and serves the later ones.
 type endingListener struct {
 	net.Listener
 	left, ended atomic.Int64
@@ -62,7 +62,8 @@ func readQuery(c io.Reader) error {
 	return err
 }
 
-// endAfter returns how a connection ends that has got a query and sent some bytes, over TLS if there is a configuration.
+// endAfter returns a function that closes a connection after it has received a query and sent some bytes. It uses TLS
+// if there is a TLS configuration.
 func endAfter(config *tls.Config, b ...byte) func(net.Conn) {
 	return func(c net.Conn) {
 		if config != nil {
@@ -76,7 +77,8 @@ func endAfter(config *tls.Config, b ...byte) func(net.Conn) {
 	}
 }
 
-// endHTTP2 returns how an HTTP/2 connection ends whose nth request, from 1, gets some frames. It is closed if these say so.
+// endHTTP2 returns a function that serves an HTTP/2 connection and responds to request n, counted from 1, with the
+// given frames. It closes the connection if the frames require that.
 func endHTTP2(answer func(f *http2.Framer, stream uint32, n int) (closes bool)) func(net.Conn) {
 	config := serverTLS("h2")
 	return func(c net.Conn) {
@@ -102,7 +104,7 @@ func endHTTP2(answer func(f *http2.Framer, stream uint32, n int) (closes bool)) 
 	}
 }
 
-// goAway returns how an HTTP/2 server shuts down that has handled the first request, or none.
+// goAway returns a function that shuts down an HTTP/2 connection by GOAWAY, after the first request or before it.
 func goAway(handled, closes bool) func(*http2.Framer, uint32, int) bool {
 	return func(f *http2.Framer, stream uint32, _ int) bool {
 		if !handled {
@@ -113,7 +115,7 @@ func goAway(handled, closes bool) func(*http2.Framer, uint32, int) bool {
 	}
 }
 
-// The first three connections end in every way that there is before an answer (RFC 7766 section 6.2.4).
+// The first three connections end before a response, in each possible way (RFC 7766 §6.2.4).
 func TestClientRetriesAfterConnectionEnds(t *testing.T) {
 	atOnce := func(net.Conn) {}
 	inHandshake := func(c net.Conn) { _, _ = c.Read(make([]byte, 5)) }
@@ -161,7 +163,7 @@ func TestClientRetriesAfterConnectionEnds(t *testing.T) {
 	}
 }
 
-// serveEnding starts a server of one network that ends its first connections.
+// serveEnding starts a server of one protocol that closes its first connections.
 func (l *lab) serveEnding(host, network string, first int64, end func(net.Conn)) *endingListener {
 	s := &dnstest.Server{Handler: good}
 	ln, err := l.net.Host(host).Listen("tcp", map[string]string{"tcp": ":53", "tls": ":853", "https": ":443"}[network])
@@ -197,7 +199,7 @@ func TestClientRetriesAfterConnectionReset(t *testing.T) {
 	}
 }
 
-// One of two servers always ends its connections.
+// One of two servers closes each connection.
 func TestClientFailsOverWhenConnectionsEnd(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		for _, order := range []dnshedge.Order{dnshedge.OrderAuto, dnshedge.OrderStrict} {
@@ -217,7 +219,7 @@ func TestClientFailsOverWhenConnectionsEnd(t *testing.T) {
 	}
 }
 
-// A server has said that it cannot answer, and another one is unavailable: that failure is returned at once.
+// One server responds with a failure, and another one is unavailable. The failure is returned at once.
 func TestClientReturnsFailureWithoutWaiting(t *testing.T) {
 	for name, bad := range map[string]dnstest.Handler{
 		"ends": func(dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} },
@@ -239,7 +241,8 @@ func TestClientReturnsFailureWithoutWaiting(t *testing.T) {
 	}
 }
 
-// A question that ends its connection is asked again over connections of its own, and not for as long as it has time.
+// A question makes the server close the connection. The question is sent again over connections of its own, but not
+// until its deadline.
 func TestClientRepeatsQuestionOnSeparateConnection(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {

@@ -338,8 +338,8 @@ func TestClientRotatesSilentServers(t *testing.T) {
 	}
 }
 
-// One of two servers is silent about all names. The other is silent about one name that is repeated, so that its
-// timeout grows longer than Timeout.
+// One of two servers is silent about all names. The other is silent about one name, which is asked for repeatedly. So
+// the retransmission timeout of that server exceeds Timeout.
 func TestClientAsksServerAgainAfterSilentName(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", about("broken.example.", drop, good))

@@ -58,7 +58,7 @@ func TestClientAsksExchangerInsteadOfServers(t *testing.T) {
 	assert.Zero(t, c.Stats().Wire)
 }
 
-// contextsOf notes the contexts that it is asked with.
+// contextsOf is an Exchanger that calls itself with the context of each query.
 type contextsOf func(context.Context)
 
 func (f contextsOf) ExchangeContext(ctx context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
@@ -66,8 +66,8 @@ func (f contextsOf) ExchangeContext(ctx context.Context, m *dns.Msg, _ string) (
 	return dnstest.Answer(dnstest.Query{Msg: m}, "60 A 192.0.2.9"), time.Millisecond, nil
 }
 
-// A permission of the caller applies to the question. It does not apply to requests that an Exchanger sends to answer
-// it, such as a POST.
+// A caller permits hedges of a question. That permission does not apply to requests, such as a POST, that an Exchanger
+// sends to answer the question.
 func TestClientPassesNoCallOverridesToExchanger(t *testing.T) {
 	var seen []race.Overrides
 	c := &dnshedge.Client{Exchanger: contextsOf(func(ctx context.Context) { seen = append(seen, race.OverridesFrom(ctx)) })}
@@ -148,7 +148,7 @@ func TestClientAsksParentForDSOfRoute(t *testing.T) {
 	})
 }
 
-// The servers for the DS records of a route's domain may deny a name that the route knows, and the other way round.
+// The servers for the DS records of a route's domain may deny a name that exists on the route, and the reverse.
 func TestCacheDSDenialDoesNotDenyRouteName(t *testing.T) {
 	denies := exchangeFunc(func(m *dns.Msg) *dns.Msg {
 		r := new(dns.Msg).SetRcode(m, dns.RcodeNameError)
@@ -230,7 +230,7 @@ func (e *alwaysServfail) ExchangeContext(_ context.Context, m *dns.Msg, _ string
 	return new(dns.Msg).SetRcode(m, dns.RcodeServerFailure), 0, nil
 }
 
-// It may be shared by all callers. Run with -race.
+// An Exchanger may return the same response to all callers. Run with -race.
 func TestClientDoesNotModifyExchangerResponse(t *testing.T) {
 	shared := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "60 A 192.0.2.1")
 	shared.SetEdns0(1232, false)

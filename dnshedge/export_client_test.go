@@ -68,7 +68,7 @@ func TestExportSurvivesRestart(t *testing.T) {
 	})
 }
 
-// exported returns a Client with one cached answer, and its export.
+// exported returns a Client with one cached answer, and the export of that Client.
 func exported(t *testing.T) (*dnshedge.Client, []byte) {
 	c := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
 	require.True(t, c.Cache.Set(dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "A 192.0.2.1")))
@@ -190,7 +190,7 @@ func TestImportRejectsImpossiblyOldAnswer(t *testing.T) {
 	assert.Zero(t, c.Cache.Len())
 }
 
-// A well-formed export may have wrong content: the checksum of these is right.
+// The exports have a correct checksum and arbitrary content.
 func FuzzImport(f *testing.F) {
 	c := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
 	c.Cache.Set(dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "A 192.0.2.1"))

@@ -95,7 +95,7 @@ func TestImportAcceptsAnswersOfSameSourceOnly(t *testing.T) {
 	})
 }
 
-// Clients may share a Cache. Each exports its own answers, as only of these it knows the source.
+// Clients may share a Cache. Each exports only its own answers, because it does not know the source of the others.
 func TestExportOmitsAnswersOfOtherClients(t *testing.T) {
 	cache := new(dnshedge.Cache)
 	one := &dnshedge.Client{Exchanger: named1("x"), Cache: cache}

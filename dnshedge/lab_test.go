@@ -55,7 +55,7 @@ func bubble(t *testing.T, f func(l *lab)) {
 // link sets both directions between the client and a host.
 func (l *lab) link(host string, p netsim.Profile) { l.net.Set("client", host, p) }
 
-// serve starts a server that speaks everything.
+// serve starts a server that supports all transports.
 func (l *lab) serve(host string, h dnstest.Handler) *dnstest.Server {
 	l.Helper()
 	s := &dnstest.Server{Handler: h}
@@ -87,7 +87,7 @@ func (l *lab) up(network, host string) dnshedge.Upstream {
 	return up
 }
 
-// client completes a client and closes it at the end.
+// client sets the remaining fields of a Client for the lab, and closes the Client at the end of the test.
 func (l *lab) client(c *dnshedge.Client, ups ...dnshedge.Upstream) *dnshedge.Client {
 	c.Upstreams = ups
 	c.Dialer = l.net.Host("client")
@@ -103,7 +103,7 @@ func question(name string, typ uint16) *dns.Msg {
 	return m
 }
 
-// ask asks for an A record, and returns how long that took.
+// ask sends a question for the A records of a name, and returns the duration.
 func (l *lab) ask(c *dnshedge.Client, name string) (*dns.Msg, time.Duration, error) {
 	l.Helper()
 	start := time.Now()
@@ -131,7 +131,8 @@ func addr(r *dns.Msg) string {
 	return ""
 }
 
-// script answers the n-th query, from 0, with the n-th handler; the last reply is for all that follow.
+// script returns a handler that answers query n, counted from 0, with handler n. The last handler answers all later
+// queries.
 func script(replies ...func(q dnstest.Query) dnstest.Reply) dnstest.Handler {
 	var mu sync.Mutex
 	n := 0
@@ -160,7 +161,7 @@ func after(d time.Duration, h dnstest.Handler) dnstest.Handler {
 	}
 }
 
-// learn makes the client know its servers.
+// learn sends questions until the client has learned the latencies of its servers.
 func (l *lab) learn(c *dnshedge.Client) {
 	l.Helper()
 	for range 40 {
@@ -176,7 +177,7 @@ func bubbleOnly(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
-// off is a client that does not hedge.
+// off returns a Client that does not hedge.
 func off() *dnshedge.Client { return &dnshedge.Client{Hedge: dnshedge.Hedge{Off: true}} }
 
 func with(records ...string) dnstest.Handler {

@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// unreadable makes a file that cannot be opened, whoever asks: a symbolic link that leads to itself.
+// unreadable makes a file that no user can open: a symbolic link to itself.
 func unreadable(t *testing.T) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "file")
@@ -99,7 +99,7 @@ func TestClientRecoversFromLackOfDescriptors(t *testing.T) {
 	})
 }
 
-// failingDialer fails with err, if that is not nil.
+// failingDialer is a Dialer that returns err unless it is nil.
 type failingDialer struct {
 	dnshedge.Dialer
 	err error

@@ -64,8 +64,8 @@ func TestLookupAddrsReturnsTTLs(t *testing.T) {
 	})
 }
 
-// A program may give up when an error is neither temporary nor a timeout. net.Resolver marks network errors as
-// temporary as well.
+// A program may give up after an error that is neither temporary nor a timeout. net.Resolver marks network errors as
+// temporary too.
 func TestLookupAddrsNetworkErrorsAreTemporary(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c := &dnshedge.Client{Exchanger: &exchanger{err: &net.OpError{Op: "dial", Err: errors.New("network is unreachable")}}}

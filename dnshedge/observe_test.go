@@ -96,7 +96,8 @@ func TestObserversReceiveEveryQuery(t *testing.T) {
 	})
 }
 
-// sorted brings the end of a loser, which races with that of its question, to the end.
+// sorted moves the end of a loser to the end of the events, because its time varies relative to the end of its
+// question.
 func sorted(events []string) []string {
 	for i := range events {
 		if strings.Contains(events[i], ": lost") {
@@ -184,7 +185,7 @@ func TestObserversSeeReasonOfDenial(t *testing.T) {
 	})
 }
 
-// lossy drops every twentieth query, and answers the rest at once.
+// lossy returns a handler that drops every twentieth query and answers the others at once.
 func lossy() dnstest.Handler {
 	var mu sync.Mutex
 	n := 0
@@ -260,7 +261,8 @@ func TestShadowPredictsEffectOfHedging(t *testing.T) {
 	assert.InEpsilon(t, (without - with).Seconds(), saved.Seconds(), 0.2)
 }
 
-// TestShadowHedgesCostNoFailovers, which the same budget pays for: as many questions that two servers fail are answered by the third.
+// Shadow hedges and failovers share a budget. The third server answers as many questions that two servers fail as it
+// does without shadow hedges.
 func TestShadowHedgesCostNoFailovers(t *testing.T) {
 	answered := func(h dnshedge.Hedge) (n int) {
 		bubble(t, func(l *lab) {
@@ -335,7 +337,7 @@ func TestSetEnabledAppliesToNextQuestion(t *testing.T) {
 	})
 }
 
-// angry is an observer that panics on every event.
+// angry is an observer that panics in each method.
 type angry struct{}
 
 func (angry) AttemptStart(context.Context, observe.KeyInfo, observe.AttemptInfo)  { panic("start") }
@@ -362,7 +364,7 @@ func TestClientRecoversPanicOfObserver(t *testing.T) {
 	})
 }
 
-// broken is the handler of a logger that panics.
+// broken is a log handler that panics.
 type broken struct{ slog.Handler }
 
 func (broken) Handle(context.Context, slog.Record) error { panic("disk full") }
@@ -536,7 +538,7 @@ func TestLoggerMayAskItsClient(t *testing.T) {
 	})
 }
 
-// unless answers all queries while down is false.
+// unless returns a handler that answers all queries while down is false.
 func unless(down *atomic.Bool) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		if down.Load() {

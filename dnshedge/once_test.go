@@ -43,7 +43,7 @@ func cut(q dnstest.Query, n int) dnstest.Reply {
 	return dnstest.Reply{Raw: b[:min(n, len(b))]}
 }
 
-// Whatever a server does with a message that is no query, in every transport: it is sent once.
+// A message with an opcode other than QUERY is sent once over each transport, whatever the server does.
 func TestClientSendsOtherOpcodesOnce(t *testing.T) {
 	for _, network := range networks {
 		for _, opcode := range []int{dns.OpcodeUpdate, dns.OpcodeNotify, dns.OpcodeStatus} {
@@ -104,7 +104,7 @@ func TestClientAcceptsBareResponsesToOtherOpcodes(t *testing.T) {
 	}
 }
 
-// A dns.Client returns such a response as well.
+// A dns.Client returns a truncated response to an UPDATE too.
 func TestClientReturnsTruncatedUpdateResponse(t *testing.T) {
 	for n := 12; n < 27; n++ {
 		bubble(t, func(l *lab) {
@@ -147,7 +147,7 @@ func TestClientFindsUpdateResponseAmongForgedMessages(t *testing.T) {
 	})
 }
 
-// No server has received the message before the last one.
+// Only the last server can be reached.
 func TestClientSendsUpdateToFirstReachableServer(t *testing.T) {
 	for _, network := range networks {
 		bubble(t, func(l *lab) {
@@ -221,7 +221,7 @@ func TestClientRefusesQueriesWithRecords(t *testing.T) {
 	})
 }
 
-// Of a truncated response nothing is used but that it was truncated.
+// The records of a truncated response are not used.
 func TestClientRetriesTruncatedAnswersOverTCP(t *testing.T) {
 	full := len(question("x00.example.", dns.TypeA).Question[0].Name) + 1 + 4 + 12
 	for n := 11; n < full; n++ {
@@ -264,7 +264,7 @@ func TestClientFailsOverAfterTruncatedHeaderOverStream(t *testing.T) {
 	}
 }
 
-// wishes is a query with all that a server without EDNS cannot do.
+// wishes returns a question for the A records of name that uses EDNS options and the flags DO, AD and CD.
 func wishes(name string) *dns.Msg {
 	m := question(name, dns.TypeA)
 	m.SetEdns0(1232, true)
@@ -339,7 +339,7 @@ func TestClientKeepsDOForServersWithEDNS(t *testing.T) {
 	})
 }
 
-// A probe repeats a question that the server has answered before. It must not repeat another message.
+// A probe repeats a question that the server has answered before. It must not repeat a message with another opcode.
 func TestProbesDoNotRepeatOtherOpcodes(t *testing.T) {
 	for _, opcode := range []int{dns.OpcodeUpdate, dns.OpcodeNotify} {
 		for _, response := range []int{dns.RcodeSuccess, dns.RcodeRefused, dns.RcodeNotAuth} {

@@ -37,8 +37,8 @@ func (l *lab) resolvConf(options string, hosts ...string) string {
 	return name
 }
 
-// A VPN's server is first, and knows names that the second one denies. It is farther, and
-// loses packets.
+// The server of a VPN is the first in the order, and has names that the second server denies. The first server is
+// slower and loses packets.
 func TestClientAsksSystemServersInOrder(t *testing.T) {
 	for name, tc := range map[string]struct {
 		options string
@@ -122,7 +122,7 @@ func TestStrictOrderWaitsForSlowName(t *testing.T) {
 	})
 }
 
-// As Go's resolver reads it: the option has another name on each system.
+// As in Go's resolver, the option has a different name on each system.
 func TestResolvConfUseVCSelectsTCP(t *testing.T) {
 	for _, option := range []string{"use-vc", "usevc", "tcp"} {
 		bubble(t, func(l *lab) {
@@ -200,7 +200,7 @@ func TestClientAsksAtMostThreeServersAfterSERVFAIL(t *testing.T) {
 	})
 }
 
-// SERVFAIL of three servers is believed. After other failures the fourth server is asked.
+// After SERVFAIL from three servers, no further server is tried. After other failures, the fourth server is.
 func TestClientAsksFourthServerUnlessThreeReturnSERVFAIL(t *testing.T) {
 	for _, codes := range [][]int{
 		{dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeServerFailure},
@@ -245,7 +245,7 @@ func TestClientAsksRefusingServerLast(t *testing.T) {
 	})
 }
 
-// about answers questions about one name with the first handler, and the rest with the second.
+// about returns a handler that passes questions about one name to the first handler, and all others to the second.
 func about(name string, told, otherwise dnstest.Handler) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		if q.Question[0].Name == name {
@@ -255,7 +255,7 @@ func about(name string, told, otherwise dnstest.Handler) dnstest.Handler {
 	}
 }
 
-// The first server refuses all that it is asked, which decides nothing. The second one is a filter.
+// The first server responds to all questions with REFUSED, which is no decision. The second server is a filter.
 func TestFallbackIsNotAskedAfterFilterBehindRefusingServer(t *testing.T) {
 	for _, order := range []dnshedge.Order{dnshedge.OrderStrict, dnshedge.OrderFastest} {
 		bubble(t, func(l *lab) {
@@ -285,7 +285,8 @@ func TestClientFailsOverPastTwoServersAtOnce(t *testing.T) {
 	}
 }
 
-// The first server, a filter, decides late, or while a query that it has lost is waited for, and the second one does not answer.
+// The first server, a filter, responds late, or while the client waits for a lost query. The second server does not
+// respond.
 func TestFallbackDoesNotOverrideLateDecision(t *testing.T) {
 	servfail := rcode(dns.RcodeServerFailure)
 	for name, first := range map[string]dnstest.Handler{
@@ -309,7 +310,8 @@ func TestFallbackDoesNotOverrideLateDecision(t *testing.T) {
 	}
 }
 
-// The first server decides, and the second one is silent: its time goes by, and the Fallback is not asked.
+// The first server responds with a deliberate failure. The second server is silent until its time is over, and the
+// Fallback is not tried.
 func TestFallbackIsNotAskedAfterDecision(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", about("blocked.example.", rcode(dns.RcodeServerFailure), good))
@@ -324,7 +326,8 @@ func TestFallbackIsNotAskedAfterDecision(t *testing.T) {
 	})
 }
 
-// The first server drops queries, and then disappears: the client waits for lost queries, and later ones are refused.
+// The first server drops queries and then disappears. The client waits for the lost queries, and later queries are
+// refused.
 func TestStrictOrderFailsOverWhenServerDisappears(t *testing.T) {
 	bubble(t, func(l *lab) {
 		a := l.serve("a", drop)
@@ -350,8 +353,8 @@ func failsAfter(end time.Time) (h dnstest.Handler, failed *atomic.Pointer[time.T
 	}, failed
 }
 
-// The second server has answered, and its answer is held back because the first server answers other questions. Then
-// that one fails.
+// The answer of the second server is held back because the first server answers other questions. Then the first server
+// fails.
 func TestStrictOrderReleasesAnswerWhenEarlierServerFails(t *testing.T) {
 	bubble(t, func(l *lab) {
 		fails, failed := failsAfter(time.Now().Add(2700 * ms))
@@ -367,7 +370,7 @@ func TestStrictOrderReleasesAnswerWhenEarlierServerFails(t *testing.T) {
 	})
 }
 
-// The Upstreams are down, and the fallback server is asked first. It fails while a query that it has lost is waited for.
+// The Upstreams are down, so the fallback server is tried first. It fails while the client waits for a lost query.
 func TestClientAsksRecoveredUpstreamsWhenFallbackFails(t *testing.T) {
 	bubble(t, func(l *lab) {
 		begin := time.Now()
@@ -393,8 +396,8 @@ func TestClientAsksRecoveredUpstreamsWhenFallbackFails(t *testing.T) {
 	})
 }
 
-// Whatever is not a QUERY is sent once, also if the first server is late or closes the connection. The question that
-// the first server has refused is sent to another server.
+// A message with an opcode other than QUERY is sent once, even if the first server is late or closes the connection. If
+// the first server refuses the connection, the message is sent to another server.
 func TestClientSendsUpdateToOneServer(t *testing.T) {
 	closes := func(dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} }
 	for name, tc := range map[string]struct {

@@ -16,8 +16,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// Two datagrams to one server are lost, and the other server refuses connections. The refusals cost the question no
-// attempts.
+// Two UDP messages to one server are lost, and the other server refuses connections. The refusals use up no attempts.
 func TestClientRefusedConnectionCostsNoAttempt(t *testing.T) {
 	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 		for _, first := range []string{"a", "b"} {
@@ -35,7 +34,8 @@ func TestClientRefusedConnectionCostsNoAttempt(t *testing.T) {
 	}
 }
 
-// The server that is asked next is not there, and nothing pays for asking it: another one that is silent no more is asked.
+// The next server is down, and no budget permits a query to it. Another server that was silent and works again gets the
+// query.
 func TestClientAsksRecoveredServerWithoutBudget(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var silent atomic.Bool
@@ -61,7 +61,8 @@ func TestClientAsksRecoveredServerWithoutBudget(t *testing.T) {
 	})
 }
 
-// Two servers fail, and the hedge to the third is lost: it is sent again, as without a failure.
+// Two servers fail, and the hedge to the third server is lost. That hedge is retransmitted, as it would be without the
+// failures.
 func TestClientRetransmitsLostHedgeAfterPrimaryFailed(t *testing.T) {
 	bubble(t, func(l *lab) {
 		refuses, fails := script(good, rcode(dns.RcodeRefused)), after(130*ms, rcode(dns.RcodeServerFailure))
@@ -78,7 +79,7 @@ func TestClientRetransmitsLostHedgeAfterPrimaryFailed(t *testing.T) {
 	})
 }
 
-// All servers have failed: the failure is returned when the last one has, and not later.
+// All servers fail. The failure is returned as soon as the last server has failed.
 func TestClientReturnsFailureWhenLastServerFailed(t *testing.T) {
 	bubble(t, func(l *lab) {
 		for _, h := range []string{"a", "b", "c"} {
@@ -91,7 +92,7 @@ func TestClientReturnsFailureWhenLastServerFailed(t *testing.T) {
 	})
 }
 
-// A server that fails temporarily is asked again when the other server has been silent to some queries.
+// One server fails temporarily. It gets another query after the other server has left some queries unanswered.
 func TestClientAsksFailedServerAgainIfOthersAreSilent(t *testing.T) {
 	for _, order := range []string{"a b", "b a"} {
 		for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
@@ -111,8 +112,8 @@ func TestClientAsksFailedServerAgainIfOthersAreSilent(t *testing.T) {
 	}
 }
 
-// The answers of both servers are too long for a datagram, and their TCP ports are closed. They do not restart, and so
-// they are not asked again and again.
+// The responses of both servers are too long for UDP, and their TCP ports are closed. The servers do not restart, so
+// they get no further queries.
 func TestClientDoesNotWaitForServerWithoutTCP(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var queries atomic.Int64
@@ -136,7 +137,7 @@ func TestClientDoesNotWaitForServerWithoutTCP(t *testing.T) {
 	})
 }
 
-// One server restarts. The other one has no TCP, and the answer does not fit a datagram.
+// One server restarts. The other server has no TCP, and its response is too long for UDP.
 func TestClientWaitsForRestartBesideServerWithoutTCP(t *testing.T) {
 	for name, order := range map[string][]string{"first": {"a", "b"}, "second": {"b", "a"}} {
 		for _, strict := range []dnshedge.Order{dnshedge.OrderAuto, dnshedge.OrderStrict} {
@@ -164,7 +165,7 @@ func TestClientWaitsForRestartBesideServerWithoutTCP(t *testing.T) {
 	}
 }
 
-// One server restarts. The other one closes its connection on the question.
+// One server restarts. The other server closes the connection when it receives the question.
 func TestClientWaitsForRestartBesideClosingServer(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		for name, order := range map[string][]string{"first": {"a", "b"}, "second": {"b", "a"}} {
@@ -191,9 +192,9 @@ func TestClientWaitsForRestartBesideClosingServer(t *testing.T) {
 	}
 }
 
-// One server closes its connection on some questions, and the other one is silent, until nothing pays for asking it
-// once more. No server has answered about their names, and so the silent server is asked about each name: when it is
-// back, it answers.
+// One server closes its connection on some questions. The other server is silent until no budget permits a query to it.
+// No server has answered about these names, so the silent server gets a query for each name, and answers once it works
+// again.
 func TestClientAsksSilentServerWhenOtherClosesConnections(t *testing.T) {
 	for _, order := range []string{"a b", "b a"} {
 		bubble(t, func(l *lab) {
@@ -229,8 +230,8 @@ func TestClientAsksSilentServerWhenOtherClosesConnections(t *testing.T) {
 	}
 }
 
-// Three names fail everywhere, and then the first server answers another one, so that only the second is in doubt. When the first one
-// closes the connection, the second is asked.
+// Three names fail on all servers. Then the first server answers another name, so that only the second server is
+// doubtful. When the first server closes the connection, the second server gets the question.
 func TestClientAsksDoubtfulServerWhenOtherClosesConnection(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
@@ -261,7 +262,8 @@ func TestClientAsksDoubtfulServerWhenOtherClosesConnection(t *testing.T) {
 	}
 }
 
-// The last attempt fails at a server that cannot answer, and another server has lost two queries: it is asked a third time.
+// The last attempt gets a failure from its server, and another server has lost two queries. That server gets a third
+// query.
 func TestLastAttemptContinuesAfterFailure(t *testing.T) {
 	bubble(t, func(l *lab) {
 		_, h := times("lost.example.", 2)

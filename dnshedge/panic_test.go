@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// A userCode is an Exchanger and a Dialer that calls its function.
+// A userCode is an Exchanger and a Dialer that calls its function, as user code may do.
 type userCode func() (net.Conn, error)
 
 func (f userCode) ExchangeContext(context.Context, *dns.Msg, string) (*dns.Msg, time.Duration, error) {
@@ -30,7 +30,7 @@ func (f userCode) DialContext(context.Context, string, string) (net.Conn, error)
 func panics() (net.Conn, error)         { panic("in the user's code") }
 func returnsNothing() (net.Conn, error) { return nil, nil }
 
-// oddExchanger returns a response that cannot be packed.
+// oddExchanger is an Exchanger whose response cannot be packed.
 type oddExchanger struct{}
 
 func (oddExchanger) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
@@ -40,7 +40,7 @@ func (oddExchanger) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*d
 	return r, 0, nil
 }
 
-// belowExchanger panics in its method NothingBelow.
+// belowExchanger is an Exchanger that panics in its method NothingBelow.
 type belowExchanger struct{}
 
 func (belowExchanger) NothingBelow(string) bool { panic("in the user's code") }
@@ -111,7 +111,7 @@ func TestPanicOfTraceIsCounted(t *testing.T) {
 	})
 }
 
-// A panickingConn panics in the method that is named. Its type cannot be compared.
+// A panickingConn is a net.Conn that panics in the method with the given name. Values of its type cannot be compared.
 type panickingConn struct {
 	net.Conn
 	in string

@@ -32,8 +32,8 @@ func TestClientAsksRefusingServerAfterUnansweredServer(t *testing.T) {
 	})
 }
 
-// Nothing is known of two servers, one of which is silent. The other one answers a question, and loses another one twice: the last attempt
-// begins as soon as that server's timeouts allow.
+// Two servers have no samples yet. One is silent, and the other answers one question and loses another question twice.
+// The last attempt begins as soon as the timeouts of the second server permit it.
 func TestLastAttemptWaitsForTimeoutOfAskedServer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
@@ -48,8 +48,8 @@ func TestLastAttemptWaitsForTimeoutOfAskedServer(t *testing.T) {
 	})
 }
 
-// One server fails a question, and the other one is silent for some time. The silent one is asked at every timeout: it is the only one that is
-// not known to fail, however often the other one is asked again.
+// One server fails a question, and the other is silent for some time. The silent server gets a query at each timeout,
+// because it is the only server that may still succeed.
 func TestClientAsksSilentServerBeforeFailingServerAgain(t *testing.T) {
 	for _, code := range []int{dns.RcodeRefused, dns.RcodeServerFailure} {
 		for _, order := range []string{"a b", "b a"} {
@@ -66,8 +66,8 @@ func TestClientAsksSilentServerBeforeFailingServerAgain(t *testing.T) {
 	}
 }
 
-// silentBesideOneThatFails asks a question that a fails, and b is silent about at first. Both are known before. It returns how many queries a got
-// and how long that took.
+// silentBesideOneThatFails sends a question that server a fails and server b does not answer at first. The client has
+// samples of both. It returns the number of queries to a, and the duration of the question.
 func (l *lab) silentBesideOneThatFails(code int, order string, hedge dnshedge.Hedge, silent time.Duration) (queries int64, took time.Duration) {
 	var back atomic.Bool
 	knows := func(names string, x dnstest.Handler) dnstest.Handler {
@@ -102,7 +102,7 @@ func (l *lab) silentBesideOneThatFails(code int, order string, hedge dnshedge.He
 	return a.Queries.Load() - before, took
 }
 
-// A server that restarts may take as long as the question has.
+// A server that restarts may take as long as the question's deadline permits.
 func TestClientRetriesWhileServersRefuseConnections(t *testing.T) {
 	for _, down := range []time.Duration{3200 * ms, 4 * time.Second, 4500 * ms} {
 		bubble(t, func(l *lab) {
@@ -114,7 +114,7 @@ func TestClientRetriesWhileServersRefuseConnections(t *testing.T) {
 	}
 }
 
-// The second server answers after half of the time, and its answer is held back until the time is nearly over.
+// The second server answers after half of the time, and its answer is held back until shortly before the deadline.
 func TestStrictOrderAgesHeldBackAnswer(t *testing.T) {
 	for _, cache := range []*dnshedge.Cache{nil, new(dnshedge.Cache)} {
 		bubble(t, func(l *lab) {
@@ -138,7 +138,7 @@ func TestStrictOrderAgesHeldBackAnswer(t *testing.T) {
 	}
 }
 
-// Nothing is known of three servers, of which two do not answer in time: each has half of the time that is left.
+// Three servers have no samples yet, and two of them do not respond in time. Each may take half of the remaining time.
 func TestClientAsksUnmeasuredServerWhileTimeRemains(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
@@ -168,8 +168,8 @@ func TestClientAsksARestartedServerBeforeSilentOnes(t *testing.T) {
 	}
 }
 
-// Over a stream, answers that come after the deadline are read: the server is not silent, and its retransmission timeout is longer than
-// a question has time.
+// Over TCP, responses that arrive after the deadline are still read. So the server is not silent, but its
+// retransmission timeout exceeds the time of a question.
 func TestClientAsksOtherServerWhenAnswersComeTooLate(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var late atomic.Bool
@@ -235,7 +235,7 @@ func TestClientResetsTimeoutBackoffAfterAnswer(t *testing.T) {
 	})
 }
 
-// Hedges have used up the other attempts, and the last one has begun while the timeout was doubled six times.
+// Hedges have used up the other attempts, and the last attempt began after the timeout had been doubled six times.
 func TestLastAttemptSkipsExpiredTimeout(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)

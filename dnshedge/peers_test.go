@@ -25,8 +25,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// peer starts a real server and waits until it accepts connections at all of its
-// ports. The process ends with the test.
+// peer starts a server program and waits until it accepts connections at all of its ports. The program ends with the
+// test.
 func peer(t *testing.T, ports []string, name string, args ...string) *os.Process {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -60,9 +60,8 @@ func peer(t *testing.T, ports []string, name string, args ...string) *os.Process
 	return cmd.Process
 }
 
-// freePorts returns ports of loopback that are free for TCP and for UDP. They are below
-// those that the kernel gives to clients, or a client could take one before the server
-// does.
+// freePorts returns ports of the loopback interface that are free for TCP and for UDP. They are smaller than the ports
+// that the kernel assigns to clients. Otherwise a client could take a port before the server does.
 func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
 	for range 100 * n {
@@ -110,7 +109,7 @@ func zoneText() string {
 	return fmt.Sprintf(zoneFile, strings.Repeat(`"`+strings.Repeat("x", 255)+`" `, 40))
 }
 
-// pemFiles writes the test certificate for servers that read files.
+// pemFiles writes the test certificate and its private key to files, for server programs.
 func pemFiles(t *testing.T, dir string) (cert, key string) {
 	t.Helper()
 	server, _ := dnstest.Certificate()
@@ -146,7 +145,7 @@ log:
 	return port
 }
 
-// loaded waits until a server has read its zone: it may listen before.
+// loaded waits until a server has loaded its zone, which may be later than it accepts connections.
 func loaded(t *testing.T, up string) dnshedge.Upstream {
 	t.Helper()
 	u, err := dnshedge.ParseUpstream(up)
@@ -306,10 +305,10 @@ func TestClientHidesDropsAndDelaysOfDnsdist(t *testing.T) {
 	}
 }
 
-// forwarderDir is where buildForwarder builds. TestMain removes it.
+// forwarderDir is the folder into which buildForwarder writes the program. TestMain removes it.
 var forwarderDir string
 
-// buildForwarder builds examples/dnsforward, once for all tests.
+// buildForwarder builds examples/dnsforward. All tests share the result.
 var buildForwarder = sync.OnceValues(func() (bin string, err error) {
 	if forwarderDir, err = os.MkdirTemp("", "dnsforward"); err != nil {
 		return "", err
@@ -359,8 +358,7 @@ const (
 	restart = 50 * ms
 )
 
-// soaked is a server that loses queries and is started anew now and then, and its
-// client.
+// soaked is a server that loses queries and restarts from time to time, and its client.
 type soaked struct {
 	*testing.T
 	network, at string
@@ -396,7 +394,7 @@ func (s *soaked) stop() {
 	s.server.Close()
 }
 
-// ask asks that many questions and returns how many had no answer.
+// ask sends the given number of questions and returns the number of questions without an answer.
 func (s *soaked) ask(questions int64) int64 {
 	var left, failed atomic.Int64
 	left.Store(questions)

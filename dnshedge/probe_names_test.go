@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// questionLog records the names that a server is asked for.
+// questionLog records the names in the questions that a server receives.
 type questionLog struct {
 	mu    sync.Mutex
 	names []string
@@ -67,8 +67,8 @@ func (l *lab) startInOrder(c *dnshedge.Client, setting string) {
 	}
 }
 
-// After an outage in which all servers failed, the later servers are in doubt and are probed. The first server answers every question
-// then, and so the order keeps the names from the later ones.
+// After an outage of all servers, the later servers are doubtful and are probed. The first server then answers every
+// question, so the strict order forbids sending its names to the later servers.
 func TestProbesRespectStrictOrder(t *testing.T) {
 	bad := map[string]dnstest.Handler{"silence": drop, "SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused)}
 	for name, outage := range bad {
@@ -107,7 +107,7 @@ func TestProbesRespectStrictOrder(t *testing.T) {
 	}
 }
 
-// A later server that knows some names only, and not the root, is found to be back by a name that it was asked before.
+// A later server resolves only some names, and not the root. A probe with an earlier name shows that it works again.
 func TestProbeFindsLaterServerWithSomeNames(t *testing.T) {
 	bubble(t, func(l *lab) {
 		end := time.Now().Add(20 * time.Second)
@@ -135,7 +135,8 @@ func TestProbeFindsLaterServerWithSomeNames(t *testing.T) {
 	})
 }
 
-// breaking answers names that begin with "broken" with the first handler, and other names with the second.
+// breaking returns a handler that passes names that begin with "broken" to the first handler, and all other names to
+// the second.
 func breaking(broken, others dnstest.Handler) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		if strings.HasPrefix(strings.ToLower(q.Question[0].Name), "broken") {
@@ -155,7 +156,8 @@ func refusingRoot(h dnstest.Handler) dnstest.Handler {
 	}
 }
 
-// The second server refuses the root, and was asked broken names only. It is well, and the order has it before the third server.
+// The second server refuses questions about the root, and was only asked for broken names. It works, so it precedes the
+// third server in the order.
 func TestClientAsksServerThatRefusesRootInOrder(t *testing.T) {
 	faults := map[string]dnstest.Handler{"late": after(time.Second, good), "silent": drop, "SERVFAIL": rcode(dns.RcodeServerFailure)}
 	for name, fault := range faults {

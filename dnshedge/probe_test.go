@@ -15,8 +15,9 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// closing answers well, and closes connections on the question that probes ask, which it counts. Names that begin with "long" are cut in a datagram, and
-// those with "slow" in them take a while.
+// closing returns a handler that answers all questions except for the question of probes, on which it closes the
+// connection. It counts these. UDP responses for names that begin with "long" are truncated, and names that contain
+// "slow" take a while.
 func closing(slow time.Duration, probes *atomic.Int64) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		name := q.Question[0].Name
@@ -57,7 +58,8 @@ func (l *lab) askAll(c *dnshedge.Client, prefix string, n int) (most time.Durati
 	return most
 }
 
-// A server looks long for some answers, and closes the connection on the question by which a client finds out that it is alive.
+// A server needs long for some answers, and closes the connection when it receives the probe that tests whether the
+// connection works.
 func TestProbeThatEndsConnectionFailsNoQuestion(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		for _, hedged := range []bool{false, true} {
@@ -83,8 +85,8 @@ func TestProbeThatEndsConnectionFailsNoQuestion(t *testing.T) {
 	}
 }
 
-// The probe is one that finds out whether a server that fails three names fails all: it uses the connection of waiting
-// questions, and the next ones use another connection.
+// A probe tests whether a server that fails three names fails all names. It uses the connection of waiting questions,
+// and the next probes use another connection.
 func TestProbeOfDoubtfulServerFailsNoQuestion(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		t.Run(network, func(t *testing.T) {

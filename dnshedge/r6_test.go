@@ -24,8 +24,8 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A company's server refuses questions for the root's servers, and cannot resolve the names of a broken zone. It is
-// still the one that knows the company's names.
+// A company's server refuses questions about the root, and cannot resolve the names of a broken zone. It remains the
+// only server for the company's names.
 func TestProbeRefusalProvesNothing(t *testing.T) {
 	for name, fallback := range map[string]bool{"Fallback": true, "the next of resolv.conf": false} {
 		bubble(t, func(l *lab) {
@@ -58,7 +58,7 @@ func TestProbeRefusalProvesNothing(t *testing.T) {
 	}
 }
 
-// It is down until it has its zones, and refuses the probe's question all the time.
+// A server is down until it has loaded its zones. It always refuses the question of probes.
 func TestClientTriesServerThatIsDown(t *testing.T) {
 	bubble(t, func(l *lab) {
 		start := time.Now()
@@ -257,7 +257,8 @@ func TestStrictOrderHoldsBackDenialOfLaterServer(t *testing.T) {
 	})
 }
 
-// The first server drops a zone. A caller with a long timeout waits for it as long as with other resolvers.
+// The first server leaves questions about one zone unanswered. A caller with a long timeout waits for it no longer than
+// other resolvers do.
 func TestStrictOrderAcceptsLaterServerAfterFiveSeconds(t *testing.T) {
 	for _, timeout := range []time.Duration{10 * time.Second, 30 * time.Second} {
 		for _, fallback := range []bool{false, true} {
@@ -336,7 +337,7 @@ func TestClientLosesNoQuestionDuringRestart(t *testing.T) {
 	}
 }
 
-// An error of the local network is no failure of a name: it is returned at once, and not cached.
+// An error of the local network says nothing about a name, so it is returned at once and not cached.
 func TestCacheStoresNoLocalNetworkError(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENETDOWN, syscall.EADDRNOTAVAIL, syscall.EPERM} {
 		bubble(t, func(l *lab) {
@@ -405,7 +406,8 @@ func TestClientRetransmitsUntilTimeout(t *testing.T) {
 	}
 }
 
-// A server that writes names in lower case, or forgets its cookie, and does not speak TCP. One message from whomever must not cut it off.
+// A server converts names to lower case, or does not return cookies, and has no TCP. A single forged message must not
+// make it unusable.
 func TestClientKeepsServerAfterStrayDatagram(t *testing.T) {
 	for name, tcp := range map[string]netsim.Profile{"refused": path20, "lost": {BlackHole: true}} {
 		bubble(t, func(l *lab) {
@@ -440,7 +442,7 @@ func TestClientKeepsServerAfterStrayDatagram(t *testing.T) {
 	}
 }
 
-// An upstream is given by a name that has two addresses. The one that was found first becomes a black hole.
+// An upstream has a host name with two addresses. The address that was used first then drops all packets.
 func TestDialerForgetsBlackHoleAddress(t *testing.T) {
 	bubble(t, func(l *lab) {
 		first := l.serve("a", good)

@@ -62,7 +62,8 @@ func TestClientDoesNotRetransmitToSlowServer(t *testing.T) {
 	}
 }
 
-// A server that drops queries gets one retransmission for each answer, 20 more, and the budget.
+// A server that drops queries gets one retransmission for each response, 20 more, and as many as the hedge budget
+// permits.
 func TestRetransmissionsArePaidForByAnswers(t *testing.T) {
 	doubles.SkipSimulation(t)
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
@@ -253,7 +254,7 @@ func TestClientDoesNotRetransmitOverActiveStream(t *testing.T) {
 	}
 }
 
-// This test runs in real time, but counts what is sent, and measures nothing.
+// This test runs in real time, but it only counts queries and measures no durations.
 func TestClientHedgesLostPacketInBusyProcess(t *testing.T) {
 	up := local(t, "udp", func(q dnstest.Query) dnstest.Reply {
 		if q.Question[0].Name == "lost.example." {
@@ -283,7 +284,7 @@ func TestClientHedgesLostPacketInBusyProcess(t *testing.T) {
 	assert.Positive(t, c.Stats().Hedges-before, "however late the timers are")
 }
 
-// A server's socket buffers some hundred queries, and further ones of the same burst are lost.
+// The socket buffer of a server holds some hundred queries, and further queries of the same burst are lost.
 func TestClientRetransmitsHalfLostBurst(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, 200 * ms} {
 		bubble(t, func(l *lab) {

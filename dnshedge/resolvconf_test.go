@@ -84,7 +84,7 @@ func TestCacheDropsAnswersWhenSystemServersChange(t *testing.T) {
 	})
 }
 
-// wrapper is an Exchanger that asks another one.
+// wrapper is an Exchanger that passes queries to another Exchanger.
 type wrapper struct{ dnshedge.Exchanger }
 
 func (w wrapper) Unwrap() any { return w.Exchanger }
@@ -140,7 +140,7 @@ func TestCacheDropsAnswersOfInnerClientWhenSystemServersChange(t *testing.T) {
 	}
 }
 
-// A question waits for a server that is out of reach since the network has changed.
+// A question waits for a server that is unreachable because the network has changed.
 func TestClientAsksNewSystemServersDuringQuestion(t *testing.T) {
 	for _, servers := range [][]string{{"a"}, {"a", "c"}} {
 		bubble(t, func(l *lab) {

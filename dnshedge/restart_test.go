@@ -14,8 +14,8 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// A server that restarts is waited for. A server that has refused connections for as long as Timeout is not restarting.
-// Its error is returned at once.
+// The client waits for a server that restarts. A server that has refused connections for longer than Timeout does not
+// restart, so its error is returned at once.
 func TestClientDoesNotWaitForServerThatRefusesForLong(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		for name, answered := range map[string]bool{"from the start": false, "after answers": true} {
@@ -64,9 +64,8 @@ func TestClientWaitsForRestartBesideServerThatIsGone(t *testing.T) {
 	})
 }
 
-// Two servers cannot answer, and say so. The third closes its connection on the question, or refuses connections, and
-// would answer a moment later. The question may be the reason, and the server would refuse it again: it is not asked
-// again for as long as it has time.
+// Two servers respond with failures. The third server closes its connection or refuses connections, and would answer a
+// moment later. The question may be the reason, so the client does not send it to that server until the deadline.
 func TestClientReturnsFailureBesideServerThatEndsConnections(t *testing.T) {
 	lame := func(q dnstest.Query) dnstest.Reply {
 		r := rcode(dns.RcodeSuccess)(q)

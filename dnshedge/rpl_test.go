@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/internal/rpl"
 )
 
-// differs lists the scripts of unbound that do not pass, with the reason.
+// differs lists the scripts of unbound that do not pass, with the reasons.
 var differs = map[string]string{
 	"fwd_any.rpl":              "unbound answers ANY from what it has; a Client asks, and keeps no answer to ANY",
 	"fwd_minimal.rpl":          "asks with RD=0 for what unbound knows of other servers; its first three questions pass",
@@ -39,8 +39,8 @@ var differs = map[string]string{
 	"serve_expired_respip_cname.rpl":                           "a response policy changes the answer; a Client has none",
 }
 
-// TestScriptsOfUnbound plays unbound's scripts for forwarders, which are in the folder
-// forward of RPL_DIR, with a Client in the place of unbound.
+// TestScriptsOfUnbound runs unbound's scripts for forwarders, in the folder forward of RPL_DIR, with a Client instead
+// of unbound.
 func TestScriptsOfUnbound(t *testing.T) {
 	dir := os.Getenv("RPL_DIR")
 	if dir == "" {
@@ -72,7 +72,7 @@ func TestScriptsOfUnbound(t *testing.T) {
 	t.Logf("%d of %d pass", passed, len(files))
 }
 
-// playForwarder plays a script with a Client that is set up as the script wants.
+// playForwarder runs a script with a Client that is configured as the script demands.
 func playForwarder(t *testing.T, s *rpl.Script) error {
 	n := s.Network()
 	c := &dnshedge.Client{Dialer: n, Cache: &dnshedge.Cache{MaxStale: -1, NoRefresh: s.Get("prefetch") != "yes"}}

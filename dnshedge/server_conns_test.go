@@ -50,7 +50,7 @@ func (l *lab) crowded(n int) *openListener {
 	return open
 }
 
-// openListener is how many connections of its listeners are open, and the most that ever were.
+// openListener counts the open connections of its listeners, and records the maximum.
 type openListener struct{ now, most atomic.Int64 }
 
 type countedListener struct {
@@ -105,8 +105,8 @@ func works(t *testing.T, c *dns.Conn, name string) bool {
 	return err == nil
 }
 
-// A client holds all available connections, each with occasional questions, and opens a new one for each that is
-// closed. Other clients are answered as without it, however they use their connections.
+// A client holds all available connections, sends questions on each from time to time, and opens a new connection for
+// each that is closed. Other clients get answers as they would without it.
 func TestServerLimitsConnectionsOfOneClient(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		for _, name := range []string{"x.example.", "slow.example."} { // it is idle, or never

@@ -79,7 +79,7 @@ func TestServerShutdownAnswersLatestQuestions(t *testing.T) {
 	}
 }
 
-// A client that goes on asking is no reason to go on.
+// A client keeps sending questions during Shutdown.
 func TestServerShutdownEndsDespiteNewQuestions(t *testing.T) {
 	for _, pause := range []time.Duration{ms, 90 * ms} {
 		bubble(t, func(l *lab) {
@@ -130,7 +130,7 @@ func TestClientExchangesAfterCloseFail(t *testing.T) {
 	}
 }
 
-// wrappedConn hides that the connection can be half closed.
+// wrappedConn is a net.Conn without the method CloseWrite.
 type wrappedConn struct{ net.Conn }
 
 type wrappingListener struct{ net.Listener }
@@ -143,7 +143,7 @@ func (l wrappingListener) Accept() (net.Conn, error) {
 	return wrappedConn{c}, nil
 }
 
-// The system's sockets, which reset a connection that is closed with bytes unread.
+// The test uses real sockets, which reset a connection that is closed with unread bytes.
 func TestServerDrainsConnectionsWithoutCloseWrite(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -392,7 +392,7 @@ func TestServerShutdownDoesNotWaitForBlockingAdmit(t *testing.T) {
 	})
 }
 
-// The system's sockets, with batches of datagrams, and bound to all addresses.
+// The test uses real sockets, which are bound to all addresses and receive UDP messages in batches.
 func TestServerAnswersFromQueriedAddress(t *testing.T) {
 	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "udp", good)}, Cache: new(dnshedge.Cache)}
 	defer c.Close()
@@ -429,7 +429,7 @@ func TestServerReportsInvalidFields(t *testing.T) {
 	}
 }
 
-// mustNotServe checks that an invalid Server returns an error with a text, and closes its listener or socket.
+// mustNotServe checks that an invalid Server returns an error with the given text, and closes its listener or socket.
 func mustNotServe(t *testing.T, s *dnshedge.Server, want string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -471,7 +471,7 @@ func TestServerRejectsInvalidClient(t *testing.T) {
 	assert.NoError(t, both.Validate())
 }
 
-// stuck is a connection that cannot be closed before it is let go.
+// stuck is a net.Conn whose Close blocks until the test permits it.
 type stuck struct {
 	net.Conn
 	closing, free chan struct{}
@@ -513,7 +513,7 @@ func TestServerShutdownDoesNotWaitForBlockingClose(t *testing.T) {
 	})
 }
 
-// A malformed datagram must not end the process, least of all from a client that is not allowed.
+// A malformed UDP message must not end the process, in particular if the client is not allowed.
 func TestServerAnswersMisplacedOPTWithFORMERR(t *testing.T) {
 	s := &dnshedge.Server{Client: off(), Admit: func(net.Addr) dnshedge.Verdict { return dnshedge.Refuse }}
 	defer s.Client.Close()

@@ -28,7 +28,7 @@ func subnet(name string, third byte) *dns.Msg {
 	return m
 }
 
-// kinds are questions of which some are kept and some are not. No two of them may share an answer.
+// kinds are questions of which some may be cached and some may not. No two of them may share a response.
 func kinds() map[string]*dns.Msg {
 	chaos := question("version.bind.", dns.TypeTXT)
 	chaos.Question[0].Qclass = dns.ClassCHAOS
@@ -72,8 +72,8 @@ func TestClientSharesOneExchangePerQuestion(t *testing.T) {
 	}
 }
 
-// A server without a recent answer is probed. If it has never answered a caller, every other probe has the caller's
-// question. The server that is asked the question itself needs no probe.
+// A server without a recent response is probed. If it has never answered a caller, every other probe has the caller's
+// question. A server that is sent the question itself needs no probe.
 func TestProbeDoesNotRepeatQuestionInFlight(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var asked sync.Map // by name

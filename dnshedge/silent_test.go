@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// forgetful is a Dialer behind a router that forgets the connections that are open, as when it starts anew: data sent
-// over a silent connection is lost, in either direction and without an error.
+// forgetful is a Dialer through a router that forgets open connections, as if it restarted. Data over a forgotten
+// connection is lost in both directions, without an error.
 type forgetful struct {
 	dnshedge.Dialer
 	age  atomic.Int64 // of the connections that work
@@ -66,7 +66,8 @@ func (c *forgottenConn) Read(b []byte) (int, error) {
 
 var streams = []string{"tcp", "tls", "https"}
 
-// A router forgets the connections of a busy client. Every question that was asked over them is answered over another one.
+// A router forgets the connections of a busy client. Each question that was in flight on them is answered over another
+// connection.
 func TestClientAnswersQuestionsOfSilentConnection(t *testing.T) {
 	for _, network := range streams {
 		for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
@@ -106,7 +107,7 @@ func TestClientAnswersQuestionsOfSilentConnection(t *testing.T) {
 	}
 }
 
-// The router forgets every connection soon after it is open, or nothing arrives at all, for three seconds.
+// For three seconds, the router forgets every connection soon after it was opened, or drops all packets.
 func TestClientRetransmitsOverStreamWhileTimeRemains(t *testing.T) {
 	for _, network := range streams {
 		for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {

@@ -12,7 +12,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// asks asks c for a name and type, and reports how many queries that cost.
+// asks sends c a question for a name and type, and returns the number of queries to servers.
 func asks(l *lab, c *dnshedge.Client, name string, typ uint16) (*dns.Msg, int64) {
 	l.Helper()
 	before := c.Stats().Wire

@@ -100,7 +100,7 @@ func loopback(t *testing.T, network string, h dnstest.Handler) (dnshedge.Upstrea
 	return up, s
 }
 
-// BIND with tcp-advertised-timeout 0 sends that in every answer.
+// BIND with tcp-advertised-timeout 0 sends a keepalive of 0 in every response.
 func TestStreamKeepaliveZeroFailsNoQuery(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		up, _ := loopback(t, network, keepalive(0))
@@ -159,8 +159,8 @@ func TestStreamAnswersBurstDespiteQueryLimit(t *testing.T) {
 	}
 }
 
-// A kernel resets a connection that is closed while queries are unread. Then writing fails
-// at once, though answers wait to be read.
+// The kernel of a server resets a connection that is closed with unread queries. Writing then fails at once, although
+// responses can still be read.
 func TestStreamReadsAnswersBeforeReset(t *testing.T) {
 	var mu sync.Mutex
 	answers := make(map[int]int) // of each connection
@@ -522,7 +522,7 @@ func TestStreamReusesIDsOfUnansweredQueries(t *testing.T) {
 	})
 }
 
-// A server closes the connection on one question, and all that are under way with it are asked again.
+// A server closes the connection on one question. All questions in flight on that connection are sent again.
 func TestStreamQuestionThatEndsConnectionFailsNoOther(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		for _, known := range []bool{false, true} {

@@ -171,7 +171,7 @@ func TestUDPAcceptsAnswerAfterForgedOne(t *testing.T) {
 	})
 }
 
-// A server that restarts is back in a moment.
+// A server restarts within a moment.
 func TestUDPRetriesRefusedPortWhileTimeRemains(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {

@@ -75,8 +75,8 @@ func TestUDPFailsOverToTCPInFloodOfWrongIDs(t *testing.T) {
 	})
 }
 
-// After the queries over UDP, a query is sent over TCP, which firewalls drop less often. A server that refuses it gets
-// a datagram instead, and no attempt is wasted.
+// After several queries over UDP, a query is sent over TCP, which firewalls drop less often. A server that refuses TCP
+// gets another UDP message instead, within the same attempt.
 func TestUDPIsUsedAgainForServerWithoutTCP(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var n atomic.Int64
@@ -301,8 +301,8 @@ func TestUDPFailsOverToTCPInFloodAtSharedSocket(t *testing.T) {
 	})
 }
 
-// windowsConn reads datagrams as Windows does: one that is longer than the buffer is cut,
-// and an error.
+// windowsConn reads UDP messages as Windows does: a message that is longer than the buffer is truncated and returned
+// with an error.
 type windowsConn struct{ net.Conn }
 
 type windowsDialer struct{ dnshedge.Dialer }
@@ -348,7 +348,7 @@ func TestUDPRetriesLongDatagramOverTCP(t *testing.T) {
 	})
 }
 
-// contextConn asks for the context that it was opened with when a deadline is set.
+// contextConn checks in SetReadDeadline that its dial context can be used, which must not be locked at that time.
 type contextConn struct {
 	net.Conn
 	t   *testing.T

@@ -92,8 +92,7 @@ func TestUpstreamValidatesPinsAndPost(t *testing.T) {
 	}
 }
 
-// A transport is one file of dnshedge/internal/transport: no code of this package
-// names its scheme, but for the default.
+// Each transport is one file of dnshedge/internal/transport. Only the default scheme may be named in this package.
 func TestTransportNamesAreInOnePlace(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)

@@ -18,7 +18,8 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// deadName is silent about dead.example., answers slow names after three seconds, and other names at once.
+// deadName does not answer questions about dead.example., answers names that begin with slow after three seconds, and
+// other names at once.
 func deadName(q dnstest.Query) dnstest.Reply {
 	if q.Question[0].Name == "dead.example." {
 		return drop(q)

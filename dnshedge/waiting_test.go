@@ -213,7 +213,7 @@ func TestClientExploresOnlyWithoutCallers(t *testing.T) {
 	})
 }
 
-// A client that is pointed at itself by a forwarder.
+// The upstream of a Client forwards all questions to the same Client.
 func TestClientEndsForwardingLoop(t *testing.T) {
 	for _, typ := range []uint16{dns.TypeA, dns.TypeANY} {
 		bubble(t, func(l *lab) {
@@ -241,9 +241,9 @@ func TestClientEndsForwardingLoop(t *testing.T) {
 	}
 }
 
-// Up to 4,000 questions a second for names whose servers are dead, and 2,048 of them wait. On a busy machine, dropped
-// questions also wait for a processor; so it is enough if one of some seconds is as it should be. The race detector has
-// memory of its own, but as many goroutines.
+// Up to 4,000 questions a second are about names that no server answers, and 2,048 of them wait. On a busy machine,
+// rejected questions also wait for a processor, so one good second of several suffices. The race detector uses more
+// memory, but as many goroutines.
 func TestMaxInFlightBoundsMemoryOfDeadZone(t *testing.T) {
 	doubles.SkipSimulation(t)
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -18,7 +18,8 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// deadZone does not answer for one zone: a resolver whose servers are dead gives up only after the client has.
+// deadZone does not answer questions about one zone, like a resolver that waits for dead servers longer than the client
+// waits.
 func deadZone(q dnstest.Query) dnstest.Reply {
 	if inDeadZone(q) {
 		return drop(q)
@@ -31,8 +32,8 @@ func inDeadZone(q dnstest.Query) bool {
 	return strings.HasSuffix(name, ".dead.example.") || strings.HasSuffix(name, ".dead.co.example.")
 }
 
-// Of the questions of other zones one in fifty is lost on its way. Other zones are hedged and answered as without
-// questions for the dead zone.
+// Of the questions about other zones, one in fifty is lost. They are hedged and answered as they are without questions
+// about the dead zone.
 func TestZoneThatIsDeadCostsNoHedgesOfOthers(t *testing.T) {
 	doubles.SkipSimulation(t)
 	for _, parent := range []string{"example.", "co.example."} {
@@ -93,7 +94,7 @@ func besideADeadZone(l *lab, parent string, every time.Duration) {
 	assert.LessOrEqual(l, st.Hedges, int64(20+20), "what is saved up finds out that the zone is dead")
 }
 
-// A dead zone does not move other questions to a server that is further away.
+// A dead zone does not move other questions to a server with a longer round trip time.
 func TestZoneThatIsDeadDoesNotMarkServerSilent(t *testing.T) {
 	for _, network := range []string{"udp", "tls"} {
 		bubble(t, func(l *lab) {
@@ -118,8 +119,8 @@ func TestZoneThatIsDeadDoesNotMarkServerSilent(t *testing.T) {
 	}
 }
 
-// One of two servers does not answer for a zone: the other one is asked for that zone first, and for no other. When the zone is
-// back, the nearer server is asked for it again.
+// One of two servers does not answer for a zone. Questions about that zone, and no others, go to the other server
+// first. When the nearer server answers for the zone again, it gets these questions again.
 func TestZoneIsAskedOfServerThatAnswers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var back atomic.Bool
@@ -150,7 +151,7 @@ func TestZoneIsAskedOfServerThatAnswers(t *testing.T) {
 	})
 }
 
-// A client that asks for one zone only detects a dead server as soon as other clients.
+// A client that asks about one zone only detects a dead server as soon as other clients do.
 func TestZoneQuestionsFindDeadServer(t *testing.T) {
 	for name, c := range map[string]*dnshedge.Client{"group": {}, "fallback": {}} {
 		bubble(t, func(l *lab) {

@@ -563,8 +563,8 @@ func (x *Exchange) hasOtherAttempts() bool {
 	return x.running > 1 || x.idle == nil
 }
 
-// recordError returns err, the error of attempt n. If n is the primary, it also stores the server s that caused err,
-// for the Result.
+// recordError returns err, the error of attempt n, unchanged. If attempt n is the primary, it also stores the server s
+// that caused err, for the Result.
 func (x *Exchange) recordError(n int, s *Server, err error) error {
 	if n == 0 {
 		x.mu.Lock()

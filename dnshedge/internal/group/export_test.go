@@ -8,10 +8,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// Zones are what a server is silent about.
+// Zones exports silentZones to tests.
 type Zones struct{ silentZones }
 
-// Named returns a question about a name.
+// Named returns a question for the A records of name. It panics if name is invalid.
 func Named(name string) *wire.Query {
 	q, err := wire.NewQuery(new(dns.Msg).SetQuestion(name, dns.TypeA))
 	if err != nil {
@@ -20,22 +20,22 @@ func Named(name string) *wire.Query {
 	return q
 }
 
-// Miss says that a question about a name was sent at a time, and not answered.
+// Miss records that a question about name, sent at the given time, had no response.
 func (z *Zones) Miss(name string, sent time.Time) { z.recordMiss(Named(name), sent, time.Now()) }
 
-// Answer says that a question about a name was answered.
+// Answer records that a question about name was answered.
 func (z *Zones) Answer(name string) { z.AnswerTo(Named(name)) }
 
-// AnswerTo says that a question was answered.
+// AnswerTo records that the question q was answered.
 func (z *Zones) AnswerTo(q *wire.Query) { z.recordAnswer(q) }
 
-// Silent reports whether the server is silent about a name.
+// Silent reports whether the server is silent about a domain that contains name.
 func (z *Zones) Silent(name string) bool { return z.isSilent(Named(name)) }
 
-// Known returns how many domains are known, and the most that may be.
+// Known returns the number of recorded domains, and their maximum number.
 func (z *Zones) Known() (n, most int) { return int(z.zoneCount.Load()), 2 * maxZones }
 
-// HealthIsFree reports whether nobody holds the lock of a server's health.
+// HealthIsFree reports whether the lock of the server's health is free.
 func HealthIsFree(s *Server) bool {
 	free := s.health.mu.TryLock()
 	if free {
@@ -44,5 +44,5 @@ func HealthIsFree(s *Server) bool {
 	return free
 }
 
-// Silence makes a server silent.
+// Silence puts the server s in the state silent.
 func Silence(s *Server) { s.health.isSilent.Store(true) }

@@ -6,9 +6,11 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// budgetMargin is the ratio of the hedges that the slow delay aims at to the hedge budget. It is more than 1 because
-// some hundred samples cannot tell 5 % from 6 %. A delay that grew after each burst of losses would also not hedge
-// these losses. The token buckets enforce the budget itself.
+// budgetMargin is a factor. The slow delay is chosen so that hedges would cost this multiple of the hedge budget. The
+// factor is more than 1, because some hundred samples cannot tell 5 % from 6 %. A delay that grew after each burst of
+// losses would not hedge these losses.
+//
+// Nevertheless, hedges stay within the budget, which the token buckets enforce.
 const budgetMargin = 1.5
 
 // MaxHedges is the maximum number of attempts of a question besides the primary. Documented waiting times hold for four

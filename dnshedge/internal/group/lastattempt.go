@@ -132,8 +132,7 @@ func (l *lastAttempt) payRetransmission() (server, earlier int, ok bool) {
 	return server, l.selection.recordQuery(server, time.Now()), true
 }
 
-// isTimeout reports whether err is a net.Error with Timeout, for example because a connection could not be opened in
-// time.
+// isTimeout reports whether err is a network timeout, for example because a connection could not be opened in time.
 func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()

@@ -93,8 +93,8 @@ func (s *serverSelection) failedServers() uint64 {
 	return s.serverSet(func(u *serverUse) bool { return u.failures > 0 })
 }
 
-// serverSet returns the servers for whose history contains returns true, as a bit set of indexes. Servers with an index
-// of 64 or more are never in the set.
+// serverSet returns a bit set with the index of each server for whose history the function contains returns true.
+// Servers with an index of 64 or more are never in the set.
 func (s *serverSelection) serverSet(contains func(*serverUse) bool) (set uint64) {
 	for i := range s.uses {
 		if contains(&s.uses[i]) {

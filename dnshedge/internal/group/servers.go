@@ -103,8 +103,8 @@ func (g Servers) AnsweredSince(t time.Time) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.AnsweredSince(t) })
 }
 
-// RefusingSince returns the latest time at which a server of the group began to refuse connections. Only servers that
-// still refuse connections count. It is zero if no server does.
+// RefusingSince returns the time at which servers of the group began to refuse connections. If several refuse
+// connections, the latest of their times counts. It is zero if none does.
 func (g Servers) RefusingSince() (last time.Time) {
 	for _, s := range g {
 		if at := s.refusingSince(); at.After(last) {
@@ -148,8 +148,8 @@ func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	}
 }
 
-// startProbe starts a probe of s in the background. The probe may use the question q, unless s is first: that server is
-// sent q anyway. now is the present time.
+// startProbe calls Probe, with the question q unless s is first. The server first is sent q anyway, so that a probe
+// with q would be superfluous. now is the present time.
 func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	if s == first {
 		q = nil

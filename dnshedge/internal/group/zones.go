@@ -96,8 +96,8 @@ func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] 
 	}
 }
 
-// zoneList returns the list that holds the domain one: silent if the domain is silent, or else suspects. The caller
-// must hold mu.
+// zoneList returns the list that holds the suspectZone one: z.silent if the server is silent about that domain, or else
+// z.suspects. The caller must hold mu.
 func (z *silentZones) zoneList(one *suspectZone) *[]*suspectZone {
 	if one.isSilent() {
 		return &z.silent
@@ -105,7 +105,7 @@ func (z *silentZones) zoneList(one *suspectZone) *[]*suspectZone {
 	return &z.suspects
 }
 
-// addZone records the domain one. If the list of the domain is full, it removes a random domain from that list first.
+// addZone adds the suspectZone one to its list and to byHash. If the list is full, it removes a random element first.
 // The caller must hold mu.
 func (z *silentZones) addZone(one *suspectZone) {
 	in := z.zoneList(one)
@@ -118,7 +118,7 @@ func (z *silentZones) addZone(one *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// removeZone forgets the domain one, which must be recorded. The caller must hold mu.
+// removeZone removes the suspectZone one from its list and from byHash. The caller must hold mu.
 func (z *silentZones) removeZone(one *suspectZone) {
 	in := z.zoneList(one)
 	end := len(*in) - 1
@@ -130,8 +130,8 @@ func (z *silentZones) removeZone(one *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setMisses sets one.misses, and moves the domain between the lists suspects and silent if that changes whether it is
-// silent. The caller must hold mu.
+// setMisses sets the number of misses of the suspectZone one. It moves one between the lists suspects and silent if
+// that number reaches, or falls below, minSilentChildren. The caller must hold mu.
 func (z *silentZones) setMisses(one *suspectZone, misses int) {
 	if (misses == minSilentChildren) == one.isSilent() {
 		one.misses = misses

@@ -7,7 +7,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 )
 
-// While a dead zone is known, each answer looks whether it is about it.
+// While domains are recorded, each answer must be compared with them.
 func BenchmarkSilentZonesRecordAnswer(b *testing.B) {
 	for name, asked := range map[string]string{"usual": "www.example.com.", "long": strings.Repeat("x.", 126)} {
 		b.Run(name, func(b *testing.B) {

@@ -12,14 +12,14 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 )
 
-// missed are names whose questions are not answered, one after another.
+// missed records a miss for each of the names, one after another.
 func missed(z *group.Zones, names ...string) {
 	for _, n := range names {
 		z.Miss(n, time.Now())
 	}
 }
 
-// below returns n names below a domain.
+// below returns n different names in the given domain.
 func below(domain string, n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("x%d.%s", i, domain))
@@ -27,7 +27,7 @@ func below(domain string, n int) (names []string) {
 	return names
 }
 
-// A zone is what is not answered for, however long its name is.
+// Questions about names of one zone have no response. The number of labels of the zone's name varies.
 func TestSilentZonesFindZoneByUnansweredQuestions(t *testing.T) {
 	reverse := strings.Repeat("0.", 15) + "8.b.d.0.1.0.0.2.ip6.arpa."
 	for name, tc := range map[string]struct {
@@ -57,7 +57,7 @@ func TestSilentZonesFindZoneByUnansweredQuestions(t *testing.T) {
 	}
 }
 
-// Neighbours that are answered tell where a zone that is not begins.
+// Answers for names next to an unanswered zone show where that zone begins.
 func TestSilentZonesAnswerResetsEnclosingDomains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var z group.Zones
@@ -87,7 +87,7 @@ func TestSilentZonesAnswerResetsEnclosingDomains(t *testing.T) {
 	})
 }
 
-// The server is asked again after a while, and one more silence is enough.
+// The silence about a domain expires. A single further miss then restores it.
 func TestSilentZonesForgetSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var z group.Zones
@@ -101,7 +101,7 @@ func TestSilentZonesForgetSilence(t *testing.T) {
 	})
 }
 
-// A crawler asks for many zones that are dead.
+// A crawler asks for names in many zones that have no response.
 func TestSilentZonesKeepManyZones(t *testing.T) {
 	for _, tc := range []struct {
 		zones       int
@@ -134,7 +134,7 @@ func TestSilentZonesKeepManyZones(t *testing.T) {
 	}
 }
 
-// Names that a stranger thinks of take a bounded memory, and the place of no zone that is known.
+// An attacker asks for random names. Their number in memory is limited, and they do not displace a silent zone.
 func TestSilentZonesKeepZoneDuringFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var z group.Zones

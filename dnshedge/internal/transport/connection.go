@@ -59,8 +59,8 @@ func MayBeClosedByQuery(err error) bool {
 	return IsClosedByServer(err) && (errors.As(err, &broken) || errors.As(err, &ended))
 }
 
-// A closedByServerError is the error of an HTTP request whose connection or stream the server has ended. errors.Is
-// reports that it is io.ErrUnexpectedEOF.
+// A closedByServerError is the error of an HTTP request whose connection or stream the server has closed or reset.
+// errors.Is(err, io.ErrUnexpectedEOF) is true for it, so that IsClosedByServer is true as well.
 type closedByServerError struct{ err error }
 
 func (e *closedByServerError) Error() string        { return e.err.Error() }

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// owner counts the messages that are ignored.
+// owner is an Owner that counts ignored messages.
 type owner struct{ ignored int }
 
 func (o *owner) RecordQuery()                              {}

@@ -6,8 +6,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// ReadFrames gives c to the reader of a connection with four queries in flight, and
-// waits until it ends.
+// ReadFrames reads c as a connection with four queries in flight, and returns when the connection has ended.
 func ReadFrames(o Owner, c net.Conn) {
 	s := newStream(Config{Owner: o}, nil)
 	k := newConnection(s, &s.pools[0], c)

@@ -253,7 +253,8 @@ func (d *udpQuery) closeSocket() {
 	}
 }
 
-// endWith implements watcher. It makes a pending read of the query's own socket return with a timeout.
+// endWith implements watcher. When the context of the query ends, it makes a pending read of the query's own socket
+// return with a timeout.
 func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // writeQuery writes the query to the socket c, and stores the time.

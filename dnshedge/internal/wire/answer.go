@@ -145,8 +145,8 @@ func packMessage(m *dns.Msg) ([]byte, error) {
 	return append(make([]byte, 0, len(b)), b...), nil
 }
 
-// extendedName returns the mnemonic of a response code above 15, for example BADCOOKIE. It returns an empty string for
-// unknown codes.
+// extendedName returns the mnemonic of the extended response code, for example BADCOOKIE for 23. It returns an empty
+// string for unknown codes.
 func extendedName(code int) string {
 	if code == dns.RcodeBadVers {
 		return "BADVERS" // package dns uses the name BADSIG, which is for TSIG records

@@ -86,8 +86,8 @@ func FuzzResponse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query, resp []byte) { checkMangled(t, query, resp) })
 }
 
-// checkMangled checks what becomes of a message, and reports whether it was taken for
-// the response.
+// checkMangled checks that a damaged message is handled without a panic and consistently. It reports whether the
+// message was accepted as the response.
 func checkMangled(t *testing.T, query, resp []byte) bool {
 	if m, err := wire.ParseMsg(resp); err == nil && m.Opcode == dns.OpcodeQuery {
 		b, err := m.Pack()

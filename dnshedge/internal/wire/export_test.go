@@ -6,7 +6,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Unpack reads a message that may have records that package dns cannot read.
+// Unpack exports unpackMessage to tests.
 var Unpack = unpackMessage
 
 // CheckResponse reports whether resp is taken for the response to a query in wire
@@ -31,7 +31,7 @@ func CheckResponse(query, resp []byte) (m *dns.Msg, packed []byte, err error) {
 	return a.Message(ask, q, v), a.Append(nil, q, v, 0), nil
 }
 
-// Options returns the EDNS options that an answer keeps.
+// Options returns the server's EDNS options that the Answer stores.
 func (a *Answer) Options() []byte { return a.options }
 
 // MayBeCompressed reports whether names in data of a type may be compressed.

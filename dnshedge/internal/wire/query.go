@@ -349,8 +349,8 @@ func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 	return err
 }
 
-// isSignature reports whether r is a signature of the whole message: a TSIG or SIG(0) record. A SIG record that covers
-// records of one type is no such signature.
+// isSignature reports whether r is a signature of the whole message: a TSIG or SIG(0) record. It returns false for a
+// SIG record that signs other records.
 func (r *messageRecord) isSignature() bool {
 	return r.typ == dns.TypeTSIG || r.typ == dns.TypeSIG && r.section == additional && (len(r.data) < 2 || r.data[0]|r.data[1] == 0)
 }
@@ -389,7 +389,7 @@ func (q *Query) Zone() string {
 // Recursive reports whether the flag RD is set, by which the client asks the server to resolve the name.
 func (q *Query) Recursive() bool { return q.rd }
 
-// HasOptions reports whether the query has EDNS options of the client that servers get.
+// HasOptions reports whether the query has EDNS options of the client that are sent on to servers.
 func (q *Query) HasOptions() bool { return q.options != nil }
 
 // Cacheable reports whether a cache may store the response to the query, and may respond to the query. It returns false
@@ -631,8 +631,8 @@ func RandomID() uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// responseFlags returns bits, the flags of a stored response, as a response to q needs them. RD and CD are those of q.
-// AD is cleared unless q has AD or DO (RFC 6840 §5.8).
+// responseFlags adapts bits, the header flags of a stored response, to the client that sent q, and returns them. RD and
+// CD are copied from q. AD is cleared unless q has AD or DO (RFC 6840 §5.8).
 func (q *Query) responseFlags(bits uint16) uint16 {
 	bits &^= flagRD | flagCD
 	if q.rd {

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// read returns the answer that a packed response is to m.
+// read parses the packed response b to the query m.
 func read(t *testing.T, m *dns.Msg, b []byte) (*wire.Answer, error) {
 	q, err := wire.NewQuery(m)
 	require.NoError(t, err)
@@ -45,13 +45,14 @@ func TestStorableResponseIsKeptUnchanged(t *testing.T) {
 	}
 }
 
-// header begins a response to www.example.com. A with one answer, or more.
+// header returns the header and question of a response to www.example.com. A with the given number of answer records,
+// which the caller must append.
 func header(answers byte) []byte {
 	b := []byte{0, 0, 0x81, 0x80, 0, 1, 0, answers, 0, 0, 0, 0}
 	return append(b, "\x03www\x07example\x03com\x00\x00\x01\x00\x01"...)
 }
 
-// Names that refer to what may change, or to themselves, are written out or refused.
+// Compression pointers refer to bytes that are no earlier label, for example a TTL, an address, or the pointer itself.
 func TestCheckStorableRejectsPointersToOtherData(t *testing.T) {
 	m := question("www.example.com.", dns.TypeA)
 	m.SetEdns0(1232, false)
@@ -93,7 +94,7 @@ func TestCheckStorableRejectsPointersToOtherData(t *testing.T) {
 	}
 }
 
-// Package dns reads names in data that must not be compressed, and so they are written out.
+// Package dns accepts compressed names in data where RFC 3597 forbids compression. These names must be expanded.
 func TestUncompressibleNamesKeepValueWhenTTLsChange(t *testing.T) {
 	m := question("www.example.com.", dns.TypeA)
 	at := byte(len(header(2)) + 6)
@@ -149,7 +150,7 @@ func TestParseAnswerRejectsMalformedOptions(t *testing.T) {
 	assert.Len(t, a.Options(), 11)
 }
 
-// Over HTTPS a hostile server may say how old such a response is.
+// Over HTTPS, a hostile server may send an Age header with such a response.
 func TestParseAnswerAcceptsUpdateWithEmptyAlias(t *testing.T) {
 	m := new(dns.Msg).SetUpdate("example.com.")
 	b := append([]byte{0, 0, 0xa8, dns.RcodeNameError, 0, 1, 0, 1, 0, 0, 0, 0}, "\x07example\x03com\x00\x00\x06\x00\x01"...)

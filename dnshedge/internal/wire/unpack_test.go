@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// withData returns a response to www.example.com. A with one record of a type, which stands first in ANSWER.
+// withData returns a response to www.example.com. A whose first answer record has the given type and data.
 func withData(typ uint16, data []byte) []byte {
 	b := append(header(1), 0xc0, 12)
 	b = binary.BigEndian.AppendUint16(b, typ)
@@ -68,7 +68,8 @@ func TestRecordDataIsWrittenUnchanged(t *testing.T) {
 	}
 }
 
-// Package dns takes data that ends early for whole, and fills it up. An ISDN address without a subaddress is whole (RFC 1183 §3.2).
+// Package dns accepts truncated data and adds zero bytes. An ISDN address without a subaddress is complete (RFC 1183
+// §3.2).
 func TestTruncatedRecordDataIsKeptUnchanged(t *testing.T) {
 	const key = "\x01\x00\x03\x08ab"
 	for typ, data := range map[uint16]string{
@@ -94,7 +95,7 @@ func TestTruncatedRecordDataIsKeptUnchanged(t *testing.T) {
 	}
 }
 
-// Package dns reads an empty identifier of a protocol, which it does not write, and keys in any order, which it sorts.
+// Package dns accepts empty ALPN identifiers, which it does not write, and unsorted keys, which it sorts.
 func TestSVCBParametersAreWrittenUnchanged(t *testing.T) {
 	for name, params := range map[string]string{
 		"usual":                "\x00\x01\x00\x06\x02h2\x02h3",
@@ -127,13 +128,13 @@ func requireWrittenAsRead(t *testing.T, typ uint16, data []byte, name string) {
 	require.Equal(t, b, out, "%s: %s %x", name, dns.Type(typ), data)
 }
 
-// named are types in whose data names stand. Package dns reads those that are compressed, and writes them out.
+// named lists types whose data contains names. Package dns accepts compressed names in it and expands them.
 var named = []uint16{
 	dns.TypeNSEC, dns.TypeSVCB, dns.TypeHTTPS, dns.TypeKX, dns.TypeLP, dns.TypeNSAPPTR, dns.TypeTALINK, dns.TypeHIP, dns.TypeIPSECKEY, dns.TypeAMTRELAY,
 	dns.TypeTKEY, dns.TypeTSIG,
 }
 
-// FuzzData holds that data is written as it was read, whatever its type and whatever it is.
+// FuzzData checks that record data of any type and content is written as it was read.
 func FuzzData(f *testing.F) {
 	for typ := range dns.TypeToRR {
 		f.Add(typ, []byte{})
@@ -165,7 +166,7 @@ func FuzzData(f *testing.F) {
 	})
 }
 
-// Package dns does not write the value of a URI or CAA record that is longer than 1,025 octets.
+// Package dns cannot write values of URI and CAA records that are longer than 1,025 bytes.
 func TestLongRecordValuesAreWrittenUnchanged(t *testing.T) {
 	for _, n := range []int{1000, 1025, 1026, 5000} {
 		for typ, head := range map[uint16][]byte{dns.TypeURI: {0, 10, 0, 1}, dns.TypeCAA: {0, 5, 'i', 's', 's', 'u', 'e'}} {

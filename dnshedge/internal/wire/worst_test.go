@@ -47,11 +47,11 @@ func name(s string) []byte {
 	return b[:n]
 }
 
-// pointer writes a name that is the one at off.
+// pointer returns a compression pointer to the name at the offset off.
 func pointer(off int) []byte { return []byte{0xc0 | byte(off>>8), byte(off)} }
 
-// add appends a record to a section, and reports whether there was room. It returns where
-// the record's owner and its data begin.
+// add appends a record to a section and returns the offsets of its owner and its data. ok is false if the message has
+// no room for it.
 func (b *builder) add(section int, owner []byte, typ uint16, data []byte) (at, in int, ok bool) {
 	if len(b.b)+len(owner)+10+len(data) > b.end {
 		return 0, 0, false
@@ -114,8 +114,8 @@ func (b *builder) chain(backwards bool) int {
 
 var soaData = slices.Concat(pointer(wire.HeaderLen), pointer(wire.HeaderLen), make([]byte, 20))
 
-// worst has the answers that are known to take longest to read, for a question for A
-// records, by what is odd about them. All have about size bytes.
+// worst returns the responses to a question for A records that take longest to parse, by a description. Each has about
+// size bytes.
 var worst = map[string]func(q *dns.Msg, size int) []byte{
 	"ordinary": func(q *dns.Msg, size int) []byte {
 		b := newBuilder(q, 0, size)
@@ -263,7 +263,7 @@ func worstQuestion() *dns.Msg {
 	return q
 }
 
-// readings are what is done to a response, from the wire to a caller.
+// readings lists the operations on a response, from parsing to the response for a client.
 var readings = map[string]func(b []byte, m *dns.Msg, q *wire.Query){
 	"answer": func(b []byte, m *dns.Msg, q *wire.Query) {
 		a, err := wire.ParseAnswer(b, q)
@@ -282,8 +282,8 @@ var readings = map[string]func(b []byte, m *dns.Msg, q *wire.Query){
 	"msg": func(b []byte, m *dns.Msg, q *wire.Query) { _, _ = wire.ParseMsg(b) },
 }
 
-// BenchmarkWorst reads the answers that are known to take longest. An answer of 64 KiB takes
-// less than 10 ms, and a datagram of 512 bytes less than 100 µs.
+// BenchmarkWorst parses the responses that take longest. A response of 64 KiB takes less than 10 ms, and a UDP message
+// of 512 bytes less than 100 µs.
 func BenchmarkWorst(b *testing.B) {
 	m := worstQuestion()
 	q, err := wire.NewQuery(m)
@@ -302,9 +302,8 @@ func BenchmarkWorst(b *testing.B) {
 	}
 }
 
-// Times are compared with that of an ordinary answer of as many bytes, and of a quarter of
-// them: what a machine does beside the test slows down all of them. They are short, so that
-// some readings are not interrupted.
+// Each response is compared with an ordinary response of the same length, and with one of a quarter of the length. So
+// other load on the machine slows down all of them. The operations are short, so that some are not interrupted.
 func TestR9AnAnswerIsReadInATimeBoundedByItsLength(t *testing.T) {
 	m := worstQuestion()
 	q, err := wire.NewQuery(m)
