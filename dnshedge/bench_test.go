@@ -165,7 +165,7 @@ func frugal(tb testing.TB) dnshedge.Upstream {
 			if err != nil {
 				return
 			}
-			// The OPT record at the end of the query is that of the response.
+			// The response has the same OPT record as the query, at the end.
 			opt := [11]byte(buf[n-11:])
 			b := append(buf[:n-11], 0xc0, 12, 0, byte(dns.TypeA), 0, byte(dns.ClassINET), 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
 			b = append(b, opt[:]...)

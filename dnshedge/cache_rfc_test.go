@@ -55,7 +55,7 @@ func TestCacheKeepsTypeZeroSeparate(t *testing.T) {
 				r, _ := l.must(c, "x.example.")
 				assert.Len(t, r.Answer, 1)
 				if name == "NXDOMAIN" {
-					return // it is for all types, and the server says so
+					return // the response denies all types
 				}
 				l.askType(c, "y.example.", 0)
 				r, _ = l.must(c, "y.example.")

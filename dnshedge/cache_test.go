@@ -696,8 +696,8 @@ type modelEntry struct {
 }
 
 func (m *model) set(e modelEntry) {
-	// A new answer takes the place of the old one. If it says that the name exists, it
-	// also ends that the name, or one above it, does not.
+	// A new answer replaces the old one. If it shows that the name exists, it also removes
+	// denials of that name and of domains that contain it.
 	for i := range m.entries {
 		o := &m.entries[i]
 		if o.do == e.do && (o.name == e.name && (o.typ == e.typ || o.nx) || !e.nx && o.nx && strings.HasSuffix(e.name, "."+o.name)) {
@@ -726,7 +726,7 @@ func (m *model) get(name string, typ uint16, do bool, now time.Time) (left uint3
 	if left, nx, ok = find(func(e modelEntry) bool { return e.name == name && e.typ == typ && !e.nx }); ok {
 		return left, nx, ok
 	}
-	return find(func(e modelEntry) bool { return e.name == name && e.nx }) // nothing is known of the names below: nobody has proved it
+	return find(func(e modelEntry) bool { return e.name == name && e.nx }) // an unvalidated denial says nothing about subdomains
 }
 
 func FuzzCacheMatchesModel(f *testing.F) {

@@ -116,7 +116,7 @@ func TestClientCloseEndsWaitingExchanges(t *testing.T) {
 }
 
 func TestClientCloseLeavesNoGoroutineOrSocket(t *testing.T) {
-	// A bubble does not end while a goroutine of it lives.
+	// A synctest bubble does not end while one of its goroutines runs.
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", after(400*ms, good))
@@ -155,7 +155,7 @@ func TestClientReusesServersOfGivenAddresses(t *testing.T) {
 			require.NoError(t, err)
 		}
 		assert.EqualValues(t, 1, s.Conns.Load())
-		// A program that asks everybody does not fill the memory.
+		// A program that queries many servers needs limited memory.
 		s2 := &dnstest.Server{Handler: good}
 		pc, err := l.net.Host("b").ListenPacket("udp", ":53")
 		require.NoError(t, err)

@@ -35,7 +35,7 @@ func TestCoarseClockCountsSleep(t *testing.T) {
 			if test.kept {
 				assert.InDelta(t, 296-max(test.jump, 0).Seconds(), r.Answer[0].Header().Ttl, 1, name)
 			}
-			jump = 0 // the time of day is right again, and the answer is not older for that
+			jump = 0 // the wall clock is set back, which does not change the age of the answer
 			time.Sleep(2 * time.Second)
 			if test.kept && test.jump >= 0 {
 				r, _ := l.must(c, "x.example.")

@@ -24,8 +24,8 @@ import (
 type contender struct {
 	name    string
 	program string
-	args    func(dir, port, upstream string) []string // writes what the program reads to dir
-	cache   bool                                      // it is a cache only, and leaves it to clients to ask again
+	args    func(dir, port, upstream string) []string // writes the configuration files to dir, and returns the arguments
+	cache   bool                                      // the forwarder does not retransmit queries
 	ours    bool
 }
 
@@ -83,7 +83,7 @@ type course struct {
 	name   string
 	names  func(round int) []string // and types
 	repeat int                      // how often each is asked; 0: once
-	open   int                      // questions that are open at a time; 0: 50
+	open   int                      // questions in flight at the same time; 0: 50
 	warm   bool                     // they are asked once before
 	cached bool                     // answers are in the cache
 	dead   bool                     // no question has an answer but a failure
@@ -118,7 +118,7 @@ type runner struct {
 	process *os.Process
 	rate    []float64 // questions per second
 	cpu     []float64 // µs of processor time per question
-	others  float64   // questions about other names, asked after those of a zone that the upstream is silent about
+	others  float64   // questions about other names, sent after questions about a zone without responses
 	lost    float64   // of others
 }
 
@@ -193,7 +193,7 @@ func (c *course) race(t *testing.T, all []contender, upstream string, rounds int
 			r.rate = append(r.rate, rate)
 			r.cpu = append(r.cpu, float64((cpuTime(t, r.process)-before).Microseconds())/asked)
 			if c.dead {
-				failed = asked - failed // nobody answers
+				failed = asked - failed // the upstream answers nothing, so each answer counts as a failure
 			}
 			assert.LessOrEqual(t, failed, r.mayLose(asked), "%s, %s", c.name, r.name)
 			if c.silent {
@@ -229,7 +229,7 @@ func TestForwarderCostsNoMoreThanPeers(t *testing.T) {
 		for _, r := range runners {
 			fmt.Fprintf(&table, "\n%-20s %-11s %7.0f questions/s %6.2f   %7.2f µs of processor time per question %6.2f",
 				c.name, r.name, median(r.rate), ratio(r.rate, first.rate), median(r.cpu), ratio(r.cpu, first.cpu))
-			if c.silent { // who gives the server up has nothing to do
+			if c.silent { // a forwarder that no longer queries the server needs no CPU time
 				fmt.Fprintf(&table, "; then %.0f of %.0f questions about other names are lost", r.lost, r.others)
 				assert.LessOrEqual(t, first.lost, r.lost, r.name)
 				continue

@@ -80,7 +80,7 @@ func TestConnAnswersManyQuestions(t *testing.T) {
 		var all []byte
 		for i := range 50 {
 			m := question(fmt.Sprintf("n%d.example.", i), dns.TypeA)
-			m.Id = uint16(i) // random ones may be equal
+			m.Id = uint16(i) // random IDs may be equal
 			want[m.Id] = m.Question[0].Name
 			all = append(all, framed(t, m)...)
 		}

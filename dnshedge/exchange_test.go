@@ -80,7 +80,7 @@ func TestHedgeGoesToAnotherServer(t *testing.T) {
 }
 
 func TestHedgeAvoidsFrozenConnection(t *testing.T) {
-	// The hedge has a connection of its own: a handshake and a round trip.
+	// The hedge uses another connection, which takes a handshake and a round trip.
 	for network, handshakes := range map[string]time.Duration{"tcp": 1, "tls": 2, "https": 2} {
 		t.Run(network, func(t *testing.T) {
 			bubble(t, func(l *lab) {
@@ -267,7 +267,7 @@ func TestOutageDoesNotMultiplyQueries(t *testing.T) {
 		}
 		wg.Wait()
 		st := c.Stats()
-		assert.LessOrEqual(t, st.Wire, int64(n+20+0.05*n)+10, "%+v", st) // a few find out that the servers are silent
+		assert.LessOrEqual(t, st.Wire, int64(n+20+0.05*n)+10, "%+v", st) // a few queries until the servers count as silent
 		t.Logf("%d queries for %d questions; %d hedges, %d resends", st.Wire, n, st.Hedges, st.Resends)
 	})
 }
@@ -437,7 +437,7 @@ func TestHedgeFixedNeedsNoBudget(t *testing.T) {
 }
 
 func TestHedgesBecomeRareWithoutWins(t *testing.T) {
-	// One server, and a twelfth of the names takes it 200 ms: a hedge is of no use.
+	// A single server needs 200 ms for a twelfth of the names, so hedges do not help.
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			var n int

@@ -245,7 +245,7 @@ func TestClientDoesNotModifyExchangerResponse(t *testing.T) {
 	for i := range 8 {
 		m := question("x.example.", dns.TypeA)
 		m.SetEdns0(1232, false)
-		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART, Data: []byte{byte(i)}}} // so that none is shared
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART, Data: []byte{byte(i)}}} // different options, so that no exchange is shared
 		wg.Go(func() {
 			for range 50 {
 				_, _, err := c.Exchange(m.Copy(), "")

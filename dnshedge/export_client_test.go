@@ -178,9 +178,9 @@ func TestImportRejectsImpossiblyOldAnswer(t *testing.T) {
 	msg, err := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "3600 A 203.0.113.66").Pack()
 	require.NoError(t, err)
 	b := binary.AppendVarint([]byte("hedge dns 1\n"), time.Now().UnixNano())
-	b = append(b, 0, 0, 1, 0, 0, 0)       // no servers, none of the system's, one answer of no route
-	b = binary.AppendUvarint(b, 1<<63-1)  // how old it is
-	b = binary.AppendUvarint(b, 3600*1e9) // how long it lives
+	b = append(b, 0, 0, 1, 0, 0, 0)       // no servers, no system servers, one answer without a route
+	b = binary.AppendUvarint(b, 1<<63-1)  // age of the answer
+	b = binary.AppendUvarint(b, 3600*1e9) // lifetime of the answer
 	b = append(b, 0)                      // no extended errors
 	b = binary.AppendUvarint(b, uint64(len(msg)))
 	b = append(b, msg...)

@@ -110,7 +110,7 @@ func TestHostsFileIsReadAgainWhenItChanges(t *testing.T) {
 func TestHostsFileLongIsReadInBackground(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("A 198.51.100.1"))
-		long := func(ip string) string { // its first line is very long, and its last one has no end
+		long := func(ip string) string { // the first line is very long, and the last line has no line feed
 			return "# " + strings.Repeat("a comment of many words ", 5000) + "\n" + ip + " printer.home.arpa"
 		}
 		path := hostsFile(t, long("10.0.0.7"))
@@ -123,7 +123,7 @@ func TestHostsFileLongIsReadInBackground(t *testing.T) {
 		assert.Equal(t, "10.0.0.7", ask())
 		write(t, path, long("10.0.0.88"))
 		time.Sleep(6 * time.Second)
-		ask() // what it said before, unless it has been read meanwhile
+		ask() // the old address, unless the file was read in the meantime
 		synctest.Wait()
 		assert.Equal(t, "10.0.0.88", ask())
 	})

@@ -504,10 +504,10 @@ func TestBlockingLoggerDelaysNoAnswer(t *testing.T) {
 			down.Store(false)
 			_, took := l.must(c, "x.example.")
 			assert.LessOrEqual(t, took, time.Second, network)
-			synctest.Wait() // until the answer is noted: over a stream its reader does that
+			synctest.Wait() // until the goroutine that reads the connection has recorded the response
 			c.SetEnabled(false)
 			close(release)
-			c.Close() // waits until all is told
+			c.Close() // waits until all events are reported
 			assert.Equal(t, []string{"dnshedge: upstream is silent", "dnshedge: upstream answers again", "dnshedge: disabled"}, told, network)
 		})
 	}

@@ -175,7 +175,7 @@ func TestClientRefusesSignedMessages(t *testing.T) {
 				require.ErrorContains(t, err, "TSIG or SIG(0)")
 				if m.Opcode == dns.OpcodeQuery {
 					conn := l.connect("tcp")
-					b, err := m.Pack() // package dns wants to sign what it sends itself
+					b, err := m.Pack() // the Client of package dns would sign the message
 					require.NoError(t, err)
 					_, err = conn.Write(b)
 					require.NoError(t, err)

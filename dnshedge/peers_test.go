@@ -289,7 +289,7 @@ func TestClientHidesDropsAndDelaysOfDnsdist(t *testing.T) {
 			require.Equal(t, "192.0.2.1", addr(r))
 			switch {
 			case time.Since(start) <= 200*ms:
-			case lag.Load() > int64(20*ms), c.Stats().Denied > denied: // the machine was busy, or hedges that came late had not won
+			case lag.Load() > int64(20*ms), c.Stats().Denied > denied: // the machine was busy, or late hedges did not win
 				late++
 			default:
 				slow++
@@ -354,7 +354,7 @@ func TestServerAnswersDigAndKdig(t *testing.T) {
 }
 
 const (
-	soakers = 16 // that ask a server at the same time
+	soakers = 16 // clients that query a server at the same time
 	restart = 50 * ms
 )
 
@@ -404,7 +404,7 @@ func (s *soaked) ask(questions int64) int64 {
 			for left.Add(-1) >= 0 {
 				if _, _, err := s.client.Exchange(question("x.example.", dns.TypeA), ""); err != nil {
 					failed.Add(1)
-					time.Sleep(5 * ms) // a server that is down refuses at once
+					time.Sleep(5 * ms) // a server that is down refuses connections at once
 				}
 			}
 		})

@@ -46,7 +46,7 @@ func TestClientDoesNotRetransmitToSlowServer(t *testing.T) {
 				const n = 1000
 				every := 20 * ms
 				if network == "https" {
-					every = 60 * ms // a connection carries 99 at a time, and what waits longer than a timeout is sent over another
+					every = 60 * ms // A connection carries 99 requests at a time. A request that waits longer than a timeout is sent over another.
 				}
 				got := l.load(s, c, n, every)
 				st := c.Stats()

@@ -44,7 +44,7 @@ func TestFallbackIsAskedOnlyWhenUpstreamsFail(t *testing.T) {
 						assert.Equal(t, 20*ms, took)
 					}
 				}
-				l.must(c, "x.example.") // and it is probed
+				l.must(c, "x.example.") // this question also starts a probe
 				time.Sleep(2 * time.Second)
 				r, took := l.must(c, "x.example.")
 				assert.Equal(t, "192.0.2.3", addr(r))

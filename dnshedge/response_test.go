@@ -113,7 +113,7 @@ func TestClientSurvivesMangledAnswers(t *testing.T) {
 					require.Equal(t, m.Id, r.Id)
 				}
 			}
-			time.Sleep(15 * time.Minute) // what was learned of EDNS and forgers is forgotten
+			time.Sleep(15 * time.Minute) // the state of EDNS and spoofing expires
 			for range 10 {
 				r, _ := l.must(c, "x.example.")
 				assert.Equal(t, "192.0.2.1", addr(r), network)

@@ -50,7 +50,7 @@ func TestClientAsksSystemServersOfDomain(t *testing.T) {
 			"public.corp.example.": "", // Routes count more
 		})
 
-		// No answer is no reason to tell other servers what is asked.
+		// The question must not go to other servers if there is no response.
 		out, err = "", errors.New("busy")
 		time.Sleep(time.Minute)
 		before := all.Queries.Load()

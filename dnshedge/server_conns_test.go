@@ -109,7 +109,7 @@ func works(t *testing.T, c *dns.Conn, name string) bool {
 // each that is closed. Other clients get answers as they would without it.
 func TestServerLimitsConnectionsOfOneClient(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
-		for _, name := range []string{"x.example.", "slow.example."} { // it is idle, or never
+		for _, name := range []string{"x.example.", "slow.example."} { // the connections are idle, or always in use
 			bubble(t, func(l *lab) {
 				open := l.crowded(20)
 				var quit atomic.Bool
@@ -138,7 +138,7 @@ func TestServerLimitsConnectionsOfOneClient(t *testing.T) {
 				}
 				wait := 120 * ms
 				if name != "x.example." {
-					wait += 3*time.Second + time.Second // more than two connections that were given up have questions to answer, and are drained
+					wait += 3*time.Second + time.Second // more than two connections to be closed still have questions in flight, and are drained first
 				}
 				for i := range 10 {
 					start := time.Now()

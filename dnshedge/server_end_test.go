@@ -68,7 +68,7 @@ func TestServerShutdownAnswersLatestQuestions(t *testing.T) {
 			l.startServer(s)
 			conn := l.connect(network)
 			put(t, conn, question("x.example.", dns.TypeA))
-			require.NoError(t, conn.WriteMsg(question("y.example.", dns.TypeA))) // is on its way for 10 ms
+			require.NoError(t, conn.WriteMsg(question("y.example.", dns.TypeA))) // arrives after 10 ms
 			ended := make(chan error, 1)
 			go func() { ended <- s.Shutdown(background) }()
 			r, err := conn.ReadMsg()

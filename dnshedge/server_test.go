@@ -74,7 +74,7 @@ func TestServerMatchesServeDNS(t *testing.T) {
 					}
 					m.SetEdns0(4096, false)
 					if i == 0 {
-						put(t, conn, m) // so that both are cached
+						put(t, conn, m) // so that both responses come from the cache
 					}
 					got, want := put(t, conn, m), serve(t, c, network, m)
 					for _, r := range []*dns.Msg{got, want} {
@@ -291,7 +291,7 @@ func TestServerSharesMemoryOfUnreadAnswers(t *testing.T) {
 func TestServerDisconnectsSlowReader(t *testing.T) {
 	bubble(t, func(l *lab) {
 		conn := l.askALot(0)
-		time.Sleep(2 * time.Second) // the answers have waited for one
+		time.Sleep(2 * time.Second) // so the responses have waited for a second
 		read := 0
 		for ; read < 100; read++ {
 			if _, err := conn.ReadMsg(); err != nil {
@@ -404,7 +404,7 @@ func TestServerAnswersFromQueriedAddress(t *testing.T) {
 		_, port, err := net.SplitHostPort(pc.LocalAddr().String())
 		require.NoError(t, err)
 		for _, host := range []string{"127.0.0.1", "127.0.0.2"} {
-			conn, err := net.Dial("udp", net.JoinHostPort(host, port)) // takes datagrams of that address only
+			conn, err := net.Dial("udp", net.JoinHostPort(host, port)) // accepts UDP messages from that address only
 			require.NoError(t, err)
 			defer conn.Close()
 			dc := &dns.Conn{Conn: conn}

@@ -19,8 +19,8 @@ import (
 // connection is lost in both directions, without an error.
 type forgetful struct {
 	dnshedge.Dialer
-	age  atomic.Int64 // of the connections that work
-	hole atomic.Bool  // nothing arrives over new ones either, nor do they open
+	age  atomic.Int64 // generation of the connections that work; forget increments it
+	hole atomic.Bool  // new connections do not open, and no data arrives
 }
 
 func (f *forgetful) forget() { f.age.Add(1) }

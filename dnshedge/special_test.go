@@ -27,7 +27,7 @@ func TestSpecialUseNamesAreNotSent(t *testing.T) {
 		l.serve("a", good)
 		for _, row := range []struct {
 			name string
-			who  dnshedge.SpecialUse // that answers it, and all above
+			who  dnshedge.SpecialUse // this value and all higher values answer the name
 			soa  string
 		}{
 			{"foo.invalid.", library, "invalid."},
@@ -90,7 +90,7 @@ func TestSpecialUseNamesAreNotSent(t *testing.T) {
 
 func TestSpecialUseLocalhostIsLoopback(t *testing.T) {
 	bubble(t, func(l *lab) {
-		c := l.client(&dnshedge.Client{}, l.up("udp", "a")) // where nobody listens
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a")) // no server listens there
 		for _, name := range []string{"localhost.", "LocalHost.", "a.b.localhost.", `odd\ \"name.localhost.`} {
 			r, _ := asks(l, c, name, dns.TypeA)
 			require.Len(t, r.Answer, 1, name)
@@ -130,7 +130,7 @@ func TestSpecialUseZonesHaveApexRecords(t *testing.T) {
 			{"onion.", dns.TypeA, dns.RcodeSuccess, ""},
 			{"1.0.0.127.in-addr.arpa.", dns.TypePTR, dns.RcodeSuccess, "localhost."},
 			{"1.0.0.127.in-addr.arpa.", dns.TypeA, dns.RcodeSuccess, ""},
-			{"0.127.in-addr.arpa.", dns.TypePTR, dns.RcodeSuccess, ""}, // there is a name below it
+			{"0.127.in-addr.arpa.", dns.TypePTR, dns.RcodeSuccess, ""}, // an empty non-terminal
 			{"1.127.in-addr.arpa.", dns.TypePTR, dns.RcodeNameError, ""},
 			{reverse(l, "::1"), dns.TypePTR, dns.RcodeSuccess, "localhost."},
 			{reverse(l, "::"), dns.TypePTR, dns.RcodeSuccess, ""},
@@ -147,7 +147,7 @@ func TestSpecialUseZonesHaveApexRecords(t *testing.T) {
 			}
 		}
 
-		// Only the parent knows that these zones are not signed.
+		// Only the parent zone has the proof that these zones are unsigned.
 		_, queries := asks(l, c, "home.arpa.", dns.TypeDS)
 		assert.EqualValues(t, 1, queries)
 		_, queries = asks(l, c, "x.home.arpa.", dns.TypeDS)

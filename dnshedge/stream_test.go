@@ -371,7 +371,7 @@ func TestUpstreamPinsIdentifyServer(t *testing.T) {
 			{dnstest.Name, true, []string{somePin, right}, ""},
 			{dnstest.Name, true, []string{somePin}, "its own is " + right},
 			{dnstest.Name, false, []string{right}, "certificate"}, // a pin does not replace the check of the name
-			{"", false, []string{right}, ""},                      // but that of an address
+			{"", false, []string{right}, ""},                      // but a pin replaces the check of an address
 			{"", false, []string{somePin}, "none of the pinned keys"},
 			{"", false, nil, "certificate"},
 		} {

@@ -180,7 +180,7 @@ func TestUDPRetriesRefusedPortWhileTimeRemains(t *testing.T) {
 			require.ErrorIs(t, err, syscall.ECONNREFUSED)
 			require.ErrorContains(t, err, network+"://10.77.0.2")
 			require.ErrorContains(t, err, "x.example. A")
-			// After 3.1 s half of what is left is less: 950 ms, then 465 and 222.5. The half of 202.5 ms is too little.
+			// After 3.1 s, half of the remaining time is less: 950 ms, then 465 and 222.5 ms. Half of 202.5 ms is too little.
 			assert.Equal(t, 3*time.Second+5*20*ms+970*ms+485*ms+242500*time.Microsecond, took, "after 200 ms, and each time twice as long")
 		})
 	}
@@ -555,7 +555,7 @@ func TestTransportMeasuresAbandonedQuery(t *testing.T) {
 }
 
 func TestTransportsDoNotShareTLSConfig(t *testing.T) {
-	// Package net/http writes to the one it is given. Only -race can tell.
+	// Package net/http writes to the TLS configuration. Only -race detects that.
 	bubble(t, func(l *lab) {
 		l.serve("a", after(300*ms, good))
 		for range 10 {

@@ -42,7 +42,7 @@ func (l *lab) forger(host string, h dnstest.Handler, tcp bool) (datagrams *atomi
 			datagrams.Add(1)
 			b, _ := dnstest.Answer(dnstest.Query{Msg: m}, "A 203.0.113.66").Pack()
 			for i := range 100 {
-				binary.BigEndian.PutUint16(b, m.Id+50-uint16(i)) // the right one is among them
+				binary.BigEndian.PutUint16(b, m.Id+50-uint16(i)) // the correct ID is among them
 				_, _ = pc.WriteTo(b, from)
 			}
 		}

@@ -57,8 +57,8 @@ func TestServerLimitsEqualQuestionsOverConnections(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
-			// 20 wait, the other client's question among them. The first question for the dead name goes on in its goroutine for all of
-			// them; on a busy machine a second one can.
+			// 20 questions wait, including the question of the other client. The goroutine of the first question about
+			// the dead name serves them all. On a busy machine there may be a second goroutine.
 			const wait = 20 - 1
 			assert.InDelta(t, conns*each-wait-1, failed.Load(), 1)
 			assert.EqualValues(t, conns*each-wait, c.Stats().Dropped)
@@ -100,7 +100,7 @@ func TestServeDNSLimitsEqualQuestions(t *testing.T) {
 				})
 			}
 			time.Sleep(time.Second)
-			// The first question goes on in its goroutine for all of them; on a busy machine a second one can.
+			// The goroutine of the first question serves them all. On a busy machine there may be a second goroutine.
 			assert.InDelta(t, 200-19-1, ended.Load(), 1, network)
 			assert.EqualValues(t, 200-19, c.Stats().Dropped, network)
 			wg.Wait()

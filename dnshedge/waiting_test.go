@@ -279,7 +279,7 @@ func TestMaxInFlightBoundsMemoryOfDeadZone(t *testing.T) {
 		return m.HeapInuse + m.StackInuse
 	}
 	heap()
-	runtime.GC() // which returns the stacks of goroutines that have ended
+	runtime.GC() // frees the stacks of ended goroutines
 	before, others := taken(), runtime.NumGoroutine()
 	for range 2500 {
 		ask()

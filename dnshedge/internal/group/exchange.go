@@ -28,7 +28,7 @@ const (
 	readGrace   = 2 * time.Millisecond
 )
 
-// Result is the outcome of Exchange.Ask.
+// A Result is the outcome of a question that Exchange.Ask has sent: a response, or an error.
 type Result struct {
 	Answer   *wire.Answer // response of a server, which may be a failure; nil: Err is set
 	Err      error        // error of the primary if no server responded; nil: Answer is set

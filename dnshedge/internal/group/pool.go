@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// MaxServers is the number of servers above which a Pool forgets unused servers. The Pool holds more servers only
-	// while all of them are in use.
+	// MaxServers is the number of servers at which a Pool forgets a server before it adds another. The Pool holds more
+	// servers only while it may forget none of them.
 	MaxServers = 256
 
 	// minIdleTime is the time for which the Pool keeps a server with UseForQuestions, at least, after the last request for
@@ -197,7 +197,7 @@ func (p *Pool) listServers() []*Server {
 
 // Counters count events since the start, over all servers of a Pool. They are safe for concurrent use.
 type Counters struct {
-	Queries   atomic.Int64 // queries sent, with hedges, retransmissions and failovers
+	Queries   atomic.Int64 // queries sent, including hedges, retransmissions, failovers and probes
 	Hedges    atomic.Int64 // hedges sent
 	HedgeWins atomic.Int64 // questions whose first successful response came from a hedge
 	Denied    atomic.Int64 // hedges that were due and were not sent

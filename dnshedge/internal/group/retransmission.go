@@ -75,8 +75,8 @@ func (r *retransmissionTimer) lostAt() time.Time {
 // connection has carried another response since, the timeout counts from that response, because a working connection
 // loses no packets.
 //
-// A server may drop one question and answer others. So the result is at most half of the time to the deadline after
-// sent. It may always be a second after sent, because servers queue queries.
+// A server may drop one question and answer others. So the wait after sent is limited to the longest of timeout, half
+// of the time to the deadline, and a second, because servers queue queries.
 func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout time.Duration) time.Time {
 	at := sent.Add(timeout)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {

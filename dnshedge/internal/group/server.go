@@ -369,7 +369,7 @@ type health struct {
 
 	isSilent         atomic.Bool                // maxMisses queries had no response, and no response came since; stored under mu
 	failureCount     atomic.Int64               // number of different names with a failure since the last success; stored under mu
-	answeredQuestion atomic.Pointer[wire.Query] // last question that was answered without a failure, stored on recovery; nil: none
+	answeredQuestion atomic.Pointer[wire.Query] // a question that was answered without a failure; nil: none
 	isDown           atomic.Bool                // the server is doubtful and has failed a probe; stored under mu
 	probeCount       atomic.Int64               // number of probes so far
 

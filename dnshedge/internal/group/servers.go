@@ -19,7 +19,7 @@ const (
 type Servers []*Server
 
 // SortByRTT returns the servers in order of preference for q: the server with the shortest smoothed round trip time
-// first. Servers with similar times keep their order. g is not changed.
+// first. Servers with similar times keep their order. Servers without a known time follow. g is not changed.
 //
 // Silent and failing servers come last, and so do servers that are silent about the domain of q. Among these servers,
 // the least recently used one comes first, so that each gets a query in turn.

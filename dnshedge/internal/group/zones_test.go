@@ -106,7 +106,7 @@ func TestSilentZonesKeepManyZones(t *testing.T) {
 	for _, tc := range []struct {
 		zones       int
 		domain      string
-		least, most int // of them that are known
+		least, most int // bounds for the number of these zones that are recorded
 	}{
 		{1000, "dead%d.example.", 1000, 1000},
 		{500, "dead%[1]d.co%[1]d.example.", 500, 500},

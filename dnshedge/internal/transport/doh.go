@@ -135,7 +135,7 @@ func (d *httpsTransport) Ready() bool {
 	return h != nil && h.hasAnswered.Load()
 }
 
-// Close implements Transport.
+// Close implements Transport. It cancels all requests, waits until they have ended, and closes the connections.
 func (d *httpsTransport) Close() {
 	d.mu.Lock()
 	d.closed = true
@@ -606,7 +606,7 @@ func (h *httpConn) recordOpened() {
 	}
 }
 
-// isRetired reports whether h accepts no further requests.
+// isRetired reports whether h accepts no further requests, so that the pool must forget it.
 func (h *httpConn) isRetired() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -620,7 +620,7 @@ func (h *httpConn) isClosed() bool {
 	return h.hasConnected.Load() && h.inFlight == 0 && len(h.conns) == 0
 }
 
-// isConnected reports whether h has an open connection.
+// isConnected reports whether h has at least one open connection at the moment.
 func (h *httpConn) isConnected() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -114,7 +114,7 @@ func (s *Span) removeWatcher(w watcher) bool {
 	return i >= 0
 }
 
-// Deadline implements context.Context.
+// Deadline implements context.Context. It returns the Span's own deadline, or the parent's if the Span has none.
 func (s *Span) Deadline() (time.Time, bool) {
 	if s.timer != nil {
 		return s.end, true
@@ -122,7 +122,7 @@ func (s *Span) Deadline() (time.Time, bool) {
 	return s.parent.Deadline()
 }
 
-// Done implements context.Context.
+// Done implements context.Context. It creates the channel at the first call, because most Spans need none.
 func (s *Span) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,8 @@ func (s *Span) Done() <-chan struct{} {
 	return s.done
 }
 
-// Err implements context.Context.
+// Err implements context.Context. It returns nil until the Span has ended, and then context.Canceled,
+// context.DeadlineExceeded, or the error of the parent.
 func (s *Span) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

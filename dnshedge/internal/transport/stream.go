@@ -131,7 +131,8 @@ func (s *streamTransport) Ready() bool {
 	return l.conn != nil
 }
 
-// Close implements Transport.
+// Close implements Transport. It ends all queries with ErrClosed, and waits until all goroutines of the transport have
+// ended.
 func (s *streamTransport) Close() {
 	s.cancel()
 	for i := range s.pools {

@@ -16,7 +16,7 @@ func TestPadResponseFillsBlockOrMessage(t *testing.T) {
 		m := worstQuestion()
 		m.Response = true
 		b := append(before[:2:2], pack(t, m)...)
-		if left := size - len(b) + 2; left > 0 { // an option that fills the message
+		if left := size - len(b) + 2; left > 0 { // add an option that fills the message
 			m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART, Data: make([]byte, max(left-4, 0))}}
 			b = append(before[:2:2], pack(t, m)...)
 		}

@@ -50,7 +50,8 @@ func (q *Query) WithOwnConnection() *Query {
 	return &r
 }
 
-// NeedsOwnConnection reports whether the query was made by WithOwnConnection.
+// NeedsOwnConnection reports whether transports must send the query over a connection of its own, because
+// WithOwnConnection has made it.
 func (q *Query) NeedsOwnConnection() bool { return q.ownConnection }
 
 // RootServers is the question for the NS records of the root. Probes use it, because every resolver can answer it from
@@ -163,7 +164,8 @@ func NewDirect(name string, typ uint16, do, cd bool) (*Query, error) {
 }
 
 // packName writes the absolute name, which is in presentation format, to b in wire format. It returns the length in
-// bytes, or 0 if the name has escapes or is invalid. It takes a third of the time of dns.PackDomainName.
+// bytes. It returns 0 if the name is the root, has escapes, or is invalid; the caller must then use dns.PackDomainName,
+// which takes three times as long.
 func packName(b []byte, name string) int {
 	if len(name) < 2 || len(name)+1 > len(b) || name[len(name)-1] != '.' {
 		return 0
@@ -479,7 +481,7 @@ func (q *Query) WithoutEDNS() *Query {
 	return &p
 }
 
-// OmitsEDNS reports whether the query was made by WithoutEDNS.
+// OmitsEDNS reports whether the message for the server has no OPT record, because WithoutEDNS has made the query.
 func (q *Query) OmitsEDNS() bool { return q.withoutEDNS }
 
 // WithRandomCase returns a copy of the query in which each letter of the name has a random case

@@ -73,7 +73,7 @@ type labelTable struct {
 	sizes [1 << 13]uint8
 }
 
-// labelTablePool holds unused labelTables, because each is larger than 10 KiB. The user must clear begin.
+// labelTablePool holds unused labelTables, each of which takes 10 KiB. The user must clear the field begin.
 var labelTablePool = sync.Pool{New: func() any { return new(labelTable) }}
 
 // readName checks the name at the offset off of b, and records its labels. It returns the offset after the name, and

@@ -72,12 +72,12 @@ func TestCheckStorableRejectsPointersToOtherData(t *testing.T) {
 		"a name's label":    {alias(1, 'a', 0xc0, 16), true},
 		"a name too long":   {alias(bytes.Repeat([]byte{63}, 260)...), false},
 		"an unknown label":  {alias(0x80, 1, 0), false},
-		"data that is long": {append(alias(0xc0, 12), 0), true}, // the byte is behind the message
+		"data that is long": {append(alias(0xc0, 12), 0), true}, // the missing byte would be beyond the end of the message
 	} {
 		b := append(append(header(2), address...), tc.second...)
 		a, err := read(t, m, b)
 		if !tc.ok {
-			if err == nil { // package dns has made sense of it
+			if err == nil { // package dns has parsed the message
 				_, err = wire.Unpack(a.Packed())
 				assert.NoError(t, err, name)
 			}
@@ -98,7 +98,7 @@ func TestCheckStorableRejectsPointersToOtherData(t *testing.T) {
 func TestUncompressibleNamesKeepValueWhenTTLsChange(t *testing.T) {
 	m := question("www.example.com.", dns.TypeA)
 	at := byte(len(header(2)) + 6)
-	first := []byte{0xc0, 12, 0, 1, 0, 1, 1, 'a', 0, 0, 0, 4, 1, 'x', 0, 0} // its TTL could be a name
+	first := []byte{0xc0, 12, 0, 1, 0, 1, 1, 'a', 0, 0, 0, 4, 1, 'x', 0, 0} // the TTL could be read as a name
 	for name, rr := range map[string][]byte{
 		"NSEC":  {0xc0, 12, 0, 47, 0, 1, 0, 0, 1, 44, 0, 5, 0xc0, at, 0, 1, 0x40},
 		"HTTPS": {0xc0, 12, 0, 65, 0, 1, 0, 0, 1, 44, 0, 4, 0, 1, 0xc0, at},
@@ -120,7 +120,7 @@ func TestRotationKeepsAddressesOfDifferentOwners(t *testing.T) {
 	at := len(b) + 12 // of the name a
 	b = append(b, alias...)
 	long := append([]byte{0xc0, 12, 0, 16, 0, 1, 0, 0, 1, 44}, 0, 0)
-	n := 1<<14 + at - (len(b) + 12) // so that the next name is where 14 bits cannot tell it from a
+	n := 1<<14 + at - (len(b) + 12) // so that the offset of the next name modulo 2^14 is the offset of the name a
 	binary.BigEndian.PutUint16(long[10:], uint16(n))
 	b = append(append(b, long...), make([]byte, n)...)
 	require.Equal(t, 1<<14+at, len(b))

@@ -153,7 +153,7 @@ func FuzzData(f *testing.F) {
 		b := withData(typ, data)
 		m, err := wire.ParseMsg(b)
 		require.NoError(t, err)
-		if len(m.Answer) == 0 { // an address, or a name that may be compressed, that is none
+		if len(m.Answer) == 0 { // an invalid address or name was dropped
 			return
 		}
 		m.Compress = true

@@ -23,7 +23,7 @@ import (
 // compresses them.
 type builder struct {
 	b   []byte
-	end int // as long as it may be
+	end int // maximum length of the message
 }
 
 // newBuilder begins the response to q.
@@ -311,9 +311,9 @@ func TestR9AnAnswerIsReadInATimeBoundedByItsLength(t *testing.T) {
 	const size = 16 << 10
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(512 << 20))
-	grows := time.Duration(8) // four times the length takes 4 times as long if each byte costs the same, and 16 times if each costs its length
+	grows := time.Duration(8) // a message of 4 times the length takes 4 times as long if the time is linear, and 16 times if it is quadratic
 	if doubles.RaceEnabled {
-		grows = 12 // the race detector's own memory grows as well
+		grows = 12 // the memory of the race detector grows too
 	}
 	for _, reading := range slices.Sorted(maps.Keys(readings)) {
 		ordinary := worst["ordinary"](m, size)
