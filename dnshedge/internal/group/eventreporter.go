@@ -29,8 +29,8 @@ type eventReporter struct {
 
 var _ race.AttemptObserver = (*eventReporter)(nil)
 
-// newEventReporter returns a reporter that sends events to the observers of w. Its exchange has the context ctx, and
-// prefers the server first. It returns nil, which reports nothing, if w is nil.
+// newEventReporter returns a reporter that sends the events of one exchange to the observers of w. ctx is the context
+// of the exchange, and first the first server of its group. It returns nil, which reports nothing, if w is nil.
 func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server) *eventReporter {
 	if w == nil {
 		return nil
@@ -81,10 +81,10 @@ func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcom
 	}
 }
 
-// reportEnd reports the end of an exchange that records no latency. winner is the number of the successful attempt, or
-// -1. hedges is the number of hedges sent, and took the duration of the exchange.
+// reportEnd reports the end of an exchange to observers. winner is the number of the successful attempt, or -1. hedges
+// is the number of hedges sent, and took the duration of the exchange.
 //
-// It must not be called for other exchanges, whose end policy.Call reports.
+// It must only be called if the exchange records no latency, because policy.Call reports the end otherwise.
 func (t *eventReporter) reportEnd(winner, hedges int, took time.Duration) {
 	r := observe.RequestResult{Attempts: 1 + hedges, Winner: winner, Latency: took, Delay: t.delay}
 	t.watcher.Notify(func(o observe.Observer) { o.RequestDone(t.ctx, t.first.key.Info, r) })

@@ -279,7 +279,7 @@ func (x *Exchange) scheduleHedges(ctx context.Context) {
 }
 
 // Admit implements race.Op. It returns true if a retransmission or a hedge is due and its budget permits it, and
-// records that attempt. It also computes when the race must call it next.
+// records that attempt. It also computes when the race must call it next. It ignores its argument.
 func (x *Exchange) Admit(int) bool {
 	now := time.Now()
 	x.mu.Lock()
@@ -316,8 +316,8 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	return wait, x.admitted <= MaxHedges && x.checkAt.Before(x.retransmission.deadline)
 }
 
-// Failed implements race.Schedule. The failure of attempt n stops further attempts if n is the primary. The primary
-// fails only after all other attempts have ended (see waitForOthers).
+// Failed implements race.Schedule. It stops further attempts if attempt n, which has failed, is the primary. The
+// primary fails only after all other attempts have ended (see waitForOthers).
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
 // HedgeTimeout implements race.Schedule. It returns the longest possible time, because the retransmission timeouts of
@@ -414,8 +414,8 @@ func (x *Exchange) Ended(n int) {
 }
 
 // waitForOthers waits until all attempts besides the primary have ended, or ctx ends. A primary that has failed must
-// call it before it returns. The reason is that the race starts no attempt after that failure, and queries of other
-// attempts may still need a retransmission.
+// call it before it returns. Otherwise, the race would start no further attempts, although queries of other attempts
+// may still need a retransmission.
 func (x *Exchange) waitForOthers(ctx context.Context) {
 	x.mu.Lock()
 	var idle chan struct{}
@@ -574,9 +574,9 @@ func (x *Exchange) recordError(n int, s *Server, err error) error {
 	return err
 }
 
-// failOver records that the server from could not answer attempt n: it has sent the failure response a, or a is nil and
-// err is set. It returns the index of the next server for the attempt, and the number of earlier queries to it. ok is
-// false if the attempt must end.
+// failOver is called when the server from could not answer attempt n. It has sent the failure response a, or a is nil
+// and err is set. failOver records the failure and selects the next server. It returns the index of that server, and
+// the number of earlier queries to it. ok is false if the attempt must end.
 //
 // The first failure response costs no token. After two failure responses, each further query costs a token. After one,
 // it does if the next server is silent. So a question that fails on every server is not sent to every server. A server

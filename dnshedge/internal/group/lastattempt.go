@@ -32,8 +32,8 @@ func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *
 	return s.queryAddresses(queryCtx, l.selection.query, earlier, w)
 }
 
-// lossTimeout returns how long to wait for the response to a query that was sent to s at the time sent. Callers that
-// wait for long must call it again, because new latency samples change the result.
+// lossTimeout returns how long to wait for the response to a query to s. sent is the time at which the query was sent.
+// Callers that wait for long must call it again, because new latency samples change the result.
 func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,8 +74,8 @@ func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	return min(left, regularCheckDelay(waited))
 }
 
-// waitForServer waits until the last attempt may send a further query. Its previous query went to s at the time sent,
-// and has ended with err.
+// waitForServer waits until the last attempt may send a further query. Its previous query to s has ended with err. sent
+// is the time at which that query was sent.
 //
 // It returns the index of the server for the further query, and the number of earlier queries of the exchange to that
 // server. ok is false if ctx ends first.

@@ -105,7 +105,8 @@ func (l *latencyEstimator) countQuery() {
 	}
 }
 
-// RecordHandshake adds a sample: the duration of a handshake.
+// RecordHandshake adds a sample: took, the duration of a handshake with the server. handshakeAllowance is computed from
+// these samples.
 func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -96,10 +96,11 @@ type pooledServer struct {
 	lastWanted  time.Time // time of the last call of Pool.Server with another Usage than UseOnce; zero: none
 }
 
-// Server returns the server with the given name. If the Pool has no such server, it adds one with the address and
-// transport that target returns. A full Pool then forgets its least recently used server, if one may be forgotten.
+// Server returns the server with the given name. If the Pool has no such server, it adds a server for the Target that
+// target returns. A full Pool then forgets its least recently used server, if one may be forgotten.
 //
-// A caller with UseOnce must call Release later. The error is the error of target, or transport.ErrClosed after Close.
+// use says how long the Pool must keep the server. A caller with UseOnce must call Release later. The error is the
+// error of target, or transport.ErrClosed after Close.
 func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

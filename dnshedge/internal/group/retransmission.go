@@ -88,14 +88,14 @@ func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout ti
 	return at
 }
 
-// lastAttemptTimeout returns how long the last attempt waits for the response to a query that it sent to s at the time
-// sent.
+// lastAttemptTimeout returns how long the last attempt waits for the response to its query to s. sent is the time at
+// which that query was sent.
 func (r *retransmissionTimer) lastAttemptTimeout(s *Server, sent time.Time) time.Duration {
 	return max(s.rto.currentTimeout(r.count, true), r.minLastAttemptTimeout(s, sent))
 }
 
-// minLastAttemptTimeout returns the least time that the last attempt waits for the response to a query that was sent to
-// s at the time sent. The exchange waits as long before it starts the last attempt.
+// minLastAttemptTimeout returns the least time that the last attempt waits for the response to a query to s. sent is
+// the time at which that query was sent. The exchange waits as long before it starts the last attempt.
 //
 // The result is lastAttemptTimeouts retransmission timeouts, or half of the time between sent and the deadline if that
 // is less.
@@ -132,8 +132,8 @@ func (r *retransmissionTimer) recordUnpaid(now time.Time) {
 // question ends the doubling of the timeout.
 func regularCheckDelay(waited time.Duration) time.Duration { return alignCheck(max(minRTO, waited/4)) }
 
-// alignCheck returns a duration slightly longer than d that ends at a multiple of checkInterval. So the timers of
-// several exchanges expire together.
+// alignCheck returns a duration that is longer than d by at most checkInterval. It ends when the wall clock is at a
+// multiple of checkInterval, so that the timers of several exchanges expire together.
 func alignCheck(d time.Duration) time.Duration {
 	return d + checkInterval - time.Duration(time.Now().Add(d).UnixNano())%checkInterval
 }

@@ -32,9 +32,11 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.estimate.AddSample(took, 1./2)
 }
 
-// backOff doubles the timeout because a query, sent at the time sent, has no response at the time now. It does nothing
-// if that query was sent before the last doubling. So queries in flight at the same time double the timeout once, like
-// the segments of a TCP connection (§5).
+// backOff doubles the timeout because a query is unanswered at the time now. sent is the time at which that query was
+// sent.
+//
+// It does nothing if the query was sent before the last doubling. So queries in flight at the same time double the
+// timeout once, like the segments of a TCP connection (RFC 6298 §5).
 func (r *rtoEstimator) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,7 +28,7 @@ type serverSelection struct {
 	usesBuffer [usualServers]serverUse // memory for uses if the group is small
 }
 
-// A serverUse is the history of one server in one exchange.
+// A serverUse is the history of one server in one exchange: its queries and failures.
 type serverUse struct {
 	queries  int       // number of queries of the exchange to the server
 	failures int       // number of failure responses of the server
@@ -50,8 +50,8 @@ func (s *serverSelection) init(q *wire.Query, servers Servers) {
 // several, it returns the first.
 //
 // Some servers count as if they had more queries: failurePenalty for each failure response, and silentPenalty if the
-// server is doubtful. A server that was asked and has never answered any query counts as doubtful. Of two servers with
-// equal counts, the doubtful one comes last.
+// server is silent or failing. A server that was asked and has never answered any query also gets the silentPenalty. Of
+// two servers with equal counts, the server with a silentPenalty comes last.
 //
 // A server that refused a connection comes first among equals, because no process has received its query. If it refuses
 // again, the attempt continues with the next server at once.

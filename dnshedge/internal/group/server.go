@@ -136,7 +136,7 @@ func (s *Server) recordResponse(q *wire.Query, failure bool) {
 	s.countResponse(q, failure)
 }
 
-// recordMiss records that the question q, sent at the time sent, had no response.
+// recordMiss records that the question q had no response. sent is the time at which the query was sent.
 //
 // The miss does not count against the server's health if only the domain of q is silent. That is the case if the server
 // has answered other questions since the silence about that domain began.
@@ -387,7 +387,7 @@ type health struct {
 }
 
 // isDoubtful reports whether the server is silent or failing. The cause may be the server, or only the names that it
-// was asked for. A probe finds out.
+// was asked for. A probe must find out which of these is the case.
 func (h *health) isDoubtful() bool { return h.IsSilent() || h.isFailing() }
 
 // isFailing reports whether the server has responded with failures for maxFailures different names since it last
@@ -505,8 +505,8 @@ func (h *health) recordRecovery(q *wire.Query) {
 	h.logChange(time.Now())
 }
 
-// countMiss counts a query, sent at the time sent, that had no response. It does nothing if the server has responded to
-// another query since, because in that case only a packet was lost.
+// countMiss counts an unanswered query. sent is the time at which the query was sent. It does nothing if the server has
+// responded to another query since, because in that case only a packet was lost.
 func (h *health) countMiss(sent time.Time) {
 	now := time.Now()
 	defer h.logChange(now)
@@ -532,8 +532,8 @@ func (h *health) beginProbe(now time.Time) bool {
 	return due
 }
 
-// beginTrial returns true if a trial is due at the time now, and schedules the next trial. Trials have the same
-// interval as probes.
+// beginTrial returns true if a client's question may now be sent to this server, which is down, as a trial. It then
+// schedules the next trial. Trials have the same interval as probes.
 func (h *health) beginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -565,8 +565,8 @@ func (h *health) endProbe(failed bool) {
 	h.isDown.Store(h.hasFailedProbe && h.isDoubtful())
 }
 
-// logChange logs that the server became doubtful or healthy, unless that was logged already. now is the present time.
-// The caller must not hold mu.
+// logChange logs that the server has become silent or failing, or that it works again. It logs each change once, and
+// limits how often changes are logged. now is the present time. The caller must not hold mu.
 func (h *health) logChange(now time.Time) {
 	if h.log.IsDiscarded() {
 		return

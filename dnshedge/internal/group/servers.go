@@ -60,8 +60,8 @@ const worstRank = math.MaxInt32
 // preferenceRank returns the rank of the server for q; lower ranks are preferred. The rank is the logarithm of the
 // smoothed round trip time to the base 1.3, so that small differences between servers do not matter.
 //
-// The rank is worstRank if the server is doubtful or silent about the domain of q. It is worstRank-1 if no round trip
-// time is known.
+// The rank is worstRank if the server is silent or failing, or silent about the domain of q. It is worstRank-1 if no
+// round trip time is known.
 func (s *Server) preferenceRank(q *wire.Query) int {
 	if s.isDoubtful() || s.silentZones.isSilent(q) {
 		return worstRank
@@ -148,8 +148,8 @@ func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	}
 }
 
-// startProbe calls Probe, with the question q unless s is first. The server first is sent q anyway, so that a probe
-// with q would be superfluous. now is the present time.
+// startProbe calls Probe with the question q. If s is first, it calls Probe without a question, because the server
+// first is sent q anyway. now is the present time.
 func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	if s == first {
 		q = nil

@@ -59,7 +59,8 @@ type suspectZone struct {
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
 // An enclosingDomain is a domain that contains a question's name, or that name itself. It also identifies the child of
-// that domain on the path to the name.
+// that domain that contains the name. For the name a.b.example.com and the domain example.com, the child is
+// b.example.com.
 type enclosingDomain struct {
 	domain uint64 // hash of the domain's name
 	child  uint64 // hash of the name of the child that contains the question's name; domain if the domain is that name
@@ -142,7 +143,7 @@ func (z *silentZones) setMisses(one *suspectZone, misses int) {
 	z.addZone(one)
 }
 
-// recordMiss records that the question q, sent at the time sent, had no response until now.
+// recordMiss records that the question q, whose query was sent at the time sent, has no response at the time now.
 //
 // It returns the time since which the server has been silent about a domain that contains the name of q. Of several
 // domains, the earliest time counts. It returns zero if the server is silent about none of them.

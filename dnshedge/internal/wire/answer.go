@@ -40,8 +40,8 @@ type Answer struct {
 	Extended uint16
 }
 
-// An addressRange locates the consecutive address records of an Answer that may be rotated: the index of the first in
-// Answer.ttls, and their number.
+// An addressRange locates the address records of an Answer that may be rotated. They are consecutive, so it holds the
+// index of the first record in Answer.ttls, and the number of records.
 type addressRange struct{ first, n uint8 } // index of the first one in ttls, and their number
 
 // An EDE is an extended DNS error (RFC 8914), which explains a response code.
@@ -106,10 +106,10 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	return a, nil
 }
 
-// rewriteMessage parses the response b to q and packs it again with package dns, without the OPT record. It also drops
-// records that do not belong to the question; foreign is true if there were any (see removeUnrelated).
+// rewriteMessage parses b, the response to q, and packs it again with package dns, without the OPT record. It also
+// drops records that do not belong to the question. foreign is true if there were any (see removeUnrelated).
 //
-// q may be nil. The error means that the response is malformed.
+// q may be nil if the query is unknown. The error means that the response is malformed.
 func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	m, err := unpackMessage(b)
 	if err != nil {

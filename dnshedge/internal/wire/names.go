@@ -120,8 +120,8 @@ func (l nameLabels) nameID() uint64 {
 	return l[0].id
 }
 
-// replaceSuffix returns the name of the first n labels of l, followed by the name to. A DNAME record replaces the end
-// of a name so (RFC 6672 §2.2). It returns false if the result is too long for a name.
+// replaceSuffix returns the name that consists of the first n labels of l and of the name to. It is the result of a
+// DNAME record for l (RFC 6672 §2.2). It returns false if the result is too long for a name.
 func (l nameLabels) replaceSuffix(n int, to nameLabels) (nameLabels, bool) {
 	out := append(make(nameLabels, n, n+len(to)), to...)
 	id, size := to.nameID(), 1

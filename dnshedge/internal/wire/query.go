@@ -459,7 +459,8 @@ func ToNameErrorKey(key []byte) {
 	key[n-1] |= KeyNameError
 }
 
-// ToNonDSKey changes a key that ToNameErrorKey has made in place, so that it is the key for all types except for DS.
+// ToNonDSKey changes a cache key in place, which ToNameErrorKey must have made. The result is the key under which the
+// response "no such name" is stored for all types except for DS.
 func ToNonDSKey(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
 // A PackOptions holds the parts of a message that depend on the transport and not on the question.

@@ -22,8 +22,8 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 // errors.
 func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
-// readMessage parses the message b. If drop is true, it drops malformed records as ParseMsg describes. If drop is
-// false, these records are an error.
+// readMessage parses the message b. If drop is true, it drops malformed records, as ParseMsg describes. If drop is
+// false, it returns an error if there is any.
 func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	odd, bad, err := checkRecordData(b)
 	if err != nil {
