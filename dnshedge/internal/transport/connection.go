@@ -260,8 +260,8 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 	}
 }
 
-// endAbandoned tells the Owner that the abandoned query p has ended, with or without a response. Further calls for the
-// same query have no effect.
+// endAbandoned calls Owner.EndAbandoned, because the abandoned query p has ended, with or without a response. Further
+// calls for the same query have no effect.
 func (c *connection) endAbandoned(p *pendingQuery) {
 	c.mu.Lock()
 	counted := p.isCounted
@@ -299,7 +299,8 @@ func (c *connection) readMessages() {
 	}
 }
 
-// deliverMessage passes the message in frame to its query. The error says why the message fits no query.
+// deliverMessage passes the message in frame to the query with its ID, which must accept it as the response. Otherwise
+// the error says why it does not.
 func (c *connection) deliverMessage(frame []byte) error {
 	now := time.Now()
 	id := binary.BigEndian.Uint16(frame)
@@ -416,8 +417,8 @@ func (c *connection) endWriting(err error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(finalReadTime))
 }
 
-// stopQueries retires the connection, so that the pool opens another one for the next query. It is closed when the
-// queries in flight have ended.
+// stopQueries retires the connection: it accepts no further queries, and the pool opens another connection for the next
+// query. It is closed when the queries in flight have ended.
 func (c *connection) stopQueries() {
 	c.detachFromPool() // first, because a query that finds the connection retired asks the pool again
 	c.mu.Lock()

@@ -50,7 +50,7 @@ const (
 // permits fewer streams than there are requests.
 var errNoStream = errors.New("dnshedge: server allows no more streams")
 
-// A StatusError is the status code of an HTTP response, other than 200.
+// A StatusError is the error of a query whose HTTP response had a status code other than 200. Its value is that code.
 type StatusError int
 
 func (e StatusError) Error() string {
@@ -272,7 +272,8 @@ func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Q
 	return nil, 0, true, causeOf(ctx)
 }
 
-// A requestProgress records how far an HTTP request has come. It is safe for concurrent use.
+// A requestProgress records whether an HTTP request was written, and whether its caller still waits. It is safe for
+// concurrent use.
 type requestProgress struct {
 	writtenAt atomic.Int64 // time at which the request was written, in Unix nanoseconds; 0: not written
 	abandoned atomic.Bool  // no caller waits for the response
@@ -503,8 +504,8 @@ func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	return r
 }
 
-// parseBody parses b, the body of an HTTP response, as the response to q. It returns an error if b is too long, or does
-// not fit q.
+// parseBody parses b, the body of an HTTP response, as the response to q. It returns an error if b is longer than a DNS
+// message, or is no response to q.
 func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 	if len(b) > wire.MaxMsg {
 		return nil, errors.New("dnshedge: response longer than a message")
@@ -599,14 +600,16 @@ func (h *httpConn) initialCapacity() int {
 	return maxStreams - 1
 }
 
-// recordOpened records that a request got an open connection. For the first, it lets the pool serve waiting requests.
+// recordOpened records that a request got an open connection. At the first call, it lets the pool serve waiting
+// requests, because further streams are now available.
 func (h *httpConn) recordOpened() {
 	if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
 		h.pool.serveWaiting()
 	}
 }
 
-// isRetired reports whether h accepts no further requests, so that the pool must forget it.
+// isRetired reports whether h accepts no further requests, because stopRequests was called or h was found to be dead.
+// The pool must forget h.
 func (h *httpConn) isRetired() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -661,7 +664,9 @@ func (h *httpConn) beginProbe(wait time.Duration) bool {
 }
 
 // beginRequest records the start of a request that addRequest has counted. probe must be true if the request asks for
-// the NS records of the root. It returns the number of the request, and whether no other request is in flight.
+// the NS records of the root.
+//
+// It returns the number of the request, and alone = true if no other request is in flight.
 func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -690,7 +695,7 @@ func (h *httpConn) endRequest(probe, connection bool, number int, start time.Tim
 	return probed, h.requestCount > number
 }
 
-// stopRequests retires h, which then accepts no further requests.
+// stopRequests retires h: it accepts no further requests, and is closed when the requests in flight have ended.
 func (h *httpConn) stopRequests() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -771,8 +776,8 @@ func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	return &trackedConn{c, h}
 }
 
-// cutSince reports whether the server has ended a connection of h since start. The errors of requests do not always
-// show this, because net/http closes a connection on which one request has failed.
+// cutSince reports whether the server has closed a connection of h since start. The error of a request does not always
+// show this. net/http closes a connection on which one request has failed, and reports its own error for the others.
 func (h *httpConn) cutSince(start time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -250,12 +250,12 @@ func (l *httpConnPool) recordAnswerTime(took time.Duration) {
 	l.answerTime += (took - l.answerTime) / 8
 }
 
-// recordFailure records that a request over h has failed, or was canceled. It returns true if h is an additional
-// connection that has answered nothing. Then the server may not accept that connection, so h is retired, and the pool
-// opens no additional connection for growPause. The request may be sent again over another connection.
+// recordFailure records that a request over h has failed, or was canceled. It returns true if h is not the first
+// connection of the pool and has carried no response. Then the server may not accept additional connections. So h is
+// retired, and the pool opens no connection for growPause. The request may be sent again over another connection.
 //
-// A canceled request only counts after half of the stall timeout. Before, the reason may be that a hedge was answered
-// during the handshake.
+// A canceled request only counts after half of the stall timeout. Before that, the reason may be that a hedge was
+// answered during the handshake.
 func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

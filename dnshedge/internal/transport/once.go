@@ -39,8 +39,8 @@ type mayBeReceivedError struct{ err error }
 func (e *mayBeReceivedError) Error() string { return e.err.Error() }
 func (e *mayBeReceivedError) Unwrap() error { return e.err }
 
-// MayBeReceived reports whether the server may have received the message with the error err, so that the message must
-// not be sent again. It only returns true for messages with an opcode other than QUERY.
+// MayBeReceived reports whether err means that the server may have received the message, although no response came. The
+// message must then not be sent again. It only returns true for messages with an opcode other than QUERY.
 func MayBeReceived(err error) bool {
 	var written *mayBeReceivedError
 	return errors.As(err, &written)

@@ -255,8 +255,8 @@ func (s *sharedSocket) readMessages() {
 	}
 }
 
-// deliverMessage passes the message b to its query. It returns an error if the socket must be closed, because
-// maxWrongMessages messages fitted no query.
+// deliverMessage passes the message b to the query with its ID, which must accept it as the response. It returns an
+// error if the socket must be closed, because maxWrongMessages messages were no responses.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
 	if len(b) >= wire.HeaderLen {

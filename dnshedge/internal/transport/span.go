@@ -73,8 +73,8 @@ func (s *Span) End(cause error) {
 // Cancel calls End with the cause context.Canceled.
 func (s *Span) Cancel() { s.End(nil) }
 
-// endWith ends the Span with the given error and cause, and calls its watchers. Further calls have no effect. A Span is
-// a watcher of its parent.
+// endWith ends the Span with the given error and cause, and calls its watchers. Further calls have no effect. A Span
+// calls this method of its child Spans, because it makes a Span a watcher of its parent.
 func (s *Span) endWith(err, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,8 @@ func (s *Span) endWith(err, cause error) {
 	s.watchers = nil
 }
 
-// addWatcher makes the Span call w when it ends. If it has ended, it calls w at once.
+// addWatcher makes the Span call w.endWith when the Span ends. If the Span has already ended, it calls w.endWith at
+// once.
 func (s *Span) addWatcher(w watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -222,7 +222,7 @@ func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryP
 	}
 }
 
-// A sendState describes how sendQuery has sent a query.
+// A sendState describes how sendQuery has sent a query: over a new or an existing connection, and after what time.
 type sendState struct {
 	setup     time.Duration // time to open the connections that the query waited for; 0: none
 	connected bool          // the query got a connection

@@ -294,8 +294,8 @@ func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	return a, d.guard.verifyCookie(d.cookie, a)
 }
 
-// isConclusive reports whether the response has arrived, usable or not. err must be the error that parseResponse
-// returned. If the result is false, the wait for the response must continue.
+// isConclusive returns true if err, the error of parseResponse, means that the response has arrived, usable or not. If
+// it returns false, the message was no response, and the wait must continue.
 func isConclusive(err error) bool {
 	if err == nil || err == errTruncated || err == errUnverified {
 		return true
@@ -350,8 +350,8 @@ func ReceiveDatagram(c net.Conn, b []byte) (int, error) {
 	return n, err
 }
 
-// ignoreMessage reports a message that fits no query to the Owner, and activates the spoofGuard. err says why the
-// message does not fit.
+// ignoreMessage reports to the Owner that a message is no response to a waiting query, and activates the spoofGuard.
+// err says why it is no response.
 func (u *udpTransport) ignoreMessage(err error) {
 	u.Owner.RecordIgnored(err)
 	u.guard.recordWrongMessage()
