@@ -776,8 +776,8 @@ func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	return &trackedConn{c, h}
 }
 
-// cutSince reports whether the server has closed a connection of h since start. The error of a request does not always
-// show this. net/http closes a connection on which one request has failed, and reports its own error for the others.
+// cutSince reports whether the server has closed or reset a connection of h since start. The errors of requests do not
+// always show this, because net/http closes a connection on which one request has failed.
 func (h *httpConn) cutSince(start time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
