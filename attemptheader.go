@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// checkAttemptHeader returns the violated requirement for the name of an attempt header, as text; "" if the name is
-// valid. A valid name is empty, or a token (RFC 9110, section 5.1) without a meaning in HTTP, so that the header does
-// not change the meaning of a request.
+// checkAttemptHeader checks the name of an attempt header. It returns "" if the name is valid; otherwise it returns the
+// violated requirement as text. A valid name is empty, or a token (RFC 9110, section 5.1) without a meaning in HTTP, so
+// that the header does not change the meaning of a request.
 func checkAttemptHeader(name string) (want string) {
 	switch lower := strings.ToLower(name); {
 	case strings.IndexFunc(name, func(r rune) bool { return !isTokenChar(r) }) >= 0:
@@ -18,12 +18,13 @@ func checkAttemptHeader(name string) (want string) {
 	return ""
 }
 
-// isTokenChar reports whether r is a tchar of RFC 9110, section 5.6.2.
+// isTokenChar reports whether r may be part of an HTTP header name: a tchar of RFC 9110, section 5.6.2.
 func isTokenChar(r rune) bool {
 	return r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
-// reservedHeaders are the header names, in lower case, that have a meaning in HTTP.
+// reservedHeaders lists header names, in lower case, that must not be used for attempt numbers because they have a
+// meaning in HTTP.
 var reservedHeaders = []string{
 	// RFC 9110, section 18.4, of requests and of answers
 	"accept", "allow", "authentication-info", "authorization", "connection",
@@ -42,6 +43,7 @@ var reservedHeaders = []string{
 	"x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url", // in the place of method and target
 }
 
-// reservedHeaderPrefixes are the prefixes of families of reserved names, such as Accept-Encoding and Sec-WebSocket-Key.
-// Object stores reject a signed request that has an unsigned header of their family, such as x-amz-.
+// reservedHeaderPrefixes lists prefixes of header names, such as those of Accept-Encoding and Sec-WebSocket-Key, that
+// must not be used for attempt numbers. Object stores reject a signed request if it has an unsigned header with their
+// prefix, such as x-amz-.
 var reservedHeaderPrefixes = []string{"accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "want-", "x-amz-", "x-forwarded-", "x-goog-", "x-ms-"}

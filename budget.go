@@ -8,19 +8,19 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Budget is a token bucket that pays for the hedges of all clients and keys that share it by [WithBudget]. Their
-// requests refill it: over any period, hedges are at most percent/100 × requests + burst, independent of the request
-// rate.
+// A Budget is a token bucket that limits the hedges of all clients and latency keys that share it. Pass it to each
+// client by [WithBudget]. Each request adds percent/100 tokens, and each hedge takes one. So in any period there are at
+// most percent/100 × requests + burst hedges, independent of the request rate.
 //
-// It is safe for concurrent use. The zero Budget is not usable; call NewBudget.
+// A Budget is safe for concurrent use. The zero Budget is not usable; call NewBudget.
 type Budget struct {
 	bucket  *budget.Bucket
-	percent float64
-	burst   int
+	percent float64 // tokens per 100 requests
+	burst   int     // maximum number of tokens
 }
 
-// NewBudget returns a full budget that earns percent hedges per 100 requests, and holds at most burst hedges, but at
-// least one. It panics unless percent is in [0, 400] and burst is not negative.
+// NewBudget returns a Budget that allows percent hedges per 100 requests. It holds at most burst tokens, but at least
+// one, and is full at the start. NewBudget panics unless percent is in [0, 400] and burst is not negative.
 func NewBudget(percent float64, burst int) *Budget {
 	if !(percent >= 0 && percent <= 100*race.MaxHedges) {
 		panic(fmt.Sprintf("hedge: NewBudget: percent %v is not in [0, %d]", percent, 100*race.MaxHedges))
@@ -31,8 +31,8 @@ func NewBudget(percent float64, burst int) *Budget {
 	return &Budget{bucket: budget.NewBucket(percent/100, float64(burst)), percent: percent, burst: burst}
 }
 
-// Tokens returns the number of hedges that the budget can pay for now, with a precision of 0.001. It is 0 for a zero or
-// nil Budget.
+// Tokens returns the number of hedges that the budget suffices for now, with a precision of 0.001. It returns 0 for a
+// zero or nil Budget.
 func (b *Budget) Tokens() float64 {
 	if b == nil || b.bucket == nil {
 		return 0
@@ -40,7 +40,7 @@ func (b *Budget) Tokens() float64 {
 	return b.bucket.Tokens()
 }
 
-// constructorCall returns the call that made the budget, such as "NewBudget(10, 5)", for error texts.
+// constructorCall returns the call that made the budget as Go code, such as "NewBudget(10, 5)", for error texts.
 func (b *Budget) constructorCall() string {
 	return fmt.Sprintf("NewBudget(%v, %d)", b.percent, b.burst)
 }

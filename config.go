@@ -18,12 +18,16 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// A Config holds the settings that can be read from a file or flags. The options of the same names document them. Start
-// from [DefaultConfig]: the zero value is not valid. A setting of 0 means zero, not the default: 0 for MaxHedges,
-// BudgetPercent or MaxHedgesPerSecond sends no hedge.
+// A Config holds the settings that can be read from a file or flags. The option with the name of a field, such as
+// [WithMaxHedges] for MaxHedges, documents the setting. Start from [DefaultConfig], because the zero Config is not
+// valid.
 //
-// In JSON and YAML, durations are strings such as "10ms". An unknown name or a duration without a unit is an error in
-// JSON. YAML decoders report the line; they reject unknown names if told to, for example by KnownFields(true).
+// A setting of 0 means zero, not the default: with 0 for MaxHedges, BudgetPercent or MaxHedgesPerSecond, no hedges are
+// sent.
+//
+// In JSON and YAML, durations are strings such as "10ms". In JSON, an unknown name is an error, and so is a duration
+// without a unit. YAML decoders report the line; they reject unknown names only if asked to, for example by
+// KnownFields(true).
 //
 // [Unset] is the default of MaxDelay, InitialDelay and MaxHedgesPerSecond. In a file it is "-1ns" for durations, and -1
 // for MaxHedgesPerSecond.
@@ -43,14 +47,16 @@ type Config struct {
 	AttemptHeader      string        `json:"attempt_header" yaml:"attempt_header"`
 }
 
-// Unset disables the setting if it is the value of [Config].MaxDelay, InitialDelay or MaxHedgesPerSecond.
+// Unset is the value of [Config].MaxDelay, InitialDelay and MaxHedgesPerSecond that disables the setting: no maximum
+// delay, no hedges of the first ten calls, no limit per second.
 const Unset = -1
 
-// numericSettings describes the numeric fields of Config: default, bounds, and the function that copies the field to the
-// configuration of the policy; nil: the policy does not use it.
+// numericSettings lists the numeric fields of Config, each with its default, its valid range, and a function that
+// copies the field to the configuration of package policy. The function is nil if package policy does not use the
+// field.
 //
-// A new setting needs a field of Config, a row here, an option, a row in docs/options.md and, if the policy uses it, a
-// field of policy.Config.
+// A new setting needs a field of Config, a row here, an option, a row in docs/options.md and, if package policy uses
+// it, a field of policy.Config.
 var numericSettings = [...]struct {
 	field        string
 	defaultValue any
@@ -71,7 +77,8 @@ var numericSettings = [...]struct {
 	{"MaxReplayBytes", int64(64 << 10), rangeFrom(0), nil},
 }
 
-// numberFieldIndexes are the indexes of numericSettings among the fields of Config.
+// numberFieldIndexes[i] is the index of the field that numericSettings[i] describes among the fields of Config, as
+// reflect counts them.
 var numberFieldIndexes = func() (all [len(numericSettings)]int) {
 	for i, n := range numericSettings {
 		field, ok := reflect.TypeFor[Config]().FieldByName(n.field)
@@ -83,7 +90,8 @@ var numberFieldIndexes = func() (all [len(numericSettings)]int) {
 	return all
 }()
 
-// policyDelay converts a delay of Config to one of package policy, where 0 means not set. A delay of 0 becomes 1ns.
+// policyDelay converts a delay in Config to a delay in policy.Config. Unset becomes 0, which means not set in
+// policy.Config. A delay of 0 becomes 1ns.
 func policyDelay(d time.Duration) time.Duration {
 	if d == Unset {
 		return 0
@@ -91,7 +99,7 @@ func policyDelay(d time.Duration) time.Duration {
 	return max(d, 1)
 }
 
-// hedgesAllowed returns the maximum number of hedges per call: 0 if the limit of hedges per second is 0.
+// hedgesAllowed returns the maximum number of hedges per call: MaxHedges, or 0 if the limit of hedges per second is 0.
 func (c *Config) hedgesAllowed() int {
 	if c.MaxHedgesPerSecond == 0 {
 		return 0
@@ -99,7 +107,7 @@ func (c *Config) hedgesAllowed() int {
 	return c.MaxHedges
 }
 
-// DefaultConfig returns the settings that apply without options.
+// DefaultConfig returns the settings of a client without options. Use it as the start of a [Config].
 func DefaultConfig() Config {
 	var c Config
 	fields := reflect.ValueOf(&c).Elem()
@@ -109,8 +117,9 @@ func DefaultConfig() Config {
 	return c
 }
 
-// Validate returns an error that names the first field with an invalid value, or with a value that conflicts with
-// another field. The error also mentions [DefaultConfig] if c does not seem to be derived from it.
+// Validate returns nil if c is valid. Otherwise the error names the first field that has an invalid value, or a value
+// that conflicts with another field, and the value. If c does not seem to start from [DefaultConfig], the error
+// mentions that function too.
 func (c Config) Validate() error {
 	err := c.validateFields()
 	if err == nil {
@@ -122,7 +131,8 @@ func (c Config) Validate() error {
 	return err
 }
 
-// validateTogether returns an error if two valid fields conflict.
+// validateTogether returns an error if the delays conflict, although each is valid on its own: MaxDelay or InitialDelay
+// is less than MinDelay, or InitialDelay is more than MaxDelay.
 func (c *Config) validateTogether() error {
 	switch {
 	case c.MaxDelay != Unset && c.MaxDelay < c.MinDelay:
@@ -135,8 +145,8 @@ func (c *Config) validateTogether() error {
 	return nil
 }
 
-// seemsHandmade reports whether c was probably not derived from [DefaultConfig]: MaxKeys and other fields are zero
-// although their defaults are not.
+// seemsHandmade reports whether c was probably not made by [DefaultConfig]: MaxKeys and at least one other field are
+// zero although their defaults are not. Error texts then recommend DefaultConfig.
 func (c *Config) seemsHandmade() bool {
 	zeros, fields := 0, reflect.ValueOf(c).Elem()
 	for i, n := range numericSettings {
@@ -147,12 +157,14 @@ func (c *Config) seemsHandmade() bool {
 	return c.MaxKeys == 0 && zeros > 1
 }
 
-// newFieldError returns the error for a field whose value does not meet the requirement want.
+// newFieldError returns the error for an invalid field of Config. The text shows the value, and the requirement want,
+// such as "in [0, 1)".
 func newFieldError(field string, value any, want string) error {
 	return fmt.Errorf("hedge: Config.%s: %v is not %s", field, value, want)
 }
 
-// validateFields returns an error for the first field that is invalid on its own.
+// validateFields returns an error for the first field whose value is invalid, whatever the other fields are. It returns
+// nil if there is none.
 func (c *Config) validateFields() error {
 	fields := reflect.ValueOf(c).Elem()
 	for i, n := range numericSettings {
@@ -167,12 +179,12 @@ func (c *Config) validateFields() error {
 	return nil
 }
 
-// callSettings returns the settings that package calls uses.
+// callSettings returns the settings of c for package calls.
 func (c *Config) callSettings() calls.Settings {
 	return calls.Settings{MaxHedges: c.hedgesAllowed(), MaxReplayBytes: c.MaxReplayBytes, Linger: c.Linger, AttemptHeader: c.AttemptHeader}
 }
 
-// policyConfig returns the settings that package policy uses.
+// policyConfig returns the settings of c for package policy, with the options of the client left out.
 func (c *Config) policyConfig() policy.Config {
 	e := policy.Config{HasShortBucket: true}
 	for _, n := range numericSettings {
@@ -183,7 +195,7 @@ func (c *Config) policyConfig() policy.Config {
 	return e
 }
 
-// MarshalJSON encodes c as a JSON object. Durations are strings such as "10ms".
+// MarshalJSON encodes all settings as a JSON object. Durations are strings such as "10ms".
 func (c Config) MarshalJSON() ([]byte, error) {
 	text, fields := []byte{'{'}, reflect.ValueOf(c)
 	for i, name := range settingNames {
@@ -203,12 +215,13 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return append(text, '}'), nil
 }
 
-// UnmarshalJSON reads settings from a JSON object; the other settings of c keep their values. Durations are strings
-// such as "10ms", or the number 0. If a name is unknown or a value invalid, the error names both, and c does not
-// change.
+// UnmarshalJSON sets the fields of c that the JSON object b contains; the other fields keep their values. Durations are
+// strings such as "10ms", or the number 0. If a name is unknown or a value has the wrong type, the error names both,
+// and c does not change.
 func (c *Config) UnmarshalJSON(b []byte) error { return c.decodeSettings(b, true) }
 
-// decodeSettings implements UnmarshalJSON. If strict is false, unknown names are ignored.
+// decodeSettings implements UnmarshalJSON. If strict is false, unknown names are ignored, so that newer versions may
+// add settings.
 func (c *Config) decodeSettings(b []byte, strict bool) error {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(b, &given); err != nil {
@@ -234,7 +247,7 @@ func (c *Config) decodeSettings(b []byte, strict bool) error {
 	return nil
 }
 
-// settingNames are the JSON names of the fields of Config, in their order.
+// settingNames are the JSON names of the fields of Config, in the order of the fields.
 var settingNames = func() (names []string) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
 		names = append(names, f.Tag.Get("json"))
@@ -242,7 +255,8 @@ var settingNames = func() (names []string) {
 	return names
 }()
 
-// readSetting decodes text into the field of Config that field points to.
+// readSetting decodes the JSON value text into a field of Config. The argument field is a pointer to that field. It
+// returns an error if text has the wrong type.
 func readSetting(field any, text json.RawMessage) error {
 	d, ok := field.(*time.Duration)
 	switch {
@@ -260,7 +274,8 @@ func readSetting(field any, text json.RawMessage) error {
 	return err
 }
 
-// describeKind returns the kind of value that the field of Config accepts to which field points, as text for errors.
+// describeKind returns a text for errors that says which values a field of Config accepts, such as "a number". The
+// argument field is a pointer to that field.
 func describeKind(field any) string {
 	switch field.(type) {
 	case *time.Duration:
@@ -273,39 +288,40 @@ func describeKind(field any) string {
 	return "an integer"
 }
 
-// A numberRange is the set of valid values of a numeric field of [Config]. NaN is in no range.
+// A numberRange is the set of valid values of a numeric field of [Config]: the numbers from low to high. NaN is in no
+// range.
 type numberRange struct {
-	want      string // the range as text: "in [0, 1)"
+	want      string // the range as text for errors, such as "in [0, 1)"
 	low, high float64
-	open      bool // excludes high
-	unset     bool // includes Unset
+	open      bool // true if high itself is not valid
+	unset     bool // true if Unset is valid, too
 }
 
-// finite is the range of the finite numbers that are at least 0.
+// finite is the range of all finite numbers that are at least 0.
 var finite = numberRange{want: "finite and at least 0", high: math.MaxFloat64}
 
-// rangeFrom returns the range of the numbers >= low.
+// rangeFrom returns the range of all numbers that are at least low, without an upper bound.
 func rangeFrom(low float64) numberRange {
 	return numberRange{want: fmt.Sprintf("at least %v", low), low: low, high: math.Inf(1)}
 }
 
-// closedRange returns the closed range [low, high].
+// closedRange returns the range [low, high], which includes both bounds.
 func closedRange(low, high float64) numberRange {
 	return numberRange{want: fmt.Sprintf("in [%v, %v]", low, high), low: low, high: high}
 }
 
-// halfOpenRange returns the range [low, high), without high.
+// halfOpenRange returns the range [low, high), which includes low and excludes high.
 func halfOpenRange(low, high float64) numberRange {
 	return numberRange{want: fmt.Sprintf("in [%v, %v)", low, high), low: low, high: high, open: true}
 }
 
-// withUnset returns r with [Unset] as an additional valid value.
+// withUnset returns a copy of r in which [Unset] is valid, too.
 func (r numberRange) withUnset() numberRange {
 	r.want, r.unset = r.want+", or Unset", true
 	return r
 }
 
-// contains reports whether x is in the range.
+// contains reports whether x is a valid value.
 func (r numberRange) contains(x float64) bool {
 	return r.unset && x == Unset || x >= r.low && x <= r.high && !(r.open && x == r.high)
 }

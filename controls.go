@@ -20,19 +20,19 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// controls implements the methods to observe and change a Transport, Interceptor or Hedger at run time. These types
-// embed it to export the methods.
+// controls implements the methods by which a program observes and changes a Transport, Interceptor or Hedger at run
+// time, such as Snapshot and Update. These types embed controls to export the methods. It is safe for concurrent use.
 type controls struct {
-	options  *config // the options of the constructor; settings holds the current Config
+	options  *config // options of the constructor; its Config is the initial one, and settings holds the current one
 	settings atomic.Pointer[Config]
-	updating sync.Mutex // held while settings are changed in client and its policy
+	updating sync.Mutex // held while settings are copied to client and its policy
 	client   calls.Client
 	protocol string             // as in [KeyInfo]
-	describe func(*KeySnapshot) // adds protocol-specific fields to a KeySnapshot; nil: none
+	describe func(*KeySnapshot) // adds the fields of a protocol to a KeySnapshot; nil: there are none
 }
 
-// initControls validates the options, reads the environment, and creates the policy. The error names an invalid setting
-// or contradicting options.
+// initControls initializes h for a protocol ("http", "grpc" or "func"): it validates the options, reads the environment
+// variables, and creates the policy. The error names an invalid setting or contradicting options.
 func (h *controls) initControls(protocol string, options *config) error {
 	h.protocol, h.options = protocol, options
 	if err := options.checkConflicts(); err != nil {
@@ -77,7 +77,8 @@ func (h *controls) initControls(protocol string, options *config) error {
 	return nil
 }
 
-// logSmallBudgets logs a warning for budgets so small that a percentage was probably given as a fraction.
+// logSmallBudgets logs a warning if a budget is so small that its percentage was probably given as a fraction, such as
+// 0.1 in place of 10.
 func (h *controls) logSmallBudgets(settings *Config) {
 	percent := settings.BudgetPercent
 	if b := h.options.budget; b != nil {
@@ -89,7 +90,7 @@ func (h *controls) logSmallBudgets(settings *Config) {
 	}
 }
 
-// policyConfig converts settings and options to the configuration of package policy.
+// policyConfig returns the configuration of package policy for the given settings and the options of the constructor.
 func (h *controls) policyConfig(settings *Config) policy.Config {
 	c := settings.policyConfig()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
@@ -101,15 +102,15 @@ func (h *controls) policyConfig(settings *Config) policy.Config {
 	return c
 }
 
-// mustBeInitialized panics if the receiver was not made by a constructor.
+// mustBeInitialized panics if h belongs to a zero Transport, Interceptor or Hedger, which no constructor has made.
 func (h *controls) mustBeInitialized() {
 	if h.client.Policy == nil {
 		panic("hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one")
 	}
 }
 
-// Format implements [fmt.Formatter]. It writes the type and the name of [WithName], such as hedge.Transport("shop"),
-// and no host names. The verb %s writes the result of String instead.
+// Format implements [fmt.Formatter], so that printing a client shows no host names. It writes the type and the name of
+// [WithName], such as hedge.Transport("shop"). Only the verb %s writes the result of String, which contains host names.
 func (h *controls) Format(f fmt.State, verb rune) {
 	if verb == 's' && h.client.Policy != nil {
 		_, _ = io.WriteString(f, h.String())
@@ -122,11 +123,12 @@ func (h *controls) Format(f fmt.State, verb rune) {
 	_, _ = io.WriteString(f, text)
 }
 
-// String returns the Snapshot as JSON, for expvar.Publish.
+// String returns the Snapshot as JSON, so that the client can be passed to expvar.Publish.
 func (h *controls) String() string { return h.Snapshot().json() }
 
-// SetEnabled enables or disables hedging for calls that start afterwards. While hedging is disabled, latencies are
-// kept, but no new ones are measured. Enabling forgets earlier pushback from servers.
+// SetEnabled enables or disables hedging for calls that start afterwards. While hedging is disabled, learned latencies
+// are kept, but no new ones are measured. SetEnabled(true) also ends pauses of hedging that servers asked for while it
+// was enabled before.
 func (h *controls) SetEnabled(on bool) {
 	if on && !h.client.Enabled() {
 		h.client.Policy.ClearPushback()
@@ -136,20 +138,22 @@ func (h *controls) SetEnabled(on bool) {
 	}
 }
 
-// Reset forgets what was learned about a key: its latencies, pauses of hedging because of slow calls or pushback,
-// reduced budgets, and ejected endpoints. It also forgets the audit of the host. Counters and budget tokens are kept.
+// Reset discards the learned state of latency keys: latencies, pauses of hedging because of slow calls or pushback,
+// reduced budgets, and ejected endpoints. It also discards the audit of the host. Counters and budget tokens are kept.
 //
-// Host and route are those of [KeySnapshot]. An empty host selects all hosts, and an empty route all routes. Reset
-// returns the number of reset keys. Calls in flight still record their latency.
+// The arguments select keys by the fields Host and Route of [KeySnapshot]. An empty host selects all hosts, and an
+// empty route all routes. Reset returns the number of reset keys. Calls in flight still record their latency.
 func (h *controls) Reset(host, route string) (keys int) {
 	h.mustBeInitialized()
 	return h.client.Policy.Reset(host, route)
 }
 
-// Update changes the settings for calls that start afterwards. Learned latencies are kept. If f makes the settings
-// invalid, nothing changes, and the error names the field and the value. A nil f is an error.
+// Update changes the settings for calls that start afterwards: f receives a copy of the current settings and changes
+// it. Learned latencies are kept. If the changed settings are invalid, or f is nil, Update changes nothing and returns
+// an error. The error names the field and the value.
 //
-// Concurrent updates are not lost: if the settings have changed meanwhile, f is called again with the new ones.
+// Concurrent updates are not lost: if the settings have changed while f ran, f is called again with the new settings.
+// So f may be called several times.
 func (h *controls) Update(f func(*Config)) error {
 	h.mustBeInitialized()
 	if f == nil {
@@ -170,7 +174,8 @@ func (h *controls) Update(f func(*Config)) error {
 	}
 }
 
-// applySettings replaces the settings old by s. It reports false, and changes nothing, if old is no longer in force.
+// applySettings replaces the settings old by s. It returns false, and changes nothing, if old is no longer the current
+// settings because of a concurrent update.
 func (h *controls) applySettings(old, s *Config) bool {
 	h.updating.Lock()
 	defer h.updating.Unlock()
@@ -182,8 +187,9 @@ func (h *controls) applySettings(old, s *Config) bool {
 	return true
 }
 
-// Export writes learned latencies, pauses of hedging, and verdicts of [WithAudit], for Import after a restart or in
-// another process. It writes a few hundred bytes per key, the most recently used keys first, and at most 64 MiB.
+// Export writes learned latencies, pauses of hedging, and verdicts of [WithAudit] to w, so that Import can load them
+// after a restart or in another process. It writes a few hundred bytes per key, the most recently used keys first, and
+// at most 64 MiB. It returns the error of w.
 func (h *controls) Export(w io.Writer) error {
 	h.mustBeInitialized()
 	if err := h.client.Policy.Export(w, time.Now()); err != nil {
@@ -192,15 +198,15 @@ func (h *controls) Export(w io.Writer) error {
 	return nil
 }
 
-// Import loads what Export has written, so that the first ten calls of a key are hedged too. It may be called several
-// times with exports of different processes. Imported latencies are added to the measured ones, and soon outweighed by
-// new ones.
+// Import loads the output of Export, so that hedging does not have to wait for ten measured calls of a key. It may be
+// called several times with exports of different processes. Imported latencies are added to the measured ones, and soon
+// outweighed by new ones.
 //
 // A verdict is only imported for a host without a verdict, and a pause only for a key without calls. Keys beyond the
 // limit of [WithMaxKeys] are skipped.
 //
-// Import returns an error, and changes nothing, if the export is damaged, was not written by Export, has another
-// version, is larger than 64 MiB, or is older than a day.
+// Import returns an error, and changes nothing, if the data is damaged or was not written by Export. The same applies
+// if the export has another version, is larger than 64 MiB, or is older than a day.
 func (h *controls) Import(r io.Reader) error {
 	h.mustBeInitialized()
 	share := func(n policy.Name) float64 {
@@ -214,7 +220,8 @@ func (h *controls) Import(r io.Reader) error {
 	return nil
 }
 
-// Snapshot returns a copy of the current settings, counters and state of all keys.
+// Snapshot returns a copy of the settings, the counters, and the state of all latency keys. Use it for debug pages and
+// tests.
 func (h *controls) Snapshot() Snapshot {
 	h.mustBeInitialized()
 	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: (*Stats)(h.client.Counters).Snapshot(), Config: *h.settings.Load(), Enabled: h.client.Enabled()}
@@ -235,7 +242,7 @@ func (h *controls) Snapshot() Snapshot {
 	return s
 }
 
-// logSettingsChange logs the changed settings with old and new values, under their names in JSON.
+// logSettingsChange logs each setting that differs between old and now, with both values and its name in JSON.
 func (h *controls) logSettingsChange(old, now *Config) {
 	if h.client.Log.IsDiscarded() || *old == *now {
 		return
@@ -251,14 +258,15 @@ func (h *controls) logSettingsChange(old, now *Config) {
 	h.client.Log.Log(slog.LevelInfo, "settings changed", attrs...)
 }
 
-// enableAudit enables the audit in c if the options do, except in shadow mode.
+// enableAudit enables the audit in c if the options ask for it. In shadow mode it does not, because no hedges are sent
+// whose effect could be measured.
 func (h *controls) enableAudit(c *policy.Config) {
 	if h.options.audit && !h.options.shadow {
 		c.Audit, c.Wall = true, time.Now
 	}
 }
 
-// auditOrNil returns a pointer to v, or nil if v is zero: the host has no audit.
+// auditOrNil returns a pointer to v. It returns nil if v is the zero Audit, because then the host is not audited.
 func auditOrNil(v Audit) *Audit {
 	if v.Verdict == "" {
 		return nil

@@ -6,73 +6,77 @@ import (
 	"github.com/gohedge/hedge/internal/endpoint"
 )
 
-// An Endpoint is a host that can answer HTTP calls in place of another host, see [WithEndpoints].
+// An Endpoint is a host that can respond to HTTP calls in place of another host, for example a copy of a service in
+// another region. Pass Endpoints to [WithEndpoints].
 type Endpoint struct {
-	// URL is "scheme://host" of the endpoint, followed by its base path, if it has one.
+	// URL is "scheme://host" of the endpoint, followed by its base path if it has one.
 	URL string
 
-	// Cost is the number of budget tokens that a hedge to this endpoint costs, for example because of egress charges or
-	// a quota. 0 means 1. The maximum is 100.
+	// Cost is the number of budget tokens that a hedge to this endpoint costs, for example because of egress charges or a
+	// quota. The default, 0, means 1. The maximum is 100.
 	Cost int
 
-	// Prepare changes a request before it is sent to the endpoint, for example to add credentials, a signature or
-	// cookies. The request is a copy for this attempt. It has the endpoint's URL and Host, and no credentials of
-	// another host.
+	// Prepare changes a request before it is sent to the endpoint, for example to add credentials, a signature or cookies.
+	// The request is a copy for a single attempt. Its URL and Host are those of the endpoint, and it has no credentials of
+	// another host. With a nil Prepare, the request is sent as it is.
 	//
-	// Prepare may read Body, which is sent nevertheless. If it replaces Body, it must also set ContentLength. It runs
-	// once per attempt, possibly concurrently, and must be safe for concurrent use. An error fails the attempt and
-	// counts as a failure of the endpoint, unless the attempt was cancelled before.
+	// Prepare may read Body, which is sent nevertheless. If it replaces Body, it must also set ContentLength. It runs once
+	// per attempt, and must be safe for concurrent use. If Prepare returns an error, the attempt fails. The endpoint is
+	// then counted as failed, unless the attempt was cancelled before.
 	Prepare func(*http.Request) error
 
-	// Keep lists headers and query parameters that are also sent to this endpoint. Drop lists those that are removed,
-	// because a request has the same meaning without them. A name that ends in * is a prefix. A name in both is
-	// dropped.
+	// Keep lists headers and query parameters that are also sent to this endpoint. Drop lists headers and query parameters
+	// that are removed, because a request has the same meaning without them. A name that ends in * is a prefix. A name
+	// that is in both lists is dropped.
 	//
-	// A prefix in Keep does not match the known credential headers (see [WithEndpoints]), but may match other
-	// credentials: "X-*" keeps X-Auth-Token, but not X-Api-Key.
+	// A prefix in Keep does not match the known credential headers (see [WithEndpoints]), but may match other credentials:
+	// "X-*" keeps X-Auth-Token, but not X-Api-Key.
 	Keep, Drop []string
 }
 
 // WithEndpoints sends HTTP hedges to other endpoints with the same content: regions, providers, copies. The first
-// endpoint is the one that calls are made for; only its URL is set. The other endpoints follow in order of preference.
+// endpoint is the one in the URL of the calls; only its URL is set. The other endpoints follow in order of preference.
 // The maximum is eight.
 //
-// It applies to calls that may be hedged and whose URL is below that of the first endpoint. A hedge goes to the next
-// endpoint that its call has not used. Exception: if that endpoint is known to be 25 % slower, and hedges at the
+// It applies to calls that may be hedged and whose URL starts with the URL of the first endpoint. A hedge goes to the
+// next endpoint that its call has not used. Exception: if that endpoint is known to be 25 % slower, and hedges at the
 // primary's endpoint win, the hedge goes to the primary's endpoint.
 //
 // An endpoint is ejected if 8 % of its recent calls, or six in a row, failed or were overtaken by a hedge to another
 // endpoint. Then calls go to the next endpoint that is not ejected.
 //
-// While an endpoint is ejected, one call in a hundred is sent to it as well, as a hedge; five in a hundred while it
-// seems healthy. It is restored after 32 successes in a row.
+// While an endpoint is ejected, one call in a hundred is also sent to it, as a hedge. While it seems healthy again,
+// five calls in a hundred are. It is restored after 32 successes in a row.
 //
 // Each endpoint has its own latency and budget, under the name of its host, for calls whose primary goes there. A pause
 // of hedging for one endpoint does not affect hedges to other ones. In shadow mode, and if a call must not be hedged,
-// calls go to the endpoint that they are made for.
+// the call goes to the first endpoint.
 //
-// A request to another endpoint has the same method, body, path below the base path, and harmless headers, such as
-// Accept, Content-Type, Range, User-Agent and trace headers. Referer and From are removed. A call with any other
-// header, such as If-None-Match or X-Tenant, or with a query parameter, needs its name in the endpoint's Keep or Drop;
-// otherwise it is not sent there. A ";" in the path or query excludes all other endpoints. The first eight names that
-// exclude an endpoint are logged.
+// A request to another endpoint has the same method, body and path below the base path. It also has the same harmless
+// headers, such as Accept, Content-Type, Range, User-Agent and trace headers. Referer and From are removed.
+//
+// If a call has any other header, such as If-None-Match or X-Tenant, or a query parameter, its name must be in the
+// endpoint's Keep or Drop. Otherwise the call is not sent to that endpoint. A ";" in the path or query excludes all
+// other endpoints. The first eight names that exclude an endpoint are logged.
 //
 // Credentials and signatures are removed: Authorization, Cookie, Proxy-Authorization, Signature, Signature-Input,
 // Api-Key, X-Api-Key, X-Goog-Api-Key, Ocp-Apim-Subscription-Key, X-Amz-Content-Sha256, X-Amz-Date,
-// X-Amz-Security-Token, X-Ms-Date, and userinfo in the URL. A call that has one of them is only sent to endpoints with
-// a Prepare, which sets the endpoint's own credentials.
+// X-Amz-Security-Token, X-Ms-Date, and userinfo in the URL. A call with any of them is only sent to other endpoints
+// with a Prepare, which sets the endpoint's own credentials.
 //
-// Response.Request is the request that was sent to the endpoint that answered. Cookies set by another endpoint are
-// removed. A redirect to one of the endpoints is rewritten to the first endpoint. A redirect from another endpoint to
-// any other host is a failure.
+// Response.Request is the request that was sent to the endpoint that responded. Cookies set by another endpoint than
+// the first are removed. A redirect to any endpoint is rewritten to the first endpoint. A redirect from another
+// endpoint to any other host is a failure.
 //
-// [WithResume] applies to bodies of the first endpoint. [WithReplicas] and [WithHedgeTransport] apply to hedges to the
-// primary's endpoint.
+// [WithResume] applies to bodies of the first endpoint. [WithReplicas] and [WithHedgeTransport] apply to hedges that go
+// to the same endpoint as the primary.
 //
-// It panics if there are fewer than two or more than eight endpoints, or if one is invalid. An endpoint is invalid if
-// its URL is not a URL, has credentials or a query, is given twice, or has scheme http while the first has https. It is
-// also invalid if its Cost is not in [0, 100] or a name in Keep or Drop is malformed. The first endpoint may only have
-// a URL.
+// It panics if there are fewer than two or more than eight endpoints, or if an endpoint is invalid. An endpoint is
+// invalid if its URL is not a URL, has credentials or a query, is given twice, or has scheme http while the first has
+// https.
+//
+// It is also invalid if its Cost is not in [0, 100] or a name in Keep or Drop is malformed. The first endpoint may only
+// have a URL.
 func WithEndpoints(all ...Endpoint) HTTPOption {
 	given := make([]endpoint.Config, len(all))
 	for i, p := range all {
@@ -85,7 +89,7 @@ func WithEndpoints(all ...Endpoint) HTTPOption {
 	return optionFunc(func(c *config) { c.endpoints = set })
 }
 
-// endpointSnapshots converts the state of the endpoints of a key to the exported type.
+// endpointSnapshots returns the states of all endpoints that d observes, converted to the exported type.
 func endpointSnapshots(d *endpoint.Detector) (all []EndpointSnapshot) {
 	for _, s := range d.Snapshots() {
 		all = append(all, EndpointSnapshot{s.Name, s.Calls, s.Hedges, s.Failures, s.Overtaken, s.BadShare, s.Ejected, s.Slow})

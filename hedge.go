@@ -1,13 +1,13 @@
 // Package hedge cuts tail latency. When a call is slower than usual, it sends the call a second time and returns the first
-// good answer.
+// successful response.
 //
 //	client := &http.Client{Transport: hedge.New(http.DefaultTransport)}
 //
 //	conn, err := grpc.NewClient(target, creds,
 //		grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor()))
 //
-// Neither needs options. They measure the latency of each host (HTTP) or method (gRPC), and hedge the slowest tenth of the
-// calls: at most 10 % more requests. [Do] hedges any function, and package dnshedge hedges DNS.
+// Both work without options. They measure the latency of each host (HTTP) or method (gRPC), and hedge the slowest tenth of
+// the calls: at most 10 % more requests. [Do] hedges any function, and package dnshedge hedges DNS.
 //
 // # Terms
 //
@@ -33,7 +33,7 @@
 //   - latency keys: [WithKeyFunc], [WithMaxKeys]
 //   - results: [WithAudit], [WithStats]
 //   - many settings at once: [WithConfig], [WithOptions]
-//   - HTTP answers: [WithFailureStatus], [WithAnswerStatus], [WithFailureFunc]
+//   - HTTP responses: [WithFailureStatus], [WithAnswerStatus], [WithFailureFunc]
 //   - HTTP bodies: [WithMaxReplayBytes], [WithFirstByte], [WithResume]
 //   - HTTP connections: [WithEndpoints], [WithReplicas], [WithHedgeTransport], [WithLinger]
 //   - chains of HTTP services: [WithAttemptHeader]
@@ -60,8 +60,8 @@
 //
 // # Chains and servers
 //
-// A server that receives a hedge should not hedge the calls that it makes for it; [Middleware] and
-// [NewUnaryServerInterceptor] ensure that. If one hedged client uses another one, only the outer client hedges. A server above
+// While a server handles a hedge, its own calls should not be hedged; [Middleware] and [NewUnaryServerInterceptor] ensure
+// that. If one hedged client uses another one, only the outer client hedges. A server above
 // 60 % load that continues to work on cancelled calls needs a [Limiter], or clients with a budget of 2 %. See
 // [Roll out and run].
 //
@@ -90,41 +90,44 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// ErrLost is the cause of the context (see [context.Cause]) of an attempt that was cancelled because another attempt
-// won. Over HTTP/1.1, it is also the error of the attempt. errors.Is(ErrLost, context.Canceled) is true.
+// ErrLost is the cancellation cause (see [context.Cause]) of an attempt's context if another attempt of the same call
+// has won. Over HTTP/1.1, it is also the error that the attempt returns. errors.Is(ErrLost, context.Canceled) is true.
 //
-// Callers never get it. Code below the hedging, such as circuit breakers, retries, outlier detection and traces, should
-// not count it as a failure. HTTP/2 and gRPC return their own error for a cancelled context, so check the cause:
+// Callers of a hedged client never get ErrLost. Code that the hedging wraps, such as circuit breakers, retries, outlier
+// detection and traces, should not count it as a failure. HTTP/2 and gRPC return their own error for a cancelled
+// context, so check the cause:
 //
 //	lost := errors.Is(context.Cause(req.Context()), hedge.ErrLost)
 var ErrLost = race.ErrLost
 
-// WithoutHedging returns a context whose calls are not hedged. It applies to HTTP, gRPC, [Do], and DNS without a cache.
-// It does not apply to DNS with a cache, because the answer may serve several callers.
+// WithoutHedging returns a copy of ctx with which calls are sent without hedges. It applies to HTTP, gRPC, [Do], and
+// DNS without a cache. It has no effect on DNS with a cache, because several callers may wait for the same response.
 func WithoutHedging(ctx context.Context) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Never = true })
 }
 
-// AllowHedging returns a context whose calls are declared safe to send twice, whatever their method. It cancels the
-// effect of [WithoutHedging] on ctx.
+// AllowHedging returns a copy of ctx that declares its calls safe to send twice, whatever their HTTP or gRPC method is.
+// It also cancels the effect of [WithoutHedging] on ctx.
 //
-// It applies only to calls made directly with the context. It does not apply to calls that the function of [Do], or a
-// transport, interceptor or credentials below, makes with the context of an attempt. [WithoutHedging] applies to these
-// too.
+// AllowHedging applies only to calls that are made directly with the returned context. Calls that are made while an
+// attempt runs, for example by the function of [Do], a wrapped transport or gRPC credentials, are not declared safe.
+// [WithoutHedging], in contrast, applies to these calls too.
 func AllowHedging(ctx context.Context) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Never, o.Allow = false, true })
 }
 
-// WithDelay returns a context whose calls are hedged after d, 2d and so on, in place of the learned delays, if the
-// budget allows. A d of 0 or less restores the learned delays. Like [AllowHedging], it applies only to calls made
-// directly with the context.
+// WithDelay returns a copy of ctx with which calls are hedged after d, 2d, 3d and so on, if the budget allows. These
+// delays replace the learned ones. If d is 0 or less, the learned delays apply. Like [AllowHedging], WithDelay applies
+// only to calls that are made directly with the returned context.
 func WithDelay(ctx context.Context, d time.Duration) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Delay = max(d, 0) })
 }
 
-// AttemptFromContext returns the attempt that ctx belongs to, for transports, interceptors and functions below the
-// hedging. If a hedged call is made within an attempt of another one, it is the inner attempt. It reports false if the
-// call is not hedged.
+// AttemptFromContext returns the attempt whose context is ctx, or from whose context ctx is derived. Transports,
+// interceptors and functions that the hedging wraps can use it, for example to log the number of the attempt.
+//
+// If ctx belongs to nested hedged calls, the attempt is that of the innermost call. The bool is false if the call is
+// not hedged.
 func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
 	n, ok := race.AttemptNumber(ctx)
 	return AttemptInfo{Number: n}, ok

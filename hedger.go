@@ -6,14 +6,16 @@ import (
 	"github.com/gohedge/hedge/internal/funccall"
 )
 
-// A Hedger holds the learned latencies and the budgets of the calls of [Do] and [DoDetached]. It is safe for concurrent
-// use. The zero Hedger is not usable; call NewHedger.
+// A Hedger holds the learned latencies and the budgets of the functions that [Do] and [DoDetached] hedge. A program
+// usually needs one Hedger per dependency, such as a database. It is safe for concurrent use. The zero Hedger is not
+// usable; call NewHedger.
 type Hedger struct {
 	controls
 	calls funccall.Client
 }
 
-// NewHedger returns a Hedger with the default settings and the options. It panics if options contradict each other.
+// NewHedger returns a Hedger with the default settings and the given options. It panics if options contradict each
+// other.
 func NewHedger(opts ...FuncOption) *Hedger {
 	h := new(Hedger)
 	if err := h.init(DefaultConfig(), opts); err != nil {
@@ -22,8 +24,8 @@ func NewHedger(opts ...FuncOption) *Hedger {
 	return h
 }
 
-// NewHedgerWithConfig returns a Hedger with the settings c, for example from a file. It returns an error if c or an
-// option is invalid, or if options contradict each other.
+// NewHedgerWithConfig is [NewHedger] with the settings c, for example from a file, in place of [DefaultConfig]. It
+// returns an error if c is invalid or contradicts an option. The error names the field and its value.
 func NewHedgerWithConfig(c Config, opts ...FuncOption) (*Hedger, error) {
 	h := new(Hedger)
 	if err := h.init(c, opts); err != nil {
@@ -32,7 +34,8 @@ func NewHedgerWithConfig(c Config, opts ...FuncOption) (*Hedger, error) {
 	return h, nil
 }
 
-// init applies the settings and the options to a zero Hedger.
+// init applies the settings and the options to a zero Hedger. It returns an error if a setting is invalid or options
+// contradict each other.
 func (h *Hedger) init(settings Config, opts []FuncOption) error {
 	c := &config{Config: settings}
 	applyOptions(c, opts, FuncOption.applyFunc)
@@ -40,19 +43,25 @@ func (h *Hedger) init(settings Config, opts []FuncOption) error {
 	return h.initControls("func", c)
 }
 
-// Do calls f and, if the call takes longer than usual for key, calls f again concurrently. It returns the first result
-// without an error. If all calls fail, it returns the result of the first call. It does so too if the first call has
-// failed and the other calls take longer than usual. With a nil h, it calls f once.
+// Do calls f and, if that call takes longer than usual for key, calls f again concurrently. It returns the first result
+// without an error. Calls with the same key, such as the name of a query, share their latencies and a budget. With a
+// nil h, Do calls f once.
+//
+// If all calls of f fail, Do returns the result of the first call. It also does so if the first call has failed and the
+// other calls take longer than usual.
 //
 // f must be safe to run twice at the same time, and must return soon after its context is done. Do returns only when
-// the first call has returned, even if another call succeeded earlier. So Do gains nothing if f ignores its context, as
-// some database clients do; see [DoDetached]. Such a call is logged once per key, and counted in Stats.HeldBack in
-// place of Stats.HedgeWins.
+// the first call of f has returned, even if another call succeeded earlier.
 //
-// The context of the winning call stays alive until ctx ends, so that the caller can read rows or a body after Do. The
-// contexts of the other calls end when Do returns. Unused values are closed if they implement [io.Closer], except nil
-// and values equal (==) to the returned value. Return pointers if each value must be closed: structs with the same
-// content are equal.
+// So Do gains nothing if f ignores its context, as some database clients do; use [DoDetached] for them. This is logged
+// once per key, and counted in Stats.HeldBack in place of Stats.HedgeWins.
+//
+// The context of the winning call stays alive until ctx ends, so that the caller can read rows or a body after Do has
+// returned. The contexts of the other calls end when Do returns.
+//
+// Values that Do does not return are closed if they implement [io.Closer], except nil and values equal (==) to the
+// returned value. If each value must be closed, f should return pointers, because structs with the same content are
+// equal.
 func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error)) (T, error) {
 	if h == nil {
 		return funccall.CallOnce(ctx, f)
@@ -61,25 +70,28 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	return funccall.Do(ctx, &h.calls, key, f)
 }
 
-// MaxDetached is the maximum number of concurrent calls of f in the [DoDetached] calls of one Hedger, hedges included.
-// The first call of f does not count while its caller waits.
+// MaxDetached limits the number of calls of f that run at the same time for the [DoDetached] calls of one Hedger,
+// hedges included. The first call of f does not count while DoDetached waits for it.
 const MaxDetached = funccall.MaxDetached
 
 // DoDetached is [Do] for a function f that ignores its context. Each call of f runs in its own goroutine. DoDetached
-// returns with the first result without an error, or when ctx is done. In the latter case the error is that of the
-// first call of f, if it has failed, or ctx.Err(). Calls of f that are still running continue in the background.
+// returns with the first result without an error, or when ctx is done.
 //
-// At most [MaxDetached] hedges and background calls of a Hedger run at the same time. Beyond that limit no hedge is
+// If ctx is done, the error is the error of the first call of f if that has failed, and ctx.Err() otherwise. Calls of f
+// that are still running continue in the background.
+//
+// At most [MaxDetached] hedges and background calls of a Hedger run at the same time. At this limit, no hedges are
 // sent, with the reason [DeniedInFlight], and DoDetached waits for the first call of f even if ctx is done.
 //
 // A call that is not hedged runs f in the caller's goroutine, and DoDetached waits for it. This applies if h is nil or
 // disabled, and if ctx is from [WithoutHedging] or belongs to a hedge.
 //
-// A value without an error that arrives too late is passed to discard, even if it is equal to the returned value. A nil
-// discard closes it as [Do] does. discard runs in other goroutines, also after DoDetached has returned.
+// If a call of f returns a value without an error after DoDetached has returned another result, the value is passed to
+// discard, even if both values are equal. With a nil discard, the value is closed as [Do] does. discard runs in other
+// goroutines, also after DoDetached has returned.
 //
-// Panics in discard and in background calls are recovered, and counted in Stats.HedgePanics. A panic in the first call
-// of f is raised again by DoDetached, unless another call has succeeded or DoDetached has returned.
+// Panics in discard and in background calls are recovered, and counted in Stats.HedgePanics. If the first call of f
+// panics, DoDetached panics with the same value, unless another call has succeeded or DoDetached has returned.
 //
 // A background call keeps the resources of f, such as a database connection. Make pools larger accordingly.
 func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error), discard func(T)) (T, error) {

@@ -11,9 +11,9 @@ import (
 // Only files whose names begin with "interceptor" import grpc, so that the build tag hedge_nogrpc can exclude them. Tests
 // check this.
 
-// An Interceptor hedges gRPC calls that are slower than usual for their target and method. Its [Interceptor.Unary] and
-// [Interceptor.Stream] share latencies, settings, counters and budgets. It is safe for concurrent use, and for any
-// number of connections. The zero Interceptor is not usable; call NewInterceptor.
+// An Interceptor hedges gRPC calls that are slower than usual for their target and method. Pass its [Interceptor.Unary]
+// and [Interceptor.Stream] to grpc.NewClient; both share latencies, settings, counters and budgets. An Interceptor is
+// safe for concurrent use, and for any number of connections. The zero Interceptor is not usable; call NewInterceptor.
 //
 // Importing this package registers the load balancing policy hedge_elsewhere, which sends a hedge to a backend that its
 // call has not used. Enable it in the service config. Its child policy may be any other policy; the default is
@@ -25,28 +25,32 @@ import (
 // there is none, it accepts a backend that only other hedges of the call have used. If no other backend is ready, the
 // hedge goes to the backend of the primary.
 //
-// If all five picks are the primary's backend although another one is ready, the hedge is not sent, with the reason
-// [DeniedSameBackend]. So hedge_elsewhere is not useful with policies that always pick the same backend for a call,
-// such as ring_hash.
+// If the child policy picks the primary's backend five times although another backend is ready, the hedge is not sent.
+// The reason is [DeniedSameBackend]. So hedge_elsewhere is not useful with policies that always pick the same backend
+// for a call, such as ring_hash.
 //
-// Picks that are not used end with CANCELLED: right after the attempt that uses the same backend, or one second after
-// the first message of a stream. So they do not distort latency averages of the child policy. Outlier detection would
-// count them as failures, so configure it above hedge_elsewhere.
+// hedge_elsewhere ends each unused pick of the child policy with status CANCELLED. It does so right after the attempt
+// that uses the same backend, or one second after the first message of a stream.
+//
+// So unused picks do not distort latency averages of the child policy. Outlier detection would count them as failures,
+// so it must be the parent policy of hedge_elsewhere, not its child.
 //
 // If servers report their load with responses (ORCA, gRFC A51), a hedge goes to the less loaded of two backends that
-// the call has not used. The load is application_utilization, or cpu_utilization if that is 0. The program must import
-// google.golang.org/grpc/orca, because otherwise gRPC does not parse the reports.
+// the call has not used. The load is application_utilization, or cpu_utilization if the former is 0. The program must
+// import google.golang.org/grpc/orca, because otherwise gRPC does not parse the reports.
 //
-// A report is valid for 10 s; a backend without one has load 0.5. A backend is overloaded if its load is 0.8 or more,
-// or its report came with a failure. It gets a hedge only if all backends except the primary's are overloaded. For this
-// choice, the child policy is asked up to once per backend, and at most 20 times.
+// A load report is valid for 10 s; a backend without a valid report has load 0.5. A backend is overloaded if its load
+// is 0.8 or more, or if its report came with a failed call.
+//
+// A hedge goes to an overloaded backend only if all backends except the primary's are overloaded. For this choice, the
+// child policy is asked up to once per backend, and at most 20 times.
 type Interceptor struct {
 	controls
 	calls *grpccall.Client
 }
 
-// NewInterceptor returns an Interceptor with the default settings and the options. It panics if options contradict each
-// other, or if the pattern of a [WithRoute] is for HTTP.
+// NewInterceptor returns an Interceptor with the default settings and the given options. It panics if options
+// contradict each other, or if the pattern of a [WithRoute] is for HTTP.
 func NewInterceptor(opts ...GRPCOption) *Interceptor {
 	in := new(Interceptor)
 	if err := in.init(DefaultConfig(), opts); err != nil {
@@ -55,8 +59,9 @@ func NewInterceptor(opts ...GRPCOption) *Interceptor {
 	return in
 }
 
-// NewInterceptorWithConfig is [NewInterceptor] with the settings c, for example from a file. It returns an error that
-// names the field and the value if c is invalid or contradicts an option.
+// NewInterceptorWithConfig is [NewInterceptor] with the settings c, for example from a file, in place of
+// [DefaultConfig]. It returns an error if c is invalid or contradicts an option. The error names the field and its
+// value.
 func NewInterceptorWithConfig(c Config, opts ...GRPCOption) (*Interceptor, error) {
 	in := new(Interceptor)
 	if err := in.init(c, opts); err != nil {
@@ -65,7 +70,8 @@ func NewInterceptorWithConfig(c Config, opts ...GRPCOption) (*Interceptor, error
 	return in, nil
 }
 
-// init applies the settings and the options to a zero Interceptor, and starts to connect the connections for hedges.
+// init applies the settings and the options to a zero Interceptor, and starts to connect the connections of
+// [WithHedgeConns]. It returns an error if a setting is invalid or options contradict each other.
 func (in *Interceptor) init(settings Config, opts []GRPCOption) error {
 	c := &config{Config: settings}
 	applyOptions(c, opts, GRPCOption.applyGRPC)
@@ -77,7 +83,7 @@ func (in *Interceptor) init(settings Config, opts []GRPCOption) error {
 	return nil
 }
 
-// NewUnaryClientInterceptor returns the [Interceptor.Unary] of a new Interceptor with the options.
+// NewUnaryClientInterceptor returns the unary interceptor of a new Interceptor: it is NewInterceptor(opts...).Unary().
 func NewUnaryClientInterceptor(opts ...GRPCOption) grpc.UnaryClientInterceptor {
 	return NewInterceptor(opts...).Unary()
 }
@@ -85,48 +91,52 @@ func NewUnaryClientInterceptor(opts ...GRPCOption) grpc.UnaryClientInterceptor {
 // Unary returns an interceptor that hedges unary calls. [WithMethods] documents which methods are hedged.
 //
 // The primary runs in the caller's goroutine with the caller's request, reply and options. A hedge has a copy of the
-// request, and its own reply, header, trailer and peer. If the hedge wins, these are copied to the caller's. An
-// interceptor below may change the request that it receives, as without hedging.
+// request, and its own reply, header, trailer and peer.
+//
+// If the hedge wins, its reply, header, trailer and peer are copied to the caller's. Interceptors that follow in the
+// chain may change the request that they receive, as without hedging.
 //
 // The call returns when the primary has returned. It does not wait for a cancelled hedge, so the caller may reuse the
-// request and the reply. Such a hedge no longer uses the caller's context. It can still read the context values that a
-// hedge of the call has read before, and no others.
+// request and the reply. A cancelled hedge no longer uses the caller's context. It can still read those context values
+// that a hedge of the call has read before.
 //
-// A call is sent once if an attempt cannot have its own copy of each part. This is logged once per method. It applies
-// to:
+// A call is not hedged if an attempt cannot have its own copy of the request, the reply and the call options. This is
+// logged once per method. The causes are:
 //
 //   - a request that is not a message of package proto or gogo/protobuf, or that only embeds one;
 //   - a reply that has content before the call, if it is not a message of package proto or a call option selects a codec;
 //   - a call option that is not defined by package grpc, and does not embed one of its options.
 //
 // The metadata grpc-previous-rpc-attempts marks hedges (gRFC A6). A server pushes back by grpc-retry-pushback-ms or by
-// ResourceExhausted; then the call is not hedged again. ResourceExhausted because a message is larger than grpc allows
-// does not count.
+// ResourceExhausted; then the call sends no further hedges. ResourceExhausted because a message is larger than grpc
+// allows is no pushback.
 //
-// No hedge is sent over a connection that is not READY, because it would only wait. In a test whose invoker does not
-// use the connection, pass a nil *grpc.ClientConn to enable hedges.
+// No hedge is sent over a connection that is not READY, because the hedge would only wait. In a test whose invoker does
+// not use the connection, pass a nil *grpc.ClientConn to enable hedges.
 //
-// Interceptors before this one see one call. Interceptors after it see each attempt, over the attempt's connection (see
-// [WithHedgeConns]). gRPC's own retries multiply with hedges; grpc.WithDisableRetry prevents that.
+// Interceptors before this one in the chain see one call. Interceptors after it see each attempt, with the connection
+// of the attempt (see [WithHedgeConns]). gRPC's own retries multiply with hedges; grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeInitialized()
 	return in.calls.InterceptUnary
 }
 
 // Stream returns an interceptor that hedges server-streaming calls until their first message. Client-streaming and
-// bidirectional calls are sent once. [Interceptor.Unary] documents methods, statuses and copies.
+// bidirectional calls are not hedged. [Interceptor.Unary] documents which calls are hedged, which statuses win, and how
+// attempts copy messages and options.
 //
 // If the first message takes longer than usual for the target and method, the first RecvMsg sends the request again on
-// a second stream. The stream that first has a message, or ends with status OK, wins: its header, trailer and status
-// are those of the call. The other streams are cancelled, and the call does not wait for them. A status of the primary
-// ends the call as that of a unary call does.
+// a second stream. The first stream that has a message, or ends with status OK, wins.
 //
-// The primary becomes the call without waiting if the caller calls Header before RecvMsg, if SendMsg fails, or if the
-// caller's context ends.
+// The caller gets its header, trailer and status. The other streams are cancelled, and the call does not wait for them.
+// A status of the primary ends the call as a status of a unary primary does.
 //
-// Latency is measured from SendMsg to the first message. A message that arrived before the caller asked for it is not
-// measured. The caller may change the request once SendMsg has returned. Variables in call options, such as that of
-// grpc.Trailer, are set when the stream has ended.
+// The call uses the stream of the primary, without waiting for hedges, if the caller calls Header before RecvMsg, if
+// SendMsg fails, or if the caller's context ends.
+//
+// Latency is measured from SendMsg to the first message. A message that arrived before the caller called RecvMsg is not
+// measured. The caller may change the request once SendMsg has returned. Variables in call options, such as the
+// argument of grpc.Trailer, are set when the stream has ended.
 //
 // Until the winner is known, Trailer returns nil. Context then returns a context that has the values of the primary's
 // context and ends with the call, whichever stream wins.
@@ -135,11 +145,13 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 	return in.calls.InterceptStream
 }
 
-// Hedges returns the maximum number of hedges of a slow call of a method, such as "/pkg.Service/Method", and the reason
-// for it. The number is 0 if calls of the method are sent once. It does not count or log anything.
+// Hedges returns the maximum number of hedges for a slow call of a method, such as "/pkg.Service/Method", and the
+// reason for that number as text. The number is 0 if calls of the method are not hedged. Hedges changes no counters and
+// logs nothing, so programs can use it to check their methods.
 //
-// Service configs from resolvers (see [Interceptor.Resolver]) are not considered. Client-streaming calls are sent once,
-// whatever it returns. Package hedgetest/grpctest returns these results for all methods of a program.
+// Hedges ignores service configs from resolvers (see [Interceptor.Resolver]). It does not know whether a method is
+// client-streaming; such calls are never hedged. Package hedgetest/grpctest returns these results for all methods of a
+// program.
 func (in *Interceptor) Hedges(method string) (most int, why string) {
 	in.mustBeInitialized()
 	return in.calls.MaxHedgesOf(method)

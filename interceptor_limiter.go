@@ -19,15 +19,15 @@ import (
 	"github.com/gohedge/hedge/internal/limit"
 )
 
-// Trailers of responses from behind a Limiter. They are not headers: a call with a header is committed, and gRPC does
-// not retry it any more (gRFC A6).
+// limitTrailer is the trailer of responses from a server with a Limiter, and refusedTrailer the additional trailer of a
+// refused hedge. They are not headers, because gRPC does not retry a call that has received a header (gRFC A6).
 var (
 	limitTrailer   = metadata.Pairs(limit.LimitHeader, "1")
 	refusedTrailer = metadata.Pairs(limit.RefusedHeader, "1")
 )
 
-// UnaryServer returns an interceptor that applies the limit to unary calls. Install it before interceptors that do
-// work, and after interceptors that measure latency.
+// UnaryServer returns a server interceptor that applies the limit to unary gRPC calls. Install it before interceptors
+// that do work, and after interceptors that measure latency.
 func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	l.mustBeInitialized()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
@@ -50,14 +50,14 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamServer returns an interceptor that applies the limit to streams of all kinds.
+// StreamServer returns a server interceptor that applies the limit to streaming gRPC calls of all kinds.
 //
 // A stream takes its slot when its handler has received the first message or the end of the messages, and in any case
-// before the handler sends anything. So clients that send nothing hold no slot. Work of the handler before that is not
-// limited.
+// before the handler sends anything. So clients that send nothing hold no slot. Work of the handler before the stream
+// has its slot is not limited.
 //
-// The stream holds the slot until its handler returns or calls [Limiter.Release]. A handler that calls Release before
-// the first message needs no slot.
+// The stream holds the slot until its handler returns or calls [Limiter.Release]. If a handler calls Release before the
+// first message, its stream needs no slot.
 func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	l.mustBeInitialized()
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
@@ -86,21 +86,22 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	}
 }
 
-// A limitedStream is a server stream that takes its slot of the Limiter with its first message.
+// A limitedStream is a server stream that waits for a slot of the Limiter before its handler gets the first message.
 type limitedStream struct {
 	grpc.ServerStream
 	ctx     context.Context // contains the admission of the stream
 	limiter *Limiter
-	hedge   bool
+	hedge   bool // whether the stream is a hedge
 	slot    *limit.Slot
 
-	taking  sync.Once
-	refused atomic.Pointer[error] // why the stream got no slot; nil: it has a slot, or needs none yet
+	taking  sync.Once             // makes takeSlot wait only once
+	refused atomic.Pointer[error] // error if the stream got no slot; nil: it has a slot, or has not asked for it
 }
 
 func (s *limitedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a message or io.EOF, and then takes the slot, because the handler starts to work in either case.
+// RecvMsg receives a message or io.EOF, and then waits for the slot, because the handler starts to work in either case.
+// It returns the status of a rejected call if the stream gets no slot.
 func (s *limitedStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if err != nil && err != io.EOF {
@@ -112,7 +113,8 @@ func (s *limitedStream) RecvMsg(m any) error {
 	return err
 }
 
-// SendMsg takes the slot, and then sends a message.
+// SendMsg waits for the slot, and then sends a message. It returns the status of a rejected call if the stream gets no
+// slot.
 func (s *limitedStream) SendMsg(m any) error {
 	if err := s.takeSlot(); err != nil {
 		return rejectionStatus(err)
@@ -120,7 +122,7 @@ func (s *limitedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// SendHeader takes the slot, and then sends the header. The order matters: gRPC does not retry a stream that was
+// SendHeader waits for the slot, and then sends the header. The order matters: gRPC does not retry a stream that was
 // rejected after its header (gRFC A6).
 func (s *limitedStream) SendHeader(md metadata.MD) error {
 	if err := s.takeSlot(); err != nil {
@@ -129,8 +131,9 @@ func (s *limitedStream) SendHeader(md metadata.MD) error {
 	return s.ServerStream.SendHeader(md)
 }
 
-// takeSlot waits for the slot of the stream on its first call, unless the handler has released it. It returns the
-// reason why the stream got no slot; later calls return the same.
+// takeSlot waits for the slot of the stream. Only the first call waits; later calls return its result. The result is
+// nil if the stream has a slot, or if the handler has called Release before. Otherwise it is the error because of which
+// the stream got no slot.
 func (s *limitedStream) takeSlot() error {
 	s.taking.Do(func() {
 		if s.slot.IsReleased() {
@@ -147,7 +150,7 @@ func (s *limitedStream) takeSlot() error {
 	return nil
 }
 
-// isUnlimitedCall reports whether a call of a method is exempt from the limit.
+// isUnlimitedCall reports whether a gRPC call needs no slot, judged by its full method name and the authority in ctx.
 func (l *Limiter) isUnlimitedCall(ctx context.Context, method string) bool {
 	if l.unlimited == nil || l.isUnlimitedMethod(method) {
 		return l.isUnlimitedMethod(method)
@@ -156,7 +159,8 @@ func (l *Limiter) isUnlimitedCall(ctx context.Context, method string) bool {
 	return l.unlimited.MatchCall(method, httpattempt.HostName("", authority))
 }
 
-// rejectionTrailer returns the additional trailer of a call that was rejected with err: a mark for a refused hedge, or nil.
+// rejectionTrailer returns the additional trailer of a call that got no slot because of err: refusedTrailer for a
+// refused hedge, otherwise nil.
 func rejectionTrailer(err error) metadata.MD {
 	if err == errRefused {
 		return refusedTrailer
@@ -164,7 +168,8 @@ func rejectionTrailer(err error) metadata.MD {
 	return nil
 }
 
-// rejectionStatus returns the gRPC status of a call that got no slot because of err.
+// rejectionStatus returns the gRPC status of a call that got no slot because of err: UNAVAILABLE for a refused hedge,
+// otherwise the status for a cancelled or expired context.
 func rejectionStatus(err error) error {
 	if err == errRefused {
 		return status.Error(codes.Unavailable, err.Error())

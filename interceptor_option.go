@@ -14,12 +14,12 @@ import (
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
-// newGRPCOption returns an option that changes the options of gRPC calls.
+// newGRPCOption returns an option that calls set on the options of package grpccall.
 func newGRPCOption(set func(*grpccall.Options)) GRPCOption {
 	return optionFunc(func(c *config) { c.grpcSettings = append(c.grpcSettings, set) })
 }
 
-// newGRPCCallOptions converts the options in c to the options of package grpccall.
+// newGRPCCallOptions returns the options of package grpccall for the options in c.
 func newGRPCCallOptions(c *config) grpccall.Options {
 	g := grpccall.Options{KeyFunc: c.keyFunc, Routes: c.routes, Methods: c.methods}
 	for _, set := range c.grpcSettings {
@@ -28,18 +28,19 @@ func newGRPCCallOptions(c *config) grpccall.Options {
 	return g
 }
 
-// WithHedgeConn sends gRPC hedges over cc, which may lead to another set of replicas. The Interceptor connects cc when
-// it is made, and again if a hedge finds it idle. While cc is not connected, no hedge is sent. It panics if cc is nil.
+// WithHedgeConn sends gRPC hedges over cc, which may lead to another set of replicas. The constructor of the
+// Interceptor starts to connect cc. A hedge that finds cc idle reconnects it. While cc is not connected, no hedges are
+// sent. It panics if cc is nil.
 //
-// Only calls to the target of cc and to the given targets are hedged; calls to other targets are sent once, which is
+// Only calls to the target of cc and to the given targets are hedged. Calls to other targets are not hedged, which is
 // logged. The given targets must name the same service as cc, for example another set of replicas or another network
 // path.
 //
 // A given target is the Target or the CanonicalTarget of a ClientConn, including its query, as in
 // "dns:///orders:443?zone=a". The target of cc itself matches in any spelling.
 //
-// Without this option, a hedge uses the ClientConn of the primary. There, round_robin often picks another backend for
-// it, hedge_elsewhere always does (see [Interceptor]), and pick_first never does.
+// Without this option, a hedge uses the ClientConn of the primary. With the balancer round_robin the hedge then often
+// goes to another backend, with hedge_elsewhere always (see [Interceptor]), and with pick_first never.
 func WithHedgeConn(cc *grpc.ClientConn, targets ...string) GRPCOption {
 	if cc == nil {
 		panic("hedge: WithHedgeConn: *ClientConn is nil")
@@ -47,32 +48,33 @@ func WithHedgeConn(cc *grpc.ClientConn, targets ...string) GRPCOption {
 	return withConns("WithHedgeConn", targets, HedgeConn{Conn: cc})
 }
 
-// A HedgeConn is a connection for gRPC hedges, see [WithHedgeConns].
+// A HedgeConn is a connection over which gRPC hedges are sent, see [WithHedgeConns].
 type HedgeConn struct {
-	Conn *grpc.ClientConn
-	// Cost is the number of budget tokens that a hedge over Conn costs, at most 100. 0 means 1.
+	Conn *grpc.ClientConn // connection, which the program opens and closes
+	// Cost is the number of budget tokens that a hedge over Conn costs, at most 100. The default, 0, means 1.
 	Cost int
 }
 
 // WithHedgeConns is [WithHedgeConn] for up to seven connections in order of preference, for example to other regions.
 // Calls to the targets of all connections and to the given targets are hedged. Primaries stay on the caller's
-// ClientConn. To let primaries fail over, its resolver must return addresses of several regions.
+// ClientConn. To let primaries fail over, the resolver of that ClientConn must return addresses of several regions.
 //
-// A hedge uses the first connection that is READY, is not ejected, and has no attempt of its call; if all have one, it
-// uses one of them again. If no connection qualifies, the hedge is not sent, with the reason [DeniedNotReady].
+// A hedge uses the first connection that is READY, is not ejected, and has no attempt of the same call. If all have an
+// attempt of the call, the hedge uses one of them again. If no connection qualifies, the hedge is not sent, with the
+// reason [DeniedNotReady].
 //
 // A connection is ejected if 8 % of its recent hedges, or six in a row, ended with a failure status or Unauthenticated.
-// Cancelled hedges do not count. One in ten of the hedges that skip the connection tries it again. If primaries fail as
-// often, all hedges without another connection use it.
+// Cancelled hedges do not count. One in ten of the hedges that skip an ejected connection tries it again. If primaries
+// fail as often, the connection is still used by hedges that have no other connection.
 //
 // A pause of hedging for one target does not affect hedges to other targets. If a hedge is pushed back, its call sends
-// no more hedges to that target. KeySnapshot.Endpoints shows the state of the caller's connection and of these
-// connections.
+// no more hedges to that target. KeySnapshot.Endpoints shows the state of the caller's connection and of the
+// connections of this option.
 //
 // The metadata of a call, such as authorization, and its call options, such as [grpc.PerRPCCredentials], go over every
-// connection. So do not add a connection to a server that must not get them, or one without TLS next to one with TLS.
-// Interceptors, [grpc.WithDefaultCallOptions] and [grpc.WithPerRPCCredentials] are those of each connection.
-// docs/protocols.md has a table.
+// connection. So do not add a connection to a server that must not get them, or a connection without TLS if others have
+// TLS. Interceptors, [grpc.WithDefaultCallOptions] and [grpc.WithPerRPCCredentials] apply to the connection on which
+// they are set. docs/protocols.md has an overview.
 //
 // It panics if there are no connections or more than seven, if a Conn is nil or given twice, or if a Cost is not in [0,
 // 100].
@@ -80,7 +82,8 @@ func WithHedgeConns(targets []string, conns ...HedgeConn) GRPCOption {
 	return withConns("WithHedgeConns", targets, conns...)
 }
 
-// withConns returns the option with the given name, which sends hedges over the given connections.
+// withConns implements [WithHedgeConn] and [WithHedgeConns]; name is the name of the option for error texts. It returns
+// an option that sends hedges over the given connections, and panics if an argument is invalid.
 func withConns(name string, targets []string, given ...HedgeConn) GRPCOption {
 	all := make([]conns.Config, len(given))
 	for i, g := range given {
@@ -100,44 +103,45 @@ func withConns(name string, targets []string, given ...HedgeConn) GRPCOption {
 	})
 }
 
-// WithDeclaredMethods disables the guess by which a method without any declaration is hedged because of its name (see
-// [WithMethods]). Methods that [WithMethods], a route or [AllowHedging] allows are still hedged.
+// WithDeclaredMethods disables the guess by which a gRPC method without any declaration is hedged because of its name
+// (see [WithMethods]). Methods that [WithMethods], a route or [AllowHedging] declares safe to send twice are still
+// hedged.
 func WithDeclaredMethods() GRPCOption {
 	return newGRPCOption(func(c *grpccall.Options) { c.DeclaredOnly = true })
 }
 
 // WithNonFatalCodes sets the gRPC codes with which a failed primary waits for the hedges in flight. Any other code of
-// the primary ends the call. A failed hedge never ends the call, see [WithAnswerCodes].
+// the primary ends the call at once. A failed hedge never ends the call, see [WithAnswerCodes].
 //
-// The default is Unavailable, ResourceExhausted, Aborted, Internal and Unknown, as in gRFC A6, and DeadlineExceeded,
-// Canceled and DataLoss, which stalled or stopping servers return. It panics if a code is OK.
+// The default is Unavailable, ResourceExhausted, Aborted, Internal and Unknown, as in gRFC A6. It also includes
+// DeadlineExceeded, Canceled and DataLoss, which stalled or stopping servers return. It panics if a code is OK.
 func WithNonFatalCodes(cs ...codes.Code) GRPCOption {
 	set := newCodeSet("WithNonFatalCodes", cs)
 	return newGRPCOption(func(c *grpccall.Options) { c.NonFatalCodes = set })
 }
 
-// WithAnswerCodes sets additional gRPC codes with which a hedge wins, as it does with OK. It takes precedence over
-// [WithNonFatalCodes].
+// WithAnswerCodes sets additional gRPC codes with which a hedge wins, as it does with OK. These codes take precedence
+// over [WithNonFatalCodes]. It panics if a code is OK.
 //
 // The default is none, because a code may depend on the attempt: NotFound from a replica that lags, Unauthenticated for
 // a token that may be used once. If all backends give the same response, add NotFound. Stats.AnswersNotTaken counts the
-// hedges that would have won. It panics if a code is OK.
+// hedges that would have won with more codes.
 func WithAnswerCodes(cs ...codes.Code) GRPCOption {
 	set := newCodeSet("WithAnswerCodes", cs)
 	return newGRPCOption(func(c *grpccall.Options) { c.AnswerCodes = set })
 }
 
-// WithServiceConfig applies the hedging part of a gRPC service config (gRFC A6): hedgingPolicy and retryThrottling. It
-// applies to all targets whose resolvers send no config, see [Interceptor.Resolver]. The default is no config. The
-// other parts must be passed to gRPC; [DialOptions] does both. It panics if the config is invalid.
+// WithServiceConfig applies the hedging part of a gRPC service config (gRFC A6), a JSON text: hedgingPolicy and
+// retryThrottling. It applies to all targets whose resolvers send no config, see [Interceptor.Resolver]. The default is
+// no config. The other parts must be passed to gRPC; [DialOptions] does both. It panics if the config is invalid.
 //
 // A method with a hedgingPolicy may be hedged whatever its name, with up to maxAttempts attempts, one after each
 // hedgingDelay. Without hedgingDelay the learned delays apply. This differs from A6, where hedges then start at once;
 // use "0s" for that.
 //
-// A failure with one of nonFatalStatusCodes starts the next hedge at once, and the following delays count from there.
-// Any other code of the primary ends the call. grpc-retry-pushback-ms delays the next hedge, or forbids all further
-// ones.
+// A failure with a code in nonFatalStatusCodes starts the next hedge at once, and the delays of further hedges count
+// from that time. Any other code of the primary ends the call. grpc-retry-pushback-ms delays the next hedge, or forbids
+// all further ones.
 //
 // [WithRoute], [AllowHedging], [WithoutHedging], SetEnabled and HEDGE_DISABLED take precedence over the config. The
 // budget, pauses, the audit, the first ten calls, and the codes with which a hedge wins are as for other methods.
@@ -149,13 +153,14 @@ func WithServiceConfig(config string) GRPCOption {
 	return withParsedConfig(c)
 }
 
-// withParsedConfig is [WithServiceConfig] for a parsed config.
+// withParsedConfig is [WithServiceConfig] for a config that is already parsed.
 func withParsedConfig(c *serviceconfig.Config) GRPCOption {
 	return newGRPCOption(func(g *grpccall.Options) { g.ServiceConfig = c })
 }
 
-// readConfig parses a service config from the program. An unknown field in a hedgingPolicy is an error. Configs of
-// resolvers do not use readConfig, because they may be newer than the program.
+// readConfig parses a service config that the program has passed as an option. It returns an error if the config is
+// invalid, or if a hedgingPolicy has an unknown field. Configs of resolvers are not read by readConfig, because they
+// may have fields that are newer than the program.
 func readConfig(config string) (*serviceconfig.Config, error) {
 	c, err := serviceconfig.Parse(config)
 	switch {
@@ -167,7 +172,7 @@ func readConfig(config string) (*serviceconfig.Config, error) {
 	return c, nil
 }
 
-// newCodeSet returns the set of the codes that were passed to the named option. It panics if a code is OK.
+// newCodeSet returns the set of the gRPC codes that were passed to the named option. It panics if a code is OK.
 func newCodeSet(option string, cs []codes.Code) map[codes.Code]bool {
 	set := make(map[codes.Code]bool)
 	for _, c := range cs {

@@ -11,9 +11,11 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// NewUnaryServerInterceptor returns an interceptor that marks the context of a call that is a hedge, so that calls made
-// with this context are not hedged; see [Middleware] for HTTP. It recognises hedges by grpc-previous-rpc-attempts.
-// gRPC's own retries carry the same metadata, and are treated alike.
+// NewUnaryServerInterceptor returns a server interceptor that marks the context of a call that is a hedge, so that
+// calls made with this context are not hedged. [Middleware] does the same for HTTP, and explains why.
+//
+// The interceptor recognises hedges by the metadata grpc-previous-rpc-attempts. gRPC's own retries carry the same
+// metadata, and are treated like hedges.
 func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if n := grpccall.IncomingAttempt(ctx); n > 0 {
@@ -23,7 +25,7 @@ func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	}
 }
 
-// NewStreamServerInterceptor is [NewUnaryServerInterceptor] for streams of all kinds.
+// NewStreamServerInterceptor is [NewUnaryServerInterceptor] for streaming calls of all kinds.
 func NewStreamServerInterceptor() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if n := grpccall.IncomingAttempt(stream.Context()); n > 0 {
@@ -33,7 +35,7 @@ func NewStreamServerInterceptor() grpc.StreamServerInterceptor {
 	}
 }
 
-// A contextStream is a server stream with another context.
+// A contextStream is a server stream whose Context is replaced by ctx.
 type contextStream struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -19,33 +19,41 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// hedgeRefusalFactor is the number of requests, relative to the limit, above which a Limiter refuses hedges. Requests
-// in the queue and in handlers count.
+// hedgeRefusalFactor times the limit is the number of requests above which a Limiter refuses hedges. The number
+// includes requests in the queue and in handlers.
 //
 // It bounds the queue if clients do not cancel losing hedges. Otherwise it has little effect: in a simulation at 80 %
-// load, p99 is 182 ms with 1, 161 ms with 4, and 155 ms without this bound.
+// load, p99 is 182 ms with factor 1, 161 ms with factor 4, and 155 ms without this bound.
 const hedgeRefusalFactor = 4
 
 // A Limiter limits how many requests the handlers of a server work on at the same time. The other requests wait in a
-// first-in, first-out queue. A request whose caller cancels it while it waits never reaches the handler. This makes
-// hedging cheap for a busy server: most losing hedges are cancelled in the queue, before they cause work.
+// first-in, first-out queue.
 //
-// A Limiter refuses hedges while there are more than four times as many requests, waiting ones included, as the limit.
-// HTTP hedges are recognised by [AttemptHeader], gRPC hedges by grpc-previous-rpc-attempts, which gRPC's own retries
-// carry as well. Primaries are never refused, so the queue can be as long as it would be without a Limiter. If that is
-// too long, limit the requests before the Limiter.
+// If the client cancels a request while it waits, the handler never gets the request. This makes hedging cheap for a
+// busy server: most losing hedges are cancelled in the queue, before they cause work.
+//
+// A Limiter refuses hedges while the requests in the queue and in handlers are more than four times the limit. HTTP
+// hedges are recognised by [AttemptHeader]. gRPC hedges are recognised by grpc-previous-rpc-attempts, which gRPC's own
+// retries carry as well.
+//
+// Primaries are never refused, so the queue has no maximum length. To bound the queue, limit the requests before they
+// reach the Limiter.
 //
 // A refused HTTP hedge gets status 503 with the header "Hedge-Refused: 1". A refused gRPC hedge gets UNAVAILABLE with
-// that pair in the trailer. Clients of this package treat it as [Lost]: the call goes on, the refusal is no pushback,
-// and its latency is not measured. It has used budget, and counts as a hedge that did not win.
+// the same pair in the trailer.
 //
-// Responses carry "Hedge-Limit: 1" in the header, for gRPC in the trailer. A [Transport] that sees it marks its hedges
-// to that host. Over HTTP/1.1, it cancels losers there at once where that is safe, and does not let them linger (see
-// [WithLinger]). Each cancellation costs a connection, but saves the server the work if the loser was in the queue.
+// Clients of this package treat a refused hedge as [Lost]: the call goes on, the refusal is no pushback, and its
+// latency is not measured. The hedge has used budget, and counts as a hedge that did not win.
+//
+// Responses carry "Hedge-Limit: 1" in the header, for gRPC in the trailer. A [Transport] that receives this header adds
+// [AttemptHeader] to its hedges to that host.
+//
+// Over HTTP/1.1, it also cancels losers to that host at once where that is safe, in place of [WithLinger]. Each
+// cancellation costs a connection, but saves the server the work if the loser was in the queue.
 //
 // A request occupies its slot until its handler returns. A handler that runs for a long time with little work, such as
-// for WebSockets, event streams or gRPC watches, can call [Limiter.Release]. Requests of [WithUnlimited] need no slot,
-// nor do gRPC health checks and reflection, see [WithLimitedHealthChecks].
+// for WebSockets, event streams or gRPC watches, can call [Limiter.Release]. Requests of [WithUnlimited] need no slot.
+// gRPC health checks and reflection need none either, see [WithLimitedHealthChecks].
 //
 // If handlers call their own server, these calls may need slots as well; choose the limit accordingly. A request that
 // passes the same Limiter twice takes one slot until both handlers have returned. If it has released the slot before
@@ -62,12 +70,13 @@ type Limiter struct {
 
 	limitsHealthChecks bool // see WithLimitedHealthChecks
 
-	worked, left, refused atomic.Int64
+	worked, left, refused atomic.Int64 // numbers of requests that got a slot, left the queue early, or were refused
 	panics                atomic.Int64 // recovered panics of observers
 }
 
-// NewLimiter returns a Limiter with a limit of n requests at the same time. Choose the number that the server can work
-// on at full speed: for handlers that compute, a few per processor. NewLimiter panics if n is not positive.
+// NewLimiter returns a Limiter that lets handlers work on at most n requests at the same time. Choose the number that
+// the server can work on at full speed: for handlers that compute, a few per processor. NewLimiter panics if n is not
+// positive.
 func NewLimiter(n int, opts ...LimiterOption) *Limiter {
 	if n <= 0 {
 		panic(fmt.Sprintf("hedge: NewLimiter: n is %d, and must be at least 1", n))
@@ -86,10 +95,12 @@ func NewLimiter(n int, opts ...LimiterOption) *Limiter {
 	return l
 }
 
-// A LimiterSnapshot is the state of a [Limiter] at one time: its name, limit and counters.
+// A LimiterSnapshot holds the name, the limit and the counters of a [Limiter] at one time. [Limiter.Snapshot] returns
+// it.
 type LimiterSnapshot = observe.LimiterSnapshot
 
-// Snapshot returns the current state and counters of the Limiter.
+// Snapshot returns the name, the limit and the counters of the Limiter. Use it for metrics and debug pages. It panics
+// for a zero Limiter.
 func (l *Limiter) Snapshot() LimiterSnapshot {
 	l.mustBeInitialized()
 	s := LimiterSnapshot{
@@ -107,8 +118,9 @@ func (l *Limiter) mustBeInitialized() {
 	}
 }
 
-// Release releases the slot of the request that ctx belongs to before its handler returns. Use it in handlers that run
-// for a long time with little work. It does nothing if the request has no slot, or has released it.
+// Release frees the slot of a request before its handler returns, so that another request can use the slot. Use it in
+// handlers that run for a long time with little work. The argument ctx must be the context of the request. Release does
+// nothing if the request has no slot, or has released it.
 func (l *Limiter) Release(ctx context.Context) {
 	if a := l.admissionFromContext(ctx); a != nil {
 		a.slot.Release()
@@ -118,21 +130,24 @@ func (l *Limiter) Release(ctx context.Context) {
 // Handler returns a handler that calls next for each request that gets a slot. It panics if next is nil.
 //
 // A body of known length up to 64 KiB is read before the request enters the queue, so that a slow upload holds no slot.
-// Exceptions are upgrades, and requests with "Expect: 100-continue". The bodies that are read ahead take up to 64 MiB
-// of memory per Limiter; beyond that, and for larger or chunked bodies, next reads the body itself.
+// Exceptions are upgrades, and requests with "Expect: 100-continue".
 //
-// next sees the same bytes and the same error as without a Limiter. A request whose caller cancels it during the upload
+// The bodies that are read ahead take up to 64 MiB of memory per Limiter. If that memory is in use, and for larger or
+// chunked bodies, next reads the body itself.
+//
+// next sees the same bytes and the same error as without a Limiter. A request that the client cancels during the upload
 // never reaches next, and counts as Left. During the upload a request does not count as Waiting. A handler that hijacks
-// the connection gets the unread body in the returned buffer, if w is net/http's own.
+// the connection gets the unread body in the returned buffer, if w is net/http's own ResponseWriter.
 //
 // Some uses need a chunked body, [WithUnlimited], or a handler before the Limiter. A client that sends the end of its
-// body only after it has received a part of the response must send it chunked. If next prepares for reading, for
-// example by SetReadDeadline, it is too late: do so in a handler before the Limiter. A handler before the Limiter that
-// reads r.Body afterwards gets the bytes that next has not read.
+// body only after it has received a part of the response must send the body chunked.
 //
-// Over HTTP/2 the server detects at any time that a caller has gone. Over HTTP/1.1 it detects that only after the body
+// If next prepares for reading, for example by SetReadDeadline, it is too late: do so in a handler before the Limiter.
+// A handler before the Limiter that reads r.Body afterwards gets the bytes that next has not read.
+//
+// Over HTTP/2 the server detects at any time that a client has gone. Over HTTP/1.1 it detects that only after the body
 // of the request has been read (see [http.Request.Context]). So an HTTP/1.1 request with a body that is not read ahead
-// waits for its slot even if its caller has gone.
+// waits for its slot even if its client has gone.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	l.mustBeInitialized()
 	if next == nil {
@@ -167,8 +182,9 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// serveLimited waits for a slot, unless the context caller ends before, and then calls next. The argument body is the
-// body that was read ahead; nil: next reads the original body.
+// serveLimited waits for a slot, and then calls next. It rejects the request if the context caller ends before there is
+// a slot. The argument hedge is true if the request is a hedge. The argument body is the body that was read ahead; nil:
+// next reads the original body.
 func (l *Limiter) serveLimited(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.BufferedBody) {
 	p := l.slots.NewSlot()
 	if err := l.acquireSlot(caller, p, hedge); err != nil {
@@ -187,7 +203,9 @@ func (l *Limiter) serveLimited(caller context.Context, w http.ResponseWriter, r 
 	p.RunHandler(func() { next.ServeHTTP(w, inner) })
 }
 
-// rejectRequest responds to a request that gets no slot because of err.
+// rejectRequest responds to a request that got no slot. A hedge that was refused (err is errRefused) gets status 503
+// with the header Hedge-Refused, or UNAVAILABLE over gRPC. Any other error gets a plain 503, because the client has
+// gone.
 func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 	if err == errRefused {
 		w.Header().Set(limit.RefusedHeader, "1")
@@ -200,11 +218,12 @@ func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// copyRequestResults copies the pattern, forms and path values that handlers have set in inner, a copy of r, to r.
-// Handlers before the Limiter read them afterwards, and net/http removes the temporary files of a form.
+// copyRequestResults copies the pattern, forms and path values that handlers have set in inner, a copy of r, to r. They
+// are needed in r because handlers before the Limiter read them afterwards, and net/http removes the temporary files of
+// a form.
 //
-// If body has unread bytes, it becomes the Body of r; a nil body was not read ahead. Other fields of r are not written,
-// because other goroutines may be reading them.
+// If body has unread bytes, it becomes the Body of r. A nil body means that the body was not read ahead. Other fields
+// of r are not written, because other goroutines may be reading them.
 func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 	if body != nil && body.HasUnread() {
 		r.Body = body
@@ -218,24 +237,27 @@ func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 	}
 }
 
-// errRefused is the error of a hedge that gets no slot because the server is overloaded.
+// errRefused is the error of a hedge that a Limiter rejects without queueing, because too many requests are in the
+// queue and in handlers.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
-// isCrowded reports whether a hedge is refused while the given number of requests is in the queue and in handlers: more
-// than hedgeRefusalFactor times the limit. The comparison cannot overflow.
+// isCrowded reports whether a hedge must be refused because inside, the number of requests in the queue and in
+// handlers, is more than hedgeRefusalFactor times the limit. The comparison cannot overflow.
 func (l *Limiter) isCrowded(inside int64) bool {
 	return (inside-1)/hedgeRefusalFactor >= l.slots.Capacity()
 }
 
-// refuseHedge counts a refused hedge, reports it to observers, and returns errRefused.
+// refuseHedge counts a refused hedge, reports it to observers, and returns errRefused. The argument ctx is the context
+// of the request.
 func (l *Limiter) refuseHedge(ctx context.Context) error {
 	l.refused.Add(1)
 	l.notifyObservers(ctx, observe.LimiterRefused, time.Time{})
 	return errRefused
 }
 
-// acquireSlot waits for the slot p. It returns errRefused if the request is a hedge and the Limiter is crowded, or the
-// error of ctx if that ends first.
+// acquireSlot waits until the slot p is free for a request, and reports the outcome to observers. The argument hedge is
+// true if the request is a hedge. It returns errRefused if the request is a hedge and the Limiter is crowded, or the
+// error of ctx if ctx ends first.
 func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) error {
 	if before := l.slots.AddRequest(); hedge && l.isCrowded(before) {
 		l.slots.RemoveRequest()
@@ -263,7 +285,7 @@ func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) er
 }
 
 // notifyObservers reports the outcome of a request to observers. The argument begun is the time when the request
-// started to wait; zero: it did not wait.
+// started to wait for a slot; it is zero if the request did not wait.
 func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
 	if l.watcher == nil {
 		return
@@ -275,38 +297,43 @@ func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcom
 	l.watcher.Notify(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
 }
 
-// An admission holds the slot of a request at a Limiter. It is a value of the request's context.
+// An admission holds the slot that a request, or a gRPC stream, has at a Limiter. It is stored in the request's
+// context, so that a request that passes the Limiter twice takes only one slot.
 type admission struct {
-	slot    *limit.Slot
-	acquire func() error // takes the slot of a stream, once, and returns the reason why it got none; nil: the slot is already taken
+	slot *limit.Slot
+	// acquire takes the slot of a stream before its first message. It returns the error if the stream gets no slot. It is
+	// nil if the slot is already taken.
+	acquire func() error
 }
 
-// An admissionKey is the context key of the admission by a Limiter.
+// An admissionKey is the key under which a context stores the admission at a Limiter. Each Limiter has its own key.
 type admissionKey struct{ *Limiter }
 
-// withAdmission returns a context that contains the admission a.
+// withAdmission returns a copy of ctx that stores the admission a under the key of this Limiter.
 func (l *Limiter) withAdmission(ctx context.Context, a *admission) context.Context {
 	return context.WithValue(ctx, admissionKey{l}, a)
 }
 
-// admissionFromContext returns the admission in ctx; nil if the request has none at this Limiter.
+// admissionFromContext returns the admission that this Limiter has stored in ctx, or nil if the request has not passed
+// this Limiter before.
 func (l *Limiter) admissionFromContext(ctx context.Context) *admission {
 	a, _ := ctx.Value(admissionKey{l}).(*admission)
 	return a
 }
 
-// willTakeSlot reports whether ctx belongs to a stream that has not taken its slot yet, and takes it with the first
-// message.
+// willTakeSlot reports whether ctx belongs to a stream at this Limiter that has not taken its slot yet, and will take
+// it with its first message.
 func (l *Limiter) willTakeSlot(ctx context.Context) bool {
 	a := l.admissionFromContext(ctx)
 	return a != nil && a.acquire != nil && a.slot.IsPending()
 }
 
-// joinRequest adds a handler to the slot of the request that ctx belongs to, and returns the slot. The slot of a stream
-// is taken first; the error is the reason why it got none.
+// joinRequest lets a further handler use the slot that the request of ctx already has, and returns the slot. The slot
+// is then freed after the last of its handlers. If the slot belongs to a stream that has not taken it yet, joinRequest
+// takes it first. It returns an error if the stream gets no slot.
 //
-// It returns nil without an error if the request has no slot or has released it, or if exempt is true: the handler needs
-// no slot.
+// The result is nil without an error if the request has no slot or has released it, or if exempt is true because the
+// handler needs no slot.
 func (l *Limiter) joinRequest(ctx context.Context, exempt bool) (*limit.Slot, error) {
 	a := l.admissionFromContext(ctx)
 	if a == nil || exempt {
@@ -323,19 +350,21 @@ func (l *Limiter) joinRequest(ctx context.Context, exempt bool) (*limit.Slot, er
 	return nil, nil
 }
 
-// isUnlimited reports whether an HTTP request is exempt from the limit.
+// isUnlimited reports whether an HTTP request needs no slot: it matches a pattern of WithUnlimited, or is an exempt
+// gRPC health check or reflection call.
 func (l *Limiter) isUnlimited(r *http.Request) bool {
 	return isGRPC(r) && r.Method == http.MethodPost && r.URL.RawPath == "" && l.isUnlimitedMethod(r.URL.Path) ||
 		l.unlimited != nil && l.unlimited.Match(r.Method, httpattempt.HostName("", r.Host), r.URL)
 }
 
-// isUnlimitedMethod reports whether calls of a gRPC method to any authority are exempt from the limit.
+// isUnlimitedMethod reports whether calls of a gRPC method need no slot, whatever their authority is. method is the
+// full name, such as "/pkg.Service/Method".
 func (l *Limiter) isUnlimitedMethod(method string) bool {
 	return !l.limitsHealthChecks && limit.IsExemptMethod(method) || l.unlimited.MatchMethod(method)
 }
 
-// isGRPC reports whether grpc.Server.ServeHTTP accepts a request as a gRPC call; the HTTP method is not checked.
-// gRPC-Web requests are not gRPC calls.
+// isGRPC reports whether grpc.Server.ServeHTTP accepts r as a gRPC call, judged by HTTP/2 and the Content-Type. The
+// HTTP method is not checked. gRPC-Web requests are not gRPC calls.
 func isGRPC(r *http.Request) bool {
 	subtype, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
 	return r.ProtoMajor == 2 && ok && (subtype == "" || subtype[0] == '+' || subtype[0] == ';')

@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/internal/upload"
 )
 
-// A serverWriter has the methods of net/http's ResponseWriter for HTTP/1.1.
+// A serverWriter has the methods of the ResponseWriter that net/http passes to handlers over HTTP/1.1.
 type serverWriter interface {
 	http.ResponseWriter
 	http.Flusher
@@ -21,9 +21,9 @@ type serverWriter interface {
 	CloseNotify() <-chan bool
 }
 
-// withBodyForHijack returns w with a Hijack that first delivers the unread bytes of body, which was read ahead. If w is
-// not net/http's own ResponseWriter, it returns w itself, because handlers may depend on the type of a middleware's
-// writer.
+// withBodyForHijack returns a ResponseWriter whose Hijack first delivers the unread bytes of body, which was read
+// ahead. It only wraps net/http's own ResponseWriter. Any other w is returned unchanged, because handlers may depend on
+// the type of a middleware's writer.
 func withBodyForHijack(w http.ResponseWriter, body *upload.BufferedBody) http.ResponseWriter {
 	own, ok := w.(serverWriter)
 	if t := reflect.TypeOf(w); !ok || t.Kind() != reflect.Pointer || t.Elem().PkgPath() != "net/http" {
@@ -32,20 +32,21 @@ func withBodyForHijack(w http.ResponseWriter, body *upload.BufferedBody) http.Re
 	return &hijackWriter{own, body}
 }
 
-// A hijackWriter is a ResponseWriter whose Hijack also returns the unread bytes of a body that was read ahead.
+// A hijackWriter wraps net/http's ResponseWriter, so that Hijack also returns the unread bytes of a body that was read
+// ahead.
 type hijackWriter struct {
 	serverWriter
 	body *upload.BufferedBody
 }
 
-// Unwrap returns the underlying ResponseWriter, on which [http.ResponseController] sets deadlines.
+// Unwrap returns the wrapped ResponseWriter, on which [http.ResponseController] sets deadlines.
 func (w *hijackWriter) Unwrap() http.ResponseWriter { return w.serverWriter }
 
-// FlushError flushes the underlying ResponseWriter.
+// FlushError flushes the wrapped ResponseWriter, and returns the error of the flush.
 func (w *hijackWriter) FlushError() error { return http.NewResponseController(w.serverWriter).Flush() }
 
-// Hijack takes over the connection. The buffer of the returned reader holds the unread bytes of the body, followed by
-// the bytes that the server has buffered.
+// Hijack takes over the connection. The returned reader first delivers the unread bytes of the body, and then the bytes
+// that the server has buffered.
 func (w *hijackWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := w.serverWriter.Hijack()
 	if err != nil {

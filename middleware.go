@@ -7,21 +7,21 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// AttemptHeader is the recommended header name for [WithAttemptHeader] and [Middleware], "Hedge-Attempt". A [Limiter]
-// recognises only this name.
+// AttemptHeader is the recommended header name for [WithAttemptHeader] and [Middleware]: "Hedge-Attempt". A [Limiter]
+// recognises hedges only by this name.
 const AttemptHeader = limit.AttemptHeader
 
-// Middleware marks the context of a request that is a hedge, so that calls made with this context are not hedged. It
-// recognises hedges by the header of the given name, see [WithAttemptHeader]. If the name is empty, no request is a
-// hedge.
+// Middleware returns a function that wraps an HTTP handler. The wrapper marks the context of each request that is a
+// hedge, so that calls made with this context are not hedged. A request is a hedge if it has the named header with a
+// number of 1 or more, see [WithAttemptHeader]. With an empty name, no request is a hedge.
 //
-// The mark applies to every client of this module: Transport, Interceptor, [Do], and dnshedge without a cache. They
-// send such a call once, with the reason [DeniedNested], and pass the mark to the next server. Otherwise hedging
-// multiplies: if each of three layers sends two requests for one, the last server gets 2 × 2 × 2 = 8.
+// The mark applies to every client of this module: Transport, Interceptor, [Do], and dnshedge without a cache. They do
+// not hedge a call with the mark, with the reason [DeniedNested], and pass the mark to the next server.
 //
-// [AllowHedging] does not override the mark. A client that sets the header itself only disables hedging of its own
-// requests. A value of 0 means that the request is not a hedge. It panics if name is not a valid header name, or has a
-// meaning in HTTP.
+// Otherwise hedging multiplies: if each of three layers sends two requests for one, the last server gets 2 × 2 × 2 = 8.
+//
+// [AllowHedging] does not override the mark. If an external client sets the header itself, it only disables hedging of
+// its own requests. Middleware panics if header is not a valid header name, or has a meaning in HTTP.
 func Middleware(header string) func(http.Handler) http.Handler {
 	c := DefaultConfig()
 	c.AttemptHeader = header

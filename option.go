@@ -25,7 +25,8 @@ import (
 // Options that contradict each other are an error of [NewWithConfig], [NewInterceptorWithConfig], [NewHedgerWithConfig] and
 // [DialOptions], and a panic of the other constructors. The text names both options and their values.
 type (
-	// An Option configures a client for any kind of call. [New], [Wrap], [NewInterceptor] and [NewHedger] accept it.
+	// An Option configures a client for any kind of call: HTTP, gRPC, or a function. [New], [Wrap], [NewInterceptor] and
+	// [NewHedger] accept it.
 	Option interface {
 		HTTPOrGRPCOption
 		FuncOption
@@ -34,46 +35,50 @@ type (
 	HTTPOption interface{ applyHTTP(*config) }
 	// A GRPCOption configures a gRPC client. [NewInterceptor], [NewUnaryClientInterceptor] and [DialOptions] accept it.
 	GRPCOption interface{ applyGRPC(*config) }
-	// A FuncOption configures a Hedger. [NewHedger] accepts it.
+	// A FuncOption configures a [Hedger], which hedges functions. [NewHedger] accepts it.
 	FuncOption interface{ applyFunc(*config) }
-	// A LimiterOption configures a Limiter. [NewLimiter] accepts it.
+	// A LimiterOption configures a [Limiter]. [NewLimiter] accepts it.
 	LimiterOption interface{ applyLimiter(*config) }
-	// An HTTPOrGRPCOption configures an HTTP or a gRPC client.
+	// An HTTPOrGRPCOption configures an HTTP or a gRPC client. The constructors that accept an [HTTPOption] or a
+	// [GRPCOption] accept it too.
 	HTTPOrGRPCOption interface {
 		HTTPOption
 		GRPCOption
 	}
-	// An AnyOption configures a client of any kind, or a Limiter.
+	// An AnyOption configures a client of any kind, or a [Limiter]. All constructors of this package with options accept
+	// it.
 	AnyOption interface {
 		Option
 		LimiterOption
 	}
 )
 
-// WithOptions combines several options into one, which applies them in order. Use it to pass a slice of options
+// WithOptions combines several options into one option, which applies them in order. Use it to pass a slice of options
 // together with further options to one constructor.
 func WithOptions(opts ...Option) Option {
 	return optionFunc(func(c *config) { applyOptions(c, opts, Option.applyHTTP) })
 }
 
-// WithHTTPOptions combines several HTTP options into one, as [WithOptions] does.
+// WithHTTPOptions combines several HTTP options into one option, which applies them in order. Unlike [WithOptions], it
+// accepts options that only HTTP clients support.
 func WithHTTPOptions(opts ...HTTPOption) HTTPOption {
 	return optionFunc(func(c *config) { applyOptions(c, opts, HTTPOption.applyHTTP) })
 }
 
-// WithGRPCOptions combines several gRPC options into one, as [WithOptions] does.
+// WithGRPCOptions combines several gRPC options into one option, which applies them in order. Unlike [WithOptions], it
+// accepts options that only gRPC clients support.
 func WithGRPCOptions(opts ...GRPCOption) GRPCOption {
 	return optionFunc(func(c *config) { applyOptions(c, opts, GRPCOption.applyGRPC) })
 }
 
-// config holds a Config and the options that a configuration file cannot express.
+// A config collects all options of one constructor: a Config, and the options that a configuration file cannot express.
 type config struct {
 	Config
 	applied   []appliedOption // the options, in the order in which they were applied
-	conflicts []error         // contradictions found while options were applied
+	conflicts []error         // errors for contradictions that were found while options were applied
 
-	stats          **Stats
-	budget         *Budget
+	stats          **Stats // pointer of WithStats, which is set to a new Stats if it points to nil; nil: not given
+	budget         *Budget // shared budget of WithBudget; nil: one budget per key
 	keyFunc        func(ctx context.Context, host, name string) string
 	isHedgeable    func(*http.Request) bool
 	failureStatus  []int                     // HTTP status codes with which a primary waits for its hedges; nil: the default
@@ -82,9 +87,9 @@ type config struct {
 	hedgeTransport http.RoundTripper
 	resolver       Resolver
 	endpoints      *endpoint.Set // nil: not given
-	firstByte      bool
-	resume         bool
-	routes         *route.Table // nil: not given
+	firstByte      bool          // whether the first byte of the body decides which attempt wins, see WithFirstByte
+	resume         bool          // whether stalled response bodies are resumed, see WithResume
+	routes         *route.Table  // nil: not given
 	logger         *slog.Logger
 	name           string
 	observers      []Observer
@@ -93,14 +98,14 @@ type config struct {
 	methods        []string // patterns of gRPC methods that are safe to send twice
 	unlimited      []string // patterns of requests that need no slot of a Limiter
 
-	limitsHealthChecks bool
+	limitsHealthChecks bool // whether gRPC health checks and reflection need slots, see WithLimitedHealthChecks
 
 	grpcSettings []any // functions that change a grpccall.Options, a type that a build without gRPC does not have
 	maxHedgeCost int   // cost of the most expensive hedge connection, in tokens; 0: one token
 }
 
-// An optionFunc implements every option interface. The result type of the exported function that returns it determines
-// which constructors accept it.
+// An optionFunc changes a config. It implements every option interface; an exported function that returns it declares a
+// narrower result type, which determines the constructors that accept the option.
 type optionFunc func(*config)
 
 func (f optionFunc) applyHTTP(c *config)    { f(c) }
@@ -108,18 +113,19 @@ func (f optionFunc) applyGRPC(c *config)    { f(c) }
 func (f optionFunc) applyFunc(c *config)    { f(c) }
 func (f optionFunc) applyLimiter(c *config) { f(c) }
 
-// A appliedOption describes an option that was passed to a constructor, for error texts.
+// An appliedOption records that an option was passed to a constructor, so that errors about contradictions can quote
+// it.
 type appliedOption struct {
 	name      string // name of the function that returned the option
 	argument  string // argument of that function, as text
-	isSetting bool   // the option sets the field of Config whose name is the option's name without "With"
+	isSetting bool   // true if the option sets one field of Config, whose name is the option's name without "With"
 }
 
 // String returns the option as a function call, such as "WithMaxHedges(3)".
 func (o appliedOption) String() string { return o.name + "(" + o.argument + ")" }
 
-// newOption returns an option that calls set. The name and the argument are those of the exported function that returns
-// the option.
+// newOption returns an option that calls set on the config of a constructor. The name of the exported option function
+// and its argument, as text, are recorded for error texts.
 func newOption(name, argument string, set func(*config)) optionFunc {
 	return func(c *config) {
 		c.applied = append(c.applied, appliedOption{name: name, argument: argument})
@@ -127,8 +133,9 @@ func newOption(name, argument string, set func(*config)) optionFunc {
 	}
 }
 
-// newSetting returns an option that sets a field of Config to a value. It panics if the value is invalid on its own.
-// Conflicts with other fields are detected later, when all options have been applied.
+// newSetting returns an option that sets a single field of Config by calling set. The name of the exported option
+// function and the value are recorded for error texts. newSetting panics if the value alone is invalid. Conflicts with
+// other fields are detected after all options have been applied.
 func newSetting(name string, value any, set func(*Config)) optionFunc {
 	probe := DefaultConfig()
 	set(&probe)
@@ -142,7 +149,7 @@ func newSetting(name string, value any, set func(*Config)) optionFunc {
 	}
 }
 
-// formatSetting formats the value of a field of Config for an error text.
+// formatSetting formats the value of a field of Config for an error text. Strings are quoted.
 func formatSetting(value any) string {
 	if s, ok := value.(string); ok {
 		return strconv.Quote(s)
@@ -150,7 +157,8 @@ func formatSetting(value any) string {
 	return fmt.Sprint(value)
 }
 
-// applyOptions applies options to c in order, by calling apply for each. Nil options are skipped.
+// applyOptions applies opts to c in order. The function apply applies a single option; it is the method for the kind of
+// client, such as HTTPOption.applyHTTP. Nil options are skipped.
 func applyOptions[O any](c *config, opts []O, apply func(O, *config)) {
 	for _, o := range opts {
 		if any(o) != nil {
@@ -159,7 +167,8 @@ func applyOptions[O any](c *config, opts []O, apply func(O, *config)) {
 	}
 }
 
-// contradictions are pairs of options of which the first has no effect if the second is given too.
+// contradictions lists pairs of options that must not be given together, because the first of the two would have no
+// effect.
 var contradictions = [...]struct{ option, beside string }{
 	{"WithBudgetPercent", "WithBudget"}, {"WithEstimatedRPS", "WithBudget"}, {"WithBurst", "WithBudget"},
 	{"WithFailureStatus", "WithFailureFunc"}, {"WithAnswerStatus", "WithFailureFunc"},
@@ -167,8 +176,8 @@ var contradictions = [...]struct{ option, beside string }{
 	{"WithHedgeConn", "WithHedgeConns"},
 }
 
-// checkConflicts returns an error that lists all pairs of contradicting options with their values; nil if there are
-// none.
+// checkConflicts returns an error that lists all contradictions between the applied options, with their values. It
+// returns nil if there are none.
 func (c *config) checkConflicts() error {
 	all := c.conflicts
 	for _, pair := range contradictions {
@@ -181,33 +190,34 @@ func (c *config) checkConflicts() error {
 	return errors.Join(all...)
 }
 
-// WithPercentile sets the earliest hedge delay to quantile q of the recent latencies. The default is 0.90. The delay is
-// usually longer, because hedging that early would exceed the budget. It panics unless 0 <= q < 1.
+// WithPercentile sets the minimum hedge delay to quantile q of the recent latencies. The default is 0.90, so that about
+// a tenth of the calls are slow enough for a hedge. The delay is usually longer, because hedging that early would
+// exceed the budget. It panics unless 0 <= q < 1.
 func WithPercentile(q float64) Option {
 	return newSetting("WithPercentile", q, func(c *Config) { c.Percentile = q })
 }
 
-// WithMaxHedges limits the hedges of one call to n. The default is 2; 0 sends none. All hedges of a call are paid from
-// the same budget. It panics unless 0 <= n <= 4.
+// WithMaxHedges limits the number of hedges of one call to n. The default is 2; with 0, no hedges are sent. All hedges
+// of a call use the same budget. It panics unless 0 <= n <= 4.
 func WithMaxHedges(n int) Option {
 	return newSetting("WithMaxHedges", n, func(c *Config) { c.MaxHedges = n })
 }
 
-// WithBudgetPercent limits hedges to the given number per 100 requests, summed over all keys, plus one burst (see
-// [WithBurst]). The default is 10; 0 sends none.
+// WithBudgetPercent limits hedges to the given number per 100 requests, summed over all latency keys, plus one burst
+// (see [WithBurst]). The default is 10; with 0, no hedges are sent. It panics unless 0 <= percent <= 400.
 //
-// Each key has a budget of its own, which its requests refill. A new key starts with up to one burst of tokens from a
-// reserve. The reserve holds what the first key's burst has left, the tokens of forgotten keys, and tokens that did not
-// fit into full budgets.
+// Each key has a budget of its own: a token bucket, to which each request of the key adds percent/100 tokens. A hedge
+// costs one token.
 //
-// It panics unless 0 <= percent <= 400.
+// All keys share a reserve. It holds the rest of the first key's burst, the tokens of evicted keys, and tokens that did
+// not fit into full budgets. A new key starts with up to one burst of tokens from the reserve.
 func WithBudgetPercent(percent float64) Option {
 	return newSetting("WithBudgetPercent", percent, func(c *Config) { c.BudgetPercent = percent })
 }
 
-// WithEstimatedRPS sets the expected number of requests per second of a key. It determines the burst of the key's
-// budget until the actual rate is measured, so a rough value is enough. The default is 100. It panics unless rps is
-// finite and not negative.
+// WithEstimatedRPS sets the expected number of requests per second of a latency key. It determines the burst of the
+// key's budget until the actual rate is measured, so a rough value is enough. The default is 100. It panics unless rps
+// is finite and not negative.
 func WithEstimatedRPS(rps float64) Option {
 	return newSetting("WithEstimatedRPS", rps, func(c *Config) { c.EstimatedRPS = rps })
 }
@@ -227,8 +237,9 @@ func WithMaxDelay(d time.Duration) Option {
 	return newSetting("WithMaxDelay", d, func(c *Config) { c.MaxDelay = d })
 }
 
-// WithInitialDelay sets the hedge delay to d until ten calls of a key have been measured. By default, [Unset], these
-// calls are not hedged: a delay that is too short doubles the load of a service at startup.
+// WithInitialDelay sets the hedge delay of a latency key to d until ten calls of the key have been measured. By
+// default, [Unset], these first calls are not hedged, because a delay that is too short doubles the load of a service
+// at startup.
 //
 // It panics if d is negative. [New] panics if d is less than the minimum of [WithMinDelay] or more than the maximum of
 // [WithMaxDelay].
@@ -236,50 +247,57 @@ func WithInitialDelay(d time.Duration) Option {
 	return newSetting("WithInitialDelay", d, func(c *Config) { c.InitialDelay = d })
 }
 
-// WithBurst sets the burst of each key's budget: the tokens that the requests of the time d earn, at no less than 100
-// requests per second, and at least one token. The default is 2s.
+// WithBurst sets the burst of each key's budget, as a duration: the budget can hold the tokens that the requests of the
+// last d have added. The rate is taken as at least 100 requests per second, and the burst is at least one token. The
+// default is 2s.
 //
-// A larger burst covers longer pauses of a replica, but allows more hedges during an outage: hedges for 17 % of the
-// calls made in it, plus the burst or three hedges, whichever is more. It panics if d is negative.
+// A larger burst covers longer pauses of a replica, but allows more hedges during an outage. During an outage, hedges
+// are at most 17 % of the calls, plus the burst or three hedges, whichever is more. It panics if d is negative.
 func WithBurst(d time.Duration) Option {
 	return newSetting("WithBurst", d, func(c *Config) { c.Burst = d })
 }
 
 // WithMaxHedgesPerSecond limits the hedges per second of all keys together, in addition to the budget of each key. The
-// default, [Unset], sets no limit; 0 sends no hedge. It panics unless n is finite and not negative.
+// default, [Unset], sets no limit; with 0, no hedges are sent. It panics unless n is finite and not negative.
 func WithMaxHedgesPerSecond(n float64) Option {
 	return newSetting("WithMaxHedgesPerSecond", n, func(c *Config) { c.MaxHedgesPerSecond = n })
 }
 
-// WithMaxKeys limits the number of latency keys in memory to n. Beyond n, the least recently used key is evicted. The
-// default is 4096. It panics unless n is positive.
+// WithMaxKeys limits the number of latency keys in memory to n. If a call needs a further key, the least recently used
+// key is evicted with its latencies. The default is 4096. It panics unless n is positive.
 func WithMaxKeys(n int) Option {
 	return newSetting("WithMaxKeys", n, func(c *Config) { c.MaxKeys = n })
 }
 
 // WithLinger lets an HTTP/1.1 attempt that has lost run for up to d before it is cancelled, because cancelling it
-// closes its connection. If it finishes in time, the connection is reused. The default is 1s.
+// closes its connection. If the attempt finishes in time, the connection is reused. The default is 1s. It panics if d
+// is negative.
 //
-// With 0, a loser is cancelled at once, but not within 100ms after it got a connection that was in use just before:
-// cancelling it then could fail the other request on that connection.
+// With 0, a loser is cancelled at once, with one exception. If its connection was in use just before, it is not
+// cancelled during the first 100ms on that connection. Cancelling it then could fail the earlier request on that
+// connection.
 //
-// A loser that is still waiting for a connection is always cancelled at once, if the transport below reports
+// A loser that is still waiting for a connection is always cancelled at once, if the wrapped RoundTripper reports
 // connections to httptrace, as net/http does. HTTP/2 and gRPC losers are cancelled at once as well, because that closes
-// no connection. Losers behind a [Limiter] are cancelled at once where that is safe. It panics if d is negative.
+// no connection. Losers at a server with a [Limiter] are cancelled at once where that is safe.
 func WithLinger(d time.Duration) HTTPOption {
 	return newSetting("WithLinger", d, func(c *Config) { c.Linger = d })
 }
 
-// WithMaxReplayBytes sets the size of the largest request body that is hedged. Such a body is read into memory once,
-// before the primary is sent. The default is 64 KiB. With 0, only requests without a body are hedged. It panics if n is
-// negative.
+// WithMaxReplayBytes limits the size of request bodies that are sent again: requests with a body of more than n bytes
+// are not hedged.
+//
+// The body of a request that may be hedged is read into memory before the primary is sent. The default is 64 KiB. With
+// 0, only requests without a body are hedged. It panics if n is negative.
 func WithMaxReplayBytes(n int64) HTTPOption {
 	return newSetting("WithMaxReplayBytes", n, func(c *Config) { c.MaxReplayBytes = n })
 }
 
-// WithConfig sets all settings of a [Config] at once. Options after it may replace single settings. An option for one
-// of these settings before it is an error, because it would have no effect. The default is [DefaultConfig]. It panics
-// if c is invalid.
+// WithConfig sets all settings of a [Config] at once, for example from a file. The default is [DefaultConfig]. It
+// panics if c is invalid.
+//
+// Options that follow WithConfig may change single settings again. An option for a single setting that precedes
+// WithConfig would have no effect, and is an error.
 func WithConfig(c Config) Option {
 	if err := c.Validate(); err != nil {
 		panic(err)
@@ -296,9 +314,9 @@ func WithConfig(c Config) Option {
 	})
 }
 
-// WithBudget makes all keys share the budget b, in place of one budget per key. Several clients may share b. It
-// contradicts [WithBudgetPercent], [WithEstimatedRPS] and [WithBurst]. It panics if b is nil or was not made by
-// [NewBudget].
+// WithBudget makes all latency keys share the budget b, in place of one budget per key. Several clients may share b, so
+// that their hedges are limited together. It contradicts [WithBudgetPercent], [WithEstimatedRPS] and [WithBurst]. It
+// panics if b is nil or was not made by [NewBudget].
 func WithBudget(b *Budget) Option {
 	switch {
 	case b == nil:
@@ -309,7 +327,8 @@ func WithBudget(b *Budget) Option {
 	return newOption("WithBudget", b.constructorCall(), func(c *config) { c.budget = b })
 }
 
-// WithStats counts calls in *s. If *s is nil, the constructor sets it to a new Stats. It panics if s is nil.
+// WithStats makes the client count its calls in *s, so that the program can read the counters. If *s is nil, the
+// constructor sets it to a new Stats. It panics if s is nil.
 func WithStats(s **Stats) Option {
 	if s == nil {
 		panic("hedge: WithStats: **Stats is nil")
@@ -317,13 +336,15 @@ func WithStats(s **Stats) Option {
 	return optionFunc(func(c *config) { c.stats = s })
 }
 
-// WithKeyFunc makes the result of f the latency key: each distinct result has its own latencies and its own budget. By
-// default, the key is the host for HTTP, and the target and method for gRPC.
+// WithKeyFunc makes the result of f the latency key of a call: calls with the same key share their latencies and a
+// budget. By default, the key is the host for HTTP, and the target and method for gRPC.
 //
-// For HTTP, f receives the host of the URL and "METHOD /path". The host is in lower case, without a default port or a
-// trailing dot. For gRPC, f receives the target, such as "dns:///orders:443", and the full method name.
+// For HTTP, f receives the host of the URL, and "METHOD /path" as name. The host is in lower case, without a default
+// port or a trailing dot. For gRPC, f receives the target, such as "dns:///orders:443", as host, and the full method
+// name as name. ctx is the context of the call.
 //
-// The number of distinct results should be small, see [WithMaxKeys]. It panics if f is nil.
+// The number of distinct results should be small, see [WithMaxKeys]. f must be safe for concurrent use. It panics if f
+// is nil.
 func WithKeyFunc(f func(ctx context.Context, host, name string) string) HTTPOrGRPCOption {
 	if f == nil {
 		panic("hedge: WithKeyFunc: func is nil")
@@ -331,12 +352,12 @@ func WithKeyFunc(f func(ctx context.Context, host, name string) string) HTTPOrGR
 	return optionFunc(func(c *config) { c.keyFunc = f })
 }
 
-// WithHedgeable sets the function that decides which HTTP requests are safe to send twice at the same time. By default,
-// these are requests with the methods GET, HEAD, OPTIONS, TRACE and QUERY.
+// WithHedgeable sets the function that decides which HTTP requests are safe to send twice at the same time: f returns
+// true for them. By default, these are requests with the methods GET, HEAD, OPTIONS, TRACE and QUERY.
 //
 // An Idempotency-Key header alone does not make a request hedgeable. It allows repeating a request that has failed. A
-// concurrent duplicate may be rejected (409), or arrive late and undo a newer write. For a server that does neither, f
-// may accept it:
+// concurrent duplicate may be rejected (409), or arrive late and undo a newer write. If the server does neither, f may
+// return true for requests with the header:
 //
 //	hedge.WithHedgeable(func(r *http.Request) bool {
 //		return r.Method == http.MethodGet || r.Header.Get("Idempotency-Key") != ""
@@ -351,12 +372,12 @@ func WithHedgeable(f func(*http.Request) bool) HTTPOption {
 	return optionFunc(func(c *config) { c.isHedgeable = f })
 }
 
-// WithFailureStatus sets the HTTP status codes that count as failures of the primary. A primary with one of them waits
-// for the hedges in flight; any other status of the primary ends the call. The default is 408, 421, 425, 429, and every
-// 5xx except 501 and 505.
+// WithFailureStatus sets the HTTP status codes that count as failures of the primary. A primary with a failure status
+// waits for the hedges in flight; any other status of the primary ends the call. The default is 408, 421, 425, 429, and
+// every 5xx except 501 and 505.
 //
-// Two more are included by default: 409 for a request with an Idempotency-Key (or X-Idempotency-Key) header, because
-// the other attempt may still be in progress, and 412 for a method that writes, because the other attempt may have
+// The default also includes 409 for a request with an Idempotency-Key (or X-Idempotency-Key) header, because the other
+// attempt may still be in progress. It includes 412 for a method that writes, because the other attempt may have
 // changed the resource.
 //
 // The primary waits until the latest hedge has run for the 99th percentile of the key's latency. That time is at least
@@ -369,24 +390,24 @@ func WithFailureStatus(codes ...int) HTTPOption {
 	return newOption("WithFailureStatus", joinCodes(codes), func(c *config) { c.failureStatus = codes })
 }
 
-// WithAnswerStatus sets additional HTTP status codes with which a hedge wins, as it does with 2xx and 3xx. It takes
-// precedence over [WithFailureStatus].
+// WithAnswerStatus sets additional HTTP status codes with which a hedge wins, as it does with 2xx and 3xx. These codes
+// take precedence over [WithFailureStatus]. It panics if a code is not in [100, 999].
 //
 // The default is none, because a status may depend on the attempt: 404 from a replica that lags, 401 for a token that
 // may be used once, 403 from a rate limit. If all replicas give the same response, add 404 and 410.
-// Stats.AnswersNotTaken counts the hedges that would have won. It panics if a code is not in [100, 999].
+// Stats.AnswersNotTaken counts the hedges that would have won with more codes.
 func WithAnswerStatus(codes ...int) HTTPOption {
 	codes = checkStatusCodes("WithAnswerStatus", codes)
 	return newOption("WithAnswerStatus", joinCodes(codes), func(c *config) { c.answerStatus = codes })
 }
 
-// joinCodes formats codes as a list of arguments: "404, 410".
+// joinCodes formats codes as the arguments of a function call: "404, 410".
 func joinCodes(codes []int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(codes), " ", ", "), "[]")
 }
 
-// checkStatusCodes returns a copy of the codes that were passed to the named option. It panics if a code is not in [100,
-// 999].
+// checkStatusCodes returns a copy of the status codes that were passed to an option. It panics, naming the option, if a
+// code is not in [100, 999].
 func checkStatusCodes(option string, codes []int) []int {
 	for _, code := range codes {
 		if code < 100 || code > 999 {
@@ -396,9 +417,9 @@ func checkStatusCodes(option string, codes []int) []int {
 	return append([]int{}, codes...)
 }
 
-// WithFailureFunc sets the function that reports whether an HTTP response is a failure. A failure does not win while
-// another attempt is in flight; every other response, of the primary or of a hedge, does. Errors of the transport never
-// win.
+// WithFailureFunc sets the function that decides which HTTP responses are failures: f returns true for a failure. A
+// failure does not win while another attempt is in flight. Any other response wins, whether it is the primary's or a
+// hedge's. An attempt that ends with an error never wins.
 //
 // It contradicts [WithFailureStatus] and [WithAnswerStatus]. f must not read the body, and must be safe for concurrent
 // use. It panics if f is nil.
@@ -412,12 +433,12 @@ func WithFailureFunc(f func(*http.Response) bool) HTTPOption {
 // WithHedgeTransport sends HTTP hedges through rt, for example over other connections or to another destination. It
 // panics if rt is nil.
 //
-// By default, hedges use the primary's transport, with two exceptions: hedges over HTTP/2, and hedges of a transport
-// with MaxConnsPerHost. These use a clone of the primary's *http.Transport, with separate connections: again at most
-// MaxConnsPerHost.
+// By default, hedges use the RoundTripper of the primary, with two exceptions: hedges over HTTP/2, and hedges if
+// MaxConnsPerHost is set. These use a clone of the primary's *http.Transport, with separate connections.
+// MaxConnsPerHost applies to the clone separately.
 //
-// The clone has all settings of the *http.Transport except those that golang.org/x/net/http2 has made for it. URL
-// schemes registered with RegisterProtocol use the registered RoundTripper.
+// The clone has all settings of the *http.Transport except those that golang.org/x/net/http2 has set on it. URL schemes
+// registered with RegisterProtocol use the registered RoundTripper.
 func WithHedgeTransport(rt http.RoundTripper) HTTPOption {
 	if rt == nil {
 		panic("hedge: WithHedgeTransport: RoundTripper is nil")
@@ -425,22 +446,22 @@ func WithHedgeTransport(rt http.RoundTripper) HTTPOption {
 	return newOption("WithHedgeTransport", fmt.Sprintf("%T", rt), func(c *config) { c.hedgeTransport = rt })
 }
 
-// WithFirstByte makes the first byte of the body, in place of the header, decide which HTTP attempt wins. Latency is
-// then measured to that byte too. Use it for servers that send the header before they do the work, such as streaming
-// language models. By default the header decides.
+// WithFirstByte makes the attempt win that receives the first byte of the body first. By default, the attempt wins that
+// receives the header first. Use WithFirstByte for servers that send the header before they do the work, such as
+// streaming language models. Latency is then measured until the first byte of the body.
 //
-// With it, event streams are hedged like other requests, losers are cancelled at once, and RoundTrip returns after the
-// first byte. It contradicts [WithLinger]. The FirstByte field of [Policy] enables it for a single route.
+// With WithFirstByte, event streams are hedged like other requests, losers are cancelled at once, and RoundTrip returns
+// after the first byte. It contradicts [WithLinger]. The FirstByte field of [Policy] enables it for a single route.
 func WithFirstByte() HTTPOption {
 	return newOption("WithFirstByte", "", func(c *config) { c.firstByte = true })
 }
 
 // WithShadow enables shadow mode, a dry run: the client learns, decides and spends the budget as usual, but sends no
-// hedge. The default is to send hedges. HEDGE_MODE=shadow in the environment does the same.
+// hedges. The default is to send hedges. HEDGE_MODE=shadow in the environment does the same.
 //
 // Observers, [Stats] and snapshots report how many hedges would have been sent ([DeniedShadow]), how many would have
-// won, and how much time they would have saved. A hedge that would have rescued a failed or abandoned call counts as a
-// win.
+// won, and how much time they would have saved. A hedge counts as a win if it would have succeeded in a call that
+// failed or that the caller abandoned.
 //
 // The estimate assumes that a hedge is as fast and fails as often as an average call. It is too optimistic if the
 // request itself is slow or fails.
@@ -448,8 +469,9 @@ func WithShadow() Option {
 	return newOption("WithShadow", "", func(c *config) { c.shadow = true })
 }
 
-// A Resolver finds the addresses of a host. Implementations are [*net.Resolver], the Client of package dnshedge, and
-// Names of package dnshedge/names for hosts whose addresses change.
+// A Resolver looks up the addresses of a host for [WithReplicas]. Implementations are [*net.Resolver], the Client of
+// package dnshedge, and Names of package dnshedge/names for hosts whose addresses change. It must be safe for
+// concurrent use.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
@@ -458,19 +480,19 @@ type Resolver interface {
 // Use it for host names that stand for several replicas. The host name, the TLS server name and the certificate check
 // stay the same.
 //
-// Hedge connections are made by the DialContext or Dial of the *http.Transport below. If a dial fails or takes more
-// than 250 ms, the next address is dialled too, and the slow address comes after the other ones for one minute. All
-// hedge connections to a host together are limited by MaxConnsPerHost.
+// Hedge connections are made by the DialContext or Dial of the wrapped *http.Transport. If a dial fails or takes more
+// than 250 ms, the next address is dialled too. The slow address is then dialled last for one minute. All hedge
+// connections to a host together are limited by MaxConnsPerHost.
 //
-// A hedge uses the address of the primary only if all other addresses fail; they are tried again after one minute. For
-// a primary that is still connecting, this is the address that package net dials. If a custom DialContext hides it, the
-// first address of r is assumed.
+// A hedge uses the address of the primary only if all other addresses fail; the failed addresses are tried again after
+// one minute. While the primary is still connecting, its address is assumed to be the one that package net dials. If a
+// custom DialContext hides that address, the first address of r is assumed.
 //
 // While a replica that receives all primaries is stalled, every call needs a hedge at once. Set [WithBurst] large
 // enough for such a stall.
 //
-// It has no effect with the transport's DialTLSContext or through a proxy. It contradicts [WithHedgeTransport]. Without
-// an *http.Transport below, the constructor returns an error or panics. It panics if r is nil.
+// It has no effect with the transport's DialTLSContext or through a proxy. It contradicts [WithHedgeTransport]. If no
+// *http.Transport is wrapped, [NewWithConfig] returns an error, and [New] panics. It panics if r is nil.
 func WithReplicas(r Resolver) HTTPOption {
 	if r == nil {
 		panic("hedge: WithReplicas: Resolver is nil")
@@ -479,56 +501,61 @@ func WithReplicas(r Resolver) HTTPOption {
 }
 
 // WithResume lets an HTTP response body that stalls continue from a second response. A range request (RFC 9110, section
-// 14) over another connection asks for the remaining bytes, while the first response continues. The response that
-// delivers first wins, and the other one is cancelled. The reader sees the same bytes in either case. The default is to
-// wait.
+// 14) over another connection asks for the remaining bytes, while the first response continues.
+//
+// The response that delivers first wins, and the other one is cancelled. The reader sees the same bytes in either case.
+// By default, a Read waits for the first response.
 //
 // A body has stalled when a Read waits at least 50ms, and twice as long as the longest pause of 95 % of the key's
-// bodies. Ten bodies must have been measured. The range request is a hedge of the call: the budget pays for it, and
-// [WithMaxHedges] includes it. Observers see it as a hedge that starts after the call is done.
+// bodies. Ten bodies must have been measured.
 //
-// Only the response to a hedgeable GET with a body of at least 64 KiB is resumed. Its status is 200, with a
+// The range request is a hedge of the call: it uses the budget, and counts towards [WithMaxHedges]. Observers receive
+// it as a hedge that starts after the call is done.
+//
+// Only the response to a hedgeable GET with a body of at least 64 KiB is resumed. Its status must be 200, with a
 // Content-Length and "Accept-Ranges: bytes", or 206 with the one range that the request asked for (bytes=a-b or
 // bytes=a-).
 //
-// The response also needs a strong validator (RFC 9110, section 8.8): an ETag that is not weak or, without an ETag, a
-// Last-Modified at least one minute before Date. Bodies that were decompressed by the transport, encoded bodies without
-// an ETag, and bodies with trailers are not resumed.
+// The response also needs a strong validator (RFC 9110, section 8.8). This is an ETag that is not weak or, without an
+// ETag, a Last-Modified at least one minute before Date. Bodies that were decompressed by the transport, encoded bodies
+// without an ETag, and bodies with trailers are not resumed.
 //
 // A request whose signature covers the Range header is not resumed. Recognised are signatures of RFC 9421 or its draft,
 // Azure's shared keys, and lists of signed headers that contain Range: SignedHeaders, AdditionalHeaders (Alibaba),
 // q-header-list (Tencent), bce-auth (Baidu) and hmac (Kong).
 //
-// The second response must be a 206 with the same validator, encoding and total length, from the current position of
-// the reader. Otherwise the first response continues alone.
+// The second response must be a 206 with the same validator, encoding and total length. It must start at the current
+// position of the reader. Otherwise the first response continues alone.
 //
-// [KeySnapshot.Unresumed] counts stalled bodies that were not resumed, by reason. The request or response does not
-// qualify: "request", "signed", "status", "small", "encoded", "no_ranges" or "no_validator". A Read waited for 50 ms,
-// but too few bodies were measured ("learning"), the pause was normal ("usual"), or the call had no hedges left
-// ("spent"). The second response did not match ("no_rest").
+// [KeySnapshot.Unresumed] counts stalled bodies that were not resumed, by reason. The following reasons mean that the
+// request or response does not qualify: "request", "signed", "status", "small", "encoded", "no_ranges" and
+// "no_validator".
+//
+// The next reasons are about a Read that waited for 50 ms. "learning": too few bodies were measured. "usual": the pause
+// was normal. "spent": the call had no hedges left. "no_rest" means that the second response did not match.
 //
 // If the second response wins, the context of the first one is cancelled. A Read that still waits must then return, as
-// that of net/http does; the body is closed after the Read has returned, or after one second.
+// a Read of net/http does. The first body is closed after the Read has returned, or after one second.
 //
-// If the first response fails while the range request is in flight, its error is held back as described at
-// [WithFailureStatus]. An error of the second response after it has won is returned to the reader.
+// If the first response fails while the range request is in flight, its error is delayed as described at
+// [WithFailureStatus]. If the second response has won, its errors are returned to the reader.
 func WithResume() HTTPOption {
 	return optionFunc(func(c *config) { c.resume = true })
 }
 
 // WithRoute measures a separate latency for the calls that match pattern, and applies policy p to them. It may be given
-// several times; the most specific matching pattern applies.
+// several times; the most specific matching pattern applies. A call without a matching pattern uses the latency of its
+// host. All routes of a host share the budget of the host.
 //
-// HTTP patterns are those of [http.ServeMux], such as "POST /api/v1/query" or "catalog.test/items/{id}". A pattern with
-// a host applies to all ports of the host. A call without a matching pattern uses the latency of its host. All routes
-// of a host share the budget of the host.
+// HTTP patterns have the syntax of [http.ServeMux], such as "POST /api/v1/query" or "catalog.test/items/{id}". A
+// pattern with a host applies to all ports of the host.
 //
 // "/items/" does not match "/items", for which a ServeMux only sends a redirect. Unclean paths such as "//items" and
 // "/x/../items" match "/items", but the policy's Hedgeable does not apply to them: some servers treat them as different
 // resources.
 //
-// gRPC patterns are "/pkg.Service/Method", "/pkg.Service/*" and "/*". Every gRPC method has its own latency even
-// without a route.
+// gRPC patterns are "/pkg.Service/Method", "/pkg.Service/*" for all methods of a service, and "/*" for all methods.
+// Every gRPC method has its own latency even without a route.
 //
 // It panics if the pattern or a field of p is invalid. [New] panics if two patterns conflict.
 func WithRoute(pattern string, p Policy) HTTPOrGRPCOption {
@@ -550,19 +577,20 @@ func WithRoute(pattern string, p Policy) HTTPOrGRPCOption {
 	})
 }
 
-// callerLine returns the file and line of the call of the option that calls it, for error texts.
+// callerLine returns the file and line at which the program called the option function that calls callerLine, such as
+// "main.go:12". Error texts show it.
 func callerLine() string {
 	_, file, line, _ := runtime.Caller(2)
 	return fmt.Sprintf("%s:%d", file, line)
 }
 
-// WithUnlimited exempts requests that match a pattern from a [Limiter]: they take no slot, are not counted and are
+// WithUnlimited exempts requests that match a pattern from a [Limiter]. They take no slot, are not counted and are
 // never rejected, and their responses have no Hedge-Limit header. Use it for health checks, and for handlers that run
 // for a long time with little work.
 //
-// Patterns of [http.ServeMux] apply to HTTP and gRPC: a gRPC call is the request "POST /pkg.Service/Method" to its
-// authority. Examples are "/healthz", "GET admin.test/metrics" and "/pkg.Service/Method". "/pkg.Service/*" and "/*"
-// match only gRPC calls: all methods of a service, and all methods.
+// Patterns have the syntax of [http.ServeMux], and apply to HTTP and gRPC: a gRPC call is the request "POST
+// /pkg.Service/Method" to its authority. Examples are "/healthz", "GET admin.test/metrics" and "/pkg.Service/Method".
+// In addition, "/pkg.Service/*" matches all gRPC calls of a service, and "/*" matches all gRPC calls.
 //
 // Unclean paths, such as "//healthz", match no pattern, and "/debug/" does not match "/debug". Several patterns may
 // match the same request. [Limiter.Handler] treats a request as a gRPC call if it is a POST over HTTP/2 with
@@ -592,19 +620,19 @@ func WithLimitedHealthChecks() LimiterOption {
 // WithAttemptHeader sends the number of an HTTP hedge, 1 or more, in the named request header, usually [AttemptHeader].
 // Servers can then distinguish hedges from primaries. The default, "", sends no header.
 //
-// Primaries do not carry the header, with one exception: a request that a server makes on behalf of a hedge (see
-// [Middleware]) carries that hedge's number. An outgoing request that already has the header or [AttemptHeader], for
-// example in a proxy, is also treated as made on behalf of a hedge, and is sent once.
+// Primaries do not carry the header, with one exception: a request that a server makes while it handles a hedge (see
+// [Middleware]) carries the number of that hedge. An outgoing request may already have the header or [AttemptHeader],
+// for example in a proxy. It is treated as made for a hedge, and is not hedged again.
 //
-// Hedges to a host behind a [Limiter] always carry [AttemptHeader]. It panics if name is not a valid header name, or
-// has a meaning in HTTP, as Host and Range have. gRPC needs no such option: hedges always carry
-// grpc-previous-rpc-attempts.
+// Hedges to a host with a [Limiter] always carry [AttemptHeader]. gRPC needs no such option: hedges always carry
+// grpc-previous-rpc-attempts. It panics if name is not a valid header name, or has a meaning in HTTP, as Host and Range
+// have.
 func WithAttemptHeader(name string) HTTPOption {
 	return newSetting("WithAttemptHeader", name, func(c *Config) { c.AttemptHeader = name })
 }
 
-// WithObserver reports the events of every call to o. It may be given several times. A call that needs no hedge then
-// reads the clock twice more, in addition to the cost of o. It panics if o is nil.
+// WithObserver passes the events of every call to o. It may be given several times. With an Observer, a call without
+// hedges reads the clock twice more, in addition to the time that o takes. It panics if o is nil.
 func WithObserver(o Observer) AnyOption {
 	if o == nil {
 		panic("hedge: WithObserver: Observer is nil")
@@ -612,8 +640,8 @@ func WithObserver(o Observer) AnyOption {
 	return optionFunc(func(c *config) { c.observers = append(c.observers, o) })
 }
 
-// WithName sets the name of a Transport, Interceptor, Hedger or Limiter, for observers that receive events of several:
-// see [KeyInfo], and the label "client" of metrics. The default is no name.
+// WithName sets the name of a Transport, Interceptor, Hedger or Limiter. Observers that receive events of several
+// clients can distinguish them by name: see [KeyInfo], and the label "client" of metrics. The default is no name.
 func WithName(name string) AnyOption {
 	return optionFunc(func(c *config) { c.name = name })
 }
@@ -630,11 +658,13 @@ func WithName(name string) AnyOption {
 //   - an [Observer] panics, for the first time;
 //   - a gRPC method is not hedged because nothing declares it safe to repeat: once per method.
 //
-// The same message for the same key is logged at most once in ten seconds, and a message about its budget at most once
-// in ten minutes. A change within that time is logged later, if it lasts. The attribute "dropped" counts the changes
-// that were not logged.
+// The same message for the same key is logged at most once in ten seconds, and a message about the key's budget at most
+// once in ten minutes. A change within that time is logged later, if the new state lasts. The attribute "dropped"
+// counts the changes that were not logged.
 //
-// A change of a key is detected when its next call ends. The goroutine of that call logs it, without holding a lock.
+// A change of a key is detected when the next call of the key ends. The goroutine of that call writes the log message,
+// without holding a lock.
+//
 // Panics have level Error. Pauses, disabling, invalid variables, settings that allow no hedge, and nested hedging have
 // level Warn. All other messages have level Info.
 //
@@ -644,15 +674,16 @@ func WithLogger(l *slog.Logger) AnyOption {
 	return optionFunc(func(c *config) { c.logger = l })
 }
 
-// WithAudit measures whether hedging helps a host, and disables it for a host that it harms: overloaded servers, where
-// the hedges of all callers delay everybody. The default is no audit. HEDGE_MODE=audit in the environment does the
-// same.
+// WithAudit measures whether hedging reduces the latency of a host, and disables hedging for a host that it harms.
+// Hedging harms overloaded servers, where the hedges of all callers add load. The default is no audit. HEDGE_MODE=audit
+// in the environment does the same.
 //
 // The audit is a switchback experiment with time slots of 20 seconds. A hash of the host name determines the slots
 // without hedging, so that all clients with WithAudit pause hedging in the same slots. Each client compares its
-// latencies in these slots with those in adjacent slots. All calls count; a failure counts as slower than any success.
+// latencies in these slots with its latencies in adjacent slots. All calls count; a failure counts as slower than any
+// success.
 //
-// The host name is that of the URL, the gRPC target, or the key passed to [Do]. Clocks of clients may differ by two
+// The host name is the host of the URL, the gRPC target, or the key passed to [Do]. Clocks of clients may differ by two
 // seconds.
 //
 // Until there is a verdict, half of the slots have no hedging. A verdict takes seven minutes with many calls per
@@ -660,12 +691,13 @@ func WithLogger(l *slog.Logger) AnyOption {
 // [AuditSame], and a quarter of the slots has no hedging.
 //
 // A verdict is retested every 43 minutes on average, and when latencies change. If hedging has no effect, at most 3 %
-// of hosts ever get a false verdict by chance. A host with fewer than 1.4 calls per second gets no verdict, and is
-// hedged as without WithAudit. The verdict is [AuditUnclear] if more than 1 % of the calls take longer than 6 s, both
-// with and without hedging.
+// of hosts ever get a false verdict by chance.
 //
-// The verdict applies to all routes and methods of the host. It is shown by [KeySnapshot], observers, logs and the
-// debug page, and is included in Export and Import.
+// A host with fewer than 1.4 calls per second gets no verdict, and is hedged as without WithAudit. The verdict is
+// [AuditUnclear] if more than 1 % of the calls take longer than 6 s, both with and without hedging.
+//
+// The verdict applies to all routes and methods of the host. [KeySnapshot], observers, logs and the debug page show it.
+// Export and Import include it.
 //
 // With WithAudit, the estimates [RequestResult.Saved] and [KeySnapshot.Saved] are 0, because the audit measures the
 // saved time. It contradicts [WithShadow], which sends no hedges.
@@ -677,19 +709,20 @@ func WithAudit() Option {
 // "/pkg.Service/*" for all methods of a service, or "/*" for all methods. It may be given several times. It panics if a
 // pattern has another form.
 //
-// For other methods the descriptor decides, if it is registered in the program. A method is hedged if its descriptor
-// has the idempotency level NO_SIDE_EFFECTS or binds it to HTTP GET (google.api.http). It is sent once if the
-// descriptor has IDEMPOTENT or only other HTTP bindings: a late idempotent write can undo a newer write of another
-// client.
+// For other methods the protobuf descriptor decides, if it is registered in the program. A method is hedged if its
+// descriptor has the idempotency level NO_SIDE_EFFECTS or binds it to HTTP GET (google.api.http).
 //
-// If nothing is declared, the method name decides, which is a guess; [WithDeclaredMethods] disables it. Its first word
-// must be Get, BatchGet, List, AggregatedList, Search, Lookup, Query, Read, Count, Describe, Find, Is, Has, Exists,
-// Estimate or Stat. No other word may denote writing or taking: GetOrCreateUser, ReadModifyWriteRow, GetNextTicket and
-// GetVerifyCode are sent once.
+// A method is not hedged if its descriptor has the level IDEMPOTENT or only other HTTP bindings. The reason is that a
+// late idempotent write can undo a newer write of another client.
 //
-// A method is also sent once if its descriptor contradicts a reading name: its reply is an Operation, or another method
-// of the service gives back the object that it returns. docs/methods.md lists all words and the error rate for real
-// methods. [Interceptor.Hedges] returns the decision for a method and its reason.
+// If nothing is declared, the method name decides, which is a guess; [WithDeclaredMethods] disables it. The first word
+// of the name must be Get, BatchGet, List, AggregatedList, Search, Lookup, Query, Read, Count, Describe, Find, Is, Has,
+// Exists, Estimate or Stat. No other word may denote writing or taking: GetOrCreateUser, ReadModifyWriteRow,
+// GetNextTicket and GetVerifyCode are not hedged.
+//
+// A method is also not hedged if its descriptor contradicts its reading name. Examples are a reply of type Operation,
+// and a service in which another method gives back the object that this method returns. docs/methods.md lists all words
+// and the error rate for real methods. [Interceptor.Hedges] returns the decision for a method and its reason.
 func WithMethods(patterns ...string) GRPCOption {
 	for _, p := range patterns {
 		if !pattern.IsMethodPattern(p) {

@@ -7,33 +7,35 @@ import (
 	"time"
 )
 
-// Stats counts calls and attempts. It is safe for concurrent use. The zero value is ready for use.
+// Stats counts calls and attempts since its first use. [WithStats] attaches it to a client, and several clients may
+// share one. It is safe for concurrent use. The zero value is ready for use.
 type Stats struct {
 	TotalRequests   atomic.Int64 // all calls
 	HedgedRequests  atomic.Int64 // calls for which at least one hedge was sent
-	HedgeWins       atomic.Int64 // hedged calls that were answered by a hedge
-	PrimaryWins     atomic.Int64 // hedged calls that were answered by the primary
-	BudgetExhausted atomic.Int64 // calls whose last denied hedge was denied because of the budget
-	WarmupRequests  atomic.Int64 // calls without a hedge delay, mostly because too few calls were measured
+	HedgeWins       atomic.Int64 // hedged calls for which the caller got the result of a hedge
+	PrimaryWins     atomic.Int64 // hedged calls for which the caller got the result of the primary
+	BudgetExhausted atomic.Int64 // calls with denied hedges, if the budget was the reason for the last denial
+	WarmupRequests  atomic.Int64 // calls for which no hedge delay was known, mostly because too few calls of their key were measured
 
-	HedgesSent atomic.Int64 // hedges; a call may have several
-	Resumes    atomic.Int64 // hedges for the remaining bytes of a stalled body, see [WithResume]
-	ResumeWins atomic.Int64 // resumes whose response the body continued with
-	// AnswersNotTaken counts hedges whose status would have ended the call if the primary had returned it, such as 404
-	// or NOT_FOUND. See [WithAnswerStatus] and [WithAnswerCodes].
+	HedgesSent atomic.Int64 // hedges that were sent; a call may have several
+	Resumes    atomic.Int64 // hedges that requested the remaining bytes of a stalled body, see [WithResume]
+	ResumeWins atomic.Int64 // resumes that won: the body continued with their response
+	// AnswersNotTaken counts hedges with a response that was not returned to the caller, although the same status of the
+	// primary would have ended the call: for example 404 or NOT_FOUND. See [WithAnswerStatus] and [WithAnswerCodes].
 	AnswersNotTaken atomic.Int64
 
-	HeldBack   atomic.Int64 // calls of [Do] in which a hedge succeeded, but the first call of the function did not return; not counted as wins
-	ShadowWins atomic.Int64 // calls that a hedge would have won in shadow mode, see [WithShadow]
+	HeldBack   atomic.Int64 // calls of [Do] in which a hedge succeeded, but gained nothing because the first call of the function did not return; not counted as wins
+	ShadowWins atomic.Int64 // calls in shadow mode in which a hedge would have won, see [WithShadow]
 
-	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
-	HedgePanics  atomic.Int64 // attempts that panicked without failing their call
+	NotHedgeable atomic.Int64 // calls that could not be hedged, because they are not safe to send twice, or cannot be copied
+	HedgePanics  atomic.Int64 // attempts that panicked while their call got its result from another attempt
 
-	ObserverPanics atomic.Int64 // recovered panics of an [Observer] or a logger
+	ObserverPanics atomic.Int64 // panics of an [Observer] or a logger, which were recovered
 }
 
-// A StatsSnapshot holds the values of [Stats] at one time. The counters are read one after another, so a call that ends
-// meanwhile may be counted in some of them only. A part never exceeds its whole, such as HedgeWins and HedgedRequests.
+// A StatsSnapshot holds the values of [Stats] at one time; Stats documents the fields. The counters are read one after
+// another, so a call that ends meanwhile may be counted in some of them only. A part never exceeds its whole: HedgeWins
+// is at most HedgedRequests.
 type StatsSnapshot struct {
 	TotalRequests   int64 `json:"total_requests"`
 	HedgedRequests  int64 `json:"hedged_requests"`
@@ -52,7 +54,7 @@ type StatsSnapshot struct {
 	ObserverPanics  int64 `json:"observer_panics"`
 }
 
-// Snapshot returns the current values. It returns the zero value if s is nil.
+// Snapshot returns the current values of the counters. It returns the zero StatsSnapshot if s is nil.
 func (s *Stats) Snapshot() StatsSnapshot {
 	if s == nil {
 		return StatsSnapshot{}
@@ -78,10 +80,12 @@ func (s *Stats) Snapshot() StatsSnapshot {
 	return snap
 }
 
-// HedgeRate returns the share of hedged calls among all calls, in [0, 1]; 0 if there are no calls.
+// HedgeRate returns the share of the calls so far for which at least one hedge was sent, in [0, 1]. It is 0 if there
+// are no calls.
 func (s *Stats) HedgeRate() float64 { return s.Snapshot().HedgeRate() }
 
-// HedgeRate returns the share of hedged calls among all calls, in [0, 1]; 0 if there are no calls.
+// HedgeRate returns the share of the calls for which at least one hedge was sent, in [0, 1]. It is 0 if there are no
+// calls.
 func (s StatsSnapshot) HedgeRate() float64 {
 	if s.TotalRequests == 0 {
 		return 0
@@ -89,85 +93,89 @@ func (s StatsSnapshot) HedgeRate() float64 {
 	return float64(s.HedgedRequests) / float64(s.TotalRequests)
 }
 
-// A Snapshot is the state of a Transport, Interceptor or Hedger at one time: settings, counters and keys. In JSON,
-// durations of keys are numbers of nanoseconds, and durations of Config are strings, as in a configuration file.
+// A Snapshot is the state of a Transport, Interceptor or Hedger at one time: settings, counters and latency keys. It
+// can be encoded as JSON. Durations of keys are then numbers of nanoseconds, and durations of Config are strings, as in
+// a configuration file.
 type Snapshot struct {
-	Name     string        `json:"name,omitempty"`     // as set by [WithName]
-	Protocol string        `json:"protocol,omitempty"` // as in [KeyInfo]
-	Stats    StatsSnapshot `json:"stats"`
-	Config   Config        `json:"config"`
-	Enabled  bool          `json:"enabled"`
-	Shadow   bool          `json:"shadow,omitempty"` // shadow mode, see [WithShadow]
-	Keys     []KeySnapshot `json:"keys"`             // sorted by host and route
+	Name     string        `json:"name,omitempty"`     // name of the client, as set by [WithName]
+	Protocol string        `json:"protocol,omitempty"` // "http", "grpc" or "func", as in [KeyInfo]
+	Stats    StatsSnapshot `json:"stats"`              // counters of all calls
+	Config   Config        `json:"config"`             // current settings
+	Enabled  bool          `json:"enabled"`            // false while hedging is disabled by SetEnabled or the environment
+	Shadow   bool          `json:"shadow,omitempty"`   // true in shadow mode, see [WithShadow]
+	Keys     []KeySnapshot `json:"keys"`               // sorted by host and route
 }
 
-// A KeySnapshot is the state of one latency key: counters, latencies, hedge delays and budget.
+// A KeySnapshot is the state of one latency key at one time: counters, latencies, hedge delays and budget. Shares are
+// in [0, 1].
 type KeySnapshot struct {
 	Host  string `json:"host"`            // host, gRPC target, or key of [Do]
 	Route string `json:"route,omitempty"` // pattern of [WithRoute], or gRPC method
 
-	Requests int64 `json:"requests"` // calls that may be hedged
-	Hedges   int64 `json:"hedges"`
-	Wins     int64 `json:"wins"` // calls won by hedges
+	Requests int64 `json:"requests"` // calls that could be hedged
+	Hedges   int64 `json:"hedges"`   // hedges that were sent
+	Wins     int64 `json:"wins"`     // calls won by hedges
 
-	// Denied is the number of hedges that were due and not sent, by reason. Reasons that never applied are missing.
+	// Denied is the number of hedges that were due and not sent, by reason. It has no entry for a reason that never
+	// applied.
 	Denied map[Reason]int64 `json:"denied"`
 
 	ShadowWins int64         `json:"shadow_wins,omitempty"` // calls that a hedge would have won, see [WithShadow]
 	Saved      time.Duration `json:"saved"`                 // time saved by Wins or ShadowWins, estimated as in [RequestResult]; 0 with [WithAudit]
 
-	Samples int             `json:"samples"` // latencies in the window
-	P50     time.Duration   `json:"p50"`     // of latencies as seen by callers; 0: none measured
-	P90     time.Duration   `json:"p90"`
-	P99     time.Duration   `json:"p99"`
-	Delays  []time.Duration `json:"delays"` // hedge delays of the next call; empty: it will not be hedged
+	Samples int             `json:"samples"` // number of recent latencies from which the percentiles are computed
+	P50     time.Duration   `json:"p50"`     // median latency as seen by callers; 0: none measured
+	P90     time.Duration   `json:"p90"`     // 90th percentile of latency
+	P99     time.Duration   `json:"p99"`     // 99th percentile of latency
+	Delays  []time.Duration `json:"delays"`  // delays from the start of the next call to its hedges; empty: it will not be hedged
 
-	Budget      float64   `json:"budget"`       // hedges that the budget can pay for now, with a precision of 0.001
-	BudgetScale float64   `json:"budget_scale"` // factor on the budget; below 1 while hedges do not win
-	PausedUntil time.Time `json:"paused_until"` // end of a pause that the server asked for; in the past: no such pause
+	Budget      float64   `json:"budget"`       // hedges that the budget suffices for now, with a precision of 0.001
+	BudgetScale float64   `json:"budget_scale"` // factor by which the budget is multiplied; below 1 while hedges do not win
+	PausedUntil time.Time `json:"paused_until"` // end of a pause of hedging that the server asked for; in the past: there is no pause
 
-	// PushBackShare is the share of recent responses that pushed back. Above 0.05, hedging is paused until the share is
-	// below 0.025.
+	// PushBackShare is the share of recent responses in which the server pushed back. Above 0.05, hedging is paused until
+	// the share is below 0.025.
 	PushBackShare float64 `json:"push_back_share"`
 
-	SlowShare float64 `json:"slow_share"` // share of slow calls among recent calls; above 0.75, hedging is paused
+	SlowShare float64 `json:"slow_share"` // share of slow calls among recent calls; hedging is paused while it is above 0.75
 
-	Stall time.Duration `json:"stall,omitempty"` // wait after which a body has stalled, see [WithResume]; 0: not known
+	Stall time.Duration `json:"stall,omitempty"` // duration of a Read after which a body counts as stalled, see [WithResume]; 0: unknown
 
-	// Unresumed is the number of stalled bodies that were not resumed, by reason (see [WithResume]); nil: none. A
-	// denied range request is counted in Denied instead.
+	// Unresumed is the number of stalled bodies that were not resumed, by reason (see [WithResume]). It is nil if there
+	// are none. If the range request was denied, the body is counted in Denied instead.
 	Unresumed map[string]int64 `json:"unresumed,omitempty"`
 
-	Policy string `json:"policy,omitempty"` // path and source of the service config whose hedgingPolicy applies; "": none
+	Policy string `json:"policy,omitempty"` // path and source of the gRPC service config whose hedgingPolicy applies; "": none
 
-	Audit *Audit `json:"audit,omitempty"` // of the host, see [WithAudit]; nil: there is none
+	Audit *Audit `json:"audit,omitempty"` // result of the audit of the host, see [WithAudit]; nil: the host is not audited
 
 	// Endpoints are the endpoints that the calls can use, in order of preference (see [WithEndpoints]). Only the key of
-	// the first endpoint has them; nil: no call had a choice. The key of another endpoint has the latencies of calls
-	// that go there.
+	// the first endpoint has them. Endpoints is nil if no call had a choice of endpoints. The key of another endpoint has
+	// the latencies of calls to that endpoint.
 	Endpoints []EndpointSnapshot `json:"endpoints,omitempty"`
 }
 
-// An EndpointSnapshot is the state of one endpoint: its calls, failures, and whether it is ejected.
+// An EndpointSnapshot is the state of one endpoint at one time: its calls and failures, and whether it is ejected. See
+// [WithEndpoints] and [WithHedgeConns].
 type EndpointSnapshot struct {
-	Endpoint string `json:"endpoint"` // URL or target, as configured
+	Endpoint string `json:"endpoint"` // URL of the endpoint, or target of the connection, as configured
 
-	Calls int64 `json:"calls"` // calls with a choice of endpoints whose primary went there
-	// hedges that went there
+	Calls int64 `json:"calls"` // primaries sent to the endpoint, of calls with a choice of endpoints
+	// Hedges is the number of hedges sent to the endpoint.
 	Hedges   int64 `json:"hedges"`
-	Failures int64 `json:"failures"` // failed primaries and hedges
+	Failures int64 `json:"failures"` // primaries and hedges at the endpoint that failed
 
-	// Overtaken is the number of attempts that were too slow: a later hedge to another endpoint won, or the caller's
-	// deadline passed.
+	// Overtaken is the number of primaries and hedges at the endpoint that were too slow: a later hedge to another
+	// endpoint won, or the caller's deadline passed.
 	Overtaken int64 `json:"overtaken"`
 
-	BadShare float64 `json:"bad_share"` // share of failed or overtaken attempts among about the last 256
-	Ejected  bool    `json:"ejected"`   // calls go to other endpoints
-	Slower   bool    `json:"slower"`    // ejected because attempts were overtaken, not because they failed
+	BadShare float64 `json:"bad_share"` // share of failed or overtaken attempts among the last 256 or so, in [0, 1]
+	Ejected  bool    `json:"ejected"`   // true while calls go to other endpoints
+	Slower   bool    `json:"slower"`    // true if the endpoint is ejected because its attempts were overtaken, and not because they failed
 }
 
-// UnmarshalJSON reads a Snapshot, which another version may have written: unknown settings in its Config are ignored.
-// For a [Config] on its own, they are an error.
+// UnmarshalJSON decodes a Snapshot. Unknown settings in its Config are ignored, because another version of this package
+// may have written the Snapshot. When a [Config] is decoded on its own, unknown settings are an error.
 func (s *Snapshot) UnmarshalJSON(b []byte) error {
 	type plain Snapshot
 	text := struct {
@@ -181,12 +189,12 @@ func (s *Snapshot) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// A lenientConfig is a Config that ignores unknown settings when it is decoded.
+// A lenientConfig is a Config whose JSON decoding ignores unknown settings.
 type lenientConfig Config
 
 func (l *lenientConfig) UnmarshalJSON(b []byte) error { return (*Config)(l).decodeSettings(b, false) }
 
-// json returns the Snapshot as a JSON object.
+// json returns s as text in JSON.
 func (s Snapshot) json() string {
 	b, err := json.Marshal(s)
 	if err != nil { // cannot happen: a Snapshot holds only numbers that JSON allows

@@ -11,10 +11,10 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// A Transport is an [http.RoundTripper] that hedges requests that are slower than usual for their host. It is safe for
-// concurrent use. The zero Transport is not usable; call New.
+// A Transport is an [http.RoundTripper] that wraps another RoundTripper, and hedges requests that are slower than usual
+// for their host. It is safe for concurrent use. The zero Transport is not usable; call New.
 //
-// The following requests are sent once, without changes:
+// The following requests are never hedged, and are passed on unchanged:
 //
 //   - requests that are not safe to repeat, see [WithHedgeable];
 //   - CONNECT, upgrades, and other requests whose Connection header has values besides close and keep-alive;
@@ -25,24 +25,26 @@ import (
 //     an otp;
 //   - event streams (Accept: text/event-stream), unless [WithFirstByte] is given.
 //
-// The request of the caller is never changed, and its body is always closed. As with other RoundTrippers, the caller
-// may reuse the request after RoundTrip has returned an error or the response body is closed. Attempts of a call that
-// may be hedged work on copies.
+// The Transport never changes the caller's request, and always closes its body. As with other RoundTrippers, the caller
+// may reuse the request after RoundTrip has returned an error or the response body is closed. If a request may be
+// hedged, each attempt uses a copy of it.
 //
 // After a call has ended, its losing or failed attempts no longer use the context of the request. They can still read
-// the context values that a hedge of the call has read before, and no others.
+// those context values that a hedge of the call has read before.
 //
-// httptrace hooks observe only the primary. No hook starts after RoundTrip has returned an error or the response of
-// another attempt; RoundTrip waits up to 0.1s for a running hook. Response.Request is the caller's request, unless a
-// RoundTripper below sets another one.
+// Of the attempts, only the primary runs the httptrace hooks of the request. No hook starts after RoundTrip has
+// returned an error or the response of another attempt. RoundTrip waits up to 0.1s for a hook that is running.
+// Response.Request is the caller's request, unless the wrapped RoundTripper sets another one.
 //
-// The primary of a request that may be hedged runs in its own goroutine, unless all responses of its host so far came
-// over HTTP/2 or later, or had no HTTP version. In that case it runs in the caller's goroutine, and the response to a
-// hedge is returned only after the RoundTrip of the cancelled primary has returned. net/http returns at once.
+// The primary of a request that may be hedged runs in its own goroutine by default. It runs in the caller's goroutine
+// if all responses of its host so far came over HTTP/2 or later, or had no HTTP version.
 //
-// If the primary panics in its own goroutine, RoundTrip panics too. An error that is not a [runtime.Error] is raised
-// unchanged. Any other value is raised as an error whose text contains the value and the stack; a runtime.Error can be
-// unwrapped from it.
+// Then the response to a hedge is returned only after the RoundTrip of the cancelled primary has returned. net/http
+// returns at once.
+//
+// If the primary panics in its own goroutine, RoundTrip panics too. If the panic value is an error other than a
+// [runtime.Error], RoundTrip panics with the same error. Any other value is replaced by an error whose text contains
+// the value and the stack. If the value was a runtime.Error, the error unwraps to it.
 type Transport struct {
 	controls
 	calls *httpcall.Client
@@ -51,7 +53,8 @@ type Transport struct {
 var _ http.RoundTripper = (*Transport)(nil)
 
 // New returns a Transport that sends requests through next, or through [http.DefaultTransport] if next is nil. It
-// panics if options contradict each other, or if [WithReplicas] is given and there is no *http.Transport below.
+// panics if options contradict each other, or if [WithReplicas] is given and no *http.Transport is found in the chain
+// that starts with next.
 func New(next http.RoundTripper, opts ...HTTPOption) *Transport {
 	t := new(Transport)
 	if err := t.init(next, DefaultConfig(), opts); err != nil {
@@ -60,8 +63,8 @@ func New(next http.RoundTripper, opts ...HTTPOption) *Transport {
 	return t
 }
 
-// NewWithConfig is [New] with the settings c, for example from a file. It returns an error that names the field and the
-// value if c is invalid or contradicts an option.
+// NewWithConfig is [New] with the settings c, for example from a file, in place of [DefaultConfig]. It returns an error
+// if c is invalid or contradicts an option. The error names the field and its value.
 func NewWithConfig(next http.RoundTripper, c Config, opts ...HTTPOption) (*Transport, error) {
 	t := new(Transport)
 	if err := t.init(next, c, opts); err != nil {
@@ -70,8 +73,9 @@ func NewWithConfig(next http.RoundTripper, c Config, opts ...HTTPOption) (*Trans
 	return t, nil
 }
 
-// Wrap returns a copy of c that hedges its requests. The transport of c is used below the hedging. The timeout, cookie
-// jar and redirect policy stay the same. A nil c is [http.DefaultClient].
+// Wrap returns a copy of c that hedges its requests: its transport is a [Transport] that wraps the transport of c. The
+// timeout, cookie jar and redirect policy stay the same. If c is nil, the copy is made from [http.DefaultClient]. Wrap
+// panics if options contradict each other.
 func Wrap(c *http.Client, opts ...HTTPOption) *http.Client {
 	if c == nil {
 		c = http.DefaultClient
@@ -82,7 +86,8 @@ func Wrap(c *http.Client, opts ...HTTPOption) *http.Client {
 }
 
 // init applies the settings and the options to a zero Transport that sends requests through next, or through
-// [http.DefaultTransport] if next is nil.
+// [http.DefaultTransport] if next is nil. It returns an error if a setting is invalid, options contradict each other,
+// or WithReplicas has no *http.Transport to connect with.
 func (t *Transport) init(next http.RoundTripper, settings Config, opts []HTTPOption) error {
 	o := &config{Config: settings}
 	applyOptions(o, opts, HTTPOption.applyHTTP)
@@ -102,47 +107,50 @@ func (t *Transport) init(next http.RoundTripper, settings Config, opts []HTTPOpt
 	return nil
 }
 
-// WrappedRoundTripper returns the RoundTripper below, which sends the primaries.
+// WrappedRoundTripper returns the RoundTripper that the Transport wraps: the argument next of [New], or
+// [http.DefaultTransport].
 func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.calls.Primary() }
 
-// CloseIdleConnections closes the idle connections of the RoundTripper below, and those of hedges. For a RoundTripper
-// without this method, the result of its method WrappedRoundTripper is used, if it has one.
+// CloseIdleConnections closes the idle connections of the wrapped RoundTripper, and the idle connections for hedges. If
+// a RoundTripper has no method CloseIdleConnections, but wraps another one that its method WrappedRoundTripper returns,
+// the connections of that one are closed.
 func (t *Transport) CloseIdleConnections() { t.calls.CloseIdleConnections() }
 
-// RoundTrip sends the request and, if the response takes longer than usual, sends it again. It returns the first
-// successful response (status 2xx or 3xx, or a status of [WithAnswerStatus]).
+// RoundTrip implements [http.RoundTripper]. It sends the request and, if the response takes longer than usual for the
+// host, sends the request again. It returns the first successful response (status 2xx or 3xx, or a status of
+// [WithAnswerStatus]).
 //
 // Any other response of the primary is returned at once, unless it is a failure (see [WithFailureStatus]) and a hedge
-// is in flight. Then RoundTrip waits for the hedge, for as long as responses usually take. If no hedge succeeds, it
-// returns the response or the error of the primary.
+// is in flight. Then RoundTrip waits for the hedge, for as long as responses usually take. If no hedge succeeds,
+// RoundTrip returns the response or the error of the primary.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	t.mustBeInitialized()
 	return t.calls.RoundTrip(req)
 }
 
-// Warm opens up to n connections to the host of each URL (name lookup, TCP, TLS) before there is traffic, and returns
-// when they are ready. Over HTTP/2 it opens one connection. To do so, it sends HEAD requests to the URLs through the
-// RoundTripper below. These are not hedged or measured, and may have any status.
+// Warm opens connections to the host of each URL before there is traffic, and returns when they are ready: up to n
+// connections over HTTP/1.1, and one over HTTP/2. To open them, it sends HEAD requests to the URLs through the wrapped
+// RoundTripper. These requests are not hedged or measured, and their responses may have any status.
 //
 // The connections are for primaries. Hedges have separate connections over HTTP/2 and with MaxConnsPerHost, which the
 // first hedge opens.
 //
-// The RoundTripper below limits how many connections stay open: MaxIdleConnsPerHost is 2 by default, and
-// MaxConnsPerHost is an upper bound for n. Warm keeps its connections from other requests, at most for the time that a
-// connection takes to open plus 0.1s.
+// The *http.Transport limits how many connections stay open: MaxIdleConnsPerHost is 2 by default, and MaxConnsPerHost
+// is an upper bound for n. While Warm works, other requests cannot use its connections. This lasts at most as long as a
+// connection takes to open, plus 0.1s.
 //
-// If connections are busy, Warm opens fewer, because an unknown limit may apply. TLS sessions are resumed if the
-// TLSClientConfig has a ClientSessionCache.
+// If existing connections are busy, Warm opens fewer new ones, because the host may have a connection limit that is not
+// known. TLS sessions are resumed if the TLSClientConfig has a ClientSessionCache.
 //
 // Warm returns early if ctx ends. Its error joins the errors of all unreachable URLs, each with scheme and host only.
-// It is an error if n is less than 1. If the RoundTripper below panics, Warm panics as RoundTrip does.
+// Warm returns an error if n is less than 1. If the wrapped RoundTripper panics, Warm panics as RoundTrip does.
 func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
 	t.mustBeInitialized()
 	return t.calls.Warm(ctx, n, urls...)
 }
 
-// LatencyEstimate returns quantile q, in [0, 1], of the recent latencies of calls to host, as seen by callers. It
-// returns 0 if rt is not a [*Transport] or no latency of host is known.
+// LatencyEstimate returns quantile q, in [0, 1], of the recent latencies of calls to host through rt, as seen by
+// callers. It returns 0 if rt is not a [*Transport] or no latency of host is known.
 func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration {
 	t, ok := rt.(*Transport)
 	if !ok || t == nil || t.client.Policy == nil {
