@@ -2,70 +2,71 @@ package observe
 
 import "time"
 
-// DNSStats holds the settings of a dnshedge.Client, and its counters since it was first used. In JSON, durations are
+// DNSStats holds the settings of a dnshedge.Client, and its counters since its first use. In JSON, durations are
 // numbers of nanoseconds.
 type DNSStats struct {
-	Name    string `json:"name,omitempty"`   // as in [KeyInfo]
+	Name    string `json:"name,omitempty"`   // Name of the dnshedge.Client
 	Enabled bool   `json:"enabled"`          // false: hedging is disabled by SetEnabled, Hedge.Off or the environment
-	Shadow  bool   `json:"shadow,omitempty"` // shadow mode: hedges are only counted
+	Shadow  bool   `json:"shadow,omitempty"` // true in shadow mode: hedges are only counted
 
-	Queries   int64 `json:"queries"`   // questions from callers
+	Queries   int64 `json:"queries"`   // DNS questions from callers
 	Hits      int64 `json:"hits"`      // questions answered from the cache
-	Stale     int64 `json:"stale"`     // questions answered with an expired answer
+	Stale     int64 `json:"stale"`     // questions answered with an expired response from the cache
 	Local     int64 `json:"local"`     // questions answered without cache and servers: hosts file or special-use names
-	Shared    int64 `json:"shared"`    // questions answered by the exchange of another caller
-	Refreshes int64 `json:"refreshes"` // cached answers that were refreshed before they expired
-	Failures  int64 `json:"failures"`  // exchanges that ended without an answer
+	Shared    int64 `json:"shared"`    // questions answered by servers together with the same question of another caller
+	Refreshes int64 `json:"refreshes"` // cached responses that were refreshed before they expired
+	Failures  int64 `json:"failures"`  // exchanges with servers that ended without a usable response
 	Dropped   int64 `json:"dropped"`   // questions rejected because too many were in progress
 
 	Wire       int64 `json:"wire"`        // queries sent to servers, for any reason
-	Hedges     int64 `json:"hedges"`      // queries sent because an answer was late
-	HedgeWins  int64 `json:"hedge_wins"`  // hedges that delivered the answer
-	Denied     int64 `json:"denied"`      // hedges not sent because of the budget, a pause of hedging, or shadow mode
+	Hedges     int64 `json:"hedges"`      // queries sent because a response was late
+	HedgeWins  int64 `json:"hedge_wins"`  // hedges whose response was used
+	Denied     int64 `json:"denied"`      // hedges that were due and not sent because of the budget, a pause of hedging, or shadow mode
 	Resends    int64 `json:"resends"`     // queries sent because the retransmission timeout had passed
-	ResendWins int64 `json:"resend_wins"` // retransmissions that delivered the answer
+	ResendWins int64 `json:"resend_wins"` // retransmissions whose response was used
 	Failovers  int64 `json:"failovers"`   // queries sent because another server had failed
-	Fallbacks  int64 `json:"fallbacks"`   // questions sent to a fallback server
+	Fallbacks  int64 `json:"fallbacks"`   // questions sent to a server that is only used if all others fail
 	Retries    int64 `json:"retries"`     // queries sent again because the connection was closed
-	Abandoned  int64 `json:"abandoned"`   // queries that continued after their caller had gone
+	Abandoned  int64 `json:"abandoned"`   // queries that continued after their caller had cancelled the question
 	Ignored    int64 `json:"ignored"`     // received messages that match no query: from unknown senders, damaged or forged
 
-	ObserverPanics int64 `json:"observer_panics"` // recovered panics of an [Observer], a logger, a Trace or a Server's Admit
+	ObserverPanics int64 `json:"observer_panics"` // panics of an [Observer], a logger, a Trace or the Admit function of a Server, which were recovered
 
-	Cache     *DNSCacheStats     `json:"cache,omitempty"` // nil: no cache
-	Upstreams []DNSUpstreamStats `json:"upstreams"`       // sorted by name
+	Cache     *DNSCacheStats     `json:"cache,omitempty"` // fill level of the cache; nil: no cache
+	Upstreams []DNSUpstreamStats `json:"upstreams"`       // one entry per upstream server, sorted by name
 }
 
-// DNSCacheStats is the fill level of a cache.
+// DNSCacheStats is the fill level of the response cache of a dnshedge.Client.
 type DNSCacheStats struct {
-	Entries  int   `json:"entries"`   // cached answers; approximate while the cache changes
+	Entries  int   `json:"entries"`   // cached responses; approximate while the cache changes
 	Bytes    int64 `json:"bytes"`     // estimated size of the entries
 	MaxBytes int64 `json:"max_bytes"` // limit of Bytes
 }
 
-// DNSUpstreamStats holds the counters and estimates of one upstream server. The fields from Budget on refer to
-// questions for which this server was the first choice.
+// DNSUpstreamStats holds the counters and estimates of one upstream server: a DNS server to which a dnshedge.Client
+// forwards queries. The fields from Budget on refer to questions for which this server was the first choice. Shares are
+// in [0, 1].
 type DNSUpstreamStats struct {
 	Upstream  string `json:"upstream"`   // as parsed by dnshedge.ParseUpstream; if there are Addrs, " at " and the addresses follow
 	Queries   int64  `json:"queries"`    // queries sent to the server
 	Hedges    int64  `json:"hedges"`     // hedges sent to the server
-	HedgeWins int64  `json:"hedge_wins"` // hedges to the server that delivered the answer
-	Silent    bool   `json:"silent"`     // the last three queries had no response
-	Failing   bool   `json:"failing"`    // the last three responses were failures
-	Down      bool   `json:"down"`       // silent or failing, and a probe has failed too
+	HedgeWins int64  `json:"hedge_wins"` // hedges to the server whose response was used
+	Silent    bool   `json:"silent"`     // true if the last three queries had no response
+	Failing   bool   `json:"failing"`    // true if the last three responses were failures
+	Down      bool   `json:"down"`       // true if the server is silent or failing, and a probe has failed too
 
 	SRTT      time.Duration `json:"srtt"`       // smoothed round-trip time; 0: unknown
 	Loss      float64       `json:"loss"`       // share of the last 256 to 512 queries without a response, including hedges that lost
-	LossDelay time.Duration `json:"loss_delay"` // time after which a packet is presumed lost
-	SlowDelay time.Duration `json:"slow_delay"` // hedge delay: the budget can pay for hedging all answers slower than this
-	Handshake time.Duration `json:"handshake"`  // smoothed duration of a handshake; 0: none was needed
-	P50       time.Duration `json:"p50"`        // of recent answers; 0: none
-	P99       time.Duration `json:"p99"`
+	LossDelay time.Duration `json:"loss_delay"` // time after which a query or response is presumed lost
+	SlowDelay time.Duration `json:"slow_delay"` // hedge delay: the budget suffices for a hedge of every query without a response after this time
+	Handshake time.Duration `json:"handshake"`  // smoothed duration of TCP and TLS handshakes; 0: there were none
+	P50       time.Duration `json:"p50"`        // median time to a response, of recent queries; 0: unknown
+	P99       time.Duration `json:"p99"`        // 99th percentile of the time to a response
 
 	// The fields below are about questions for which this server was the first choice.
 
-	Budget     float64          `json:"budget"`                // hedges that the budget can pay for now
-	Denied     map[Reason]int64 `json:"denied"`                // hedges that were due and not sent; reasons that never applied are missing
+	Budget     float64          `json:"budget"`                // hedges that the budget suffices for now
+	Denied     map[Reason]int64 `json:"denied"`                // hedges that were due and not sent, by reason; reasons that never applied are missing
 	Saved      time.Duration    `json:"saved"`                 // time saved by hedges, estimated as in [RequestResult]
-	ShadowWins int64            `json:"shadow_wins,omitempty"` // questions that a hedge would have answered in shadow mode
+	ShadowWins int64            `json:"shadow_wins,omitempty"` // questions for which a hedge would have been the first to get a response, in shadow mode
 }
