@@ -19,50 +19,50 @@ import (
 	"time"
 )
 
-// A Fault is a failure that a server injects into one attempt. The zero Fault is none. A Delay comes before the other
-// effects.
+// A Fault describes how a server misbehaves for one attempt: it delays, fails, stalls or resets the response. The zero
+// Fault does not affect the attempt. If a Fault has a Delay, the delay comes before the other effects.
 type Fault struct {
-	// Delay is the time before the handler is called. If the client goes away meanwhile, the handler is not called.
-	// Values of 0 and less mean no delay.
+	// Delay is the time before the handler is called. If the client cancels the attempt meanwhile, the handler is not
+	// called. Values of 0 and less mean no delay.
 	Delay time.Duration
 
-	// Status is the HTTP status or gRPC code of the response, which has no body. The handler is not called. The
+	// Status is the HTTP status or gRPC code that the server sends without a body, in place of calling the handler. The
 	// default, 0, calls the handler.
 	Status int
 
-	// Stall stops the response after the part in After, until the client has gone or the server is closed.
+	// Stall stops the response after the first After bytes or messages, until the client cancels the attempt or the server
+	// is closed.
 	Stall bool
 
-	// Reset ends the attempt after the part in After. HTTP/1.1 closes the connection, and HTTP/2 resets the stream.
-	// gRPC closes the connection, which all its calls share, or after messages responds with UNAVAILABLE. Reset takes
-	// precedence over Stall.
+	// Reset ends the attempt after the first After bytes or messages. HTTP/1.1 closes the connection, and HTTP/2 resets
+	// the stream. gRPC closes the connection, which all its calls share, or after messages responds with UNAVAILABLE.
+	// Reset takes precedence over Stall.
 	//
-	// net/http retries a GET by itself if it was reset without a response on a reused connection. The retry is another
-	// attempt at the server.
+	// If a GET on a reused connection is reset without a response, net/http retries it by itself. The server counts the
+	// retry as another attempt.
 	Reset bool
 
-	// After is the part of the response that is sent before a Stall or Reset: bytes of an HTTP body, or messages of a
-	// gRPC stream. With the default, 0, nothing is sent, not even a header, and the handler is not called.
+	// After is the length of the response before a Stall or Reset: bytes of an HTTP body, or messages of a gRPC stream.
+	// With the default, 0, nothing is sent, not even a header, and the handler is not called.
 	//
-	// A shorter response is sent completely. For a longer one, the handler's Write panics with http.ErrAbortHandler
-	// after the attempt has ended; over gRPC, Send returns an error.
+	// A response that is not longer than After is sent completely. For a longer response, the handler's Write panics with
+	// http.ErrAbortHandler after the attempt has ended; over gRPC, Send returns an error.
 	After int64
 }
 
-// isCutOff reports whether the fault ends the response early.
+// isCutOff reports whether the fault ends or stops the response early: Stall or Reset is true.
 func (f Fault) isCutOff() bool { return f.Stall || f.Reset }
 
-// Faults assigns a [Fault] to attempts at a server, by the order of their arrival: the first attempt, the second one,
-// and so on, of any call. [Server] embeds it, and other servers can do so too. The zero value has no faults. It is safe
-// for concurrent use.
+// Faults assigns a [Fault] to attempts at a server, by the order in which attempts arrive, whatever call they belong
+// to. [Server] embeds it, and other servers can do so too. The zero value has no faults. It is safe for concurrent use.
 type Faults struct {
-	mu      sync.Mutex // guards the fields below
-	arrived int
-	faults  map[int]Fault // by number of the attempt, from 1
+	mu      sync.Mutex    // guards the fields below
+	arrived int           // number of attempts so far
+	faults  map[int]Fault // faults of future attempts, by the number of the attempt, from 1
 }
 
-// At assigns f to the nth attempt that arrives from now on, where 1 is the next one. Other attempts are not affected.
-// At panics if n is less than 1.
+// At assigns f to the nth attempt that arrives from now on; 1 is the next attempt. Attempts without an assigned Fault
+// are not affected. At panics if n is less than 1.
 func (s *Faults) At(n int, f Fault) {
 	if n < 1 {
 		panic("hedgetest: Faults.At: n is below 1")
@@ -75,15 +75,16 @@ func (s *Faults) At(n int, f Fault) {
 	s.faults[s.arrived+n] = f
 }
 
-// Attempts returns the number of attempts that have arrived so far: primaries, hedges and retries by transports.
+// Attempts returns the number of attempts that have arrived at the server so far: primaries, hedges and retries by
+// transports.
 func (s *Faults) Attempts() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.arrived
 }
 
-// Arrive counts an attempt and returns its Fault. Only servers outside this package need it; they must apply the Fault
-// themselves.
+// Arrive counts an attempt that has arrived at a server, and returns the Fault that is assigned to it. Only servers
+// outside this package need to call it; they must apply the Fault themselves.
 func (s *Faults) Arrive() Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()

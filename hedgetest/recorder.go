@@ -11,27 +11,27 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Recorder is an observer (see hedge.WithObserver) that records calls, and checks how often they were sent. The zero
-// value is ready for use. It is safe for concurrent use, and must not be copied.
+// A Recorder is an observer (see hedge.WithObserver) for tests: it records calls, and checks how many hedges they had.
+// The zero value is ready for use. It is safe for concurrent use, and must not be copied.
 type Recorder struct {
 	observe.NopObserver
 
-	mu      sync.Mutex // guards the fields below
-	calls   []observe.RequestResult
-	checked int              // number of calls that were checked
-	denied  []observe.Reason // reasons of denied hedges since the last check
+	mu      sync.Mutex              // guards the fields below
+	calls   []observe.RequestResult // results of all calls that have ended
+	checked int                     // number of calls, the first in calls, that were checked
+	denied  []observe.Reason        // distinct reasons of denied hedges since the last check
 }
 
 var _ observe.Observer = (*Recorder)(nil)
 
-// RequestDone records a call that has ended. The hedging client calls it.
+// RequestDone implements [observe.Observer]: it records a call that has ended. Tests do not call it.
 func (r *Recorder) RequestDone(_ context.Context, _ observe.KeyInfo, result observe.RequestResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls = append(r.calls, result)
 }
 
-// Denied records the reason for which a hedge was not sent. The hedging client calls it.
+// Denied implements [observe.Observer]: it records the reason why a hedge was not sent. Tests do not call it.
 func (r *Recorder) Denied(_ context.Context, _ observe.KeyInfo, reason observe.Reason) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,22 +40,22 @@ func (r *Recorder) Denied(_ context.Context, _ observe.KeyInfo, reason observe.R
 	}
 }
 
-// SentOnce checks the calls that have ended since the last SentOnce or Hedged. It fails the test if there are none, or
-// if one of them was hedged.
+// SentOnce fails the test if one of the calls that have ended since the last SentOnce or Hedged was hedged, or if no
+// call has ended. It checks each call only once.
 func (r *Recorder) SentOnce(t testing.TB) {
 	t.Helper()
 	r.checkAttempts(t, 1)
 }
 
-// Hedged checks the calls that have ended since the last SentOnce or Hedged. It fails the test if there are none, or if
-// one of them had another number of hedges than n. The message includes the reasons for which hedges were denied.
+// Hedged fails the test unless each call that has ended since the last SentOnce or Hedged had exactly n hedges. It also
+// fails the test if no call has ended. The message includes the reasons for which hedges were denied.
 func (r *Recorder) Hedged(t testing.TB, n int) {
 	t.Helper()
 	r.checkAttempts(t, 1+n)
 }
 
-// checkAttempts fails the test unless each unchecked call had the given number of attempts. It then marks them as
-// checked.
+// checkAttempts fails the test unless each unchecked call had the given number of attempts, hedges included. It then
+// marks these calls as checked.
 func (r *Recorder) checkAttempts(t testing.TB, attempts int) {
 	t.Helper()
 	r.mu.Lock()
@@ -72,7 +72,8 @@ func (r *Recorder) checkAttempts(t testing.TB, attempts int) {
 	r.checked, r.denied = len(r.calls), nil
 }
 
-// denialReasons returns the reasons for which hedges were not sent, as a suffix for an error text. The caller holds mu.
+// denialReasons returns the reasons for which hedges were not sent since the last check, as the end of an error text;
+// "" if there are none. The caller must hold mu.
 func (r *Recorder) denialReasons() string {
 	if len(r.denied) == 0 {
 		return ""
@@ -84,7 +85,7 @@ func (r *Recorder) denialReasons() string {
 	return "; hedges were denied for " + strings.Join(all, ", ")
 }
 
-// Calls returns the results of all calls so far, in the order in which they ended.
+// Calls returns the results of all calls that have ended so far, in the order in which they ended. The slice is a copy.
 func (r *Recorder) Calls() []observe.RequestResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,24 +12,25 @@ import (
 	"github.com/gohedge/hedge/hedgetest/internal/memory"
 )
 
-// A Server is an in-memory HTTP server, which clients reach through [Server.Transport]. It is closed when its test
-// ends. Its methods are safe for concurrent use.
+// A Server is an in-memory HTTP server for tests. Clients connect to it through [Server.Transport]. It is closed when
+// its test ends. Its methods are safe for concurrent use.
 type Server struct {
 	Faults
 	handler   http.Handler
 	listener  *memory.Listener
-	protocols *http.Protocols
-	closing   memory.CloseSignal
+	protocols *http.Protocols    // HTTP versions of the server and its clients
+	closing   memory.CloseSignal // wakes stalled attempts when the server is closed
 }
 
-// NewServer starts an HTTP/1.1 server. It applies the [Faults] and calls the handler for attempts without one. A nil
-// handler responds with status 200 and no body. A panic of the handler is logged, as by http.Server.
+// NewServer starts an HTTP/1.1 server that is closed when t ends. For each attempt it applies the assigned [Fault], or
+// calls the handler if there is none. A nil handler responds with status 200 and no body. A panic of the handler is
+// logged, as by http.Server.
 func NewServer(t testing.TB, handler http.Handler) *Server {
 	t.Helper()
 	return newServer(t, handler, (*http.Protocols).SetHTTP1)
 }
 
-// NewHTTP2Server is [NewServer] for HTTP/2 without TLS. In a bubble of testing/synctest it needs Go 1.26: net/http of
+// NewHTTP2Server is [NewServer] for HTTP/2 without TLS. In a bubble of testing/synctest it needs Go 1.26. net/http of
 // Go 1.25 shares channels between bubbles, which ends the process with "select on synctest channel from outside
 // bubble".
 func NewHTTP2Server(t testing.TB, handler http.Handler) *Server {
@@ -37,7 +38,8 @@ func NewHTTP2Server(t testing.TB, handler http.Handler) *Server {
 	return newServer(t, handler, (*http.Protocols).SetUnencryptedHTTP2)
 }
 
-// newServer starts a server whose protocol is enabled by speak.
+// newServer starts a server with the given handler. The function speak enables the HTTP version of the server in an
+// http.Protocols; the bool is true.
 func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, bool)) *Server {
 	t.Helper()
 	if handler == nil {
@@ -57,8 +59,8 @@ func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, b
 }
 
 // Transport returns a new *http.Transport that connects to the server for every host name, such as http://shop.test.
-// The server has no https. Idle connections are closed when the server is. In a bubble of testing/synctest, response
-// bodies must be closed before the bubble ends.
+// The server does not support https. Idle connections are closed when the server is closed. In a bubble of
+// testing/synctest, response bodies must be closed before the bubble ends.
 func (s *Server) Transport() *http.Transport {
 	return &http.Transport{
 		Protocols:           s.protocols,
@@ -67,7 +69,7 @@ func (s *Server) Transport() *http.Transport {
 	}
 }
 
-// serveAttempt responds to an attempt according to its Fault.
+// serveAttempt handles one attempt: it applies the assigned Fault, or calls the handler.
 func (s *Server) serveAttempt(w http.ResponseWriter, r *http.Request) {
 	f := s.Arrive()
 	if f.Delay > 0 || f.Stall {
@@ -87,8 +89,8 @@ func (s *Server) serveAttempt(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readBody reads the body of an HTTP/1.1 request into memory, because net/http detects only after the body that a
-// client has gone. It panics with http.ErrAbortHandler if reading fails.
+// readBody reads the body of an HTTP/1.1 request into memory, because net/http detects that a client has gone only
+// after the body. It panics with http.ErrAbortHandler if reading fails.
 func readBody(r *http.Request) {
 	if r.ProtoMajor > 1 {
 		return
@@ -100,8 +102,8 @@ func readBody(r *http.Request) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 }
 
-// endAttempt ends an attempt without a response. It waits until the client has gone or the server closes, unless f is a
-// Reset. It panics with http.ErrAbortHandler, and never returns.
+// endAttempt ends an attempt without a further response. Unless f is a Reset, it first waits until the client has gone
+// or the server closes. It never returns: it panics with http.ErrAbortHandler.
 func (s *Server) endAttempt(ctx context.Context, f Fault) {
 	if !f.Reset {
 		s.closing.Wait(ctx)
@@ -111,17 +113,18 @@ func (s *Server) endAttempt(ctx context.Context, f Fault) {
 
 var _ http.Flusher = (*truncatingWriter)(nil)
 
-// A truncatingWriter is a ResponseWriter that sends a limited number of bytes of the body, and then ends the attempt.
+// A truncatingWriter is a ResponseWriter that sends the first bytes of a body, and ends the attempt when the handler
+// writes more.
 type truncatingWriter struct {
 	http.ResponseWriter
-	// number of bytes still to send
+	// number of bytes that may still be sent
 	left int64
 	end  func() // ends the attempt; does not return
 }
 
 func (c *truncatingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// Flush implements [http.Flusher], because handlers may check for that type.
+// Flush implements [http.Flusher], because handlers may check whether their ResponseWriter is a Flusher.
 func (c *truncatingWriter) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
 
 func (c *truncatingWriter) Write(p []byte) (int, error) {

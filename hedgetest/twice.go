@@ -20,19 +20,20 @@ import (
 //   - the third request changes the result of the function state, which returns the state of the server under test.
 //
 // This detects effects that happen twice: a counter that grows, an entry that is removed, a duplicate entry, a token
-// that may be used once. It does not detect an effect on the state that only concurrent requests have. Check that state
-// in the test, after the calls.
+// that may be used once. It does not detect a change of state that only concurrent requests cause. Check that state in
+// the test, after the calls.
 //
-// The value that state returns is formatted as text immediately, including the contents of sync.Map, of types of
-// sync/atomic, and the number of elements in a channel. The test fails if a part of the value cannot be read: a
-// function, the elements of a channel, an unsafe.Pointer, a timer, an open file or connection. With a nil state only
-// responses are compared.
+// The value that state returns is formatted as text immediately. The text includes the contents of sync.Map and of
+// types of sync/atomic, and the number of elements in a channel.
+//
+// The test fails if a part of the value cannot be read: a function, the elements of a channel, an unsafe.Pointer, a
+// timer, an open file or connection. With a nil state only responses are compared.
 //
 // A nil rt is http.DefaultTransport. Use Twice in place of hedging, not together with it. If responses contain values
-// that change each time, such as the time, remove them in rt.
+// that change each time, such as the time, rt must remove them.
 //
 // The RoundTripper reads the bodies of requests and responses into memory. Concurrent calls wait for each other, so a
-// call must not be made while another one of the same goroutine is in progress.
+// goroutine must not make a call while another call of the same goroutine is in progress.
 func Twice(t testing.TB, rt http.RoundTripper, state func() any) http.RoundTripper {
 	if rt == nil {
 		rt = http.DefaultTransport
@@ -40,13 +41,13 @@ func Twice(t testing.TB, rt http.RoundTripper, state func() any) http.RoundTripp
 	return &twiceTransport{rt, twin.NewJudge(t, state)}
 }
 
-// A twiceTransport is the RoundTripper of Twice.
+// A twiceTransport is the RoundTripper that Twice returns.
 type twiceTransport struct {
 	rt    http.RoundTripper
 	judge *twin.Judge
 }
 
-// An answer is a response, its body as far as it could be read, and the error.
+// An answer is the result of sending a request once: the response, its body as far as it could be read, and the error.
 type answer struct {
 	resp *http.Response
 	body []byte
@@ -75,7 +76,7 @@ func (w *twiceTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.resp, nil
 }
 
-// A errorReader is a reader without bytes that returns an error, or io.EOF if that is nil.
+// An errorReader is an empty reader: Read returns err, or io.EOF if err is nil.
 type errorReader struct{ err error }
 
 func (f errorReader) Read([]byte) (int, error) {
@@ -85,7 +86,7 @@ func (f errorReader) Read([]byte) (int, error) {
 	return 0, f.err
 }
 
-// send sends a copy of the request, and reads the response.
+// send sends a copy of the request with the given body, and reads the response body into memory.
 func (w *twiceTransport) send(req *http.Request, body []byte) (a answer) {
 	one := req.Clone(req.Context())
 	if req.Body != nil && req.Body != http.NoBody {
@@ -104,7 +105,8 @@ func (w *twiceTransport) send(req *http.Request, body []byte) (a answer) {
 	return a
 }
 
-// describeDifference returns the first difference between two answers as text; "" if there is none.
+// describeDifference returns the first difference between two answers as text, such as "status 200 and 404". It returns
+// "" if the answers are equal.
 func describeDifference(a, b answer) string {
 	if how, decided := twin.CompareErrors(a.err, b.err); decided {
 		return how
@@ -123,7 +125,7 @@ func describeDifference(a, b answer) string {
 	return ""
 }
 
-// excerpt returns the beginning of a body as quoted text.
+// excerpt returns the first 200 bytes of a body as quoted text, for error messages.
 func excerpt(body []byte) string {
 	const most = 200 // bytes
 	if len(body) > most {
@@ -132,7 +134,7 @@ func excerpt(body []byte) string {
 	return fmt.Sprintf("%q", body)
 }
 
-// TwiceFunc is [Twice] for a function that is to be hedged by hedge.Do. Each call of the returned function calls f
+// TwiceFunc is [Twice] for a function f that will be hedged by hedge.Do. Each call of the returned function calls f
 // twice at the same time and, after both have returned, a third time. It returns the first result. The test t fails if
 // another result differs, or if the third call changes the state.
 //
@@ -141,8 +143,8 @@ func excerpt(body []byte) string {
 // compared.
 //
 // Results are compared by their content, including values behind pointers. Errors are not compared with each other:
-// either all calls or none must return one. Content that must still be read from a result, such as the rows of a query,
-// is neither compared nor closed; read it in f.
+// either all calls or none must return an error. If a result has content that must still be read, such as the rows of a
+// query, that content is neither compared nor closed; read it in f.
 func TwiceFunc[T any](t testing.TB, f func(context.Context) (T, error), state func() any) func(context.Context) (T, error) {
 	type result struct {
 		value  T

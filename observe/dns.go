@@ -25,7 +25,7 @@ type DNSStats struct {
 	Resends    int64 `json:"resends"`     // queries sent because the retransmission timeout had passed
 	ResendWins int64 `json:"resend_wins"` // retransmissions whose response was used
 	Failovers  int64 `json:"failovers"`   // queries sent because another server had failed
-	Fallbacks  int64 `json:"fallbacks"`   // questions sent to a server that is only used if all others fail
+	Fallbacks  int64 `json:"fallbacks"`   // questions sent to a server in Fallback of the dnshedge.Client
 	Retries    int64 `json:"retries"`     // queries sent again because the connection was closed
 	Abandoned  int64 `json:"abandoned"`   // queries that continued after their caller had cancelled the question
 	Ignored    int64 `json:"ignored"`     // received messages that match no query: from unknown senders, damaged or forged

@@ -10,8 +10,8 @@ import (
 	"github.com/DataDog/sketches-go/ddsketch/store"
 )
 
-// Append appends an encoding of the window to b, and returns the result. The encoding contains both halves, as encoded
-// by sketches-go, with their ages at time t. [Decode] reads it.
+// Append appends an encoding of the window to b, and returns the extended slice. The encoding contains both halves, as
+// encoded by sketches-go, with their ages at the current time t. [Decode] decodes it.
 func (w *Window) Append(b []byte, t time.Time) []byte {
 	for _, h := range [...]struct {
 		halfWindow
@@ -30,16 +30,17 @@ func (w *Window) Append(b []byte, t time.Time) []byte {
 	return b
 }
 
+// errCorrupt is the error of Decode for data that [Window.Append] cannot have written.
 var errCorrupt = errors.New("sketch: window is corrupt")
 
 const (
-	maxDecodedAge  = 1000 * time.Hour // of a half
-	maxDecodedSize = 1 << 40          // samples of a half
-	maxEncodedSize = 64 << 10         // bytes of a half, twice the size of a half with all buckets
+	maxDecodedAge  = 1000 * time.Hour // maximum age of a half
+	maxDecodedSize = 1 << 40          // maximum number of samples of a half
+	maxEncodedSize = 64 << 10         // maximum number of bytes of a half: twice the size of a half with all buckets
 )
 
-// Decode decodes a window that [Window.Append] has encoded. At time t, its halves have the ages that they had when they
-// were encoded.
+// Decode decodes a window that [Window.Append] has encoded. The argument t is the current time: the halves get the ages
+// that they had when they were encoded.
 //
 // Decode returns an error if b is not a complete window, or if a half is older than 1,000 hours, has more than 2⁴⁰
 // samples or is longer than 64 KiB. So b may come from an untrusted source: a decoded window takes at most about 40 KB.
@@ -72,8 +73,8 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 	return w, nil
 }
 
-// decodeSketch adds the samples of an encoded sketch from an untrusted source. It returns an error if the encoding is
-// invalid.
+// decodeSketch adds to h the samples of a sketch that sketches-go has encoded. It returns an error if b is invalid, so
+// b may come from an untrusted source.
 func (h *halfWindow) decodeSketch(b []byte) error {
 	// A sparse store takes memory only for buckets with samples, and not for the range between them.
 	s := ddsketch.NewDDSketch(nil, store.NewSparseStore(), store.NewSparseStore())
@@ -99,8 +100,9 @@ func (h *halfWindow) decodeSketch(b []byte) error {
 	return nil
 }
 
-// Merge adds the samples of from to the window, without changing from. An empty window becomes a copy of from.
-// Otherwise the samples are added to the previous half, so that new samples soon outweigh them.
+// Merge adds the samples of from to the window, without changing from. Use it to add imported latencies. If w is empty,
+// it becomes a copy of from. Otherwise the samples are added to the previous half, so that new samples soon outweigh
+// them.
 func (w *Window) Merge(from *Window) {
 	if w.currentStart.IsZero() && w.previousStart.IsZero() {
 		w.current.addSamples(from.current)
@@ -117,7 +119,7 @@ func (w *Window) Merge(from *Window) {
 	}
 }
 
-// addSamples adds the samples of from.
+// addSamples adds all samples of another half to h.
 func (h *halfWindow) addSamples(from halfWindow) {
 	if from.sketch == nil {
 		return

@@ -24,24 +24,26 @@ import (
 )
 
 const (
-	// accuracy is the maximum relative error of a quantile.
+	// accuracy is the maximum relative error of an estimated quantile.
 	accuracy = 0.01
 
-	// A new half starts when the current one has at least this age and this number of samples.
+	// minHalfAge and minHalfSize are the age and the number of samples that the current half must both have before a new
+	// half starts.
 	minHalfAge  = 10 * time.Second
 	minHalfSize = 200
 
-	// maxPastWeight is the maximum weight of the previous half, in samples. It limits how long a shift of the
-	// distribution is hidden by many older samples.
+	// maxPastWeight is the number of samples that the previous half counts as, if it has more. So many older samples
+	// cannot hide a shift of the distribution for long.
 	maxPastWeight = 500
 
-	// maxBins is the maximum number of buckets of a half. With an accuracy of 1 % they cover 17 decades, so that no
-	// buckets between 1 ns and a year are collapsed.
+	// maxBins is the maximum number of buckets of a half. With an accuracy of 1 % they cover 17 decades. So no buckets
+	// between 1 ns and a year need to be merged.
 	maxBins = 2048
 
-	maxSample = 10_000 * time.Hour // longer samples are counted as this
+	maxSample = 10_000 * time.Hour // longest latency that is recorded; longer samples are recorded as this latency
 )
 
+// indexMapping maps a latency in nanoseconds to the index of its bucket.
 var indexMapping = func() mapping.IndexMapping {
 	m, err := mapping.NewCubicallyInterpolatedMapping(accuracy)
 	if err != nil {
@@ -50,8 +52,8 @@ var indexMapping = func() mapping.IndexMapping {
 	return m
 }()
 
-// lowerBound returns the lower bound of bucket i. It replaces LowerBound of the mapping, which is wrong if int has 32
-// bits: sketches-go 1.4.8 shifts an int by 52. Index of the mapping is correct.
+// lowerBound returns the smallest value, in nanoseconds, of the bucket with index i. It replaces LowerBound of the
+// mapping, which is wrong if int has 32 bits: sketches-go 1.4.8 shifts an int by 52. Index of the mapping is correct.
 func lowerBound(i int) float64 {
 	// Index approximates the logarithm to the base 2 by the exponent and a polynomial
 	// of the significand. Newton's method inverts the polynomial.
@@ -70,10 +72,10 @@ func lowerBound(i int) float64 {
 var bucketsPerOctave = 7 / (10 * math.Log((1+accuracy)/(1-accuracy)))
 
 var (
-	lowestIndex = indexMapping.Index(1)
+	lowestIndex = indexMapping.Index(1) // index of the bucket for one nanosecond, the shortest latency
 
-	// upperBounds[i] is the largest whole nanosecond in bucket lowestIndex+i. estimates[i] is the estimate for samples
-	// in that bucket.
+	// upperBounds[i] is the largest whole number of nanoseconds in bucket lowestIndex+i. estimates[i] is the value that
+	// Quantile returns for samples in that bucket.
 	upperBounds, estimates = func() (upperBounds, estimates []time.Duration) {
 		upperBounds = make([]time.Duration, indexMapping.Index(float64(maxSample))-lowestIndex+1)
 		estimates = make([]time.Duration, len(upperBounds))
@@ -93,19 +95,21 @@ var (
 )
 
 // A Window holds the latencies of the last 10 to 20 seconds. If these are few, it holds the last 200 to 400 latencies
-// of any age. The zero value is an empty window, ready for use. A Window is not safe for concurrent use.
+// of any age. The zero value is an empty window, ready for use. A Window is not safe for concurrent use; its owner
+// usually guards it with a lock.
 type Window struct {
 	current, previous           halfWindow
 	currentStart, previousStart time.Time // time of the first sample of a half; zero if the half is empty
 }
 
-// A halfWindow is one of the two sketches of a Window. It allocates memory on its first sample.
+// A halfWindow holds the samples of one half of a Window in a DDSketch. It allocates memory when its first sample is
+// added.
 type halfWindow struct {
 	sketch *ddsketch.DDSketch
-	bins   *store.CollapsingLowestDenseStore // the buckets of sketch
+	bins   *store.CollapsingLowestDenseStore // store of the buckets in sketch
 }
 
-// init allocates the sketch, if it is not allocated yet.
+// init allocates the sketch, unless it is already allocated.
 func (h *halfWindow) init() {
 	if h.sketch == nil {
 		h.bins = store.NewCollapsingLowestDenseStore(maxBins)
@@ -113,13 +117,13 @@ func (h *halfWindow) init() {
 	}
 }
 
-// addToBucket adds n samples to the bucket with index i.
+// addToBucket adds n samples to the bucket with index i, as returned by Index.
 func (h *halfWindow) addToBucket(i int, n float64) {
 	h.init()
 	h.bins.AddWithCount(i, n)
 }
 
-// samples returns the number of samples of the half.
+// samples returns the number of samples in the half.
 func (h *halfWindow) samples() float64 {
 	if h.sketch == nil {
 		return 0
@@ -127,19 +131,20 @@ func (h *halfWindow) samples() float64 {
 	return h.bins.TotalCount()
 }
 
-// Add adds the latency d, measured at time t. Latencies are limited to the range from one nanosecond to 10,000 hours.
-// Add takes amortized constant time, and allocates only while the range of latencies grows.
+// Add adds the latency d of a call that ended at time t. Latencies below one nanosecond or above 10,000 hours are
+// recorded as these bounds. Add takes amortized constant time, and allocates only while the range of latencies grows.
 func (w *Window) Add(t time.Time, d time.Duration) { w.AddIndex(t, Index(d)) }
 
-// Index returns the index of the bucket for the latency d, as an argument of [Window.AddIndex]. It is safe for
-// concurrent use.
+// Index returns the index of the bucket for the latency d. Pass it to [Window.AddIndex]. Index is safe for concurrent
+// use.
 func Index(d time.Duration) int {
 	// The smallest value of the mapping is below 1 ns: no sample counts as zero.
 	return indexMapping.Index(float64(min(max(d, 1), maxSample)))
 }
 
-// AddIndex adds a latency by the result of [Index] for it. It is faster than Add, for callers that compute the Index
-// before they take a lock.
+// AddIndex adds a latency that was measured at time t; i is the result of [Index] for the latency. Callers that guard
+// the window with a lock can compute the index before they take the lock, so AddIndex holds it for a shorter time than
+// Add.
 func (w *Window) AddIndex(t time.Time, i int) {
 	switch {
 	case w.currentStart.IsZero():
@@ -159,8 +164,8 @@ func (w *Window) AddIndex(t time.Time, i int) {
 // Len returns the number of samples in both halves of the window.
 func (w *Window) Len() int { return int(w.current.samples() + w.previous.samples()) }
 
-// Rate returns the number of samples per second from the start of the window to t. It is zero for an empty window, and
-// within the first millisecond.
+// Rate returns the number of samples per second from the first sample in the window to the time t. It is zero for an
+// empty window, and within the first millisecond.
 func (w *Window) Rate(t time.Time) float64 {
 	since := w.previousStart
 	if since.IsZero() {
@@ -173,8 +178,8 @@ func (w *Window) Rate(t time.Time) float64 {
 	return float64(w.Len()) / age.Seconds()
 }
 
-// Quantile returns the estimate of quantile q, which is clamped to [0, 1]. It reports false if the window is empty. The
-// previous half counts as at most 500 samples.
+// Quantile returns the estimated latency at quantile q, for example the median for 0.5. A q outside [0, 1] is replaced
+// by the nearest bound. The bool is false if the window is empty. The previous half counts as at most 500 samples.
 func (w *Window) Quantile(q float64) (time.Duration, bool) {
 	d := distributions.Get().(*Distribution)
 	defer distributions.Put(d)
@@ -182,11 +187,11 @@ func (w *Window) Quantile(q float64) (time.Duration, bool) {
 	return d.Quantile(q)
 }
 
-// Tail returns the non-empty buckets of the window, from the slowest to the fastest. A pair is the upper bound of a
-// bucket, and the share of samples above that bound, in [0, 1).
+// Tail returns an iterator over the non-empty buckets of the window, from the slowest to the fastest. Each pair is the
+// upper bound of a bucket, and the share of samples above that bound, in [0, 1).
 //
-// Choose a delay among these bounds: the share of samples above a bound is exact, while the share above a value within
-// a bucket is unknown.
+// Use it to find the shortest hedge delay that a budget allows. Choose the delay among these bounds: the share of
+// samples above a bound is exact, while the share above a value within a bucket is unknown.
 func (w *Window) Tail() iter.Seq2[time.Duration, float64] {
 	return func(yield func(time.Duration, float64) bool) {
 		d := distributions.Get().(*Distribution)
@@ -196,20 +201,21 @@ func (w *Window) Tail() iter.Seq2[time.Duration, float64] {
 	}
 }
 
-// distributions are reusable copies, for calls without a Distribution of the caller.
+// distributions holds Distributions for reuse by methods of Window that need one only while they run.
 var distributions = sync.Pool{New: func() any { return new(Distribution) }}
 
-// A Distribution is a copy of the samples of a [Window] in one histogram. The previous half counts as at most 500
-// samples. The zero value is empty.
+// A Distribution is a histogram of the samples that a [Window] had when it was copied. The previous half of the window
+// counts as at most 500 samples. The zero value has no samples. A Distribution is not safe for concurrent use.
 type Distribution struct {
 	weights     []float64 // weights[i] is the weight of bucket firstIndex+i
-	firstIndex  int
-	totalWeight float64
-	samples     int
+	firstIndex  int       // index of the first bucket in weights
+	totalWeight float64   // sum of all weights
+	samples     int       // number of samples of the window, without weights
 }
 
-// Distribution copies the samples of the window to d, reusing the memory of d. It takes about a microsecond. A caller
-// that holds a lock can release it and evaluate the copy.
+// Distribution replaces the content of d by the samples of the window, reusing the memory of d. It takes about a
+// microsecond. A caller that guards the window with a lock can release the lock after Distribution, and then evaluate
+// d.
 func (w *Window) Distribution(d *Distribution) {
 	d.weights, d.totalWeight, d.samples = d.weights[:0], 0, w.Len()
 	lo, hi := math.MaxInt, math.MinInt
@@ -236,7 +242,7 @@ func (w *Window) Distribution(d *Distribution) {
 	}
 }
 
-// addHalf adds the samples of h, each with the given weight.
+// addHalf adds the samples of h to the histogram, where each sample counts as the given weight.
 func (d *Distribution) addHalf(h *halfWindow, weight float64) {
 	if h.sketch == nil {
 		return
@@ -248,13 +254,14 @@ func (d *Distribution) addHalf(h *halfWindow, weight float64) {
 	d.totalWeight += h.samples() * weight
 }
 
-// Len returns the number of samples of the window.
+// Len returns the number of samples that the window had, all with weight one.
 func (d *Distribution) Len() int { return d.samples }
 
-// Weight returns the number of samples of both halves, where the previous half counts as at most 500.
+// Weight returns the number of samples of the window, where the previous half counts as at most 500.
 func (d *Distribution) Weight() float64 { return d.totalWeight }
 
-// Quantile returns the estimate of quantile q, as [Window.Quantile] does.
+// Quantile returns the estimated latency at quantile q, for example the median for 0.5. A q outside [0, 1] is replaced
+// by the nearest bound. The bool is false if d has no samples.
 func (d *Distribution) Quantile(q float64) (time.Duration, bool) {
 	if d.totalWeight == 0 {
 		return 0, false
@@ -269,8 +276,8 @@ func (d *Distribution) Quantile(q float64) (time.Duration, bool) {
 	return estimates[d.firstIndex+len(d.weights)-1-lowestIndex], true
 }
 
-// Tail returns the non-empty buckets from the slowest to the fastest, as [Window.Tail] does: the upper bound of a
-// bucket, and the share of samples above that bound, in [0, 1).
+// Tail returns an iterator over the non-empty buckets from the slowest to the fastest, as [Window.Tail] does. Each pair
+// is the upper bound of a bucket, and the share of samples above that bound, in [0, 1).
 func (d *Distribution) Tail() iter.Seq2[time.Duration, float64] {
 	return func(yield func(time.Duration, float64) bool) {
 		var above float64
