@@ -5,22 +5,23 @@ import (
 	"sync"
 )
 
-// A readAheadPart is a part of an object that is read into memory before the caller needs it. It is safe for concurrent
-// use.
+// A readAheadPart is a part of an object that a goroutine reads into memory before the caller needs it. It is safe for
+// concurrent use.
 type readAheadPart struct {
-	size   int64
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the background goroutine has ended
+	size   int64              // length of the part in bytes
+	cancel context.CancelFunc // cancels reading
+	done   chan struct{}      // closed when the background goroutine has ended
 
 	mu      sync.Mutex // guards the fields below
-	changed sync.Cond  // signalled when they change; its lock is mu
+	changed sync.Cond  // signalled when bytes or err change; its lock is mu
 	bytes   []byte     // bytes read so far, which do not change
-	taken   int        // number of bytes that nextBytes has returned
+	taken   int        // number of bytes that nextBytes has returned so far
 	err     error      // error with which reading ended; nil: reading continues
 }
 
-// readAhead starts a goroutine that reads the n bytes at offset off into memory, whose capacity is at least n. It ends
-// when the part is complete or closed. If a stalled body may still write to memory, the bytes move to new memory.
+// readAhead starts a goroutine that reads the n bytes at offset off into memory, and returns the part. The capacity of
+// memory must be at least n. The goroutine ends when the part is complete or closed. If a stalled body may still write
+// to memory, the bytes are copied to new memory.
 func readAhead(ctx context.Context, r *Reader, off, n int64, memory []byte) *readAheadPart {
 	a := &readAheadPart{size: n, done: make(chan struct{}), bytes: memory[:0]}
 	a.changed.L = &a.mu
@@ -37,7 +38,8 @@ func readAhead(ctx context.Context, r *Reader, off, n int64, memory []byte) *rea
 	return a
 }
 
-// readAll reads f to its end and publishes the bytes.
+// readAll reads f to its end, and makes the bytes available to nextBytes as they arrive. It returns the error of f,
+// which is io.EOF after the last byte.
 func (a *readAheadPart) readAll(f *rangeBody) error {
 	for {
 		_, err := f.nextBytes()
@@ -51,7 +53,7 @@ func (a *readAheadPart) readAll(f *rangeBody) error {
 	}
 }
 
-// setError records the error with which reading ended.
+// setError stores the error with which reading ended, and wakes nextBytes. It is io.EOF if all bytes were read.
 func (a *readAheadPart) setError(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -59,7 +61,8 @@ func (a *readAheadPart) setError(err error) {
 	a.changed.Signal()
 }
 
-// nextBytes waits for new bytes and returns them. After the last bytes it returns the error with which reading ended.
+// nextBytes waits for bytes that it has not returned yet, and returns them. After the last byte it returns the error
+// with which reading ended, usually io.EOF.
 func (a *readAheadPart) nextBytes() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -73,8 +76,8 @@ func (a *readAheadPart) nextBytes() ([]byte, error) {
 	return nil, a.err
 }
 
-// close stops reading and waits for the background goroutine. The memory of a part that was read to its end can then be
-// reused.
+// close stops reading and waits until the goroutine has ended. Then the memory of a part that was read to its end can
+// be reused.
 func (a *readAheadPart) close() {
 	a.cancel()
 	<-a.done

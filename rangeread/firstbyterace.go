@@ -9,7 +9,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A firstByteRace is a race of attempts for the first byte of a range. It implements [race.Op].
+// A firstByteRace sends a range request, and hedges if the first byte is late. The attempt that receives its first byte
+// first wins. It implements [race.Op].
 type firstByteRace struct {
 	policy.Call
 	race     race.Race[openResult]
@@ -17,8 +18,9 @@ type firstByteRace struct {
 	from, to int64
 }
 
-// raceFirstByte requests the bytes [from, to), with hedges if hedged is true, until an attempt has received its first
-// byte. It returns the response of that attempt, and the number of attempts.
+// raceFirstByte requests the bytes [from, to) of the range t, and waits until an attempt has received its first byte.
+// If hedged is true, it sends hedges when the first byte is late. It returns the response of the winning attempt, and
+// the number of attempts that were started. If no attempt succeeds, it returns the error of the primary.
 func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged bool) (s *response, started int, err error) {
 	o := &firstByteRace{request: t, from: from, to: to}
 	o.race.Style.Async, o.race.Style.TryAbandon = true, func() bool { return true }
@@ -45,8 +47,8 @@ func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged 
 	return out.Value.stream, out.Started, err
 }
 
-// Attempt sends a request and reads the first byte. io.EOF, ErrChanged and an empty body are valid results that end the
-// race, not failures.
+// Attempt implements [race.Op]: it sends the request once and reads the first chunk of the response. io.EOF, ErrChanged
+// and an empty body are not failures: they are valid results, which end the race.
 func (o *firstByteRace) Attempt(a *race.Attempt, _ int) (openResult, error) {
 	s, err := o.request.openResponse(a, o.from, o.to)
 	if err == io.EOF || errors.Is(err, ErrChanged) {
@@ -58,7 +60,7 @@ func (o *firstByteRace) Attempt(a *race.Attempt, _ int) (openResult, error) {
 	return openResult{stream: s}, err
 }
 
-// Discard closes the response of an attempt that has lost.
+// Discard implements [race.Op]: it closes the response of an attempt that has lost, and counts a panic of the attempt.
 func (o *firstByteRace) Discard(v openResult, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		o.request.store.panics.Add(1)
@@ -68,7 +70,8 @@ func (o *firstByteRace) Discard(v openResult, err error) {
 	}
 }
 
-// Admit reports whether a hedge may start. It takes tokens from the budgets of hedges and of bytes.
+// Admit implements [race.Op]: it reports whether the hedge with the given index may start. If so, it takes tokens from
+// the budget of hedges and from the budget of bytes.
 func (o *firstByteRace) Admit(index int) bool {
 	if !o.request.admitHedge(&o.Call, index, o.from, o.to) {
 		return false

@@ -9,35 +9,36 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A rangeBody returns the bytes of one range in order. It reads one response at a time, and switches to the response of
-// a hedge if that delivers the next byte first. It is not safe for concurrent use.
+// A rangeBody delivers the bytes of one range in order. It reads one response at a time, and sends hedges. If a hedge
+// delivers the next byte first, the rangeBody continues with the response to the hedge. It is not safe for concurrent
+// use.
 type rangeBody struct {
 	request     *rangeRequest
-	caller      context.Context
-	hedged      bool
-	offset      int64  // offset in the object of the next byte
-	end         int64  // offset of the end of the range, or of the object
-	start       int64  // offset of the first byte of the range
-	opened      int64  // offset at which the last response was opened
-	responses   int    // number of opened responses
-	destination []byte // memory for the whole range; nil: each chunk is only valid until the next one
+	caller      context.Context // context of the caller
+	hedged      bool            // whether hedges may be sent
+	offset      int64           // offset in the object of the next byte
+	end         int64           // offset at which the range ends, or the object if it is shorter
+	start       int64           // offset of the first byte of the range
+	opened      int64           // offset at which the source starts, or the last response if the source is nil
+	responses   int             // number of responses that were opened
+	destination []byte          // memory into which the whole range is read; nil: each chunk is only valid until the next one
 
-	source      *response  // response that is being read; nil: none is open
-	sourceErr   error      // error of the failed source, while a request for the remainder is in progress
-	remainder   *remainder // hedge for the missing bytes; nil: there is none
-	hedgesLeft  int        // number of further hedges for the remainder
+	source      *response  // response that is being read; nil: there is none
+	sourceErr   error      // error of the source, if it has failed and a hedge for the missing bytes is in flight
+	remainder   *remainder // hedge for the missing bytes that is in flight; nil: there is none
+	hedgesLeft  int        // number of further hedges for missing bytes that may be sent
 	nextAttempt int        // number of the next attempt
 
 	began   time.Time     // when the range was requested
 	usual   time.Duration // 99th percentile of the time to the first byte; 0: unknown
 	stall   time.Duration // pause after which a body has stalled; 0: unknown, or the range is not hedged
-	retry   time.Duration // time after which a denied hedge is tried again
-	longest time.Duration // longest pause so far
-	timer   *time.Timer
+	retry   time.Duration // time after which a hedge is requested again if it was denied; 0: none was denied
+	longest time.Duration // longest pause of the body so far
+	timer   *time.Timer   // timer of stallTimer; nil: not yet needed
 }
 
-// newRangeBody returns a body of the n bytes at offset off, where n is at least 1. It sends no request yet. The caller
-// closes it.
+// newRangeBody returns a rangeBody for the n bytes at offset off, where n must be at least 1. It sends no request yet.
+// The caller must close it.
 func newRangeBody(ctx context.Context, r *Reader, off, n int64) *rangeBody {
 	refused := policy.Eligibility{SwitchedOff: r.store.hedgingDisabled}.Reason(race.OverridesFrom(ctx))
 	f := &rangeBody{
@@ -54,15 +55,15 @@ func newRangeBody(ctx context.Context, r *Reader, off, n int64) *rangeBody {
 	return f
 }
 
-// limitToSize moves the end of the range to the end of the object, if its size is known and smaller.
+// limitToSize shortens the range to the end of the object, if the size of the object is known.
 func (f *rangeBody) limitToSize() {
 	if size, known := f.request.version.knownSize(); known {
 		f.end = max(min(f.end, size), f.offset)
 	}
 }
 
-// nextBytes returns the next bytes, which are valid until the next call. It returns io.EOF at the end of the range or
-// of the object.
+// nextBytes waits for the next bytes of the range and returns them. They are valid until the next call. It returns
+// io.EOF at the end of the range or of the object.
 func (f *rangeBody) nextBytes() ([]byte, error) {
 	for f.offset < f.end {
 		if f.source == nil && f.sourceErr == nil {
@@ -79,8 +80,8 @@ func (f *rangeBody) nextBytes() ([]byte, error) {
 	return nil, io.EOF
 }
 
-// openResponse opens the first response. It opens another one if the previous response was shorter than the range
-// according to its Info.
+// openResponse requests the bytes from the current offset on, with hedges if the first byte is late, and makes the
+// response the source. It is called again if a response was shorter than the range according to its Info.
 func (f *rangeBody) openResponse() error {
 	if f.responses > 0 && f.opened == f.offset {
 		return f.handleObjectEnd() // the last response had no bytes
@@ -111,7 +112,7 @@ func (f *rangeBody) openResponse() error {
 	return nil
 }
 
-// handleObjectEnd ends the range at the current offset, because the store has no further bytes. It returns
+// handleObjectEnd ends the range at the current offset, because the server has no bytes at this offset. It returns
 // io.ErrUnexpectedEOF if the object is known to be larger.
 func (f *rangeBody) handleObjectEnd() error {
 	size, known := f.request.version.knownSize()
@@ -125,7 +126,7 @@ func (f *rangeBody) handleObjectEnd() error {
 	return nil
 }
 
-// switchTo makes the response s the source, and starts to read it.
+// switchTo makes the response s the source, and starts a goroutine that reads it.
 func (f *rangeBody) switchTo(s *response) {
 	f.limitToSize()
 	s.chunks = make(chan chunk)
@@ -134,8 +135,8 @@ func (f *rangeBody) switchTo(s *response) {
 	go s.deliverChunks()
 }
 
-// awaitChunk waits for the next chunk of the source, and sends a hedge for the remainder if the source stalls. It may
-// return no bytes and a nil error; call it again.
+// awaitChunk waits for the next chunk of the source and returns its bytes. If the source stalls, awaitChunk sends a
+// hedge for the missing bytes. It may return no bytes and a nil error; the caller then calls it again.
 func (f *rangeBody) awaitChunk() ([]byte, error) {
 	var pieces chan chunk
 	if f.source != nil {
@@ -160,8 +161,8 @@ func (f *rangeBody) awaitChunk() ([]byte, error) {
 	}
 }
 
-// takeChunk returns the bytes of a chunk of the source. It cancels the hedge for the remainder, because the source has
-// not stalled.
+// takeChunk returns the bytes of the chunk p, which the source has sent, and advances the offset. It cancels the hedge
+// for the missing bytes, because the source has not stalled.
 func (f *rangeBody) takeChunk(p chunk) []byte {
 	if len(p.bytes) == 0 {
 		return nil
@@ -174,7 +175,8 @@ func (f *rangeBody) takeChunk(p chunk) []byte {
 	return b
 }
 
-// copyToDestination returns b, or its copy in the destination if there is one.
+// copyToDestination returns b itself if the rangeBody has no destination. Otherwise it copies b to the destination,
+// unless it is already there, and returns the copy.
 func (f *rangeBody) copyToDestination(b []byte) []byte {
 	if f.destination == nil {
 		return b
@@ -186,8 +188,8 @@ func (f *rangeBody) copyToDestination(b []byte) []byte {
 	return to
 }
 
-// replaceDestination moves the destination to new memory, because a Read of a cancelled response may still write to the
-// old one.
+// replaceDestination copies the destination to new memory. The old memory cannot be used any more, because a Read of a
+// cancelled response may still write to it.
 func (f *rangeBody) replaceDestination() {
 	if f.destination == nil {
 		return
@@ -197,8 +199,8 @@ func (f *rangeBody) replaceDestination() {
 	f.destination = place
 }
 
-// handleSourceEnd handles the error of a chunk. If the source has failed, it sends a hedge for the remainder. A nil
-// error is ignored.
+// handleSourceEnd handles the error of the last chunk of the source; with nil it does nothing. If the source has
+// failed, it sends a hedge for the missing bytes. It returns an error if the range cannot be continued.
 func (f *rangeBody) handleSourceEnd(err error) error {
 	if err == nil {
 		return nil
@@ -214,8 +216,8 @@ func (f *rangeBody) handleSourceEnd(err error) error {
 	return nil
 }
 
-// hedgeOrFail sends a hedge for the missing bytes, or sets the time of the next try. If no hedge is in flight and the
-// source has failed, it returns the error of the source.
+// hedgeOrFail sends a hedge for the missing bytes. If the hedge is denied for now, it sets the time after which it is
+// requested again. If the source has failed and no hedge was sent, it returns the error of the source.
 func (f *rangeBody) hedgeOrFail() error {
 	if f.remainder == nil && f.hedgesLeft > 0 {
 		r, later := requestRemainder(f.request, f.offset, f.end, f.nextAttempt)
@@ -238,8 +240,9 @@ func (f *rangeBody) hedgeOrFail() error {
 	return nil
 }
 
-// handleRemainder handles the result of the hedge for the remainder: it makes the response the source. If the hedge has
-// failed, the source continues alone, or its error is returned.
+// handleRemainder handles the result a of the hedge for the missing bytes. If the hedge succeeded, its response becomes
+// the source. If the hedge failed, the source continues alone; if the source has failed too, handleRemainder returns
+// its error.
 func (f *rangeBody) handleRemainder(a openResult) error {
 	if a.err == nil {
 		if a.err = f.request.version.adoptInfo(a.stream.info); a.err != nil {
@@ -262,7 +265,7 @@ func (f *rangeBody) handleRemainder(a openResult) error {
 	return nil
 }
 
-// cancelRemainder cancels the hedge for the remainder, if there is one.
+// cancelRemainder cancels the hedge for the missing bytes, if there is one.
 func (f *rangeBody) cancelRemainder() {
 	if f.remainder != nil {
 		f.remainder.cancelRequest()
@@ -270,7 +273,8 @@ func (f *rangeBody) cancelRemainder() {
 	}
 }
 
-// stallTimer returns a channel that receives the time when hedgeOrFail must be called; nil: there is no such time.
+// stallTimer starts a timer for the time when the source counts as stalled, or when waiting for the hedge must end. The
+// caller must call hedgeOrFail when the channel receives. The channel is nil if there is no such time.
 func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {
@@ -289,7 +293,8 @@ func (f *rangeBody) stallTimer() <-chan time.Time {
 	return f.timer.C
 }
 
-// close cancels all attempts, and records the longest pause of the range.
+// close cancels all attempts, and records the longest pause of the range, from which stalls of later ranges are
+// recognised. It also adds the delivered bytes to the budget of bytes.
 func (f *rangeBody) close() {
 	f.cancelRemainder()
 	if f.timer != nil {

@@ -40,40 +40,49 @@ import (
 	"io"
 )
 
-// A Range is a range of bytes of an object, which a [Fetch] requests.
+// A Range is a range of bytes of an object. A [Reader] passes it to a [Fetch], which requests these bytes.
 type Range struct {
-	Offset int64  // offset of the first byte
-	Length int64  // number of bytes, at least 1; the object may end before. -1 means up to the end of the object, which a Reader does not use yet
-	Match  string // Tag of the required version; "": any version
+	Offset int64 // offset of the first byte in the object
+	// Length is the number of bytes, at least 1. The object may end before. -1 means up to the end of the object; a Reader
+	// does not use -1 yet.
+	Length int64
+	// Match is the Tag of the version of the object that the request must require; "" means any version.
+	Match string
 }
 
-// An Info describes the response to a range request.
+// An Info describes the response to a range request. A [Fetch] returns it with the body.
 type Info struct {
-	// Offset is the offset in the object of the first byte of the body: that of the Range, or 0 if the server ignores
-	// ranges and sends the whole object. Bytes before the Range are read and discarded.
+	// Offset is the offset in the object of the first byte of the body. It is the Offset of the Range, or 0 if the server
+	// ignores ranges and sends the whole object. Bytes before the Range are read and discarded.
 	Offset int64
-	Length int64  // length of the body; -1: unknown
-	Size   int64  // size of the whole object; -1: unknown
-	Tag    string // tag of the version, such as a strong ETag or a generation; "": none
+	Length int64  // length of the body in bytes; -1: unknown
+	Size   int64  // size of the whole object in bytes; -1: unknown
+	Tag    string // identifies the version of the object, such as a strong ETag or a generation; "": unknown
 }
 
-// A Fetch sends one request for a range and returns the body of the response. It is called concurrently. The context is
-// that of one attempt, and ends when the attempt has lost. The Fetch must pass it to the request, because the body's
-// Read must return soon after the context has ended. The body is closed once, after its last Read has returned.
+// A Fetch sends one request for the range r and returns the body of the response. It must be safe for concurrent use. A
+// Reader closes the body once, after the last Read of the body has returned.
+//
+// ctx is the context of one attempt, and ends when the attempt has lost. The Fetch must pass it to the request, because
+// the body's Read must return soon after ctx has ended.
 //
 // The error must wrap [ErrChanged] if the object no longer has the version in Match (status 412). It must be [io.EOF],
-// not wrapped, if the object ends at or before Offset (status 416, unless its Content-Range gives a larger size). Any
-// other error fails the attempt; a body returned with it is closed. Retries are left to the Fetch.
+// not wrapped, if the object ends at or before Offset (status 416, unless its Content-Range gives a larger size).
 //
-// A body that fails, or ends before Info.Length, has broken off. An error returned with or after its last byte is
-// ignored.
+// Any other error fails the attempt; a body returned with an error is closed. A Reader does not retry failed attempts;
+// the Fetch may do so.
+//
+// A body that returns an error, or ends before Info.Length, has broken off. An error returned with or after the last
+// byte of the body is ignored.
 type Fetch func(ctx context.Context, r Range) (io.ReadCloser, Info, error)
 
-// ErrChanged is wrapped by errors of reads that found another version of the object than the one being read. Once a
-// read of a Reader has returned it, all later reads do so too. To read the new version, open the object again.
+// ErrChanged is wrapped by the errors of reads that got a response from another version of the object than the one
+// being read. Once a read of a Reader has returned ErrChanged, all later reads of the Reader return it too. To read the
+// new version, open the object again.
 var ErrChanged = errors.New("rangeread: the object has changed")
 
-// checkAgainstRange returns an error if the Info is inconsistent, or cannot describe a response to r.
+// checkAgainstRange returns an error if i contradicts itself, or cannot describe a response to a request for r because
+// the body starts too late.
 func (i Info) checkAgainstRange(r Range) error {
 	switch {
 	case i.Offset < 0 || i.Length < -1 || i.Size < -1 ||

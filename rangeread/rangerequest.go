@@ -8,28 +8,28 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A rangeRequest is the state that all attempts of one range share. It ends when its rangeBody and all attempts have
-// ended.
+// A rangeRequest holds the state that the rangeBody and all attempts of one range share. Its context is cancelled when
+// the rangeBody and all attempts have ended. It is safe for concurrent use.
 type rangeRequest struct {
 	store       *Store
 	fetch       Fetch
 	version     *objectVersion
-	key         *policy.Key
+	key         *policy.Key     // latency key of the size class
 	ctx         context.Context // context of the attempts
 	cancel      context.CancelCauseFunc
 	stopOnClose func() bool // removes the callback that cancels ctx when the Reader is closed
 
-	users         atomic.Int32 // running attempts, plus one for the rangeBody
+	users         atomic.Int32 // number of running attempts, plus one for the rangeBody
 	hedgedBytes   atomic.Int64 // bytes requested by hedges
 	readBytes     atomic.Int64 // bytes of the range read by all attempts
 	returnedBytes atomic.Int64 // bytes of the range returned to the caller
 }
 
-// addUser counts a new attempt or rangeBody.
+// addUser counts an attempt or the rangeBody as a user of the request. Each addUser needs a removeUser.
 func (t *rangeRequest) addUser() { t.users.Add(1) }
 
-// removeUser counts an attempt or rangeBody that has ended. The last one ends the request, and counts the bytes that
-// were read twice.
+// removeUser counts an attempt or the rangeBody as ended. When the last user has ended, it cancels the context of the
+// request, and adds the bytes that were read twice to the counters.
 func (t *rangeRequest) removeUser() {
 	if t.users.Add(-1) > 0 {
 		return
@@ -39,9 +39,12 @@ func (t *rangeRequest) removeUser() {
 	t.cancel(nil)
 }
 
-// admitHedge reports whether the hedge with the given index in the schedule may start, for the bytes [from, to). The
-// budget of bytes pays for all requested bytes, because the number of bytes that a cancelled attempt has caused is
-// unknown.
+// admitHedge reports whether a hedge for the bytes [from, to) may start. The argument index is the position of the
+// hedge in the schedule. If it may start, the hedge is paid from the budgets of hedges and of bytes; otherwise the
+// denial is counted.
+//
+// The budget of bytes pays for all requested bytes, because it is not known how many bytes the server sends for a
+// cancelled attempt.
 func (t *rangeRequest) admitHedge(c *policy.Call, index int, from, to int64) bool {
 	reason, n := policy.None, t.store.responseBytes(from, to)
 	paid := t.store.bytes.SpendN(n)

@@ -12,29 +12,30 @@ import (
 )
 
 var (
-	errClosed      = fmt.Errorf("rangeread: the Reader is closed: %w", fs.ErrClosed)
+	errClosed      = fmt.Errorf("rangeread: the Reader is closed: %w", fs.ErrClosed) // errClosed is the error of reads after Close. It wraps fs.ErrClosed.
 	errNegative    = errors.New("rangeread: negative offset")
 	errUnknownSize = errors.New("rangeread: the store does not say how large the object is")
 )
 
-// A Reader reads one version of one object: the version of its first response. It is safe for concurrent use. The zero
-// Reader is not usable; call [New] or [Store.Open].
+// A Reader reads one version of one object by range requests, and hedges slow requests. The version is that of the
+// first response. A Reader is safe for concurrent use. The zero Reader is not usable; call [New] or [Store.Open].
 type Reader struct {
 	store      *Store
 	fetch      Fetch
-	version    objectVersion
-	closed     context.Context // ends when the Reader is closed
-	closeReads context.CancelFunc
+	version    objectVersion      // version of the object that is being read
+	closed     context.Context    // ends when the Reader is closed
+	closeReads context.CancelFunc // ends the context closed
 }
 
 var _ io.ReaderAt = (*Reader)(nil)
 
-// New returns a Reader of one object with its own Store. To read several objects, use [NewStore] and [Store.Open], so
-// that they share latencies and budgets.
+// New returns a Reader of the object that fetch requests, with a Store of its own. To read several objects, use
+// [NewStore] and [Store.Open], so that they share latencies and budgets. New panics if fetch is nil or an option is
+// invalid.
 func New(fetch Fetch, o Options) *Reader { return NewStore(o).Open(fetch) }
 
-// Open returns a Reader of the object that fetch requests. It sends no request. A Reader without reads in progress need
-// not be closed. Open panics if fetch is nil.
+// Open returns a Reader of the object that fetch requests. It sends no request. A Reader need not be closed if no read
+// is in progress. Open panics if fetch is nil.
 func (s *Store) Open(fetch Fetch) *Reader {
 	if fetch == nil {
 		panic("rangeread: nil Fetch")
@@ -44,19 +45,21 @@ func (s *Store) Open(fetch Fetch) *Reader {
 	return r
 }
 
-// Store returns the Store of the object.
+// Store returns the Store whose latencies and budgets the Reader uses.
 func (r *Reader) Store() *Store { return r.store }
 
-// ReadAt is [Reader.ReadAtContext] with the background context.
+// ReadAt implements [io.ReaderAt]. It is [Reader.ReadAtContext] with the background context.
 func (r *Reader) ReadAt(p []byte, off int64) (int, error) {
 	return r.ReadAtContext(context.Background(), p, off)
 }
 
 // ReadAtContext reads len(p) bytes at offset off into p, as specified by [io.ReaderAt]. The error is nil only if all
-// bytes were read, and [io.EOF] if the object ends before. The n bytes returned with an error are the first n of the
-// range. p is not used after it has returned. If p is empty, no request is sent.
+// bytes were read, and [io.EOF] if the object ends before.
 //
-// If every attempt has failed, it returns the unchanged error of the first attempt, or the error of ctx if that has
+// With an error, n is the number of bytes that were read without a gap from off on. p is not used after ReadAtContext
+// has returned. If p is empty, no request is sent.
+//
+// If every attempt has failed, the error is the unchanged error of the first attempt, or the error of ctx if ctx has
 // ended. A panic in the Fetch or in a body is raised in the caller's goroutine, unless another attempt delivers the
 // bytes.
 func (r *Reader) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
@@ -67,8 +70,8 @@ func (r *Reader) ReadAtContext(ctx context.Context, p []byte, off int64) (int, e
 	return n, r.convertError(ctx, err)
 }
 
-// checkReadable returns an error if no read is possible: the Reader is closed, off is negative, ctx has ended, or a
-// read has returned [ErrChanged].
+// checkReadable returns an error if a read at offset off is not possible: the Reader is closed, off is negative, ctx
+// has ended, or an earlier read has returned [ErrChanged].
 func (r *Reader) checkReadable(ctx context.Context, off int64) error {
 	switch {
 	case r.closed.Err() != nil:
@@ -82,8 +85,9 @@ func (r *Reader) checkReadable(ctx context.Context, off int64) error {
 	}
 }
 
-// convertError converts the error of an attempt to the error that a read returns. If the Reader is closed or ctx has
-// ended, it returns that error, whatever err is. A panic of an attempt is raised in the caller's goroutine.
+// convertError returns the error that a read returns if an attempt has ended with err. If the Reader is closed or ctx
+// has ended, that is the reported error, whatever err is. If err is a panic of the attempt, convertError panics with
+// it, in the caller's goroutine. It also records an [ErrChanged] for later reads.
 func (r *Reader) convertError(ctx context.Context, err error) error {
 	if p, ok := err.(*race.Panic); ok {
 		p.Rethrow()
@@ -100,8 +104,8 @@ func (r *Reader) convertError(ctx context.Context, err error) error {
 	return err
 }
 
-// callRecovered calls f, and then passes its error to then. If f panics or calls runtime.Goexit, the error is a
-// [race.Panic].
+// callRecovered calls f, and then calls then with the error of f. If f panics or calls runtime.Goexit, the error is a
+// [race.Panic], so that the caller's goroutine can raise the panic.
 func callRecovered(f func() error, then func(error)) {
 	var err error = new(race.Panic) // unless f returns
 	defer func() {
@@ -117,7 +121,8 @@ func callRecovered(f func() error, then func(error)) {
 	err = f()
 }
 
-// Size returns the size of the object. If no response has contained it, Size requests the first byte.
+// Size returns the size of the object in bytes. If no response has contained the size yet, Size requests the first
+// byte. It returns an error if the request fails, or if the response does not contain the size.
 func (r *Reader) Size(ctx context.Context) (int64, error) {
 	if size, known := r.version.knownSize(); known && r.version.changeError() == nil {
 		return size, nil
@@ -137,7 +142,8 @@ func (r *Reader) Size(ctx context.Context) (int64, error) {
 	return 0, r.convertError(ctx, err)
 }
 
-// Close ends all reads without waiting for them. These and later reads return an error that wraps [fs.ErrClosed].
+// Close ends all reads of the Reader without waiting for them. These and later reads return an error that wraps
+// [fs.ErrClosed]. The error of Close is always nil.
 func (r *Reader) Close() error {
 	r.closeReads()
 	return nil

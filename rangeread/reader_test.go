@@ -22,7 +22,7 @@ const (
 	kib = int64(1) << 10
 	mib = int64(1) << 20
 
-	chunk = 64 << 10 // that is read from a body at a time
+	chunk = 64 << 10 // A chunk holds the next bytes of a response. The bytes are valid until the next chunk is received, because their memory is reused.
 )
 
 // TestReadAtImplementsReaderAt reads every range of a small object, in parts and at once, as io.ReaderAt says.

@@ -10,19 +10,20 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
+// errNoBytes is the error of a hedge whose response contains none of the missing bytes.
 var errNoBytes = errors.New("rangeread: the store has sent nothing of what is missing")
 
-// A remainder is a hedge for the bytes that a stalled or failed response has not delivered.
+// A remainder is a hedge that requests the bytes that a stalled or failed response has not delivered.
 type remainder struct {
 	policy.Call
 	request *rangeRequest
 	attempt *race.Attempt
-	asked   time.Time
-	answer  chan openResult
+	asked   time.Time       // time when the hedge was sent
+	answer  chan openResult // receives the response or the error of the hedge
 }
 
-// requestRemainder starts attempt n for the bytes [from, to). If the hedge is denied, it returns nil, and later reports
-// whether it may be requested again.
+// requestRemainder sends a hedge, as attempt n, for the missing bytes [from, to). If the hedge is denied, r is nil, and
+// later reports whether the caller may request it again after a while.
 func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainder, later bool) {
 	r = &remainder{request: t}
 	r.BeginResumption(t.ctx, t.key)
@@ -36,7 +37,8 @@ func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainder, lat
 	return r, false
 }
 
-// sendRequest sends the request and delivers its response, or closes the response if the request was cancelled.
+// sendRequest requests the bytes [from, to) and sends the response or the error to the channel answer. If the hedge was
+// cancelled meanwhile, it closes the response. It runs in its own goroutine.
 func (r *remainder) sendRequest(from, to int64) {
 	defer r.request.removeUser()
 	done := r.attempt.Done()
@@ -62,13 +64,13 @@ func (r *remainder) sendRequest(from, to int64) {
 	}
 }
 
-// recordWin counts the hedge as won.
+// recordWin counts the hedge as won: reading continues with its response.
 func (r *remainder) recordWin() {
 	r.request.store.stallWins.Add(1)
 	r.EndResumption(true)
 }
 
-// cancelRequest cancels the request and counts the hedge as lost.
+// cancelRequest cancels the hedge and counts it as lost.
 func (r *remainder) cancelRequest() {
 	r.EndResumption(false)
 	r.attempt.CancelAndDetach()

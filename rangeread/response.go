@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	maxEmptyReads = 100                   // consecutive Reads that return nothing
-	drainTime     = 50 * time.Millisecond // for reading the end of a body after its last byte
+	maxEmptyReads = 100                   // consecutive Reads of a body without bytes and error, after which reading fails
+	drainTime     = 50 * time.Millisecond // maximum time for reading the io.EOF after the last byte of a body
 )
 
 var (
@@ -19,36 +19,38 @@ var (
 	errBadRead = errors.New("rangeread: Read of a body returned an impossible count")
 )
 
-// A response is one response of the store to a range request. Its opener uses it first, and afterwards only the
-// goroutine of deliverChunks.
+// A response is one response of the server to a range request. The goroutine that opens it uses it first, and
+// afterwards only the goroutine that runs deliverChunks.
 type response struct {
 	request *rangeRequest
 	attempt *race.Attempt
 	body    io.ReadCloser
 	info    Info
-	from    int64 // offset of the first byte of the range
-	to      int64 // offset of the end of the range, or of the body if its length is known and shorter
-	offset  int64 // offset in the object of the next byte of the body
-	eof     bool  // Read has returned io.EOF, or an error after the last byte
-	buffer  readBuffer
-	first   chunk
-	chunks  chan chunk // channel of deliverChunks
+	from    int64      // offset in the object of the first byte of the range
+	to      int64      // offset at which the range ends, or at which the body ends if its length is known and shorter
+	offset  int64      // offset in the object of the next byte of the body
+	eof     bool       // Read has returned io.EOF, or an error after the last byte
+	buffer  readBuffer // memory that the body is read into
+	first   chunk      // first chunk, which is read when the response is opened
+	chunks  chan chunk // receives the chunks that deliverChunks reads
 }
 
-// A chunk holds the next bytes of a response. They are valid until the next chunk is received.
+// A chunk holds the next bytes of a response. The bytes are valid until the next chunk is received, because their
+// memory is reused.
 type chunk struct {
 	bytes []byte
-	err   error // error after the last chunk; io.EOF at the end of the range or of the body
+	err   error // error because of which this chunk is the last one; io.EOF at the end of the range or of the body; nil: more chunks follow
 }
 
-// An openResult is the response that an attempt has opened, or its error.
+// An openResult is the result of opening a response: the response with its first chunk, or an error.
 type openResult struct {
 	stream *response
 	err    error
 }
 
-// openResponse requests the bytes [from, to), and returns the response after its first chunk has been read. The caller
-// calls deliverChunks or closeBody.
+// openResponse requests the bytes [from, to) for the attempt a, and returns the response after its first chunk has been
+// read. The caller must then call deliverChunks or closeBody. It returns an error if the request fails, or the response
+// does not fit it.
 func (t *rangeRequest) openResponse(a *race.Attempt, from, to int64) (*response, error) {
 	t.addUser()
 	t.store.requests.Add(1)
@@ -77,7 +79,8 @@ func (t *rangeRequest) openResponse(a *race.Attempt, from, to int64) (*response,
 	return s, nil
 }
 
-// checkInfo returns an error if the response has no body, does not fit the requested range, or is of another version.
+// checkInfo returns an error if the response has no body, does not fit the requested range, or is from another version
+// of the object. It also moves the end of the range to the end of a shorter body.
 func (s *response) checkInfo(asked Range) error {
 	if s.body == nil {
 		return errNoBody
@@ -94,8 +97,8 @@ func (s *response) checkInfo(asked Range) error {
 	return s.request.version.checkInfo(s.info)
 }
 
-// readFirstChunk skips to the range and reads its first chunk. If there is no chunk, it returns the error of the body,
-// or nil for an empty range.
+// readFirstChunk reads and discards the bytes before the range, and then reads the first chunk of the range. If there
+// are no bytes, it returns the error of the body, or nil if the range is empty.
 func (s *response) readFirstChunk() error {
 	s.offset = s.info.Offset
 	switch {
@@ -113,7 +116,8 @@ func (s *response) readFirstChunk() error {
 	return nil
 }
 
-// skipToRange reads and discards the bytes before the range, using the buffer p.
+// skipToRange reads and discards the bytes of the body that precede the range, using p as a buffer. It returns the
+// error of the body if the body ends before the range.
 func (s *response) skipToRange(p []byte) error {
 	for s.offset < s.from {
 		if _, err := s.readBody(p, s.from); err != nil {
@@ -123,10 +127,10 @@ func (s *response) skipToRange(p []byte) error {
 	return nil
 }
 
-// isEmpty reports whether the response has no bytes of its range.
+// isEmpty reports whether the body has ended without a byte of the range. It must only be called after readFirstChunk.
 func (s *response) isEmpty() bool { return len(s.first.bytes) == 0 }
 
-// readChunk reads the next chunk.
+// readChunk reads the next chunk of the range. At the end of the range, the chunk is empty and has the error io.EOF.
 func (s *response) readChunk() chunk {
 	if s.offset >= s.to {
 		return chunk{err: io.EOF}
@@ -140,7 +144,8 @@ func (s *response) readChunk() chunk {
 	return chunk{p[:n], err}
 }
 
-// readBody reads into p, but not beyond the offset end. At the end of the body it returns the error of endError.
+// readBody reads bytes of the body into p, but none at or after the offset end. It returns the number of read bytes. At
+// the end of the body, the error is the result of endError.
 func (s *response) readBody(p []byte, end int64) (int, error) {
 	p = p[:min(int64(len(p)), end-s.offset)]
 	for range maxEmptyReads {
@@ -160,7 +165,7 @@ func (s *response) readBody(p []byte, end int64) (int, error) {
 	return 0, io.ErrNoProgress
 }
 
-// countBytes adds n read bytes to the counters and to the offset.
+// countBytes adds n bytes that were read from the body to the counters and to the current offset.
 func (s *response) countBytes(n int64) {
 	s.request.store.read.Add(n)
 	if s.offset < s.from {
@@ -171,8 +176,8 @@ func (s *response) countBytes(n int64) {
 	s.offset += n
 }
 
-// endError returns the error for a body that ends at the current offset: io.EOF if the range or object can end there,
-// otherwise io.ErrUnexpectedEOF.
+// endError returns the error for a body that ends at the current offset: io.EOF if the range or object may end there,
+// and io.ErrUnexpectedEOF if bytes are missing.
 func (s *response) endError() error {
 	if s.info.Length >= 0 {
 		if s.offset-s.info.Offset < s.info.Length && s.offset < s.to {
@@ -190,7 +195,8 @@ func (s *response) endError() error {
 	return io.EOF
 }
 
-// deliverChunks sends all chunks, until the body or the attempt ends, and then closes the body.
+// deliverChunks reads the body and sends its chunks to the channel chunks, until the body or the attempt ends. Then it
+// closes the body. A panic of the body is sent as the error of a chunk. It runs in its own goroutine.
 func (s *response) deliverChunks() {
 	done, returned := s.attempt.Done(), false
 	defer func() {
@@ -211,7 +217,8 @@ func (s *response) deliverChunks() {
 	s.drainBody()
 }
 
-// deliverChunk sends a chunk. It reports false if the attempt has ended.
+// deliverChunk sends the chunk p to the channel chunks. It returns false if the attempt has ended before the chunk was
+// received; done is closed at the end of the attempt.
 func (s *response) deliverChunk(p chunk, done <-chan struct{}) bool {
 	select {
 	case s.chunks <- p:
@@ -221,7 +228,8 @@ func (s *response) deliverChunk(p chunk, done <-chan struct{}) bool {
 	}
 }
 
-// drainBody reads the io.EOF after the last byte of a body, so that its connection can be reused.
+// drainBody reads the io.EOF after the last byte of a body, so that the HTTP connection can be reused. It gives up
+// after drainTime.
 func (s *response) drainBody() {
 	if s.eof || s.info.Length < 0 || s.offset-s.info.Offset != s.info.Length {
 		return
@@ -231,7 +239,8 @@ func (s *response) drainBody() {
 	_, _ = s.body.Read(one[:])
 }
 
-// closeBody closes the body. It must be called in the goroutine that has read from it last.
+// closeBody closes the body, and counts a panic of Close. It must be called in the goroutine that has read from the
+// body last.
 func (s *response) closeBody() {
 	defer s.request.removeUser()
 	defer func() {

@@ -10,34 +10,37 @@ import (
 
 var errBadWrite = errors.New("rangeread: Write returned an impossible count")
 
-// A sequentialReader reads a range of an object in order, part by part. With each part that is read to its end, it
-// reads one more part ahead, up to a limit. So a caller that reads little causes few requests.
+// A sequentialReader is the io.ReadCloser that NewReader returns. It reads a range of an object in order, part by part,
+// and reads parts ahead. With each part that the caller reads to its end, it reads one more part ahead, up to a limit.
+// So a caller that reads little causes few requests.
 type sequentialReader struct {
 	reader *Reader
-	caller context.Context
+	caller context.Context // context of the caller
 	ctx    context.Context // context of all requests
 	cancel context.CancelCauseFunc
 
 	mu         sync.Mutex       // held during reads; guards the fields below
-	offset     int64            // offset of the next byte
+	offset     int64            // offset of the next byte to return
 	next       int64            // offset of the next part to request
-	end        int64            // offset of the end of the range
+	end        int64            // offset at which the range ends
 	depth      int              // number of parts to read ahead
 	ahead      []*readAheadPart // parts being read ahead, in order
-	spare      [][]byte         // memory of completed parts, for reuse
+	spare      [][]byte         // memory of parts that were read, for reuse
 	reserved   int64            // bytes of memory reserved in the Store
-	current    byteSource       // part that is being read; nil: none
-	currentEnd int64            // offset of the end of that part
-	bytes      []byte           // received bytes that were not returned yet
-	err        error            // error after the last byte; nil: the reader is not at its end
+	current    byteSource       // part that the caller is reading; nil: none
+	currentEnd int64            // offset at which the current part ends
+	bytes      []byte           // received bytes that the caller has not read yet
+	err        error            // error with which reading has ended; nil: reading continues
 }
 
-// A byteSource returns the bytes of one part.
+// A byteSource delivers the bytes of one part: a rangeBody delivers them as they arrive, and a readAheadPart from
+// memory.
 type byteSource interface {
-	// nextBytes returns the next bytes, which are valid until the next call, or io.EOF at the end.
+	// nextBytes returns the next bytes, which are valid until the next call. It returns io.EOF at the end of the part or
+	// of the object.
 	nextBytes() ([]byte, error)
 
-	close()
+	close() // cancels all requests of the part
 }
 
 var (
@@ -47,15 +50,15 @@ var (
 	_ byteSource    = (*readAheadPart)(nil)
 )
 
-// NewReader returns a reader of the n bytes at offset off, or of all bytes to the end of the object if n is negative.
-// It also implements [io.WriterTo]. It returns io.EOF at the end of the range or of the object.
+// NewReader returns an io.ReadCloser for the n bytes at offset off, or for all bytes to the end of the object if n is
+// negative. It also implements [io.WriterTo]. Its Read returns io.EOF at the end of the range or of the object.
 //
-// It reads ahead: with each part that was read to its end, it requests one more part in advance. The limits are
-// Options.Parallel parts at the same time and Options.MaxBytes. Nothing more is requested while the caller does not
-// read.
+// The io.ReadCloser reads ahead: with each part that the caller has read to its end, it requests one more part in
+// advance. The limits are Options.Parallel parts at the same time and Options.MaxBytes. No further parts are requested
+// while the caller does not read.
 //
-// The context applies to all requests. The caller must close the reader, or read until it returns an error such as
-// io.EOF. It is not safe for concurrent use, except that Close may be called at any time.
+// The context ctx applies to all requests. The caller must close the io.ReadCloser, or read until Read returns an error
+// such as io.EOF. It is not safe for concurrent use, except that Close may be called at any time.
 func (r *Reader) NewReader(ctx context.Context, off, n int64) io.ReadCloser {
 	s := &sequentialReader{reader: r, caller: ctx, offset: off, next: off, end: math.MaxInt64}
 	if n >= 0 && off >= 0 {
@@ -68,7 +71,8 @@ func (r *Reader) NewReader(ctx context.Context, off, n int64) io.ReadCloser {
 	return s
 }
 
-// Read implements [io.Reader]. It waits for at least one byte.
+// Read implements [io.Reader]. Unless p is empty, it waits until at least one byte can be returned, or reading ends
+// with an error.
 func (s *sequentialReader) Read(p []byte) (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +87,8 @@ func (s *sequentialReader) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo writes all remaining bytes of the range to w.
+// WriteTo implements [io.WriterTo]: it writes all remaining bytes of the range to w, and returns their number. The
+// error is nil at the end of the range or of the object.
 func (s *sequentialReader) WriteTo(w io.Writer) (n int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +106,8 @@ func (s *sequentialReader) WriteTo(w io.Writer) (n int64, err error) {
 	}
 }
 
-// writeBytes writes the received bytes to w, whose Write may close s. The caller holds mu, which is released meanwhile.
+// writeBytes writes the received bytes to w. The caller must hold mu. It is released during the Write, because w may
+// close the reader.
 func (s *sequentialReader) writeBytes(w io.Writer) (n int, err error) {
 	b := s.bytes
 	s.mu.Unlock()
@@ -120,13 +126,14 @@ func (s *sequentialReader) writeBytes(w io.Writer) (n int, err error) {
 	return n, err
 }
 
-// advanceBy records that n bytes were returned. The caller holds mu.
+// advanceBy removes the first n received bytes, because the caller has got them. The caller must hold mu.
 func (s *sequentialReader) advanceBy(n int) {
 	s.bytes = s.bytes[n:]
 	s.offset += int64(n)
 }
 
-// fillBytes waits until there are bytes to return, or returns the error that ends reading. The caller holds mu.
+// fillBytes waits until there are received bytes. It returns an error if reading has ended: io.EOF at the end of the
+// range or of the object. The caller must hold mu.
 func (s *sequentialReader) fillBytes() error {
 	for len(s.bytes) == 0 && s.err == nil {
 		var err error
@@ -154,16 +161,15 @@ func (s *sequentialReader) fillBytes() error {
 	return s.reader.convertError(s.caller, s.err)
 }
 
-// limitToSize moves the end of the range to the end of the object, if its size is known and smaller. The caller holds
-// mu.
+// limitToSize shortens the range to the end of the object, if the size of the object is known. The caller must hold mu.
 func (s *sequentialReader) limitToSize() {
 	if size, known := s.reader.version.knownSize(); known {
 		s.end = min(s.end, size)
 	}
 }
 
-// startNextPart makes the next part the current one, and starts to read further parts ahead. It returns io.EOF if there
-// is no further part. The caller holds mu.
+// startNextPart makes the next part the current part, and starts to read further parts ahead. It returns io.EOF if
+// there is no further part, and another error if the Reader cannot be read. The caller must hold mu.
 func (s *sequentialReader) startNextPart() error {
 	if s.limitToSize(); s.offset >= s.end {
 		return io.EOF
@@ -191,12 +197,12 @@ func (s *sequentialReader) startNextPart() error {
 	return nil
 }
 
-// partLength returns the length of the part at the given offset. The caller holds mu.
+// partLength returns the length in bytes of the part that starts at offset at. The caller must hold mu.
 func (s *sequentialReader) partLength(at int64) int64 {
 	return min(s.reader.store.options.PartSize, s.end-at)
 }
 
-// closePart closes the current part, and keeps its memory for reuse. The caller holds mu.
+// closePart closes the current part, if there is one, and keeps its memory for reuse. The caller must hold mu.
 func (s *sequentialReader) closePart() {
 	if s.current == nil {
 		return
@@ -208,7 +214,8 @@ func (s *sequentialReader) closePart() {
 	s.current = nil
 }
 
-// allocateMemory returns memory for n bytes; nil if the Store has reached its limit. The caller holds mu.
+// allocateMemory returns a slice of at least n bytes for reading ahead. It returns nil if the Store has reached
+// Options.MaxBytes. The caller must hold mu.
 func (s *sequentialReader) allocateMemory(n int64) []byte {
 	if i := len(s.spare) - 1; i >= 0 && int64(cap(s.spare[i])) >= n {
 		b := s.spare[i]
@@ -222,7 +229,8 @@ func (s *sequentialReader) allocateMemory(n int64) []byte {
 	return make([]byte, n)
 }
 
-// stopWith cancels all requests and releases their memory. Later reads return err. The caller holds mu.
+// stopWith ends reading: it cancels all requests and releases their memory. Later reads return err, or errClosed if
+// Close was called. The caller must hold mu.
 func (s *sequentialReader) stopWith(err error) {
 	if context.Cause(s.ctx) == errClosed { // Close waits until mu is free
 		err = errClosed
@@ -237,7 +245,8 @@ func (s *sequentialReader) stopWith(err error) {
 	s.ahead, s.spare, s.reserved = nil, nil, 0
 }
 
-// Close cancels all requests and releases their memory. A Read in progress returns an error.
+// Close implements [io.Closer]: it cancels all requests and releases their memory. A Read in progress, and later Reads,
+// return an error that wraps fs.ErrClosed. The error of Close is always nil.
 func (s *sequentialReader) Close() error {
 	s.cancel(errClosed) // or Read may hold mu for long
 	s.mu.Lock()

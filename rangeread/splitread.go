@@ -7,31 +7,32 @@ import (
 	"sync"
 )
 
-// A splitRead is a read that is split into several parts, which are read concurrently. Parts are numbered by their
-// order in the object. Part 0 is read separately.
+// A splitRead is a read of more than one part: its parts are read concurrently by several range requests. Parts are
+// numbered by their order in the object. Part 0 is read by the caller's goroutine.
 type splitRead struct {
 	ctx    context.Context
 	reader *Reader
-	p      []byte // memory for all parts
+	p      []byte // buffer of the caller, for all parts
 	off    int64  // offset in the object of part 0
-	size   int64  // length of each part except the last
+	size   int64  // length of each part in bytes; the last part may be shorter
 
-	mu          sync.Mutex // guards the fields below
-	next        int        // number of the next part to read
-	firstFailed int        // lowest number of a failed part; the number of parts if none has failed
-	parts       []partRead
-	workers     sync.WaitGroup
+	mu          sync.Mutex     // guards the fields below
+	next        int            // number of the next part to read
+	firstFailed int            // lowest number of a failed part; the number of parts if none has failed
+	parts       []partRead     // results of all parts, by number
+	workers     sync.WaitGroup // goroutines that read parts
 }
 
-// A partRead is the result of reading one part.
+// A partRead is the state and result of reading one part of a splitRead.
 type partRead struct {
-	n      int
+	n      int // number of bytes that were read
 	err    error
 	cancel context.CancelFunc // cancels reading; nil: the part is not being read
 }
 
-// readParts reads len(p) bytes at offset off into p; p is not empty. If they exceed the part size, they are read in
-// several parts.
+// readParts reads len(p) bytes at offset off into p, which must not be empty. A read that is longer than the part size
+// is split into parts. It returns the number of bytes read without a gap from off on, and io.EOF if the object ends
+// before.
 func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error) {
 	size := r.store.options.PartSize
 	whole := int64(len(p))
@@ -61,8 +62,9 @@ func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error)
 	return n, err
 }
 
-// readTail reads the bytes of p after the first n, which f has already returned: the remaining bytes of f, which is
-// part 0, and all further parts.
+// readTail reads all bytes of p except the first n, which are already read. The argument f delivers the remaining bytes
+// of part 0; further parts are read concurrently. readTail returns the number of bytes in p that were read without a
+// gap, including the first n.
 func readTail(ctx context.Context, r *Reader, f *rangeBody, p []byte, off int64, n int) (int, error) {
 	size := r.store.options.PartSize
 	count := int((int64(len(p)) + size - 1) / size)
@@ -95,7 +97,8 @@ func readTail(ctx context.Context, r *Reader, f *rangeBody, p []byte, off int64,
 	return n, nil
 }
 
-// readPending reads parts until all are claimed or an earlier part has failed.
+// readPending reads one part after another, until no part is left or an earlier part has failed. Several goroutines run
+// it at the same time.
 func (a *splitRead) readPending() {
 	for {
 		ctx, i := a.claimPart()
@@ -114,7 +117,8 @@ func (a *splitRead) readPending() {
 	}
 }
 
-// claimPart returns the number of the next part to read, and its context; -1 if there is none.
+// claimPart assigns the next part to the calling goroutine. It returns the number of the part, and a context for
+// reading it. The number is -1 if no part is left, or if an earlier part has failed.
 func (a *splitRead) claimPart() (context.Context, int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +132,7 @@ func (a *splitRead) claimPart() (context.Context, int) {
 	return ctx, i
 }
 
-// recordPart records the result of part i.
+// recordPart stores the number of bytes and the error of part i. If err is not nil, it cancels all later parts.
 func (a *splitRead) recordPart(i, n int, err error) {
 	a.mu.Lock()
 	one := &a.parts[i]
@@ -140,7 +144,7 @@ func (a *splitRead) recordPart(i, n int, err error) {
 	}
 }
 
-// cancelAfter records that part i has failed, and cancels all later parts: their bytes are not needed.
+// cancelAfter records that part i has failed, and cancels all later parts, because their bytes cannot be returned.
 func (a *splitRead) cancelAfter(i int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -152,7 +156,8 @@ func (a *splitRead) cancelAfter(i int) {
 	}
 }
 
-// readFull fills p with the next bytes of f. It returns an error if f has fewer bytes.
+// readFull fills p with the next bytes of f, and returns their number. If f has fewer bytes, the error is that of f,
+// such as io.EOF.
 func (f *rangeBody) readFull(p []byte) (n int, err error) {
 	for n < len(p) {
 		var b []byte

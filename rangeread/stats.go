@@ -8,14 +8,14 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Stats holds the counters and estimates of a [Store] at one time. [observe.StoreStats] documents the fields. It is
-// defined there, so that packages debug and hedgeprom need not import rangeread.
+// Stats holds the counters and estimates of a [Store] at one time. [observe.StoreStats] documents the fields. The type
+// is defined in package observe, so that packages debug and hedgeprom need not import rangeread.
 type Stats = observe.StoreStats
 
-// Class holds the counters and estimates of one size class of ranges.
+// Class holds the counters and estimates of ranges of similar length. [observe.StoreClass] documents the fields.
 type Class = observe.StoreClass
 
-// counters are the event counters in [Stats].
+// counters holds the event counters of a Store, from which [Stats] is made. It is safe for concurrent use.
 type counters struct {
 	ranges, requests           atomic.Int64
 	firstByteHedges, firstWins atomic.Int64
@@ -26,14 +26,15 @@ type counters struct {
 	denied                     denials
 }
 
-// denials counts hedges that were due and not sent.
+// A denials counts hedges that were due and not sent, by reason. It is safe for concurrent use.
 type denials struct {
 	mu       sync.Mutex // guards the fields below
 	byReason map[observe.Reason]int64
-	bytes    int64 // denials because of the budget of bytes
+	bytes    int64 // denied hedges for which the budget of bytes was too small
 }
 
-// countDenial counts a denied hedge. If bytes is true, the budget of bytes was the reason.
+// countDenial counts a hedge that was denied for the given reason. The argument bytes is true if the budget of bytes
+// was too small.
 func (d *denials) countDenial(reason observe.Reason, bytes bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,7 +47,7 @@ func (d *denials) countDenial(reason observe.Reason, bytes bool) {
 	}
 }
 
-// addTo sets the fields of s about denials to the current values.
+// addTo copies the current counts to the fields of s about denied hedges.
 func (d *denials) addTo(s *Stats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,8 +58,8 @@ func (d *denials) addTo(s *Stats) {
 	}
 }
 
-// toStats returns the current values. It reads the counters in reverse order of their increments, so that a part never
-// exceeds its whole.
+// toStats returns the current values of the counters. It reads them in the reverse order of their increments, so that a
+// part never exceeds its whole: wins are at most hedges.
 func (c *counters) toStats() Stats {
 	s := Stats{
 		FirstByteWins: c.firstWins.Load(), StallWins: c.stallWins.Load(),

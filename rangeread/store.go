@@ -34,7 +34,7 @@ const (
 	maxPartSize = 256 << 20
 )
 
-// burstParts is the burst of the budget of bytes, in parts.
+// burstParts is the burst of the budget of bytes, in parts: hedges may request that many parts at once.
 const burstParts = 4
 
 // Options are the settings of a [Store]. A field that is zero has its default value.
@@ -47,18 +47,18 @@ type Options struct {
 	// is [DefaultParallel]; 1 reads parts one after another.
 	Parallel int
 
-	// BudgetPercent limits hedges per 100 ranges, and bytes of hedges per 100 bytes that are read, each plus a burst.
-	// The burst of bytes is four parts. The default is [DefaultBudgetPercent], and the maximum 400. [NoBudget] sends no
-	// hedge.
+	// BudgetPercent limits the hedges per 100 ranges, and also the bytes of hedges per 100 bytes that are read. Both
+	// limits have a burst; the burst of bytes is four parts. The default is [DefaultBudgetPercent], and the maximum is
+	// 400. With [NoBudget], no hedges are sent.
 	BudgetPercent float64
 
-	// MaxBytes limits the memory of all sequential readers of the store for reading ahead. At the limit, a reader
-	// requests only the part that is being read. The default is [DefaultMaxBytes]. [NoReadAhead] disables reading
-	// ahead. In addition, each range that is being read uses 128 KiB.
+	// MaxBytes limits the memory that all sequential readers of the store use for reading ahead. At the limit, a reader
+	// requests only the part that the caller is reading. The default is [DefaultMaxBytes]. [NoReadAhead] disables reading
+	// ahead. In addition to MaxBytes, each range that is being read uses 128 KiB.
 	MaxBytes int64
 }
 
-// withDefaults returns o with the default values of unset fields. It panics if a setting is invalid.
+// withDefaults returns o with the default in place of each zero field. It panics if a setting is invalid.
 func (o Options) withDefaults() Options {
 	o.PartSize, o.Parallel = cmp.Or(o.PartSize, DefaultPartSize), cmp.Or(o.Parallel, DefaultParallel)
 	o.BudgetPercent, o.MaxBytes = cmp.Or(o.BudgetPercent, DefaultBudgetPercent), cmp.Or(o.MaxBytes, DefaultMaxBytes)
@@ -75,21 +75,22 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// A Store holds the latencies and the budgets that all objects of one object store, or one bucket, share. It is safe
-// for concurrent use. The zero Store is not usable; call NewStore. It has no goroutines, and need not be closed.
+// A Store holds the learned latencies and the hedge budgets that all objects of one object store, or one bucket, share.
+// It is safe for concurrent use. The zero Store is not usable; call NewStore. A Store has no goroutines, and need not
+// be closed.
 type Store struct {
-	options         Options // with defaults
-	hedgingDisabled bool    // hedging is disabled
-	shadow          bool    // shadow mode: hedges are only counted
-	engine          *policy.Engine
-	bytes           *budget.Bucket // pays for the bytes of hedges
-	reserved        atomic.Int64   // bytes read ahead
+	options         Options        // with defaults
+	hedgingDisabled bool           // true if hedging is disabled by NoBudget or the environment
+	shadow          bool           // true in shadow mode: hedges are only counted
+	engine          *policy.Engine // latencies, hedge delays and the budget of hedges, by size class
+	bytes           *budget.Bucket // budget that limits the bytes of hedges
+	reserved        atomic.Int64   // bytes of Options.MaxBytes that readers have reserved
 	ignoresRanges   atomic.Bool    // the last response to a range with a positive offset started at offset 0
 	counters
 }
 
-// NewStore returns a Store. It panics if an option is invalid. The environment variables HEDGE_MODE and HEDGE_DISABLED
-// apply as in package hedge.
+// NewStore returns a Store with the settings o. It panics if a setting is invalid. The environment variables HEDGE_MODE
+// and HEDGE_DISABLED apply as in package hedge.
 func NewStore(o Options) *Store {
 	o = o.withDefaults()
 	environment := ops.ReadEnvironment()
@@ -107,10 +108,11 @@ func NewStore(o Options) *Store {
 	}
 }
 
-// maxHedges is the maximum number of hedges of a range, separately for the first byte and for the body.
+// maxHedges is the maximum number of hedges of a range because of a late first byte, and also the maximum because of a
+// stalled or broken body.
 const maxHedges = 2
 
-// Stats returns the current counters and estimates of the store.
+// Stats returns the current counters and estimates of the store. Use it for metrics and debug pages.
 func (s *Store) Stats() Stats {
 	all := s.toStats()
 	all.Enabled, all.Shadow = !s.hedgingDisabled, s.shadow
@@ -130,21 +132,23 @@ func (s *Store) Stats() Stats {
 	return all
 }
 
-// keyForLength returns the latency key of the size class of a range length.
+// keyForLength returns the latency key of the size class that contains a range of the given length in bytes. The length
+// must be at least 1.
 func (s *Store) keyForLength(length int64) *policy.Key {
 	class := int64(1) << bits.Len64(uint64(length-1))
 	return s.engine.Key(policy.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
 }
 
-// recordRangeSupport records whether the server supports ranges, or has sent the whole object.
+// recordRangeSupport records whether the server supports ranges. The argument ranges is false if the server has ignored
+// the range and sent the whole object.
 func (s *Store) recordRangeSupport(ranges bool) {
 	if s.ignoresRanges.Load() != ranges {
 		s.ignoresRanges.Store(ranges)
 	}
 }
 
-// responseBytes estimates the length of the response to a request for the bytes [from, to). A server that ignores
-// ranges also sends the bytes before from.
+// responseBytes returns the expected length of the response to a request for the bytes [from, to). If the server
+// ignores ranges, the response also contains the bytes before from.
 func (s *Store) responseBytes(from, to int64) int64 {
 	if s.ignoresRanges.Load() {
 		return to
@@ -152,8 +156,8 @@ func (s *Store) responseBytes(from, to int64) int64 {
 	return to - from
 }
 
-// reserveMemory reserves n bytes of Options.MaxBytes for reading ahead. It reports false, and reserves nothing, if they
-// exceed the limit.
+// reserveMemory reserves n bytes of Options.MaxBytes for reading ahead. It returns false, and reserves nothing, if the
+// limit would be exceeded.
 func (s *Store) reserveMemory(n int64) bool {
 	if s.reserved.Add(n) > s.options.MaxBytes {
 		s.reserved.Add(-n)
@@ -162,5 +166,5 @@ func (s *Store) reserveMemory(n int64) bool {
 	return true
 }
 
-// releaseMemory releases n bytes that reserveMemory has reserved.
+// releaseMemory returns n bytes to the limit Options.MaxBytes. They must have been reserved by reserveMemory.
 func (s *Store) releaseMemory(n int64) { s.reserved.Add(-n) }

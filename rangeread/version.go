@@ -6,25 +6,26 @@ import (
 	"sync"
 )
 
-// An objectVersion is the version of the object that a Reader reads: the version of its first response. It is safe for
-// concurrent use.
+// An objectVersion records which version of the object a Reader reads: the tag and size of the first response.
+// Responses of another version are rejected. It is safe for concurrent use.
 type objectVersion struct {
 	mu        sync.Mutex // guards the fields below
-	known     bool       // a response was received
-	tag       string     // "": the store has no version tags
-	size      int64      // size of the object; unknown unless sized is true
-	sized     bool
-	changeErr error // first ErrChanged that a read has returned; nil: none
+	known     bool       // true once a response was received
+	tag       string     // Tag of the version; "": the server has no version tags
+	size      int64      // size of the object in bytes; only valid if sized is true
+	sized     bool       // true once the size is known
+	changeErr error      // first error with ErrChanged that a read has returned; nil: none
 }
 
-// changeError returns the [ErrChanged] that a read has returned; nil if there is none. Every later read returns it too.
+// changeError returns the first error with [ErrChanged] that a read has returned, or nil if there is none. All later
+// reads return the same error.
 func (v *objectVersion) changeError() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.changeErr
 }
 
-// recordChange stores the error of a read if it wraps [ErrChanged], unless an earlier one is stored.
+// recordChange stores the error of a read if the error wraps [ErrChanged] and no earlier one is stored.
 func (v *objectVersion) recordChange(err error) {
 	if !errors.Is(err, ErrChanged) {
 		return
@@ -36,28 +37,29 @@ func (v *objectVersion) recordChange(err error) {
 	}
 }
 
-// currentTag returns the tag that responses must have; "": any version.
+// currentTag returns the Tag that later responses must have. It returns "" if any version is accepted.
 func (v *objectVersion) currentTag() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.tag
 }
 
-// knownSize returns the size of the object, and whether it is known.
+// knownSize returns the size of the object in bytes. The size is only valid if known is true.
 func (v *objectVersion) knownSize() (size int64, known bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.size, v.sized
 }
 
-// checkInfo returns an error if the response with Info i is of another version.
+// checkInfo returns an error that wraps [ErrChanged] if a response with the Info i is from another version of the
+// object than earlier responses.
 func (v *objectVersion) checkInfo(i Info) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.checkLocked(i)
 }
 
-// checkLocked implements checkInfo. The caller holds mu.
+// checkLocked does the work of checkInfo. The caller must hold mu.
 func (v *objectVersion) checkLocked(i Info) error {
 	switch {
 	case v.changeErr != nil:
@@ -70,8 +72,8 @@ func (v *objectVersion) checkLocked(i Info) error {
 	return nil
 }
 
-// adoptInfo checks the Info of a response that will be read, and stores its tag and size. It returns an error if the
-// response is of another version.
+// adoptInfo checks the Info of a response that will be read, and stores the tag and size for later checks. It returns
+// an error that wraps [ErrChanged] if the response is from another version of the object.
 func (v *objectVersion) adoptInfo(i Info) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -85,8 +87,8 @@ func (v *objectVersion) adoptInfo(i Info) error {
 	return nil
 }
 
-// recordEnd records that a response ended at the given offset; if the size is unknown, that offset is the size. It
-// reports whether the object can end there.
+// recordEnd records that a response ended at the given offset. If the size of the object is unknown, that offset
+// becomes the size. The result is false if the object is known to be larger, so that the response has ended too early.
 func (v *objectVersion) recordEnd(at int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
