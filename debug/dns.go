@@ -11,11 +11,11 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A DNSClient is a *dnshedge.Client, or another type with its Stats method. The interface avoids an import of dnshedge
-// in programs that do not use it.
+// A DNSClient is a *dnshedge.Client, or another type with the same Stats method. The interface avoids an import of
+// dnshedge in programs that do not use it.
 type DNSClient interface{ Stats() observe.DNSStats }
 
-// DNS returns a Source for a DNS client. It panics if c is nil.
+// DNS returns a [Source] that shows a DNS client on the page, with its cache and upstreams. It panics if c is nil.
 func DNS(c DNSClient) Source {
 	if isNil(c) {
 		panic("debug: DNS: client is nil")
@@ -23,38 +23,39 @@ func DNS(c DNSClient) Source {
 	return dnsSource{c}
 }
 
-// A dnsSource is the Source of a DNS client.
+// A dnsSource is the Source that DNS returns.
 type dnsSource struct{ DNSClient }
 
-// Snapshot implements [Source]. It returns only the name and mode; the page uses the Stats.
+// Snapshot implements [Source]. It returns only the name and whether hedging is enabled or in shadow mode; the page
+// shows the Stats of the client instead.
 func (d dnsSource) Snapshot() hedge.Snapshot {
 	s := d.Stats()
 	return hedge.Snapshot{Name: s.Name, Protocol: "dns", Enabled: s.Enabled, Shadow: s.Shadow}
 }
 
-// A dnsView is the section of a DNS client on the page.
+// A dnsView is the section of the page for one DNS client, with formatted numbers.
 type dnsView struct {
 	observe.DNSStats
 	Title     string
 	Totals    []labeledValue
-	Cache     []labeledValue // nil: no cache
+	Cache     []labeledValue // totals of the cache; nil: the client has no cache
 	Upstreams []upstreamView
 	More      int // number of upstreams that are not shown
 }
 
-// An upstreamView is the row of an upstream on the page.
+// An upstreamView is the row of the page for one DNS upstream, with formatted numbers.
 type upstreamView struct {
 	Name, State           string // the state is "" if it is not known
-	Bad                   bool
+	Bad                   bool   // true if the upstream does not respond or fails
 	SRTT, Loss, P50, P99  string // "" if unknown
-	Delay                 string
+	Delay                 string // hedge delay, or the retransmission timeout if that is longer
 	Queries, Hedges, Wins string
-	Load, WinRate         string
+	Load, WinRate         string // hedges per query, and wins per hedge; "" if there are none
 	Saved, Budget         string
 	Denied                []namedValue
 }
 
-// renderDNS formats the statistics of a DNS client.
+// renderDNS returns the section for the statistics s of a DNS client.
 func renderDNS(s observe.DNSStats) dnsView {
 	c := dnsView{DNSStats: s, Title: sanitize.CleanText(cmp.Or(s.Name, "dns"))}
 	var saved time.Duration
@@ -119,7 +120,8 @@ func renderDNS(s observe.DNSStats) dnsView {
 	return c
 }
 
-// renderUpstream formats the statistics of an upstream.
+// renderUpstream returns the row for the statistics u of an upstream. If shadow is true, the row counts the hedges that
+// would have been sent.
 func renderUpstream(u observe.DNSUpstreamStats, shadow bool) upstreamView {
 	hedges, wins := u.Hedges, u.HedgeWins
 	if shadow {
@@ -155,7 +157,7 @@ func renderUpstream(u observe.DNSUpstreamStats, shadow bool) upstreamView {
 	return v
 }
 
-// formatBytes formats n in GiB, MiB or KiB.
+// formatBytes formats n bytes in GiB, MiB or KiB with one decimal place, such as "1.5 MiB".
 func formatBytes(n int64) string {
 	switch {
 	case n >= 1<<30:

@@ -36,8 +36,9 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Source provides data for the page. It is a *hedge.Transport, *hedge.Interceptor, *hedge.Hedger, or a result of
-// [DNS], [Recursor], [Limiter] or [Store]. Any other type with a Snapshot method is shown like a Transport.
+// A Source provides the data of one section of the page. It is a *hedge.Transport, *hedge.Interceptor, *hedge.Hedger,
+// or a result of [DNS], [Recursor], [Limiter] or [Store]. Any other type with a Snapshot method is shown like a
+// Transport.
 type Source interface{ Snapshot() hedge.Snapshot }
 
 var (
@@ -45,10 +46,11 @@ var (
 	_ Source = (*hedge.Hedger)(nil)
 )
 
-// Handler returns an HTTP handler that serves the page. It only reads the sources, and panics if one of them is nil. It
-// accepts GET and HEAD, and is safe for concurrent use. The caller registers it with a ServeMux.
+// Handler returns an HTTP handler that serves the debug page of the given sources. It only reads the sources, accepts
+// GET and HEAD, and is safe for concurrent use. The caller registers it with a ServeMux. Handler panics if a source is
+// nil.
 //
-// The page shows the 100 busiest keys of each source. Names are formatted as by [hedge.KeyInfo.Printable]. With
+// The page shows the 100 busiest latency keys of each source. Names are formatted as by [hedge.KeyInfo.Printable]. With
 // ?refresh=N the page reloads every N seconds; the default is 5, and 0 disables reloading.
 //
 // With ?format=json, or with the header "Accept: application/json", the response is a [Page] in JSON with all keys.
@@ -61,27 +63,27 @@ func Handler(sources ...Source) http.Handler {
 	return pageHandler(slices.Clone(sources))
 }
 
-// isNil reports whether x is nil or a nil pointer.
+// isNil reports whether x is a nil interface or contains a nil pointer.
 func isNil(x any) bool {
 	v := reflect.ValueOf(x)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// A pageHandler serves the page for its sources.
+// A pageHandler is the http.Handler that [Handler] returns: the sources that it shows.
 type pageHandler []Source
 
-// A Page is the response to a request with ?format=json.
+// A Page is the JSON response to a request with ?format=json: the snapshots of all sources.
 type Page struct {
-	Time    time.Time        `json:"time"`    // time of the snapshots
-	Clients []hedge.Snapshot `json:"clients"` // one per source that is not in another field, in the order of the sources
+	Time    time.Time        `json:"time"`    // time at which the page was requested
+	Clients []hedge.Snapshot `json:"clients"` // snapshots of the sources without a field of their own, in the order of the sources
 
-	DNS []observe.DNSStats `json:"dns,omitempty"` // one per source of [DNS], in order
+	DNS []observe.DNSStats `json:"dns,omitempty"` // statistics of the sources of [DNS], in the order of the sources
 
-	Recursors []observe.RecursorStats `json:"recursors,omitempty"` // one per source of [Recursor], in order
+	Recursors []observe.RecursorStats `json:"recursors,omitempty"` // statistics of the sources of [Recursor], in the order of the sources
 
-	Limiters []hedge.LimiterSnapshot `json:"limiters,omitempty"` // one per source of [Limiter], in order
+	Limiters []hedge.LimiterSnapshot `json:"limiters,omitempty"` // snapshots of the sources of [Limiter], in the order of the sources
 
-	Stores []StoreStats `json:"stores,omitempty"` // one per source of [Store], in order
+	Stores []StoreStats `json:"stores,omitempty"` // statistics of the sources of [Store], in the order of the sources
 }
 
 func (h pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -136,15 +138,15 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// maxKeys is the maximum number of keys shown per source.
+// maxKeys is the maximum number of latency keys, or of DNS upstreams, that the page shows per source.
 const maxKeys = 100
 
-// A pageView is the data of the HTML template, with formatted numbers.
+// A pageView is the input of the HTML template page.html. Its numbers are already formatted as text.
 type pageView struct {
 	Time    string
-	Refresh int
+	Refresh int // seconds until the page reloads; 0: never
 	Width   int // width of the plots in pixels
-	Narrow  int // window width in pixels below which rows of the table are shown as cards
+	Narrow  int // width of the browser window in pixels below which each row is shown as a card
 	Clients []clientView
 	DNS     []dnsView
 
@@ -153,61 +155,63 @@ type pageView struct {
 	Stores    []storeView
 }
 
-// A clientView is the section of a client on the page.
+// A clientView is the section of the page for one Transport, Interceptor or Hedger, with formatted numbers.
 type clientView struct {
 	hedge.Snapshot
 	Title     string
-	Totals    []labeledValue
+	Totals    []labeledValue // sums over all keys, shown above the rows
 	Keys      []keyView
-	More      int    // number of keys that are not shown
-	SlowLimit string // share of slow calls above which hedging is paused
-	Axis      []axisMark
+	More      int        // number of keys that are not shown
+	SlowLimit string     // share of slow calls above which hedging is paused
+	Axis      []axisMark // labels of the latency axis
 	Config    []namedValue
 }
 
-// A labeledValue is a number shown in large type, with a label and a note. ID is its name in JSON.
+// A labeledValue is a total of a section: a formatted number that the page shows in a large font, with a label and a
+// note below it. ID is the name of the number in JSON.
 type labeledValue struct{ ID, Label, Value, Note string }
 
-// A namedValue is a name with a formatted value.
+// A namedValue is a pair of a name and a formatted number, such as a setting or a count by reason.
 type namedValue struct{ Name, Value string }
 
-// A keyView is the row of a latency key on the page.
+// A keyView is the row of the page for one latency key, with formatted numbers.
 type keyView struct {
 	hedge.KeySnapshot
 	Requests, Samples, Hedges, Wins string
 	P50, P90, P99, Saved            string
-	Audit, Measured                 string // verdict, and the measured effect; "" if the host is not audited
-	Harmful                         bool
-	Delays                          string // "" if there are none
-	Load, WinRate                   string // hedges per request, and wins per hedge; "" if there are none
-	LoadWidth                       float64
+	Audit, Measured                 string  // verdict of the audit, and the measured effect; "" if the host is not audited
+	Harmful                         bool    // true if hedging is disabled because the audit found that it harms
+	Delays                          string  // hedge delays; "" if there are none
+	Load, WinRate                   string  // hedges per request, and wins per hedge; "" if there are none
+	LoadWidth                       float64 // width of the bar for Load, in percent of the budget
 	Budget, Scale                   string
-	Paused                          string // time until hedging resumes; "" if it is not paused
-	Slow                            string
-	SlowWidth                       float64
-	TooSlow                         bool   // hedging is paused, because Slow exceeds the limit
-	PushBack                        string // share of responses that pushed back; "" if it is below 0.1 %
-	TooPushed                       bool   // hedging is paused, because PushBack exceeds the limit
+	Paused                          string  // time until hedging resumes; "" if it is not paused
+	Slow                            string  // share of slow calls
+	SlowWidth                       float64 // width of the bar for Slow, in percent
+	TooSlow                         bool    // true if hedging is paused, because Slow exceeds the limit
+	PushBack                        string  // share of responses that pushed back; "" if it is below 0.1 %
+	TooPushed                       bool    // true if hedging is paused, because PushBack exceeds the limit
 	Denied                          []namedValue
 	Unresumed                       string // number of bodies that were not resumed, by reason; "" if there are none
 	Endpoints                       []endpointView
 
 	Box   *latencyBox // nil if no latency is known
-	Marks []axisMark
+	Marks []axisMark  // positions of the hedge delays on the latency axis
 }
 
-// An endpointView is the row of an endpoint on the page.
+// An endpointView is the row of the page for one endpoint of a latency key, with formatted numbers.
 type endpointView struct {
 	hedge.EndpointSnapshot
-	State                              string
+	State                              string // "ready", "ejected" or "ejected: slower"
 	Calls, Hedges, Failures, Overtaken string
 	Bad                                string // share of recent attempts that failed or were overtaken
 }
 
-// A latencyBox draws the range from the median to the 99th percentile. Positions and widths are in pixels.
+// A latencyBox is a plot of a latency distribution: a bar from the median to the 99th percentile, with the 90th
+// percentile marked. Positions and widths are in pixels.
 type latencyBox struct{ X50, X90, X99, W, W90 float64 }
 
-// An axisMark is a labeled line across the latency axis.
+// An axisMark is a vertical line at a latency, with a label. X is its position in pixels.
 type axisMark struct {
 	X     float64
 	Label string
@@ -216,7 +220,8 @@ type axisMark struct {
 // plotWidth is the width of a latency plot in pixels.
 const plotWidth = 200
 
-// newPageView formats p for the template. The page reloads every refresh seconds.
+// newPageView returns the input of the HTML template for p. The argument refresh is the number of seconds until the
+// page reloads.
 func newPageView(p Page, refresh int) pageView {
 	v := pageView{Time: p.Time.Format("15:04:05"), Refresh: refresh, Width: plotWidth, Narrow: 1239}
 	for _, s := range p.Clients {
@@ -240,7 +245,7 @@ func newPageView(p Page, refresh int) pageView {
 	return v
 }
 
-// renderClient formats the snapshot of a client, taken at the time now.
+// renderClient returns the section for the snapshot s of a client. The snapshot was taken at the time now.
 func renderClient(s hedge.Snapshot, now time.Time) clientView {
 	c := clientView{Snapshot: s, Title: sanitize.CleanText(cmp.Or(s.Name, s.Protocol, "hedge")), SlowLimit: formatShare(policy.SlowLimit)}
 	c.Totals = clientTotals(s)
@@ -260,13 +265,13 @@ func renderClient(s hedge.Snapshot, now time.Time) clientView {
 	return c
 }
 
-// hasAudit reports whether a key of the client is audited.
+// hasAudit reports whether the host of at least one key in s is audited.
 func hasAudit(s hedge.Snapshot) bool {
 	return slices.ContainsFunc(s.Keys, func(k hedge.KeySnapshot) bool { return k.Audit != nil })
 }
 
-// clientTotals returns the totals of a client. A counter without a label is shown under its name in JSON, unless it is
-// 0.
+// clientTotals returns the totals of the section for s. It adds further counters of hedge.Stats under their names in
+// JSON, unless they are 0, so that new counters are not forgotten.
 func clientTotals(s hedge.Snapshot) []labeledValue {
 	var hedges, wins, shadow, shadowWins int64
 	var saved time.Duration
@@ -328,8 +333,8 @@ func clientTotals(s hedge.Snapshot) []labeledValue {
 	return all
 }
 
-// newLatencyScale returns a function that maps a latency to its position on a logarithmic axis, in pixels. The axis
-// covers all latencies and delays of the keys. It returns nil if the keys have no latencies.
+// newLatencyScale returns a function that returns the position of a latency on a logarithmic axis, in pixels from the
+// left. The axis covers all latencies and hedge delays of the keys. The function is nil if no latencies are known.
 func newLatencyScale(keys []hedge.KeySnapshot) func(time.Duration) float64 {
 	least, most := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, k := range keys {
@@ -349,7 +354,8 @@ func newLatencyScale(keys []hedge.KeySnapshot) func(time.Duration) float64 {
 	}
 }
 
-// chooseAxisMarks returns marks at round latencies: the densest set whose labels do not overlap.
+// chooseAxisMarks returns axis labels at round latencies, such as 1ms and 10ms. It chooses the densest set whose labels
+// do not overlap. The function at returns the position of a latency in pixels.
 func chooseAxisMarks(at func(time.Duration) float64) (all []axisMark) {
 	for _, ruler := range []struct {
 		factor time.Duration
@@ -378,7 +384,8 @@ func chooseAxisMarks(at func(time.Duration) float64) (all []axisMark) {
 	return all
 }
 
-// renderKey formats one key of the snapshot s. The function at maps latencies to positions; nil: no latency is known.
+// renderKey returns the row for the latency key k of the snapshot s, which was taken at the time now. The function at
+// returns the position of a latency in pixels; it is nil if no latencies are known.
 func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(time.Duration) float64) keyView {
 	hedges, wins := k.Hedges, k.Wins
 	if s.Shadow {
@@ -433,7 +440,8 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	return v
 }
 
-// renderEndpoint formats the state of an endpoint.
+// renderEndpoint returns the row for an endpoint. The State is "ejected: slower" if the endpoint is ejected because it
+// was slow, and "ejected" if it is ejected because it failed.
 func renderEndpoint(p hedge.EndpointSnapshot) endpointView {
 	v := endpointView{
 		EndpointSnapshot: p, State: "ready",
@@ -448,8 +456,8 @@ func renderEndpoint(p hedge.EndpointSnapshot) endpointView {
 	return v
 }
 
-// countAuditedHosts returns the number of hosts for which an audit found that hedging helps, and those that it harms in
-// the note.
+// countAuditedHosts returns a total with the number of hosts for which the audit found that hedging helps. The note has
+// the number of hosts that hedging harms.
 func countAuditedHosts(s hedge.Snapshot) labeledValue {
 	verdicts := make(map[hedge.Verdict]map[string]bool) // the hosts of each
 	for _, k := range s.Keys {
@@ -464,7 +472,7 @@ func countAuditedHosts(s hedge.Snapshot) labeledValue {
 	return labeledValue{"audit", "hosts that gain", formatCount(int64(helped)), fmt.Sprintf("measured; %d lose, so hedging is off there", harmed)}
 }
 
-// describeAudit describes the result of an audit, such as "saves 38ms ± 4ms of p99, 99 % sure".
+// describeAudit returns the result of an audit as text, such as "saves 38ms ± 4ms of p99, 99 % sure".
 func describeAudit(a *hedge.Audit) string {
 	var sure string
 	switch {
@@ -495,7 +503,8 @@ func describeAudit(a *hedge.Audit) string {
 	}
 }
 
-// formatConfidence formats a confidence between 0 and 1 as a percentage. It never returns 100 %.
+// formatConfidence formats a confidence in [0, 1] as a percentage. Above 0.99 it returns "more than 99 %", because 100
+// % would be wrong.
 func formatConfidence(c float64) string {
 	if c > 0.99 {
 		return "more than 99 %"
@@ -503,7 +512,8 @@ func formatConfidence(c float64) string {
 	return formatShare(c)
 }
 
-// listDenied returns the number of denied hedges by reason, without DeniedShadow, which has its own column.
+// listDenied returns the number of denied hedges for each reason, sorted by reason. It leaves out DeniedShadow, which
+// the page shows in another column.
 func listDenied(by map[hedge.Reason]int64) (all []namedValue) {
 	for _, reason := range slices.Sorted(maps.Keys(by)) {
 		if reason != hedge.DeniedShadow {
@@ -513,7 +523,7 @@ func listDenied(by map[hedge.Reason]int64) (all []namedValue) {
 	return all
 }
 
-// configValues returns the fields of a Config by their JSON names.
+// configValues returns the settings in c under their JSON names. hedge.Unset is shown as "unset".
 func configValues(c hedge.Config) []namedValue {
 	var all []namedValue
 	v := reflect.ValueOf(c)
@@ -527,7 +537,7 @@ func configValues(c hedge.Config) []namedValue {
 	return all
 }
 
-// formatCount formats n with commas as thousands separators.
+// formatCount formats n with commas as thousands separators, such as "12,345".
 func formatCount(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -536,7 +546,7 @@ func formatCount(n int64) string {
 	return s
 }
 
-// formatShare formats a share between 0 and 1 as a percentage.
+// formatShare formats a share in [0, 1] as a percentage, with one decimal place below 10 %, such as "2.5 %".
 func formatShare(f float64) string {
 	digits := 0
 	if f > 0 && f < 0.1 {
@@ -545,7 +555,7 @@ func formatShare(f float64) string {
 	return strconv.FormatFloat(100*f, 'f', digits, 64) + " %"
 }
 
-// formatShareOf formats n as a percentage of all, followed by a label. It returns "" if all is 0.
+// formatShareOf formats n/all as a percentage, followed by the label, such as "10 % of all". It returns "" if all is 0.
 func formatShareOf(n, all int64, label string) string {
 	if all == 0 {
 		return ""
@@ -553,7 +563,8 @@ func formatShareOf(n, all int64, label string) string {
 	return strings.TrimSpace(formatShare(float64(n)/float64(all)) + " " + label)
 }
 
-// formatDuration formats d with three significant digits; from one hour on, in hours and minutes.
+// formatDuration formats d with three significant digits, such as "1.23ms". From one hour on, it returns hours and
+// minutes.
 func formatDuration(d time.Duration) string {
 	switch {
 	case d >= 100*time.Hour:

@@ -7,7 +7,7 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// Limiter returns a Source for the Limiter of a server. It panics if l is nil.
+// Limiter returns a [Source] that shows the Limiter of a server on the page. It panics if l is nil.
 func Limiter(l *hedge.Limiter) Source {
 	if l == nil {
 		panic("debug: Limiter: Limiter is nil")
@@ -15,21 +15,21 @@ func Limiter(l *hedge.Limiter) Source {
 	return limiterSource{l}
 }
 
-// A limiterSource is the Source of a Limiter.
+// A limiterSource is the Source that Limiter returns.
 type limiterSource struct{ limiter *hedge.Limiter }
 
-// Snapshot implements [Source]. It returns only the name; the page uses the snapshot of the Limiter.
+// Snapshot implements [Source]. It returns only the name; the page shows the LimiterSnapshot instead.
 func (l limiterSource) Snapshot() hedge.Snapshot {
 	return hedge.Snapshot{Name: l.limiter.Snapshot().Name, Protocol: "limiter", Enabled: true}
 }
 
-// A limiterView is the section of a Limiter on the page.
+// A limiterView is the section of the page for one Limiter, with formatted numbers.
 type limiterView struct {
 	Title  string
 	Totals []labeledValue
 }
 
-// renderLimiter formats the snapshot of a Limiter.
+// renderLimiter returns the section for the snapshot s of a Limiter.
 func renderLimiter(s hedge.LimiterSnapshot) limiterView {
 	came := s.Worked + s.Left + s.Refused
 	return limiterView{

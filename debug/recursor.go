@@ -12,11 +12,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Resolver is a *recursor.Resolver, or another type with its Stats method. The interface avoids an import of recursor
-// in programs that do not use it.
+// A Resolver is a *recursor.Resolver, or another type with the same Stats method. The interface avoids an import of
+// recursor in programs that do not use it.
 type Resolver interface{ Stats() observe.RecursorStats }
 
-// Recursor returns a Source for a recursor. It panics if r is nil.
+// Recursor returns a [Source] that shows a recursor on the page, with the results of DNSSEC validation. It panics if r
+// is nil.
 func Recursor(r Resolver) Source {
 	if isNil(r) {
 		panic("debug: Recursor: Resolver is nil")
@@ -24,35 +25,35 @@ func Recursor(r Resolver) Source {
 	return recursorSource{r}
 }
 
-// A recursorSource is the Source of a recursor.
+// A recursorSource is the Source that Recursor returns.
 type recursorSource struct{ resolver Resolver }
 
-// Snapshot implements [Source]. It returns only the name; the page uses the Stats.
+// Snapshot implements [Source]. It returns only the name; the page shows the Stats of the recursor instead.
 func (r recursorSource) Snapshot() hedge.Snapshot {
 	return hedge.Snapshot{Name: r.resolver.Stats().Name, Protocol: "recursor", Enabled: true}
 }
 
-// A recursorView is the section of a recursor on the page.
+// A recursorView is the section of the page for one recursor, with formatted numbers.
 type recursorView struct {
 	Title   string
 	Totals  []labeledValue
-	Known   []labeledValue
-	Limited []namedValue
-	Trust   *trustView // nil: validation is off
+	Known   []labeledValue // numbers of cached servers, zones and records, and the memory for them
+	Limited []namedValue   // numbers of questions that reached a limit, by limit
+	Trust   *trustView     // results of DNSSEC validation; nil: validation is off
 }
 
-// A trustView shows the results of DNSSEC validation.
+// A trustView is the part of a recursor's section that shows the results of DNSSEC validation.
 type trustView struct {
 	Totals  []labeledValue
-	Reasons []namedValue
-	Anchors []namedValue
-	Last    []bogusView
+	Reasons []namedValue // numbers of bogus answers, by extended DNS error
+	Anchors []namedValue // states of the trust anchors, by key tag
+	Last    []bogusView  // most recent bogus answers
 }
 
-// A bogusView is the row of an answer that failed DNSSEC validation.
+// A bogusView is the row of the page for one answer that failed DNSSEC validation.
 type bogusView struct{ Time, Name, Type, Reason, Text, Zone, Server string }
 
-// renderRecursor formats the statistics of a recursor.
+// renderRecursor returns the section for the statistics s of a recursor.
 func renderRecursor(s observe.RecursorStats) recursorView {
 	v := recursorView{
 		Title: sanitize.CleanText(cmp.Or(s.Name, "recursor")),
@@ -92,7 +93,7 @@ func renderRecursor(s observe.RecursorStats) recursorView {
 	return v
 }
 
-// renderTrust formats the results of DNSSEC validation; nil if validation is off.
+// renderTrust returns the results of DNSSEC validation in s for the page.
 func renderTrust(s observe.RecursorStats) *trustView {
 	var bogus int64
 	v := new(trustView)
@@ -145,7 +146,8 @@ func renderTrust(s observe.RecursorStats) *trustView {
 	return v
 }
 
-// formatPerQuestion formats the number of queries per question. It returns "" if there were no questions.
+// formatPerQuestion formats the number of queries divided by the number of questions, such as "1.25 for each question".
+// It returns "" if there were no questions.
 func formatPerQuestion(queries, questions int64) string {
 	if questions <= 0 {
 		return ""

@@ -11,12 +11,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A RangeStore is a *rangeread.Store, or another type with its Stats method. The interface avoids an import of
+// A RangeStore is a *rangeread.Store, or another type with the same Stats method. The interface avoids an import of
 // rangeread in programs that do not use it.
 type RangeStore interface{ Stats() observe.StoreStats }
 
-// Store returns a Source for a store of package rangeread. The page shows it under the name, for example that of a
-// bucket, which may be empty. Store panics if s is nil.
+// Store returns a [Source] that shows a store of package rangeread on the page. The name, for example of a bucket, is
+// the title of the section; it may be empty. Store panics if s is nil.
 func Store(name string, s RangeStore) Source {
 	if isNil(s) {
 		panic("debug: Store: RangeStore is nil")
@@ -24,44 +24,45 @@ func Store(name string, s RangeStore) Source {
 	return storeSource{name, s}
 }
 
-// A storeSource is the Source of a store.
+// A storeSource is the Source that Store returns.
 type storeSource struct {
 	name   string
 	ranges RangeStore
 }
 
-// Snapshot implements [Source]. It returns only the name and the mode; the page uses the Stats.
+// Snapshot implements [Source]. It returns only the name and whether hedging is enabled or in shadow mode; the page
+// shows the Stats of the store instead.
 func (s storeSource) Snapshot() hedge.Snapshot {
 	stats := s.ranges.Stats()
 	return hedge.Snapshot{Name: s.name, Protocol: "range", Enabled: stats.Enabled, Shadow: stats.Shadow}
 }
 
-// StoreStats holds the name and the statistics of a source of [Store].
+// StoreStats holds the statistics of a store that [Store] shows, and its name.
 type StoreStats struct {
-	Name string `json:"name,omitempty"` // argument of Store
+	Name string `json:"name,omitempty"` // name that was passed to [Store]
 	observe.StoreStats
 }
 
-// A storeView is the section of a store on the page.
+// A storeView is the section of the page for one store, with formatted numbers.
 type storeView struct {
 	observe.StoreStats
 	Title   string
 	Totals  []labeledValue
-	Bytes   []labeledValue
-	Denied  []namedValue
+	Bytes   []labeledValue // totals of bytes
+	Denied  []namedValue   // numbers of denied hedges, by reason
 	Classes []classView
 }
 
-// A classView is the row of a size class of ranges.
+// A classView is the row of the page for one size class of ranges, with formatted numbers.
 type classView struct {
-	Length         string // upper bound of the length
+	Length         string // maximum length of the ranges
 	P50, P99       string // of the time to the first byte; "" if unknown
 	Delay, Stall   string // "" if there is none
 	Ranges, Hedges string
 	Load           string // hedges per range; "" if there are none
 }
 
-// renderStore formats the statistics of a store.
+// renderStore returns the section for the statistics s of a store.
 func renderStore(s StoreStats) storeView {
 	v := storeView{StoreStats: s.StoreStats, Title: sanitize.CleanText(cmp.Or(s.Name, "ranges"))}
 	hedges, shadow := s.FirstByteHedges+s.StallHedges, s.DeniedBy[observe.DeniedShadow]
@@ -101,7 +102,7 @@ func renderStore(s StoreStats) storeView {
 	return v
 }
 
-// renderClass formats the statistics of a size class.
+// renderClass returns the row for the statistics c of a size class.
 func renderClass(c observe.StoreClass) classView {
 	known := func(d time.Duration) string {
 		if d == 0 {
@@ -115,7 +116,7 @@ func renderClass(c observe.StoreClass) classView {
 	}
 }
 
-// formatLength formats a power of two in GiB, MiB, KiB or B.
+// formatLength formats n bytes, a power of two, in GiB, MiB, KiB or B without decimal places, such as "64 KiB".
 func formatLength(n int64) string {
 	for _, unit := range []struct {
 		of   int64
