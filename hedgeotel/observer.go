@@ -83,11 +83,11 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// scopeName is the name of the instrumentation scope.
+// scopeName is the name of the OpenTelemetry instrumentation scope of all metrics and spans.
 const scopeName = "github.com/gohedge/hedge/hedgeotel"
 
-// An Observer is an [observe.Observer] for any number of clients of all protocols. It is safe for concurrent use. [New]
-// returns one.
+// An Observer is an [observe.Observer] that exports metrics and spans to OpenTelemetry. It serves any number of clients
+// of all protocols, and is safe for concurrent use. Call [New] to make an Observer.
 type Observer struct {
 	observe.NopObserver
 	tracer trace.Tracer
@@ -96,40 +96,43 @@ type Observer struct {
 	request, saved                             metric.Float64Histogram
 	delay, tokens, ratio                       metric.Float64Gauge
 	auditGauges                                [4]metric.Float64Gauge // verdict, saved time, error of the saved time, confidence
-	hedges                                     metric.Int64Histogram  // of gRPC calls
+	hedges                                     metric.Int64Histogram  // number of hedges of a gRPC call, as defined by gRFC A96
 
 	endpointAttempts, endpointBad metric.Int64Counter
-	endpointsEjected              metric.Int64UpDownCounter
+	endpointsEjected              metric.Int64UpDownCounter // number of latency keys that have ejected an endpoint
 
-	limited metric.Int64Counter
-	waited  metric.Float64Histogram
+	limited metric.Int64Counter     // requests at Limiters
+	waited  metric.Float64Histogram // time in the queues of Limiters
 
-	byKey atomic.Pointer[map[observe.KeyInfo]*keyAttributes] // the map is replaced, and never changed
-	mu    sync.Mutex                                         // held while byKey is replaced
+	byKey atomic.Pointer[map[observe.KeyInfo]*keyAttributes] // cached attributes by latency key; the map is replaced, and never changed
+	mu    sync.Mutex                                         // held while the map in byKey is replaced
 }
 
 var _ observe.Observer = (*Observer)(nil)
 
-// An Option configures an Observer. [New] accepts it.
+// An Option changes a setting of a new Observer. Pass it to [New].
 type Option func(*settings)
 
-// settings are the values of the options.
+// settings holds the values that Options have set; a nil provider means the global one.
 type settings struct {
 	meters  metric.MeterProvider
 	tracers trace.TracerProvider
 }
 
-// WithMeterProvider sets the provider of metrics. The default, nil, is the global provider.
+// WithMeterProvider sets the provider through which metrics are exported. The default, nil, is the global provider of
+// package otel.
 func WithMeterProvider(mp metric.MeterProvider) Option {
 	return func(s *settings) { s.meters = mp }
 }
 
-// WithTracerProvider sets the provider of spans. The default, nil, is the global provider.
+// WithTracerProvider sets the provider through which spans are exported. The default, nil, is the global provider of
+// package otel.
 func WithTracerProvider(tp trace.TracerProvider) Option {
 	return func(s *settings) { s.tracers = tp }
 }
 
-// New returns an Observer. It returns an error if the provider rejects an instrument. A nil Option has no effect.
+// New returns an Observer. Pass it to each client with hedge.WithObserver. New returns an error if the meter provider
+// rejects an instrument. A nil Option has no effect.
 func New(opts ...Option) (*Observer, error) {
 	var s settings
 	for _, o := range opts {
@@ -177,33 +180,36 @@ func New(opts ...Option) (*Observer, error) {
 	return o, nil
 }
 
-// An instrumentMaker creates instruments, and collects the errors of rejected ones.
+// An instrumentMaker creates metric instruments, and collects the errors of instruments that the meter rejects, so that
+// New checks them once.
 type instrumentMaker struct {
 	meter metric.Meter
-	errs  []error
+	errs  []error // one entry per instrument; nil: accepted
 }
 
-// newCounter creates a counter.
+// newCounter creates a counter. An error of the meter is added to errs.
 func (m *instrumentMaker) newCounter(name, unit, description string) metric.Int64Counter {
 	c, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	m.errs = append(m.errs, err)
 	return c
 }
 
-// newGauge creates a gauge.
+// newGauge creates a gauge. An error of the meter is added to errs.
 func (m *instrumentMaker) newGauge(name, unit, description string) metric.Float64Gauge {
 	g, err := m.meter.Float64Gauge(name, metric.WithUnit(unit), metric.WithDescription(description))
 	m.errs = append(m.errs, err)
 	return g
 }
 
-// Upper bounds of buckets, in seconds. The default of module hedgeprom for the saved time is savedBounds as well.
+// timeBounds and savedBounds are upper bounds of histogram buckets, in seconds. The bounds for the saved time,
+// savedBounds, are also the default of module hedgeprom.
 var (
 	timeBounds  = []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20}
 	savedBounds = []float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384}
 )
 
-// newTimeHistogram creates a histogram of times in seconds. The bounds are the upper bounds of its buckets.
+// newTimeHistogram creates a histogram of times in seconds; bounds are the upper bounds of its buckets. An error of the
+// meter is added to errs.
 func (m *instrumentMaker) newTimeHistogram(name, description string, bounds ...float64) metric.Float64Histogram {
 	h, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
 		metric.WithExplicitBucketBoundaries(bounds...))
@@ -211,23 +217,25 @@ func (m *instrumentMaker) newTimeHistogram(name, description string, bounds ...f
 	return h
 }
 
-// A keyAttributes holds the attributes of one latency key, in the form of reusable options.
+// A keyAttributes holds the metric attributes of one latency key. They are stored as options of package metric, because
+// making options for each call would allocate memory.
 type keyAttributes struct {
-	common     []attribute.KeyValue
-	add        []metric.AddOption
-	record     []metric.RecordOption
-	unhedged   []metric.RecordOption // for calls without a hedge, which are most calls
-	primaryWon []metric.AddOption    // for primaries that won, which are most attempts
-	grpcCall   []metric.RecordOption // attributes of gRFC A96; nil: not a gRPC call
+	common     []attribute.KeyValue  // attributes of every metric of the key
+	add        []metric.AddOption    // option of counters, with the common attributes
+	record     []metric.RecordOption // option of histograms and gauges, with the common attributes
+	unhedged   []metric.RecordOption // option for calls without a hedge, which are most calls
+	primaryWon []metric.AddOption    // option for primaries that won, which are most attempts
+	grpcCall   []metric.RecordOption // option with the attributes of gRFC A96; nil: the key is not for gRPC
 
-	endpoints sync.Map // maps observe.EndpointEvent to []metric.AddOption
+	endpoints sync.Map // cached options: maps an observe.EndpointEvent to a []metric.AddOption
 }
 
-// maxKeys is the maximum number of keys whose attributes are cached. Attributes of further keys are created for each
-// call.
+// maxKeys is the maximum number of latency keys whose attributes are cached. For further keys, the attributes are
+// created for each call.
 const maxKeys = 4096
 
-// attributesFor returns the attributes of a key.
+// attributesFor returns the attributes of a latency key. It creates them for a new key, and caches them unless the
+// cache is full or a name of the key is not printable.
 func (o *Observer) attributesFor(key observe.KeyInfo) *keyAttributes {
 	if s := (*o.byKey.Load())[key]; s != nil {
 		return s
@@ -260,19 +268,20 @@ func (o *Observer) attributesFor(key observe.KeyInfo) *keyAttributes {
 	return s
 }
 
-// addOptions returns options for counters, with the attributes of the key and additional ones.
+// addOptions returns options for counters, with the common attributes of the key and the attributes more.
 func (s *keyAttributes) addOptions(more ...attribute.KeyValue) []metric.AddOption {
 	return []metric.AddOption{metric.WithAttributes(append(s.common[:len(s.common):len(s.common)], more...)...)}
 }
 
-// recordOptions returns options for histograms, with the attributes of the key and an additional one.
+// recordOptions returns options for histograms, with the common attributes of the key and the attribute more.
 func (s *keyAttributes) recordOptions(more attribute.KeyValue) []metric.RecordOption {
 	return []metric.RecordOption{metric.WithAttributes(append(s.common[:len(s.common):len(s.common)], more)...)}
 }
 
+// hedgedAttribute returns the attribute hedge.hedged, which says whether a call had a hedge.
 func hedgedAttribute(yes bool) attribute.KeyValue { return attribute.Bool("hedge.hedged", yes) }
 
-// attemptType returns the type of attempt n as in gRFC A96: original or hedge.
+// attemptType returns the attempt type of gRFC A96: "original" for the primary (n is 0), and "hedge" for a hedge.
 func attemptType(n int) string {
 	if n > 0 {
 		return "hedge"
@@ -280,12 +289,13 @@ func attemptType(n int) string {
 	return "original"
 }
 
-// attemptAttributes returns the type and the outcome of attempt n as attributes.
+// attemptAttributes returns the attributes hedge.type and hedge.outcome of the attempt with number n.
 func attemptAttributes(n int, outcome observe.Outcome) []attribute.KeyValue {
 	return []attribute.KeyValue{attribute.String("hedge.type", attemptType(n)), attribute.String("hedge.outcome", string(outcome))}
 }
 
-// AttemptStart adds the event hedge.fired to the caller's span if the attempt is a hedge.
+// AttemptStart implements [observe.Observer]: if the attempt is a hedge, it adds the event hedge.fired to the caller's
+// span.
 func (o *Observer) AttemptStart(ctx context.Context, _ observe.KeyInfo, a observe.AttemptInfo) {
 	if !a.Hedge() {
 		return
@@ -295,7 +305,8 @@ func (o *Observer) AttemptStart(ctx context.Context, _ observe.KeyInfo, a observ
 	}
 }
 
-// AttemptDone counts an attempt. It records a span if the attempt is a hedge or has lost.
+// AttemptDone implements [observe.Observer]: it counts the attempt. If the attempt is a hedge or has lost, it also
+// records a span for the attempt.
 func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a observe.AttemptResult) {
 	s := o.attributesFor(key)
 	if !a.Hedge() && a.Outcome == observe.Won {
@@ -318,7 +329,8 @@ func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a obser
 	}
 }
 
-// RequestDone counts a call. If the call was hedged, it adds attributes to the caller's span.
+// RequestDone implements [observe.Observer]: it counts a call that has ended, and records its latency. If the call was
+// hedged or its host is audited, it adds attributes to the caller's span.
 func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r observe.RequestResult) {
 	s := o.attributesFor(key)
 	o.requests.Add(ctx, 1, s.add...)
@@ -349,7 +361,8 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 	}
 }
 
-// recordHedgedCall counts a call with hedges.
+// recordHedgedCall records the latency, the winner and the number of hedges of a call that was hedged. s holds the
+// attributes of its latency key.
 func (o *Observer) recordHedgedCall(ctx context.Context, s *keyAttributes, r observe.RequestResult) {
 	o.request.Record(ctx, r.Latency.Seconds(), s.recordOptions(hedgedAttribute(true))...)
 	switch {
@@ -363,7 +376,7 @@ func (o *Observer) recordHedgedCall(ctx context.Context, s *keyAttributes, r obs
 	}
 }
 
-// Audited records the result of the audit of a host.
+// Audited implements [observe.Observer]: it sets the gauges for the audit of a host.
 func (o *Observer) Audited(key observe.KeyInfo, a observe.Audit) {
 	verdict := map[observe.Verdict]float64{observe.AuditOn: 1, observe.AuditOff: -1}[a.Verdict]
 	for i, v := range [...]float64{verdict, a.Saved.Seconds(), a.PlusMinus.Seconds(), a.Confidence} {
@@ -371,8 +384,8 @@ func (o *Observer) Audited(key observe.KeyInfo, a observe.Audit) {
 	}
 }
 
-// Denied counts a hedge that was not sent, or a call that could not be hedged. For a hedge it also adds the event
-// hedge.denied to the caller's span.
+// Denied implements [observe.Observer]: it counts a hedge that was not sent, or a call that could not be hedged, by
+// reason. For a hedge that was due, it also adds the event hedge.denied to the caller's span.
 func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied observe.Reason) {
 	reason := attribute.String("hedge.reason", string(denied))
 	o.denied.Add(ctx, 1, o.attributesFor(key).addOptions(reason)...)
@@ -385,12 +398,12 @@ func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied obser
 	}
 }
 
-// Budget records the number of hedges that the budget can pay for.
+// Budget implements [observe.Observer]: it sets the gauge for the number of hedges that the budget suffices for.
 func (o *Observer) Budget(key observe.KeyInfo, tokens float64) {
 	o.tokens.Record(context.Background(), tokens, o.attributesFor(key).record...)
 }
 
-// EndpointEvent counts an event of an endpoint.
+// EndpointEvent implements [observe.Observer]: it counts an event of an endpoint.
 func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	s := o.attributesFor(key)
 	switch ctx := context.Background(); p.Kind {
@@ -407,8 +420,8 @@ func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	}
 }
 
-// endpointAttributes returns options for counters, with the attributes of the key, the endpoint of p, and additional
-// ones. They are cached by p, so the additional attributes must always be the same for the same p.
+// endpointAttributes returns options for counters, with the common attributes of the key, the endpoint of p, and the
+// attributes more. The options are cached by p, so the caller must always pass the same attributes for the same p.
 func (s *keyAttributes) endpointAttributes(p observe.EndpointEvent, more ...attribute.KeyValue) []metric.AddOption {
 	if known, ok := s.endpoints.Load(p); ok {
 		return known.([]metric.AddOption)
@@ -419,7 +432,8 @@ func (s *keyAttributes) endpointAttributes(p observe.EndpointEvent, more ...attr
 	return all
 }
 
-// Limited counts a request at a Limiter, and records its time in the queue.
+// Limited implements [observe.Observer]: it counts a request at a hedge.Limiter by outcome, and records its time in the
+// queue.
 func (o *Observer) Limited(ctx context.Context, limiter string, r observe.LimiterResult) {
 	name := observe.KeyInfo{Client: limiter}.Printable().Client
 	outcome := metric.WithAttributes(attribute.String("hedge.limiter", name), attribute.String("hedge.outcome", string(r.Outcome)))

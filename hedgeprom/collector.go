@@ -66,14 +66,15 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Other is the label value shared by all hosts beyond the limit of [WithMaxHosts]. A host with this name shares it too.
+// Other is the label value that all hosts beyond the limit of [WithMaxHosts] share. A host whose name is "other" shares
+// it too.
 const Other = "other"
 
-// A Collector is an [observe.Observer] that counts events, and a [prometheus.Collector] that exports the counts. It is
-// safe for concurrent use. [New] returns one.
+// A Collector is an [observe.Observer] that counts the events of clients, and a [prometheus.Collector] that exports the
+// counts. Call [New] to make a Collector. It is safe for concurrent use.
 type Collector struct {
 	observe.NopObserver
-	maxHosts int
+	maxHosts int // maximum number of hosts, and of gRPC methods, with a label of their own
 
 	requests, attempts, wins, denied, notTaken *prometheus.CounterVec
 
@@ -87,14 +88,14 @@ type Collector struct {
 	stores               *storeMetrics
 	byEndpoint           *endpointMetrics
 
-	series atomic.Pointer[map[seriesKey]*series] // the map is replaced, and never changed
-	mu     sync.Mutex                            // held while series is replaced; guards hosts and routes
+	series atomic.Pointer[map[seriesKey]*series] // cached metrics by label values; the map is replaced, and never changed
+	mu     sync.Mutex                            // held while the map in series is replaced; guards hosts and routes
 	hosts  map[string]bool                       // hosts with a label of their own
 	routes map[string]bool                       // gRPC methods with a label of their own
 }
 
-// Format implements [fmt.Formatter]. It writes only the name of the type, because package fmt would print all hosts,
-// and read them without the lock.
+// Format implements [fmt.Formatter]. It writes only the name of the type. Otherwise package fmt would print all hosts,
+// and read them without holding the lock.
 func (c *Collector) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "hedgeprom.Collector") }
 
 var (
@@ -102,19 +103,19 @@ var (
 	_ prometheus.Collector = (*Collector)(nil)
 )
 
-// An Option configures a Collector. [New] accepts it.
+// An Option changes a setting of a new Collector. Pass it to [New].
 type Option func(*settings)
 
-// settings are the values of the options.
+// settings holds the values that Options have set, or the defaults.
 type settings struct {
 	maxHosts int
 	buckets  []float64
 	labels   prometheus.Labels
 }
 
-// WithMaxHosts sets the number of hosts with their own label: the first n hosts. All others share the label [Other],
-// which has no gauges. The same limit applies to gRPC methods in the label grpc_method. The default is 100. It panics
-// if n is negative.
+// WithMaxHosts limits the number of values of the label host to the first n hosts, so that the number of time series
+// stays small. All further hosts share the label [Other], which has no gauges. The same limit applies to gRPC methods
+// in the label grpc_method. The default is 100. It panics if n is negative.
 func WithMaxHosts(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("hedgeprom: WithMaxHosts: %d is negative", n))
@@ -137,9 +138,10 @@ func WithBuckets(seconds ...float64) Option {
 	return func(s *settings) { s.buckets = seconds }
 }
 
-// WithConstLabels adds labels with constant values to every metric. The default is none. It panics on a label that a
-// metric of this package has: client, host, protocol, type, reason, hedged, le, limiter, outcome, limit, security, tag,
-// store, kind, length, endpoint, grpc_method or grpc_target.
+// WithConstLabels adds labels with constant values to every metric, for example to register several Collectors. The
+// default is none. It panics if a metric of this package has a label of the same name: client, host, protocol, type,
+// reason, hedged, le, limiter, outcome, limit, security, tag, store, kind, length, endpoint, grpc_method or
+// grpc_target.
 func WithConstLabels(labels prometheus.Labels) Option {
 	for _, name := range [...]string{
 		"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome", "limit", "security", "tag", "store", "kind", "length",
@@ -153,8 +155,9 @@ func WithConstLabels(labels prometheus.Labels) Option {
 	return func(s *settings) { s.labels = labels }
 }
 
-// New returns a Collector, which the caller registers with a Prometheus registry. A registry accepts several Collectors
-// only if their [WithConstLabels] differ. A nil Option has no effect.
+// New returns a Collector. The caller must register it with a Prometheus registry, and pass it to each client with
+// hedge.WithObserver. A registry accepts several Collectors only if their [WithConstLabels] differ. A nil Option has no
+// effect.
 func New(opts ...Option) *Collector {
 	s := settings{maxHosts: 100, buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}
 	for _, o := range opts {
@@ -210,7 +213,8 @@ func New(opts ...Option) *Collector {
 	return c
 }
 
-// metrics returns the metrics that the Collector counts from events.
+// metrics returns the metrics whose values the Collector counts from events. Metrics that it reads from clients on each
+// collection are not included.
 func (c *Collector) metrics() []prometheus.Collector {
 	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.ratio, c.saved, c.latency, c.grpcHedges}
 	for _, g := range c.auditGauges {
@@ -219,7 +223,8 @@ func (c *Collector) metrics() []prometheus.Collector {
 	return append(all, c.byEndpoint.collectors()...)
 }
 
-// Describe implements [prometheus.Collector]: it sends the descriptions of all metrics.
+// Describe implements [prometheus.Collector]: it sends the descriptions of all metrics to ch. The Prometheus registry
+// calls it.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range c.metrics() {
 		m.Describe(ch)
@@ -230,7 +235,8 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	c.stores.Describe(ch)
 }
 
-// Collect implements [prometheus.Collector]: it sends the current values of all metrics.
+// Collect implements [prometheus.Collector]: it sends the current values of all metrics to ch. The Prometheus registry
+// calls it for each scrape.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, m := range c.metrics() {
 		m.Collect(ch)
@@ -241,20 +247,20 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.stores.Collect(ch)
 }
 
-// A seriesKey holds the values of the labels that all metrics of calls have.
+// A seriesKey holds the label values of a call: client, host and protocol. All metrics of calls have these labels.
 type seriesKey struct{ client, host, protocol string }
 
-// A series holds the metrics of one seriesKey that every call updates. It caches them, because a lookup by labels is
-// slow.
+// A series holds the metrics with the label values of one seriesKey that every call updates. It caches them, because
+// Prometheus looks up metrics by label values slowly.
 type series struct {
 	seriesKey
 	requests, originals  prometheus.Counter
 	hedged, unhedged     prometheus.Observer
-	delay, budget, ratio prometheus.Gauge // nil for the label Other
-	endpoints            endpointMap
+	delay, budget, ratio prometheus.Gauge // gauges; nil for the label Other, which many hosts share
+	endpoints            endpointMap      // metrics of endpoints of the host
 }
 
-// seriesFor returns the series of a key.
+// seriesFor returns the cached metrics for the client, host and protocol of a call. If there are none, it creates them.
 func (c *Collector) seriesFor(key observe.KeyInfo) *series {
 	if s := (*c.series.Load())[seriesKey{key.Client, key.Host, key.Protocol}]; s != nil {
 		return s
@@ -262,8 +268,9 @@ func (c *Collector) seriesFor(key observe.KeyInfo) *series {
 	return c.addSeries(key)
 }
 
-// addSeries returns the series of a key that the fast lookup of seriesFor has not found: the key is new, its host
-// shares the label Other, or its strings must be changed to be printable.
+// addSeries returns the metrics for the client, host and protocol of a call, if seriesFor has not found them in the
+// cache. It creates them for a new host. A host beyond the limit, or with strings that are not printable, may have
+// metrics already.
 func (c *Collector) addSeries(key observe.KeyInfo) *series {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,7 +302,8 @@ func (c *Collector) addSeries(key observe.KeyInfo) *series {
 	return s
 }
 
-// RequestDone counts a call and its attempts.
+// RequestDone implements [observe.Observer]: it counts a call that has ended, its attempts, its latency and the time
+// that hedging saved.
 func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observe.RequestResult) {
 	s := c.seriesFor(key)
 	s.requests.Inc()
@@ -333,7 +341,8 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	}
 }
 
-// methodLabel returns the label of a gRPC method: its name without the leading slash, or Other beyond the limit.
+// methodLabel returns the label for the gRPC method in the Route of key: its name without the leading slash. Beyond the
+// limit of WithMaxHosts, it returns Other.
 func (c *Collector) methodLabel(key observe.KeyInfo) string {
 	name := strings.TrimPrefix(key.Printable().Route, "/")
 	c.mu.Lock()
@@ -347,7 +356,7 @@ func (c *Collector) methodLabel(key observe.KeyInfo) string {
 	return name
 }
 
-// Audited records the result of the audit of a host.
+// Audited implements [observe.Observer]: it sets the gauges for the audit of a host.
 func (c *Collector) Audited(key observe.KeyInfo, a observe.Audit) {
 	s := c.seriesFor(key)
 	if s.budget == nil { // many hosts share the label
@@ -359,13 +368,14 @@ func (c *Collector) Audited(key observe.KeyInfo, a observe.Audit) {
 	}
 }
 
-// Denied counts a hedge that was not sent, or a call that could not be hedged.
+// Denied implements [observe.Observer]: it counts a hedge that was not sent, or a call that could not be hedged, by
+// reason.
 func (c *Collector) Denied(_ context.Context, key observe.KeyInfo, reason observe.Reason) {
 	s := c.seriesFor(key)
 	c.denied.WithLabelValues(s.client, s.host, s.protocol, string(reason)).Inc()
 }
 
-// Budget records the number of hedges that the budget can pay for.
+// Budget implements [observe.Observer]: it sets the gauge for the number of hedges that the budget suffices for.
 func (c *Collector) Budget(key observe.KeyInfo, tokens float64) {
 	if s := c.seriesFor(key); s.budget != nil {
 		s.budget.Set(tokens)

@@ -10,12 +10,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A DNSClient is a *dnshedge.Client, or another type with its Stats method. The interface avoids an import of dnshedge
-// in programs that do not use it.
+// A DNSClient is a *dnshedge.Client, or another type with the same Stats method. The interface avoids an import of
+// dnshedge in programs that do not use it.
 type DNSClient interface{ Stats() observe.DNSStats }
 
-// AddDNS exports the statistics of a DNS client, its cache and its upstreams, which are read on each collection. They
-// are independent of the events that the Collector receives as an Observer of the client.
+// AddDNS exports the statistics of a DNS client, its cache and its upstreams. They are read from the client on each
+// collection, and are independent of the events that the Collector receives as an Observer of the client.
 //
 // If several clients have the same Name, counters and sizes are summed. For states, times and ratios, the largest value
 // is exported. Adding a client again has no effect. AddDNS panics if client is nil.
@@ -28,14 +28,14 @@ func (c *Collector) AddDNS(client DNSClient) {
 	c.dns.clients = appendIfNew(c.dns.clients, client)
 }
 
-// isNil reports whether v is nil or a nil pointer.
+// isNil reports whether v is a nil interface or contains a nil pointer.
 func isNil(v any) bool {
 	r := reflect.ValueOf(v)
 	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// appendIfNew appends v unless all contains it, because its statistics would be counted twice. Values that cannot be
-// compared are always appended.
+// appendIfNew returns all with v appended. If all already contains v, it returns all, because the statistics of v would
+// be counted twice. Values that cannot be compared are always appended.
 func appendIfNew[T any](all []T, v T) []T {
 	if reflect.ValueOf(v).Comparable() && slices.ContainsFunc(all, func(old T) bool {
 		return reflect.ValueOf(old).Comparable() && any(old) == any(v)
@@ -45,7 +45,7 @@ func appendIfNew[T any](all []T, v T) []T {
 	return append(all, v)
 }
 
-// A dnsMetrics is the [prometheus.Collector] of DNS clients.
+// dnsMetrics is the [prometheus.Collector] that exports the statistics of DNS clients. It is safe for concurrent use.
 type dnsMetrics struct {
 	metrics []dnsMetric
 
@@ -53,18 +53,18 @@ type dnsMetrics struct {
 	clients []DNSClient
 }
 
-// A dnsMetric is a metric of a client, a cache or an upstream. One of the three functions is set, and returns the
-// value.
+// A dnsMetric describes one metric of a DNS client, its cache or its upstreams. Exactly one of the functions client,
+// cache and upstream is set. It returns the value of the metric.
 type dnsMetric struct {
 	desc     *prometheus.Desc
 	kind     prometheus.ValueType
-	largest  bool // for clients with the same name, export the largest value in place of the sum
+	largest  bool // whether clients with the same name export the largest value; false: the sum
 	client   func(*observe.DNSStats) float64
 	cache    func(*observe.DNSCacheStats) float64
 	upstream func(*observe.DNSUpstreamStats) float64
 }
 
-// newDNSMetrics returns the metrics without clients. The labels are constant.
+// newDNSMetrics returns a collector without clients; AddDNS adds them. All metrics have the given constant labels.
 func newDNSMetrics(labels prometheus.Labels) *dnsMetrics {
 	d := new(dnsMetrics)
 	add := func(name, help string, m dnsMetric) {
@@ -110,7 +110,7 @@ func newDNSMetrics(labels prometheus.Labels) *dnsMetrics {
 	return d
 }
 
-// boolToFloat returns 1 for true and 0 for false.
+// boolToFloat returns 1 for true and 0 for false, as a gauge shows a state.
 func boolToFloat(b bool) float64 {
 	if b {
 		return 1
@@ -118,14 +118,15 @@ func boolToFloat(b bool) float64 {
 	return 0
 }
 
-// Describe implements [prometheus.Collector].
+// Describe implements [prometheus.Collector]: it sends the descriptions of the metrics to ch.
 func (d *dnsMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range d.metrics {
 		ch <- m.desc
 	}
 }
 
-// Collect implements [prometheus.Collector]. It reads the statistics of all clients.
+// Collect implements [prometheus.Collector]: it reads the statistics of all clients, and sends the values of the
+// metrics to ch.
 func (d *dnsMetrics) Collect(ch chan<- prometheus.Metric) {
 	d.mu.Lock()
 	clients := d.clients[:len(d.clients):len(d.clients)]

@@ -9,16 +9,17 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// maxEndpoints is the maximum number of endpoints of a host with their own label. A client has at most eight endpoints.
+// maxEndpoints is the maximum number of endpoints of a host with a label of their own. More can only occur if several
+// clients with the same name have different endpoints, because a client has at most eight.
 const maxEndpoints = 8
 
-// endpointMetrics are the metrics of events of endpoints.
+// endpointMetrics holds the metrics of endpoints: attempts, bad attempts, and ejections.
 type endpointMetrics struct {
 	attempts, bad *prometheus.CounterVec
-	ejected       *prometheus.GaugeVec
+	ejected       *prometheus.GaugeVec // number of latency keys that have ejected an endpoint
 }
 
-// newEndpointMetrics returns the metrics without values. The labels are constant.
+// newEndpointMetrics returns the metrics of endpoints without values. All metrics have the given constant labels.
 func newEndpointMetrics(labels prometheus.Labels) *endpointMetrics {
 	by := func(more ...string) []string {
 		return append([]string{"client", "host", "protocol", "endpoint"}, more...)
@@ -35,22 +36,22 @@ func newEndpointMetrics(labels prometheus.Labels) *endpointMetrics {
 	}
 }
 
-// collectors returns the metrics as Collectors.
+// collectors returns all metrics of endpoints as a slice of Collectors.
 func (m *endpointMetrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.attempts, m.bad, m.ejected}
 }
 
-// An endpointSeries holds the metrics of one endpoint of one host.
+// An endpointSeries holds the metrics with the label values of one endpoint of one host.
 type endpointSeries struct {
 	called, hedged, failed, overtaken prometheus.Counter
 	ejected                           prometheus.Gauge // nil for the label Other
 }
 
-// An endpointMap is a pointer to the endpointSeries of a host, by the name of the endpoint; nil: there are none. The
-// map is immutable, and replaced while mu of the Collector is held.
+// An endpointMap points to an immutable map from endpoint name to endpointSeries, for one host. The pointer is nil if
+// the host has no endpoints. The caller must hold mu of the Collector to replace the map.
 type endpointMap = atomic.Pointer[map[string]*endpointSeries]
 
-// EndpointEvent counts an event of an endpoint.
+// EndpointEvent implements [observe.Observer]: it counts an event of an endpoint.
 func (c *Collector) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	at := c.endpointSeriesFor(c.seriesFor(key), p.Endpoint)
 	switch p.Kind {
@@ -69,15 +70,15 @@ func (c *Collector) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) 
 	}
 }
 
-// addEjected adds n to the number of keys that have ejected the endpoint.
+// addEjected adds n to the number of latency keys that have ejected the endpoint. It does nothing for the label Other.
 func (s *endpointSeries) addEjected(n float64) {
 	if s.ejected != nil {
 		s.ejected.Add(n)
 	}
 }
 
-// endpointSeriesFor returns the metrics of the named endpoint of a host. Endpoints beyond the limit share the label
-// Other.
+// endpointSeriesFor returns the metrics of the named endpoint of the host of s, and creates them if there are none.
+// Endpoints beyond maxEndpoints share the label Other.
 func (c *Collector) endpointSeriesFor(s *series, name string) *endpointSeries {
 	if s.delay == nil { // many hosts share the label
 		name = Other

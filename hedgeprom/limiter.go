@@ -8,13 +8,14 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Limiter is a *hedge.Limiter, or another type with its Snapshot method.
+// A Limiter is a *hedge.Limiter, or another type with the same Snapshot method.
 type Limiter interface {
-	Snapshot() observe.LimiterSnapshot
+	Snapshot() observe.LimiterSnapshot // Snapshot returns the limit and the counters at one time.
 }
 
-// AddLimiter exports the statistics of the Limiter of a server, which are read on each collection. If several Limiters
-// have the same name, their values are summed. Adding a Limiter again has no effect. AddLimiter panics if l is nil.
+// AddLimiter exports the statistics of the Limiter of a server. They are read from the Limiter on each collection. If
+// several Limiters have the same name, their values are summed. Adding a Limiter again has no effect. AddLimiter panics
+// if l is nil.
 func (c *Collector) AddLimiter(l Limiter) {
 	if isNil(l) {
 		panic("hedgeprom: AddLimiter: Limiter is nil")
@@ -24,7 +25,7 @@ func (c *Collector) AddLimiter(l Limiter) {
 	c.limiters.limiters = appendIfNew(c.limiters.limiters, l)
 }
 
-// A limiterMetrics is the [prometheus.Collector] of Limiters.
+// limiterMetrics is the [prometheus.Collector] that exports the statistics of Limiters. It is safe for concurrent use.
 type limiterMetrics struct {
 	limit, working, waiting, requests *prometheus.Desc
 
@@ -32,7 +33,8 @@ type limiterMetrics struct {
 	limiters []Limiter
 }
 
-// newLimiterMetrics returns the metrics without Limiters. The labels are constant.
+// newLimiterMetrics returns a collector without Limiters; AddLimiter adds them. All metrics have the given constant
+// labels.
 func newLimiterMetrics(labels prometheus.Labels) *limiterMetrics {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("hedge_limiter_"+name, help, append([]string{"limiter"}, more...), labels)
@@ -45,14 +47,15 @@ func newLimiterMetrics(labels prometheus.Labels) *limiterMetrics {
 	}
 }
 
-// Describe implements [prometheus.Collector].
+// Describe implements [prometheus.Collector]: it sends the descriptions of the metrics to ch.
 func (m *limiterMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{m.limit, m.working, m.waiting, m.requests} {
 		ch <- d
 	}
 }
 
-// Collect implements [prometheus.Collector]. It reads the snapshots of all Limiters.
+// Collect implements [prometheus.Collector]: it reads the snapshots of all Limiters, and sends the values of the
+// metrics to ch.
 func (m *limiterMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	all := m.limiters[:len(m.limiters):len(m.limiters)]

@@ -10,12 +10,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Resolver is a *recursor.Resolver, or another type with its Stats method. The interface avoids an import of recursor
-// in programs that do not use it.
+// A Resolver is a *recursor.Resolver, or another type with the same Stats method. The interface avoids an import of
+// recursor in programs that do not use it.
 type Resolver interface{ Stats() observe.RecursorStats }
 
-// AddRecursor exports the statistics of a recursor, which are read on each collection. Metrics of validation exist only
-// for recursors that validate.
+// AddRecursor exports the statistics of a recursor. They are read from the recursor on each collection. Metrics of
+// DNSSEC validation exist only for recursors that validate.
 //
 // If several recursors have the same Name, values are summed; for times, the largest value is exported. Adding a
 // recursor again has no effect. AddRecursor panics if r is nil.
@@ -28,7 +28,8 @@ func (c *Collector) AddRecursor(r Resolver) {
 	c.recursors.resolvers = appendIfNew(c.recursors.resolvers, r)
 }
 
-// A recursorMetrics is the [prometheus.Collector] of recursors.
+// recursorMetrics is the [prometheus.Collector] that exports the statistics of recursors. It is safe for concurrent
+// use.
 type recursorMetrics struct {
 	metrics []recursorMetric
 	labeled []labeledRecursorMetric
@@ -37,24 +38,25 @@ type recursorMetrics struct {
 	resolvers []Resolver
 }
 
-// A recursorMetric is a metric of a recursor without additional labels.
+// A recursorMetric describes one metric of a recursor whose only variable label is client.
 type recursorMetric struct {
 	desc    *prometheus.Desc
 	kind    prometheus.ValueType
-	longest bool // for recursors with the same name, export the value with the largest absolute value in place of the sum
-	value   func(*observe.RecursorStats) float64
+	longest bool                                 // whether recursors with the same name export the value with the largest absolute value; false: the sum
+	value   func(*observe.RecursorStats) float64 // returns the value of the metric
 }
 
-// A labeledRecursorMetric is a metric of a recursor with one additional label.
+// A labeledRecursorMetric describes one metric of a recursor that has a further label besides client.
 type labeledRecursorMetric struct {
 	desc    *prometheus.Desc
 	kind    prometheus.ValueType
-	isState bool // the value is 1 or 0: for recursors with the same name, export the maximum in place of the sum
-	// returns the values by the additional label
+	isState bool // whether the value is 1 or 0, so that recursors with the same name export the maximum; false: the sum
+	// values returns the values of the metric, by the value of the further label.
 	values func(*observe.RecursorStats) map[string]float64
 }
 
-// newRecursorMetrics returns the metrics without recursors. The labels are constant.
+// newRecursorMetrics returns a collector without recursors; AddRecursor adds them. All metrics have the given constant
+// labels.
 func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("hedge_recursor_"+name, help, append([]string{"client"}, more...), labels)
@@ -104,7 +106,8 @@ func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
 	return r
 }
 
-// addLabeledMetrics sets the metrics that have an additional label, using desc to make their descriptions.
+// addLabeledMetrics sets the metrics that have a further label besides client. The function desc makes the description
+// of a metric; more is the name of the further label.
 func (r *recursorMetrics) addLabeledMetrics(desc func(name, help string, more ...string) *prometheus.Desc) {
 	r.labeled = []labeledRecursorMetric{
 		{desc("limited_total", "Questions that ended at a limit, by the field of recursor.Limits, or by what validation limits.", "limit"), prometheus.CounterValue, false,
@@ -149,7 +152,7 @@ func (r *recursorMetrics) addLabeledMetrics(desc func(name, help string, more ..
 	}
 }
 
-// Describe implements [prometheus.Collector].
+// Describe implements [prometheus.Collector]: it sends the descriptions of the metrics to ch.
 func (r *recursorMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range r.metrics {
 		ch <- m.desc
@@ -159,7 +162,8 @@ func (r *recursorMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements [prometheus.Collector]. It reads the statistics of all recursors.
+// Collect implements [prometheus.Collector]: it reads the statistics of all recursors, and sends the values of the
+// metrics to ch.
 func (r *recursorMetrics) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
 	all := r.resolvers[:len(r.resolvers):len(r.resolvers)]

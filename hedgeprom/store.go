@@ -9,12 +9,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A RangeStore is a *rangeread.Store, or another type with its Stats method. The interface avoids an import of
+// A RangeStore is a *rangeread.Store, or another type with the same Stats method. The interface avoids an import of
 // rangeread in programs that do not use it.
 type RangeStore interface{ Stats() observe.StoreStats }
 
-// AddStore exports the statistics of a store of package rangeread, which are read on each collection. The name, for
-// example that of a bucket, is the value of the label store. It may be empty, and is formatted as by
+// AddStore exports the statistics of a store of package rangeread. They are read from the store on each collection. The
+// name, for example of a bucket, becomes the value of the label store. It may be empty, and is formatted as by
 // [observe.KeyInfo.Printable].
 //
 // If several stores have the same name, values are summed; for times, the largest value is exported. Adding a store
@@ -28,13 +28,13 @@ func (c *Collector) AddStore(name string, s RangeStore) {
 	c.stores.stores = appendIfNew(c.stores.stores, namedStore{observe.KeyInfo{Client: name}.Printable().Client, s})
 }
 
-// A namedStore is a store with the value of its label.
+// A namedStore is a store that was added by AddStore, with the value of its label store.
 type namedStore struct {
 	name  string
 	store RangeStore
 }
 
-// A storeMetrics is the [prometheus.Collector] of stores.
+// storeMetrics is the [prometheus.Collector] that exports the statistics of stores. It is safe for concurrent use.
 type storeMetrics struct {
 	metrics []storeMetric
 	labeled []labeledStoreMetric
@@ -43,22 +43,22 @@ type storeMetrics struct {
 	stores []namedStore
 }
 
-// A storeMetric is a metric of a store without additional labels.
+// A storeMetric describes one metric of a store whose only variable label is store.
 type storeMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
-	value func(*observe.StoreStats) int64
+	value func(*observe.StoreStats) int64 // returns the value of the metric
 }
 
-// A labeledStoreMetric is a metric of a store with one additional label, such as the kind of hedge.
+// A labeledStoreMetric describes one metric of a store that has a further label besides store, such as kind.
 type labeledStoreMetric struct {
 	desc      *prometheus.Desc
 	kind      prometheus.ValueType
-	longest   bool                                                     // for stores with the same name, export the largest value in place of the sum
-	eachValue func(*observe.StoreStats, func(label string, v float64)) // calls the function for each value of the label
+	longest   bool                                                     // whether stores with the same name export the largest value; false: the sum
+	eachValue func(*observe.StoreStats, func(label string, v float64)) // calls the function for each value of the further label
 }
 
-// newStoreMetrics returns the metrics without stores. The labels are constant.
+// newStoreMetrics returns a collector without stores; AddStore adds them. All metrics have the given constant labels.
 func newStoreMetrics(labels prometheus.Labels) *storeMetrics {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("hedge_store_"+name, help, append([]string{"store"}, more...), labels)
@@ -85,7 +85,8 @@ func newStoreMetrics(labels prometheus.Labels) *storeMetrics {
 	return m
 }
 
-// addLabeledMetrics adds the metrics that have an additional label, using desc to make their descriptions.
+// addLabeledMetrics adds the metrics that have a further label besides store. The function desc makes the description
+// of a metric; more is the name of the further label.
 func (m *storeMetrics) addLabeledMetrics(desc func(name, help string, more ...string) *prometheus.Desc) {
 	add := func(name, help, label string, kind prometheus.ValueType, longest bool, of func(*observe.StoreStats, func(string, float64))) {
 		m.labeled = append(m.labeled, labeledStoreMetric{desc(name, help, label), kind, longest, of})
@@ -128,7 +129,7 @@ func (m *storeMetrics) addLabeledMetrics(desc func(name, help string, more ...st
 		func(c *observe.StoreClass) float64 { return c.Stall.Seconds() })
 }
 
-// Describe implements [prometheus.Collector].
+// Describe implements [prometheus.Collector]: it sends the descriptions of the metrics to ch.
 func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, one := range m.metrics {
 		ch <- one.desc
@@ -138,7 +139,8 @@ func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements [prometheus.Collector]. It reads the statistics of all stores.
+// Collect implements [prometheus.Collector]: it reads the statistics of all stores, and sends the values of the metrics
+// to ch.
 func (m *storeMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	all := m.stores[:len(m.stores):len(m.stores)]
