@@ -55,15 +55,14 @@
 // # What wins
 //
 // The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never beats the primary. If the primary fails, the
-// call waits for its hedges, as long as they usually take. If every attempt fails, the caller gets the result of the primary.
+// call waits for its hedges, for as long as calls usually take. If every attempt fails, the caller gets the result of the primary.
 // A call that fails before a hedge was due is not repeated: hedging does not replace retries.
 //
 // # Chains and servers
 //
 // While a server handles a hedge, its own calls should not be hedged; [Middleware] and [NewUnaryServerInterceptor] ensure
-// that. If one hedged client uses another one, only the outer client hedges. A server above
-// 60 % load that continues to work on cancelled calls needs a [Limiter], or clients with a budget of 2 %. See
-// [Roll out and run].
+// that. If one hedged client calls another one, only the outer client hedges. A server above 60 % load that continues to
+// work on cancelled calls needs a [Limiter], or clients with a budget of 2 %. See [Roll out and run].
 //
 // # Operating it
 //

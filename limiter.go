@@ -111,7 +111,7 @@ func (l *Limiter) Snapshot() LimiterSnapshot {
 	return s
 }
 
-// mustBeInitialized panics if l was not made by NewLimiter.
+// mustBeInitialized panics if l is a zero Limiter, which NewLimiter has not made.
 func (l *Limiter) mustBeInitialized() {
 	if l.slots == nil {
 		panic("hedge: a zero Limiter is not usable: NewLimiter makes one")

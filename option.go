@@ -222,8 +222,9 @@ func WithEstimatedRPS(rps float64) Option {
 	return newSetting("WithEstimatedRPS", rps, func(c *Config) { c.EstimatedRPS = rps })
 }
 
-// WithMinDelay sets the minimum time between the start of the primary and the first hedge, and between two hedges of a
-// call. The default is 1ms. It panics if d is negative.
+// WithMinDelay sets the minimum time between the start of the primary and the first hedge, and between the starts of
+// two hedges of a call. It protects servers from hedges for calls that are only slightly slow. The default is 1ms. It
+// panics if d is negative.
 func WithMinDelay(d time.Duration) Option {
 	return newSetting("WithMinDelay", d, func(c *Config) { c.MinDelay = d })
 }
@@ -609,10 +610,11 @@ func WithUnlimited(patterns ...string) LimiterOption {
 	return optionFunc(func(c *config) { c.unlimited = append(c.unlimited, patterns...) })
 }
 
-// WithLimitedHealthChecks makes gRPC health checks and reflection take slots of a [Limiter] like other calls. By
-// default they are exempt, as with [WithUnlimited]: Check, Watch and List of grpc.health.v1.Health, and
-// ServerReflectionInfo of grpc.reflection.v1 and v1alpha. Use it for servers without these services, or with clients
-// that are not trusted.
+// WithLimitedHealthChecks makes gRPC health checks and reflection take slots of a [Limiter] like other calls. Use it
+// for servers without these services, or with clients that are not trusted.
+//
+// By default these calls are exempt, as with [WithUnlimited]. They are Check, Watch and List of grpc.health.v1.Health,
+// and ServerReflectionInfo of grpc.reflection.v1 and v1alpha.
 func WithLimitedHealthChecks() LimiterOption {
 	return optionFunc(func(c *config) { c.limitsHealthChecks = true })
 }

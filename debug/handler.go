@@ -168,7 +168,7 @@ type clientView struct {
 }
 
 // A labeledValue is a total of a section: a formatted number that the page shows in a large font, with a label and a
-// note below it. ID is the name of the number in JSON.
+// note. ID is the name of the number in JSON.
 type labeledValue struct{ ID, Label, Value, Note string }
 
 // A namedValue is a pair of a name and a formatted number, such as a setting or a count by reason.

@@ -77,28 +77,28 @@ type NopObserver struct{}
 
 var _ Observer = NopObserver{}
 
-// AttemptStart does nothing.
+// AttemptStart implements [Observer] and does nothing.
 func (NopObserver) AttemptStart(context.Context, KeyInfo, AttemptInfo) {}
 
-// AttemptDone does nothing.
+// AttemptDone implements [Observer] and does nothing.
 func (NopObserver) AttemptDone(context.Context, KeyInfo, AttemptResult) {}
 
-// RequestDone does nothing.
+// RequestDone implements [Observer] and does nothing.
 func (NopObserver) RequestDone(context.Context, KeyInfo, RequestResult) {}
 
-// Denied does nothing.
+// Denied implements [Observer] and does nothing.
 func (NopObserver) Denied(context.Context, KeyInfo, Reason) {}
 
-// Budget does nothing.
+// Budget implements [Observer] and does nothing.
 func (NopObserver) Budget(KeyInfo, float64) {}
 
-// Audited does nothing.
+// Audited implements [Observer] and does nothing.
 func (NopObserver) Audited(KeyInfo, Audit) {}
 
-// EndpointEvent does nothing.
+// EndpointEvent implements [Observer] and does nothing.
 func (NopObserver) EndpointEvent(KeyInfo, EndpointEvent) {}
 
-// Limited does nothing.
+// Limited implements [Observer] and does nothing.
 func (NopObserver) Limited(context.Context, string, LimiterResult) {}
 
 // A KeyInfo identifies the client, the host and the route of an event, for example as labels of metrics.

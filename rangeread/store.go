@@ -37,7 +37,7 @@ const (
 // burstParts is the burst of the budget of bytes, in parts: hedges may request that many parts at once.
 const burstParts = 4
 
-// Options are the settings of a [Store]. A field that is zero has its default value.
+// Options are the settings of a [Store]. A field that is zero has its default value, so the zero Options are valid.
 type Options struct {
 	// PartSize is the maximum length of a range in bytes: longer reads are split into parts. The default is
 	// [DefaultPartSize]. Valid values are 4 KiB to 256 MiB.

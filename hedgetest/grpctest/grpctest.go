@@ -26,17 +26,17 @@ import (
 // Target is the target of every connection that [Server.Dial] returns. Pass it to hedgetest.Warm.
 const Target = "passthrough:///hedgetest"
 
-// A Server is an in-memory gRPC server, which clients reach through [Server.Dial]. It is closed when its test ends. Its
-// methods are safe for concurrent use.
+// A Server is an in-memory gRPC server for tests. Clients connect to it through [Server.Dial]. It is closed when its
+// test ends. Its methods are safe for concurrent use.
 type Server struct {
 	hedgetest.Faults
 	t        testing.TB
 	listener *memory.Listener
-	closing  memory.CloseSignal
+	closing  memory.CloseSignal // wakes stalled attempts when the server is closed
 }
 
-// NewServer starts a server with the services that the function register registers. It applies the Faults before the
-// interceptors in opts.
+// NewServer starts a gRPC server that is closed when t ends. The function register must register its services. For each
+// attempt, the server applies the assigned hedgetest.Fault before the interceptors in opts run.
 func NewServer(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) *Server {
 	t.Helper()
 	s := &Server{t: t, listener: memory.NewListener(), closing: make(memory.CloseSignal)}
@@ -53,8 +53,8 @@ func NewServer(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOpt
 	return s
 }
 
-// Dial returns a connection to the server, without encryption. It is closed when the test ends. Invalid options stop
-// the test with a failure.
+// Dial returns a connection to the server, without encryption. The connection is closed when the test ends. Invalid
+// options stop the test with a failure.
 func (s *Server) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	s.t.Helper()
 	cc, err := grpc.NewClient(Target, append([]grpc.DialOption{
@@ -68,7 +68,8 @@ func (s *Server) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	return cc
 }
 
-// cutOffError returns the error of an attempt that is ended early: that of ctx if ctx has ended, otherwise UNAVAILABLE.
+// cutOffError returns the error of an attempt that a Fault has ended early: the status for the error of ctx if ctx has
+// ended, otherwise UNAVAILABLE.
 func cutOffError(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
@@ -76,11 +77,11 @@ func cutOffError(ctx context.Context) error {
 	return status.Error(codes.Unavailable, "hedgetest: cut off by a Fault")
 }
 
-// errNoFault is the result of applyFault for an attempt that the handler handles.
+// errNoFault is the result of applyFault if the Fault does not end the attempt, so that the handler must be called.
 var errNoFault = errors.New("hedgetest: no fault")
 
-// applyFault delays an attempt according to its Fault. It returns the error that ends the attempt, or errNoFault if the
-// handler must be called.
+// applyFault applies f to an attempt, as far as the handler is not needed: it delays the attempt, and may end it. It
+// returns the error that ends the attempt, or errNoFault if the handler must be called.
 func (s *Server) applyFault(ctx context.Context, f hedgetest.Fault) error {
 	switch {
 	case f.Delay > 0 && !s.closing.Pause(ctx, f.Delay):
@@ -93,8 +94,8 @@ func (s *Server) applyFault(ctx context.Context, f hedgetest.Fault) error {
 	return errNoFault
 }
 
-// endAttempt ends an attempt early, and returns its error. It waits until the client has gone or the server closes,
-// unless f is a Reset.
+// endAttempt ends an attempt early, and returns the error for the client. For a Stall it waits until the client has
+// gone or the server closes. For a Reset before the first message it closes the connection.
 func (s *Server) endAttempt(ctx context.Context, f hedgetest.Fault) error {
 	if f.Reset && f.After > 0 { // the end of the connection could overtake the messages before it
 		return cutOffError(ctx)
@@ -124,12 +125,13 @@ func (s *Server) interceptStream(srv any, stream grpc.ServerStream, _ *grpc.Stre
 	return handler(srv, stream)
 }
 
-// A cutter is a stream that sends a limited number of messages, and then ends the attempt.
+// A truncatingStream is a server stream that sends the first messages of a handler, and ends the attempt when the
+// handler sends more.
 type truncatingStream struct {
 	grpc.ServerStream
-	// number of messages still to send
+	// left is the number of messages that may still be sent.
 	left int64
-	// ends the attempt and returns its error
+	// end ends the attempt and returns the error for the client.
 	end func() error
 }
 

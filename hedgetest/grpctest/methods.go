@@ -16,17 +16,18 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A Method describes whether calls of a gRPC method are hedged, and why.
+// A Method tells for one gRPC method whether calls are hedged, and for which reason.
 type Method struct {
-	Name   string // such as "/pkg.Service/Method"
-	Hedges int    // maximum number of hedges of a call; 0: calls are sent once
-	Why    string // reason, such as "WithMethods lists it"; the text may change between versions
+	Name   string // full name, such as "/pkg.Service/Method"
+	Hedges int    // maximum number of hedges of a call; 0: calls are not hedged
+	Why    string // reason for Hedges, such as "WithMethods lists it"; the text may change between versions
 }
 
-// A Table lists methods, sorted by name.
+// A Table lists gRPC methods and whether they are hedged, sorted by name. [Methods] returns it.
 type Table []Method
 
-// String returns one line per method: its name, "once" or the maximum number of hedges, and the reason.
+// String returns the Table as text with one line per method: its name, "once" or the maximum number of hedges, and the
+// reason. Tests can compare it with a reviewed copy.
 func (all Table) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -41,14 +42,15 @@ func (all Table) String() string {
 	return b.String()
 }
 
-// Methods returns a Table of the methods of all services whose descriptors are linked into the program, and how in
-// treats them. Client-streaming methods, which are never hedged, are included.
+// Methods returns a Table that shows for each gRPC method whether the Interceptor in hedges it. It lists the methods of
+// all services whose descriptors are linked into the program, including client-streaming methods, which are never
+// hedged.
 //
 // With patterns, such as "/shop.v1.Catalog/Get", "/shop.v1.Catalog/*" or "/shop.*", the Table contains only methods
-// that match one of them. The test fails for each pattern without a match.
+// that match at least one pattern. The test fails for each pattern without a match.
 //
-// Use it in a test that compares the Table with a reviewed copy. The test then fails if a new method, a new name or a
-// changed setting would make writes be sent twice.
+// Use Methods in a test that compares the Table with a reviewed copy. The test then fails if a new method, a new name
+// or a changed setting would make writes be sent twice.
 func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 	t.Helper()
 	var all Table
@@ -72,8 +74,8 @@ func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 	return all
 }
 
-// linkedFiles returns the descriptors of all files linked into the program. It returns a copy, because callers may use
-// the registry, which is locked while it is iterated.
+// linkedFiles returns the descriptors of all protobuf files that are linked into the program. It returns a copy of the
+// registry's list, because the registry is locked during an iteration, and callers may use it.
 func linkedFiles() (files []protoreflect.FileDescriptor) {
 	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
 		files = append(files, file)
@@ -87,7 +89,7 @@ func fullMethodName(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
-// newMethod returns the row of a method in a Table.
+// newMethod returns the entry of a Table for the method m, with the decision of the Interceptor in.
 func newMethod(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
 	name := fullMethodName(m)
 	if m.IsStreamingClient() {
@@ -97,8 +99,8 @@ func newMethod(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
 	return Method{name, most, why}
 }
 
-// matchesAny reports whether a name matches at least one of the patterns, or there are no patterns. It sets the
-// elements of matched for matching patterns.
+// matchesAny reports whether the name of a method matches at least one of the patterns, or there are no patterns. For
+// each pattern that matches, it sets the element of matched with the same index to true.
 func matchesAny(name string, patterns []string, matched []bool) bool {
 	some := len(patterns) == 0
 	for i, p := range patterns {

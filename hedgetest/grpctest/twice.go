@@ -16,14 +16,16 @@ import (
 )
 
 // Twice returns an interceptor that checks whether unary calls are safe to hedge, as hedgetest.Twice does for HTTP. It
-// makes each call twice at the same time and, after both replies, a third time. The caller gets the first reply. The
-// test fails if replies or codes differ, or if the third call changes the result of state. With a nil state only
-// replies are compared.
+// makes each call twice at the same time and, after both replies, a third time.
+//
+// The caller gets the first reply. The test fails if replies or codes differ, or if the third call changes the result
+// of state. With a nil state only replies are compared.
 //
 // Requests and replies must be messages of package proto. A call with other types is made once, and fails the test.
-// Call options apply to each of the three calls; output variables of options get the values of the first one.
-// Concurrent calls wait for each other, so a call must not be made while another one of the same goroutine is in
-// progress.
+// Call options apply to each of the three calls; output variables of options get the values of the first call.
+//
+// Concurrent calls wait for each other, so a goroutine must not make a call while another call of the same goroutine is
+// in progress.
 func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 	judge := twin.NewJudge(t, state)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -51,13 +53,14 @@ func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 	}
 }
 
-// An answer is the result of a call: a reply or an error.
+// An answer is the result of making a call once: the reply, or the error.
 type answer struct {
 	reply proto.Message
 	err   error
 }
 
-// describeDifference returns the difference between two answers as text; "" if there is none.
+// describeDifference returns the difference between two answers as text, such as "code OK and Aborted". It returns ""
+// if the answers are equal.
 func describeDifference(a, b answer) string {
 	if x, y := status.Code(a.err), status.Code(b.err); x != y {
 		return fmt.Sprintf("code %s and %s", x, y)

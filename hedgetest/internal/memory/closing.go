@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// A CloseSignal is a channel that is closed when the server closes, so that waiting attempts end.
+// A CloseSignal is a channel that a test server closes when it ends. Attempts that are delayed or stalled wait for it,
+// so that they end with the server.
 type CloseSignal chan struct{}
 
-// Pause waits for d. It reports false if the client goes away or the server closes before.
+// Pause waits for the duration d, or until ctx ends or the server closes. It returns true if d has passed first.
 func (c CloseSignal) Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -21,7 +22,7 @@ func (c CloseSignal) Pause(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// Wait waits until the client has gone or the server closes.
+// Wait waits until ctx ends, because the client has gone, or the server closes.
 func (c CloseSignal) Wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():

@@ -8,30 +8,31 @@ import (
 	"sync"
 )
 
-// A Listener accepts in-memory connections made by Dial. It implements [net.Listener], and is safe for concurrent use.
+// A Listener is a [net.Listener] whose connections are made in memory by its method Dial. It is safe for concurrent
+// use.
 type Listener struct {
-	// connections waiting for Accept
+	// made holds connections that wait for Accept.
 	made   chan net.Conn
-	closed chan struct{}
+	closed chan struct{} // closed when the Listener is closed
 	close  sync.Once
 
-	mu    sync.Mutex // guards the fields below
-	ports int
+	mu    sync.Mutex          // guards the fields below
+	ports int                 // number of connections so far, used as the client's port
 	conns map[string]net.Conn // client ends of open connections, by the address that the server sees
 }
 
 var _ net.Listener = (*Listener)(nil)
 
-// NewListener returns an open Listener.
+// NewListener returns an open Listener. Pass it to the Serve method of a server.
 func NewListener() *Listener {
 	return &Listener{made: make(chan net.Conn), closed: make(chan struct{}), conns: make(map[string]net.Conn)}
 }
 
-// A conn is one end of a connection.
+// A conn is the client's or the server's end of an in-memory connection.
 type conn struct {
 	net.Conn
 	local, remote net.Addr
-	// called when this end is closed
+	// closed is called when this end of the connection is closed.
 	closed func()
 }
 
@@ -46,7 +47,8 @@ func (c *conn) Close() error {
 // serverAddr is the address of the Listener, which is reserved for documentation (RFC 5737, section 3).
 var serverAddr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80}
 
-// Dial connects to the Listener. It returns the error of ctx if that ends first, or [net.ErrClosed].
+// Dial connects to the Listener, and waits until the server accepts the connection. It returns the client's end. If ctx
+// ends before, it returns the error of ctx. If the Listener is closed, it returns [net.ErrClosed].
 func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	l.mu.Lock()
 	l.ports++
@@ -70,14 +72,15 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// removeConn removes a closed connection, by the address of its client.
+// removeConn removes a closed connection from the open ones. The name is the address of its client as text.
 func (l *Listener) removeConn(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, name)
 }
 
-// CutConn closes the connection of the client with the address from, without notice to either side.
+// CutConn closes the connection from the client with the given address, as a network failure would. It does nothing if
+// there is no such connection.
 func (l *Listener) CutConn(from net.Addr) {
 	l.mu.Lock()
 	c := l.conns[from.String()]
@@ -87,7 +90,8 @@ func (l *Listener) CutConn(from net.Addr) {
 	}
 }
 
-// Accept waits for the next connection. It returns [net.ErrClosed] once the Listener is closed.
+// Accept implements [net.Listener]: it waits for the next connection and returns the server's end. It returns
+// [net.ErrClosed] once the Listener is closed.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.made:
@@ -97,11 +101,12 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close makes Accept and Dial fail. Open connections stay open.
+// Close implements [net.Listener]: later calls of Accept and Dial fail, and waiting ones return. Open connections stay
+// open. The error is always nil.
 func (l *Listener) Close() error {
 	l.close.Do(func() { close(l.closed) })
 	return nil
 }
 
-// Addr returns the address of the Listener.
+// Addr implements [net.Listener]: it returns 192.0.2.1:80, an address that no host has.
 func (l *Listener) Addr() net.Addr { return serverAddr }

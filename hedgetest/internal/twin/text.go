@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// FormatValue returns the complete content of a value as text, including unexported fields and values behind pointers.
-// Two texts are equal if the contents are equal and the same parts share memory. Shared memory is written once.
+// FormatValue returns the complete content of v as text, including unexported fields and values behind pointers. Two
+// texts are equal if the contents are equal and the same parts share memory. Shared memory is written once, so values
+// that contain themselves end.
 //
 // The error names the first part of the value that cannot be read: a function, the elements of a channel, an
 // unsafe.Pointer, a timer, an open file or connection.
@@ -21,16 +22,17 @@ func FormatValue(v any) (string, error) {
 	return w.String(), w.unread
 }
 
-// A writer formats one value.
+// A writer formats one value and all its parts as text, for FormatValue. It is not safe for concurrent use.
 type writer struct {
 	strings.Builder
 	path   string // path of the part being written, such as "it.Field[0]"
 	unread error  // error for the first part that cannot be read
-	// references written so far
+	// seen contains the pointers, maps and slices that were written so far.
 	seen map[reference]occurrence
 }
 
-// recordUnreadable records that the current part cannot be read, for the given reason. It writes the type of v in its place.
+// recordUnreadable records that the part v of the value cannot be read, for the reason why. It writes the type of v in
+// place of the content. Only the first unreadable part is reported.
 func (w *writer) recordUnreadable(v reflect.Value, why string) {
 	if w.unread == nil {
 		w.unread = fmt.Errorf("%s is a %s, %s", w.path, v.Type(), why)
@@ -38,7 +40,8 @@ func (w *writer) recordUnreadable(v reflect.Value, why string) {
 	w.WriteString(v.Type().String())
 }
 
-// writePart writes a part of the current value: a field, an element, or the value behind a pointer.
+// writePart writes the part v of the current value: a field, an element, or the value behind a pointer. The name, such
+// as ".Field", extends the path for error texts.
 func (w *writer) writePart(name string, v reflect.Value) {
 	path := w.path
 	w.path += name
@@ -46,7 +49,8 @@ func (w *writer) writePart(name string, v reflect.Value) {
 	w.path = path
 }
 
-// makeAddressable returns v, or a copy of v if it has no address, such that unexported fields can be read.
+// makeAddressable returns v in a form from which unexported fields can be read. A value without an address is copied to
+// new memory.
 func makeAddressable(v reflect.Value) reflect.Value {
 	switch {
 	case !v.IsValid():
@@ -59,21 +63,21 @@ func makeAddressable(v reflect.Value) reflect.Value {
 	return p
 }
 
-// A reference identifies the memory that a pointer, a map or a slice refers to.
+// A reference identifies the memory to which a pointer, a map or a slice refers. Equal references share memory.
 type reference struct {
-	at  uintptr
-	len int // length of a slice
-	of  reflect.Type
+	at  uintptr      // address of the memory
+	len int          // number of elements of a slice; 0 for pointers and maps
+	of  reflect.Type // type of the pointer, map or slice
 }
 
-// A occurrence is the first occurrence of a reference.
+// An occurrence is the first pointer, map or slice with a certain reference. Later ones are written as its number.
 type occurrence struct {
-	number int
+	number int           // position among all occurrences, from 0
 	value  reflect.Value // keeps the memory from being reused while the writer runs
 }
 
-// writeOnce calls write for the first occurrence of the pointer, map or slice v. For a later one, it writes the
-// number of the first. Empty maps and slices, nil pointers, and pointers to values of size 0 are always written.
+// writeOnce calls write for the first pointer, map or slice that refers to the memory of v. For later ones, it writes
+// the number of the first. Empty maps and slices, nil pointers, and pointers to values of size 0 are always written.
 func (w *writer) writeOnce(v reflect.Value, write func()) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -103,7 +107,7 @@ func (w *writer) writeOnce(v reflect.Value, write func()) {
 	write()
 }
 
-// write writes v according to its kind.
+// write writes the content of v, of any kind, as text. The value v must be invalid or addressable.
 func (w *writer) write(v reflect.Value) {
 	if v.IsValid() && w.writeKnownType(v) {
 		return
@@ -139,8 +143,8 @@ func (w *writer) write(v reflect.Value) {
 	}
 }
 
-// writeKnownType writes a value of a known type whose fields do not represent its content, such as time.Time. It reports
-// false for any other type.
+// writeKnownType writes v if its type is known and its fields do not represent its content, such as time.Time. It
+// returns false, and writes nothing, for any other type.
 func (w *writer) writeKnownType(v reflect.Value) bool {
 	switch t := v.Type(); {
 	case t == reflect.TypeFor[time.Time](): // its fields say how it was made
@@ -170,7 +174,8 @@ func (w *writer) writeKnownType(v reflect.Value) bool {
 	return true
 }
 
-// writeScalar writes a value without parts. It ignores a String method, which may omit something.
+// writeScalar writes a value without parts, such as a number. It ignores a String method of the type, because the
+// method may omit something.
 func (w *writer) writeScalar(v reflect.Value) {
 	switch {
 	case v.CanInt():
@@ -195,7 +200,7 @@ func (w *writer) writeScalar(v reflect.Value) {
 	}
 }
 
-// writeList writes the elements of a slice or an array.
+// writeList writes the elements of a slice or an array in order. Bytes are written as a quoted string.
 func (w *writer) writeList(v reflect.Value) {
 	if v.Type().Elem().Kind() == reflect.Uint8 {
 		var all []byte
@@ -215,7 +220,7 @@ func (w *writer) writeList(v reflect.Value) {
 	w.WriteString("]")
 }
 
-// writeStruct writes the fields of a struct.
+// writeStruct writes the names and values of all fields of a struct.
 func (w *writer) writeStruct(v reflect.Value) {
 	w.WriteString("{")
 	for i := range v.NumField() {
@@ -228,7 +233,8 @@ func (w *writer) writeStruct(v reflect.Value) {
 	w.WriteString("}")
 }
 
-// writeMap writes the entries of a map, sorted by the texts of their keys and then of their values.
+// writeMap writes the entries of a map. They are sorted by the texts of their keys and then of their values, so that
+// equal maps have equal texts.
 func (w *writer) writeMap(v reflect.Value) {
 	type entry struct {
 		key, value reflect.Value
@@ -256,7 +262,8 @@ func (w *writer) writeMap(v reflect.Value) {
 	w.WriteString("]")
 }
 
-// formatIndependently returns the text of a value, independent of references that were written before.
+// formatIndependently returns the text of v as if no other value was written before. The text has no numbers of earlier
+// occurrences, so it can be used for sorting.
 func formatIndependently(v reflect.Value) string {
 	w := writer{seen: make(map[reference]occurrence)}
 	w.write(makeAddressable(v))

@@ -7,24 +7,27 @@ import (
 	"testing"
 )
 
-// A Judge repeats calls and reports unsafe ones to a test. It is safe for concurrent use; calls wait for each other.
+// A Judge makes calls several times, and fails a test if the repetition changes a result or the state of the program.
+// It is safe for concurrent use; concurrent calls wait for each other.
 type Judge struct {
-	T       testing.TB
+	T       testing.TB    // test that fails
 	state   func() any    // returns the state to compare; nil: the state is not compared
 	calling chan struct{} // a lock, held while calls are made. It is not a Mutex: a goroutine that waits for a Mutex is not durably blocked, and would stop the fake time of a bubble
 }
 
-// NewJudge returns a Judge that fails t if a repeated call changes the result of state.
+// NewJudge returns a Judge that fails the test t. The function state returns the state of the program that repeated
+// calls must not change; nil: the state is not compared.
 func NewJudge(t testing.TB, state func() any) *Judge {
 	return &Judge{T: t, state: state, calling: make(chan struct{}, 1)}
 }
 
-// CompareCalls makes a call twice at the same time and, when both have returned, a third time. It returns the first
-// result. The test fails if another result differs, if the third call changes the state, or if the state cannot be
-// read.
+// CompareCalls makes a call twice at the same time and, when both have returned, a third time. It returns the result of
+// the first call. The test fails if another result differs, if the third call changes the state, or if the state cannot
+// be read. The name of the call is used in messages.
 //
-// The function record, unless nil, stores parts of a result that a later call may change. It runs while no call is in
-// progress. The function differ returns the difference between two results as text; "" if there is none.
+// The function call makes the call; n is 0, 1 or 2. The function record, unless nil, stores parts of a result that a
+// later call may change. It runs while no call is in progress. The function differ returns the difference between two
+// results as text; "" if there is none.
 func CompareCalls[T any](j *Judge, name string, call func(n int) T, record func(*T), differ func(a, b T) string) T {
 	j.T.Helper()
 	j.calling <- struct{}{}
@@ -60,8 +63,8 @@ func CompareCalls[T any](j *Judge, name string, call func(n int) T, record func(
 	return answers[0]
 }
 
-// stateText returns the state as text, because the value itself may change later. It returns "" if the state is not
-// compared.
+// stateText returns the state of the program as text, because the value itself may change later. It returns "" if the
+// state is not compared, and an error if a part of the state cannot be read.
 func (j *Judge) stateText() (string, error) {
 	if j.state == nil {
 		return "", nil
@@ -69,8 +72,8 @@ func (j *Judge) stateText() (string, error) {
 	return FormatValue(j.state())
 }
 
-// CompareErrors compares the errors of two calls. The result how is the difference as text, "" if there is none. It
-// reports false if both errors are nil, so that the results must be compared.
+// CompareErrors compares the errors of two calls. If both errors are nil, decided is false, and the caller must compare
+// the results. Otherwise decided is true, and how is the difference as text; it is "" if both calls have failed.
 func CompareErrors(a, b error) (how string, decided bool) {
 	switch {
 	case a == nil && b == nil:
