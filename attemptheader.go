@@ -6,8 +6,8 @@ import (
 )
 
 // checkAttemptHeader checks the name of an attempt header. It returns "" if the name is valid; otherwise it returns the
-// violated requirement as text. A valid name is empty, or a token (RFC 9110, section 5.1) without a meaning in HTTP, so
-// that the header does not change the meaning of a request.
+// violated requirement as text. A valid name is empty, or a token (RFC 9110, section 5.1) without a meaning in HTTP. So
+// the header cannot change the meaning of a request.
 func checkAttemptHeader(name string) (want string) {
 	switch lower := strings.ToLower(name); {
 	case strings.IndexFunc(name, func(r rune) bool { return !isTokenChar(r) }) >= 0:
@@ -34,16 +34,16 @@ var reservedHeaders = []string{
 	"close", "mime-version", "transfer-encoding", // RFC 9112
 	"keep-alive", "http2-settings", // of one connection
 	"cookie", "set-cookie", // RFC 6265
-	"idempotency-key", "x-idempotency-key", // net/http sends such requests again
+	"idempotency-key", "x-idempotency-key", // net/http repeats requests with these
 	"alt-used", "cdn-loop", "client-cert", "client-cert-chain", "early-data", "forwarded", "last-event-id", "origin", "priority", "x-real-ip", // read by servers and proxies
 	"dav", "depth", "destination", "lock-token", "overwrite", "timeout", // RFC 4918
 	"a-im", "available-dictionary", "dictionary-id", "dnt", "dpop", "digest", "im", "link", "negotiate", "prefer", "repr-digest", "save-data", "service-worker",
-	"signature", "signature-input", "slug", "soapaction", "tcn", "upgrade-insecure-requests", // of other registered names, those that servers act on
+	"signature", "signature-input", "slug", "soapaction", "tcn", "upgrade-insecure-requests", // other registered names that servers act on
 	"baggage", "traceparent", "tracestate", // of tracing
 	"x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url", // in the place of method and target
 }
 
-// reservedHeaderPrefixes lists prefixes of header names, such as those of Accept-Encoding and Sec-WebSocket-Key, that
-// must not be used for attempt numbers. Object stores reject a signed request if it has an unsigned header with their
-// prefix, such as x-amz-.
+// reservedHeaderPrefixes lists prefixes of header names, such as accept- in Accept-Encoding, that must not be used for
+// attempt numbers. Object stores reject a signed request if it has an unsigned header with their prefix, such as
+// x-amz-.
 var reservedHeaderPrefixes = []string{"accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "want-", "x-amz-", "x-forwarded-", "x-goog-", "x-ms-"}

@@ -77,8 +77,8 @@ func (h *controls) initControls(protocol string, options *config) error {
 	return nil
 }
 
-// logSmallBudgets logs a warning if a budget is so small that its percentage was probably given as a fraction, such as
-// 0.1 in place of 10.
+// logSmallBudgets logs a warning for a very small budget, because its percentage was probably given as a fraction, such
+// as 0.1 in place of 10.
 func (h *controls) logSmallBudgets(settings *Config) {
 	percent := settings.BudgetPercent
 	if b := h.options.budget; b != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/gohedge/hedge/internal/endpoint"
 )
 
-// An Endpoint is a host that can respond to HTTP calls in place of another host, for example a copy of a service in
+// An Endpoint is a host that can respond to HTTP calls in place of another host. An example is a copy of a service in
 // another region. Pass Endpoints to [WithEndpoints].
 type Endpoint struct {
 	// URL is "scheme://host" of the endpoint, followed by its base path if it has one.
@@ -17,8 +17,8 @@ type Endpoint struct {
 	Cost int
 
 	// Prepare changes a request before it is sent to the endpoint, for example to add credentials, a signature or cookies.
-	// The request is a copy for a single attempt. Its URL and Host are those of the endpoint, and it has no credentials of
-	// another host. With a nil Prepare, the request is sent as it is.
+	// The request is a copy for a single attempt. It has the URL and Host of the endpoint, and no credentials of another
+	// host. With a nil Prepare, the request is sent as it is.
 	//
 	// Prepare may read Body, which is sent nevertheless. If it replaces Body, it must also set ContentLength. It runs once
 	// per attempt, and must be safe for concurrent use. If Prepare returns an error, the attempt fails. The endpoint is
@@ -55,7 +55,7 @@ type Endpoint struct {
 // A request to another endpoint has the same method, body and path below the base path. It also has the same harmless
 // headers, such as Accept, Content-Type, Range, User-Agent and trace headers. Referer and From are removed.
 //
-// If a call has any other header, such as If-None-Match or X-Tenant, or a query parameter, its name must be in the
+// A call may have other headers, such as If-None-Match or X-Tenant, or query parameters. Their names must be in the
 // endpoint's Keep or Drop. Otherwise the call is not sent to that endpoint. A ";" in the path or query excludes all
 // other endpoints. The first eight names that exclude an endpoint are logged.
 //
@@ -72,8 +72,8 @@ type Endpoint struct {
 // to the same endpoint as the primary.
 //
 // It panics if there are fewer than two or more than eight endpoints, or if an endpoint is invalid. An endpoint is
-// invalid if its URL is not a URL, has credentials or a query, is given twice, or has scheme http while the first has
-// https.
+// invalid if its URL is malformed, is given twice, or has credentials or a query. If the first URL has scheme https,
+// http is invalid for the others.
 //
 // It is also invalid if its Cost is not in [0, 100] or a name in Keep or Drop is malformed. The first endpoint may only
 // have a URL.

@@ -12,8 +12,8 @@
 // # Terms
 //
 // A call is sent as one or several attempts. The first attempt is the primary. A hedge is a further attempt, which starts
-// after a hedge delay while the call is unanswered. The attempt whose result the caller gets is the winner; the other ones
-// are losers, and are cancelled. Latency is measured per key: a host, a route or a method.
+// after a hedge delay while the call is unanswered. The attempt whose result the caller gets is the winner; the others
+// are losers, and are cancelled. Latency is measured per key: a host, route or method.
 //
 // # Options
 //
@@ -48,15 +48,17 @@
 // # What is hedged
 //
 // Only calls that are safe to send twice at the same time: HTTP requests with GET, HEAD, OPTIONS, TRACE and QUERY, and gRPC
-// methods that are declared as read-only or have the name of a read. [WithoutHedging], [AllowHedging] and [WithDelay] change
-// this for single calls. The hedge delay is the shortest one for which the budget suffices. Hedging is paused until ten calls
-// of a key have been measured, while most calls are slow (an outage), and while the server pushes back (429, 503).
+// methods that are declared as read-only or have the name of a read. [WithoutHedging], [AllowHedging] and [WithDelay]
+// change this for single calls.
+//
+// The hedge delay is the shortest delay for which the budget suffices. Calls are not hedged until ten calls of their key
+// have been measured. Hedging is paused while most calls are slow (an outage), and while the server pushes back (429, 503).
 //
 // # What wins
 //
-// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never beats the primary. If the primary fails, the
-// call waits for its hedges, for as long as calls usually take. If every attempt fails, the caller gets the result of the primary.
-// A call that fails before a hedge was due is not repeated: hedging does not replace retries.
+// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never wins. If the primary fails, the call waits
+// for its hedges, as long as calls usually take. If all fail, the caller gets the result of the primary. A call that fails
+// before a hedge was due is not repeated: hedging does not replace retries.
 //
 // # Chains and servers
 //

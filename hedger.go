@@ -86,9 +86,9 @@ const MaxDetached = funccall.MaxDetached
 // A call that is not hedged runs f in the caller's goroutine, and DoDetached waits for it. This applies if h is nil or
 // disabled, and if ctx is from [WithoutHedging] or belongs to a hedge.
 //
-// If a call of f returns a value without an error after DoDetached has returned another result, the value is passed to
-// discard, even if both values are equal. With a nil discard, the value is closed as [Do] does. discard runs in other
-// goroutines, also after DoDetached has returned.
+// A call of f may return a value without an error after DoDetached has returned another result. Then the value is
+// passed to discard, even if both values are equal. With a nil discard, the value is closed as [Do] does. discard runs
+// in other goroutines, also after DoDetached has returned.
 //
 // Panics in discard and in background calls are recovered, and counted in Stats.HedgePanics. If the first call of f
 // panics, DoDetached panics with the same value, unless another call has succeeded or DoDetached has returned.

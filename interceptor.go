@@ -97,7 +97,7 @@ func NewUnaryClientInterceptor(opts ...GRPCOption) grpc.UnaryClientInterceptor {
 // chain may change the request that they receive, as without hedging.
 //
 // The call returns when the primary has returned. It does not wait for a cancelled hedge, so the caller may reuse the
-// request and the reply. A cancelled hedge no longer uses the caller's context. It can still read those context values
+// request and the reply. A cancelled hedge no longer uses the caller's context. It can still read the context values
 // that a hedge of the call has read before.
 //
 // A call is not hedged if an attempt cannot have its own copy of the request, the reply and the call options. This is
@@ -131,8 +131,8 @@ func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 // The caller gets its header, trailer and status. The other streams are cancelled, and the call does not wait for them.
 // A status of the primary ends the call as a status of a unary primary does.
 //
-// The call uses the stream of the primary, without waiting for hedges, if the caller calls Header before RecvMsg, if
-// SendMsg fails, or if the caller's context ends.
+// The call uses the stream of the primary without waiting for hedges in three cases: the caller calls Header before
+// RecvMsg, SendMsg fails, or the caller's context ends.
 //
 // Latency is measured from SendMsg to the first message. A message that arrived before the caller called RecvMsg is not
 // measured. The caller may change the request once SendMsg has returned. Variables in call options, such as the
@@ -150,8 +150,8 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 // logs nothing, so programs can use it to check their methods.
 //
 // Hedges ignores service configs from resolvers (see [Interceptor.Resolver]). It does not know whether a method is
-// client-streaming; such calls are never hedged. Package hedgetest/grpctest returns these results for all methods of a
-// program.
+// client-streaming; client-streaming calls are never hedged. Package hedgetest/grpctest returns these results for all
+// methods of a program.
 func (in *Interceptor) Hedges(method string) (most int, why string) {
 	in.mustBeInitialized()
 	return in.calls.MaxHedgesOf(method)

@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// NewUnaryServerInterceptor returns a server interceptor that marks the context of a call that is a hedge, so that
-// calls made with this context are not hedged. [Middleware] does the same for HTTP, and explains why.
+// NewUnaryServerInterceptor returns a server interceptor that marks the context of each call that is a hedge. Calls
+// that are made with a marked context are not hedged. [Middleware] does the same for HTTP, and explains why.
 //
 // The interceptor recognises hedges by the metadata grpc-previous-rpc-attempts. gRPC's own retries carry the same
 // metadata, and are treated like hedges.

@@ -241,8 +241,8 @@ func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 // queue and in handlers.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
-// isCrowded reports whether a hedge must be refused because inside, the number of requests in the queue and in
-// handlers, is more than hedgeRefusalFactor times the limit. The comparison cannot overflow.
+// isCrowded reports whether hedges must be refused: inside is more than hedgeRefusalFactor times the limit. The
+// argument inside is the number of requests in the queue and in handlers. The comparison cannot overflow.
 func (l *Limiter) isCrowded(inside int64) bool {
 	return (inside-1)/hedgeRefusalFactor >= l.slots.Capacity()
 }
@@ -321,8 +321,8 @@ func (l *Limiter) admissionFromContext(ctx context.Context) *admission {
 	return a
 }
 
-// willTakeSlot reports whether ctx belongs to a stream at this Limiter that has not taken its slot yet, and will take
-// it with its first message.
+// willTakeSlot reports whether ctx belongs to a stream at this Limiter that will take its slot with its first message.
+// It is false if the stream already has its slot.
 func (l *Limiter) willTakeSlot(ctx context.Context) bool {
 	a := l.admissionFromContext(ctx)
 	return a != nil && a.acquire != nil && a.slot.IsPending()

@@ -438,8 +438,8 @@ func WithFailureFunc(f func(*http.Response) bool) HTTPOption {
 // MaxConnsPerHost is set. These use a clone of the primary's *http.Transport, with separate connections.
 // MaxConnsPerHost applies to the clone separately.
 //
-// The clone has all settings of the *http.Transport except those that golang.org/x/net/http2 has set on it. URL schemes
-// registered with RegisterProtocol use the registered RoundTripper.
+// The clone has all settings of the *http.Transport except the settings that golang.org/x/net/http2 has made for it.
+// URL schemes registered with RegisterProtocol use the registered RoundTripper.
 func WithHedgeTransport(rt http.RoundTripper) HTTPOption {
 	if rt == nil {
 		panic("hedge: WithHedgeTransport: RoundTripper is nil")
@@ -489,8 +489,8 @@ type Resolver interface {
 // one minute. While the primary is still connecting, its address is assumed to be the one that package net dials. If a
 // custom DialContext hides that address, the first address of r is assumed.
 //
-// While a replica that receives all primaries is stalled, every call needs a hedge at once. Set [WithBurst] large
-// enough for such a stall.
+// While a replica that receives all primaries is stalled, every call needs a hedge. Set [WithBurst] large enough for
+// the longest stall.
 //
 // It has no effect with the transport's DialTLSContext or through a proxy. It contradicts [WithHedgeTransport]. If no
 // *http.Transport is wrapped, [NewWithConfig] returns an error, and [New] panics. It panics if r is nil.
@@ -507,8 +507,8 @@ func WithReplicas(r Resolver) HTTPOption {
 // The response that delivers first wins, and the other one is cancelled. The reader sees the same bytes in either case.
 // By default, a Read waits for the first response.
 //
-// A body has stalled when a Read waits at least 50ms, and twice as long as the longest pause of 95 % of the key's
-// bodies. Ten bodies must have been measured.
+// A body has stalled when a Read has waited at least 50ms, and also twice as long as the longest pause of 95 % of the
+// key's bodies. Ten bodies must have been measured.
 //
 // The range request is a hedge of the call: it uses the budget, and counts towards [WithMaxHedges]. Observers receive
 // it as a hedge that starts after the call is done.

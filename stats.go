@@ -59,7 +59,7 @@ func (s *Stats) Snapshot() StatsSnapshot {
 	if s == nil {
 		return StatsSnapshot{}
 	}
-	// What is counted last is read first: no part is then larger than its whole.
+	// Counters that a call increments last are read first, so that a part is never larger than its whole.
 	snap := StatsSnapshot{
 		HedgeWins:       s.HedgeWins.Load(),
 		ResumeWins:      s.ResumeWins.Load(),

@@ -30,7 +30,7 @@ import (
 // hedged, each attempt uses a copy of it.
 //
 // After a call has ended, its losing or failed attempts no longer use the context of the request. They can still read
-// those context values that a hedge of the call has read before.
+// the context values that a hedge of the call has read before.
 //
 // Of the attempts, only the primary runs the httptrace hooks of the request. No hook starts after RoundTrip has
 // returned an error or the response of another attempt. RoundTrip waits up to 0.1s for a hook that is running.

@@ -34,8 +34,8 @@
 //	hedge.endpoint.bad          bad attempts at the endpoint, by hedge.outcome: failed or overtaken
 //	hedge.endpoint.ejected      keys (hosts or routes) that have ejected the endpoint
 //
-// A Prometheus exporter converts these names to those of module hedgeprom. gRPC calls have one more metric, defined by
-// gRFC A96, with the attributes grpc.method and grpc.target:
+// A Prometheus exporter converts these names to the names in module hedgeprom. gRPC calls have one more metric, defined
+// by gRFC A96, with the attributes grpc.method and grpc.target:
 //
 //	grpc.client.call.hedges  histogram: number of hedges of a call that has any
 //
@@ -52,17 +52,18 @@
 //
 // # Spans
 //
-// The caller's span, if it is recorded, gets the event hedge.fired for each hedge that is sent, and hedge.denied for
+// If the caller's span is recorded, it gets the event hedge.fired for each hedge that is sent. It gets hedge.denied for
 // each hedge that was due and not sent. If there were hedges, it also gets the attributes hedge.attempts and
 // hedge.winner. With hedge.WithAudit, it gets hedge.audit: on, off or trying.
 //
 // Each hedge has a child span of the caller's span, with the attribute hedge.outcome, and over HTTP
-// http.request.resend_count. A primary that lost to a hedge has one too. A span has the status Error only if the
-// attempt itself failed, not because it lost. DNS questions that share an exchange through a cache have no single
-// caller, and therefore no span.
+// http.request.resend_count. A primary that lost to a hedge also has a child span.
 //
-// Instrumentation below hedging, such as otelhttp around the base transport, creates its own span for each attempt. It
-// reports the cancellation of a loser as an error, whose description is the cause: another attempt won.
+// A span has the status Error only if the attempt itself failed, not because it lost. DNS questions that share an
+// exchange through a cache have no single caller, and therefore no span.
+//
+// Instrumentation of the wrapped transport, such as otelhttp, creates its own span for each attempt. It reports the
+// cancellation of a loser as an error, whose description is the cause: another attempt won.
 package hedgeotel
 
 import (

@@ -24,27 +24,31 @@
 // for hedge_request_seconds, which is a native histogram. The help text describes each metric. Times are in seconds.
 //
 // Metrics of calls have the labels client (see hedge.WithName), host and protocol. The host is the gRPC target, the key
-// of hedge.Do, or the DNS upstream for these protocols. Values are formatted as by [observe.KeyInfo.Printable]; hosts
-// with equal labels are counted together. The label type is original or hedge, reason is an observe.Reason, and hedged
-// is true if a hedge was sent.
+// of hedge.Do, or the DNS upstream for these protocols.
+//
+// Values are formatted as by [observe.KeyInfo.Printable]; hosts with equal labels are counted together. The label type
+// is original or hedge, reason is an observe.Reason, and hedged is true if a hedge was sent.
 //
 // Metrics of endpoints (see hedge.WithEndpoints) have the host of the first endpoint, and the label endpoint with the
 // URL or target as configured. The label outcome is failed or overtaken. The first eight endpoints of a host have their
-// own labels; all further ones share [Other].
+// own labels; all further endpoints share [Other].
 //
-// Metrics of [Collector.AddDNS] and [Collector.AddRecursor] have the label client, and those of an upstream also host.
-// All upstreams are shown, at most 256 per client. The label limit is a field of recursor.Limits.
+// Metrics of [Collector.AddDNS] and [Collector.AddRecursor] have the label client. Metrics of an upstream also have the
+// label host. All upstreams are shown, at most 256 per client. The label limit is a field of recursor.Limits.
 //
 // Metrics of [Collector.AddLimiter] have the label limiter (see hedge.WithName). The label outcome is worked (the
-// request reached the handler), left (its caller went away before) or refused (a hedge).
+// request reached the handler), left (the request was cancelled in the queue) or refused (a hedge was rejected without
+// queueing).
 //
 // Metrics of [Collector.AddStore] have the label store, with the name passed to AddStore. The label kind is first-byte
-// (the first byte was late) or stall (the body stalled or broke off), and reason is an observe.Reason. The label length
-// is the upper bound of a size class in bytes. There are at most 29 classes, so a store has fewer than 200 series.
+// (the first byte was late) or stall (the body stalled or broke off), and reason is an observe.Reason.
 //
-// If a host has several routes or methods, the gauges of delay and budget show the one called last. In shadow mode (see
-// hedge.WithShadow), hedge_denied_total{reason="shadow"} counts the hedges that would have been sent, and
-// hedge_saved_seconds contains the time that they would have saved.
+// The label length is the upper bound of a size class in bytes. There are at most 29 classes, so a store has fewer than
+// 200 series.
+//
+// If a host has several routes or methods, the gauges of delay and budget show the route or method that was called
+// last. In shadow mode (see hedge.WithShadow), hedge_denied_total{reason="shadow"} counts the hedges that would have
+// been sent. hedge_saved_seconds contains the time that these hedges would have saved.
 //
 // [table of metrics]: https://github.com/gohedge/hedge/blob/main/docs/numbers.md
 package hedgeprom

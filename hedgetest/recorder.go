@@ -40,8 +40,8 @@ func (r *Recorder) Denied(_ context.Context, _ observe.KeyInfo, reason observe.R
 	}
 }
 
-// SentOnce fails the test if one of the calls that have ended since the last SentOnce or Hedged was hedged, or if no
-// call has ended. It checks each call only once.
+// SentOnce checks the calls that have ended since the last SentOnce or Hedged. It fails the test if a call was hedged,
+// or if there are no calls. It checks each call only once.
 func (r *Recorder) SentOnce(t testing.TB) {
 	t.Helper()
 	r.checkAttempts(t, 1)

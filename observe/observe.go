@@ -29,7 +29,8 @@ import (
 // response that the call has received is not closed.
 //
 // Over DNS, a call is a question that is sent to servers; a question that is answered from the cache is not a call. If
-// several callers wait for the same response through a cache, the contexts are those of the Client.
+// several callers wait for the same response through a cache, the methods get contexts of the Client, not of the
+// callers.
 //
 // If a query is lost or fails, the query that replaces it has the same attempt number. Each query is reported with its
 // own upstream.
@@ -55,8 +56,9 @@ type Observer interface {
 	// further hedges that the budget suffices for, with a precision of 0.001.
 	Budget(key KeyInfo, tokens float64)
 
-	// Audited is called when the audit of a host (see hedge.WithAudit) has compared another pair of time slots with and
-	// without hedging, and when its verdict changes. The argument key identifies the host; its Route is empty.
+	// Audited is called when the audit of a host (see hedge.WithAudit) has compared another pair of time slots, and when
+	// its verdict changes. One slot of a pair is with hedging, and the other without. The argument key identifies the
+	// host; its Route is empty.
 	Audited(key KeyInfo, a Audit)
 
 	// EndpointEvent is called for calls with a choice of endpoints, see hedge.WithEndpoints: when an attempt goes to an
@@ -165,8 +167,8 @@ type RequestResult struct {
 	AnswersNotTaken int
 
 	// Saved is the additional time that the caller would have waited without the winning hedge. It is estimated from
-	// primaries that were not cancelled, and accurate to a factor of about two; with few such primaries it is far too
-	// low.
+	// primaries that were not cancelled, and accurate to a factor of about two; with few uncancelled primaries it is far
+	// too low.
 	//
 	// In shadow mode it is the time that a hedge would have saved, which is a good estimate. With hedge.WithAudit it is
 	// 0: the audit measures the saved time, see [Audit].

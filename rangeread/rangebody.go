@@ -274,7 +274,7 @@ func (f *rangeBody) cancelRemainder() {
 }
 
 // stallTimer starts a timer for the time when the source counts as stalled, or when waiting for the hedge must end. The
-// caller must call hedgeOrFail when the channel receives. The channel is nil if there is no such time.
+// caller must call hedgeOrFail when the channel receives. The channel is nil if nothing must happen at a certain time.
 func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {

@@ -67,7 +67,7 @@ func (t *rangeRequest) openResponse(a *race.Attempt, from, to int64) (*response,
 		err = s.checkInfo(asked)
 	}
 	if err == nil {
-		err = a.Err() // who has lost reads nothing
+		err = a.Err() // a loser reads nothing
 	}
 	if err == nil {
 		err = s.readFirstChunk()
@@ -249,6 +249,6 @@ func (s *response) closeBody() {
 		}
 	}()
 	if s.body != nil {
-		_ = s.body.Close() // nobody is left to tell
+		_ = s.body.Close() // no caller waits for the error
 	}
 }

@@ -108,8 +108,8 @@ func NewStore(o Options) *Store {
 	}
 }
 
-// maxHedges is the maximum number of hedges of a range because of a late first byte, and also the maximum because of a
-// stalled or broken body.
+// maxHedges limits the hedges of a range because of a late first byte. The same limit applies separately to hedges
+// because of a stalled or broken body.
 const maxHedges = 2
 
 // Stats returns the current counters and estimates of the store. Use it for metrics and debug pages.

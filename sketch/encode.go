@@ -42,8 +42,9 @@ const (
 // Decode decodes a window that [Window.Append] has encoded. The argument t is the current time: the halves get the ages
 // that they had when they were encoded.
 //
-// Decode returns an error if b is not a complete window, or if a half is older than 1,000 hours, has more than 2⁴⁰
-// samples or is longer than 64 KiB. So b may come from an untrusted source: a decoded window takes at most about 40 KB.
+// Decode returns an error if b is not a complete window. A half must not be older than 1,000 hours, have more than 2⁴⁰
+// samples, or be longer than 64 KiB. So b may come from an untrusted source: a decoded window takes at most about 40
+// KB.
 func Decode(b []byte, t time.Time) (*Window, error) {
 	w := new(Window)
 	for _, h := range [...]struct {

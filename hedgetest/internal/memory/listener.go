@@ -1,5 +1,5 @@
-// Package memory provides network connections without sockets. A goroutine that waits for such a connection is durably
-// blocked, as the fake time of testing/synctest requires.
+// Package memory provides network connections without sockets. A goroutine that waits for an in-memory connection is
+// durably blocked, as the fake time of testing/synctest requires.
 package memory
 
 import (
@@ -80,7 +80,7 @@ func (l *Listener) removeConn(name string) {
 }
 
 // CutConn closes the connection from the client with the given address, as a network failure would. It does nothing if
-// there is no such connection.
+// the client has no open connection.
 func (l *Listener) CutConn(from net.Addr) {
 	l.mu.Lock()
 	c := l.conns[from.String()]

@@ -1,4 +1,5 @@
-// Package twin repeats calls, and checks that their results and their effect on the state are those of one call.
+// Package twin repeats calls, and checks that several calls have the same results, and the same effect on the state, as
+// a single call.
 package twin
 
 import (
