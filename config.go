@@ -51,12 +51,12 @@ type Config struct {
 // delay, no hedges of the first ten calls, no limit per second.
 const Unset = -1
 
-// numericSettings lists the numeric fields of Config, each with its default, its valid range, and a function that
+// numericSettings lists the numeric fields of Config. Each entry has the default, the valid range, and a function that
 // copies the field to the configuration of package policy. The function is nil if package policy does not use the
 // field.
 //
-// A new setting needs a field of Config, a row here, an option, a row in docs/options.md and, if package policy uses
-// it, a field of policy.Config.
+// A new setting needs a field of Config, an entry here, an option, and a row in docs/options.md. If package policy uses
+// the setting, it also needs a field of policy.Config.
 var numericSettings = [...]struct {
 	field        string
 	defaultValue any

@@ -127,8 +127,8 @@ func (h *controls) Format(f fmt.State, verb rune) {
 func (h *controls) String() string { return h.Snapshot().json() }
 
 // SetEnabled enables or disables hedging for calls that start afterwards. While hedging is disabled, learned latencies
-// are kept, but no new ones are measured. SetEnabled(true) also ends pauses of hedging that servers asked for while it
-// was enabled before.
+// are kept, but no new latencies are measured. SetEnabled(true) also ends pauses of hedging that servers asked for
+// while it was enabled before.
 func (h *controls) SetEnabled(on bool) {
 	if on && !h.client.Enabled() {
 		h.client.Policy.ClearPushback()
@@ -187,9 +187,9 @@ func (h *controls) applySettings(old, s *Config) bool {
 	return true
 }
 
-// Export writes learned latencies, pauses of hedging, and verdicts of [WithAudit] to w, so that Import can load them
-// after a restart or in another process. It writes a few hundred bytes per key, the most recently used keys first, and
-// at most 64 MiB. It returns the error of w.
+// Export writes learned latencies, pauses of hedging, and verdicts of [WithAudit] to w. Import can load them after a
+// restart, or in another process. It writes a few hundred bytes per key, the most recently used keys first, and at most
+// 64 MiB. It returns the error of w.
 func (h *controls) Export(w io.Writer) error {
 	h.mustBeInitialized()
 	if err := h.client.Policy.Export(w, time.Now()); err != nil {
@@ -199,8 +199,8 @@ func (h *controls) Export(w io.Writer) error {
 }
 
 // Import loads the output of Export, so that hedging does not have to wait for ten measured calls of a key. It may be
-// called several times with exports of different processes. Imported latencies are added to the measured ones, and soon
-// outweighed by new ones.
+// called several times with exports of different processes. Imported latencies are added to the measured latencies, and
+// soon outweighed by new measurements.
 //
 // A verdict is only imported for a host without a verdict, and a pause only for a key without calls. Keys beyond the
 // limit of [WithMaxKeys] are skipped.

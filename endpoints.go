@@ -35,7 +35,7 @@ type Endpoint struct {
 }
 
 // WithEndpoints sends HTTP hedges to other endpoints with the same content: regions, providers, copies. The first
-// endpoint is the one in the URL of the calls; only its URL is set. The other endpoints follow in order of preference.
+// endpoint is the host in the URL of the calls; only its URL is set. The other endpoints follow in order of preference.
 // The maximum is eight.
 //
 // It applies to calls that may be hedged and whose URL starts with the URL of the first endpoint. A hedge goes to the
@@ -49,10 +49,10 @@ type Endpoint struct {
 // five calls in a hundred are. It is restored after 32 successes in a row.
 //
 // Each endpoint has its own latency and budget, under the name of its host, for calls whose primary goes there. A pause
-// of hedging for one endpoint does not affect hedges to other ones. In shadow mode, and if a call must not be hedged,
-// the call goes to the first endpoint.
+// of hedging for one endpoint does not affect hedges to other endpoints. In shadow mode, and if a call must not be
+// hedged, the call goes to the first endpoint.
 //
-// A request to another endpoint has the same method, body and path below the base path. It also has the same harmless
+// A request to another endpoint has the same method, body, and path after the base path. It also has the same harmless
 // headers, such as Accept, Content-Type, Range, User-Agent and trace headers. Referer and From are removed.
 //
 // A call may have other headers, such as If-None-Match or X-Tenant, or query parameters. Their names must be in the

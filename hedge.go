@@ -25,7 +25,7 @@
 //   - [WithShadow]: a dry run, which decides and counts, and sends no hedge
 //   - [WithName]: a name of the client, for metrics, logs and the debug page
 //   - [WithLogger]: a log of pauses of hedging, exhausted budgets and changed settings
-//   - [WithObserver]: metrics and traces, such as those of hedgeprom and hedgeotel
+//   - [WithObserver]: metrics and traces, for example by hedgeprom and hedgeotel
 //
 // Advanced:
 //   - delays: [WithPercentile], [WithMinDelay], [WithMaxDelay], [WithInitialDelay]
@@ -117,9 +117,9 @@ func AllowHedging(ctx context.Context) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Never, o.Allow = false, true })
 }
 
-// WithDelay returns a copy of ctx with which calls are hedged after d, 2d, 3d and so on, if the budget allows. These
-// delays replace the learned ones. If d is 0 or less, the learned delays apply. Like [AllowHedging], WithDelay applies
-// only to calls that are made directly with the returned context.
+// WithDelay returns a copy of ctx with which calls are hedged after d, 2d, 3d and so on, if the budget allows. They
+// replace the learned delays. If d is 0 or less, the learned delays apply. Like [AllowHedging], WithDelay applies only
+// to calls that are made directly with the returned context.
 func WithDelay(ctx context.Context, d time.Duration) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Delay = max(d, 0) })
 }
@@ -127,8 +127,8 @@ func WithDelay(ctx context.Context, d time.Duration) context.Context {
 // AttemptFromContext returns the attempt whose context is ctx, or from whose context ctx is derived. Transports,
 // interceptors and functions that the hedging wraps can use it, for example to log the number of the attempt.
 //
-// If ctx belongs to nested hedged calls, the attempt is that of the innermost call. The bool is false if the call is
-// not hedged.
+// If ctx belongs to nested hedged calls, AttemptFromContext returns the attempt of the innermost call. The bool is
+// false if the call is not hedged.
 func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
 	n, ok := race.AttemptNumber(ctx)
 	return AttemptInfo{Number: n}, ok

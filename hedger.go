@@ -47,8 +47,8 @@ func (h *Hedger) init(settings Config, opts []FuncOption) error {
 // without an error. Calls with the same key, such as the name of a query, share their latencies and a budget. With a
 // nil h, Do calls f once.
 //
-// If all calls of f fail, Do returns the result of the first call. It also does so if the first call has failed and the
-// other calls take longer than usual.
+// If all calls of f fail, Do returns the result of the first call. It also returns that result if the first call has
+// failed and the other calls take longer than usual.
 //
 // f must be safe to run twice at the same time, and must return soon after its context is done. Do returns only when
 // the first call of f has returned, even if another call succeeded earlier.

@@ -29,15 +29,15 @@ import (
 // The reason is [DeniedSameBackend]. So hedge_elsewhere is not useful with policies that always pick the same backend
 // for a call, such as ring_hash.
 //
-// hedge_elsewhere ends each unused pick of the child policy with status CANCELLED. It does so right after the attempt
+// hedge_elsewhere ends each unused pick of the child policy with status CANCELLED. It ends them right after the attempt
 // that uses the same backend, or one second after the first message of a stream.
 //
 // So unused picks do not distort latency averages of the child policy. Outlier detection would count them as failures,
 // so it must be the parent policy of hedge_elsewhere, not its child.
 //
 // If servers report their load with responses (ORCA, gRFC A51), a hedge goes to the less loaded of two backends that
-// the call has not used. The load is application_utilization, or cpu_utilization if the former is 0. The program must
-// import google.golang.org/grpc/orca, because otherwise gRPC does not parse the reports.
+// the call has not used. The load is application_utilization, or cpu_utilization if application_utilization is 0. The
+// program must import google.golang.org/grpc/orca, because otherwise gRPC does not parse the reports.
 //
 // A load report is valid for 10 s; a backend without a valid report has load 0.5. A backend is overloaded if its load
 // is 0.8 or more, or if its report came with a failed call.
@@ -114,8 +114,9 @@ func NewUnaryClientInterceptor(opts ...GRPCOption) grpc.UnaryClientInterceptor {
 // No hedge is sent over a connection that is not READY, because the hedge would only wait. In a test whose invoker does
 // not use the connection, pass a nil *grpc.ClientConn to enable hedges.
 //
-// Interceptors before this one in the chain see one call. Interceptors after it see each attempt, with the connection
-// of the attempt (see [WithHedgeConns]). gRPC's own retries multiply with hedges; grpc.WithDisableRetry prevents that.
+// Interceptors that precede this interceptor in the chain see one call. Interceptors that follow it see each attempt,
+// with the connection of the attempt (see [WithHedgeConns]). gRPC's own retries multiply with hedges;
+// grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeInitialized()
 	return in.calls.InterceptUnary

@@ -53,8 +53,8 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 // StreamServer returns a server interceptor that applies the limit to streaming gRPC calls of all kinds.
 //
 // A stream takes its slot when its handler has received the first message or the end of the messages. If the handler
-// sends anything before, the stream takes its slot then. So clients that send nothing hold no slot. Work of the handler
-// before the stream has its slot is not limited.
+// sends a header or message earlier, the stream takes its slot before that. So clients that send nothing hold no slot.
+// Work of the handler before the stream has its slot is not limited.
 //
 // The stream holds the slot until its handler returns or calls [Limiter.Release]. If a handler calls Release before the
 // first message, its stream needs no slot.

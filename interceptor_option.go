@@ -60,7 +60,7 @@ type HedgeConn struct {
 // ClientConn. To let primaries fail over, the resolver of that ClientConn must return addresses of several regions.
 //
 // A hedge uses the first connection that is READY, is not ejected, and has no attempt of the same call. If all have an
-// attempt of the call, the hedge uses one of them again. If no connection qualifies, the hedge is not sent, with the
+// attempt of the call, the hedge uses a connection again. If no connection qualifies, the hedge is not sent, with the
 // reason [DeniedNotReady].
 //
 // A connection is ejected if 8 % of its recent hedges, or six in a row, ended with a failure status or Unauthenticated.
@@ -141,7 +141,7 @@ func WithAnswerCodes(cs ...codes.Code) GRPCOption {
 //
 // A failure with a code in nonFatalStatusCodes starts the next hedge at once, and the delays of further hedges count
 // from that time. Any other code of the primary ends the call. grpc-retry-pushback-ms delays the next hedge, or forbids
-// all further ones.
+// all further hedges.
 //
 // [WithRoute], [AllowHedging], [WithoutHedging], SetEnabled and HEDGE_DISABLED take precedence over the config. The
 // budget, pauses, the audit, the first ten calls, and the codes with which a hedge wins are as for other methods.

@@ -57,7 +57,7 @@ const hedgeRefusalFactor = 4
 //
 // If handlers call their own server, these calls may need slots as well; choose the limit accordingly. A request that
 // passes the same Limiter twice takes one slot until both handlers have returned. If it has released the slot before
-// the second pass, it takes another one.
+// the second pass, it takes another slot.
 //
 // A Limiter is safe for concurrent use, by several handlers and by HTTP and gRPC together. The zero Limiter is not
 // usable; call NewLimiter.
@@ -332,8 +332,8 @@ func (l *Limiter) willTakeSlot(ctx context.Context) bool {
 // is then freed after the last of its handlers. If the slot belongs to a stream that has not taken it yet, joinRequest
 // takes it first. It returns an error if the stream gets no slot.
 //
-// The result is nil without an error if the request has no slot or has released it, or if exempt is true because the
-// handler needs no slot.
+// The result is nil without an error if the request has no slot or has released it. It is also nil if exempt is true,
+// because the handler then needs no slot.
 func (l *Limiter) joinRequest(ctx context.Context, exempt bool) (*limit.Slot, error) {
 	a := l.admissionFromContext(ctx)
 	if a == nil || exempt {

@@ -486,8 +486,8 @@ type Resolver interface {
 // connections to a host together are limited by MaxConnsPerHost.
 //
 // A hedge uses the address of the primary only if all other addresses fail; the failed addresses are tried again after
-// one minute. While the primary is still connecting, its address is assumed to be the one that package net dials. If a
-// custom DialContext hides that address, the first address of r is assumed.
+// one minute. While the primary is still connecting, its address is assumed to be the address that package net dials.
+// If a custom DialContext hides that address, the first address of r is assumed.
 //
 // While a replica that receives all primaries is stalled, every call needs a hedge. Set [WithBurst] large enough for
 // the longest stall.
@@ -504,8 +504,8 @@ func WithReplicas(r Resolver) HTTPOption {
 // WithResume lets an HTTP response body that stalls continue from a second response. A range request (RFC 9110, section
 // 14) over another connection asks for the remaining bytes, while the first response continues.
 //
-// The response that delivers first wins, and the other one is cancelled. The reader sees the same bytes in either case.
-// By default, a Read waits for the first response.
+// The response that delivers the next byte first wins, and the other response is cancelled. The reader sees the same
+// bytes in either case. By default, a Read waits for the first response.
 //
 // A body has stalled when a Read has waited at least 50ms, and also twice as long as the longest pause of 95 % of the
 // key's bodies. Ten bodies must have been measured.
@@ -514,7 +514,7 @@ func WithReplicas(r Resolver) HTTPOption {
 // it as a hedge that starts after the call is done.
 //
 // Only the response to a hedgeable GET with a body of at least 64 KiB is resumed. Its status must be 200, with a
-// Content-Length and "Accept-Ranges: bytes", or 206 with the one range that the request asked for (bytes=a-b or
+// Content-Length and "Accept-Ranges: bytes", or 206 with the single range that the request asked for (bytes=a-b or
 // bytes=a-).
 //
 // The response also needs a strong validator (RFC 9110, section 8.8). This is an ETag that is not weak or, without an

@@ -20,8 +20,9 @@ type Stats struct {
 	HedgesSent atomic.Int64 // hedges that were sent; a call may have several
 	Resumes    atomic.Int64 // hedges that requested the remaining bytes of a stalled body, see [WithResume]
 	ResumeWins atomic.Int64 // resumes that won: the body continued with their response
-	// AnswersNotTaken counts hedges with a response that was not returned to the caller, although the same status of the
-	// primary would have ended the call: for example 404 or NOT_FOUND. See [WithAnswerStatus] and [WithAnswerCodes].
+	// AnswersNotTaken counts hedges whose response was not returned to the caller because of its status, for example 404
+	// or NOT_FOUND. The same status of the primary would have ended the call. See [WithAnswerStatus] and
+	// [WithAnswerCodes].
 	AnswersNotTaken atomic.Int64
 
 	HeldBack   atomic.Int64 // calls of [Do] in which a hedge succeeded, but gained nothing because the first call of the function did not return; not counted as wins

@@ -34,7 +34,7 @@ import (
 //
 // Of the attempts, only the primary runs the httptrace hooks of the request. No hook starts after RoundTrip has
 // returned an error or the response of another attempt. RoundTrip waits up to 0.1s for a hook that is running.
-// Response.Request is the caller's request, unless the wrapped RoundTripper sets another one.
+// Response.Request is the caller's request, unless the wrapped RoundTripper sets another request.
 //
 // The primary of a request that may be hedged runs in its own goroutine by default. It runs in the caller's goroutine
 // if all responses of its host so far came over HTTP/2 or later, or had no HTTP version.
@@ -112,8 +112,8 @@ func (t *Transport) init(next http.RoundTripper, settings Config, opts []HTTPOpt
 func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.calls.Primary() }
 
 // CloseIdleConnections closes the idle connections of the wrapped RoundTripper, and the idle connections for hedges. If
-// a RoundTripper has no method CloseIdleConnections, but wraps another one that its method WrappedRoundTripper returns,
-// the connections of that one are closed.
+// a RoundTripper has no method CloseIdleConnections, but has a method WrappedRoundTripper, the method is called on the
+// result of WrappedRoundTripper.
 func (t *Transport) CloseIdleConnections() { t.calls.CloseIdleConnections() }
 
 // RoundTrip implements [http.RoundTripper]. It sends the request and, if the response takes longer than usual for the
@@ -139,8 +139,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // is an upper bound for n. While Warm works, other requests cannot use its connections. This lasts at most as long as a
 // connection takes to open, plus 0.1s.
 //
-// If existing connections are busy, Warm opens fewer new ones, because the host may have a connection limit that is not
-// known. TLS sessions are resumed if the TLSClientConfig has a ClientSessionCache.
+// If existing connections are busy, Warm opens fewer new connections, because the host may have a connection limit that
+// is not known. TLS sessions are resumed if the TLSClientConfig has a ClientSessionCache.
 //
 // Warm returns early if ctx ends. Its error joins the errors of all unreachable URLs, each with scheme and host only.
 // Warm returns an error if n is less than 1. If the wrapped RoundTripper panics, Warm panics as RoundTrip does.

@@ -27,8 +27,8 @@
 //	hedge.audit.saved_error  half the width of the 95 % confidence interval of hedge.audit.saved
 //	hedge.audit.confidence   one minus the probability that chance alone ever shows such an effect
 //
-// Calls with a choice of endpoints (see hedge.WithEndpoints) have the following metrics. The host is that of the first
-// endpoint. The attribute hedge.endpoint is the URL or target of an endpoint as configured:
+// Calls with a choice of endpoints (see hedge.WithEndpoints) have the following metrics. The server.address is the host
+// of the first endpoint. The attribute hedge.endpoint is the URL or target of an endpoint as configured:
 //
 //	hedge.endpoint.attempts     attempts at the endpoint, by hedge.type
 //	hedge.endpoint.bad          bad attempts at the endpoint, by hedge.outcome: failed or overtaken

@@ -36,9 +36,8 @@
 // Metrics of [Collector.AddDNS] and [Collector.AddRecursor] have the label client. Metrics of an upstream also have the
 // label host. All upstreams are shown, at most 256 per client. The label limit is a field of recursor.Limits.
 //
-// Metrics of [Collector.AddLimiter] have the label limiter (see hedge.WithName). The label outcome is worked (the
-// request reached the handler), left (the request was cancelled in the queue) or refused (a hedge was rejected without
-// queueing).
+// Metrics of [Collector.AddLimiter] have the label limiter (see hedge.WithName). The label outcome is worked if the
+// request reached the handler, left if it was cancelled in the queue, and refused if it was a hedge and was rejected.
 //
 // Metrics of [Collector.AddStore] have the label store, with the name passed to AddStore. The label kind is first-byte
 // (the first byte was late) or stall (the body stalled or broke off), and reason is an observe.Reason.

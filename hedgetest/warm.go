@@ -25,14 +25,14 @@ const warmCalls = 500
 // Afterwards, a call is hedged after usual, within 2 %, or after the time of hedge.WithMinDelay (1 ms by default) if
 // that is longer. A second hedge follows after the same time.
 //
-// The argument host is the host of the URL without a default port, the Target of a gRPC connection, the result of
-// hedge.WithKeyFunc's function, or the key passed to hedge.Do.
+// The argument host is the host of the URL without a default port, the Target of a gRPC connection, or the key passed
+// to hedge.Do. With hedge.WithKeyFunc, it is the result of the function.
 //
 // The routes are patterns of hedge.WithRoute, or full gRPC method names such as "/pkg.Service/Method". Without routes,
 // the latencies are added to the host itself; gRPC calls use these only with hedge.WithKeyFunc.
 //
 // The budget and the pauses of hedging are as usual for c. By default, the first host starts with a budget of ten
-// hedges, and ten calls add another one. After 21 slow calls in a row, hedging is paused as in an outage.
+// hedges, and ten calls add one more hedge. After 21 slow calls in a row, hedging is paused as in an outage.
 //
 // Warm stops the test with a failure if usual is not positive, or if the Import of c fails.
 func Warm(t testing.TB, c Importer, usual time.Duration, host string, routes ...string) {

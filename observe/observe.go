@@ -148,7 +148,7 @@ type Outcome string
 // The outcomes of attempts.
 const (
 	Won    Outcome = "won"    // the caller got the result of this attempt; for a primary, this includes a gRPC status that ended the call
-	Lost   Outcome = "lost"   // another attempt has won, and this one was usually cancelled; also a hedge that was not sent (see DeniedSameBackend) or that a hedge.Limiter refused
+	Lost   Outcome = "lost"   // another attempt has won, and this attempt was usually cancelled; also a hedge that was not sent (see DeniedSameBackend) or that a hedge.Limiter refused
 	Failed Outcome = "failed" // the attempt ended with a failure, even if that ended the call, or the caller cancelled the call
 )
 
@@ -161,8 +161,8 @@ type RequestResult struct {
 	Latency  time.Duration // from the start of the call to its result
 	Delay    time.Duration // time from the start of the call to its first hedge; 0: no hedge was planned
 
-	// AnswersNotTaken is the number of hedges with a response that was not returned to the caller, although the same
-	// status of the primary would have ended the call: for example 404 or NOT_FOUND. See hedge.WithAnswerStatus and
+	// AnswersNotTaken is the number of hedges whose response was not returned to the caller because of its status, for
+	// example 404 or NOT_FOUND. The same status of the primary would have ended the call. See hedge.WithAnswerStatus and
 	// hedge.WithAnswerCodes.
 	AnswersNotTaken int
 

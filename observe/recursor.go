@@ -35,7 +35,7 @@ type RecursorStats struct {
 	//
 	// Secure and the fields up to LastBogus are about DNSSEC validation. They are zero if validation is off.
 	Secure        int64            `json:"secure"`
-	Insecure      int64            `json:"insecure"`      // questions whose answers are provably unsigned, or are not below a trust anchor
+	Insecure      int64            `json:"insecure"`      // questions whose answers are provably unsigned, or whose names no trust anchor covers
 	Bogus         map[uint16]int64 `json:"bogus"`         // questions whose answers failed validation, by extended DNS error code (RFC 8914)
 	Verifications int64            `json:"verifications"` // cost of verified signatures, in the units of recursor.Limits
 	KeyQueries    int64            `json:"key_queries"`   // queries for DNSKEY records

@@ -70,13 +70,13 @@ type Info struct {
 // not wrapped, if the object ends at or before Offset (status 416, unless its Content-Range gives a larger size).
 //
 // Any other error fails the attempt; a body returned with an error is closed. A Reader does not retry failed attempts;
-// the Fetch may do so.
+// the Fetch may retry requests.
 //
 // A body that returns an error, or ends before Info.Length, has broken off. An error returned with or after the last
 // byte of the body is ignored.
 type Fetch func(ctx context.Context, r Range) (io.ReadCloser, Info, error)
 
-// ErrChanged is wrapped by the errors of reads that got a response from another version of the object than the one
+// ErrChanged is wrapped by the errors of reads that got a response from another version of the object than the version
 // being read. Once a read of a Reader has returned ErrChanged, all later reads of the Reader return it too. To read the
 // new version, open the object again.
 var ErrChanged = errors.New("rangeread: the object has changed")

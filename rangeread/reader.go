@@ -17,8 +17,9 @@ var (
 	errUnknownSize = errors.New("rangeread: the store does not say how large the object is")
 )
 
-// A Reader reads one version of one object by range requests, and hedges slow requests. The version is that of the
-// first response. A Reader is safe for concurrent use. The zero Reader is not usable; call [New] or [Store.Open].
+// A Reader reads a single version of an object by range requests, and hedges slow requests. The first response
+// determines the version. A Reader is safe for concurrent use. The zero Reader is not usable; call [New] or
+// [Store.Open].
 type Reader struct {
 	store      *Store
 	fetch      Fetch

@@ -156,8 +156,8 @@ func (a *splitRead) cancelAfter(i int) {
 	}
 }
 
-// readFull fills p with the next bytes of f, and returns their number. If f has fewer bytes, the error is that of f,
-// such as io.EOF.
+// readFull fills p with the next bytes of f, and returns their number. If f has fewer bytes, readFull returns the error
+// of f, such as io.EOF.
 func (f *rangeBody) readFull(p []byte) (n int, err error) {
 	for n < len(p) {
 		var b []byte

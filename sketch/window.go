@@ -6,7 +6,7 @@
 // old previous half is dropped.
 //
 // The time is an argument, so a window needs no goroutine and no clock. A window keeps its samples as long as no new
-// ones are added.
+// samples are added.
 //
 // The relative error of a quantile is at most 1 % (Masson, Rim, Lee: "DDSketch: A Fast and Fully-Mergeable Quantile
 // Sketch with Relative-Error Guarantees", VLDB 2019).
@@ -143,8 +143,8 @@ func Index(d time.Duration) int {
 }
 
 // AddIndex adds a latency that was measured at time t; i is the result of [Index] for the latency. Callers that guard
-// the window with a lock can compute the index before they take the lock, so AddIndex holds it for a shorter time than
-// Add.
+// the window with a lock can compute the index before they take the lock. So they hold the lock for a shorter time than
+// with Add.
 func (w *Window) AddIndex(t time.Time, i int) {
 	switch {
 	case w.currentStart.IsZero():

@@ -72,7 +72,8 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// removeConn removes a closed connection from the open ones. The name is the address of its client as text.
+// removeConn removes a closed connection from the map of open connections. The name is the address of its client as
+// text.
 func (l *Listener) removeConn(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +102,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements [net.Listener]: later calls of Accept and Dial fail, and waiting ones return. Open connections stay
+// Close implements [net.Listener]: later calls of Accept and Dial fail, and waiting calls return. Open connections stay
 // open. The error is always nil.
 func (l *Listener) Close() error {
 	l.close.Do(func() { close(l.closed) })

@@ -70,13 +70,14 @@ type reference struct {
 	of  reflect.Type // type of the pointer, map or slice
 }
 
-// An occurrence is the first pointer, map or slice with a certain reference. Later ones are written as its number.
+// An occurrence is the first pointer, map or slice with a certain reference. Later values with the same reference are
+// written as its number.
 type occurrence struct {
 	number int           // position among all occurrences, from 0
 	value  reflect.Value // keeps the memory from being reused while the writer runs
 }
 
-// writeOnce calls write for the first pointer, map or slice that refers to the memory of v. For later ones, it writes
+// writeOnce calls write for the first pointer, map or slice that refers to the memory of v. For later values, it writes
 // the number of the first. Empty maps and slices, nil pointers, and pointers to values of size 0 are always written.
 func (w *writer) writeOnce(v reflect.Value, write func()) {
 	switch v.Kind() {
