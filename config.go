@@ -179,12 +179,13 @@ func (c *Config) validateFields() error {
 	return nil
 }
 
-// callSettings returns the settings of c for package calls.
+// callSettings returns the settings in c that package calls needs, such as MaxHedges and Linger.
 func (c *Config) callSettings() calls.Settings {
 	return calls.Settings{MaxHedges: c.hedgesAllowed(), MaxReplayBytes: c.MaxReplayBytes, Linger: c.Linger, AttemptHeader: c.AttemptHeader}
 }
 
-// policyConfig returns the settings of c for package policy, with the options of the client left out.
+// policyConfig returns the settings in c that package policy needs, such as Percentile. Options that are not part of a
+// Config are not set.
 func (c *Config) policyConfig() policy.Config {
 	e := policy.Config{HasShortBucket: true}
 	for _, n := range numericSettings {

@@ -127,8 +127,8 @@ func (h *controls) Format(f fmt.State, verb rune) {
 func (h *controls) String() string { return h.Snapshot().json() }
 
 // SetEnabled enables or disables hedging for calls that start afterwards. While hedging is disabled, learned latencies
-// are kept, but no new latencies are measured. SetEnabled(true) also ends pauses of hedging that servers asked for
-// while it was enabled before.
+// are kept, but no new latencies are measured. If hedging was disabled, SetEnabled(true) also ends pauses of hedging
+// that servers asked for before.
 func (h *controls) SetEnabled(on bool) {
 	if on && !h.client.Enabled() {
 		h.client.Policy.ClearPushback()

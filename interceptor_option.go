@@ -14,12 +14,12 @@ import (
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
-// newGRPCOption returns an option that calls set on the options of package grpccall.
+// newGRPCOption returns an option that calls set on the options of package grpccall when an Interceptor is made.
 func newGRPCOption(set func(*grpccall.Options)) GRPCOption {
 	return optionFunc(func(c *config) { c.grpcSettings = append(c.grpcSettings, set) })
 }
 
-// newGRPCCallOptions returns the options of package grpccall for the options in c.
+// newGRPCCallOptions returns the options in c that package grpccall needs.
 func newGRPCCallOptions(c *config) grpccall.Options {
 	g := grpccall.Options{KeyFunc: c.keyFunc, Routes: c.routes, Methods: c.methods}
 	for _, set := range c.grpcSettings {

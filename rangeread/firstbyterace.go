@@ -18,9 +18,11 @@ type firstByteRace struct {
 	from, to int64
 }
 
-// raceFirstByte requests the bytes [from, to) of the range t, and waits until an attempt has received its first byte.
-// If hedged is true, it sends hedges when the first byte is late. It returns the response of the winning attempt, and
-// the number of attempts that were started. If no attempt succeeds, it returns the error of the primary.
+// raceFirstByte requests the bytes [from, to) for the range of t, and waits until an attempt has received its first
+// byte. If hedged is true, it sends hedges when the first byte is late.
+//
+// It returns the response of the winning attempt, and the number of attempts that were started. If no attempt succeeds,
+// it returns the error of the primary.
 func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged bool) (s *response, started int, err error) {
 	o := &firstByteRace{request: t, from: from, to: to}
 	o.race.Style.Async, o.race.Style.TryAbandon = true, func() bool { return true }

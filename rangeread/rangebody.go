@@ -19,12 +19,12 @@ type rangeBody struct {
 	offset      int64           // offset in the object of the next byte
 	end         int64           // offset at which the range ends, or the object if it is shorter
 	start       int64           // offset of the first byte of the range
-	opened      int64           // offset at which the source starts, or the last response if the source is nil
+	opened      int64           // offset at which the last opened response starts
 	responses   int             // number of responses that were opened
 	destination []byte          // memory into which the whole range is read; nil: each chunk is only valid until the next one
 
 	source      *response  // response that is being read; nil: there is none
-	sourceErr   error      // error of the source, if it has failed and a hedge for the missing bytes is in flight
+	sourceErr   error      // error of the failed response, while a hedge for the missing bytes is in flight
 	remainder   *remainder // hedge for the missing bytes that is in flight; nil: there is none
 	hedgesLeft  int        // number of further hedges for missing bytes that may be sent
 	nextAttempt int        // number of the next attempt
@@ -80,8 +80,9 @@ func (f *rangeBody) nextBytes() ([]byte, error) {
 	return nil, io.EOF
 }
 
-// openResponse requests the bytes from the current offset on, with hedges if the first byte is late, and makes the
-// response the source. It is called again if a response was shorter than the range according to its Info.
+// openResponse requests the bytes from the current offset on, with hedges if the first byte is late, and starts to read
+// the response. It is called again if a response was shorter than the range according to its Info. It returns an error
+// if no response can be read.
 func (f *rangeBody) openResponse() error {
 	if f.responses > 0 && f.opened == f.offset {
 		return f.handleObjectEnd() // the last response had no bytes
@@ -126,7 +127,8 @@ func (f *rangeBody) handleObjectEnd() error {
 	return nil
 }
 
-// switchTo makes the response s the source, and starts a goroutine that reads it.
+// switchTo starts a goroutine that reads the response s. From now on, the next bytes of the range come from s in place
+// of the previous response.
 func (f *rangeBody) switchTo(s *response) {
 	f.limitToSize()
 	s.chunks = make(chan chunk)
@@ -135,8 +137,9 @@ func (f *rangeBody) switchTo(s *response) {
 	go s.deliverChunks()
 }
 
-// awaitChunk waits for the next chunk of the source and returns its bytes. If the source stalls, awaitChunk sends a
-// hedge for the missing bytes. It may return no bytes and a nil error; the caller then calls it again.
+// awaitChunk waits for the next chunk of the response that is being read, and returns its bytes. If the response
+// stalls, awaitChunk sends a hedge for the missing bytes. It may return no bytes and a nil error; the caller then calls
+// it again.
 func (f *rangeBody) awaitChunk() ([]byte, error) {
 	var pieces chan chunk
 	if f.source != nil {
@@ -161,8 +164,8 @@ func (f *rangeBody) awaitChunk() ([]byte, error) {
 	}
 }
 
-// takeChunk returns the bytes of the chunk p, which the source has sent, and advances the offset. It cancels the hedge
-// for the missing bytes, because the source has not stalled.
+// takeChunk returns the bytes of the chunk p, which the current response has delivered, and advances the offset. It
+// cancels the hedge for the missing bytes, because the response has not stalled.
 func (f *rangeBody) takeChunk(p chunk) []byte {
 	if len(p.bytes) == 0 {
 		return nil
@@ -199,8 +202,9 @@ func (f *rangeBody) replaceDestination() {
 	f.destination = place
 }
 
-// handleSourceEnd handles the error of the last chunk of the source; with nil it does nothing. If the source has
-// failed, it sends a hedge for the missing bytes. It returns an error if the range cannot be continued.
+// handleSourceEnd is called with the error of the last chunk of the response that is being read; with nil it does
+// nothing. If the response has failed, handleSourceEnd sends a hedge for the missing bytes. It returns the error if no
+// hedge can be sent.
 func (f *rangeBody) handleSourceEnd(err error) error {
 	if err == nil {
 		return nil
@@ -216,8 +220,9 @@ func (f *rangeBody) handleSourceEnd(err error) error {
 	return nil
 }
 
-// hedgeOrFail sends a hedge for the missing bytes. If the hedge is denied for now, it sets the time after which it is
-// requested again. If the source has failed and no hedge was sent, it returns the error of the source.
+// hedgeOrFail sends a hedge for the missing bytes, because the response that is being read has stalled or failed. If
+// the hedge is denied for now, hedgeOrFail sets the time after which it is requested again. If the response has failed
+// and no hedge was sent, it returns the error of the response.
 func (f *rangeBody) hedgeOrFail() error {
 	if f.remainder == nil && f.hedgesLeft > 0 {
 		r, later := requestRemainder(f.request, f.offset, f.end, f.nextAttempt)
@@ -240,9 +245,9 @@ func (f *rangeBody) hedgeOrFail() error {
 	return nil
 }
 
-// handleRemainder handles the result a of the hedge for the missing bytes. If the hedge succeeded, its response becomes
-// the source. If the hedge failed, the source continues alone; if the source has failed too, handleRemainder returns
-// its error.
+// handleRemainder handles the result a of the hedge for the missing bytes. If the hedge succeeded, reading continues
+// with its response, and the previous response is cancelled. If the hedge failed, the previous response continues
+// alone. If that has failed too, handleRemainder returns its error.
 func (f *rangeBody) handleRemainder(a openResult) error {
 	if a.err == nil {
 		if a.err = f.request.version.adoptInfo(a.stream.info); a.err != nil {
@@ -273,8 +278,9 @@ func (f *rangeBody) cancelRemainder() {
 	}
 }
 
-// stallTimer starts a timer for the time when the source counts as stalled, or when waiting for the hedge must end. The
-// caller must call hedgeOrFail when the channel receives. The channel is nil if nothing must happen at a certain time.
+// stallTimer returns a channel that receives when the current response counts as stalled. If the response has failed,
+// the channel receives when waiting for its hedge must end. The caller must then call hedgeOrFail. The channel is nil
+// if there is no time limit.
 func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {

@@ -25,7 +25,8 @@ type rangeRequest struct {
 	returnedBytes atomic.Int64 // bytes of the range returned to the caller
 }
 
-// addUser counts an attempt or the rangeBody as a user of the request. Each addUser needs a removeUser.
+// addUser counts an attempt or the rangeBody as a user, so that the context of the request stays alive. Each call of
+// addUser needs a call of removeUser.
 func (t *rangeRequest) addUser() { t.users.Add(1) }
 
 // removeUser counts an attempt or the rangeBody as ended. When the last user has ended, it cancels the context of the
@@ -40,8 +41,8 @@ func (t *rangeRequest) removeUser() {
 }
 
 // admitHedge reports whether a hedge for the bytes [from, to) may start. The argument index is the position of the
-// hedge in the schedule. If it may start, the hedge is paid from the budgets of hedges and of bytes; otherwise the
-// denial is counted.
+// hedge in the schedule. If the hedge may start, admitHedge takes tokens from the budgets of hedges and of bytes.
+// Otherwise it counts the denial.
 //
 // The budget of bytes pays for all requested bytes, because it is not known how many bytes the server sends for a
 // cancelled attempt.

@@ -106,8 +106,8 @@ func (s *sequentialReader) WriteTo(w io.Writer) (n int64, err error) {
 	}
 }
 
-// writeBytes writes the received bytes to w. The caller must hold mu. It is released during the Write, because w may
-// close the reader.
+// writeBytes writes the received bytes to w, and returns their number. The caller must hold mu. During the Write, mu is
+// released, because w may close the reader.
 func (s *sequentialReader) writeBytes(w io.Writer) (n int, err error) {
 	b := s.bytes
 	s.mu.Unlock()
