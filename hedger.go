@@ -6,9 +6,9 @@ import (
 	"github.com/gohedge/hedge/internal/funccall"
 )
 
-// A Hedger holds the learned latencies and the budgets of the functions that [Do] and [DoDetached] hedge. A program
-// usually needs one Hedger per dependency, such as a database. It is safe for concurrent use. The zero Hedger is not
-// usable; call NewHedger.
+// A Hedger holds the learned latencies and the budgets of the functions that [Do] and [DoDetached] hedge. The functions
+// are distinguished by the keys that are passed to Do. It is safe for concurrent use. The zero Hedger is not usable;
+// call NewHedger.
 type Hedger struct {
 	controls
 	calls funccall.Client

@@ -11,8 +11,8 @@ import (
 // which grpc-go ignores. Calls of the connection are hedged by a new Interceptor with the options opts; see
 // [WithServiceConfig].
 //
-// DialOptions returns an error if options contradict each other or the config is invalid. The error then names the path
-// in the config and the value.
+// DialOptions returns an error if options contradict each other or the config is invalid. For an invalid config, the
+// error names the path in the config and the value.
 func DialOptions(config string, opts ...GRPCOption) ([]grpc.DialOption, error) {
 	c, err := readConfig(config)
 	if err != nil {

@@ -223,8 +223,7 @@ func WithEstimatedRPS(rps float64) Option {
 }
 
 // WithMinDelay sets the minimum time between the start of the primary and the first hedge, and between the starts of
-// two hedges of a call. It protects servers from hedges for calls that are only slightly slow. The default is 1ms. It
-// panics if d is negative.
+// two hedges of a call. The default is 1ms. It panics if d is negative.
 func WithMinDelay(d time.Duration) Option {
 	return newSetting("WithMinDelay", d, func(c *Config) { c.MinDelay = d })
 }

@@ -183,7 +183,7 @@ type keyView struct {
 	Harmful                         bool    // true if hedging is disabled because the audit found that it harms
 	Delays                          string  // hedge delays; "" if there are none
 	Load, WinRate                   string  // hedges per request, and wins per hedge; "" if there are none
-	LoadWidth                       float64 // width of the bar for Load, in percent of the budget
+	LoadWidth                       float64 // width of the bar for Load, in percent; 100 if Load reaches the budget
 	Budget, Scale                   string
 	Paused                          string  // time until hedging resumes; "" if it is not paused
 	Slow                            string  // share of slow calls
