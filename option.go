@@ -716,8 +716,8 @@ func WithAudit() Option {
 // A method is not hedged if its descriptor has the level IDEMPOTENT or only other HTTP bindings. The reason is that a
 // late idempotent write can undo a newer write of another client.
 //
-// If nothing is declared, the method name decides, which is a guess; [WithDeclaredMethods] disables it. The first word
-// of the name must be Get, BatchGet, List, AggregatedList, Search, Lookup, Query, Read, Count, Describe, Find, Is, Has,
+// If nothing is declared, the method name decides, which is a guess; [WithDeclaredMethods] disables it. The name's
+// first word must be Get, BatchGet, List, AggregatedList, Search, Lookup, Query, Read, Count, Describe, Find, Is, Has,
 // Exists, Estimate or Stat. No other word may denote writing or taking: GetOrCreateUser, ReadModifyWriteRow,
 // GetNextTicket and GetVerifyCode are not hedged.
 //
