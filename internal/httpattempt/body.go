@@ -9,8 +9,9 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// ReleaseWithBody replaces the body of resp by one that releases the resources of attempt a at its end or when it is
-// closed. If there is no body, it releases them at once.
+// ReleaseWithBody postpones the release of the resources of attempt a until the body of resp has been read or closed.
+// It replaces the body by a body that calls a.Release. If resp is nil or has no body, it releases the resources at
+// once.
 func ReleaseWithBody(resp *http.Response, a *race.Attempt) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
@@ -20,8 +21,8 @@ func ReleaseWithBody(resp *http.Response, a *race.Attempt) {
 	}
 }
 
-// newReleasingBody returns b wrapped in a releasingBody. The result is an [io.Writer] if b is one, as after 101 Switching
-// Protocols.
+// newReleasingBody returns a body that reads from b and releases attempt a at its end. The result implements
+// [io.Writer] if b does, as the body of a 101 Switching Protocols response does.
 func newReleasingBody(b io.ReadCloser, a *race.Attempt) io.ReadCloser {
 	kept := releasingBody{b, a}
 	if w, ok := b.(io.Writer); ok {
@@ -33,8 +34,8 @@ func newReleasingBody(b io.ReadCloser, a *race.Attempt) io.ReadCloser {
 	return kept
 }
 
-// A releasingBody is the body of a winner. It releases the attempt when Read returns an error, including io.EOF, or
-// when it is closed.
+// A releasingBody is the body of the winner's response. It releases the resources of the attempt when Read returns an
+// error, including io.EOF, or when Close is called.
 type releasingBody struct {
 	io.ReadCloser
 	attempt *race.Attempt
@@ -54,12 +55,12 @@ func (b releasingBody) Close() error {
 	return err
 }
 
-// ErrFailure is the error of an attempt whose response counts as a failure. If no other attempt succeeds, the caller
-// gets the response and no error.
+// ErrFailure is the error of an attempt whose response counts as a failure, for example because of its status code. If
+// no other attempt succeeds, the caller gets the response and no error.
 var ErrFailure = errors.New("hedge: response is a failure")
 
-// CallWithResponse returns f(resp) for a function f of the program. If f panics or calls [runtime.Goexit], it closes
-// the body of resp.
+// CallWithResponse returns f(resp), where f is a function of the program. If f panics or calls [runtime.Goexit],
+// CallWithResponse closes the body of resp, so that its connection is not leaked.
 func CallWithResponse[T any](resp *http.Response, f func(*http.Response) T) T {
 	returned := false
 	defer func() {
@@ -73,8 +74,11 @@ func CallWithResponse[T any](resp *http.Response, f func(*http.Response) T) T {
 	return result
 }
 
-// AwaitFirstByte waits until the first bytes of the body have arrived, and puts them back. It returns ErrFailure if the
-// body fails before. After a 101 response it does not wait, because there the client sends first.
+// AwaitFirstByte waits until the first bytes of the body have arrived, so that a response without data does not win.
+// The caller of RoundTrip still reads these bytes. If the body fails before its first byte, AwaitFirstByte returns
+// ErrFailure.
+//
+// It does not wait after a 101 Switching Protocols response, because then the client may have to send first.
 func AwaitFirstByte(resp *http.Response) error {
 	if resp.Body == nil || resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil
@@ -85,8 +89,8 @@ func AwaitFirstByte(resp *http.Response) error {
 	return nil
 }
 
-// Prefetch waits for the first bytes of the body of resp, and returns their number and the error that came with them. A
-// later Read of the body returns both again. The body must not be nil.
+// Prefetch waits for the first bytes of the body of resp. It returns their number and the error that the body returned
+// with them. Later Reads of the body return the same bytes and the same error. The body must not be nil.
 func Prefetch(resp *http.Response) (n int, err error) {
 	buf := make([]byte, 512)
 	for n == 0 && err == nil {
@@ -96,13 +100,14 @@ func Prefetch(resp *http.Response) (n int, err error) {
 	return n, err
 }
 
-// A prefetchedBody is a body whose first bytes were read before the caller reads.
+// A prefetchedBody is a body whose first bytes were read by Prefetch. Its Read returns these bytes before it reads
+// further bytes from the wrapped body.
 type prefetchedBody struct {
 	io.ReadCloser
-	// bytes that were read, without those that the caller has got
+	// bytes that Prefetch has read and the caller has not
 	beginning []byte
-	err       error       // error that came after beginning; nil: the body goes on
-	closed    atomic.Bool // the caller has called Close; Read then returns the source's error
+	err       error       // error that came with the last of these bytes; nil if more bytes may follow
+	closed    atomic.Bool // the caller has called Close; Read then returns the error of the wrapped body
 }
 
 func (b *prefetchedBody) Read(p []byte) (int, error) {

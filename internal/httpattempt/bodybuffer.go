@@ -11,14 +11,15 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// maxBufferedBody is the largest number of bytes of a failed response that are read before the caller reads.
+// maxBufferedBody is the largest number of bytes of a failed response that are buffered while hedges run.
 const maxBufferedBody = 64 << 10
 
-// BufferBody returns a copy of resp, the failed response of attempt a, whose body is read into memory while hedges run.
-// When the body has ended, it is closed, so that other requests can use the connection.
+// BufferBody reads the body of resp, the failed response of attempt a, into memory while hedges run. It returns a copy
+// of resp whose body returns the buffered bytes first. When the original body has ended, BufferBody closes it, so that
+// other requests can use the connection.
 //
-// It returns false if the body is known to be too large. If that shows later, BufferBody calls release. It calls
-// panicked if closing the body panics.
+// The result is false if the body is known to be too large to buffer; then resp is returned unchanged. If the body
+// turns out to be too large later, BufferBody calls release. It calls panicked if closing the body panics.
 func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) (*http.Response, bool) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
@@ -32,27 +33,29 @@ func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) 
 	return &b.callerResponse, true
 }
 
-// A bodyBuffer is the body of a failed response. A goroutine reads it into memory while hedges run.
+// A bodyBuffer is the body of a failed response that the caller may get. A goroutine reads the original body into
+// memory while hedges run. The caller may read and close the bodyBuffer concurrently.
 type bodyBuffer struct {
-	resp *http.Response // the original response; its Trailer is set when the body has ended
-	// the body of resp
+	resp *http.Response // the original response; net/http sets its Trailer when the body has ended
+	// the original body
 	source         *BodyCloser
-	callerResponse http.Response // copy of resp for the caller
+	callerResponse http.Response // copy of resp for the caller, with this bodyBuffer as its body
 
-	stopFill       atomic.Bool   // tells fillBuffer to stop, because the caller reads or has closed the body
+	stopFill       atomic.Bool   // makes fillBuffer stop, because the caller reads or has closed the body
 	closedByCaller atomic.Bool   // the caller has called Close
-	fillDone       chan struct{} // closed when fillBuffer has returned; then the reader owns err
-	err            error         // error that follows beginning; nil: the source has more
+	fillDone       chan struct{} // closed when fillBuffer has returned; err must only be read after that
+	err            error         // error that follows the buffered bytes; nil if the source has more bytes
 
 	mu        sync.Mutex // guards the fields below
 	beginning []byte     // bytes read by fillBuffer
-	delivered int        // number of these bytes that the caller has got
+	delivered int        // number of bytes of beginning that the caller has read
 	filled    bool       // fillBuffer has returned
-	closed    bool       // the source is closed, or being closed
+	closed    bool       // the source is closed or about to be closed
 }
 
-// fillBuffer reads the source into memory. It stops at the end of the source, after maxBufferedBody bytes, or when the
-// caller reads or closes the body. At the end of the source, it closes the source.
+// fillBuffer reads the original body into memory. It stops at the end of that body, after maxBufferedBody bytes, or
+// when the caller reads or closes the bodyBuffer. At the end of the original body, it closes that body. If the body has
+// more than maxBufferedBody bytes, it calls release.
 func (b *bodyBuffer) fillBuffer(release func()) {
 	defer b.finishFill()
 	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), maxBufferedBody)+512)
@@ -79,7 +82,7 @@ func (b *bodyBuffer) fillBuffer(release func()) {
 	b.err = nil
 }
 
-// copyUnread copies buffered bytes that the caller has not got yet to p. It returns the number of copied bytes.
+// copyUnread copies buffered bytes that the caller has not read yet to p. It returns the number of copied bytes.
 func (b *bodyBuffer) copyUnread(p []byte) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,8 +91,9 @@ func (b *bodyBuffer) copyUnread(p []byte) int {
 	return n
 }
 
-// finishFill records that fillBuffer has returned. It closes the source if the source has ended or the caller has
-// closed the body. It treats a panic of the source as its end.
+// finishFill runs when fillBuffer returns. It closes the original body if that body has ended or the caller has closed
+// the bodyBuffer. If Read of the original body has panicked, finishFill recovers the panic and treats it as the end of
+// the body.
 func (b *bodyBuffer) finishFill() {
 	if recover() != nil {
 		b.source.panicked()
@@ -105,7 +109,7 @@ func (b *bodyBuffer) finishFill() {
 	close(b.fillDone)
 }
 
-// Read returns the buffered bytes first, and then reads from the source.
+// Read returns the buffered bytes first, and then reads from the original body.
 func (b *bodyBuffer) Read(p []byte) (int, error) {
 	b.stopFill.Store(true)
 	if b.closedByCaller.Load() {
@@ -131,8 +135,8 @@ func (b *bodyBuffer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the source, at once if fillBuffer has returned. Otherwise a goroutine closes it when the pending Read of
-// fillBuffer has returned.
+// Close closes the original body. If fillBuffer is still reading from that body, a goroutine closes it after the
+// pending Read has returned. In this case Close returns nil at once.
 func (b *bodyBuffer) Close() error {
 	b.stopFill.Store(true)
 	b.closedByCaller.Store(true)
@@ -150,35 +154,36 @@ func (b *bodyBuffer) Close() error {
 	return nil
 }
 
-// A BodyCloser closes a body while another goroutine may still read from it. It waits for the pending Read: some
-// wrappers put their decoder into a pool in Close, and a Read that still runs would share the decoder with another
-// body.
+// A BodyCloser closes a body while another goroutine may be reading from it. It waits until the pending Read has
+// returned. Otherwise a wrapper of the body may put its decoder into a pool in Close while Read still uses the decoder.
+// A later body would then share the decoder.
 type BodyCloser struct {
 	io.ReadCloser
-	attempt  *race.Attempt // attempt to cancel before closing; nil: there is none
+	attempt  *race.Attempt // attempt to cancel before the body is closed; nil if none is to be cancelled
 	panicked func()        // called if Close panics
 
-	once sync.Once
-	err  error // result of the first Close
+	once sync.Once // makes Close call the wrapped Close only once
+	err  error     // result of the first Close
 }
 
-// NewBodyCloser returns a BodyCloser for the body of attempt a. A nil a means that no attempt is to be cancelled. The
-// function panicked is called if CloseAfterRead recovers a panic of Close.
+// NewBodyCloser returns a BodyCloser for body, the response body of attempt a. If a is nil, no attempt is cancelled
+// before the body is closed. The function panicked is called after a panic of the body's Close method has been
+// recovered.
 func NewBodyCloser(body io.ReadCloser, a *race.Attempt, panicked func()) *BodyCloser {
 	return &BodyCloser{ReadCloser: body, attempt: a, panicked: panicked}
 }
 
-// Close closes the body. Later calls return the result of the first call.
+// Close closes the body. Later calls do nothing and return the result of the first call.
 func (c *BodyCloser) Close() error {
 	c.once.Do(func() { c.err = c.ReadCloser.Close() })
 	return c.err
 }
 
-// maxReadWait is the time that CloseAfterRead waits for a pending Read.
+// maxReadWait is the longest time that CloseAfterRead waits for a pending Read.
 const maxReadWait = time.Second
 
-// CloseAfterRead cancels the attempt, so that a pending Read returns. It closes the body when the channel readDone is
-// closed, which signals that the Read has returned, or after maxReadWait.
+// CloseAfterRead cancels the attempt, so that a pending Read returns, and then closes the body. It waits until the
+// caller closes the channel readDone to signal that Read has returned. It waits at most for maxReadWait.
 func (c *BodyCloser) CloseAfterRead(readDone <-chan struct{}) {
 	if c.attempt != nil {
 		c.attempt.CancelAndDetach()
@@ -192,7 +197,8 @@ func (c *BodyCloser) CloseAfterRead(readDone <-chan struct{}) {
 	c.closeQuietly()
 }
 
-// closeQuietly closes the body and ignores the error. It calls panicked if Close panics.
+// closeQuietly closes the body and ignores the error. If Close panics, closeQuietly recovers the panic and calls
+// panicked.
 func (c *BodyCloser) closeQuietly() {
 	defer func() {
 		if recover() != nil {

@@ -9,31 +9,32 @@ import (
 )
 
 // A connLimits limits the number of connections per host across several connection pools. The zero value is ready to
-// use.
+// use. It is safe for concurrent use.
 type connLimits struct {
 	mu sync.Mutex // guards all
 	// by host and port
 	all map[string]*connLimit
 }
 
-// A connLimit limits the connections to one host. Each connection occupies a slot.
+// A connLimit is a semaphore that limits the connections to one host. Each connection occupies a slot until it is
+// closed.
 type connLimit struct {
-	slots chan struct{} // semaphore with one element for each occupied slot
-	users int           // number of connections, and of dials that wait for a slot; guarded by connLimits.mu
+	slots chan struct{} // has one element for each occupied slot; its capacity is the limit
+	users int           // number of connections and of dials that wait for a slot; guarded by connLimits.mu
 }
 
-// closeIdleInterval is the time between two attempts to free a slot by closing idle connections.
+// closeIdleInterval is how often a dial that waits for a slot closes idle connections to free a slot.
 const closeIdleInterval = fallbackDelay / 5
 
-// errTooManyConns is the error of a dial that got no slot in time.
+// errTooManyConns is the error of a dial that got no slot within fallbackDelay.
 var errTooManyConns = errors.New("hedge: there are as many connections for hedges as MaxConnsPerHost allows")
 
-// dialWithSlot calls dial after it has acquired a slot for the host and port in addr. If limit is not positive, there
-// is no limit. While no slot is free, it calls closeIdle every closeIdleInterval to close idle connections of other
-// pools.
+// dialWithSlot acquires a slot for addr, a host and port, and then calls dial. It releases the slot when the connection
+// is closed or dial fails. If limit is not positive, there is no limit and no slot. While no slot is free, dialWithSlot
+// calls closeIdle every closeIdleInterval, to close idle connections of other pools.
 //
-// It gives up with errTooManyConns after fallbackDelay, because net/http does not stop a dial when its request is
-// cancelled.
+// It returns errTooManyConns if no slot becomes free within fallbackDelay. The time is limited because net/http does
+// not stop a dial when its request is cancelled.
 func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, closeIdle func(), dial func() (net.Conn, error)) (conn net.Conn, err error) {
 	if limit <= 0 {
 		return dial()
@@ -58,8 +59,8 @@ func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, c
 	return &limitedConn{conn, free}, nil
 }
 
-// acquireSlot waits for a free slot, and calls closeIdle meanwhile. It returns errTooManyConns after fallbackDelay, or
-// the cause of ctx if ctx ends before.
+// acquireSlot waits for a free slot and occupies it. While it waits, it calls closeIdle every closeIdleInterval. It
+// returns errTooManyConns after fallbackDelay, or the cause of ctx if ctx ends first.
 func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	begun := time.Now()
 	for {
@@ -82,7 +83,8 @@ func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	}
 }
 
-// addUser returns the connLimit of addr, creates it if necessary, and increments its number of users.
+// addUser returns the connLimit for addr and increments its number of users. If there is no connLimit for addr, it
+// creates one with the given limit.
 func (h *connLimits) addUser(addr string, limit int) *connLimit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,7 +100,8 @@ func (h *connLimits) addUser(addr string, limit int) *connLimit {
 	return to
 }
 
-// removeUser decrements the number of users of the connLimit of addr, and deletes it at 0.
+// removeUser decrements the number of users of to, the connLimit for addr. It deletes the connLimit when it has no
+// users left.
 func (h *connLimits) removeUser(addr string, to *connLimit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +113,7 @@ func (h *connLimits) removeUser(addr string, to *connLimit) {
 // A limitedConn is a connection that occupies a slot until it is closed.
 type limitedConn struct {
 	net.Conn
-	releaseSlot func()
+	releaseSlot func() // may be called several times
 }
 
 func (p *limitedConn) Close() error {

@@ -20,29 +20,30 @@ import (
 )
 
 // A ConnTrace records how one attempt gets and uses its connection, by hooks of package httptrace. It is also the
-// context of the attempt with these hooks. Each attempt needs a new ConnTrace, because net/http may dial on after the
-// attempt has ended.
+// context that carries these hooks to net/http. Each attempt needs a new ConnTrace, because net/http may continue to
+// dial after the attempt has ended.
 //
-// Context sets the fields before the attempt is sent. Goroutines of net/http write getConnAt, connectTime and
-// informational one after another. The guard has a lock of its own.
+// The method Context sets the fields before the attempt is sent. Goroutines of net/http then write getConnAt,
+// connectTime and informational, one goroutine after another. The guard has a lock of its own.
 type ConnTrace struct {
 	*race.Attempt
-	// cancelling the attempt may harm other requests on its connection
+	// cancelling the attempt may fail other requests on its connection
 	guarded       bool
-	callerLimits  bool         // the caller has a hook for 1xx responses, which limits them
-	informational atomic.Int64 // header bytes of the 1xx responses
-	// delays the cancellation of the attempt while it would harm other requests
+	callerLimits  bool         // the caller has a hook for 1xx responses, so the caller limits their size
+	informational atomic.Int64 // size of the headers of all 1xx responses, in bytes
+	// delays the cancellation of the attempt as long as it could fail other requests
 	guard       loser.Guard
-	trace       httptrace.ClientTrace
-	getConnAt   time.Time
-	connectTime atomic.Int64 // nanoseconds that a new connection took; 0: the connection was reused
+	trace       httptrace.ClientTrace // hooks for net/http
+	getConnAt   time.Time             // time when net/http began to get a connection
+	connectTime atomic.Int64          // time to set up a new connection, in nanoseconds; 0 if the connection was reused
 }
 
-// Context returns the context of attempt a with the hooks of l. If guarded is true, cancelling a may harm other
-// requests on its connection.
+// Context prepares l for attempt a, and returns the context with which the attempt's request must be sent. The caller
+// must set guarded to true if cancelling a may fail other requests on its connection. The argument hedge says that a is
+// a hedge.
 //
-// The context of a hedge hides the caller's hooks. The context of a primary calls them through own, which is nil if the
-// caller has none. If peer is not nil, it records the primary's address.
+// A hedge's context hides the caller's httptrace hooks. A primary's context also runs the caller's hooks in own, unless
+// own is nil. If peer is not nil, the hooks store the primary's remote address in peer.
 func (l *ConnTrace) Context(a *race.Attempt, hedge, guarded bool, own *CallerHooks, peer *Peer) context.Context {
 	l.Attempt, l.guarded = a, guarded
 	l.guard.Attach(a)
@@ -75,15 +76,15 @@ func (l *ConnTrace) Context(a *race.Attempt, hedge, guarded bool, own *CallerHoo
 	return httptrace.WithClientTrace(ctx, &l.trace)
 }
 
-// traceKey is the context key of package httptrace, which exports no name for it. It is nil if the key could not be
-// found.
+// traceKey is the context key under which package httptrace stores hooks. That package does not export the key, so it
+// is found by an experiment. It is nil if the experiment failed.
 var traceKey = func() any {
 	asked := keyRecorder{Context: context.Background()}
 	httptrace.ContextClientTrace(&asked)
 	return asked.key
 }()
 
-// A keyRecorder is a context that records the key with which Value was last called.
+// A keyRecorder is a context that records the key of the latest call of Value.
 type keyRecorder struct {
 	context.Context
 	key any
@@ -94,7 +95,7 @@ func (a *keyRecorder) Value(key any) any {
 	return nil
 }
 
-// Value returns the hooks of l for the key of package httptrace. For other keys it returns the value of the attempt.
+// Value returns the httptrace hooks of l for traceKey, and the values of the attempt for other keys.
 func (l *ConnTrace) Value(key any) any {
 	if key == traceKey {
 		return &l.trace
@@ -102,11 +103,13 @@ func (l *ConnTrace) Value(key any) any {
 	return l.Attempt.Value(key)
 }
 
+// getConn is the hook that net/http calls before it gets a connection.
 func (l *ConnTrace) getConn(string) {
 	l.getConnAt = time.Now()
 	l.guard.GetConn()
 }
 
+// gotConn is the hook that net/http calls when the attempt has got a connection.
 func (l *ConnTrace) gotConn(info httptrace.GotConnInfo) {
 	l.guard.GotConn(l.Attempt, info.Reused && l.cancelAffectsConn(info.Conn), info.IdleTime)
 	if !info.Reused {
@@ -114,9 +117,11 @@ func (l *ConnTrace) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// cancelAffectsConn reports whether cancelling the attempt may fail an earlier request on conn. Over HTTP/2 it cannot,
-// because a cancellation resets one stream. An attempt that is already cancelled only gets a connection for HTTP/2: for
-// HTTP/1.1, net/http checks the context first.
+// cancelAffectsConn reports whether cancelling the attempt may fail an earlier request on conn. Over HTTP/2 the result
+// is false, because a cancellation resets only one stream.
+//
+// The protocol is examined only if the attempt is already cancelled: a cancelled attempt can get a connection only over
+// HTTP/2. For HTTP/1.1, net/http checks the context first.
 func (l *ConnTrace) cancelAffectsConn(conn net.Conn) bool {
 	if !l.guarded || l.Attempt.Err() == nil {
 		return l.guarded
@@ -125,25 +130,25 @@ func (l *ConnTrace) cancelAffectsConn(conn net.Conn) bool {
 	return !ok || c.ConnectionState().NegotiatedProtocol != "h2"
 }
 
-// gotFirstByte is the hook for the first byte of an HTTP/1.1 response. From now on [loser.Guard] delays a cancellation
-// until RoundTrip has returned.
+// gotFirstByte is the hook for the first byte of an HTTP/1.1 response. From then on, [loser.Guard] delays a
+// cancellation of the attempt until RoundTrip has returned.
 //
-// Reason: for a response without a body, net/http (Go 1.26) puts the connection into its pool before it returns the
-// response. A cancellation in between closes the connection, and another request on it fails. If the attempt was
-// cancelled before, the hook blocks until net/http has closed the connection.
+// The reason is a race in net/http (Go 1.26). It puts the connection of a response without a body into its pool before
+// it returns the response. A cancellation at this moment closes the connection and fails another request that already
+// uses it. If the attempt was cancelled earlier, the hook blocks until net/http has closed the connection.
 func (l *ConnTrace) gotFirstByte() { l.guard.ResponseStarted(l.Attempt) }
 
-// CountInformational lets 1xx responses not delay the cancellation of the attempt, and limits their size. It must be
-// called before Context. It allocates a closure, so only attempts use it that are cancelled within
-// [loser.MaxCancelDelay] after they lose.
+// CountInformational installs a hook for 1xx responses. The hook makes sure that 1xx responses do not delay the
+// cancellation of the attempt, and counts the size of their headers. It must be called before Context. It allocates
+// memory, so callers use it only for attempts that are cancelled within [loser.MaxCancelDelay] after they lose.
 //
-// With a hook for 1xx responses, net/http leaves the limit of their size to the hook. The methods got1xx and
-// EnforceHeaderLimit enforce the default limit. So the transport of the attempt must have that limit, see
+// If there is such a hook, net/http does not limit the size of 1xx responses. The methods got1xx and EnforceHeaderLimit
+// enforce net/http's default limit instead. So the transport of the attempt must have the default limit, see
 // [Pools.HasDefaultHeaderLimit].
 func (l *ConnTrace) CountInformational() { l.trace.Got1xxResponse = l.got1xx }
 
-// got1xx is the hook for 1xx responses. It returns an error if their headers exceed defaultHeaderLimit. If the caller
-// has a hook as well, net/http ignores the error of got1xx.
+// got1xx is the hook for 1xx responses. It returns an error if the headers of all 1xx responses together exceed
+// defaultHeaderLimit. If the caller has a hook for 1xx responses too, net/http ignores the error of got1xx.
 func (l *ConnTrace) got1xx(code int, header textproto.MIMEHeader) error {
 	l.guard.Got1xx()
 	if l.informational.Add(headerSize(http.StatusText(code), header)) > defaultHeaderLimit {
@@ -152,9 +157,11 @@ func (l *ConnTrace) got1xx(code int, header textproto.MIMEHeader) error {
 	return nil
 }
 
-// EnforceHeaderLimit returns resp and err, the result of the attempt. If the headers of resp and of earlier 1xx
-// responses exceed defaultHeaderLimit, it closes the body and returns the error of net/http instead. It does nothing if
-// the caller has a hook for 1xx responses.
+// EnforceHeaderLimit checks the result of the attempt, resp and err. If the headers of resp and of earlier 1xx
+// responses together exceed defaultHeaderLimit, it closes the body of resp and returns the same error as net/http.
+// Otherwise it returns resp and err unchanged.
+//
+// It does not check the size if the caller has a hook for 1xx responses.
 func (l *ConnTrace) EnforceHeaderLimit(resp *http.Response, err error) (*http.Response, error) {
 	informational := l.informational.Load()
 	if informational == 0 || err != nil || l.callerLimits || informational+headerSize(resp.Status, textproto.MIMEHeader(resp.Header)) <= defaultHeaderLimit {
@@ -170,7 +177,6 @@ func (l *ConnTrace) EnforceHeaderLimit(resp *http.Response, err error) (*http.Re
 // responses.
 const defaultHeaderLimit = 10 << 20
 
-// errHeaderLimit is the error that the hook returns to net/http, which wraps it as errBroken. They have the texts of net/http's own limit.
 var (
 	// errHeaderLimit is the error of got1xx. The error for the caller, errBroken, wraps it. Both have the texts of
 	// net/http's own errors.
@@ -178,8 +184,8 @@ var (
 	errBroken      = fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", errHeaderLimit)
 )
 
-// headerSize returns the size in bytes that an HTTP/1.1 response header has if it is written without extra spaces. The
-// reason is the reason phrase.
+// headerSize returns the size of an HTTP/1.1 response header in bytes, assuming that it is sent without optional
+// spaces. The argument reason is the text after the status code.
 func headerSize(reason string, header textproto.MIMEHeader) int64 {
 	size := len("HTTP/1.1 200 \r\n\r\n") + len(reason)
 	for name, values := range header {
@@ -190,15 +196,15 @@ func headerSize(reason string, header textproto.MIMEHeader) int64 {
 	return int64(size)
 }
 
-// Returned records that the RoundTrip of the attempt has returned. It returns the time that a new connection took, or 0
-// if the connection was reused.
+// Returned must be called when the RoundTrip of the attempt has returned. It returns the time that the set-up of a new
+// connection took, or 0 if the connection was reused.
 func (l *ConnTrace) Returned() time.Duration {
 	l.guard.Returned()
 	return time.Duration(l.connectTime.Load())
 }
 
-// A withoutTrace is a context that hides the caller's httptrace hooks. The caller may not expect calls from two
-// attempts at once.
+// A withoutTrace is a context that hides the caller's httptrace hooks. It is used for attempts other than the primary,
+// because the caller's hooks may not be safe for concurrent use by two attempts.
 type withoutTrace struct{ context.Context }
 
 func (u withoutTrace) Value(key any) any {
@@ -209,18 +215,19 @@ func (u withoutTrace) Value(key any) any {
 	return v
 }
 
-// CallerHooks are the caller's httptrace hooks, wrapped so that they can be disabled: a primary may continue after
-// RoundTrip has returned.
+// CallerHooks are the caller's httptrace hooks, wrapped so that Mute can disable them. This is needed because a primary
+// may continue after RoundTrip has returned to the caller. CallerHooks are safe for concurrent use.
 type CallerHooks struct {
 	trace *httptrace.ClientTrace
 
-	mu      sync.Mutex // guards the fields below; not held while a hook runs
-	running int        // number of running hooks
-	muted   bool
-	idle    chan struct{} // closed when the last running hook returns; nil: Mute does not wait
+	mu      sync.Mutex    // guards the fields below; not held while a hook runs
+	running int           // number of running hooks
+	muted   bool          // the hooks are disabled
+	idle    chan struct{} // closed when the last running hook returns; nil unless Mute is waiting
 }
 
-// CallerHooksFrom returns the httptrace hooks in ctx, or nil if it has none.
+// CallerHooksFrom returns the httptrace hooks that ctx, the caller's context, carries. It returns nil if ctx carries
+// none.
 func CallerHooksFrom(ctx context.Context) *CallerHooks {
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil {
 		return &CallerHooks{trace: trace}
@@ -228,12 +235,12 @@ func CallerHooksFrom(ctx context.Context) *CallerHooks {
 	return nil
 }
 
-// Context returns the context of the primary a with the caller's hooks.
+// Context returns a context for primary a that carries the wrapped hooks of h instead of the caller's hooks.
 func (h *CallerHooks) Context(a *race.Attempt) context.Context {
 	return httptrace.WithClientTrace(withoutTrace{a}, h.mutableTrace())
 }
 
-// mutableTrace returns a copy of the caller's trace in which each hook does nothing after Mute.
+// mutableTrace returns a copy of the caller's hooks that do nothing after Mute has been called.
 func (h *CallerHooks) mutableTrace() *httptrace.ClientTrace {
 	trace := *h.trace
 	v := reflect.ValueOf(&trace).Elem()
@@ -258,7 +265,8 @@ func (h *CallerHooks) mutableTrace() *httptrace.ClientTrace {
 	return &trace
 }
 
-// beginHook reports whether a hook may run. If it returns true, endHook must be called after the hook.
+// beginHook must be called before a hook runs. It returns false if Mute has disabled the hooks; then the hook must not
+// run. If it returns true, endHook must be called after the hook.
 func (h *CallerHooks) beginHook() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -281,8 +289,8 @@ func (h *CallerHooks) endHook() {
 // maxHookWait is the longest time for which Mute waits for a running hook.
 const maxHookWait = 100 * time.Millisecond
 
-// Mute disables the hooks and waits for running hooks. It waits at most for maxHookWait, because a blocked hook must
-// not delay the response of another attempt. It must be called at most once.
+// Mute disables the hooks and waits until no hook is running. It waits at most for maxHookWait, because a blocked hook
+// must not delay the response of another attempt. It must be called at most once.
 func (h *CallerHooks) Mute() {
 	h.mu.Lock()
 	h.muted = true
@@ -303,10 +311,12 @@ func (h *CallerHooks) Mute() {
 	}
 }
 
-// A Peer holds the remote address of the primary's connection and the address that the primary has dialed. They may
-// differ: after a dial has started, a request may get another connection that becomes idle.
+// A Peer holds two remote addresses of a primary: the address of its connection, and the address that it has dialed.
+// They may differ: while a dial is running, a request may get another connection that becomes idle. It is safe for
+// concurrent use.
 type Peer struct{ got, dialled atomic.Pointer[netip.Addr] }
 
+// gotConn stores the remote address of the connection in info, which the primary has got.
 func (p *Peer) gotConn(info httptrace.GotConnInfo) {
 	if info.Conn == nil {
 		return
@@ -316,8 +326,10 @@ func (p *Peer) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
+// connectStart stores addr, an IP address and port that the primary is dialing.
 func (p *Peer) connectStart(_, addr string) { storeAddr(&p.dialled, addr) }
 
+// storeAddr stores the IP address of addr, an address and port, in to. It does nothing if addr cannot be parsed.
 func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
 	if ap, err := netip.ParseAddrPort(addr); err == nil {
 		ip := ap.Addr().Unmap()
@@ -325,8 +337,8 @@ func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
 	}
 }
 
-// address returns the address of the connection, or of the dial if there is no connection yet. It returns the zero Addr
-// if neither is known or p is nil.
+// address returns the address of the primary's connection. If there is no connection yet, it returns the address that
+// the primary has dialed. It returns the zero Addr if neither is known or p is nil.
 func (p *Peer) address() netip.Addr {
 	if p == nil {
 		return netip.Addr{}

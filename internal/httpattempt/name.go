@@ -9,8 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// HostName returns the canonical form of host, so that all spellings of a host have the same name. It is in lower case,
-// in ASCII (RFC 5891), without a trailing dot, and without the default port of the scheme. Other ports are kept.
+// HostName returns the canonical form of host, which may contain a port. All spellings of a host have the same
+// canonical form: lower case, ASCII (RFC 5891), no trailing dot, and no port if it is the default port of the scheme.
+// Other ports are kept.
 func HostName(scheme, host string) string {
 	canonical, ascii := !strings.HasPrefix(host, "["), true
 	for i := range len(host) {
@@ -43,8 +44,8 @@ func HostName(scheme, host string) string {
 	return strings.ToLower(host)
 }
 
-// HostOnly returns the canonical form of host without a port. It is in lower case, in ASCII, and without a trailing
-// dot. An IPv6 address is in brackets.
+// HostOnly returns the canonical form of host without its port: lower case, ASCII, and no trailing dot. An IPv6 address
+// is in brackets.
 func HostOnly(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -59,10 +60,11 @@ func HostOnly(host string) string {
 	return strings.TrimSuffix(addr, ".")
 }
 
-// toASCII converts a host with an optional port to A-labels (RFC 5891). It reports false if host is ASCII already, is
-// no valid UTF-8, or cannot be converted.
+// toASCII converts an internationalized host name, with an optional port, to ASCII (A-labels, RFC 5891). The result ok
+// is false if host is already ASCII, is not valid UTF-8, or cannot be converted.
 //
-// The standard library exports no function for this, so toASCII writes a request by net/http and reads its Host field.
+// The standard library exports no function for this conversion. So toASCII lets net/http write a request and reads the
+// Host header.
 func toASCII(host string) (name string, ok bool) {
 	if !strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }) || !utf8.ValidString(host) {
 		return "", false
@@ -76,8 +78,8 @@ func toASCII(host string) (name string, ok bool) {
 	return name, ok && name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
-// canonicalAddr returns the canonical text (RFC 5952) of an IPv6 address, whose zone may be percent-encoded. It returns
-// any other name in lower case.
+// canonicalAddr returns the canonical text (RFC 5952) of an IPv6 address, whose zone may be percent-encoded. If name is
+// not an IPv6 address, canonicalAddr returns it in lower case.
 func canonicalAddr(name string) string {
 	name = strings.ToLower(strings.Replace(name, "%25", "%", 1))
 	if a, err := netip.ParseAddr(name); err == nil && a.Is6() {

@@ -1,5 +1,5 @@
-// Package httpattempt makes the parts of an HTTP call that each attempt has of its own: the request and its body, the
-// trace hooks that record its connection, and its connection pool. It does not decide which attempts are made or which
+// Package httpattempt creates the parts of an HTTP call that differ between its attempts: the request and its body, the
+// trace hooks that record the connection, and the connection pool. It does not decide which attempts are made or which
 // attempt wins.
 package httpattempt
 
@@ -12,18 +12,19 @@ import (
 	"unsafe"
 )
 
-// A Pools selects the connection pool of each attempt of one client. It is safe for concurrent use. For a nil Pools,
-// Primary returns nil.
+// A Pools selects the connection pool for each attempt of one client's calls. It is safe for concurrent use. For a nil
+// Pools, Primary returns nil.
 type Pools struct {
-	primaryTransport http.RoundTripper  // RoundTripper of primaries
-	hedgeTransport   http.RoundTripper  // RoundTripper of hedges, set by the program; nil: not set
-	separate         *separateTransport // clone of the primaries' transport, for hedges; nil: that transport is no *http.Transport
-	replicas         *replicaPools      // pools with connections to other addresses of a host; nil: not enabled
+	primaryTransport http.RoundTripper  // sends primaries
+	hedgeTransport   http.RoundTripper  // sends hedges; set by the program; nil if not set
+	separate         *separateTransport // clone of primaryTransport for hedges; nil if primaryTransport is not an *http.Transport
+	replicas         *replicaPools      // pools with connections to other addresses of a host; nil if there is no Resolver
 }
 
-// NewPools returns the Pools of a client whose primaries use next. Hedges use via if it is not nil. Otherwise, if next
-// is an *http.Transport, hedges use a separate pool where that ensures another connection than the primary's. With a
-// Resolver, these connections go to other addresses of the host.
+// NewPools returns the Pools of a client whose primaries are sent by next. If via is not nil, it sends all hedges.
+//
+// Otherwise, if next is an *http.Transport, hedges use a separate pool where next could send them over the primary's
+// connection. If r is not nil as well, hedges connect to other addresses of the host than the primary.
 func NewPools(next, via http.RoundTripper, r Resolver) *Pools {
 	p := &Pools{primaryTransport: next, hedgeTransport: via}
 	if base, ok := next.(*http.Transport); ok {
@@ -35,7 +36,7 @@ func NewPools(next, via http.RoundTripper, r Resolver) *Pools {
 	return p
 }
 
-// Primary returns the RoundTripper of primaries, or nil for a nil Pools.
+// Primary returns the RoundTripper that sends primaries, or nil for a nil Pools.
 func (p *Pools) Primary() http.RoundTripper {
 	if p == nil {
 		return nil
@@ -43,11 +44,12 @@ func (p *Pools) Primary() http.RoundTripper {
 	return p.primaryTransport
 }
 
-// NeedsPeer reports whether Hedge needs the address of the primary's connection.
+// NeedsPeer reports whether the caller must pass the address of the primary's connection to Hedge.
 func (p *Pools) NeedsPeer() bool { return p.replicas != nil }
 
-// Hedge returns the RoundTripper of the hedge r. If shares is true, requests may share a connection, as over HTTP/2,
-// and the hedge gets another connection than the primary. The peer is the primary's address, or nil if it is unknown.
+// Hedge returns the RoundTripper that sends the hedge r. The caller must set shares to true if requests may share a
+// connection, as over HTTP/2. Then the hedge gets another connection than the primary. The argument peer holds the
+// address of the primary's connection; nil means that it is unknown.
 func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTripper {
 	switch {
 	case p.hedgeTransport != nil:
@@ -66,14 +68,14 @@ func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTrippe
 	}
 }
 
-// HasDefaultHeaderLimit reports whether primaries, and hedges without a RoundTripper set by the program, use an
-// [http.Transport] with the default limit for response headers. It reports false if the limit is unknown.
+// HasDefaultHeaderLimit reports whether primaries are sent by an [http.Transport] with the default limit for the size
+// of response headers. The same then holds for hedges, unless the program has set their RoundTripper. The result is
+// false if the limit is unknown.
 func (p *Pools) HasDefaultHeaderLimit() bool {
 	return p.separate != nil && p.separate.base.MaxResponseHeaderBytes <= 0 && !hasRegisteredProtocol(p.separate.base, "http") && !hasRegisteredProtocol(p.separate.base, "https")
 }
 
-// CloseIdleConns closes the idle connections of all pools. If a RoundTripper has no method CloseIdleConnections, it
-// uses the RoundTripper that the method WrappedRoundTripper returns, if there is one.
+// CloseIdleConns closes the idle connections of all pools of p. It does nothing for a nil Pools.
 func (p *Pools) CloseIdleConns() {
 	if p == nil {
 		return
@@ -88,6 +90,9 @@ func (p *Pools) CloseIdleConns() {
 	}
 }
 
+// closeIdleConns closes the idle connections of rt by its method CloseIdleConnections. If rt has no such method but has
+// a method WrappedRoundTripper, closeIdleConns continues with the RoundTripper that this method returns. Otherwise it
+// does nothing. A nil rt is allowed.
 func closeIdleConns(rt http.RoundTripper) {
 	for rt != nil {
 		switch t := rt.(type) {
@@ -102,33 +107,36 @@ func closeIdleConns(rt http.RoundTripper) {
 	}
 }
 
-// A separateTransport holds a clone of an *http.Transport, with the same settings and connections of its own. The clone
-// is created on first use.
+// A separateTransport provides a clone of an *http.Transport. The clone has the same settings and its own connections.
+// It is created on first use. A separateTransport is safe for concurrent use.
 type separateTransport struct {
 	base *http.Transport
 
-	once   sync.Once // creates the clone
-	cloned atomic.Pointer[http.Transport]
+	once   sync.Once                      // creates the clone
+	cloned atomic.Pointer[http.Transport] // the clone; nil until its first use
 }
 
-// transport returns the clone of base.
+// transport returns the clone of base. The first call creates it.
 func (a *separateTransport) transport() *http.Transport {
 	a.once.Do(func() { a.cloned.Store(a.clone()) })
 	return a.cloned.Load()
 }
 
-// sendsLikeBase reports whether the clone sends requests of the scheme in the same way as base. It does not if a
-// protocol was registered with base (RegisterProtocol), because Clone does not copy it.
+// sendsLikeBase reports whether the clone sends requests with the given URL scheme in the same way as base. The result
+// is false if the program has called RegisterProtocol on base for this scheme, because Clone does not copy registered
+// protocols.
 func (a *separateTransport) sendsLikeBase(scheme string) bool {
 	return (scheme == "http" || scheme == "https") && !hasRegisteredProtocol(a.base, scheme)
 }
 
-// hasOwnTLSDialer reports whether base dials connections of the scheme by DialTLSContext or DialTLS.
+// hasOwnTLSDialer reports whether base connects for the given URL scheme by the program's function DialTLSContext or
+// DialTLS.
 func (a *separateTransport) hasOwnTLSDialer(scheme string) bool {
 	return scheme == "https" && (a.base.DialTLSContext != nil || a.base.DialTLS != nil) //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
 }
 
-// mayUseProxy reports whether base sends r to a proxy. It is true if the Proxy function of base fails.
+// mayUseProxy reports whether base sends r to a proxy. The result is true also if the Proxy function of base returns an
+// error.
 func (a *separateTransport) mayUseProxy(r *http.Request) bool {
 	if a.base.Proxy == nil {
 		return false
@@ -137,13 +145,14 @@ func (a *separateTransport) mayUseProxy(r *http.Request) bool {
 	return u != nil || err != nil
 }
 
+// closeIdleConns closes the idle connections of the clone, if there is a clone.
 func (a *separateTransport) closeIdleConns() {
 	if c := a.cloned.Load(); c != nil {
 		c.CloseIdleConnections()
 	}
 }
 
-// clone returns a new clone of base that supports HTTP/2 if base does.
+// clone returns a new clone of base. The clone supports HTTP/2 if base does.
 func (a *separateTransport) clone() *http.Transport {
 	c := a.base.Clone()
 	if a.base.TLSNextProto["h2"] == nil {
@@ -165,12 +174,15 @@ func (a *separateTransport) clone() *http.Transport {
 	return c
 }
 
-// altProto is the unexported field of http.Transport with the RoundTrippers that RegisterProtocol stores.
+// altProto is the unexported field of [http.Transport] that holds the RoundTrippers registered by RegisterProtocol. The
+// variable hasAltProto is false if this version of net/http has no such field.
 var altProto, hasAltProto = reflect.TypeFor[http.Transport]().FieldByName("altProto")
 
-// hasRegisteredProtocol reports whether the program has registered a RoundTripper for the scheme with base. It ignores
-// the entry of net/http for HTTP/2. It reads an unexported field, because net/http exports no such query. It reports
-// false if a future version of net/http has no such field.
+// hasRegisteredProtocol reports whether the program has called RegisterProtocol on base for the given URL scheme. It
+// does not count the RoundTripper that net/http itself registers for HTTP/2.
+//
+// It reads an unexported field, because net/http has no function that answers the question. It returns false if a
+// future version of net/http has no such field.
 func hasRegisteredProtocol(base *http.Transport, scheme string) bool {
 	if !hasAltProto || altProto.Type != reflect.TypeFor[atomic.Value]() {
 		return false

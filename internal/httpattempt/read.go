@@ -14,15 +14,17 @@ import (
 // HasBody reports whether req has a body other than [http.NoBody].
 func HasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
-// HasReadBody reports whether ReadBody has read a complete body.
+// HasReadBody reports whether ReadBody has read the complete body into memory.
 func (r *Requests) HasReadBody() bool { return r.body != nil }
 
-// ReadBody reads the body of req, the caller's request, into memory, so that each attempt gets a copy. GetBody does not
-// serve: some programs do not set it, or return the same reader again.
+// ReadBody reads the body of req, the caller's request, into memory, so that each attempt can send a copy. It does not
+// use GetBody, because some programs do not set that function, or return the same reader again.
 //
-// If the body fails or has another length than ContentLength, ReadBody returns an error, and a request that replays the
-// same bytes and the same error. If the caller's context ends first, ReadBody returns its cause and no request. Later
-// panics of the body are counted in panics.
+// If the body fails or its length differs from ContentLength, ReadBody returns an error and a request. The body of that
+// request returns the same bytes and the same error as the original body.
+//
+// If the caller's context ends first, ReadBody returns the cause and a nil request. If the body panics after that,
+// ReadBody increments panics.
 func (r *Requests) ReadBody(req *http.Request, panics *atomic.Int64) (*http.Request, error) {
 	body, cause, err := readBody(req, panics)
 	switch {
@@ -50,14 +52,21 @@ func (r *Requests) ReadBody(req *http.Request, panics *atomic.Int64) (*http.Requ
 }
 
 var (
-	errLength   = errors.New("hedge: body is not of ContentLength")
-	errCanceled = errors.New("net/http: request canceled") // the text of net/http's own
+	// errLength is the error of ReadBody for a body whose length differs from ContentLength.
+	errLength = errors.New("hedge: body is not of ContentLength")
+	// errCanceled is the error of ReadBody after the deprecated channel Cancel of the request was closed. It has the text
+	// of net/http's own error.
+	errCanceled = errors.New("net/http: request canceled")
 )
 
-// readBody reads the body of req, and one byte more than ContentLength to detect a body that is too long. If the
-// caller's context ends first, readBody returns the cause at once and closes the body, so that a pending Read returns.
+// readBody reads the body of req, up to one byte more than ContentLength, so that the caller can detect a longer body.
+// The result err is an error of the body.
 //
-// Its goroutines use no field of req: the program may reuse the request after RoundTrip has returned.
+// If the caller's context ends first, readBody returns its cause at once as the result cause. It then closes the body
+// in the background, so that a pending Read returns, and counts a panic of the body in panics.
+//
+// The goroutines of readBody use no field of req, because the program may reuse the request after RoundTrip has
+// returned.
 func readBody(req *http.Request, panics *atomic.Int64) (read []byte, cause, err error) {
 	body, limit := req.Body, req.ContentLength+1
 	ctx, canceled := req.Context(), req.Cancel //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
@@ -104,7 +113,6 @@ func readBody(req *http.Request, panics *atomic.Int64) (read []byte, cause, err 
 	return nil, cause, nil
 }
 
-// nopCloser and nopCloserWriterTo are the types that io.NopCloser returns, also for http.NewRequest.
 var (
 	// nopCloser and nopCloserWriterTo are the unexported types that [io.NopCloser] returns. [http.NewRequest] wraps
 	// readers in them.
@@ -112,8 +120,8 @@ var (
 	nopCloserWriterTo = reflect.TypeOf(io.NopCloser(new(bytes.Buffer)))
 )
 
-// isInMemory reports whether body reads from memory, so that Read cannot block. It knows the readers of packages bytes
-// and strings.
+// isInMemory reports whether body is known to read from memory, so that Read cannot block. The result is true for a
+// [bytes.Reader], [bytes.Buffer] or [strings.Reader] that was wrapped by [io.NopCloser].
 func isInMemory(body io.ReadCloser) bool {
 	v := reflect.ValueOf(body)
 	if t := v.Type(); t != nopCloser && t != nopCloserWriterTo {
@@ -126,7 +134,7 @@ func isInMemory(body io.ReadCloser) bool {
 	return false
 }
 
-// A failingReader returns err from each call of Read.
+// A failingReader is an [io.Reader] whose Read always returns err.
 type failingReader struct{ err error }
 
 func (f failingReader) Read([]byte) (int, error) { return 0, f.err }

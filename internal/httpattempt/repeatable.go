@@ -10,14 +10,15 @@ import (
 )
 
 // IsRepeatable reports whether two copies of req can be in flight at the same time. It does not check whether the
-// method is safe. All of these must hold:
+// request method is safe. The argument h must hold the traits of req.Header. The result is true if all of these
+// conditions hold:
 //
 //   - the URL is set, and the method is not CONNECT;
 //   - the body is absent, or has a known length of at most maxBody bytes;
 //   - there are no trailers and no transfer encodings;
 //   - the header does not bind the request to one connection or one use, see [HeaderTraits];
 //   - the URL has no nonce and no credential for a single use;
-//   - the request accepts no event stream, unless streams is true.
+//   - the request does not accept an event stream, unless streams is true.
 func IsRepeatable(req *http.Request, h HeaderTraits, maxBody int64, streams bool) bool {
 	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil || len(req.TransferEncoding) > 0 {
 		return false
@@ -28,19 +29,23 @@ func IsRepeatable(req *http.Request, h HeaderTraits, maxBody int64, streams bool
 	return !h.bound && !isSingleUse(req.URL) && (streams || !h.stream)
 }
 
-// HeaderTraits are the properties of a request header that decide whether the request is repeatable.
+// HeaderTraits are the properties of a request header that decide whether the request may be hedged.
 type HeaderTraits struct {
-	Hedge  int  // number of the hedge that caused the request, from a header that marks hedges; 0: none
-	bound  bool // the request is valid once or on one connection only, or it negotiates before its body (Expect, Upgrade)
-	stream bool // the request accepts an event stream
+	Hedge  int  // number of the hedge that this request belongs to, from a header that marks hedges; 0 if there is no such header
+	bound  bool // the request can be sent only once or on one connection only, or it waits for the server before its body (Expect, Upgrade)
+	stream bool // the request accepts a response of the type text/event-stream
 }
 
-// AttemptHeaders are the names of the two headers that mark a hedge with its number. The standard name is fixed; the
-// configured name may be empty.
+// AttemptHeaders are the names of the two headers that contain the number of a hedge. The server uses them to recognize
+// hedges. The name Standard is the same for all clients. The program chooses the name Configured; "" means no second
+// header.
 type AttemptHeaders struct{ Standard, Configured string }
 
-// addField adds the traits of one header field to h. It ignores the case of names, because net/http sends the keys of a
-// header map unchanged. For speed, it compares the length and the initial letter of a name first.
+// addField updates h by one header field with the given name and values. The argument marks names the headers that
+// contain the number of a hedge. Names are compared without regard to case, because net/http sends the keys of a header
+// map unchanged.
+//
+// For speed, addField first compares the length and the initial letter of a name.
 func (h *HeaderTraits) addField(name string, values []string, marks *AttemptHeaders) {
 	if name == "" {
 		return
@@ -77,11 +82,12 @@ func (h *HeaderTraits) addField(name string, values []string, marks *AttemptHead
 	}
 }
 
-// lengthAndInitial returns the length and the first letter, in lower case, of a word as one number. The word must not
-// be empty.
+// lengthAndInitial combines the length of a word and its first letter, in lower case, into one number for fast
+// comparison. The word must not be empty.
 func lengthAndInitial(word string) int { return len(word)<<8 | int(word[0]|0x20) }
 
-// equalFold reports whether s equals word, ignoring case. It compares the lengths first.
+// equalFold reports whether s equals word, ignoring case. It is faster than [strings.EqualFold] because it compares the
+// lengths first. It must only be used for words in ASCII.
 func equalFold(s, word string) bool { return len(s) == len(word) && strings.EqualFold(s, word) }
 
 // isEventStream reports whether the value of an Accept header contains text/event-stream.
@@ -90,7 +96,8 @@ func isEventStream(accept string) bool {
 	return len(accept) >= len(stream) && strings.Contains(strings.ToLower(accept), stream)
 }
 
-// hasExtraConnectionOptions reports whether a Connection header has an option other than close and keep-alive.
+// hasExtraConnectionOptions reports whether the value of a Connection header has an option other than close and
+// keep-alive.
 func hasExtraConnectionOptions(connection string) bool {
 	for option := range strings.SplitSeq(connection, ",") {
 		switch strings.ToLower(strings.TrimSpace(option)) {
@@ -102,17 +109,18 @@ func hasExtraConnectionOptions(connection string) bool {
 	return false
 }
 
-// singleUseSchemes are the authentication schemes whose credentials are valid for one connection or one request. A
-// server refuses the second of two copies, which may be the primary. The other schemes in the IANA registry (RFC 9110,
-// section 16.4.1) are Basic, Bearer and vapid. An unregistered scheme is treated like Bearer, unless its credentials
-// contain a nonce.
+// singleUseSchemes are the authentication schemes whose credentials are valid for one connection or one request. If two
+// attempts carry such credentials, the server refuses the second attempt to arrive, which may be the primary.
+//
+// The other schemes in the IANA registry (RFC 9110, section 16.4.1) are Basic, Bearer and vapid. An unregistered scheme
+// is treated like Bearer, unless its credentials contain a nonce.
 var singleUseSchemes = []string{
 	"Concealed", "Digest", "DPoP", "GNAP", "HOBA", "Mutual", "Negotiate", "OAuth", "PrivateToken", "SCRAM-SHA-1", "SCRAM-SHA-256",
 	"NTLM", "Nego2", "Kerberos", // not registered; of Microsoft
 }
 
-// isSingleUseCredential reports whether the value of an Authorization header is valid for one connection or one request
-// only.
+// isSingleUseCredential reports whether credentials, the value of an Authorization header, are valid for one connection
+// or one request only.
 func isSingleUseCredential(credentials string) bool {
 	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
 	if scheme == "Bearer" || scheme == "Basic" { // most are
@@ -126,8 +134,9 @@ func isSingleUseCredential(credentials string) bool {
 	return hasNonce(credentials)
 }
 
-// hasNonce reports whether params contains a parameter NAME=VALUE whose name is that of a nonce. The argument params is
-// a query, a path, credentials or a signature. A server refuses the second of two copies of a nonce.
+// hasNonce reports whether params contains a parameter NAME=VALUE whose name identifies a nonce, see isNonce. The
+// argument params is a query, a path, credentials or a signature. A server refuses the second request with the same
+// nonce.
 func hasNonce(params string) bool {
 	for {
 		name, rest, ok := strings.Cut(params, "=")
@@ -142,11 +151,12 @@ func hasNonce(params string) bool {
 	}
 }
 
-// separators are the characters that may precede the name of a parameter.
+// separators are the characters that may precede the name of a parameter in a query, path, credential or signature.
 const separators = "&;,/? \t\""
 
-// isNonce reports whether a parameter or header name contains "nonce", in any case. Examples are oauth_nonce, noncestr
-// (WeChat), auth[nonce], SignatureNonce and X-Ca-Nonce (Alibaba). It skips bytes that cannot be part of the word.
+// isNonce reports whether the name of a parameter or header contains the word nonce, ignoring case. Examples are
+// oauth_nonce, noncestr (WeChat), auth[nonce], SignatureNonce and X-Ca-Nonce (Alibaba). For speed, it skips bytes that
+// cannot be part of the word.
 func isNonce(name string) bool {
 	for i := 4; i < len(name); {
 		switch name[i] | 0x20 {
@@ -168,7 +178,7 @@ func isNonce(name string) bool {
 	return false
 }
 
-// unescapeName decodes the percent-encoding of a name. It keeps invalid escapes.
+// unescapeName decodes the percent-encoding of a parameter name. It leaves invalid escapes unchanged.
 func unescapeName(name string) string {
 	if strings.IndexByte(name, '%') < 0 {
 		return name
@@ -188,7 +198,8 @@ func unescapeName(name string) string {
 	return plain.String()
 }
 
-// isSingleUse reports whether a URL contains a nonce or a credential for a single use:
+// isSingleUse reports whether a URL contains a nonce or a credential that is valid only once. These credentials are
+// recognized:
 //
 //   - a service ticket of CAS (protocol 3.0, section 3.1.1);
 //   - an authorization code (RFC 6749, section 4.1.2) on its way to the client, or with the client's secret;
@@ -230,13 +241,14 @@ func isSingleUse(u *url.URL) bool {
 	return code && isOAuthClient
 }
 
-// isTicket reports whether a value is a service ticket or a proxy ticket of CAS.
+// isTicket reports whether a parameter value is a service ticket or a proxy ticket of CAS (Central Authentication
+// Service).
 func isTicket(value string) bool {
 	return strings.HasPrefix(value, "ST-") || strings.HasPrefix(value, "PT-")
 }
 
-// isCASValidation reports whether path is the path at which a CAS server validates a ticket (Central Authentication
-// Service, protocol 3.0). A ticket can be validated once.
+// isCASValidation reports whether a URL path ends with the name of a CAS endpoint that validates tickets (Central
+// Authentication Service, protocol 3.0). A ticket can be validated only once.
 func isCASValidation(path string) bool {
 	switch path = strings.TrimRight(path, "/"); path[strings.LastIndexByte(path, '/')+1:] {
 	case "validate", "serviceValidate", "proxyValidate":

@@ -16,40 +16,42 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Resolver looks up the addresses of a host. A [net.Resolver] is one.
+// A Resolver looks up the IP addresses of a host. [net.Resolver] implements it.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// maxPools is the largest number of pools. Beyond it, the least recently used pool is dropped.
+// maxPools is the largest number of pools in a replicaPools. When there are more, the least recently used pool is
+// dropped.
 const maxPools = 64
 
 // A replicaPools holds connection pools for hedges. Each pool avoids one address to which primaries have connected, and
-// connects to the other addresses of the host. It is safe for concurrent use.
+// connects to the other addresses of the same host. It is safe for concurrent use.
 type replicaPools struct {
-	resolver Resolver
-	// returns a new transport with the program's settings
+	resolver Resolver // looks up the addresses of hosts
+	// returns a new transport with the settings of the program's transport
 	clone func() *http.Transport
 
-	limits connLimits // apply MaxConnsPerHost to all pools together
+	limits connLimits // applies MaxConnsPerHost to all pools together
 
 	mu sync.Mutex // guards the fields below
-	// number of calls of transportAvoiding
+	// number of calls of transportAvoiding; serves as a clock for replicaPool.used
 	uses  uint64
-	pools map[netip.Addr]*replicaPool // by the avoided address; the zero Addr stands for the first address that the resolver returns
+	pools map[netip.Addr]*replicaPool // by avoided address; the zero Addr stands for the first address that the resolver returns
 
-	unreachable map[netip.Addr]time.Time // time of the last failed dial, by address
+	unreachable map[netip.Addr]time.Time // time of the last failed or slow dial, by address
 }
 
-// A replicaPool is a transport that connects to all addresses of a host except one.
+// A replicaPool is a transport that connects to all addresses of a host except the address that it avoids. If no other
+// address can be reached, it connects to the avoided address as well.
 type replicaPool struct {
 	*http.Transport
-	used       uint64    // value of replicaPools.uses at the last use
-	mixedSince time.Time // since when connections to the avoided address are possible; zero: there are none
+	used       uint64    // value of replicaPools.uses when the pool was last used
+	mixedSince time.Time // time of the first dial to the avoided address; zero if there was none
 }
 
-// transportAvoiding returns a transport that connects to addresses other than avoid. A pool that had to use avoid
-// serves for unreachablePeriod, and is then replaced.
+// transportAvoiding returns a transport that connects to other addresses of a host than avoid, if any can be reached.
+// If the transport for avoid has dialed avoid itself, it is replaced by a new transport unreachablePeriod later.
 func (r *replicaPools) transportAvoiding(avoid netip.Addr) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +75,8 @@ func (r *replicaPools) transportAvoiding(avoid netip.Addr) http.RoundTripper {
 	return p
 }
 
-// leastRecentlyUsed returns the avoided address of the least recently used pool. The caller holds mu.
+// leastRecentlyUsed returns the avoided address of the least recently used pool, which is its map key. The caller must
+// hold mu.
 func (r *replicaPools) leastRecentlyUsed() (oldest netip.Addr) {
 	least := uint64(math.MaxUint64)
 	for addr, p := range r.pools {
@@ -84,7 +87,8 @@ func (r *replicaPools) leastRecentlyUsed() (oldest netip.Addr) {
 	return oldest
 }
 
-// dropPool removes the pool that avoids addr, and closes its idle connections in the background. The caller holds mu.
+// dropPool removes the pool that avoids addr, and closes its idle connections in the background. The caller must hold
+// mu.
 func (r *replicaPools) dropPool(addr netip.Addr) {
 	p := r.pools[addr]
 	go func() {
@@ -96,7 +100,7 @@ func (r *replicaPools) dropPool(addr netip.Addr) {
 	delete(r.pools, addr)
 }
 
-// newPool returns a new pool that avoids the given address. The caller holds mu.
+// newPool returns a new pool that avoids the given address. The caller must hold mu.
 func (r *replicaPools) newPool(avoid netip.Addr) *replicaPool {
 	t := r.clone()
 	if t.IdleConnTimeout == 0 {
@@ -117,10 +121,11 @@ func (r *replicaPools) newPool(avoid netip.Addr) *replicaPool {
 	return p
 }
 
-// A dialFunc has the signature of [http.Transport] field DialContext.
+// A dialFunc dials a connection, as the function in the DialContext field of an [http.Transport] does.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialOf returns the function with which t dials.
+// dialOf returns the function by which t dials: its DialContext, its deprecated Dial, or the function of a
+// [net.Dialer].
 func dialOf(t *http.Transport) dialFunc {
 	switch {
 	case t.DialContext != nil:
@@ -133,8 +138,11 @@ func dialOf(t *http.Transport) dialFunc {
 	}
 }
 
-// dialReplica connects pool p to the host and port in addr. It tries the addresses of the host in this order: reachable
-// addresses, addresses whose dial failed within unreachablePeriod, and the address avoid.
+// dialReplica connects pool p to addr, a host and port, by calling dial. It tries the addresses of the host in this
+// order: reachable addresses, addresses whose dial failed within unreachablePeriod, and the address avoid. If avoid is
+// the zero Addr, it avoids the first address that the resolver returns.
+//
+// If the host cannot be looked up, or is an IP address, dialReplica calls dial with addr itself.
 func (r *replicaPools) dialReplica(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -183,7 +191,9 @@ func (r *replicaPools) dialReplica(ctx context.Context, dial dialFunc, network, 
 	return conn, nil
 }
 
-// dialOrder returns the rank of the address ip in the order of dials; the lowest rank comes first. The caller holds mu.
+// dialOrder returns the rank of the address ip in the order of dials. It is 0 for a reachable address, 1 for an address
+// whose dial failed within unreachablePeriod, and 2 for avoid. Addresses with low ranks are dialed first. The caller
+// must hold mu.
 func (r *replicaPools) dialOrder(ip, avoid netip.Addr) int {
 	switch {
 	case ip == avoid:
@@ -196,13 +206,14 @@ func (r *replicaPools) dialOrder(ip, avoid netip.Addr) int {
 }
 
 const (
-	fallbackDelay     = 250 * time.Millisecond // time after which the next address is dialed in parallel (RFC 8305, section 5)
-	unreachablePeriod = time.Minute            // time for which an address is dialed late after a failed dial
+	fallbackDelay     = 250 * time.Millisecond // time after which the next address is dialed in parallel (RFC 8305, section 5); also the longest wait for a slot of a connLimit
+	unreachablePeriod = time.Minute            // time after a failed dial during which other addresses are preferred
 	maxUnreachable    = 256                    // largest number of addresses in replicaPools.unreachable
 )
 
-// dialFirst dials the addresses in order and returns the first connection. It dials the next address when a dial fails,
-// or after fallbackDelay without a result. It closes connections that arrive later.
+// dialFirst dials the addresses in order and returns the first connection that is established. It dials the next
+// address when the latest dial fails, or when fallbackDelay has passed. It closes connections that are established
+// later. If all dials fail, the error joins their errors.
 func (r *replicaPools) dialFirst(ctx context.Context, dial func(context.Context, netip.Addr) (net.Conn, error), ips []netip.Addr) (net.Conn, error) {
 	type dialled struct {
 		net.Conn
@@ -257,7 +268,7 @@ func (r *replicaPools) dialFirst(ctx context.Context, dial func(context.Context,
 	return nil, errors.Join(errs...)
 }
 
-// recordUnreachable records that a dial of the address has failed or was too slow.
+// recordUnreachable records that a dial of the address has failed or took longer than fallbackDelay.
 func (r *replicaPools) recordUnreachable(ip netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,7 +278,7 @@ func (r *replicaPools) recordUnreachable(ip netip.Addr) {
 	r.unreachable[ip] = time.Now()
 }
 
-// closeIdleConns closes the idle connections of all pools except the given one, which may be nil.
+// closeIdleConns closes the idle connections of all pools except the given pool, which may be nil.
 func (r *replicaPools) closeIdleConns(except *replicaPool) {
 	r.mu.Lock()
 	pools := slices.Collect(maps.Values(r.pools))

@@ -10,55 +10,58 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Requests makes the requests of the attempts of one call. The requests do not refer to it, so that Reset makes it
-// ready for another call. The zero value is ready to use.
+// A Requests creates the requests of all attempts of one call. The requests do not refer to it, so Reset can prepare it
+// for another call. The zero value is ready to use.
 //
-// It is not safe for concurrent use. The goroutine of RoundTrip writes req, body, primary and connTrace before the
-// first attempt starts. CopyHeader and CopyForHedges write snapshot; hedges read it after CopyForHedges. After its
-// start, only the goroutine of the primary uses primaryReturned and connTrace.
+// A Requests is not safe for concurrent use. The goroutine that runs RoundTrip writes req, body, primary and connTrace
+// before the first attempt starts. CopyHeader and CopyForHedges write snapshot; hedges read it after CopyForHedges.
+// After the primary has started, only its goroutine uses primaryReturned and connTrace.
 type Requests struct {
-	req      *http.Request // the caller's request, which the caller may change after RoundTrip
-	snapshot Snapshot
-	body     []byte // body of the request; nil: there is none, or ReadBody was not called
+	req      *http.Request // the caller's request; the caller may change it after RoundTrip has returned
+	snapshot Snapshot      // copy of the caller's request, from which requests of hedges are created
+	body     []byte        // body of the request; nil if there is none or ReadBody was not called
 
-	primary         *primary   // nil: the call runs no race
-	primaryReturned bool       // AttemptRequest has returned the primary's request
-	connTrace       *ConnTrace // unused ConnTrace of a guarded primary; nil: there is none, or NewConnTrace has returned it
+	primary         *primary   // nil if the call does not run a race of attempts
+	primaryReturned bool       // AttemptRequest has already returned the primary's request
+	connTrace       *ConnTrace // unused ConnTrace of a guarded primary; nil if there is none or NewConnTrace has returned it
 }
 
-// A primary holds the context and the request of a primary in one allocation. It is never reused and does not refer to
-// its call, because a RoundTripper may keep the context or the request.
+// A primary holds the context and the request of a call's first attempt in one allocation. It is never reused and does
+// not refer to the call, because a RoundTripper may keep the context or the request.
 type primary struct {
 	race.Attempt
 	request http.Request
 }
 
-// An ownedPrimary is a primary with copies of all parts of the request that the caller may change after RoundTrip.
-// After a hedge has won, a RoundTripper may still read the primary's request: the goroutine that writes to an HTTP/2
-// connection does.
+// An ownedPrimary is a primary that shares no memory with the caller's request, which the caller may change after
+// RoundTrip. This is needed because a RoundTripper may still read the primary's request after a hedge has won. One
+// example is the goroutine that writes to an HTTP/2 connection.
 type ownedPrimary struct {
 	primary
 	url url.URL
 }
 
-// A guardedPrimary is an ownedPrimary with a [ConnTrace] in the same allocation.
+// A guardedPrimary is an ownedPrimary with a [ConnTrace] in the same allocation. It is used if cancelling the primary
+// may fail other requests on its connection.
 type guardedPrimary struct {
 	ownedPrimary
 	connTrace ConnTrace
 }
 
-// UseSnapshot prepares r for a call without a primary. Hedges of the call get copies of s.
+// UseSnapshot prepares r for a call that has no primary. The requests of its hedges are copies of s.
 func (r *Requests) UseSnapshot(s Snapshot) { r.snapshot = s }
 
-// CopyHeader copies the header of the caller's request for the attempts, and returns its traits. A call uses it once,
-// before any other method. The argument marks names the headers that mark hedges.
+// CopyHeader copies the header of the caller's request for the attempts, and returns its traits. It must be called once
+// per call, before other methods. The argument marks names the headers that contain the number of a hedge.
 func (r *Requests) CopyHeader(header http.Header, marks AttemptHeaders) HeaderTraits {
 	return r.snapshot.copyHeader(header, marks)
 }
 
-// PreparePrimary makes the primary's request from req, and returns the primary's context. If hedgeable is false, the
-// request shares the URL, the header and the forms of req. If guarded is true, NewConnTrace allocates nothing for the
-// primary; guarded requires hedgeable.
+// PreparePrimary creates the primary's request from req, and returns the attempt, which is the request's context.
+//
+// If hedgeable is false, the request shares the URL, the header and the forms of req. If it is true, they are copied.
+// The caller may set guarded only together with hedgeable. If guarded is true, a later call of NewConnTrace for the
+// primary allocates nothing.
 func (r *Requests) PreparePrimary(req *http.Request, hedgeable, guarded bool) *race.Attempt {
 	r.req = req
 	if !hedgeable {
@@ -82,7 +85,7 @@ func (r *Requests) PreparePrimary(req *http.Request, hedgeable, guarded bool) *r
 }
 
 // CopyForHedges copies the parts of the caller's request that CopyHeader has not copied. The caller must hold the lock
-// of the race: it ensures that RoundTrip has not returned, so that the program has not changed its request.
+// of the race. That lock ensures that RoundTrip has not returned, so the program has not changed its request yet.
 func (r *Requests) CopyForHedges() {
 	if !r.snapshot.hasRequest {
 		r.snapshot.hasRequest, r.snapshot.Request, r.snapshot.url = true, *r.req, *r.req.URL
@@ -90,11 +93,11 @@ func (r *Requests) CopyForHedges() {
 	}
 }
 
-// TakeSnapshot returns a snapshot of req, the caller's request, that stays valid after Reset. CopyHeader must have been
-// called.
+// TakeSnapshot returns a copy of req, the caller's request, that stays valid after Reset. The caller must have called
+// CopyHeader with the header of req.
 func (r *Requests) TakeSnapshot(req *http.Request) *Snapshot { return r.snapshot.cloneFor(req) }
 
-// NewConnTrace returns an unused ConnTrace for attempt n; 0 is the primary.
+// NewConnTrace returns an unused ConnTrace for the attempt with number n; 0 is the primary.
 func (r *Requests) NewConnTrace(n int) *ConnTrace {
 	if n > 0 || r.connTrace == nil {
 		return new(ConnTrace)
@@ -104,15 +107,16 @@ func (r *Requests) NewConnTrace(n int) *ConnTrace {
 	return l
 }
 
-// SingleRequest returns a copy of req for a call without hedges, with the context ctx and the body that ReadBody has
-// read.
+// SingleRequest returns the request of a call without hedges. It is a copy of req with the context ctx, and with the
+// body that ReadBody has read, if ReadBody was called.
 func (r *Requests) SingleRequest(ctx context.Context, req *http.Request) *http.Request {
 	r.req = req
 	return r.AttemptRequest(ctx, 0)
 }
 
-// AttemptRequest returns the request of attempt n with the context ctx. It may be called again for the primary, and
-// then returns a clone.
+// AttemptRequest returns the request of attempt n with the context ctx; n = 0 is the primary. If the primary is sent a
+// second time, AttemptRequest may be called for it again. It then returns a clone, because the first request may still
+// be in use.
 func (r *Requests) AttemptRequest(ctx context.Context, n int) *http.Request {
 	var next *http.Request
 	switch p := r.primary; {
@@ -134,13 +138,13 @@ func (r *Requests) AttemptRequest(ctx context.Context, n int) *http.Request {
 	return next
 }
 
-// setBody sets Body and GetBody of req to readers of body.
+// setBody makes Body and GetBody of req read from the bytes in body.
 func setBody(req *http.Request, body []byte) {
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	req.Body, _ = req.GetBody()
 }
 
-// Reset prepares r for another call. It keeps the memory of the snapshot.
+// Reset prepares r for another call. The memory of the snapshot is reused.
 func (r *Requests) Reset() {
 	r.snapshot.reset()
 	r.req, r.body, r.primary, r.primaryReturned, r.connTrace = nil, nil, nil, false, nil

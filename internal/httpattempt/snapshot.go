@@ -10,28 +10,30 @@ import (
 	"slices"
 )
 
-// A Snapshot is a copy of a request, from which the requests of hedges are made. Hedges need the copy, because the
-// program may change its request after RoundTrip, and the primary's RoundTripper may change URL and header in place.
+// A Snapshot is a copy of the caller's request, from which the requests of hedges are created. Hedges need the copy for
+// two reasons. The program may change its request after RoundTrip. The primary's RoundTripper may change the URL and
+// the header in place.
 //
 // A Snapshot reuses its memory, so a call without a hedge allocates nothing. It is not safe for concurrent use.
 type Snapshot struct {
 	http.Request // URL and Header are not used
 	url          url.URL
-	hasRequest   bool // Request and url are set
-	nilHeader    bool // the header of the request is nil
-	// fields of the header
+	hasRequest   bool // the fields Request and url are set
+	nilHeader    bool // the header of the copied request is nil
+	// names of the header fields
 	names  []headerName
 	values []string // values of all fields, in the order of names
 }
 
-// A headerName is the name of a header field, with the number of its values.
+// A headerName is the name of a header field, with the number of values that the field has in [Snapshot].
 type headerName struct {
 	name string
-	// -1: the slice of values is nil
+	// number of values; -1 if the slice of values is nil
 	values int
 }
 
-// copyHeader stores a copy of the header and returns its traits.
+// copyHeader stores a copy of the header in s and returns the traits of the header. The argument marks names the
+// headers that contain the number of a hedge.
 func (s *Snapshot) copyHeader(header http.Header, marks AttemptHeaders) (h HeaderTraits) {
 	s.nilHeader = header == nil
 	if len(header) == 0 {
@@ -55,7 +57,7 @@ func (s *Snapshot) copyHeader(header http.Header, marks AttemptHeaders) (h Heade
 	return h
 }
 
-// CloneForms replaces the forms and path values of req by copies, so that req shares none of them with another request.
+// CloneForms replaces the forms and path values of req by copies, because req is a shallow copy of another request.
 func CloneForms(req *http.Request) {
 	if req.Pattern != "" || hasPathValues(req) {
 		own := *req.Clone(req.Context())
@@ -71,17 +73,17 @@ func CloneForms(req *http.Request) {
 	}
 }
 
-// pathValues is the unexported field of http.Request with the values that SetPathValue stores in a request without a
-// pattern. It is the zero StructField if the field does not exist. The standard library has no function that reports
-// such values.
+// pathValues is the unexported field of [http.Request] that holds the values stored by SetPathValue in a request
+// without a pattern. The standard library has no function that reports these values. It is the zero StructField if this
+// version of net/http has no such field.
 var pathValues, _ = reflect.TypeFor[http.Request]().FieldByName("otherValues")
 
-// hasPathValues reports whether req has values of SetPathValue although it matched no pattern.
+// hasPathValues reports whether SetPathValue was called on req although req matched no pattern of a [http.ServeMux].
 func hasPathValues(req *http.Request) bool {
 	return pathValues.Type != nil && pathValues.Type.Kind() == reflect.Map && reflect.ValueOf(req).Elem().FieldByIndex(pathValues.Index).Len() > 0
 }
 
-// reset clears s and keeps its memory for another request.
+// reset clears s, so that it can be reused for another request. It keeps the allocated memory.
 func (s *Snapshot) reset() {
 	if s.URL != nil {
 		s.Request, s.url = http.Request{}, url.URL{}
@@ -92,7 +94,7 @@ func (s *Snapshot) reset() {
 	s.names, s.values = s.names[:0], s.values[:0]
 }
 
-// cloneFor returns a snapshot with the header of s and all other parts of req. It shares no memory with s.
+// cloneFor returns a Snapshot of req, whose header is taken from s. The result shares no memory with s or req.
 func (s *Snapshot) cloneFor(req *http.Request) *Snapshot {
 	own := &Snapshot{
 		Request: *req, url: *req.URL, hasRequest: true, nilHeader: s.nilHeader,
@@ -102,8 +104,8 @@ func (s *Snapshot) cloneFor(req *http.Request) *Snapshot {
 	return own
 }
 
-// WithHeaders returns a copy of s with two further header fields, which replace fields of the same names. It does not
-// change s.
+// WithHeaders returns a copy of s with two more header fields: name with value, and name2 with value2. They replace
+// fields with the same names. It does not change s.
 func (s *Snapshot) WithHeaders(name, value, name2, value2 string) Snapshot {
 	more := *s
 	more.nilHeader = false
@@ -112,7 +114,7 @@ func (s *Snapshot) WithHeaders(name, value, name2, value2 string) Snapshot {
 	return more
 }
 
-// hedgeRequest returns a new request with the content of s and the context ctx.
+// hedgeRequest returns a new request with the method, URL, header and other fields of s, and with the context ctx.
 func (s *Snapshot) hedgeRequest(ctx context.Context) *http.Request {
 	r := s.WithContext(ctx)
 	u := s.url
@@ -121,7 +123,8 @@ func (s *Snapshot) hedgeRequest(ctx context.Context) *http.Request {
 	return r
 }
 
-// newHeader returns a copy of the header with room for extra further fields.
+// newHeader returns a copy of the header. The map has capacity for extra more fields. The result is nil if the copied
+// request has a nil header.
 func (s *Snapshot) newHeader(extra int) http.Header {
 	if s.nilHeader {
 		return nil
