@@ -19,12 +19,13 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// maxResends is the largest number of times that an attempt is sent again because the cancellation of a loser has
-// failed it. More than one is rare; four in a row have been measured under load.
+// maxResends is the largest number of times that an attempt is sent again after the cancellation of a loser has broken
+// its connection. More than one time is rare; four times in a row have been measured under load.
 const maxResends = 16
 
-// Admit decides whether a hedge starts, and selects its endpoint. If the hedge starts, Admit copies the parts of the
-// caller's request that the hedge needs.
+// Admit decides whether the hedge with the given index in the hedge schedule starts, and selects its endpoint. The race
+// calls it when the hedge is due. If the hedge starts, Admit copies the parts of the caller's request that the hedge
+// needs.
 func (c *call) Admit(index int) bool {
 	if c.selection() != nil {
 		if !c.admitAtEndpoint(index) {
@@ -41,13 +42,15 @@ func (c *call) Admit(index int) bool {
 
 var _ race.LoserPolicy[*http.Response] = (*call)(nil)
 
-// reportsConn reports whether attempts like attempt n are known to call the hooks of httptrace. If one of them has not
-// done so yet, it is still in middleware above net/http.
+// reportsConn reports whether attempts with the RoundTripper of attempt n are known to call the hooks of httptrace. If
+// they do, an attempt that has not called a hook yet has not reached net/http: it is still in the program's middleware.
 func (c *call) reportsConn(n int) bool { return c.Key.Features.Load()&c.connReportFlag(n) != 0 }
 
-// Lost implements [race.LoserPolicy]. It cancels a running attempt, or lets it finish within the grace period so that
-// its connection survives. If the attempt has returned, its response is being discarded; the attempt is then cancelled
-// at the end of the grace period.
+// Lost implements [race.LoserPolicy]: it ends a loser. A running loser is cancelled at once, or may finish within the
+// grace period so that its connection survives. If a loser is not running, its response is being discarded. It is then
+// cancelled at the end of the grace period.
+//
+// The function ended must be called when the loser has ended. It is nil if there is nothing to do.
 func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
 	switch {
 	case running:
@@ -59,11 +62,12 @@ func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
 	}
 }
 
-// IsQueued implements [race.LoserPolicy]. It reports whether a hedge waits for a connection that another request uses.
+// IsQueued implements [race.LoserPolicy]. It reports whether attempt a waits for a connection that another request is
+// using.
 func (c *call) IsQueued(a *race.Attempt) bool { return loser.IsQueued(a) }
 
-// Attempt implements [race.Op]: it makes attempt n. It sends the request again if the cancellation of another request
-// has failed it.
+// Attempt implements [race.Op]: it sends attempt n and classifies the response. If the cancellation of another request
+// has broken the attempt's connection, Attempt sends the request again.
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	r, resp, err := c.sendAttempt(a, n)
 	// An attempt that fails with ErrLost and has not lost was hit by the cancellation of another request on its connection, see [httpattempt.ConnTrace].
@@ -84,7 +88,8 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	return resp, err
 }
 
-// sendAttempt sends attempt n once. It also returns the request that was sent.
+// sendAttempt sends the request of attempt n to the server and does not repeat it. It returns the request that was
+// sent, the response and the error.
 func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
 	ctx, trace := c.attemptContext(a, n)
 	r, rt := c.requests.AttemptRequest(ctx, n), c.client.pools.Primary()
@@ -109,8 +114,8 @@ func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Respons
 	return r, resp, err
 }
 
-// attemptContext returns the context of attempt n. It also returns the ConnTrace that records the connection, or nil if
-// no record is needed.
+// attemptContext returns the context for the request of attempt n. It also returns the ConnTrace that records the
+// connection of the attempt. The ConnTrace is nil if the connection need not be recorded.
 func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpattempt.ConnTrace) {
 	asks := c.client.pools.NeedsPeer()
 	if n == 0 && !c.guarded && !asks {
@@ -131,7 +136,8 @@ func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpatt
 	return trace.Context(a, n > 0, guarded, c.hooks, peer), trace
 }
 
-// hasDefaultHeaderLimit reports whether attempt n uses HTTP/1.1 and net/http's default limit for response headers.
+// hasDefaultHeaderLimit reports whether attempt n is sent over HTTP/1.1 by a transport that has net/http's default
+// limit for the size of response headers.
 func (c *call) hasDefaultHeaderLimit(n int) bool {
 	return c.version == http1 && !c.mayUseOtherVersion(n) && c.client.pools.HasDefaultHeaderLimit()
 }
@@ -142,8 +148,10 @@ func (c *call) mayUseOtherVersion(n int) bool {
 	return n > 0 && (c.client.options.HedgeTransport != nil || c.attempts[n].endpoint.IsOtherEndpoint())
 }
 
-// classifyResponse classifies the result of attempt n for the race, see [Options.classifyResponse]. It returns err if
-// that is not nil. It records pushback of the host.
+// classifyResponse returns the error by which the race ranks the result of attempt n, see [Options.classifyResponse].
+// If err is not nil, it returns err. It also records pushback by the host in the latency key.
+//
+// If the attempt can only win with the first byte of its body, classifyResponse waits for that byte.
 func (c *call) classifyResponse(req *http.Request, resp *http.Response, err error, n int) error {
 	if err != nil {
 		return err
@@ -161,10 +169,11 @@ func (c *call) classifyResponse(req *http.Request, resp *http.Response, err erro
 	return verdict
 }
 
-// Failed implements [race.LoserPolicy] for a failed primary while hedges run. It returns the response with a body that
-// is read into memory, so that other requests can use the connection.
+// Failed implements [race.LoserPolicy]. The race calls it when the primary has failed while hedges are running. Failed
+// returns the primary's response with a body that is read into memory, so that other requests can use its connection.
 //
-// It reports false, or calls release later, if the body is too large for that: the race then does not wait for hedges.
+// If the body is too large, Failed returns false, or calls release later. The race then returns the failed response
+// without waiting for the hedges.
 func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release func()) (*http.Response, bool) {
 	if err != httpattempt.ErrFailure {
 		return resp, true
@@ -173,9 +182,9 @@ func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release f
 	return httpattempt.BufferBody(resp, a, release, func() { panics.Add(1) })
 }
 
-// Discard implements [race.Op]: it closes the response of a loser. If losers may finish, it reads up to 64 KiB of the
-// body first, because an HTTP/1.1 connection is only reused after the body was read. A Read that does not end with the
-// grace period is given up bodyCloseDelay later.
+// Discard implements [race.Op]: it closes the response of a loser. During a grace period it first reads up to 64 KiB of
+// the body, because an HTTP/1.1 connection is only reused after its body was read. If a Read does not return, Discard
+// closes the body bodyCloseDelay after the end of the grace period.
 func (c *call) Discard(resp *http.Response, err error) {
 	if p := (*race.Panic)(nil); errors.As(err, &p) {
 		c.client.Counters.HedgePanics.Add(1)
@@ -192,11 +201,12 @@ func (c *call) Discard(resp *http.Response, err error) {
 	}
 }
 
-// bodyCloseDelay is the time between the end of the grace period and the closing of a body whose Read does not return.
+// bodyCloseDelay is the time between the end of the grace period and the closing of a loser's body whose Read does not
+// return.
 const bodyCloseDelay = time.Second
 
-// countPanic calls f, which may run code of the program. It recovers a panic and counts it, because no caller could
-// handle it.
+// countPanic calls f, which may run code of the program. If f panics, countPanic recovers the panic and increments a
+// counter, because the panic would end the process.
 func (c *call) countPanic(f func()) {
 	defer func() {
 		if recover() != nil {
@@ -206,9 +216,10 @@ func (c *call) countPanic(f func()) {
 	f()
 }
 
-// sendRequest sends req through rt. It turns a nil response with a nil error into an error, as [http.Client] does. All
-// requests are sent through it, so that overrides in the caller's context do not apply to calls of a RoundTripper
-// below, see [race.SingleAttemptContext].
+// sendRequest sends req by rt. It turns a nil response with a nil error into an error, as [http.Client] does.
+//
+// All requests of a Client must be sent by it. It ensures that per-call hedging settings in the caller's context do not
+// affect a hedging RoundTripper that rt wraps, see [race.SingleAttemptContext].
 func sendRequest(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 	once := req
 	if ctx, changed := race.SingleAttemptContext(req.Context()); changed {
@@ -224,8 +235,8 @@ func sendRequest(rt http.RoundTripper, req *http.Request) (*http.Response, error
 	return resp, err
 }
 
-// admitAtEndpoint selects the endpoint of the next hedge and decides whether the hedge starts. The call must have an
-// endpoint selection.
+// admitAtEndpoint selects the endpoint of the next hedge and decides whether the hedge starts. The argument index is
+// the position of the hedge in the schedule of the race. The call must have an endpoint selection.
 func (c *call) admitAtEndpoint(index int) bool {
 	isProbe := false
 	if c.selection().HasProbe() {
@@ -250,8 +261,8 @@ func (c *call) admitAtEndpoint(index int) bool {
 	return true
 }
 
-// roundTrip sends r, the request of attempt n, to its endpoint over rt. It restores the response as if the first
-// endpoint had sent it. If rt panics, it records a failure of the endpoint.
+// roundTrip sends r, the request of attempt n, to the endpoint of the attempt by rt. It changes the response as if the
+// first endpoint had sent it. If rt panics, roundTrip records a failure of the endpoint.
 func (c *call) roundTrip(rt http.RoundTripper, r *http.Request, n int) (*http.Response, error) {
 	to := c.attempts[n].endpoint
 	if to == nil {
@@ -277,8 +288,9 @@ func (c *call) roundTrip(rt http.RoundTripper, r *http.Request, n int) (*http.Re
 	return resp, err
 }
 
-// prepareRequest rewrites r for the endpoint of attempt n. If that fails, it withdraws a hedge. The failure counts
-// against the endpoint, unless the context of the attempt has ended.
+// prepareRequest rewrites r, the request of attempt n, for the endpoint of the attempt. If the user's Prepare function
+// fails for a hedge, it withdraws the hedge and returns [race.ErrRefused]. The failure counts as a failure of the
+// endpoint, unless the context of the attempt has ended.
 func (c *call) prepareRequest(r *http.Request, n int) (err error) {
 	to, ctx, returned := c.attempts[n].endpoint, r.Context(), false
 	defer func() {
@@ -302,8 +314,8 @@ func (c *call) prepareRequest(r *http.Request, n int) (err error) {
 	return err
 }
 
-// connReportFlag returns the bit of the key's features that records whether attempts like attempt n call the hooks of
-// httptrace.
+// connReportFlag returns a feature bit of the latency key. The bit records whether attempts with the RoundTripper of
+// attempt n call the hooks of httptrace.
 func (c *call) connReportFlag(n int) int32 {
 	if n > 0 && c.client.options.HedgeTransport != nil {
 		return hedgesReportConn

@@ -1,6 +1,6 @@
 // Package httpcall makes HTTP calls that may be hedged. It decides whether a request may be sent twice, sends the
-// attempts, classifies their responses and returns the winner's response. It implements hedge.Transport, which
-// documents the behaviour.
+// attempts, classifies their responses and returns the winner's response. It is the implementation of hedge.Transport,
+// whose documentation describes the behaviour.
 package httpcall
 
 import (
@@ -25,28 +25,28 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Client makes HTTP calls. It implements [http.RoundTripper]. It is safe for concurrent use.
+// A Client makes HTTP calls that may be hedged. It implements [http.RoundTripper]. It is safe for concurrent use.
 type Client struct {
 	*calls.Client
 	options Options
-	pools   *httpattempt.Pools
-	losers  loser.List
-	calls   sync.Pool // of *call
+	pools   *httpattempt.Pools // connection pools of primaries and hedges
+	losers  loser.List         // losers that may finish after their calls
+	calls   sync.Pool          // unused values of type *call
 }
 
-// maxLosers is the largest number of losers that may finish after their calls. Beyond it, the oldest loser is
-// cancelled.
+// maxLosers is the largest number of losers of a [Client] that may finish after their calls. When there are more, the
+// oldest loser is cancelled.
 const maxLosers = 512
 
-// NewClient returns a Client that sends primaries through next. The argument shared is the part of the client that HTTP
-// and gRPC have in common.
+// NewClient returns a Client that sends primaries by next. The argument shared holds the state that HTTP and gRPC
+// clients have in common, such as the latency keys.
 func NewClient(shared *calls.Client, next http.RoundTripper, o Options) *Client {
 	t := &Client{Client: shared, options: o, pools: httpattempt.NewPools(next, o.HedgeTransport, o.Resolver)}
 	t.losers.Max = maxLosers
 	return t
 }
 
-// Primary returns the RoundTripper of primaries, or nil for a nil Client.
+// Primary returns the RoundTripper that sends primaries, or nil for a nil Client.
 func (t *Client) Primary() http.RoundTripper {
 	if t == nil {
 		return nil
@@ -54,7 +54,8 @@ func (t *Client) Primary() http.RoundTripper {
 	return t.pools.Primary()
 }
 
-// HasReplicas reports whether hedges connect to other addresses of a host than the primary.
+// HasReplicas reports whether hedges connect to other addresses of a host than the primary, as the option Resolver
+// demands.
 func (t *Client) HasReplicas() bool { return t.pools.NeedsPeer() }
 
 // CloseIdleConnections closes the idle connections of primaries and hedges. It does nothing for a nil Client.
@@ -64,7 +65,7 @@ func (t *Client) CloseIdleConnections() {
 	}
 }
 
-// RoundTrip implements [http.RoundTripper]. It hedges the request if it is eligible.
+// RoundTrip implements [http.RoundTripper]. It sends req and, if req is eligible for hedging and slow, hedges.
 func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := t.newCall()
 	if reason := c.checkEligibility(req); reason != policy.None {
@@ -91,11 +92,11 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // A call is one HTTP call in flight. It implements [race.Op] and [race.LoserPolicy]. It is reused for other calls, so
-// the caller's response must not refer to it.
+// the response that the caller gets must not refer to it.
 //
-// The goroutine of RoundTrip writes callOptions, Key, grace, hooks, hostVersion, guarded and prompt before the race
-// begins. Attempts read these fields. It also writes endpoint and usesHedgeConns of an attempt before the attempt
-// starts.
+// The goroutine that runs RoundTrip writes callOptions, Key, grace, hooks, hostVersion, guarded and cancelsPromptly
+// before the race begins. Attempts read these fields. This goroutine also writes endpoint and usesHedgeConns of an
+// attempt before the attempt starts.
 //
 // Each attempt writes the other fields of its element of attempts before it ends; RoundTrip reads the winner's element.
 // The primary writes peer, which hedges read. The types of the other fields document their locking.
@@ -105,27 +106,27 @@ type call struct {
 	race     race.Race[*http.Response]
 	requests httpattempt.Requests
 	client   *Client
-	grace    time.Duration            // time for which a loser may finish; 0: losers are cancelled at once
-	hooks    *httpattempt.CallerHooks // the caller's trace hooks if the call may be hedged; nil: none
-	attempts [1 + race.MaxHedges]attempt
-	peer     atomic.Pointer[httpattempt.Peer] // the primary's address; nil: unknown or not needed
+	grace    time.Duration                    // time for which a loser may finish; 0: losers are cancelled at once
+	hooks    *httpattempt.CallerHooks         // the caller's httptrace hooks; nil if there are none or the call cannot be hedged
+	attempts [1 + race.MaxHedges]attempt      // by number of the attempt; 0 is the primary
+	peer     atomic.Pointer[httpattempt.Peer] // remote address of the primary; nil if unknown or not needed
 
-	hostVersion          // HTTP version of the host at the start of the call
-	guarded         bool // the call may be hedged, and its attempts may use HTTP/1.1
-	cancelsPromptly bool // losers are cancelled at once if that harms no other request, see [loser.EndOptions]
+	hostVersion          // HTTP version of the host, as known at the start of the call
+	guarded         bool // the call can be hedged, and cancelling its attempts may fail other requests, as over HTTP/1.1
+	cancelsPromptly bool // losers are cancelled at once if no other request is affected, see [loser.EndOptions]
 }
 
-// An attempt holds the destination and the result of one attempt of a call. The destination does not change after the
+// An attempt holds the destination and the result of one attempt of a [call]. The destination does not change after the
 // attempt starts.
 type attempt struct {
-	endpoint       *endpoint.Attempt // nil: the attempt is sent to the host of the request
-	usesHedgeConns bool              // it uses the connection pool of hedges, see [httpattempt.Pools.Hedge]
+	endpoint       *endpoint.Attempt // nil if the attempt is sent to the host of the request
+	usesHedgeConns bool              // the attempt uses the connection pool of hedges, see [httpattempt.Pools.Hedge]
 
-	request     *http.Request // the request that was sent last
-	connectTime time.Duration // time that a new connection took; 0: the connection was reused
+	request     *http.Request // the request that was sent most recently
+	connectTime time.Duration // time to set up a new connection; 0 if the connection was reused
 }
 
-// newCall returns a call from the pool, or a new call. The caller must pass it to freeCall.
+// newCall returns an unused call. The caller must pass it to freeCall after use.
 func (t *Client) newCall() *call {
 	if c, ok := t.calls.Get().(*call); ok {
 		return c
@@ -133,16 +134,16 @@ func (t *Client) newCall() *call {
 	return &call{client: t}
 }
 
-// A callOptions holds the options that apply to one call. They come from the context of the request, the route and the
+// A callOptions holds the settings of one call. They are taken from the caller's context, the matching route and the
 // Client.
 type callOptions struct {
-	route     *route.Route
-	delay     time.Duration // fixed delay between attempts; 0: the learned delays apply
-	firstByte bool          // an attempt wins with the first byte of its body, not with its header
+	route     *route.Route  // the route that matches the request, or route.Unrouted
+	delay     time.Duration // fixed hedge delay; 0 means that the learned hedge delays apply
+	firstByte bool          // an attempt wins when the first byte of its body arrives, not already with its header
 }
 
-// checkEligibility counts the call and sets its callOptions. It returns [policy.None] if the call may be hedged, or
-// else the reason why not.
+// checkEligibility counts the call and sets its callOptions. It returns [policy.None] if the call may be hedged.
+// Otherwise it returns the reason why the call may not be hedged.
 func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	t := c.client
 	c.callOptions = callOptions{route: route.Unrouted}
@@ -167,8 +168,8 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	return t.IneligibleReason(o, facts)
 }
 
-// setKeyAndEndpoints sets the latency key of the call. It returns the endpoints to which the request may be sent; 0
-// means only the host of the request.
+// setKeyAndEndpoints sets the latency key of the call. It returns the endpoints to which the request may be sent. The
+// result 0 means that the request must be sent to the host in its URL.
 func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 	c.setKey(req)
 	if e := c.client.Policy.Config(); c.client.options.Endpoints == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
@@ -181,19 +182,22 @@ func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 	return eligible
 }
 
-// setKey sets the latency key of the call to the key of req.
+// setKey sets the latency key of the call to the key that applies to req.
 func (c *call) setKey(req *http.Request) {
 	if name := c.client.keyName(req, c.route.Pattern); !c.Key.IsCurrent(name) {
 		c.Key = c.client.Policy.RouteKey(name, c.route.BudgetPercent/100)
 	}
 }
 
-// canBeHedged reports whether the call has a delay after which a hedge can become due.
+// canBeHedged reports whether the call has a hedge delay: a fixed delay, or delays learned for its latency key. Without
+// a delay, no hedge can become due.
 func (c *call) canBeHedged() bool { return c.delay > 0 || c.Key.Schedule() != nil }
 
-// sendBrokenBody sends a request whose body could not be read: err is the error. The request replay has a body with the
-// same bytes and the same error. A nil replay means that the caller's context ended during reading; then sendBrokenBody
-// sends nothing and returns err.
+// sendBrokenBody makes a call whose request body could not be read because of err. It sends replay without hedges: a
+// request whose body returns the same bytes and the same error as the original body.
+//
+// If replay is nil, the caller's context ended while the body was read. Then sendBrokenBody sends nothing and returns
+// err. It frees c.
 func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Response, error) {
 	t, name := c.client, c.Key.Name
 	t.Counters.NotHedgeable.Add(1)
@@ -208,8 +212,8 @@ func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Respo
 	return restoreRequest(req, replay, resp), err
 }
 
-// sendWithoutHedges makes a call for which no hedge can become due, because the key has learned no delay yet. It
-// records the latency.
+// sendWithoutHedges makes a call for which no hedge can become due, for example because no hedge delay is known yet for
+// its latency key. It records the latency, so that a delay can be learned. It frees c.
 func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	t, ctx, once := c.client, req.Context(), req
 	t.Counters.WarmupRequests.Add(1)
@@ -233,7 +237,8 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// sendHedged makes a call that starts hedges at the delays of its schedule.
+// sendHedged makes a call by a race of attempts, in which hedges start at the delays of the hedge schedule. It returns
+// the result of the call.
 func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 	style := &c.race.Style
 	style.Observer, style.Detach, style.FreshTimer = c.AttemptObserver(), race.DetachAll, c.InBubble()
@@ -262,8 +267,8 @@ func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 // configureRace sets how the race runs the attempts of a call with hedges and how it ends losers. If the primary may
 // use HTTP/1.1, it is guarded: its cancellation may be delayed, see [httpattempt.ConnTrace].
 //
-// A primary that is guarded, or that has trace hooks of the caller, runs on a goroutine of its own. Otherwise a winner
-// might wait for it.
+// A primary runs on a goroutine of its own if it is guarded or has httptrace hooks of the caller. On the caller's
+// goroutine, such a primary could delay the response of a winning hedge.
 func (c *call) configureRace() {
 	style := &c.race.Style
 	style.LoserPolicy = c
@@ -282,7 +287,8 @@ func (c *call) configureRace() {
 	}
 }
 
-// deliverResult returns the response and the error for the caller, and frees the call if no attempt uses it any more.
+// deliverResult returns the response and the error that RoundTrip returns to the caller. It frees c if no attempt uses
+// it any more.
 func (c *call) deliverResult(req *http.Request, out *race.Result[*http.Response]) (*http.Response, error) {
 	t, resp, err := c.client, out.Value, out.Err
 	if err == httpattempt.ErrFailure {
@@ -306,8 +312,8 @@ func (c *call) deliverResult(req *http.Request, out *race.Result[*http.Response]
 	return resp, err
 }
 
-// restoreRequest sets resp.Request to req, the caller's request, if it is sent, a copy of req. It keeps a request that
-// a RoundTripper has set. It returns resp, which may be nil.
+// restoreRequest makes resp.Request point to req, the caller's request, if it points to sent, the copy that was sent.
+// If a RoundTripper has set another request, restoreRequest does not change it. It returns resp, which may be nil.
 func restoreRequest(req, sent *http.Request, resp *http.Response) *http.Response {
 	if resp != nil && resp.Request == sent {
 		resp.Request = req
@@ -315,8 +321,8 @@ func restoreRequest(req, sent *http.Request, resp *http.Response) *http.Response
 	return resp
 }
 
-// sendOnce sends a request that is not eligible for hedging, for the given reason. If the request serves a hedge of
-// another call, it gets the header with the number of that hedge.
+// sendOnce sends a request that must not be hedged, for the given reason. The argument to is the matching route. If the
+// caller's context belongs to a hedge of another call, the request gets a header with the number of that hedge.
 func (t *Client) sendOnce(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
 	o, once := race.OverridesFrom(req.Context()), req
 	if name := t.Settings().AttemptHeader; name != "" && o.Hedge > 0 {
@@ -327,7 +333,7 @@ func (t *Client) sendOnce(req *http.Request, to *route.Route, reason observe.Rea
 	return restoreRequest(req, once, resp), err
 }
 
-// sendObserved sends req once, and reports the call to observers with the reason why it is not hedged.
+// sendObserved sends req without hedges. It reports the call to observers with the reason why the call is not hedged.
 func (t *Client) sendObserved(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
 	if !t.Policy.HasObservers() || req.URL == nil {
 		return sendRequest(t.pools.Primary(), req)
@@ -338,8 +344,8 @@ func (t *Client) sendObserved(req *http.Request, to *route.Route, reason observe
 	return resp, err
 }
 
-// keyName returns the name of the latency key of a request. The argument route is the pattern of the matching route, or
-// "".
+// keyName returns the name of the latency key for req. The argument route is the pattern of the matching route, or ""
+// if no route matches.
 func (t *Client) keyName(req *http.Request, route string) policy.Name {
 	host := httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 	if f := t.options.KeyFunc; f != nil {
@@ -348,7 +354,7 @@ func (t *Client) keyName(req *http.Request, route string) policy.Name {
 	return policy.Name{Host: host, Route: route}
 }
 
-// freeCall clears c and returns it to the pool.
+// freeCall clears c and makes it available to newCall. The caller must not use c afterwards.
 func (t *Client) freeCall(c *call) {
 	clear(c.attempts[:1+c.Hedges])
 	c.requests.Reset()
@@ -360,11 +366,14 @@ func (t *Client) freeCall(c *call) {
 	t.calls.Put(c)
 }
 
-// selection returns the endpoint selection of the call, or nil if the call has only one endpoint.
+// selection returns the endpoint selection of the call. It returns nil if the call can use only the host in its URL.
 func (c *call) selection() *endpoint.Selection { return c.attempts[0].endpoint.Selection() }
 
-// selectEndpoint selects the endpoint of the primary. If that is not the first endpoint, it sets the latency key to the
-// key of the endpoint's host. The key of the first endpoint must be set before, and the body must have been read.
+// selectEndpoint selects the endpoint of the primary among the eligible endpoints. If another endpoint than the first
+// is selected, the latency key of the call becomes the key of that endpoint's host.
+//
+// The caller must have set the call's latency key to the key of the first endpoint, and must have read the request
+// body.
 func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 	set := c.client.options.Endpoints
 	selection := set.Select(req.Context(), endpoint.LoadDetector(c.Key, set.URLs()), eligible)
@@ -384,7 +393,7 @@ func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 	}
 }
 
-// raceSchedule returns the hedge schedule of the call. The result canHedge reports whether a hedge can become due.
+// raceSchedule returns the hedge schedule of the call. The result canHedge is false if no hedge can become due.
 func (c *call) raceSchedule() (s race.Schedule, canHedge bool) {
 	own := c.RaceSchedule()
 	if c.selection().HasProbe() {
@@ -393,9 +402,12 @@ func (c *call) raceSchedule() (s race.Schedule, canHedge bool) {
 	return own, len(own.Delays) > 0
 }
 
-// A probeSchedule is a hedge schedule that starts a probe together with the primary, before the hedges.
+// A probeSchedule is a hedge schedule with an additional first hedge, the probe, which starts together with the
+// primary. A probe tests or measures an endpoint.
 type probeSchedule struct{ *race.FixedSchedule }
 
+// Next implements [race.Schedule]. It returns the delay 0 for the probe, and the delays of the wrapped schedule for the
+// other hedges.
 func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
 	if index == 0 {
 		return 0, true
@@ -403,8 +415,8 @@ func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
 	return s.FixedSchedule.Next(index - 1)
 }
 
-// callTarget returns the host to which the primary is sent. A Client below uses it to recognise that a request belongs
-// to this call.
+// callTarget returns the host to which the primary is sent. If a RoundTripper that this Client wraps is also a hedging
+// Client, it uses the target to recognise that the request belongs to this call.
 func (c *call) callTarget(req *http.Request) race.CallTarget {
 	host := c.Key.Name.Host
 	if c.client.options.KeyFunc != nil { // the name of the key is not that of a host
@@ -417,7 +429,8 @@ func (c *call) callTarget(req *http.Request) race.CallTarget {
 	return race.CallTarget{HTTP: true, Target: host}
 }
 
-// recordOutcome records the end of the call for the health of its endpoints. The winner is -1 if no attempt succeeded.
+// recordOutcome records the end of the call for the health of its endpoints. The argument winner is the number of the
+// winning attempt, or -1 if no attempt succeeded. It does nothing if the call has no endpoint selection.
 func (c *call) recordOutcome(ctx context.Context, winner int) {
 	if c.selection() == nil {
 		return
@@ -428,7 +441,8 @@ func (c *call) recordOutcome(ctx context.Context, winner int) {
 	})
 }
 
-// recordUnhedgedOutcome records the result of a call without hedges for the health of its endpoint.
+// recordUnhedgedOutcome records the result of a call without hedges for the health of its endpoint. The argument
+// answered says that the call succeeded. It does nothing if the call has no endpoint selection.
 func (c *call) recordUnhedgedOutcome(ctx context.Context, answered bool) {
 	if c.selection() == nil {
 		return
@@ -441,8 +455,8 @@ func (c *call) recordUnhedgedOutcome(ctx context.Context, answered bool) {
 	c.recordOutcome(ctx, winner)
 }
 
-// setAttemptHeader sets the header field name to n, the number of a hedge. It returns h, or a new header if h is nil.
-// It does nothing if name is empty.
+// setAttemptHeader sets the header field with the given name to n, the number of a hedge. It returns h, or a new header
+// if h is nil. If name is "", it changes nothing.
 func setAttemptHeader(h http.Header, name string, n int) http.Header {
 	if name != "" {
 		if h == nil {

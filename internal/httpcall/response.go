@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// isSafeToRepeat reports whether req may be sent twice. IsHedgeable decides, or the method of req if IsHedgeable is
-// nil.
+// isSafeToRepeat reports whether req may be sent twice without harm. The option IsHedgeable decides. If IsHedgeable is
+// nil, the result is true for requests with a safe method.
 func (o *Options) isSafeToRepeat(req *http.Request) bool {
 	if f := o.IsHedgeable; f != nil {
 		return f(req)
@@ -29,17 +29,17 @@ func hasSafeMethod(req *http.Request) bool {
 	return false
 }
 
-// isAnswer reports whether resp and err, the result of a call that was sent once, count as an answer and not as a
-// failure.
+// isAnswer reports whether resp and err are a success, as the result of a call without hedges. The result is false if
+// err is not nil or resp counts as a failure.
 func (o *Options) isAnswer(req *http.Request, resp *http.Response, err error) bool {
 	return err == nil && race.PrimaryError(o.classifyResponse(req, resp)) == nil
 }
 
-// classifyResponse classifies a response for the race:
+// classifyResponse returns the error by which the race ranks a response:
 //
-//   - nil: a success, with which any attempt wins;
-//   - [race.ErrAnswer]: an answer, with which only the primary wins;
-//   - [httpattempt.ErrFailure]: a failure, with which the primary waits for its hedges.
+//   - nil: a success; any attempt wins with it;
+//   - [race.ErrAnswer]: another response, such as 404; only the primary wins with it;
+//   - [httpattempt.ErrFailure]: a failure; the primary waits for its hedges.
 func (o *Options) classifyResponse(req *http.Request, resp *http.Response) error {
 	code := resp.StatusCode
 	switch {
@@ -58,8 +58,8 @@ func (o *Options) classifyResponse(req *http.Request, resp *http.Response) error
 	return race.ErrAnswer
 }
 
-// isFailureStatus reports whether the status code counts as a failure: another attempt of req may get a better
-// response.
+// isFailureStatus reports whether a response to req with the given status code counts as a failure. In that case
+// another attempt may get a better response.
 func (o *Options) isFailureStatus(req *http.Request, code int) bool {
 	if o.FailureStatus != nil {
 		return slices.Contains(o.FailureStatus, code)
@@ -78,7 +78,8 @@ func (o *Options) isFailureStatus(req *http.Request, code int) bool {
 	}
 }
 
-// hasIdempotencyKey reports whether req has a header by which net/http recognises an idempotent request.
+// hasIdempotencyKey reports whether req has the header Idempotency-Key or X-Idempotency-Key, by which net/http
+// recognises idempotent requests.
 func hasIdempotencyKey(req *http.Request) bool {
 	for name := range req.Header {
 		if strings.EqualFold(name, "Idempotency-Key") || strings.EqualFold(name, "X-Idempotency-Key") {
@@ -88,8 +89,8 @@ func hasIdempotencyKey(req *http.Request) bool {
 	return false
 }
 
-// parseRetryAfter returns the time to wait that a Retry-After header demands (RFC 9110, section 10.2.3). It returns 0
-// if the header is missing or invalid.
+// parseRetryAfter returns the time to wait that the value v of a Retry-After header demands (RFC 9110, section 10.2.3).
+// The value is a number of seconds, or a date, which is compared with now. The result is 0 if v is empty or invalid.
 func parseRetryAfter(v string, now time.Time) time.Duration {
 	if at, err := http.ParseTime(v); err == nil {
 		return max(at.Sub(now), 0)

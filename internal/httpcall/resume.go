@@ -12,12 +12,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// makeResumable returns resp with a body that records its pauses. If the body stalls, it continues with the response to
-// another request. The body releases attempt a, which has the given number; started is the number of attempts that the
-// call has started.
+// makeResumable returns resp with a body that measures its pauses. If the body stalls, a hedge requests the remainder,
+// and the body continues with the hedge's response. The body releases attempt a at its end. The argument number is the
+// number of a in the call, and started is the number of attempts that the call has started.
 //
-// A nil attempt means that the call could not be hedged; the body then only records its pauses. If the response cannot
-// be resumed, makeResumable returns it unchanged and false.
+// If a is nil, the call could not be hedged. The body then only measures its pauses. If the response cannot be resumed,
+// makeResumable returns it unchanged, and ok is false.
 func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) (_ *http.Response, ok bool) {
 	part, why := resume.ByteRangeOf(req, resp)
 	if why != "" {
@@ -41,38 +41,42 @@ func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Att
 	return r.body.Start(r, first), true
 }
 
-// A resumption requests the remainder of one stalled body by a hedge. The fields except body do not change after the
-// caller has got the response. The body has a lock of its own.
+// A resumption requests the remainder of one stalled response body by a hedge. It implements [resume.Requester]. The
+// fields except body do not change after the caller has got the response. The body has a lock of its own.
 type resumption struct {
 	client      *Client
 	key         *policy.Key
 	hostVersion hostVersion
-	request     *httpattempt.Snapshot // the request of the call; nil: the remainder cannot be requested
-	peer        *httpattempt.Peer     // the primary's address; nil: unknown or not needed
-	body        resume.Body           // a value, to save an allocation
+	request     *httpattempt.Snapshot // copy of the caller's request; nil if the remainder cannot be requested
+	peer        *httpattempt.Peer     // remote address of the primary; nil if unknown or not needed
+	body        resume.Body           // a value, not a pointer, to save an allocation
 }
 
-// Enabled implements [resume.Requester]. It reports whether hedging is switched on.
+// Enabled implements [resume.Requester]. It returns false while the program has switched hedging off.
 func (r *resumption) Enabled() bool { return r.client.Enabled() }
 
-// RecordPause implements [resume.Requester]. It records the longest pause between two reads of a body, from which the
-// stall timeout is learned.
+// RecordPause implements [resume.Requester]. It records the longest pause between two reads of a body. The stall
+// timeout of the latency key is learned from these pauses.
 func (r *resumption) RecordPause(longest time.Duration) { r.key.RecordPause(longest) }
 
-// RecordObstacle implements [resume.Requester]. It counts a body that stalled and could not be resumed, by obstacle. It
-// ignores stalls shorter than [policy.MinStall], except those with a wrong remainder.
+// RecordObstacle implements [resume.Requester]. It counts a body that stalled and was not resumed, for the reason why.
+// The argument waited is the length of the pause. Pauses shorter than [policy.MinStall] are not counted, unless the
+// reason is [resume.NotRemainder].
 func (r *resumption) RecordObstacle(why resume.Obstacle, waited time.Duration) {
 	if why == resume.NotRemainder || waited >= policy.MinStall {
 		r.key.CountUnresumed(string(why))
 	}
 }
 
-// CountPanic implements [resume.Requester]. It counts a panic in Read or Close of a body.
+// CountPanic implements [resume.Requester]. It counts a panic of Read or Close of a response body.
 func (r *resumption) CountPanic() { r.client.Counters.HedgePanics.Add(1) }
 
-// RequestRemainder implements [resume.Requester]. It asks the policy to admit a request for the remainder, with the
-// given Range and If-Range headers. If the request is denied, it returns nil, and later reports whether the body may
-// ask again.
+// RequestRemainder implements [resume.Requester]. It returns a request with the given Range and If-Range headers if the
+// hedging policy admits the request. Otherwise the request is nil, and later says whether RequestRemainder may be
+// called again for the body.
+//
+// If likePrimary is true, the request uses the connection pool of primaries. If it is false, the request uses the pool
+// of hedges.
 func (r *resumption) RequestRemainder(ctx context.Context, byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
 	c := &call{client: r.client, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1()}
 	c.peer.Store(r.peer)
@@ -86,20 +90,22 @@ func (r *resumption) RequestRemainder(ctx context.Context, byteRange, ifRange st
 	return remainderCall{c, likePrimary}, false
 }
 
-// A remainderCall is a call that requests the remainder of a body. It implements [resume.Request].
+// A remainderCall is a call that requests the remainder of a stalled response body. It implements [resume.Request].
 type remainderCall struct {
 	*call
-	usesPrimaryConns bool // its attempts use the connection pool of primaries
+	usesPrimaryConns bool // attempts use the connection pool of primaries
 }
 
-// Send sends the request as attempt a with the given number.
+// Send implements [resume.Request]. It sends the request as attempt a with the given number, and returns the classified
+// result.
 func (r remainderCall) Send(a *race.Attempt, number int) (*http.Response, error) {
 	r.attempts[number].usesHedgeConns = !r.usesPrimaryConns
 	r.AttemptStarted(a, number)
 	return r.Attempt(a, number)
 }
 
-// RecordDecision ends the call. The argument won reports whether the body continues with its response.
+// RecordDecision implements [resume.Request]. It ends the call. The argument won says whether the stalled body
+// continues with the response to this request.
 func (r remainderCall) RecordDecision(won bool) {
 	r.EndResumption(won)
 	if won {
@@ -107,7 +113,8 @@ func (r remainderCall) RecordDecision(won bool) {
 	}
 }
 
-// Release records the end of the attempt. It discards the response unless the attempt has won.
+// Release implements [resume.Request]. It reports the end of attempt a to observers. It discards the response unless
+// the outcome how is [race.Won].
 func (r remainderCall) Release(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error) {
 	if how != race.Won {
 		r.Discard(resp, err)

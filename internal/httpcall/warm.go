@@ -16,8 +16,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// Warm opens up to n connections to the host of each URL. The documentation of hedge.Transport.Warm describes the
-// behaviour.
+// Warm opens up to n connections to the host of each URL, so that later calls need not connect. The documentation of
+// hedge.Transport.Warm describes the behaviour. The error joins the errors for the URLs.
 func (t *Client) Warm(ctx context.Context, n int, urls ...string) error {
 	if n < 1 {
 		return fmt.Errorf("hedge: Warm: n %d is not at least 1", n)
@@ -33,8 +33,8 @@ func (t *Client) Warm(ctx context.Context, n int, urls ...string) error {
 	})...)
 }
 
-// callConcurrently calls f with 0 to n-1, each in a goroutine of its own, and returns the errors in order. If calls
-// panic, it panics with the value of one of them.
+// callConcurrently calls f with each number from 0 to n-1, on a goroutine each. It returns the n results in order. If
+// calls of f panic, it panics with the value of one of these panics.
 func callConcurrently(n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -51,12 +51,12 @@ func callConcurrently(n int, f func(i int) error) []error {
 	return errs
 }
 
-// maxWarmWait limits the time for which warmed connections are kept busy until the others are open. The time that the
-// first connection took is added.
+// maxWarmWait limits the time for which an open connection is kept busy until the other connections are open as well.
+// The time that the first connection took to open is added.
 const maxWarmWait = 100 * time.Millisecond
 
-// redactURL returns the scheme and host of a URL for error texts, because the rest may be secret. If the URL is
-// invalid, it returns its position in the list.
+// redactURL returns the scheme and host of a URL for use in error texts, because the rest may be secret. If the URL is
+// invalid, redactURL returns a text with its position in the list of URLs. The argument index counts from 0.
 func redactURL(text string, index int) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -65,11 +65,11 @@ func redactURL(text string, index int) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// warmHost opens up to n connections to the host of a URL. It sends one request. If requests cannot share its
-// connection, it sends n more at once.
+// warmHost opens up to n connections to the host of a URL by HEAD requests. It sends one request first. If the
+// connection of this request cannot be shared, it sends n more requests concurrently.
 //
-// It keeps each of them unfinished until all have a connection or have failed: net/http would otherwise reuse a
-// connection that becomes idle.
+// It delays the end of these requests until each of them has a connection or has failed. Otherwise net/http would reuse
+// a connection that becomes idle, instead of opening another.
 func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	begun := time.Now()
 	var opening atomic.Int64 // ns that a connection takes
@@ -97,9 +97,9 @@ func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	})...)
 }
 
-// sendHead sends a HEAD request to the URL in text. It calls connected once the request has a connection, and reports
-// whether that connection was reused. The result shared reports whether other requests could share the connection, as
-// over HTTP/2.
+// sendHead sends a HEAD request to the URL in text. It calls connected when the request has got a connection; reused
+// says that the connection was open before. The result shared says that several requests could use the connection at
+// the same time, as over HTTP/2.
 func (t *Client) sendHead(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { connected(info.Reused) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodHead, text, nil)
@@ -114,5 +114,6 @@ func (t *Client) sendHead(ctx context.Context, text string, connected func(reuse
 	return resp != nil && resp.ProtoMajor >= http2, err
 }
 
-// errUnparsableURL replaces the error of package url, which quotes the URL and so might show a password.
+// errUnparsableURL is the error for an invalid URL. It replaces the error of package url, which quotes the URL and so
+// might reveal a password.
 var errUnparsableURL = errors.New("cannot be parsed")
