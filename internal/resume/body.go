@@ -1,5 +1,6 @@
-// Package resume continues the body of a response with another response if the body stalls. A [Requester] decides
-// whether the remainder may be requested, sends the request, and records pauses.
+// Package resume continues the body of a response with the response to another request if the body stalls. A
+// [Requester] decides whether the remainder of the body may be requested, sends the request, and records pauses of the
+// body.
 package resume
 
 import (
@@ -15,54 +16,59 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Requester requests the remainder of one body. Its methods are called by the reader of the body and by goroutines of
-// timers, maybe concurrently.
+// A Requester requests the remainder of one stalled body. The reader of the body and goroutines of timers call its
+// methods, possibly concurrently.
 type Requester interface {
-	// Enabled reports whether bodies are resumed at present.
+	// Enabled reports whether bodies may be resumed at present. It is called before each request for a remainder.
 	Enabled() bool
 
-	// RequestRemainder returns a request with the given Range and If-Range headers if it is admitted. Otherwise it
-	// returns nil, and later reports whether it may be called again. If likePrimary is true, the request uses the
-	// connections of primaries. The body is locked during the call.
+	// RequestRemainder returns an admitted request with the given Range and If-Range headers. If the request is denied, r
+	// is nil, and later says whether RequestRemainder may be called again.
+	//
+	// If likePrimary is true, the request uses the connections of primaries. RequestRemainder must not call methods of the
+	// body, because the body is locked.
 	RequestRemainder(ctx context.Context, byteRange, ifRange string, likePrimary bool) (r Request, later bool)
 
-	// RecordPause records the longest time that a Read of the body has waited.
+	// RecordPause records the longest time that a Read of the body has waited for data. It is called at the end of the
+	// body.
 	RecordPause(longest time.Duration)
 
-	// RecordObstacle records why the body was not resumed after a Read had waited for the time waited.
+	// RecordObstacle records that the body was not resumed although a Read had waited for the time waited, and the reason.
 	RecordObstacle(why Obstacle, waited time.Duration)
 
-	// CountPanic counts a panic that occurred when a body was closed.
+	// CountPanic counts a panic that occurred while a body was closed.
 	CountPanic()
 }
 
-// A Request is an admitted request for the remainder of a body.
+// A Request is an admitted request for the remainder of a body. Its methods are called in the order Send,
+// RecordDecision, Release.
 type Request interface {
-	// Send sends the request as attempt a, which has the given number in its call.
+	// Send sends the request as attempt a. The argument number is the number of a in its call.
 	Send(a *race.Attempt, number int) (*http.Response, error)
 
-	// RecordDecision records whether the body continues with the response. It is called before the reader gets bytes of
-	// the response.
+	// RecordDecision records whether the request has won: the body continues with its response. It is called before the
+	// reader gets bytes of the response.
 	RecordDecision(won bool)
 
-	// Release is the last call. It discards resp unless the outcome is [race.Won].
+	// Release records the end of attempt a, with the outcome how. It discards resp unless the outcome is [race.Won].
 	Release(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error)
 }
 
-// A Response is the input of [Body.Start]: a response whose body may be resumed, and the limits of its call.
+// A Response is the input of [Body.Start]: a response whose body may be resumed, and limits for requests for the
+// remainder.
 type Response struct {
 	Context         context.Context // the caller's context
 	Response        *http.Response
-	Range           ByteRange     // range of the body
-	Attempt         *race.Attempt // attempt that got the response; nil: it has no context to release
+	Range           ByteRange     // byte range of the representation that the body contains
+	Attempt         *race.Attempt // attempt that got the response; nil if there is no attempt to release
 	IsHedge         bool          // a hedge got the response
 	AttemptsStarted int           // number of attempts that the call has started
-	StallTimeout    time.Duration // a Read that waits this long counts as a stall; 0: the body is not resumed
-	UsualTime       time.Duration // usual latency of a request for the remainder; 0: not known
-	HedgesLeft      int           // largest number of requests for the remainder
+	StallTimeout    time.Duration // a Read that waits this long is a stall; 0: the body is not resumed
+	UsualTime       time.Duration // usual latency of a request for the remainder; 0 if not known
+	HedgesLeft      int           // largest number of requests for the remainder; each is a hedge of the call
 }
 
-// Start returns a copy of the response whose body is b. It must be called once, on a zero Body.
+// Start initializes b, and returns a copy of the response in r whose body is b. It must be called once, on a zero Body.
 func (b *Body) Start(requester Requester, r Response) *http.Response {
 	b.requester, b.ctx, b.resp, b.callerResponse, b.startTime, b.stallTimeout = requester, r.Context, r.Response, *r.Response, time.Now(), r.StallTimeout
 	b.byteRange = r.Range
@@ -82,86 +88,88 @@ func (b *Body) Start(requester Requester, r Response) *http.Response {
 	return &b.callerResponse
 }
 
-// A bodySource is the body of a response that a [Body] reads from.
+// A bodySource is the response body from which a [Body] reads: the original body, or the body with the remainder.
 type bodySource struct {
 	io.ReadCloser
-	attempt        *race.Attempt // attempt to release at the end; nil: none
+	attempt        *race.Attempt // attempt to release at the end of the body; nil if there is none
 	usesHedgeConns bool          // the response came over the connection pool of hedges
 }
 
+// release releases the attempt that got the response, if there is such an attempt.
 func (s bodySource) release() {
 	if s.attempt != nil {
 		s.attempt.Release()
 	}
 }
 
-// A Body is a response body that continues with another response if the first one stalls.
+// A Body is a response body that continues with the response to another request if the original body stalls.
 //
 // Read runs in the caller's goroutine and reads into the caller's memory. A timer checks whether a Read has waited too
-// long, and then requests the remainder in its goroutine. If the remainder arrives first, the timer's goroutine
-// interrupts the Read, which continues with the remainder at the current offset.
+// long. If so, the timer's goroutine requests the remainder. If the remainder arrives before the original body
+// continues, this goroutine interrupts the Read, which continues with the remainder at the current offset.
 type Body struct {
 	// Immutable after Start.
 	requester    Requester
-	ctx          context.Context // of the caller
+	ctx          context.Context // the caller's context
 	resp         *http.Response  // response as received; the caller may change its header
-	header       http.Header     // copy of the response header; nil: the remainder is never requested
+	header       http.Header     // copy of the response header; nil if the remainder is never requested
 	byteRange    ByteRange
 	startTime    time.Time
-	stallTimeout time.Duration // a Read that waits this long counts as a stall; 0: the body is not resumed
-	usualTime    time.Duration // see [Response]
+	stallTimeout time.Duration // a Read that waits this long is a stall; 0: the body is not resumed
+	usualTime    time.Duration // usual latency of a request for the remainder; 0 if not known
 
-	callerResponse http.Response // the caller's response; the reader sets its Trailer at the end
+	callerResponse http.Response // the response that the caller has; the reader sets its Trailer at the end
 	progress       readProgress
 
 	// Used only by the reader, which locks mu to change source.
 	source      bodySource
 	isContested bool  // a request for the remainder was pending when a Read returned no bytes
-	sourceErr   error // error of the source, not returned while the remainder may still arrive
+	sourceErr   error // error of the source that Read has not returned yet, because the remainder may still arrive
 
-	mu             sync.Mutex // guards the fields below
-	timer          *time.Timer
-	retryDelay     time.Duration // delay before the next request, after a denied request
-	remainder      *remainder    // pending or winning request for the remainder; nil: none
+	mu             sync.Mutex    // guards the fields below
+	timer          *time.Timer   // calls checkForStall; nil until the first Read
+	retryDelay     time.Duration // time from a denied request to the next request
+	remainder      *remainder    // pending or winning request for the remainder; nil if there is none
 	hedgesLeft     int           // largest number of further requests for the remainder
 	nextAttempt    int           // number of the next attempt of the call
 	recorded       bool          // recordResult has been called
-	closed         bool
-	closer         bodySource // source that Close has closed
-	closedByCaller bool       // Close was called after the remainder had won and before the reader used it
-	obstacle       Obstacle   // reason why the remainder was not requested; "": it was, or its denial is recorded elsewhere
+	closed         bool          // Close was called
+	closer         bodySource    // the source that Close has closed
+	closedByCaller bool          // Close was called after the remainder had won and before the reader used it
+	obstacle       Obstacle      // reason why the remainder was not requested; "" if it was requested or its denial was counted
 }
 
-// A readProgress holds the position of the reader and the start of the current Read. The reader and the timer use it
-// without a lock.
+// A readProgress holds the position of the reader in the body and the start of the current Read. The reader and the
+// timer's goroutine use it without a lock.
 type readProgress struct {
-	waitStart   atomic.Int64 // start of the current Read in ns after startTime, plus 1; 0: no Read runs; negative: the remainder is requested
-	bytesRead   atomic.Int64 // bytes returned to the caller; updated before waitStart
-	longestWait atomic.Int64 // longest duration of a Read in ns; only the reader writes it
-	timerSet    atomic.Bool  // the timer is set, or is not needed any more
+	waitStart   atomic.Int64 // start of the current Read, in nanoseconds after startTime, plus 1; 0: no Read is running; negated while the remainder is requested
+	bytesRead   atomic.Int64 // number of bytes returned to the caller; updated before waitStart
+	longestWait atomic.Int64 // duration of the longest Read in nanoseconds; only the reader writes it
+	timerSet    atomic.Bool  // the timer is set, or no timer is needed any more
 }
 
-// A remainder is a request for the remainder of a body, with its response. Body.mu guards its fields.
+// A remainder is a request for the remainder of a body, with its response. The mutex of the [Body] guards the fields.
 type remainder struct {
-	number int
-	// offset in the body at which the remainder starts
+	number int // number of the attempt in its call
+	// offset in the body at which the remainder starts, in bytes
 	offset      int64
 	attempt     *race.Attempt
-	requestTime time.Time
-	decided     chan struct{} // closed when isDecided is set
-	released    chan struct{} // closed when the remainder has won and the reader no longer uses the other source
-	isDecided   bool          // the remainder has won or lost
-	won         bool
-	source      bodySource // set if the remainder has won; starts at offset
+	requestTime time.Time     // time when the remainder was requested
+	decided     chan struct{} // closed when isDecided becomes true
+	released    chan struct{} // closed when the remainder has won and the reader no longer uses the original source
+	isDecided   bool          // it is decided whether the remainder wins
+	won         bool          // the body continues with the remainder
+	source      bodySource    // body with the remainder, from offset on; set if the remainder has won
 }
 
-// decide records whether the remainder has won, and wakes waiting goroutines. The caller holds mu.
+// decide records whether the remainder has won, and wakes goroutines that wait for the decision. The caller must hold
+// the mutex of the [Body].
 func (r *remainder) decide(won bool) {
 	r.isDecided, r.won = true, won
 	close(r.decided)
 }
 
-// Read implements [io.Reader]. It reads from the current source.
+// Read implements [io.Reader]. It reads from the original body, or from the remainder after the remainder has won.
 func (b *Body) Read(p []byte) (int, error) {
 	if b.sourceErr != nil {
 		return b.awaitRemainder(p)
@@ -184,7 +192,8 @@ func (b *Body) Read(p []byte) (int, error) {
 	return b.finishRead(p, n, err)
 }
 
-// finishRead returns the result of a Read that got an error, or during which the remainder was requested.
+// finishRead returns the result of a Read that got an error, or during which the remainder was requested. The arguments
+// n and err are the result of the source's Read into p.
 func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	b.mu.Lock()
 	r := b.remainder
@@ -230,9 +239,9 @@ func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	return n, err
 }
 
-// awaitRemainder waits for the remainder after the source has failed, and then reads from it. It waits as long as a
-// call waits for a hedge, see [race.BoundHedgeTimeout]. If the remainder does not arrive, it returns the error of the
-// source.
+// awaitRemainder waits for the pending remainder after the source has failed, and then reads from the remainder into p.
+// It waits as long as a call whose primary has failed waits for a hedge, see [race.BoundHedgeTimeout]. If the remainder
+// does not arrive, it returns the error of the source.
 func (b *Body) awaitRemainder(p []byte) (int, error) {
 	b.mu.Lock()
 	r := b.remainder
@@ -266,7 +275,7 @@ func (b *Body) awaitRemainder(p []byte) (int, error) {
 	return 0, err
 }
 
-// switchToRemainder makes the remainder the source of the body. The caller holds mu.
+// switchToRemainder makes the remainder, which must have won, the source of the body. The caller must hold mu.
 func (b *Body) switchToRemainder() {
 	r, done := b.remainder, b.progress.bytesRead.Load()
 	b.source = r.source
@@ -277,11 +286,11 @@ func (b *Body) switchToRemainder() {
 }
 
 // A remainderReader reads the remainder of a body, without the bytes that the caller already has. It returns [io.EOF]
-// after the last byte of the body.
+// after the last byte of the body, even if the server sends more bytes.
 type remainderReader struct {
 	io.ReadCloser
-	skip   int64 // number of bytes to skip first
-	unread int64 // number of bytes that follow
+	skip   int64 // number of bytes to skip before the first byte for the caller
+	unread int64 // number of bytes for the caller that are not read yet
 }
 
 func (t *remainderReader) Read(p []byte) (int, error) {
@@ -310,7 +319,8 @@ func (t *remainderReader) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Close closes the body, and cancels a pending request for the remainder.
+// Close closes the body, and cancels a pending request for the remainder. It returns the error of closing the current
+// source.
 func (b *Body) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -339,7 +349,8 @@ func (b *Body) Close() error {
 	return err
 }
 
-// handleReadError records the end of the body. If err is [io.EOF], it sets the trailers of the caller's response.
+// handleReadError must be called when the body ends with err. It releases the source and records the pauses of the
+// body. If err is [io.EOF], it sets the trailers of the caller's response.
 func (b *Body) handleReadError(err error) {
 	if err == io.EOF && b.resp.Trailer != nil {
 		b.callerResponse.Trailer = b.resp.Trailer
@@ -347,7 +358,8 @@ func (b *Body) handleReadError(err error) {
 	b.recordResult(b.source)
 }
 
-// recordResult records the pauses of the body, and releases the source s. Further calls only release s.
+// recordResult releases the source s. Its first call also reports the pauses of the body, and the reason if a stalled
+// body was not resumed, to the [Requester].
 func (b *Body) recordResult(s bodySource) {
 	s.release()
 	longest := time.Duration(b.progress.longestWait.Load())
@@ -371,7 +383,7 @@ func (b *Body) recordResult(s bodySource) {
 	b.recorded, b.hedgesLeft = true, 0
 }
 
-// startTimer sets the timer that checks for a stall, unless it is set already.
+// startTimer starts the timer that checks for a stall, unless the timer is already set or no more requests are allowed.
 func (b *Body) startTimer() {
 	if b.progress.timerSet.Swap(true) {
 		return
@@ -387,7 +399,8 @@ func (b *Body) startTimer() {
 	}
 }
 
-// stopTimer lets the next Read set the timer, because no Read waits now. The caller holds mu.
+// stopTimer marks the timer as not set when no Read is waiting, so that the next Read starts the timer again. The
+// caller must hold mu.
 func (b *Body) stopTimer() {
 	b.progress.timerSet.Store(false)
 	if b.progress.waitStart.Load() != 0 && !b.progress.timerSet.Swap(true) { // a Read started meanwhile and found the timer set
@@ -395,15 +408,15 @@ func (b *Body) stopTimer() {
 	}
 }
 
-// checkForStall is the function of the timer. It requests the remainder if a Read has waited too long.
+// checkForStall is called by the timer. It requests the remainder if a Read has waited for the stall timeout.
 func (b *Body) checkForStall() {
 	if req, r := b.admitRemainder(); r != nil {
 		b.requestRemainder(req, r)
 	}
 }
 
-// admitRemainder returns an admitted request for the remainder if a Read has waited too long. Otherwise it returns nil
-// and, if useful, sets the timer again.
+// admitRemainder returns an admitted request for the remainder if a Read has waited for the stall timeout. Otherwise it
+// returns nil. It then sets the timer again if the remainder may be requested later.
 func (b *Body) admitRemainder() (Request, *remainder) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -446,8 +459,9 @@ func (b *Body) admitRemainder() (Request, *remainder) {
 	return req, r
 }
 
-// scheduleRetry sets the timer to request the remainder again after a denial. If later is false, the remainder is not
-// requested again. The caller holds mu.
+// scheduleRetry is called after a request for the remainder was denied. If later is true, it sets the timer for the
+// next request, with a delay that doubles each time. If later is false, the remainder is not requested again. The
+// caller must hold mu.
 func (b *Body) scheduleRetry(later bool) {
 	if !later {
 		b.hedgesLeft = 0
@@ -460,8 +474,8 @@ func (b *Body) scheduleRetry(later bool) {
 // errNotRemainder is the error of a response that does not contain the remainder of the body.
 var errNotRemainder = errors.New("hedge: answer is not the rest of the body")
 
-// requestRemainder sends the request. If the response arrives before the source continues, it becomes the source of the
-// body.
+// requestRemainder sends the admitted request req for the remainder r. If the response arrives before the source
+// continues, it becomes the source of the body.
 func (b *Body) requestRemainder(req Request, r *remainder) {
 	var (
 		resp *http.Response
@@ -478,8 +492,8 @@ func (b *Body) requestRemainder(req Request, r *remainder) {
 	}
 }
 
-// checkRemainder waits for the first bytes of resp. It returns an error if resp is not the remainder of the body from
-// the offset off.
+// checkRemainder waits for the first bytes of resp. It returns errNotRemainder if resp is not the remainder of the body
+// from the offset off, and [httpattempt.ErrFailure] if the body of resp fails.
 func (b *Body) checkRemainder(resp *http.Response, off int64) error {
 	if !b.byteRange.isContinuedBy(b.header, resp, off) {
 		return errNotRemainder
@@ -495,8 +509,8 @@ func (b *Body) checkRemainder(resp *http.Response, off int64) error {
 	return nil
 }
 
-// handleRemainder decides whether the remainder wins, given the result of its request. It releases the request, or the
-// old source if the remainder has won.
+// handleRemainder decides whether the remainder r wins. The arguments resp and err are the result of the request req.
+// If the remainder wins, handleRemainder closes the original source; otherwise it discards resp.
 func (b *Body) handleRemainder(req Request, r *remainder, resp *http.Response, err error) {
 	b.mu.Lock()
 	how, loser := race.OutcomeOf(err), b.source

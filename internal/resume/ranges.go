@@ -11,47 +11,49 @@ import (
 	"time"
 )
 
-// minLength is the smallest length in bytes of a body that is resumed. Smaller bodies arrive soon after their header.
+// minLength is the smallest length of a body that is resumed, in bytes. Smaller bodies usually arrive together with
+// their header.
 const minLength = 64 << 10
 
-// clockSkew is the smallest time between Last-Modified and Date with which Last-Modified is a strong validator: both
-// clocks may differ.
+// clockSkew is how much earlier than Date the Last-Modified date must be to identify a version of the resource. The two
+// dates may come from clocks that differ.
 const clockSkew = time.Minute
 
-// An Obstacle is the reason why a body was not resumed. Its value is the label of a metric.
+// An Obstacle is the reason why a body was not resumed. Its text is the label of a metric.
 type Obstacle string
 
-// Obstacles in the request or the response.
+// Obstacles in the request or the response. They are known when the response arrives.
 const (
-	NotGet    Obstacle = "request"   // the request is no GET without a body, or its Range is not a single range with a first byte
+	NotGet    Obstacle = "request"   // the request is not a GET without a body, or its Range header is not a single range with a first byte
 	Signed    Obstacle = "signed"    // a signature of the request covers its range
-	BadStatus Obstacle = "status"    // the status is neither 200 nor 206 with the requested range, or there is no body
+	BadStatus Obstacle = "status"    // the status is neither 200 nor 206 with the requested range, or the response has no body
 	TooSmall  Obstacle = "small"     // the body is shorter than 64 KiB, or its length is unknown
 	Encoded   Obstacle = "encoded"   // the transport decompressed the body, the body is encoded and has no ETag, or it has trailers
 	NoRanges  Obstacle = "no_ranges" // the server does not accept byte ranges
-	// the response has no strong ETag or date
+	// the response has neither a strong ETag nor a strong Last-Modified date, so the remainder could be from another
+	// version
 	NoValidator Obstacle = "no_validator"
 )
 
-// Obstacles of bodies with a Read that waited for at least 50 ms. A denied request is counted as a denied hedge
-// instead.
+// Obstacles that are recorded at the end of a body. They are counted only if a Read has waited for at least 50 ms. If a
+// request for the remainder was denied, a denied hedge is counted instead.
 const (
-	Learning     Obstacle = "learning" // too few bodies or calls have been observed
-	UsualPause   Obstacle = "usual"    // the pause was shorter than twice the 95th percentile of pauses
+	Learning     Obstacle = "learning" // too few bodies or calls have been observed to know the usual pauses
+	UsualPause   Obstacle = "usual"    // the longest pause was shorter than the stall timeout, twice the 95th percentile of pauses
 	NoHedgesLeft Obstacle = "spent"    // the call had used all its hedges
-	NotRemainder Obstacle = "no_rest"  // the response did not contain the remainder
+	NotRemainder Obstacle = "no_rest"  // the response to the request did not contain the remainder
 )
 
-// A ByteRange is the byte range of a representation that a body contains (RFC 9110, section 14.1.2), with a validator
-// of the representation.
+// A ByteRange is the byte range of a representation that a body contains (RFC 9110, section 14.1.2). It also holds a
+// validator, which identifies the version of the representation.
 type ByteRange struct {
-	validator   string // strong ETag or date, for If-Range
+	validator   string // strong ETag or Last-Modified date, for the header If-Range
 	first, last int64  // offsets in the representation, inclusive
-	size        int64  // length of the whole representation
+	size        int64  // length of the whole representation in bytes
 }
 
-// ByteRangeOf returns the byte range of the body of resp, the response to req. If the remainder of the body cannot be
-// requested, it returns the obstacle.
+// ByteRangeOf returns the byte range that the body of resp contains. The argument req is the request to which resp is
+// the response. If the remainder of the body cannot be requested later, why is the reason. Otherwise why is "".
 func ByteRangeOf(req *http.Request, resp *http.Response) (p ByteRange, why Obstacle) {
 	h := resp.Header
 	tags, modified := h["Etag"], h["Last-Modified"]
@@ -79,8 +81,9 @@ func ByteRangeOf(req *http.Request, resp *http.Response) (p ByteRange, why Obsta
 	return p, NoValidator
 }
 
-// readResponse sets the range from the status and the header of resp. The argument requested is the range of the
-// request, or nil. It reports false if resp is neither the whole representation nor starts at the requested byte.
+// readResponse sets the range of p from the status and the header of resp. The argument requested is the range in the
+// Range header of the request, or nil if there is no such header. The result is false if resp is neither the whole
+// representation nor the requested range.
 func (p *ByteRange) readResponse(resp *http.Response, requested *interval) bool {
 	ranges := resp.Header["Content-Range"]
 	switch {
@@ -99,7 +102,7 @@ func (p *ByteRange) readResponse(resp *http.Response, requested *interval) bool 
 		(resp.ContentLength < 0 || resp.ContentLength == got.last-got.first+1)
 }
 
-// rangeAfter returns the value of a Range header for the bytes after the first n bytes of the body (RFC 9110, section
+// rangeAfter returns the value of a Range header that requests the body without its first n bytes (RFC 9110, section
 // 14.2).
 func (p *ByteRange) rangeAfter(n int64) string {
 	if p.last == p.size-1 {
@@ -108,12 +111,13 @@ func (p *ByteRange) rangeAfter(n int64) string {
 	return fmt.Sprintf("bytes=%d-%d", p.first+n, p.last)
 }
 
-// An interval is a range of bytes; both ends are inclusive.
+// An interval is a range of bytes, from the offset first to the offset last, inclusive.
 type interval struct{ first, last int64 }
 
-// requestedRange returns the range in the Range header of a request, or nil if there is none. It is not ok if a request
-// for the remainder could not replace the header: it has several ranges or a suffix range, or a field name in unusual
-// case.
+// requestedRange returns the range in the Range header of a request, or nil if there is no such header.
+//
+// The result ok is false if a request for the remainder could not replace the header. That is so if the header has
+// several ranges or a range without a first byte, or if its name is not in canonical case.
 func requestedRange(h http.Header) (s *interval, ok bool) {
 	for name, values := range h {
 		switch {
@@ -135,7 +139,8 @@ func requestedRange(h http.Header) (s *interval, ok bool) {
 	return s, s != nil || len(h["If-Range"]) == 0
 }
 
-// parseInterval parses an interval such as "0-499". It is not ok if the first number is larger.
+// parseInterval parses an interval such as "0-499". The result ok is false if the text is invalid or the first number
+// is larger than the last.
 func parseInterval(text string) (s interval, ok bool) {
 	first, last, _ := strings.Cut(text, "-")
 	a, ok := parseNumber(first)
@@ -143,14 +148,16 @@ func parseInterval(text string) (s interval, ok bool) {
 	return interval{a, b}, ok && ok2 && a <= b
 }
 
-// parseNumber parses a non-negative decimal number.
+// parseNumber parses a decimal number from 0 to [math.MaxInt64]-1. The result ok is false if the text is not such a
+// number.
 func parseNumber(text string) (n int64, ok bool) {
 	u, err := strconv.ParseUint(text, 10, 63)
 	return int64(u), err == nil && u < math.MaxInt64
 }
 
-// signsRange reports whether a request has a signature that covers its range. Such a signature is in the Authorization
-// header, in the URL or in another header. It is one of these:
+// signsRange reports whether a request has a signature that covers its Range header, so that the range cannot be
+// changed. The signature is in the Authorization header, in the URL or in another header. These signatures are
+// recognized:
 //
 //   - a signature with a list of the signed headers that contains Range or If-Range;
 //   - a signature of Azure, which always covers the range;
@@ -183,22 +190,23 @@ func hasSuffixFold(name, suffix string) bool {
 	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
 }
 
-// isSignedHeadersName reports whether a header or parameter with this name lists signed headers. Such names are
-// X-Amz-SignedHeaders (AWS, Google, Volcengine, Huawei and Escher), x-oss-additional-headers and X-Ca-Signature-Headers
-// (Alibaba), X-HMAC-Signed-Headers (APISIX) and q-header-list (Tencent).
+// isSignedHeadersName reports whether a header or parameter with this name contains a list of signed headers. Examples
+// are X-Amz-SignedHeaders (AWS, Google, Volcengine, Huawei and Escher), x-oss-additional-headers and
+// X-Ca-Signature-Headers (Alibaba), X-HMAC-Signed-Headers (APISIX) and q-header-list (Tencent).
 func isSignedHeadersName(name string) bool {
 	name = strings.ToLower(name)
 	return strings.Contains(name, "header") && (strings.Contains(name, "sign") || strings.Contains(name, "additional") || strings.HasSuffix(name, "header-list"))
 }
 
-// mayCoverRange reports whether credentials have a scheme whose signature covers, or may cover, the Range header.
+// mayCoverRange reports whether the authentication scheme of credentials, the value of an Authorization header, always
+// or possibly signs the Range header.
 func mayCoverRange(credentials string) bool {
 	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
 	return slices.Contains([]string{"sharedkey", "sharedkeylite", "signature"}, strings.ToLower(scheme))
 }
 
-// listsRange reports whether credentials contain a list of signed headers with Range or If-Range. The list is a
-// parameter NAME=LIST, or NAME:LIST (Alibaba, version 2), or has no name (Baidu).
+// listsRange reports whether credentials contain a list of signed headers that includes Range or If-Range. The list is
+// a parameter NAME=LIST, or NAME:LIST (Alibaba, version 2), or has no name (Baidu).
 func listsRange(credentials string) bool {
 	lower := strings.ToLower(strings.TrimSpace(credentials))
 	if !strings.Contains(lower, "range") {
@@ -231,14 +239,15 @@ func mentionsRange(list string) bool {
 	return false
 }
 
-// isStrongDate reports whether a Last-Modified date is a strong validator: it is at least clockSkew earlier than the
-// Date of the response.
+// isStrongDate reports whether modified, the Last-Modified date of a response, is a strong validator. It is if it is at
+// least clockSkew earlier than date, the Date header of the response.
 func isStrongDate(modified, date string) bool {
 	m, err := http.ParseTime(modified)
 	d, err2 := http.ParseTime(date)
 	return err == nil && err2 == nil && d.Sub(m) >= clockSkew
 }
 
+// acceptsRanges reports whether the values of an Accept-Ranges header contain the unit bytes.
 func acceptsRanges(values []string) bool {
 	return slices.ContainsFunc(values, func(v string) bool {
 		for unit := range strings.SplitSeq(v, ",") {
@@ -255,8 +264,8 @@ func isStrongTag(tag string) bool {
 	return len(tag) >= 2 && tag[0] == '"' && tag[len(tag)-1] == '"' && !strings.ContainsAny(tag[1:len(tag)-1], "\" \x7f")
 }
 
-// isContinuedBy reports whether rest contains all bytes of p after the first n bytes, of the same representation. The
-// argument header is the header with which the body came.
+// isContinuedBy reports whether the body of rest contains the bytes of p after the first n bytes, of the same version
+// of the representation. The argument header is the header of the response with the original body.
 func (p *ByteRange) isContinuedBy(header http.Header, rest *http.Response, n int64) bool {
 	ranges := rest.Header["Content-Range"]
 	if rest.StatusCode != http.StatusPartialContent || rest.Body == nil || rest.Uncompressed ||
