@@ -11,10 +11,10 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// An Obstacle is the reason why a call cannot have several attempts.
+// An Obstacle is the reason why a call cannot have several attempts, and so no hedges.
 type Obstacle uint8
 
-// Obstacles. None means that the call can have several attempts.
+// Obstacles. None means that the call can have several attempts. The method String describes the others.
 const (
 	None Obstacle = iota
 	SeveralMessages
@@ -24,6 +24,7 @@ const (
 	UncloneableReply
 )
 
+// obstacleTexts are the results of [Obstacle.String].
 var obstacleTexts = [...]string{
 	SeveralMessages:    "its caller may send several messages",
 	OtherTarget:        "the connections for hedges have other targets",
@@ -32,27 +33,28 @@ var obstacleTexts = [...]string{
 	UncloneableReply:   "no equivalent reply can be created",
 }
 
-// String returns the reason as a text for log records. It is "" for None.
+// String returns the reason as a text for log records, or "" for None.
 func (o Obstacle) String() string { return obstacleTexts[o] }
 
-// A LoggedObstacles is a set of obstacles that were logged. The zero value is the empty set. It is safe for concurrent
-// use.
+// A LoggedObstacles is the set of obstacles that were already logged for a method. It prevents repeated log records.
+// The zero value is the empty set. It is safe for concurrent use.
 type LoggedObstacles struct{ bits atomic.Uint32 }
 
-// Add adds o to the set, and reports whether o was not in it. It ignores None and reports false.
+// Add adds o to the set. It returns true if o was not in the set, so that the caller logs o. It does not add None and
+// returns false for it.
 func (t *LoggedObstacles) Add(o Obstacle) bool {
 	bit := uint32(1) << o
 	return o != None && t.bits.Load()&bit == 0 && t.bits.Or(bit)&bit == 0
 }
 
-// A CallTemplate holds the parts of a unary call that each attempt gets a copy of.
+// A CallTemplate holds the parts of a unary call from which the request and the reply of each hedge are created.
 type CallTemplate struct {
 	Request   Request
 	ReplyType ReplyType
 }
 
-// Fill sets p, which must be zero, from the request, the reply and the options of a call. It returns the obstacle to
-// several attempts, or None.
+// Fill sets p from the request, the reply and the options of a call. It returns the obstacle that prevents several
+// attempts, or None. The caller must pass a zero CallTemplate.
 func (p *CallTemplate) Fill(request, reply any, opts []grpc.CallOption) Obstacle {
 	if !AreOptionsCloneable(opts) {
 		return UnknownOption
@@ -67,12 +69,13 @@ func (p *CallTemplate) Fill(request, reply any, opts []grpc.CallOption) Obstacle
 	return None
 }
 
-// ReceiveTime is the longest time that RecvMsg takes for a message that has arrived. No hedge of a stream starts
-// earlier.
+// ReceiveTime is the longest time that RecvMsg usually takes to return a message that has already arrived. No hedge of
+// a stream starts before this time has passed after RecvMsg was called.
 const ReceiveTime = time.Millisecond
 
-// RemainingDelays returns the delays of a call, measured from now; the call began the time ago before now. The first
-// remaining delay is at least ReceiveTime.
+// RemainingDelays converts hedge delays from the start of a call to delays from now. The argument ago is the time since
+// the start of the call. The first result is at least ReceiveTime. If it would be shorter, all delays are subtracted
+// less.
 func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration {
 	if len(delays) == 0 {
 		return nil
@@ -88,20 +91,21 @@ func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration 
 	return left
 }
 
-// A TypeCache holds the message types of the last call of a method that could have several attempts. Most calls of a
-// method have the same types. The zero value is empty. It is safe for concurrent use.
+// A TypeCache caches the message types of a method, because most calls of a method have the same types. It holds the
+// types of the most recent call that could have several attempts. The zero value is empty. It is safe for concurrent
+// use.
 type TypeCache struct{ last atomic.Pointer[messageTypes] }
 
-// A messageTypes holds the types of a request and a reply with generated code. For such types, the obstacles depend on
-// the types alone.
+// A messageTypes holds the types of a request and a reply with generated code. For these types, the obstacles depend
+// only on the types and the call options.
 type messageTypes struct {
 	request, reply       reflect.Type
-	replyMessage         protoreflect.MessageType // makes new replies
-	requestContainsReply bool                     // a request may contain a message of the reply's type
+	replyMessage         protoreflect.MessageType // creates new replies
+	requestContainsReply bool                     // a request may contain a message that has the type of the reply
 }
 
-// FillTemplate does the same as [CallTemplate.Fill] for p, which must be zero. It is cheaper if the messages have the
-// types in k.
+// FillTemplate does the same as [CallTemplate.Fill] for p. It is faster if request and reply have the cached types. The
+// caller must pass a zero CallTemplate.
 func (k *TypeCache) FillTemplate(p *CallTemplate, request, reply any, opts []grpc.CallOption) Obstacle {
 	if last := k.last.Load(); last != nil && last.request == reflect.TypeOf(request) && last.reply == reflect.TypeOf(reply) &&
 		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && AreOptionsCloneable(opts) && !choosesCodec(opts) {

@@ -7,9 +7,11 @@ import (
 	"google.golang.org/grpc"
 )
 
-// WithoutDefaultOptions returns the options of a call over cc without the default call options of cc, for a hedge over
-// another connection. It keeps options that write to variables of the caller, because these results do not depend on
-// the connection.
+// WithoutDefaultOptions removes the default call options of cc, the caller's connection, from the options of a call. It
+// is used for a hedge over another connection, which has its own default options.
+//
+// It keeps options that write to variables of the caller, such as [grpc.Trailer], because their results do not depend
+// on the connection.
 func WithoutDefaultOptions(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.CallOption {
 	defaults := defaultOptions(cc)
 	if len(defaults) == 0 {
@@ -25,21 +27,21 @@ func WithoutDefaultOptions(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.C
 	return opts
 }
 
-// isSameOption reports whether two options are equal. Options of a type that is not comparable, such as
-// [grpc.OnFinish], count as equal if they have the same type: grpc puts the default options before the options of the
-// call.
+// isSameOption reports whether two options are equal. Two options of a type that is not comparable, such as
+// [grpc.OnFinish], count as equal. That is correct for the first match, because grpc puts default options before the
+// options of the call.
 func isSameOption(a, b grpc.CallOption) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && (!reflect.ValueOf(a).Comparable() || a == b)
 }
 
-// writesOutput reports whether an option writes to a variable of the caller: a header, a trailer or a peer.
+// writesOutput reports whether an option writes a header, a trailer or a peer to a variable of the caller.
 func writesOutput(o grpc.CallOption) bool {
 	t := optionTypeOf(o).output
 	return t == header || t == trailer || t == peerInfo
 }
 
-// defaultOptions returns the options that cc got by [grpc.WithDefaultCallOptions]. It reads an unexported field,
-// because package grpc has no function for it. It returns nil if cc is nil or the field does not exist.
+// defaultOptions returns the call options that cc got from [grpc.WithDefaultCallOptions]. It reads an unexported field,
+// because package grpc has no function that returns them. It returns nil if cc is nil or the field does not exist.
 func defaultOptions(cc *grpc.ClientConn) []grpc.CallOption {
 	if cc == nil {
 		return nil

@@ -10,20 +10,21 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// An outputKind classifies a call option by the variable of the caller that it writes to.
+// An outputKind says which variable of the caller a call option writes to.
 type outputKind int
 
 const (
-	unknownOutput outputKind = iota // the option is not known to be cloneable
-	noOutput
-	header
-	trailer
-	peerInfo
-	codecChoice // no variable; the option chooses the codec of the reply
+	unknownOutput outputKind = iota // the option cannot be copied safely
+	noOutput                        // the option writes to no variable
+	header                          // the option is [grpc.Header], or contains it
+	trailer                         // the option is [grpc.Trailer], or contains it
+	peerInfo                        // the option is [grpc.Peer], or contains it
+	codecChoice                     // the option writes to no variable, and chooses the codec of the reply
 )
 
-// grpcOptions classifies the call options of package grpc by the name of their type. A type that is missing is not
-// cloneable. [SplitFinishFuncs] removes options of the type OnFinishCallOption before.
+// grpcOptions classifies the call options of package grpc by type name. Options whose type is missing here cannot be
+// copied. OnFinishCallOption is listed although [SplitFinishFuncs] removes it, because the options are classified
+// before that.
 var grpcOptions = map[string]outputKind{
 	"HeaderCallOption": header, "TrailerCallOption": trailer, "PeerCallOption": peerInfo,
 
@@ -33,15 +34,16 @@ var grpcOptions = map[string]outputKind{
 	"ContentSubtypeCallOption": codecChoice, "ForceCodecCallOption": codecChoice, "ForceCodecV2CallOption": codecChoice, "CustomCodecCallOption": codecChoice,
 }
 
-// An optionType classifies a Go type that implements [grpc.CallOption].
+// An optionType describes how to copy options of one Go type that implements [grpc.CallOption].
 type optionType struct {
 	output outputKind
-	path   []int // index path of the embedded type of package grpc; nil: the type is of package grpc itself
+	path   []int // index path of the embedded option of package grpc, see [reflect.Value.FieldByIndex]; nil: the type is itself of package grpc
 }
 
-var optionTypes sync.Map // reflect.Type to optionType
+var optionTypes sync.Map // optionTypes caches the optionType of each [reflect.Type] of a call option.
 
-// AreOptionsCloneable reports whether each attempt can have copies of the options that write to variables of its own.
+// AreOptionsCloneable reports whether each attempt can get copies of all options that write to the attempt's own
+// variables. If not, the call cannot be hedged.
 func AreOptionsCloneable(opts []grpc.CallOption) bool {
 	for _, o := range opts {
 		if isCommonOption(o) {
@@ -54,8 +56,8 @@ func AreOptionsCloneable(opts []grpc.CallOption) bool {
 	return true
 }
 
-// isCommonOption reports whether o has one of the most frequent types. It is a fast path: these types are cloneable and
-// choose no codec.
+// isCommonOption reports whether o has one of the most frequent types. It saves the slower classification: options of
+// these types can be copied and choose no codec.
 func isCommonOption(o grpc.CallOption) bool {
 	switch o.(type) {
 	case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption, grpc.OnFinishCallOption,
@@ -65,12 +67,14 @@ func isCommonOption(o grpc.CallOption) bool {
 	return false
 }
 
-// choosesCodec reports whether replies are decoded by another codec than grpc's default. Such a codec may keep the
-// content of a reply, and write to memory that the reply refers to. The options must be cloneable.
+// choosesCodec reports whether replies are decoded by another codec than grpc's default. Another codec may keep the
+// content of a reply, and may write to memory that the reply refers to. The caller must have checked that the options
+// are cloneable.
 func choosesCodec(opts []grpc.CallOption) bool {
 	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommonOption(o) && optionTypeOf(o).output == codecChoice })
 }
 
+// optionTypeOf returns the optionType for the type of o, from the cache if possible.
 func optionTypeOf(o grpc.CallOption) optionType {
 	t := reflect.TypeOf(o)
 	if t == nil {
@@ -84,7 +88,8 @@ func optionTypeOf(o grpc.CallOption) optionType {
 	return kind
 }
 
-// classifyOption classifies t by the type of package grpc that it is, points to, or embeds.
+// classifyOption returns the optionType of t. The type t may be an option of package grpc, point to such an option, or
+// embed such an option.
 func classifyOption(t reflect.Type) optionType {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -99,7 +104,7 @@ func classifyOption(t reflect.Type) optionType {
 	return found[0]
 }
 
-// lookupGRPCOption returns the output of t, and reports whether t is a type of package grpc.
+// lookupGRPCOption returns the outputKind of t. The result ok is true if t is a type of package grpc.
 func lookupGRPCOption(t reflect.Type) (outputKind, bool) {
 	if t.PkgPath() != "google.golang.org/grpc" {
 		return unknownOutput, false
@@ -107,10 +112,14 @@ func lookupGRPCOption(t reflect.Type) (outputKind, bool) {
 	return grpcOptions[t.Name()], true
 }
 
+// callOption is the type [grpc.CallOption].
 var callOption = reflect.TypeFor[grpc.CallOption]()
 
-// findEmbeddedOptions returns the classification of each call option that t embeds, at any depth. The path is the index
-// path to t. Options of other packages, and options that cannot be replaced in a copy of t, are unknown.
+// findEmbeddedOptions returns the optionType of each call option that the struct type t embeds, at any depth. The
+// argument path is the index path from the outermost struct to t.
+//
+// The output is unknown for embedded options of other packages, and for embedded options that cannot be replaced in a
+// copy of t.
 func findEmbeddedOptions(t reflect.Type, path []int) (all []optionType) {
 	if t.Kind() != reflect.Struct {
 		return nil
@@ -138,8 +147,9 @@ func findEmbeddedOptions(t reflect.Type, path []int) (all []optionType) {
 	return all
 }
 
-// CloneOptions returns copies of the caller's options for one attempt, which write to variables of the attempt. The
-// functions in deliver copy the header, trailer and peer to the caller's variables. The options must be cloneable.
+// CloneOptions returns copies of the caller's options for one attempt. The copies write to variables of the attempt. If
+// the attempt wins, the functions in deliver must be called: they copy the header, trailer and peer to the caller's
+// variables. The caller must have checked that the options are cloneable.
 func CloneOptions(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
 	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more
 	for _, o := range opts {
@@ -158,7 +168,7 @@ func CloneOptions(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func
 }
 
 // cloneOutputOption returns a copy of a header, trailer or peer option that writes to a new variable. The function
-// deliver copies the result to the caller's variable. Both are nil if o has another type.
+// deliver copies that variable to the caller's variable. Both results are nil if o is another option.
 func cloneOutputOption(o any) (own grpc.CallOption, deliver func()) {
 	switch o := o.(type) {
 	case grpc.HeaderCallOption:
@@ -174,8 +184,9 @@ func cloneOutputOption(o any) (own grpc.CallOption, deliver func()) {
 	return nil, nil
 }
 
-// cloneEmbeddedOption is like cloneOutputOption for an option that points to, or embeds, a header, trailer or peer
-// option. The copy has the type of o, because an interceptor may look for that type.
+// cloneEmbeddedOption copies an option that points to, or embeds, a header, trailer or peer option, as
+// cloneOutputOption does. The copy has the same type as o, because an interceptor may look for that type. Both results
+// are nil if o contains no such option.
 func cloneEmbeddedOption(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
 	kind := optionTypeOf(o)
 	if kind.output == unknownOutput || kind.output == noOutput || kind.output == codecChoice {
@@ -209,8 +220,9 @@ func cloneEmbeddedOption(o grpc.CallOption) (own grpc.CallOption, deliver func()
 	return to.Interface().(grpc.CallOption), deliver
 }
 
-// SplitFinishFuncs returns the options without those of [grpc.OnFinish], and the functions of the removed options. The
-// functions must be called once per call, not once per attempt.
+// SplitFinishFuncs separates the [grpc.OnFinish] options from the other options. The result rest has the other options,
+// and finish has the functions of the removed options. These functions must be called once per call, not once per
+// attempt.
 func SplitFinishFuncs(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(error)) {
 	rest = opts
 	for i, o := range opts {

@@ -10,16 +10,17 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Primary holds the context of a primary and memory for its call options. It is never reused, because an interceptor
-// may keep either.
+// A Primary holds the context of a unary call's primary, and memory for the primary's call options. It is never reused,
+// because an interceptor may keep the context or the options.
 type Primary struct {
 	race.Attempt
 	hedgebalancer.PrimaryPick
-	Trailer      metadata.MD // the trailer of the attempt, valid after its end
-	optionBuffer [2]grpc.CallOption
+	Trailer      metadata.MD        // trailer of the attempt; valid after the attempt has ended
+	optionBuffer [2]grpc.CallOption // memory for the options, to save an allocation
 }
 
-// Value returns the [hedgebalancer.PrimaryPick] for the balancer hedge_elsewhere, or a value of the attempt.
+// Value returns the [hedgebalancer.PrimaryPick] for its context key, which the balancer hedge_elsewhere looks up. For
+// other keys, it returns the value of the attempt's context.
 func (p *Primary) Value(key any) any {
 	if key == (hedgebalancer.ContextKey{}) {
 		return &p.PrimaryPick
@@ -27,7 +28,7 @@ func (p *Primary) Value(key any) any {
 	return p.Attempt.Value(key)
 }
 
-// Options returns the caller's options followed by an option that stores the trailer in p.
+// Options returns the caller's options opts and one more option, which stores the trailer in p.
 func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 	own := p.optionBuffer[:0]
 	if len(opts) >= len(p.optionBuffer) {
@@ -36,13 +37,15 @@ func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 	return slices.Clip(append(append(own, opts...), grpc.Trailer(&p.Trailer)))
 }
 
-// A StreamPrimary is the context of a stream's primary, which starts before its race.
+// A StreamPrimary is the context of a stream's primary. The primary's stream opens before the race between the attempts
+// begins.
 type StreamPrimary struct {
 	race.PrimaryContext
 	hedgebalancer.PrimaryPick
 }
 
-// Value returns the [hedgebalancer.PrimaryPick] for the balancer hedge_elsewhere, or a value of the attempt.
+// Value returns the [hedgebalancer.PrimaryPick] for its context key, which the balancer hedge_elsewhere looks up. For
+// other keys, it returns the value of the attempt's context.
 func (o *StreamPrimary) Value(key any) any {
 	if key == (hedgebalancer.ContextKey{}) {
 		return &o.PrimaryPick

@@ -6,19 +6,21 @@ import (
 	"time"
 )
 
-// A PrimaryDeadline is the deadline that an interceptor below has set for the primary's stream. It applies to all
-// hedges of the call, including hedges in flight. The zero value is an unknown deadline. It is safe for concurrent use.
+// A PrimaryDeadline is the deadline that a later interceptor in the chain has set for the primary's stream. It also
+// applies to all hedges of the call, including hedges in flight. The zero value means that the deadline is not known.
+// It is safe for concurrent use.
 //
-// The deadline becomes known when the primary has received its first message or its end. Before, hedge must not call
-// Context of the stream: grpc-go then no longer retries the stream.
+// The deadline becomes known when the primary has received its first message or has ended. Before that, the library
+// must not call the stream's method Context: grpc-go would then no longer retry the stream.
 type PrimaryDeadline struct {
 	mu       sync.Mutex // guards the fields below
-	deadline Deadline   // zero: unknown, or there is no deadline
-	// contexts of hedges that started before the deadline was known
+	deadline Deadline   // zero if the deadline is not known, or there is none
+	// contexts of the hedges that started before the deadline was known
 	hedges []*expiringContext
 }
 
-// Set sets the deadline from the context of the primary's stream, and applies it to the hedges in flight.
+// Set takes the deadline from stream, the context of the primary's stream. It also ends the hedges in flight at that
+// deadline.
 func (p *PrimaryDeadline) Set(stream context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,7 +33,7 @@ func (p *PrimaryDeadline) Set(stream context.Context) {
 	p.hedges = nil
 }
 
-// Earlier returns the earlier of d and p. An unknown deadline counts as none.
+// Earlier returns the earlier of d and the deadline p. It returns d if the deadline p is not known.
 func (p *PrimaryDeadline) Earlier(d Deadline) Deadline {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +43,7 @@ func (p *PrimaryDeadline) Earlier(d Deadline) Deadline {
 	return d
 }
 
-// LimitContext returns a context for a hedge that ends at the deadline, even if the deadline becomes known later. The
+// LimitContext returns a context for a hedge that ends at the deadline p, even if the deadline becomes known later. The
 // caller must call the returned function or cancel ctx, to release resources.
 func (p *PrimaryDeadline) LimitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	p.mu.Lock()
@@ -54,14 +56,15 @@ func (p *PrimaryDeadline) LimitContext(ctx context.Context) (context.Context, co
 	return hedge, func() { hedge.cancel(nil) }
 }
 
-// An expiringContext is a context whose deadline can be set after its creation. Its method Deadline does not return
-// that deadline.
+// An expiringContext is a context whose deadline can be set after its creation. Its method Deadline does not return the
+// deadline that was set later.
 type expiringContext struct {
 	context.Context                 // ended by cancel
-	ended           context.Context // child of Context, so that package context uses Err for contexts derived from an expiringContext
+	ended           context.Context // child of Context; package context calls Err for contexts derived from an expiringContext, because ended is another context
 	cancel          context.CancelCauseFunc
 }
 
+// newExpiringContext returns a child of parent without a deadline.
 func newExpiringContext(parent context.Context) *expiringContext {
 	ctx, cancel := context.WithCancelCause(parent)
 	ended, end := context.WithCancel(ctx)
@@ -71,7 +74,8 @@ func newExpiringContext(parent context.Context) *expiringContext {
 // Done returns a channel that is closed when the context ends.
 func (c *expiringContext) Done() <-chan struct{} { return c.ended.Done() }
 
-// Err returns [context.DeadlineExceeded] if expireAt has ended the context.
+// Err returns the reason why the context has ended, or nil. The reason is [context.DeadlineExceeded] if the deadline
+// that expireAt has set passed.
 func (c *expiringContext) Err() error {
 	if err := c.ended.Err(); err == nil || context.Cause(c.ended) != context.DeadlineExceeded {
 		return err
@@ -79,7 +83,7 @@ func (c *expiringContext) Err() error {
 	return context.DeadlineExceeded
 }
 
-// expireAt sets the deadline of the context to t.
+// expireAt makes the context end at the time t, unless it ends earlier.
 func (c *expiringContext) expireAt(t time.Time) {
 	limited, stop := context.WithDeadline(c.Context, t)
 	context.AfterFunc(limited, func() {

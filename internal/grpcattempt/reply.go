@@ -1,6 +1,6 @@
-// Package grpcattempt makes the parts of a gRPC call that each attempt has of its own: the context, a copy of the
-// request, a reply, and copies of call options. It reports why a call cannot have several attempts. For streams, it
-// holds the state that the attempts and the caller share.
+// Package grpcattempt creates the parts of a gRPC call that differ between its attempts: the context, a copy of the
+// request, a new reply, and copies of call options. It reports why a call cannot have several attempts. For streams, it
+// also holds state that the attempts and the caller share.
 package grpcattempt
 
 import (
@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// protoMessageOf returns value as a message of package proto. It reports false if value is no such message or only
-// embeds one, because a copy would have another type.
+// protoMessageOf returns value as a message of package proto. The result ok is false if value is not such a message. It
+// is also false if value only embeds a message, because a copy would have the type of the embedded message.
 func protoMessageOf(value any) (m protoreflect.Message, ok bool) {
 	defer func() {
 		if recover() != nil { // of an embedded message that is nil
@@ -27,17 +27,18 @@ func protoMessageOf(value any) (m protoreflect.Message, ok bool) {
 	return m, reflect.TypeOf(m.Interface()) == reflect.TypeOf(value)
 }
 
-// A ReplyType creates replies that are equivalent to the caller's. It must be determined before the primary decodes
-// into the caller's reply. The zero ReplyType is unknown.
+// A ReplyType creates new replies that are equivalent to the caller's reply. It must be determined before the primary
+// decodes into the caller's reply. The zero ReplyType means that no equivalent reply can be created.
 type ReplyType struct {
-	message protoreflect.MessageType // type of a proto.Message, including dynamic messages
-	other   reflect.Type             // type that any other reply points to
-	slice   bool                     // other is a slice type, and the reply is empty but not nil
+	message protoreflect.MessageType // type of a reply that is a [proto.Message], including dynamic messages
+	other   reflect.Type             // type that a reply of any other type points to
+	slice   bool                     // other is a slice type, and the caller's reply is an empty slice that is not nil
 }
 
-// ReplyTypeOf returns the ReplyType of a reply, or an unknown one if a new reply would not be equivalent. The reply
-// then has content that decoding may use, or embeds its message. grpc's default codec clears messages of package proto
-// before it decodes, so their content does not matter.
+// ReplyTypeOf returns the ReplyType of the caller's reply. It returns the zero ReplyType if a new reply could not be
+// equivalent. That is so if the reply has content that decoding may use, or if it embeds its message.
+//
+// Messages of package proto may have content, because grpc's default codec clears them before it decodes.
 func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
 	if m, ok := protoMessageOf(reply); ok {
 		if m.IsValid() && (!choosesCodec(opts) || isEmptyMessage(m)) {
@@ -61,7 +62,7 @@ func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
 	return ReplyType{}
 }
 
-// isEmptyMessage reports whether no field of a message is set and it has no unknown fields.
+// isEmptyMessage reports whether a message has no fields that are set, and no unknown fields.
 func isEmptyMessage(m protoreflect.Message) bool {
 	some := len(m.GetUnknown()) > 0
 	m.Range(func(protoreflect.FieldDescriptor, protoreflect.Value) bool {
@@ -71,11 +72,11 @@ func isEmptyMessage(m protoreflect.Message) bool {
 	return !some
 }
 
-// IsKnown reports whether NewReply can be called. If not, the call cannot be hedged, because two attempts must not
+// IsKnown reports whether NewReply can create replies. If not, the call cannot be hedged, because two attempts must not
 // decode into the same reply.
 func (r ReplyType) IsKnown() bool { return r.message != nil || r.other != nil }
 
-// NewReply returns a new empty reply. The type must be known.
+// NewReply returns a new empty reply. It must only be called if IsKnown returns true.
 func (r ReplyType) NewReply() any {
 	if r.message != nil {
 		return r.message.New().Interface()
@@ -87,8 +88,8 @@ func (r ReplyType) NewReply() any {
 	return reply.Interface()
 }
 
-// CopyReply copies from, the reply of a hedge, to the caller's reply. The hedge and the primary must have ended.
-// Afterwards, from must not be used.
+// CopyReply copies from, the reply of a hedge, to the caller's reply. It must only be called after the hedge and the
+// primary have ended. The caller must not use from afterwards, because both replies may share memory.
 func CopyReply(to, from any) {
 	if to, ok := to.(proto.Message); ok {
 		proto.Reset(to)

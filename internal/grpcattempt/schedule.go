@@ -6,37 +6,40 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Schedule is the hedge schedule of one gRPC call. It implements [race.Schedule]. If the method has a hedging policy
-// (gRFC A6), a failure with a non-fatal status moves the next hedge, and shifts later hedges by the same time.
+// A Schedule is the hedge schedule of one gRPC call. It implements [race.Schedule].
+//
+// If the method has a hedging policy (gRFC A6), an attempt that fails with a non-fatal status changes the time of the
+// next hedge. The delays of later hedges change by the same time.
 type Schedule struct {
 	fixed   race.FixedSchedule
-	shifted *delayShift // nil: no attempt has failed with a non-fatal status
+	shifted *delayShift // nil if no attempt has failed with a non-fatal status
 }
 
 // A delayShift describes how non-fatal failures have changed the delays of a [Schedule].
 type delayShift struct {
-	hedges   int           // number of delays that are shifted, from the first
-	shift    time.Duration // added to these delays
-	maxDelay time.Duration // limit for pushback of a hedge, because the primary has failed; 0: the primary has not failed
+	hedges   int           // number of delays to which shift is added, from the first
+	shift    time.Duration // time by which these delays are longer; negative: shorter
+	maxDelay time.Duration // longest wait for a hedge after pushback, set when the primary has failed; 0: the primary has not failed
 }
 
-// A NonFatalError is the error of an attempt that failed with a non-fatal status (gRFC A6). The next hedge may then
-// start earlier than its delay.
+// A NonFatalError is the error of an attempt that failed with a non-fatal status (gRFC A6). The next hedge then starts
+// at once, or at the time that the server demands.
 type NonFatalError struct {
-	Hedges  int           // number of delays that can be shifted; 0: no hedge may start because of the failure
-	Elapsed time.Duration // time since the start of the race
-	After   time.Duration // time until the next hedge, by pushback of the server; 0: it starts at once
+	Hedges  int           // number of hedges that the hedging policy allows; 0: the failure must start no hedge
+	Elapsed time.Duration // time from the start of the race to the failure
+	After   time.Duration // time from the failure to the next hedge, from the server's pushback; 0: the hedge starts at once
 }
 
 func (*NonFatalError) Error() string { return "hedge: the attempt failed with a non-fatal status" }
 
-// SetDelays initializes s for a call that is hedged after the delays. The argument usual is the usual latency, see
-// [race.FixedSchedule].
+// SetDelays initializes s for a call whose hedges start after the given delays. The argument usual is the usual latency
+// of calls, see [race.FixedSchedule].
 func (s *Schedule) SetDelays(delays []time.Duration, usual time.Duration) {
 	s.fixed.Delays, s.fixed.UsualLatency, s.shifted = delays, usual, nil
 }
 
-// Next implements [race.Schedule]. It returns the time between the delays before and at index, after shifts.
+// Next implements [race.Schedule]. It returns the time between the hedge before index and the hedge at index. The
+// result ok is false if there is no hedge at index.
 func (s *Schedule) Next(index int) (wait time.Duration, ok bool) {
 	if wait, ok = s.fixed.Next(index); ok && s.shifted != nil && index == s.shifted.hedges {
 		wait -= s.shifted.shift // the delay before has moved, and this one has not
@@ -44,10 +47,12 @@ func (s *Schedule) Next(index int) (wait time.Duration, ok bool) {
 	return wait, ok
 }
 
-// Failed implements [race.Schedule]. If err is a [NonFatalError], it moves the next hedge.
+// Failed implements [race.Schedule]. The race calls it when an attempt has failed. If err is a [NonFatalError], Failed
+// changes the time of the next hedge. The argument n is the number of the failed attempt, and next is the index of the
+// next hedge.
 //
-// After a failure of the primary, the call stops if no further hedge may start, or if pushback delays the next hedge
-// for longer than a failed call waits.
+// After a failure of the primary, the call stops in two cases: no further hedge may start, or the server's pushback
+// delays the next hedge too long.
 func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
 	failure, ok := err.(*NonFatalError)
 	if !ok {
@@ -70,5 +75,5 @@ func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
 	return race.Reschedule{Move: true, After: failure.After, Elapsed: failure.Elapsed}
 }
 
-// HedgeTimeout implements [race.Schedule], see [race.FixedSchedule].
+// HedgeTimeout implements [race.Schedule] as [race.FixedSchedule] does.
 func (s *Schedule) HedgeTimeout(took time.Duration) time.Duration { return s.fixed.HedgeTimeout(took) }

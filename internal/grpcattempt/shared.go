@@ -11,17 +11,17 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// sharesMemory reports whether decoding the reply of a call may write to the request.
+// sharesMemory reports whether decoding the reply of a call may write to memory of the request.
 //
-// For messages with generated code, grpc's default codec clears the reply and then allocates new memory. So it writes
-// to the request only if the request is the reply or contains it. Other codecs may write to any memory that both
-// messages refer to.
+// grpc's default codec clears a reply with generated code and then allocates new memory. So it writes to the request
+// only if the request is the reply or contains the reply. Other codecs may write to any memory that both messages refer
+// to.
 func sharesMemory(request, reply any, opts []grpc.CallOption) bool {
 	return request == reply || choosesCodec(opts) || canContain(request, reply)
 }
 
-// canContain reports whether the request may contain a message of the reply's type. It is true if the request or the
-// reply has no generated code.
+// canContain reports whether the request may contain a message that has the type of the reply. The result is true if
+// the request or the reply has no generated code.
 func canContain(request, reply any) bool {
 	of, ok := request.(proto.Message)
 	in, both := reply.(proto.Message)
@@ -34,8 +34,8 @@ func canContain(request, reply any) bool {
 	return !ok || !both || containsType(from.Descriptor(), to.Descriptor().FullName(), make(map[protoreflect.FullName]bool))
 }
 
-// containsType reports whether a message of type m may contain a message of the type other, at any depth. It is true
-// for a message with extensions. The types in seen are skipped, because they were searched or are being searched.
+// containsType reports whether a message of type m may contain a message of the type other, at any depth. The result is
+// true if m allows extensions. The types in seen are skipped, because they were searched or are being searched.
 func containsType(m protoreflect.MessageDescriptor, other protoreflect.FullName, seen map[protoreflect.FullName]bool) bool {
 	if m.ExtensionRanges().Len() > 0 {
 		return true
@@ -53,11 +53,11 @@ func containsType(m protoreflect.MessageDescriptor, other protoreflect.FullName,
 	return false
 }
 
-// replacedCodec reports whether the program has registered a codec of its own with the name of grpc's default codec,
-// "proto". Codecs must be registered before main starts.
+// replacedCodec reports whether the program has replaced grpc's default codec, by registering another codec with the
+// name "proto". The result is cached, because codecs must be registered before main starts.
 var replacedCodec = sync.OnceValue(func() bool { return !isGRPCCodec(encoding.GetCodecV2("proto")) })
 
-// isGRPCCodec reports whether codec is the codec of package grpc for messages of package proto.
+// isGRPCCodec reports whether codec is grpc's own codec for messages of package proto.
 func isGRPCCodec(codec encoding.CodecV2) bool {
 	t := reflect.TypeOf(codec)
 	if t != nil && t.Kind() == reflect.Pointer {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ReadPushback reports whether the status and the trailer of a failed attempt ask for less load. The result wait is the
-// time for which to send no hedges; 0: the server names none.
+// ReadPushback reports whether a failed attempt asks for less load, by its status err or its trailer. The result wait
+// is the time for which no hedges must be sent. It is 0 if the server states no time.
 func ReadPushback(err error, trailer metadata.MD) (wait time.Duration, pushed bool) {
 	if wait, _, found := parsePushback(trailer); found {
 		return wait, true
@@ -19,8 +19,8 @@ func ReadPushback(err error, trailer metadata.MD) (wait time.Duration, pushed bo
 	return 0, status.Code(err) == codes.ResourceExhausted && !isMessageTooLarge(err)
 }
 
-// NextHedgeDelay returns the time until the next hedge that the trailer of a failed attempt demands (gRFC A6,
-// pushback). If stop is true, no further hedge may start. It returns 0 and false if the trailer demands nothing.
+// NextHedgeDelay returns the time until the next hedge that the trailer of a failed attempt demands (pushback, gRFC
+// A6). It is 0 if the trailer demands no time. If stop is true, no further hedge may start.
 func NextHedgeDelay(trailer metadata.MD) (after time.Duration, stop bool) {
 	if after, stop, _ = parsePushback(trailer); stop {
 		return 0, true
@@ -28,8 +28,11 @@ func NextHedgeDelay(trailer metadata.MD) (after time.Duration, stop bool) {
 	return after, false
 }
 
-// parsePushback parses grpc-retry-pushback-ms in a trailer, and reports whether it was found. As in grpc-go, no further
-// hedge may start (stop) if the value is negative, is no 32-bit integer, or occurs more than once.
+// parsePushback parses the value of grpc-retry-pushback-ms in a trailer. The result found is false if the trailer has
+// no such value.
+//
+// If stop is true, no further hedge may start. As in grpc-go, that is so if the value is negative, is not a 32-bit
+// integer, or occurs more than once.
 func parsePushback(trailer metadata.MD) (wait time.Duration, stop, found bool) {
 	v := trailer["grpc-retry-pushback-ms"]
 	if len(v) != 1 {
@@ -39,9 +42,9 @@ func parsePushback(trailer metadata.MD) (wait time.Duration, stop, found bool) {
 	return time.Duration(max(ms, 0)) * time.Millisecond, err != nil || ms < 0, true
 }
 
-// isMessageTooLarge reports whether a RESOURCE_EXHAUSTED status means that a message is too large, which is no sign of
-// load. It recognises the texts of the gRPC implementations in Go, C, Java and .NET, because the status has no other
-// mark.
+// isMessageTooLarge reports whether a RESOURCE_EXHAUSTED status means that a message is too large, and not that the
+// server is overloaded. It recognises the texts of the gRPC implementations in Go, C, Java and .NET, because the status
+// has no other sign of the reason.
 func isMessageTooLarge(err error) bool {
 	text := status.Convert(err).Message()
 	for _, phrase := range [...]string{"larger than max", "message too large", "message exceeds"} {

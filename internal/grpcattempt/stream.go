@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Choice records which attempt of a stream becomes the caller's stream. It is made once. It is safe for concurrent
-// use after Init.
+// A Choice records which attempt of a stream becomes the caller's stream. The first choice is final. It is safe for
+// concurrent use after Init.
 type Choice struct {
 	once sync.Once
 	made chan struct{} // closed when winner and release are set
@@ -27,7 +27,8 @@ type Choice struct {
 // Init prepares a zero Choice for use.
 func (c *Choice) Init() { c.made = make(chan struct{}) }
 
-// Choose chooses attempt n, unless an attempt is chosen already. The function release ends the context of attempt n.
+// Choose chooses attempt n, unless another attempt is already chosen. The function release must end the context of
+// attempt n; ReleaseWinner calls it.
 func (c *Choice) Choose(n int, release func()) {
 	c.once.Do(func() {
 		c.winner, c.release = n, release
@@ -35,7 +36,7 @@ func (c *Choice) Choose(n int, release func()) {
 	})
 }
 
-// IsMade reports whether an attempt is chosen.
+// IsMade reports whether an attempt has been chosen.
 func (c *Choice) IsMade() bool {
 	select {
 	case <-c.made:
@@ -45,32 +46,34 @@ func (c *Choice) IsMade() bool {
 	}
 }
 
-// Winner waits until an attempt is chosen, and returns its number.
+// Winner waits until an attempt is chosen, and returns the number of the attempt.
 func (c *Choice) Winner() int {
 	<-c.made
 	return c.winner
 }
 
-// ReleaseWinner waits until an attempt is chosen, and ends its context.
+// ReleaseWinner waits until an attempt is chosen, and ends the context of the attempt.
 func (c *Choice) ReleaseWinner() {
 	<-c.made
 	c.release()
 }
 
-// A SentRequest stores the request message of a stream. Hedges copy it until Close is called. The zero value has no
-// message. It is safe for concurrent use.
+// A SentRequest stores the request message of a stream, so that hedges can send copies until Close is called. The zero
+// value holds no message. It is safe for concurrent use.
 type SentRequest struct {
 	mu      sync.Mutex // guards the fields below; held while the message is copied
-	sentAt  time.Time  // time of the first SendMsg; zero: there was none
-	request Request    // of the message
-	closed  bool
-	buffers *Buffers // pool of memory; nil: no memory is in use
-	memory  *[]byte  // memory of the encoded message
+	sentAt  time.Time  // time of the first SendMsg; zero if SendMsg was not called
+	request Request    // the stored message
+	closed  bool       // Close was called
+	buffers *Buffers   // pool from which memory was taken; nil if no memory is in use
+	memory  *[]byte    // memory that holds the encoded message; nil if none is in use
 }
 
-// KeepMessage stores the message of r, which the caller sends now. It encodes the message into memory of buffers,
-// because the caller may change the message after SendMsg. It reports false if the message cannot be copied. If buffers
-// is nil, it does not encode, and hedges cannot copy the message.
+// KeepMessage stores the message of r, which the caller is sending. The result is false if the message cannot be
+// copied; then the call cannot be hedged.
+//
+// KeepMessage encodes the message into memory of buffers, because the caller may change the message after SendMsg. If
+// buffers is nil, it does not encode the message, and hedges cannot copy it.
 func (s *SentRequest) KeepMessage(r Request, buffers *Buffers) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,22 +90,22 @@ func (s *SentRequest) KeepMessage(r Request, buffers *Buffers) bool {
 	return r.IsCloneable()
 }
 
-// SentAt returns the time of the first SendMsg, or the zero time.
+// SentAt returns the time of the first SendMsg, or the zero time if SendMsg was not called.
 func (s *SentRequest) SentAt() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sentAt
 }
 
-// HasMessage reports whether CopyMessage can copy a message.
+// HasMessage reports whether there is a message that CopyMessage can copy.
 func (s *SentRequest) HasMessage() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.request.isEncoded && s.request.IsCloneable()
 }
 
-// CopyMessage returns a copy of the message. It reports false if there is no message, the message cannot be copied, or
-// Close was called.
+// CopyMessage returns a copy of the stored message. The result ok is false if there is no message, the message cannot
+// be copied, or Close was called.
 func (s *SentRequest) CopyMessage() (message any, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +115,7 @@ func (s *SentRequest) CopyMessage() (message any, ok bool) {
 	return s.request.Copy()
 }
 
-// Close prevents further copies and releases the memory. It waits for copies in progress.
+// Close prevents further copies and releases the memory of the message. It waits for copies in progress.
 func (s *SentRequest) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,13 +126,15 @@ func (s *SentRequest) Close() {
 	}
 }
 
-// MaxBuffer is the largest size in bytes of memory that is returned to the pool.
+// MaxBuffer is the largest capacity of a buffer that is kept for reuse, in bytes. Larger buffers are left to the
+// garbage collector.
 const MaxBuffer = 64 << 10
 
-// A Buffers is a pool of memory for encoded requests of streams. The zero value is ready to use. It is safe for
+// A Buffers is a pool of buffers for encoded requests of streams. The zero value is ready to use. It is safe for
 // concurrent use.
 type Buffers struct{ pool sync.Pool } // of *[]byte
 
+// getBuffer returns a buffer from the pool, or a new buffer.
 func (b *Buffers) getBuffer() *[]byte {
 	if memory, ok := b.pool.Get().(*[]byte); ok {
 		return memory
@@ -137,27 +142,29 @@ func (b *Buffers) getBuffer() *[]byte {
 	return new([]byte)
 }
 
+// putBuffer returns a buffer to the pool, unless it is larger than MaxBuffer. The caller must not use it afterwards.
 func (b *Buffers) putBuffer(memory *[]byte) {
 	if cap(*memory) <= MaxBuffer {
 		b.pool.Put(memory)
 	}
 }
 
-// An UnhedgedReport reports the end of a call without hedges at most once. The zero value reports nothing. It is safe
-// for concurrent use.
+// An UnhedgedReport makes sure that the end of a call without hedges is reported only once, although several events can
+// mark the end. The zero value reports nothing. It is safe for concurrent use.
 type UnhedgedReport struct {
 	mu   sync.Mutex
-	done func(answered bool) // nil: Begin was not called, or the end is reported
+	done func(answered bool) // reports the end; nil if Begin was not called or the end was reported
 }
 
-// Begin sets the function that the next Done calls.
+// Begin sets the function that reports the end of the call. Done calls it.
 func (o *UnhedgedReport) Begin(done func(answered bool)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.done = done
 }
 
-// Done calls the function that Begin has set, in the first call after Begin. It does nothing otherwise.
+// Done calls the function that Begin has set, and passes answered, which says that the call succeeded. Only the first
+// Done after Begin has an effect.
 func (o *UnhedgedReport) Done(answered bool) {
 	o.mu.Lock()
 	done := o.done
@@ -168,30 +175,33 @@ func (o *UnhedgedReport) Done(answered bool) {
 	}
 }
 
-// A RecvObserver is a stream that calls the function Done after each RecvMsg.
+// A RecvObserver is a stream that calls the function Done after each RecvMsg of the wrapped stream.
 type RecvObserver struct {
 	grpc.ClientStream
-	Done func(error)
+	Done func(error) // gets the error of RecvMsg, or nil
 }
 
-// RecvMsg receives a message, and calls Done with the error or nil.
+// RecvMsg receives a message from the wrapped stream, and calls Done with the result.
 func (s *RecvObserver) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	s.Done(err)
 	return err
 }
 
-// An EarlyContext is the context that the caller gets from a stream before an attempt is chosen. The zero value is
-// ready to use. It is safe for concurrent use.
+// An EarlyContext holds the context that the caller gets from a stream's method Context before an attempt is chosen.
+// The zero value is ready to use. It is safe for concurrent use.
 type EarlyContext struct {
 	mu     sync.Mutex         // guards the fields below
-	ctx    context.Context    // nil: Get was not called
+	ctx    context.Context    // nil if Get was not called
 	cancel context.CancelFunc // ends ctx
 	ended  bool               // End was called
 }
 
-// Get returns the context; all calls return the same one. It ends with the caller's context, at the deadline of the
-// primary's stream, and by End. It has the values of the primary's stream, such as the codec for [grpc.PreparedMsg].
+// Get returns the context; all calls return the same context. The first call must pass the caller's context and the
+// context of the primary's stream.
+//
+// The context ends when the caller's context ends, at the deadline of the primary's stream, or when End is called. It
+// has the values of the primary's stream, such as the codec for [grpc.PreparedMsg].
 func (e *EarlyContext) Get(caller, primary context.Context) context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -204,8 +214,8 @@ func (e *EarlyContext) Get(caller, primary context.Context) context.Context {
 	return e.ctx
 }
 
-// ContextOf returns the context of the stream s, or caller if s has none. A stream made for a test may panic or return
-// nil.
+// ContextOf returns the context of stream s. It returns caller, the caller's context, if s has no context or its method
+// Context panics. That occurs with streams made for tests.
 func ContextOf(s grpc.ClientStream, caller context.Context) (ctx context.Context) {
 	defer func() {
 		if recover() != nil || ctx == nil {
@@ -215,14 +225,14 @@ func ContextOf(s grpc.ClientStream, caller context.Context) (ctx context.Context
 	return s.Context()
 }
 
-// A joinedContext ends with one context and has the values of another.
+// A joinedContext ends when the embedded context ends, and has the values of another context.
 type joinedContext struct {
 	context.Context
 	values context.Context
 }
 
-// joinContexts returns a context with the values of the context values. It ends with the context ends, at the deadline
-// of values, and by the returned function.
+// joinContexts returns a context that has the values of the context values. It ends when the context ends is done, at
+// the deadline of values, or when the returned function is called.
 func joinContexts(ends, values context.Context) (context.Context, context.CancelFunc) {
 	stop := func() {}
 	if deadline, ok := values.Deadline(); ok {
@@ -232,8 +242,8 @@ func joinContexts(ends, values context.Context) (context.Context, context.Cancel
 	return &joinedContext{ends, values}, func() { cancel(); stop() }
 }
 
-// Value returns a value of the context values. Exception: package context looks for the cancellable parent of c by an
-// internal key, for which that parent returns itself.
+// Value returns a value of the context values. There is one exception: package context uses an internal key to find the
+// parent that can be cancelled. For this key, Value returns the embedded context.
 func (c *joinedContext) Value(key any) any {
 	if v := c.Context.Value(key); v == any(c.Context) {
 		return v
@@ -241,7 +251,7 @@ func (c *joinedContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// End ends the context, even if Get is called later.
+// End ends the context. If Get is called later, it returns a context that has ended.
 func (e *EarlyContext) End() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -251,14 +261,14 @@ func (e *EarlyContext) End() {
 	}
 }
 
-// A failedStream is the stream of an attempt that could not open a stream.
+// A failedStream stands for the stream of an attempt that could not open a stream.
 type failedStream struct {
-	ctx context.Context // has ended
+	ctx context.Context // a context that has ended
 	err error           // reason of the failure
 }
 
-// NewFailedStream returns an ended stream for an attempt that could not open a stream because of err. Its RecvMsg
-// returns err. It can become the caller's stream.
+// NewFailedStream returns a stream for an attempt that could not open a stream because of err. All calls of RecvMsg
+// return err, and its context, a child of ctx, has ended. It can become the caller's stream.
 func NewFailedStream(ctx context.Context, err error) grpc.ClientStream {
 	ended, cancel := context.WithCancelCause(ctx)
 	cancel(err)
@@ -272,25 +282,25 @@ func (u failedStream) Context() context.Context     { return u.ctx }
 func (u failedStream) SendMsg(any) error            { return io.EOF } // RecvMsg has the status
 func (u failedStream) RecvMsg(any) error            { return u.err }
 
-// A FinishNotifier decides when to call the functions of the caller's [grpc.OnFinish] options: once, when the winner
-// has ended. It is safe for concurrent use.
+// A FinishNotifier decides when to call the functions of the caller's [grpc.OnFinish] options. They must be called once
+// per call, when the winner has ended. It is safe for concurrent use.
 type FinishNotifier struct {
-	Functions []func(error) // set before the first attempt starts, and not changed afterwards
+	Functions []func(error) // must be set before the first attempt starts, and not be changed afterwards
 
 	mu sync.Mutex // guards the fields below
-	// errors of the attempts that have ended, by number
+	// errors of the attempts that have ended, by number of the attempt; nil if the attempt has not ended
 	ended    [1 + race.MaxHedges]*error
 	reported bool // ClaimResult has returned true
 }
 
-// A UnaryFinishNotifier is a [FinishNotifier] for unary calls. It observes the end of attempts by call options and
+// A UnaryFinishNotifier is a [FinishNotifier] for unary calls. It observes the end of attempts by call options, and
 // calls the functions itself. It is safe for concurrent use.
 type UnaryFinishNotifier struct {
 	FinishNotifier
-	winner atomic.Pointer[int] // nil: no attempt is chosen yet
+	winner atomic.Pointer[int] // number of the winning attempt; nil if there is no winner yet
 }
 
-// Option returns a call option for attempt n that reports the end of the attempt to f.
+// Option returns a call option that must be added to attempt n. It reports the end of the attempt to f.
 func (f *UnaryFinishNotifier) Option(n int) grpc.CallOption {
 	return grpc.OnFinish(func(err error) {
 		f.RecordEnd(n, err)
@@ -298,13 +308,14 @@ func (f *UnaryFinishNotifier) Option(n int) grpc.CallOption {
 	})
 }
 
-// Choose sets the winner. The functions are called at once if the winner has ended, or when it ends.
+// Choose sets the number of the winner. The functions are called now if the winner has already ended. Otherwise they
+// are called when the winner ends.
 func (f *UnaryFinishNotifier) Choose(winner int) {
 	f.winner.Store(&winner)
 	f.callIfDue()
 }
 
-// callIfDue calls the functions if the winner is known and has ended, and they were not called before.
+// callIfDue calls the functions if the winner is known and has ended, unless they were called before.
 func (f *UnaryFinishNotifier) callIfDue() {
 	winner := f.winner.Load()
 	if winner == nil {
@@ -317,15 +328,15 @@ func (f *UnaryFinishNotifier) callIfDue() {
 	}
 }
 
-// RecordEnd records that attempt n has ended with err, which may be nil.
+// RecordEnd records that attempt n has ended with the status err, which is nil for a success.
 func (f *FinishNotifier) RecordEnd(n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended[n] = &err
 }
 
-// ClaimResult returns true and the error of the winner once, if the winner has ended. The caller must then call the
-// functions with the error.
+// ClaimResult returns true and the status of the winner if the attempt with the number winner has ended. It does so
+// only once: then its caller must call the functions with err. Otherwise it returns false.
 func (f *FinishNotifier) ClaimResult(winner int) (due bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

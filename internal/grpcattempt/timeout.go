@@ -12,12 +12,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A Deadline is the time at which a gRPC call times out, by the timeout of its method in the service config or of an
-// interceptor below. It applies to the whole call, while gRPC applies that timeout to each attempt. It does not include
-// the deadline of the caller's context. The zero Deadline means no timeout.
+// A Deadline is the time at which a gRPC call times out. It comes from the timeout of the method in the service config,
+// or from a later interceptor in the chain. It does not include the deadline of the caller's context. The zero Deadline
+// means that there is no timeout.
+//
+// A Deadline applies to the whole call, whereas gRPC applies the timeout of the method to each attempt.
 type Deadline struct{ time.Time }
 
-// MethodDeadline returns the Deadline of a call of the method over cc that began at the time began.
+// MethodDeadline returns the Deadline that follows from the timeout of the method in the service config of cc. The
+// argument began is the start of the call. The result is zero if the method has no timeout or cc is nil.
 func MethodDeadline(cc *grpc.ClientConn, method string, began time.Time) Deadline {
 	if cc == nil {
 		return Deadline{}
@@ -29,7 +32,7 @@ func MethodDeadline(cc *grpc.ClientConn, method string, began time.Time) Deadlin
 	return Deadline{began.Add(*timeout)}
 }
 
-// Earlier returns the earlier of d and the deadline of ctx. A missing deadline counts as later than any other.
+// Earlier returns the earlier of d and the deadline of ctx. If only one of them is set, it returns that deadline.
 func (d Deadline) Earlier(ctx context.Context) Deadline {
 	if t, ok := ctx.Deadline(); ok && (d.IsZero() || t.Before(d.Time)) {
 		return Deadline{t}
@@ -37,17 +40,17 @@ func (d Deadline) Earlier(ctx context.Context) Deadline {
 	return d
 }
 
-// deadlineTolerance is the tolerance of clocks: a server may report a passed deadline this long before the client's
-// deadline passes.
+// deadlineTolerance allows for different clocks. A server may report that a deadline has passed this long before the
+// client's deadline passes.
 const deadlineTolerance = time.Millisecond
 
-// IsWithin reports whether the deadline passes within the given time from now. It is false for a zero Deadline.
+// IsWithin reports whether the deadline passes within the given time from now. It returns false for a zero Deadline.
 func (d Deadline) IsWithin(fromNow time.Duration) bool {
 	return !d.IsZero() && time.Until(d.Time) < fromNow+deadlineTolerance
 }
 
-// LimitContext returns a context for a hedge that ends at the deadline. The caller must call the returned function or
-// cancel ctx, to release resources. For a zero Deadline, it returns ctx.
+// LimitContext returns a child of ctx that ends at the deadline, for a hedge. The caller must call the returned
+// function or cancel ctx, to release resources. For a zero Deadline, it returns ctx itself.
 func (d Deadline) LimitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.IsZero() {
 		return ctx, func() {}
@@ -55,12 +58,14 @@ func (d Deadline) LimitContext(ctx context.Context) (context.Context, context.Ca
 	return context.WithDeadline(ctx, d.Time)
 }
 
-// IsTimeout reports whether a primary that ended with err and the given trailer has hit the timeout of its call.
+// IsTimeout reports whether a primary has hit the timeout of its call. The primary ended with the status err and the
+// given trailer.
 //
-// The timeout of an interceptor is unknown, so d may not contain it. Then a DEADLINE_EXCEEDED status counts as a
-// timeout in two cases. Either its text is that of package context, and the trailer has no content-type, which grpc-go
-// adds if the server itself sent the status. Or its text reports a stream reset, which grpc-go maps to
-// DEADLINE_EXCEEDED only after the deadline.
+// The timeout of an interceptor is not known, so d may not include it. Therefore a DEADLINE_EXCEEDED status also counts
+// as a timeout in two cases. The first: its text is the text of package context, and the trailer has no content-type,
+// which grpc-go adds to a status of the server.
+//
+// The second: its text reports a stream reset, which grpc-go maps to DEADLINE_EXCEEDED only after the deadline.
 func (d Deadline) IsTimeout(err error, trailer metadata.MD) bool {
 	if errors.Is(err, context.DeadlineExceeded) { // of an interceptor that returns the error of its context
 		return true
