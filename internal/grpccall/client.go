@@ -1,6 +1,6 @@
-// Package grpccall makes gRPC calls that may be hedged: unary calls and server streams. It finds the rule of a method,
-// sends the attempts, classifies their statuses and delivers the winner's reply. It implements hedge.Interceptor, which
-// documents the behaviour.
+// Package grpccall makes gRPC calls that may be hedged: unary calls and server streams. It determines the settings of a
+// method, sends the attempts, classifies their statuses and delivers the winner's reply. It is the implementation of
+// hedge.Interceptor, whose documentation describes the behaviour.
 package grpccall
 
 import (
@@ -26,37 +26,39 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Options are the options of a [Client]. They must not change after its first call. A zero value selects the default.
+// Options are the options of a [Client]. They must not be changed after the Client's first call. The zero value of an
+// option selects its default.
 type Options struct {
-	KeyFunc       func(ctx context.Context, target, method string) string // returns the latency key of a call; nil: the target and the method
-	Routes        *route.Table                                            // nil: none
-	Methods       []string                                                // names of methods that are safe to send twice; a trailing * matches any rest
-	DeclaredOnly  bool                                                    // a method is not hedged merely because its name suggests a read
+	KeyFunc       func(ctx context.Context, target, method string) string // returns the latency key of a call; nil: the target and the method are the key
+	Routes        *route.Table                                            // settings for groups of methods; nil: there are none
+	Methods       []string                                                // names of methods that are safe to send twice; a trailing * matches any rest of the name
+	DeclaredOnly  bool                                                    // a method whose name suggests that it only reads is not hedged for that reason alone
 	HedgeConns    *conns.Set                                              // connections for hedges; nil: hedges use the primary's connection
-	NonFatalCodes map[codes.Code]bool                                     // codes with which a primary waits for its hedges; nil: defaultNonFatalCodes
-	AnswerCodes   map[codes.Code]bool                                     // codes with which any attempt wins, in addition to OK
-	ServiceConfig *serviceconfig.Config                                   // nil: none
+	NonFatalCodes map[codes.Code]bool                                     // status codes with which a primary waits for its hedges; nil: defaultNonFatalCodes
+	AnswerCodes   map[codes.Code]bool                                     // status codes that count as successes, in addition to OK
+	ServiceConfig *serviceconfig.Config                                   // service config of targets whose resolver sends none; nil: there is none
 }
 
-// A Client makes gRPC calls over any number of connections. It is safe for concurrent use.
+// A Client makes gRPC calls that may be hedged, over any number of connections. Its interceptors are InterceptUnary and
+// InterceptStream. It is safe for concurrent use.
 type Client struct {
 	*calls.Client
 	options       Options
 	rules         methodRules
 	configs       serviceconfig.Registry // the service configs in force
-	calls         sync.Pool              // of *rpc
-	buffers       grpcattempt.Buffers
-	idleConnector conns.IdleConnector // connects idle connections that hedges share with their primaries
+	calls         sync.Pool              // unused values of type *unaryCall
+	buffers       grpcattempt.Buffers    // memory for encoded requests of streams
+	idleConnector conns.IdleConnector    // connects idle connections that hedges share with their primaries
 }
 
-// defaultNonFatalCodes are the codes after which another attempt may succeed.
+// defaultNonFatalCodes are the status codes after which another attempt may succeed.
 var defaultNonFatalCodes = map[codes.Code]bool{
 	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
 	codes.DeadlineExceeded: true, codes.Canceled: true, codes.DataLoss: true,
 }
 
-// NewClient returns a Client, and starts to connect its connections for hedges. The argument shared is the part of the
-// client that HTTP and gRPC have in common.
+// NewClient returns a Client, and starts to connect the connections for hedges. The argument shared holds the state
+// that HTTP and gRPC clients have in common, such as the latency keys.
 func NewClient(shared *calls.Client, o Options) *Client {
 	if o.NonFatalCodes == nil {
 		o.NonFatalCodes = defaultNonFatalCodes
@@ -72,22 +74,24 @@ func NewClient(shared *calls.Client, o Options) *Client {
 	return in
 }
 
-// logIgnored logs values of a service config that gRPC accepts and hedging ignores. A nil c has none.
+// logIgnored logs values of service config c that gRPC accepts and hedging ignores. The target is "" if c applies to
+// several targets. It logs nothing if c is nil.
 func (in *Client) logIgnored(target string, c *serviceconfig.Config) {
 	if c != nil && len(c.IgnoredValues) > 0 {
 		in.Log.Log(slog.LevelWarn, "service config: hedging ignores a value that gRPC accepts", slog.String("target", target), slog.Any("ignored", c.IgnoredValues))
 	}
 }
 
-// SetServiceConfig sets the service config of targets whose resolver sends none. The source is the name of the function
-// that the program has called, for logs.
+// SetServiceConfig sets the service config of all targets whose resolver sends no service config. The argument source
+// is the name of the function that the program has called, for log records.
 func (in *Client) SetServiceConfig(c *serviceconfig.Config, source string) {
 	if in.configs.SetDefault(c, source) {
 		in.logConfig("", c)
 	}
 }
 
-// Resolver wraps b, so that the Client uses the service configs that the resolvers of b send.
+// Resolver returns a resolver builder that wraps b. The Client uses the service configs that the resolvers of b send,
+// and logs configs that are invalid.
 func (in *Client) Resolver(b resolver.Builder) resolver.Builder {
 	return (&serviceconfig.ResolverReader{Registry: &in.configs, Report: func(target string, c *serviceconfig.Config, err error) {
 		if err != nil {
@@ -98,16 +102,17 @@ func (in *Client) Resolver(b resolver.Builder) resolver.Builder {
 	}}).WrapBuilder(b)
 }
 
-// logConfig logs that a service config is in force for a target. If target is "", it is in force for all targets whose
-// resolver sends none.
+// logConfig logs that service config c now applies to a target. If target is "", it applies to all targets whose
+// resolver sends no service config.
 func (in *Client) logConfig(target string, c *serviceconfig.Config) {
 	in.Log.Log(slog.LevelInfo, "service config in force", slog.String("target", target), slog.Int("hedging_policies", c.CountHedgingPolicies()),
 		slog.Bool("retry_throttling", c.Throttling != nil), slog.Any("unknown", c.UnknownFields))
 	in.logIgnored(target, c)
 }
 
-// MaxHedgesOf returns the largest number of hedges of a call of the method, and the setting that decides it. It ignores
-// service configs that a resolver has sent.
+// MaxHedgesOf returns the largest number of hedges of a call of the method, and a text that names the setting that
+// decides it. The result is 0 if calls of the method are not hedged. It ignores service configs that a resolver has
+// sent.
 func (in *Client) MaxHedgesOf(method string) (most int, why string) {
 	rule := in.rules.newRule(in.configs.Default(), method)
 	if !rule.hedgeable {
@@ -119,8 +124,11 @@ func (in *Client) MaxHedgesOf(method string) (most int, why string) {
 	return most, rule.reason
 }
 
-// DescribeKey returns the source of the hedging policy that applies to the latency key of a host and route, or "" if
-// none applies. It also returns the hedge delays of the next call. The learned delays apply without a policy.
+// DescribeKey describes the hedging of calls with the latency key of a host (a target) and a route (a method). The
+// result source names the hedging policy that applies, or is "" if none applies. The result delays are the hedge delays
+// of the next call.
+//
+// The argument learned holds the learned hedge delays. They apply if there is no hedging policy.
 func (in *Client) DescribeKey(host, route string, learned []time.Duration) (source string, delays []time.Duration) {
 	active := in.configs.ConfigFor(host)
 	if active.Config == nil || route == "" {
@@ -142,11 +150,11 @@ func (in *Client) DescribeKey(host, route string, learned []time.Duration) (sour
 	return source, delays
 }
 
-// checkEligibility counts a call and decides whether it may be hedged. It returns the rule of the method, the fixed
-// hedge delay (0: the learned delays apply), and the reason why the call is not hedged ([policy.None]: it may be
-// hedged).
+// checkEligibility counts a call of c over cc and decides whether it may be hedged. It returns the settings of the
+// method and the fixed hedge delay; 0 means that the learned delays apply. The reason is [policy.None] if the call may
+// be hedged.
 //
-// It calls obstacle only if no other reason applies. The rule is nil if hedging is switched off.
+// It calls obstacle only if no other reason prevents hedging. The result m is nil if hedging is switched off.
 func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, c race.CallTarget, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason observe.Reason) {
 	facts := in.CountCall()
 	if !facts.SwitchedOff {
@@ -169,13 +177,14 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 	return m, delay, in.IneligibleReason(o, facts)
 }
 
-// callTargetOf returns the target of cc together with the method. A nil cc has the target "".
+// callTargetOf returns a value that identifies calls of the method over connections to the target of cc. The target of
+// a nil cc is "".
 func callTargetOf(cc *grpc.ClientConn, method string) race.CallTarget {
 	return race.CallTarget{Target: grpctarget.Name(cc), Method: method}
 }
 
-// beginUnhedged reports the start of a call without hedges to observers. The caller must call Done of the result at the
-// end of the call.
+// beginUnhedged reports the start of a call without hedges to observers. The caller must call the method End of the
+// result at the end of the call.
 func (in *Client) beginUnhedged(ctx context.Context, c race.CallTarget, reason observe.Reason) policy.Unhedged {
 	if !in.Policy.HasObservers() {
 		return policy.Unhedged{}
@@ -183,7 +192,7 @@ func (in *Client) beginUnhedged(ctx context.Context, c race.CallTarget, reason o
 	return in.Policy.BeginUnhedged(ctx, in.keyName(ctx, c), reason)
 }
 
-// keyName returns the name of the latency key of a call.
+// keyName returns the name of the latency key for calls of c.
 func (in *Client) keyName(ctx context.Context, c race.CallTarget) policy.Name {
 	if f := in.options.KeyFunc; f != nil {
 		return policy.Name{Host: f(ctx, c.Target, c.Method)}
@@ -191,13 +200,14 @@ func (in *Client) keyName(ctx context.Context, c race.CallTarget) policy.Name {
 	return policy.Name{Host: c.Target, Route: c.Method}
 }
 
-// lacksCredentials reports whether the status err means that the connection has no valid credentials. Such a result
-// counts against a connection for hedges, because its hedges never win.
+// lacksCredentials reports whether the status err means that a connection has no valid credentials. Such a result
+// counts as a failure of a connection for hedges, because hedges over that connection never win.
 func (in *Client) lacksCredentials(err error) bool {
 	return status.Code(err) == codes.Unauthenticated && !in.options.AnswerCodes[codes.Unauthenticated]
 }
 
-// isAnswer reports whether the status err counts as an answer of the server. Only answers count for the latency.
+// isAnswer reports whether the status err is a regular response of the server, such as OK or NOT_FOUND, and not a
+// failure. Only regular responses count for the learned latency.
 func (in *Client) isAnswer(err error) bool {
 	switch code := status.Code(err); code {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,

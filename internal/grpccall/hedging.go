@@ -27,16 +27,16 @@ type hedging struct {
 
 	// Written before the race begins.
 	client   *Client
-	rule     *methodRule             // kept for the next call of an rpc, which often has the same method
-	throttle *serviceconfig.Throttle // nil: no retry throttling
+	rule     *methodRule             // settings of the method; kept for the next call, which often has the same method
+	throttle *serviceconfig.Throttle // token bucket of retryThrottling; nil if there is none
 
-	selection      conns.Selection // connection of each attempt
-	hedgePicks     hedgebalancer.HedgePicks
-	targetExcluded atomic.Bool // a server of the call's target has pushed back: the call sends no more hedges there
+	selection      conns.Selection          // connection of each attempt
+	hedgePicks     hedgebalancer.HedgePicks // backends that the balancer has picked for hedges
+	targetExcluded atomic.Bool              // the call sends no more hedges to its target, because a server of the target has pushed back
 }
 
-// beginCall begins a call over cc and returns the delays of its hedges; nil means that no hedge can become due. If
-// delay is not 0, it replaces the learned delays. The latency key must be set before.
+// beginCall begins a call over cc and returns the hedge delays. The result nil means that no hedge can become due. If
+// delay is not 0, it replaces the learned delays. The caller must have set the latency key.
 func (h *hedging) beginCall(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
 	h.selection.Init(h.client.options.HedgeConns, cc, h.Key)
 	schedule := h.BeginOn(ctx, h.Key, delay, h.rule.override)
@@ -47,8 +47,10 @@ func (h *hedging) beginCall(ctx context.Context, cc *grpc.ClientConn, delay time
 	return schedule.Delays
 }
 
-// admitHedge decides whether a hedge of a call over cc starts. The argument able is false if the request cannot be
-// copied. A hedge is also denied if its connection is not ready, or if the deadline is too near for an answer.
+// admitHedge decides whether the hedge with the given index in the hedge schedule starts, for a call over cc. The
+// caller must set able to false if the request cannot be copied.
+//
+// The hedge is also denied if its connection is not ready, or if too little time remains until the deadline.
 func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline grpcattempt.Deadline) bool {
 	due := conns.DueHedge{TargetPaused: h.isTargetPaused()}
 	switch own := h.client.options.HedgeConns == nil; {
@@ -62,8 +64,8 @@ func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline
 	return h.selection.Admit(&h.Call, index, due)
 }
 
-// minRemainingTime returns the time until the deadline below which a hedge is denied. It is the median latency of the
-// key, or 0 if that is unknown.
+// minRemainingTime returns the time that must remain until the deadline when a hedge starts. It is the median latency
+// of the call's latency key, or 0 if that is unknown.
 func (h *hedging) minRemainingTime() time.Duration {
 	if p := h.Key.Schedule(); p != nil {
 		return p.Median
@@ -71,11 +73,11 @@ func (h *hedging) minRemainingTime() time.Duration {
 	return 0
 }
 
-// isTargetPaused reports whether pushback or retry throttling prevents hedges of the call to its target.
+// isTargetPaused reports whether pushback or retry throttling prevents hedges of the call to the call's target.
 func (h *hedging) isTargetPaused() bool { return h.targetExcluded.Load() || !h.throttle.AllowsHedge() }
 
 // stopHedges prevents further hedges of the call to the server of attempt n. If attempt n uses the target of the call,
-// that means the whole target.
+// it prevents hedges to all servers of the target.
 func (h *hedging) stopHedges(n int) {
 	if h.selection.Attempt(n).IsOtherTarget() {
 		h.selection.Exclude(h.selection.Attempt(n))
@@ -84,11 +86,12 @@ func (h *hedging) stopHedges(n int) {
 	}
 }
 
-// errNotFinal classifies a failed attempt for the race: another attempt may succeed.
+// errNotFinal is the error by which the race ranks a failed attempt if another attempt may succeed.
 var errNotFinal = errors.New("hedge: another attempt may get a better status")
 
-// classifyAttempt classifies the status err of attempt n for the race. It returns nil for a success, [race.ErrAnswer]
-// for an answer with which only the primary wins, and any other error for a failure.
+// classifyAttempt returns the error by which the race ranks attempt n, which ended with the status err and the given
+// trailer. It is nil for a success, and [race.ErrAnswer] for a status with which only the primary wins. Any other error
+// means a failure.
 //
 // It also records pushback, and the health of the connection. The deadline is the timeout of the call.
 func (h *hedging) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
@@ -99,7 +102,7 @@ func (h *hedging) classifyAttempt(a *race.Attempt, n int, err error, trailer met
 	return verdict
 }
 
-// classifyStatus does the same as classifyAttempt, except that it does not record the health of the connection.
+// classifyStatus does the same as classifyAttempt, but does not record the health of the connection.
 func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	switch {
 	case err == nil:
@@ -126,8 +129,9 @@ func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer meta
 	return errNotFinal
 }
 
-// classifyRetryable classifies a failure of attempt n for a method with a hedging policy (gRFC A6). After a non-fatal
-// status, the result is a [grpcattempt.NonFatalError], which moves the next hedge.
+// classifyRetryable classifies a failure of attempt n for a method with a hedging policy (gRFC A6). For a non-fatal
+// status, the result is a [grpcattempt.NonFatalError], which changes the time of the next hedge. For another status, it
+// is [race.ErrAnswer].
 func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	if a.Err() != nil || h.selection.Attempt(n).IsClosed() {
 		return errNotFinal
@@ -153,14 +157,15 @@ func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer m
 	return failure
 }
 
-// Discard implements [race.Op]. A status needs no release, so it only counts a panic of a hedge.
+// Discard implements [race.Op]. It counts the panic of a hedge. There is nothing to release.
 func (h *hedging) Discard(_ error, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		h.client.Counters.HedgePanics.Add(1)
 	}
 }
 
-// isRefusedByLimiter reports whether a Limiter of the server refused a hedge that ended with err and trailer.
+// isRefusedByLimiter reports whether a hedge that ended with err and trailer was refused by a Limiter of the server,
+// which gives hedges a lower priority.
 func isRefusedByLimiter(err error, trailer metadata.MD) bool {
 	return status.Code(err) == codes.Unavailable && len(trailer.Get(limit.RefusedHeader)) > 0
 }

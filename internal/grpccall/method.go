@@ -14,33 +14,34 @@ import (
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
-// A methodRule holds the settings of one method under one service config. Only the fields for logs and the cache of
-// types change.
+// A methodRule holds the settings of one method under one service config. It is immutable except for logsObstacles,
+// loggedObstacles and typeCache, which are safe for concurrent use.
 type methodRule struct {
-	hedgeable       bool
-	reason          string // reason why the method is hedgeable, or is not
-	policy          route.Policy
-	activeConfig    *serviceconfig.ActiveConfig
-	hedgingPolicy   *serviceconfig.HedgingPolicy // hedgingPolicy in the service config; nil: none
-	override        *policy.PolicyOverride       // hedgingPolicy as settings of the policy; nil without one
-	throttled       bool                         // successful calls count for retryThrottling
-	logsObstacles   atomic.Bool                  // whether obstacles are logged; false for most methods of a client with very many
+	hedgeable       bool                         // calls of the method are safe to send twice
+	reason          string                       // text that says why the method is hedgeable or is not
+	policy          route.Policy                 // settings of the matching route
+	activeConfig    *serviceconfig.ActiveConfig  // the service config
+	hedgingPolicy   *serviceconfig.HedgingPolicy // hedgingPolicy of the method in the service config; nil if there is none
+	override        *policy.PolicyOverride       // settings that follow from hedgingPolicy; nil if there is none
+	throttled       bool                         // successful calls add tokens to the bucket of retryThrottling
+	logsObstacles   atomic.Bool                  // obstacles are logged; false for most methods of a client with very many methods
 	loggedObstacles grpcattempt.LoggedObstacles
 	typeCache       grpcattempt.TypeCache
 }
 
-// A methodRules creates the rules of methods. It caches each rule in the service config from which the rule follows.
+// A methodRules creates the methodRule of each method. It caches a methodRule in the service config from which it
+// follows.
 type methodRules struct {
-	// Written before the first call, and not changed afterwards.
-	routes         *route.Table // nil: there are no routes
-	methodPatterns []string     // names and patterns from the option WithMethods
-	declaredOnly   bool         // names of methods are not evaluated, see WithDeclaredMethods
-	nativeHedging  bool         // this version of grpc-go implements hedging policies
+	// nil if there are no routes
+	routes         *route.Table
+	methodPatterns []string // names and patterns from the option WithMethods
+	declaredOnly   bool     // names of methods do not decide, see WithDeclaredMethods
+	nativeHedging  bool     // this version of grpc-go implements hedging policies
 	log            *ops.Log
 }
 
-// ruleOf returns the cached rule of a method under a service config, and creates it if necessary. It logs why the
-// method is hedged or not, once per method.
+// ruleOf returns the settings of a method under a service config. It caches them. For a new method, it logs whether the
+// method is hedged and why.
 func (r *methodRules) ruleOf(active *serviceconfig.ActiveConfig, method string) *methodRule {
 	if rule, ok := active.Methods.Load(method); ok {
 		return rule.(*methodRule)
@@ -62,7 +63,7 @@ func (r *methodRules) ruleOf(active *serviceconfig.ActiveConfig, method string) 
 	return rule
 }
 
-// newRule returns a new rule of a method under a service config.
+// newRule determines the settings of a method under a service config.
 func (r *methodRules) newRule(active *serviceconfig.ActiveConfig, method string) *methodRule {
 	rule := &methodRule{activeConfig: active, throttled: active.HasThrottling() && !active.HasRetryPolicy(method)}
 	configured := active.HedgingPolicy(method)
@@ -96,11 +97,12 @@ func (r *methodRules) newRule(active *serviceconfig.ActiveConfig, method string)
 	return rule
 }
 
-// countsForThrottling reports whether successful calls of the method count for retryThrottling. It is false for a nil
-// rule.
+// countsForThrottling reports whether successful calls of the method add tokens to the bucket of retryThrottling. It
+// returns false for a nil rule.
 func (m *methodRule) countsForThrottling() bool { return m != nil && m.throttled }
 
-// throttleOf returns the token bucket of retryThrottling for a target, or nil if the method has none.
+// throttleOf returns the token bucket of retryThrottling for a target. It returns nil if calls of the method are not
+// throttled.
 func (m *methodRule) throttleOf(target string) *serviceconfig.Throttle {
 	if !m.throttled {
 		return nil
@@ -108,22 +110,22 @@ func (m *methodRule) throttleOf(target string) *serviceconfig.Throttle {
 	return m.activeConfig.ThrottleFor(target)
 }
 
-// recordSuccess counts a successful call to a target for retryThrottling. It does nothing if err, the status of the
-// call, is not nil.
+// recordSuccess records a successful call to a target in the token bucket of retryThrottling. It does nothing if err,
+// the status of the call, is not nil.
 func (m *methodRule) recordSuccess(target string, err error) {
 	if err == nil && m.countsForThrottling() {
 		m.activeConfig.ThrottleFor(target).RecordSuccess()
 	}
 }
 
-// logObstacle logs why a call of a method is not hedged, once per method and obstacle.
+// logObstacle logs why calls of a method cannot be hedged. It logs each obstacle once per method.
 func (r *methodRules) logObstacle(m *methodRule, method string, why grpcattempt.Obstacle) {
 	if m.logsObstacles.Load() && m.loggedObstacles.Add(why) && !r.log.IsDiscarded() {
 		r.log.Log(slog.LevelInfo, "call is not hedged: it cannot have several attempts", slog.String("method", method), slog.String("because", why.String()))
 	}
 }
 
-// isListed reports whether the option WithMethods names the method or a pattern of it.
+// isListed reports whether the option WithMethods lists the method, by its name or by a pattern.
 func (r *methodRules) isListed(method string) bool {
 	for _, p := range r.methodPatterns {
 		prefix, all := strings.CutSuffix(p, "*")

@@ -18,7 +18,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// InterceptStream is a [grpc.StreamClientInterceptor]. It hedges server streams until their first message.
+// InterceptStream is a [grpc.StreamClientInterceptor]. It hedges server streams until their first message arrives.
+// Other streams are not hedged.
 func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	o := race.OverridesFrom(ctx)
 	if o.Hedge > 0 && isHedgeOnConn(ctx, hedgeOnConn{in, cc, method}) {
@@ -44,7 +45,8 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 	return s, nil
 }
 
-// openWithoutHedges opens the stream of a call that is not hedged, for the given reason.
+// openWithoutHedges opens the stream of a call that is not hedged, for the given reason. It reports the call to
+// observers.
 func (in *Client) openWithoutHedges(args streamArgs, desc *grpc.StreamDesc, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
 	if m.countsForThrottling() {
 		args.opts = append(slices.Clip(args.opts), grpc.OnFinish(func(err error) { m.recordSuccess(args.callTarget.Target, err) }))
@@ -63,8 +65,8 @@ func (in *Client) openWithoutHedges(args streamArgs, desc *grpc.StreamDesc, m *m
 	return &grpcattempt.RecvObserver{ClientStream: opened, Done: done}, nil
 }
 
-// newStream returns a stream that is not open yet. A delay other than 0 replaces the learned delays. It copies options,
-// metadata and description for hedges, because the caller may change them.
+// newStream returns a stream whose primary is not open yet. If delay is not 0, it replaces the learned hedge delays.
+// newStream copies the options, metadata and description for hedges, because the caller may change them.
 func (in *Client) newStream(args streamArgs, m *methodRule, delay time.Duration) *stream {
 	s := &stream{hedging: hedging{client: in, rule: m}, args: args, fixedDelay: delay, startTime: time.Now()}
 	s.metadata, _ = metadata.FromOutgoingContext(args.ctx)
@@ -82,28 +84,29 @@ func (in *Client) newStream(args streamArgs, m *methodRule, delay time.Duration)
 	return s
 }
 
-// A streamArgs holds the caller's arguments of a stream.
+// A streamArgs holds the arguments with which the caller opened a stream.
 type streamArgs struct {
 	ctx        context.Context
-	desc       grpc.StreamDesc // a copy for hedges
+	desc       grpc.StreamDesc // a copy, for hedges
 	cc         *grpc.ClientConn
 	callTarget race.CallTarget
 	streamer   grpc.Streamer
 	opts       []grpc.CallOption
 }
 
-// A stream is the [grpc.ClientStream] that the caller gets. Until the first message, it is a call whose attempts each
-// have a stream of their own, and implements [race.Op]. Afterwards, it forwards to the winner's stream. One goroutine
-// may send while another one receives.
+// A stream is the [grpc.ClientStream] that the caller gets. Until the first message, it is a race between attempts, and
+// each attempt has its own stream. It implements [race.Op]. After that, it forwards all calls to the winner's stream.
+//
+// One goroutine may send while another goroutine receives.
 type stream struct {
 	hedging // used by the goroutine that begins the race, and by the attempts
 
-	// Written before the caller gets the stream, and not changed afterwards.
-	args       streamArgs    // without OnFinish options
-	fixedDelay time.Duration // fixed delay set by the caller or the route; 0: the learned delays apply
+	// without OnFinish options
+	args       streamArgs
+	fixedDelay time.Duration // fixed hedge delay from the caller's context or the route; 0 means that the learned delays apply
 	mayHedge   bool          // a hedge can become due
 	startTime  time.Time     // start of the primary
-	metadata   metadata.MD   // outgoing metadata of the caller; nil: none
+	metadata   metadata.MD   // outgoing metadata of the caller; nil if there are none
 	primary    grpcattempt.StreamPrimary
 	cancel     context.CancelCauseFunc // ends the primary's context
 
@@ -122,18 +125,19 @@ type stream struct {
 	earlyContext grpcattempt.EarlyContext
 	finish       grpcattempt.FinishNotifier
 
-	primaryDeadline *grpcattempt.PrimaryDeadline // nil: there is no interceptor below
+	primaryDeadline *grpcattempt.PrimaryDeadline // nil if there is no later interceptor in the chain
 }
 
-// A streamAttempt is the stream of one attempt. Only the attempt's goroutine writes it, except that the primary's is
-// written before the caller gets the stream. After an attempt is chosen, only the winner's is read.
+// A streamAttempt holds the stream of one attempt. The element of the primary is written before the caller gets the
+// stream. The element of a hedge is written only by the hedge's goroutine. After an attempt is chosen, only the
+// winner's element is read.
 type streamAttempt struct {
 	grpc.ClientStream
 	reply   any      // first message of a hedge
-	deliver []func() // copy header, trailer and peer to the caller's variables
+	deliver []func() // functions that copy header, trailer and peer to the caller's variables
 }
 
-// openPrimary opens the primary's stream.
+// openPrimary opens the primary's stream. If that fails, the call ends, and openPrimary returns the error.
 func (s *stream) openPrimary(desc *grpc.StreamDesc) error {
 	primary, err := s.openStream(&s.primary, desc, s.args.streamer, s.args.cc, 0)
 	if err != nil {
@@ -146,7 +150,7 @@ func (s *stream) openPrimary(desc *grpc.StreamDesc) error {
 	return nil
 }
 
-// openStream opens the stream of attempt n over cc, with copies of the caller's options.
+// openStream opens the stream of attempt n over cc, with copies of the caller's call options.
 func (s *stream) openStream(ctx context.Context, desc *grpc.StreamDesc, streamer grpc.Streamer, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
 	opts := s.args.opts
 	if cc != s.args.cc {
@@ -157,7 +161,8 @@ func (s *stream) openStream(ctx context.Context, desc *grpc.StreamDesc, streamer
 	return streamer(ctx, desc, cc, s.args.callTarget.Method, slices.Clip(opts)...)
 }
 
-// onFinish records the end of an RPC of attempt n over cc. An interceptor below may start several RPCs for one attempt.
+// onFinish records that an RPC of attempt n over cc has ended with the status err. A later interceptor in the chain may
+// start several RPCs for an attempt.
 func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
 	s.finish.RecordEnd(n, err)
 	if n == 0 {
@@ -170,8 +175,8 @@ func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
 	}
 }
 
-// callFinishFuncs calls the functions of the caller's OnFinish options if the winner is chosen and has ended. It calls
-// them once.
+// callFinishFuncs calls the functions of the caller's [grpc.OnFinish] options if the winner is chosen and has ended. It
+// calls them only once per stream.
 func (s *stream) callFinishFuncs() {
 	if !s.choice.IsMade() {
 		return
@@ -188,8 +193,8 @@ func (s *stream) callFinishFuncs() {
 	}
 }
 
-// choosePrimary makes the primary the call without hedges, unless the race has begun. Observers get the reason, and
-// later the end of the call. It reports whether it has chosen the primary.
+// choosePrimary makes the primary's stream the caller's stream, so that the call has no hedges. It returns false if the
+// race has already begun. Observers get the reason now, and later the end of the call.
 func (s *stream) choosePrimary(reason observe.Reason) bool {
 	if !s.begun.CompareAndSwap(false, true) {
 		return false
@@ -199,19 +204,21 @@ func (s *stream) choosePrimary(reason observe.Reason) bool {
 	return true
 }
 
+// endPrimary ends the context of the primary.
 func (s *stream) endPrimary() { s.cancel(nil) }
 
-// chooseAttempt chooses attempt n, unless an attempt is chosen already. The function release ends the context of
-// attempt n.
+// chooseAttempt makes the stream of attempt n the caller's stream, unless an attempt is already chosen. The function
+// release must end the context of attempt n.
 func (s *stream) chooseAttempt(n int, release func()) {
 	s.choice.Choose(n, release)
 	s.sentRequest.Close()
 	s.callFinishFuncs()
 }
 
-// chosenAttempt waits until an attempt is chosen, and returns it.
+// chosenAttempt waits until an attempt is chosen, and returns that attempt.
 func (s *stream) chosenAttempt() *streamAttempt { return &s.attempts[s.choice.Winner()] }
 
+// SendMsg implements [grpc.ClientStream]. It sends m on the primary's stream and keeps a copy of m for hedges.
 func (s *stream) SendMsg(m any) error {
 	request := grpcattempt.RequestOf(m)
 	if !request.IsCloneable() || request.IsPrepared() && s.client.options.HedgeConns != nil {
@@ -227,7 +234,8 @@ func (s *stream) SendMsg(m any) error {
 	return s.handleSendError(s.attempts[0].SendMsg(m))
 }
 
-// sendOnce makes the primary the call without hedges because of an obstacle, unless the race has begun.
+// sendOnce makes the primary's stream the caller's stream because of an obstacle that prevents hedges. It does nothing
+// if the race has already begun.
 func (s *stream) sendOnce(why grpcattempt.Obstacle) {
 	if s.choosePrimary(observe.DeniedBody) {
 		s.client.Counters.NotHedgeable.Add(1)
@@ -235,11 +243,12 @@ func (s *stream) sendOnce(why grpcattempt.Obstacle) {
 	}
 }
 
+// CloseSend implements [grpc.ClientStream] by the primary's stream.
 func (s *stream) CloseSend() error { return s.handleSendError(s.attempts[0].CloseSend()) }
 
-// handleSendError returns the caller's error if sending on the primary's stream has failed with err. If a hedge has
-// won, it returns nil, because the hedge has sent the request. It returns io.EOF unchanged: RecvMsg then returns the
-// status.
+// handleSendError returns the error for the caller after sending on the primary's stream has failed with err. If a
+// hedge has won, the result is nil, because the hedge has sent the request. It returns nil and io.EOF unchanged: after
+// io.EOF, RecvMsg returns the status.
 func (s *stream) handleSendError(err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -252,8 +261,8 @@ func (s *stream) handleSendError(err error) error {
 	return err
 }
 
-// Header returns the header of the winner. If no race has begun, it chooses the primary; otherwise it waits for the
-// race.
+// Header implements [grpc.ClientStream]: it returns the header of the winner. It waits for the race. If no race has
+// begun, it chooses the primary, so that the call has no hedges.
 func (s *stream) Header() (metadata.MD, error) {
 	s.choosePrimary(observe.DeniedBody)
 	md, err := s.chosenAttempt().Header()
@@ -263,6 +272,7 @@ func (s *stream) Header() (metadata.MD, error) {
 	return md, err
 }
 
+// Trailer implements [grpc.ClientStream]: it returns the trailer of the winner, or nil if there is no winner yet.
 func (s *stream) Trailer() metadata.MD {
 	if !s.choice.IsMade() {
 		return nil
@@ -270,6 +280,8 @@ func (s *stream) Trailer() metadata.MD {
 	return s.chosenAttempt().Trailer()
 }
 
+// Context implements [grpc.ClientStream]. Before an attempt is chosen, it returns a context with the values of the
+// primary's stream. After that, it returns the context of the winner's stream.
 func (s *stream) Context() context.Context {
 	if !s.choice.IsMade() {
 		return s.earlyContext.Get(s.args.ctx, grpcattempt.ContextOf(s.attempts[0], s.args.ctx))
@@ -277,6 +289,8 @@ func (s *stream) Context() context.Context {
 	return s.chosenAttempt().Context()
 }
 
+// RecvMsg implements [grpc.ClientStream]. The first call runs the race between the attempts. Later calls receive from
+// the winner's stream.
 func (s *stream) RecvMsg(m any) error {
 	var err error
 	if !s.begun.Load() {
@@ -296,16 +310,16 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// finishStream copies header, trailer and peer to the caller's variables, and ends the contexts of the attempts. An
-// attempt must be chosen. Further calls have no effect.
+// finishStream copies header, trailer and peer to the caller's variables, and ends the contexts of the stream. It must
+// only be called after an attempt was chosen. Further calls have no effect.
 func (s *stream) finishStream() {
 	s.deliverOutputs()
 	s.choice.ReleaseWinner()
 	s.earlyContext.End()
 }
 
-// deliverOutputs copies the winner's header, trailer and peer to the caller's variables, once. An attempt must be
-// chosen.
+// deliverOutputs copies the winner's header, trailer and peer to the caller's variables. It must only be called after
+// an attempt was chosen. Further calls have no effect.
 func (s *stream) deliverOutputs() {
 	s.delivered.Do(func() {
 		for _, deliver := range s.chosenAttempt().deliver {
@@ -314,7 +328,8 @@ func (s *stream) deliverOutputs() {
 	})
 }
 
-// receiveFirst runs the race for the first message and stores the message in m.
+// receiveFirst runs the race for the first message and stores the message in m. It returns the result of the winner's
+// RecvMsg.
 func (s *stream) receiveFirst(m any) error {
 	defer s.chooseAttempt(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
 	s.reply, s.Key = m, s.client.Policy.RouteKey(s.client.keyName(s.args.ctx, s.args.callTarget), s.rule.policy.BudgetPercent/100)
@@ -336,9 +351,9 @@ func (s *stream) receiveFirst(m any) error {
 	return s.deliverFirst(out, late && time.Since(receiving) < grpcattempt.ReceiveTime)
 }
 
-// deliverFirst copies the winner's first message to the caller, records the outcome and chooses the winner. The
-// argument early reports that the message may have arrived before the caller asked for it, so that its latency is
-// unknown.
+// deliverFirst copies the winner's first message to the caller, records the outcome of the call, and chooses the
+// winner. The caller must set early to true if the message may have arrived before RecvMsg was called. The latency of
+// the call is then unknown.
 func (s *stream) deliverFirst(out race.Result[error], early bool) error {
 	err := out.Value
 	s.client.EndCall(&s.Call, policy.Outcome{Answered: err == io.EOF || s.client.isAnswer(err), Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken, LatencyUnknown: early})
@@ -354,12 +369,13 @@ func (s *stream) deliverFirst(out race.Result[error], early bool) error {
 	return err
 }
 
-// Admit implements [race.Op]: it decides whether a hedge starts.
+// Admit implements [race.Op]: it decides whether the hedge with the given index in the hedge schedule starts.
 func (s *stream) Admit(index int) bool {
 	return s.admitHedge(index, s.args.cc, s.sentRequest.HasMessage(), s.callDeadline())
 }
 
-// callDeadline returns the earlier of the method's timeout and the deadline of an interceptor below, if that is known.
+// callDeadline returns the earlier of two deadlines of the call: the timeout of the method, and the deadline that a
+// later interceptor in the chain has set, if it is known.
 func (s *stream) callDeadline() grpcattempt.Deadline {
 	deadline := grpcattempt.MethodDeadline(s.args.cc, s.args.callTarget.Method, s.startTime)
 	if s.primaryDeadline != nil {
@@ -368,8 +384,8 @@ func (s *stream) callDeadline() grpcattempt.Deadline {
 	return deadline
 }
 
-// withCallDeadline returns a context for a hedge that ends at the deadline of the call. The caller must call the
-// returned function or cancel ctx.
+// withCallDeadline returns a child of ctx, for a hedge, that ends at the deadline of the call. The caller must call the
+// returned function or cancel ctx, to release resources.
 func (s *stream) withCallDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := s.callDeadline().LimitContext(ctx)
 	if s.primaryDeadline == nil {
@@ -379,8 +395,8 @@ func (s *stream) withCallDeadline(ctx context.Context) (context.Context, context
 	return ctx, func() { release(); cancel() }
 }
 
-// Attempt implements [race.Op]: it makes attempt n and waits for its first message. The primary's stream is open
-// already.
+// Attempt implements [race.Op]. It makes attempt n and waits for the first message of its stream. The primary's stream
+// is already open. The first result is the error of RecvMsg, and the second is the error by which the race ranks it.
 func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
 		return s.sendHedge(a, n)
@@ -395,7 +411,7 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	return err, s.classifyAttempt(a, 0, err)
 }
 
-// sendHedge makes attempt n, a hedge, on a stream of its own.
+// sendHedge makes attempt n, a hedge, on its own stream. The results are those of Attempt.
 func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	cc, streamer := s.selection.Attempt(n).Conn(s.args.cc), s.args.streamer
 	ctx, cancel := s.withCallDeadline(hedgeContext(a, s.metadata.Copy(), n))
@@ -414,7 +430,8 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	return err, s.classifyAttempt(a, n, err)
 }
 
-// classifyAttempt classifies err, the result of the first RecvMsg of attempt n, see [hedging.classifyAttempt].
+// classifyAttempt classifies err, the result of the first RecvMsg of attempt n, as [hedging.classifyAttempt] does. The
+// error io.EOF counts as a success.
 func (s *stream) classifyAttempt(a *race.Attempt, n int, err error) error {
 	if err == io.EOF {
 		err = nil
@@ -428,6 +445,7 @@ func (s *stream) classifyAttempt(a *race.Attempt, n int, err error) error {
 }
 
 // sendRequestAgain opens the stream of hedge n over cc, sends a copy of the request, and waits for the first message.
+// It returns the first error of these steps.
 func (s *stream) sendRequestAgain(ctx context.Context, streamer grpc.Streamer, cc *grpc.ClientConn, n int) error {
 	req, ok := s.sentRequest.CopyMessage()
 	if !ok {

@@ -16,14 +16,14 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// InterceptUnary is a [grpc.UnaryClientInterceptor]. It hedges calls that are eligible.
+// InterceptUnary is a [grpc.UnaryClientInterceptor]. It hedges calls that are eligible for hedging and slow.
 func (in *Client) InterceptUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	c := in.newCall(cc)
 	c.args.callTarget.Method, c.args.req, c.args.reply, c.args.invoker, c.args.opts = method, req, reply, invoker, opts
 	return in.makeCall(ctx, c)
 }
 
-// makeCall makes a call whose arguments are set, and frees it.
+// makeCall makes the call c, whose arguments must be set, and then frees c. It returns the status of the call.
 func (in *Client) makeCall(ctx context.Context, c *unaryCall) (err error) {
 	args := &c.args
 	o := race.OverridesFrom(ctx)
@@ -48,7 +48,8 @@ func (in *Client) makeCall(ctx context.Context, c *unaryCall) (err error) {
 	return err
 }
 
-// sendHedged makes a call that may be hedged by the rule m. A delay other than 0 replaces the learned delays.
+// sendHedged makes a call that may be hedged. The argument m holds the settings of the method. If delay is not 0, it
+// replaces the learned hedge delays.
 func (c *unaryCall) sendHedged(ctx context.Context, m *methodRule, delay time.Duration) error {
 	c.applyRule(ctx, m)
 	delays := c.beginCall(ctx, c.args.cc, delay)
@@ -61,7 +62,7 @@ func (c *unaryCall) sendHedged(ctx context.Context, m *methodRule, delay time.Du
 	return err
 }
 
-// sendOnce makes a call without hedges, for the given reason.
+// sendOnce makes a call that must not be hedged, for the given reason. It reports the call to observers.
 func (c *unaryCall) sendOnce(ctx context.Context, reason observe.Reason) error {
 	args := &c.args
 	report := c.client.beginUnhedged(ctx, args.callTarget, reason)
@@ -71,7 +72,7 @@ func (c *unaryCall) sendOnce(ctx context.Context, reason observe.Reason) error {
 	return err
 }
 
-// newCall returns a call over cc from the pool, or a new call. The caller must free it by freeCall.
+// newCall returns an unused call over cc. The caller must pass it to freeCall after use.
 func (in *Client) newCall(cc *grpc.ClientConn) *unaryCall {
 	c, ok := in.calls.Get().(*unaryCall)
 	if !ok {
@@ -83,7 +84,8 @@ func (in *Client) newCall(cc *grpc.ClientConn) *unaryCall {
 	return c
 }
 
-// applyRule sets the fields of c that depend on the rule of its method.
+// applyRule sets the fields of c that depend on m, the settings of its method: the latency key, the throttle and the
+// OnFinish functions.
 func (c *unaryCall) applyRule(ctx context.Context, m *methodRule) {
 	if c.rule != m || m.throttled {
 		c.rule, c.throttle = m, m.throttleOf(c.args.callTarget.Target)
@@ -96,44 +98,44 @@ func (c *unaryCall) applyRule(ctx context.Context, m *methodRule) {
 	}
 }
 
-// A unaryArgs holds the caller's arguments of a unary call.
+// A unaryArgs holds the arguments with which the caller made a unary call.
 type unaryArgs struct {
-	callTarget race.CallTarget  // the target is kept for the next call, which often has the same connection
-	cc         *grpc.ClientConn // kept for the next call, too
+	callTarget race.CallTarget  // its target is kept for the next call, which often has the same connection
+	cc         *grpc.ClientConn // also kept for the next call
 	req, reply any
 	invoker    grpc.UnaryInvoker
 	opts       []grpc.CallOption
 }
 
-// An unaryCall is one unary call in flight. It implements [race.Op]; the value of the race is the error for the caller. It is
-// reused for another call if no hedge was sent.
+// A unaryCall is one unary call in flight. It implements [race.Op]. The value of the race is the error that the caller
+// gets. A unaryCall is reused for another call if no hedge was sent.
 type unaryCall struct {
 	hedging
 	race     race.Race[error]
 	schedule grpcattempt.Schedule
 
-	// Written before the race begins. Hedges copy the request and the options.
-	args     unaryArgs                        // without OnFinish options
-	finish   *grpcattempt.UnaryFinishNotifier // OnFinish options; nil: none
+	// without OnFinish options
+	args     unaryArgs
+	finish   *grpcattempt.UnaryFinishNotifier // functions of OnFinish options; nil if there are none
 	primary  *grpcattempt.Primary
 	template grpcattempt.CallTemplate
 	buffer   []byte // memory for the encoded request, see [grpcattempt.Request.Encode]
 
-	hedges [1 + race.MaxHedges]hedgeResult // by number; each attempt writes its own, deliverResult reads the winner's
+	hedges [1 + race.MaxHedges]hedgeResult // by number of the attempt; each hedge writes its own element, and deliverResult reads the winner's element
 
 	mu    sync.Mutex // guards over; also held while a hedge reads args
 	ended bool       // the call has ended, so the caller may change its request, reply and options
 }
 
-// A hedgeResult holds the result of one hedge until the race is decided.
+// A hedgeResult holds the reply and the trailer of one hedge until the race is decided.
 type hedgeResult struct {
 	reply   any
 	trailer metadata.MD
-	deliver []func() // copy header, trailer and peer to the caller's variables
+	deliver []func() // functions that copy header, trailer and peer to the caller's variables
 }
 
-// runRace runs the race with hedges at the delays. After it has returned or panicked, no hedge uses the caller's
-// request, reply or options.
+// runRace runs a race of the primary and hedges that start after the given delays. After it has returned or panicked,
+// no hedge uses the caller's request, reply or options.
 func (c *unaryCall) runRace(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.releaseRequest()
 	c.primary = new(grpcattempt.Primary)
@@ -146,8 +148,8 @@ func (c *unaryCall) runRace(ctx context.Context, delays []time.Duration) race.Re
 	return c.race.Run(ctx, c, &c.schedule)
 }
 
-// snapshotRequest encodes the request if the request may change during the call: an interceptor below may change it, or
-// decoding the reply may. It reports whether hedges can get a copy.
+// snapshotRequest encodes the request if the request may change during the call. A later interceptor in the chain may
+// change it, or decoding the reply may. It returns false if hedges cannot get a copy of the request.
 func (c *unaryCall) snapshotRequest() bool {
 	if r := &c.template.Request; r.NeedsEncoding() || !grpcattempt.IsGRPCInvoker(c.args.invoker) {
 		c.buffer = r.Encode(c.buffer)
@@ -155,7 +157,8 @@ func (c *unaryCall) snapshotRequest() bool {
 	return c.template.Request.IsCloneable()
 }
 
-// releaseRequest waits until no hedge reads the request, and prevents later reads.
+// releaseRequest waits until no hedge reads the caller's request, and prevents later reads. After it, the caller may
+// change the request.
 func (c *unaryCall) releaseRequest() {
 	if c.Hedges > 0 {
 		c.mu.Lock()
@@ -164,8 +167,8 @@ func (c *unaryCall) releaseRequest() {
 	}
 }
 
-// deliverResult copies the winner's reply, header, trailer and peer to the caller, records the outcome, and returns the
-// error of the call.
+// deliverResult copies the winner's reply, header, trailer and peer to the caller's variables. It records the outcome
+// of the call and returns the status for the caller.
 func (c *unaryCall) deliverResult(out race.Result[error]) error {
 	err := out.Value
 	if out.Winner > 0 {
@@ -185,7 +188,8 @@ func (c *unaryCall) deliverResult(out race.Result[error]) error {
 	return err
 }
 
-// freeCall clears c and returns it to the pool, unless a hedge may still use it.
+// freeCall clears c and makes it available to newCall, unless a hedge may still use c. The caller must not use c
+// afterwards.
 func (c *unaryCall) freeCall() {
 	if !c.race.Reset() {
 		return
@@ -202,17 +206,17 @@ func (c *unaryCall) freeCall() {
 	c.client.calls.Put(c)
 }
 
-// Admit implements [race.Op]: it decides whether a hedge starts.
+// Admit implements [race.Op]: it decides whether the hedge with the given index in the hedge schedule starts.
 func (c *unaryCall) Admit(index int) bool {
 	return c.admitHedge(index, c.args.cc, true, c.callDeadline())
 }
 
-// callDeadline returns the time at which the method's timeout ends.
+// callDeadline returns the time at which the call times out, by the timeout of its method in the service config.
 func (c *unaryCall) callDeadline() grpcattempt.Deadline {
 	return grpcattempt.MethodDeadline(c.args.cc, c.args.callTarget.Method, time.Now().Add(-c.Elapsed()))
 }
 
-// classifyAttempt classifies err, the status of attempt n, see [hedging.classifyAttempt].
+// classifyAttempt classifies err, the status of attempt n, as [hedging.classifyAttempt] does.
 func (c *unaryCall) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD) error {
 	var deadline grpcattempt.Deadline
 	if err != nil {
@@ -221,7 +225,8 @@ func (c *unaryCall) classifyAttempt(a *race.Attempt, n int, err error, trailer m
 	return c.hedging.classifyAttempt(a, n, err, trailer, deadline)
 }
 
-// Attempt implements [race.Op]: it makes attempt n.
+// Attempt implements [race.Op]: it makes attempt n. The first result is the status of the attempt, and the second is
+// the error by which the race ranks it.
 func (c *unaryCall) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
 		return c.sendHedge(a, n)
@@ -235,7 +240,8 @@ func (c *unaryCall) Attempt(a *race.Attempt, n int) (error, error) {
 	return err, c.classifyAttempt(a, n, err, p.Trailer)
 }
 
-// sendHedge makes attempt n, a hedge, with copies of the request and the options and a reply of its own.
+// sendHedge makes attempt n, a hedge, with copies of the request and the options and with a new reply. The results are
+// those of Attempt.
 func (c *unaryCall) sendHedge(a *race.Attempt, n int) (error, error) {
 	h, args, cc := &c.hedges[n], &c.args, c.selection.Attempt(n).Conn(c.args.cc)
 	req, md, opts, ok := c.copyCall(a, h, cc)
@@ -262,8 +268,9 @@ func (c *unaryCall) sendHedge(a *race.Attempt, n int) (error, error) {
 	return err, c.classifyAttempt(a, n, err, h.trailer)
 }
 
-// copyCall returns copies of the caller's request, metadata and options for a hedge over cc. It reports false if the
-// call has ended or the request cannot be copied.
+// copyCall returns copies of the caller's request, metadata and options, for hedge a over cc. It stores in h the
+// functions that copy the outputs of the options to the caller. The result ok is false if the call has ended or the
+// request cannot be copied.
 func (c *unaryCall) copyCall(a *race.Attempt, h *hedgeResult, cc *grpc.ClientConn) (req any, md metadata.MD, opts []grpc.CallOption, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
