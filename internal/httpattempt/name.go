@@ -10,8 +10,8 @@ import (
 )
 
 // HostName returns the canonical form of host, which may contain a port. All spellings of a host have the same
-// canonical form: lower case, ASCII (RFC 5891), no trailing dot, and no port if it is the default port of the scheme.
-// Other ports are kept.
+// canonical form. It is in lower case and ASCII (RFC 5891), and has no trailing dot. The port is removed if it is the
+// default port of the scheme.
 func HostName(scheme, host string) string {
 	canonical, ascii := !strings.HasPrefix(host, "["), true
 	for i := range len(host) {

@@ -1,6 +1,6 @@
-// Package httpattempt creates the parts of an HTTP call that differ between its attempts: the request and its body, the
-// trace hooks that record the connection, and the connection pool. It does not decide which attempts are made or which
-// attempt wins.
+// Package httpattempt creates the parts of an HTTP call that differ between its attempts. These are the request and its
+// body, the trace hooks that record the connection, and the connection pool. The package does not decide which attempts
+// are made or which attempt wins.
 package httpattempt
 
 import (
