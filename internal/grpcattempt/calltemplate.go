@@ -74,8 +74,10 @@ func (p *CallTemplate) Fill(request, reply any, opts []grpc.CallOption) Obstacle
 const ReceiveTime = time.Millisecond
 
 // RemainingDelays converts hedge delays from the start of a call to delays from now. The argument ago is the time since
-// the start of the call. The first result is at least ReceiveTime. If it would be shorter, all delays are subtracted
-// less.
+// the start of the call.
+//
+// The first result is at least ReceiveTime, unless the first delay itself is shorter. If necessary, all delays are
+// reduced by less than ago.
 func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration {
 	if len(delays) == 0 {
 		return nil

@@ -1,6 +1,6 @@
-// Package grpcattempt creates the parts of a gRPC call that differ between its attempts: the context, a copy of the
-// request, a new reply, and copies of call options. It reports why a call cannot have several attempts. For streams, it
-// also holds state that the attempts and the caller share.
+// Package grpcattempt creates the parts of a gRPC call that differ between its attempts. These are the context, a copy
+// of the request, a new reply, and copies of call options. It also reports why a call cannot have several attempts. For
+// streams, it holds state that the attempts and the caller share.
 package grpcattempt
 
 import (
