@@ -1,8 +1,8 @@
-// Package hedgebalancer implements the gRPC load balancing policy hedge_elsewhere, which sends a hedge to a backend
-// that no other attempt of the call uses. Importing the package registers the policy.
+// Package hedgebalancer implements the gRPC load balancing policy hedge_elsewhere. The policy sends a hedge to a
+// backend that no other attempt of the call uses. Importing the package registers the policy.
 //
-// The policy recognises attempts by their context. Under [ContextKey], the context of a primary has a [PrimaryPick],
-// which stores the primary's backend, and the context of a hedge has a [HedgePick].
+// The policy recognises attempts by the value of [ContextKey] in their context. For a primary, the value is a
+// [PrimaryPick], which stores the primary's backend. For a hedge, it is a [HedgePick].
 package hedgebalancer
 
 import (
@@ -25,37 +25,44 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Limits of picks of the child for one hedge. If servers report their load, the limit is the number of ready backends,
-// between maxPicks and maxPicksByLoad.
+// Limits for the number of times that the child policy is asked for a backend for one hedge. If servers report their
+// load, the limit is the number of ready backends, but at least maxPicks and at most maxPicksByLoad. Otherwise the
+// limit is maxPicks.
 const (
 	maxPicks       = 5
 	maxPicksByLoad = 20
 )
 
-// ErrSameBackend ends a hedge for which there is no other backend. Its code is CANCELLED, which losers have too and
-// gRPC does not retry. It must not become the caller's status, as it would for a hedge that gRPC retries.
+// ErrSameBackend is the status of a hedge that was not sent because there is no backend other than the primary's. Its
+// code is CANCELLED, because gRPC does not retry that code, and losers have it too.
+//
+// The caller must never get this status. That could happen when gRPC retries a hedge, so package grpccall replaces it.
 var ErrSameBackend = status.Error(codes.Canceled, "hedge_elsewhere: there is no other backend for the hedge")
 
 func init() { balancer.Register(builder{}) }
 
-// A builder implements [balancer.Builder] and [balancer.ConfigParser].
+// A builder creates balancers of the policy hedge_elsewhere. It implements [balancer.Builder] and
+// [balancer.ConfigParser].
 type builder struct{}
 
+// Name implements [balancer.Builder]. It returns the name of the policy in service configs.
 func (builder) Name() string { return "hedge_elsewhere" }
 
+// Build implements [balancer.Builder].
 func (builder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
 	return &policy{cc: cc, opts: opts}
 }
 
-// A config is the parsed configuration of a policy.
+// A config is the parsed configuration of the policy hedge_elsewhere.
 type config struct {
 	serviceconfig.LoadBalancingConfig
-	childBuilder balancer.Builder
-	childConfig  serviceconfig.LoadBalancingConfig // nil: the child has no configuration
+	childBuilder balancer.Builder                  // creates the balancer of the child policy
+	childConfig  serviceconfig.LoadBalancingConfig // configuration of the child policy; nil if it has none
 }
 
-// ParseConfig parses {"childPolicy":[{"NAME":CONFIG}, …]}. The child is the first policy in the list whose name is
-// registered, and round_robin without a list. Unknown fields are errors, so that a misspelt childPolicy is noticed.
+// ParseConfig parses a configuration of the form {"childPolicy":[{"NAME":CONFIG}, …]}. The child policy is the first
+// policy in the list whose name is registered. Without a list, it is round_robin. Unknown fields are errors, so that a
+// misspelt childPolicy is noticed.
 func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingConfig, error) {
 	var fields struct {
 		ChildPolicy *[]map[string]json.RawMessage `json:"childPolicy"`
@@ -92,25 +99,26 @@ func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 	return nil, fmt.Errorf("hedge_elsewhere: childPolicy names no registered policy: [%s]", strings.Join(unknown, " "))
 }
 
-// A policy is a balancer that sends a hedge to a backend that no other attempt of the call uses. A child policy
-// balances all other calls.
+// A policy is a balancer that sends a hedge to a backend that no other attempt of the call uses. A child policy selects
+// the backends of all other calls.
 //
-// If a new configuration names another child policy, a new child replaces the old one gracefully. It does so when the
-// new child is no longer connecting, or when the old one is not ready.
+// If a new configuration names another child policy, a new child replaces the old child gracefully. The old child stays
+// in use until it is not ready, or until the new child has left the state Connecting.
 type policy struct {
 	cc   balancer.ClientConn
 	opts balancer.BuildOptions
 
-	hasLoadReports atomic.Bool // whether any server has sent a load report
+	hasLoadReports atomic.Bool // a server has sent a load report
 
-	listenerMu sync.Mutex // held while a child handles the state of a connection, or is closed after its replacement; locked before mu
+	listenerMu sync.Mutex // held while a child handles the state of a connection, or is closed after its replacement; must be locked before mu
 
-	mu      sync.Mutex // guards the fields below, and state and ready of the children
-	current *child     // child whose picker is used; nil: none yet, or closed
-	next    *child     // child that will replace current; nil: none
+	mu      sync.Mutex // guards the fields below, and the fields state and ready of the children
+	current *child     // child whose picker is used; nil before the first configuration and after Close
+	next    *child     // child that will replace current; nil if there is none
 }
 
-// latestChild returns the child that gets updates of the resolver, or nil if there is no child.
+// latestChild returns the child that gets updates of the resolver: next, or current if next is nil. It returns nil if
+// there is no child.
 func (p *policy) latestChild() *child {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,6 +128,8 @@ func (p *policy) latestChild() *child {
 	return p.current
 }
 
+// UpdateClientConnState implements [balancer.Balancer]. It starts a new child if the configuration names another child
+// policy.
 func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
 	conf, ok := s.BalancerConfig.(*config)
 	if !ok {
@@ -133,7 +143,7 @@ func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
 	return c.lb.UpdateClientConnState(s)
 }
 
-// startChild creates a child and starts the replacement of the current child.
+// startChild creates a child by b. If there is a current child, the new child will replace it.
 func (p *policy) startChild(b balancer.Builder) *child {
 	c := &child{
 		ClientConn: p.cc, parent: p, name: b.Name(), ready: make(map[*backend]bool),
@@ -154,6 +164,7 @@ func (p *policy) startChild(b balancer.Builder) *child {
 	return c
 }
 
+// ResolverError implements [balancer.Balancer]. Without a child, it makes all calls fail with err.
 func (p *policy) ResolverError(err error) {
 	if c := p.latestChild(); c != nil {
 		c.lb.ResolverError(err)
@@ -162,16 +173,18 @@ func (p *policy) ResolverError(err error) {
 	p.cc.UpdateState(balancer.State{ConnectivityState: connectivity.TransientFailure, Picker: base.NewErrPicker(err)})
 }
 
-// UpdateSubConnState implements [balancer.Balancer]. gRPC does not call it, because every connection has a
-// StateListener.
+// UpdateSubConnState implements [balancer.Balancer] and does nothing. gRPC does not call it, because every connection
+// has a StateListener.
 func (p *policy) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
 
+// ExitIdle implements [balancer.Balancer] by the latest child.
 func (p *policy) ExitIdle() {
 	if c := p.latestChild(); c != nil {
 		c.lb.ExitIdle()
 	}
 }
 
+// Close implements [balancer.Balancer]. It closes all children.
 func (p *policy) Close() {
 	p.mu.Lock()
 	children := [...]*child{p.current, p.next}
@@ -184,21 +197,23 @@ func (p *policy) Close() {
 	}
 }
 
-// A child is the balancer of a child policy, with the ClientConn that this balancer uses.
+// A child is the balancer of a child policy. It is also the [balancer.ClientConn] that this balancer uses, so that the
+// policy observes its connections.
 type child struct {
 	balancer.ClientConn // of the policy
 	parent              *policy
-	name                string
+	name                string // name of the child policy
 	lb                  balancer.Balancer
 
-	state balancer.State    // last state that the balancer has reported
-	ready map[*backend]bool // whether each connection of the child is ready
+	state balancer.State    // state that the balancer has reported last
+	ready map[*backend]bool // connections of the child; true if the connection is ready
 }
 
-// isActive reports whether the child is neither replaced nor closed. The caller holds policy.mu.
+// isActive reports whether the child is neither replaced nor closed. The caller must hold policy.mu.
 func (c *child) isActive() bool { return c == c.parent.current || c == c.parent.next }
 
-// close closes the balancer of the child and its remaining connections. The child must not be active.
+// close closes the balancer of the child and its remaining connections. It must only be called for a child that is not
+// active.
 func (c *child) close() {
 	c.lb.Close()
 	c.parent.mu.Lock()
@@ -210,6 +225,8 @@ func (c *child) close() {
 	}
 }
 
+// UpdateState implements [balancer.ClientConn]. It stores the state, makes the next child the current child if it is
+// time, and passes the state of the current child to gRPC.
 func (c *child) UpdateState(s balancer.State) {
 	p := c.parent
 	p.mu.Lock()
@@ -235,6 +252,7 @@ func (c *child) UpdateState(s balancer.State) {
 	}
 }
 
+// NewSubConn implements [balancer.ClientConn]. It creates a connection whose state the policy observes.
 func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOptions) (balancer.SubConn, error) {
 	b := &backend{child: c, loadTracker: loadTracker{anyReported: &c.parent.hasLoadReports}}
 	b.finishedUse.backend, b.finishedUse.finished = b, true
@@ -270,13 +288,16 @@ func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOpt
 	return b, nil
 }
 
+// RemoveSubConn implements [balancer.ClientConn].
 func (c *child) RemoveSubConn(sc balancer.SubConn) { sc.Shutdown() }
 
+// UpdateAddresses implements [balancer.ClientConn].
 func (c *child) UpdateAddresses(sc balancer.SubConn, addrs []resolver.Address) {
 	sc.UpdateAddresses(addrs) //lint:ignore SA1019 for policies that still call it
 }
 
-// isOnlyReady reports whether all ready connections of the child have the address of b.
+// isOnlyReady reports whether all ready connections of the child have the address of b, so that no other backend can
+// serve a hedge.
 func (c *child) isOnlyReady(b *backend) bool {
 	c.parent.mu.Lock()
 	defer c.parent.mu.Unlock()
@@ -288,18 +309,19 @@ func (c *child) isOnlyReady(b *backend) bool {
 	return true
 }
 
-// A backend is a connection of a child to a server. Connections with the same address are assumed to reach the same
+// A backend is a connection of a child to a server. Connections with the same address are assumed to lead to the same
 // server.
 type backend struct {
 	balancer.SubConn
 	child *child
-	addr  string
+	addr  string // address of the server; "" if not known
 	loadTracker
-	finishedUse  backendUse              // use that attempts share if the child sets no Done
-	loadRecorder func(balancer.DoneInfo) // recordLoad, as the Done of picks if the child sets none
+	finishedUse  backendUse              // use that all attempts share if the child sets no Done function
+	loadRecorder func(balancer.DoneInfo) // the method recordLoad; Done function of picks if the child sets none
 }
 
-// recordState stores whether the connection is ready, and reports whether the child must get the state.
+// recordState stores whether the connection is ready. The result is false if the child was replaced or closed, so that
+// it must not get the state.
 func (b *backend) recordState(s balancer.SubConnState) bool {
 	b.child.parent.mu.Lock()
 	defer b.child.parent.mu.Unlock()
@@ -309,8 +331,8 @@ func (b *backend) recordState(s balancer.SubConnState) bool {
 	return b.child.isActive()
 }
 
-// RegisterHealthListener registers the listener with gRPC, and also records the reported states. Outlier detection and
-// health checks report a ready connection as not ready in this way.
+// RegisterHealthListener implements [balancer.SubConn]. It also records the states that the listener gets, because
+// outlier detection and health checks use them to report a ready connection as not ready.
 func (b *backend) RegisterHealthListener(listener func(balancer.SubConnState)) {
 	wrapped := listener
 	if listener != nil {
@@ -323,6 +345,7 @@ func (b *backend) RegisterHealthListener(listener func(balancer.SubConnState)) {
 	b.SubConn.RegisterHealthListener(wrapped)
 }
 
+// Shutdown implements [balancer.SubConn]. It removes the connection from the child.
 func (b *backend) Shutdown() {
 	b.child.parent.mu.Lock()
 	delete(b.child.ready, b)
@@ -330,12 +353,15 @@ func (b *backend) Shutdown() {
 	b.SubConn.Shutdown()
 }
 
-// A picker wraps the picker of a child. It picks once for a call, and several times for a hedge.
+// A picker implements [balancer.Picker] by the picker of a child. It asks that picker once for a call that is not a
+// hedge, and possibly several times for a hedge.
 type picker struct {
 	balancer.Picker // of the child
 	child           *child
 }
 
+// Pick implements [balancer.Picker]. The context of the call shows whether the call is a primary, a hedge or another
+// call.
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	r, err := p.Picker.Pick(info)
 	b, ok := r.SubConn.(*backend)
@@ -353,8 +379,8 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return r, nil
 }
 
-// trackLoad changes the pick r of backend b for a call that is not an attempt. It sets the connection, and a Done that
-// records the load.
+// trackLoad changes r, a pick of backend b for a call that is not an attempt. It sets the connection of gRPC, and a
+// Done function that records the load report of the server.
 func (b *backend) trackLoad(r *balancer.PickResult) {
 	if r.SubConn = b.SubConn; r.Done == nil {
 		r.Done = b.loadRecorder
@@ -363,24 +389,26 @@ func (b *backend) trackLoad(r *balancer.PickResult) {
 	r.Done = b.withLoadRecorder(r.Done)
 }
 
-// A candidate is a pick of the child that a hedge may use.
+// A candidate is a backend that the child has picked and a hedge may use.
 type candidate struct {
-	pick    balancer.PickResult
+	pick    balancer.PickResult // result of the child's picker
 	backend *backend
-	rank    int         // see [HedgePick.usageRank]
-	use     *backendUse // use of the same backend by another attempt of the call; nil: none
+	rank    int         // how other attempts use the backend, see [HedgePick.usageRank]
+	use     *backendUse // use of the same backend by another attempt of the call; nil if there is none
 	grade   grade
 }
 
-// newCandidate returns a candidate for the hedge: the pick r, which has selected backend b.
+// newCandidate returns a candidate for the hedge d. The child's picker has returned r, which selects backend b. The
+// argument now is the current time, which decides whether a load report is outdated.
 func (d *HedgePick) newCandidate(r balancer.PickResult, b *backend, now time.Time) candidate {
 	rank, at := d.usageRank(b)
 	reported, _ := b.currentLoad(now)
 	return candidate{r, b, rank, at, gradeBackend(rank, reported)}
 }
 
-// pickLimit returns the largest number of picks for the hedge d, and the best grade of a ready backend. If the load of
-// no backend is known, it returns maxPicks and worstGrade, so that the first unused backend is taken.
+// pickLimit returns how many times the child may be asked for a backend for the hedge d, and the best grade of all
+// ready backends. If the load of no backend is known, it returns maxPicks and worstGrade. In that case the first unused
+// backend is taken.
 func (c *child) pickLimit(d *HedgePick, now time.Time) (limit int, best grade) {
 	limit, best = maxPicks, worstGrade
 	if !c.parent.hasLoadReports.Load() {
@@ -407,11 +435,11 @@ func (c *child) pickLimit(d *HedgePick, now time.Time) (limit int, best grade) {
 	return limit, best
 }
 
-// pickForHedge returns the pick for the hedge d. It picks until a candidate has a backend that no other attempt uses
-// and that has a low load. The first candidate is the pick r with backend b.
+// pickForHedge returns the pick for the hedge d. It asks the child for further backends until a candidate has a low
+// load and is not used by another attempt. The first candidate is r, a pick of backend b.
 //
-// It returns ErrSameBackend if all picks had the primary's backend although another backend is ready. It must not hold
-// a lock during picks, because another hedge_elsewhere may be below.
+// It returns ErrSameBackend if all picks selected the primary's backend although another backend is ready. It holds no
+// lock while it calls the child's picker, because the child may contain another hedge_elsewhere policy.
 func (p *picker) pickForHedge(d *HedgePick, info balancer.PickInfo, r balancer.PickResult, b *backend) (balancer.PickResult, error) {
 	now := time.Now()
 	chosen := d.newCandidate(r, b, now)

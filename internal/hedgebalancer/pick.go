@@ -13,35 +13,38 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// ContextKey is the context key of the *[PrimaryPick] or *[HedgePick] of an attempt.
+// A ContextKey is the context key under which the context of an attempt has its *[PrimaryPick] or *[HedgePick].
 type ContextKey struct{}
 
-// A PrimaryPick stores the backend that a call's primary uses. The context of the primary has it under [ContextKey]. If
-// the same context is used for other calls, without [WithoutPick], it stores the backend of the last call.
+// A PrimaryPick stores the backend that a call's primary uses, so that hedges avoid that backend. The primary's context
+// must have it under [ContextKey].
+//
+// If the same context is used for other calls, it stores the backend of the last call. [WithoutPick] prevents that.
 type PrimaryPick struct {
 	use atomic.Pointer[backendUse] // nil: no backend was picked yet
 }
 
-// A HedgePicks stores the backends that the hedges of one call use, and the hedges that were refused. Hedges are
-// numbered from 1. The zero value is ready for one call.
+// A HedgePicks stores which backends the hedges of one call use, and which hedges were refused. Hedges are numbered
+// from 1. The zero value is ready to use. It is safe for concurrent use.
 type HedgePicks struct {
-	mu      sync.Mutex // guards the fields below
-	uses    [1 + race.MaxHedges]*backendUse
-	refused [1 + race.MaxHedges]bool
+	mu      sync.Mutex                      // guards the fields below
+	uses    [1 + race.MaxHedges]*backendUse // backends of hedges, by number of the hedge; nil if the hedge has none
+	refused [1 + race.MaxHedges]bool        // the hedge was not sent because there was no other backend; by number of the hedge
 }
 
-// NewContext returns a context, derived from ctx, for the hedge with the given number. The argument primary belongs to
-// the primary of the same call.
+// NewContext returns a context for the hedge with the given number. It is a child of ctx. The argument primary must be
+// the PrimaryPick of the same call.
 func (p *HedgePicks) NewContext(ctx context.Context, hedge int, primary *PrimaryPick) *HedgePick {
 	return &HedgePick{ctx, primary, p, hedge}
 }
 
-// releaseDelay is the time after which ReleaseUnused ends the unused picks. Most losers end earlier, so that the child
-// gets the results of their picks first.
+// releaseDelay is the time after which ReleaseUnused reports unused picks to the child policy as ended. Most losers end
+// earlier, so that the child gets the results of their picks first.
 const releaseDelay = time.Second
 
-// ReleaseUnused ends the unused picks of a stream after releaseDelay. It is called when the winner is chosen, because
-// the winner's stream may last for hours. The argument primary belongs to the primary of the same call.
+// ReleaseUnused reports the unused picks of a stream to the child policy as ended, after releaseDelay. It must be
+// called when the winner is chosen, because the winner's stream may last for hours. The argument primary must be the
+// PrimaryPick of the same call.
 func (p *HedgePicks) ReleaseUnused(primary *PrimaryPick) {
 	p.mu.Lock()
 	uses, refused := p.uses, p.refused
@@ -60,16 +63,16 @@ func (p *HedgePicks) ReleaseUnused(primary *PrimaryPick) {
 }
 
 // A HedgePick is the context of a hedge. Its value under [ContextKey] is itself, so that the policy recognises the
-// hedge. A call that the hedge itself makes needs a context by [WithoutPick].
+// hedge. If the hedge makes other calls, their contexts must be created by [WithoutPick].
 type HedgePick struct {
 	context.Context
-	primary *PrimaryPick // of the same call
-	picks   *HedgePicks  // of the same call
-	// number of the hedge
+	primary *PrimaryPick // the backend of the primary of the same call
+	picks   *HedgePicks  // the backends of all hedges of the same call
+	// number of the hedge, from 1
 	hedge int
 }
 
-// Value returns d for [ContextKey], and otherwise the value of the parent context.
+// Value returns d for [ContextKey], and the value of the parent context for other keys.
 func (d *HedgePick) Value(key any) any {
 	if key == (ContextKey{}) {
 		return d
@@ -77,15 +80,15 @@ func (d *HedgePick) Value(key any) any {
 	return d.Context.Value(key)
 }
 
-// IsRefused reports whether the hedge was not sent because there was no other backend.
+// IsRefused reports whether the hedge was not sent because there was no backend that the primary does not use.
 func (d *HedgePick) IsRefused() bool {
 	d.picks.mu.Lock()
 	defer d.picks.mu.Unlock()
 	return d.picks.refused[d.hedge]
 }
 
-// usageRank reports how other attempts of the call use backend b: 0 if none does, 1 if only hedges do, and 2 if the
-// primary does. It also returns the use by one of them, or nil.
+// usageRank returns 0 if no other attempt of the call uses backend b, 1 if only hedges use it, and 2 if the primary
+// uses it. It also returns the use of b by one of these attempts, or nil.
 func (d *HedgePick) usageRank(b *backend) (rank int, at *backendUse) {
 	if p := d.primary.use.Load(); p != nil && p.addr == b.addr {
 		return 2, p
@@ -100,8 +103,8 @@ func (d *HedgePick) usageRank(b *backend) (rank int, at *backendUse) {
 	return rank, at
 }
 
-// recordPick records that the hedge uses the backend of u, or that it was refused if u is nil. A hedge that gRPC
-// retries does not count as refused, because its first try was sent.
+// recordPick records that the hedge uses the backend of u. If u is nil, it records that the hedge was refused. If gRPC
+// retries a hedge and the retry is refused, the hedge does not count as refused, because it was sent before.
 func (d *HedgePick) recordPick(u *backendUse) {
 	d.picks.mu.Lock()
 	defer d.picks.mu.Unlock()
@@ -111,8 +114,8 @@ func (d *HedgePick) recordPick(u *backendUse) {
 	d.picks.refused[d.hedge] = d.picks.uses[d.hedge] == nil
 }
 
-// WithoutPick returns a context without PrimaryPick and HedgePick. It is for calls that an attempt makes, which are not
-// attempts themselves.
+// WithoutPick returns a context that hides the PrimaryPick or HedgePick in ctx. It must be used for other calls that an
+// attempt makes, because these calls are not attempts.
 func WithoutPick(ctx context.Context) context.Context {
 	if ctx.Value(ContextKey{}) == nil {
 		return ctx
@@ -120,7 +123,7 @@ func WithoutPick(ctx context.Context) context.Context {
 	return noPickContext{ctx}
 }
 
-// A noPickContext is a context that hides the value of [ContextKey] in its parent.
+// A noPickContext is a context that has no value for [ContextKey]. It has the other values of its parent.
 type noPickContext struct{ context.Context }
 
 func (a noPickContext) Value(key any) any {
@@ -130,23 +133,24 @@ func (a noPickContext) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// errPickUnused is the result of a pick that no attempt uses. Its code is CANCELLED, which losers have too: a child
-// that counts it as a failure would also count losers.
+// errPickUnused is the result that the child policy gets for a pick that no attempt uses. Its code is CANCELLED, as for
+// losers. A child that counts it as a failure would also count losers.
 var errPickUnused = status.Error(codes.Canceled, "hedge_elsewhere: the backend was not used")
 
-// A backendUse is the use of a backend by one attempt. Unused picks of the same backend end when the attempt ends:
-// otherwise, a child that measures latency would measure zero for them.
+// A backendUse is the use of a backend by one attempt. When the attempt ends, unused picks of the same backend are
+// reported as ended too. If they ended earlier, a child policy that measures latency would measure zero for them.
 type backendUse struct {
 	*backend
-	done func(balancer.DoneInfo) // the child's Done
+	done func(balancer.DoneInfo) // Done function of the child policy
 
 	mu          sync.Mutex                // guards the fields below
-	finished    bool                      // the attempt has ended, or ReleaseUnused no longer lets picks wait for it
-	unusedPicks []func(balancer.DoneInfo) // Done functions of picks that wait for the end of the attempt
+	finished    bool                      // unused picks no longer wait for the attempt, because it has ended or releaseUnused was called
+	unusedPicks []func(balancer.DoneInfo) // Done functions of unused picks that wait for the end of the attempt
 }
 
-// trackUse returns the use of the backend by an attempt with the pick r, and replaces the Done of r. If the child has
-// set no Done, it returns a shared use that has finished.
+// trackUse returns a backendUse for an attempt that uses the pick r of backend b. It replaces the Done function of r to
+// observe the end of the attempt. If the child has set no Done function, no pick must wait for the attempt, so trackUse
+// returns a shared backendUse that has finished.
 func (b *backend) trackUse(r *balancer.PickResult) *backendUse {
 	r.SubConn = b.SubConn
 	if r.Done == nil {
@@ -158,15 +162,17 @@ func (b *backend) trackUse(r *balancer.PickResult) *backendUse {
 	return u
 }
 
-// finish is the Done of the attempt's pick. It also ends the waiting unused picks. They end at the same time as the
-// attempt, so that a time-weighted average of latencies ignores them.
+// finish is the Done function of the attempt's pick. It reports the end to the child, and then the end of the unused
+// picks that wait for it. All end at the same time, so that a time-weighted average of latencies ignores the unused
+// picks.
 func (u *backendUse) finish(info balancer.DoneInfo) {
 	u.recordLoad(info)
 	u.done(info)
 	u.releaseUnused()
 }
 
-// releaseUnused ends the unused picks that wait for the attempt. Later unused picks do not wait for it.
+// releaseUnused reports the unused picks that wait for the attempt to the child as ended. Later unused picks do not
+// wait for the attempt.
 func (u *backendUse) releaseUnused() {
 	u.mu.Lock()
 	unused := u.unusedPicks
@@ -177,8 +183,8 @@ func (u *backendUse) releaseUnused() {
 	}
 }
 
-// deferRelease delays the call of done, the Done of an unused pick, until the attempt ends. It returns false and does
-// nothing if unused picks no longer wait for the attempt.
+// deferRelease delays the end of an unused pick, whose Done function is done, until the attempt ends. It returns false
+// and does nothing if unused picks no longer wait for the attempt.
 func (u *backendUse) deferRelease(done func(balancer.DoneInfo)) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -188,14 +194,15 @@ func (u *backendUse) deferRelease(done func(balancer.DoneInfo)) bool {
 	return !u.finished
 }
 
-// An unusedPick is a pick of the child that no attempt uses.
+// An unusedPick is a pick of the child policy that no attempt uses.
 type unusedPick struct {
-	done func(balancer.DoneInfo) // nil: the child has set none
-	use  *backendUse             // use of the same backend by another attempt of the call; nil: none
+	done func(balancer.DoneInfo) // Done function of the child policy; nil if it has set none
+	use  *backendUse             // use of the same backend by another attempt of the call; nil if there is none
 }
 
-// release ends the pick when the attempt with the same backend ends, or else when the hedge ends, or else at once. The
-// argument own is the use of the hedge; it is nil for a refused hedge.
+// release reports the pick to the child as ended. It does so when the attempt that uses the same backend ends, or
+// otherwise when the hedge ends. If neither can be waited for, it does so at once. The argument own is the use of the
+// backend by the hedge; it is nil if the hedge was refused.
 func (s unusedPick) release(own *backendUse) {
 	if s.done == nil || s.use != nil && s.use.deferRelease(s.done) || own != nil && own.deferRelease(s.done) {
 		return
