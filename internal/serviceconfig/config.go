@@ -1,5 +1,5 @@
-// Package serviceconfig parses the hedging policies and the retry throttling in gRPC service configs (gRFC A6). grpc-go
-// accepts these fields and ignores them. An error names the path and the value of an invalid hedgingPolicy.
+// Package serviceconfig parses the hedging policies and the retry throttling in gRPC service configs (gRFC A6), because
+// grpc-go accepts these fields and ignores them. Errors name the path and the value of an invalid hedgingPolicy.
 package serviceconfig
 
 import (
@@ -19,53 +19,57 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// maxAttempts is the largest value of the field maxAttempts. A larger value counts as this value (gRFC A6, Limits on
-// Retries and Hedges).
+// maxAttempts is the largest effective value of the field maxAttempts. Larger values count as this value (gRFC A6,
+// Limits on Retries and Hedges).
 const maxAttempts = 5
 
-// A HedgingPolicy is the parsed field hedgingPolicy of a method. It is immutable.
+// A HedgingPolicy holds the parsed field hedgingPolicy of a method. It is immutable.
 type HedgingPolicy struct {
-	Path        string // for example "methodConfig[0].hedgingPolicy"
-	MaxAttempts int    // 2 to 5
-	HasDelay    bool   // whether the field hedgingDelay is set
-	Delay       time.Duration
+	Path        string        // path of the field in the config, such as "methodConfig[0].hedgingPolicy"
+	MaxAttempts int           // largest number of attempts, 2 to 5; the primary counts
+	HasDelay    bool          // the field hedgingDelay is set
+	Delay       time.Duration // value of hedgingDelay; 0 if not set
 
 	nonFatalCodes uint32 // bit set, indexed by status code
 }
 
-// IsNonFatal reports whether c is in nonFatalStatusCodes: hedges continue after an attempt has failed with c.
+// IsNonFatal reports whether nonFatalStatusCodes contains c. If so, a call goes on with hedges after an attempt has
+// failed with c.
 func (p *HedgingPolicy) IsNonFatal(c codes.Code) bool { return c < 32 && p.nonFatalCodes>>c&1 != 0 }
 
-// A RetryThrottling is the parsed field retryThrottling. Its values are in millionths of a token.
+// A RetryThrottling holds the parsed field retryThrottling. Both values are in millionths of a token: the capacity of
+// the token bucket, and the amount that a successful call adds.
 type RetryThrottling struct{ MaxTokens, TokenRatio int64 }
 
+// oneToken is the value of one token in millionths of a token.
 const oneToken = 1_000_000
 
-// A Config is a parsed service config. It is immutable. A nil Config has no policies.
+// A Config is a parsed service config. It is immutable. A nil Config has no hedging policies and no throttling.
 type Config struct {
-	Throttling    *RetryThrottling // nil: none
+	Throttling    *RetryThrottling // retry throttling; nil if there is none
 	UnknownFields []string         // paths of fields in hedging policies that gRFC A6 does not define
-	IgnoredValues []string         // descriptions of values that gRPC accepts and hedging cannot use
+	IgnoredValues []string         // texts that describe values which gRPC accepts and hedging cannot use
 
-	text    string
-	methods map[string]methodConfig // keyed by "/service/method", "/service/" or ""
+	text    string                  // the config in JSON
+	methods map[string]methodConfig // keyed by "/service/method", by "/service/" for all methods of a service, or by "" for all methods
 }
 
-// A methodConfig is the parsed content of an entry in the field methodConfig.
+// A methodConfig holds the settings of an entry in the field methodConfig that this package uses.
 type methodConfig struct {
-	hedging        *HedgingPolicy // nil: none
-	hasRetryPolicy bool
+	hedging        *HedgingPolicy // nil if the entry has no hedgingPolicy
+	hasRetryPolicy bool           // the entry has a retryPolicy
 }
 
-// HedgingPolicy returns the hedging policy of a method, or nil. The full name of a method is such as
-// "/pkg.Service/Method". The entry for the method takes precedence over the entry for its service, which takes
-// precedence over the entry for all methods.
+// HedgingPolicy returns the hedging policy of a method, or nil if there is none. The argument is the full name of the
+// method, such as "/pkg.Service/Method". An entry for the method takes precedence over an entry for its service. That
+// takes precedence over an entry for all methods.
 func (c *Config) HedgingPolicy(full string) *HedgingPolicy { return c.findMethod(full).hedging }
 
-// HasRetryPolicy reports whether the method has a retryPolicy, so that gRPC retries failed calls.
+// HasRetryPolicy reports whether the method with the given full name has a retryPolicy. If so, gRPC retries its failed
+// calls.
 func (c *Config) HasRetryPolicy(full string) bool { return c.findMethod(full).hasRetryPolicy }
 
-// findMethod returns the entry that applies to the method with the given full name.
+// findMethod returns the entry that applies to the method with the given full name. It is zero if no entry applies.
 func (c *Config) findMethod(full string) methodConfig {
 	if c == nil {
 		return methodConfig{}
@@ -78,8 +82,8 @@ func (c *Config) findMethod(full string) methodConfig {
 	return methodConfig{}
 }
 
-// CountHedgingPolicies returns the number of names in the config with a hedging policy. A name is a method, a service,
-// or the empty name for all methods.
+// CountHedgingPolicies returns the number of names in c that have a hedging policy, for log records. A name denotes a
+// method, a service, or all methods.
 func (c *Config) CountHedgingPolicies() (n int) {
 	for _, m := range c.methods {
 		if m.hedging != nil {
@@ -89,7 +93,8 @@ func (c *Config) CountHedgingPolicies() (n int) {
 	return n
 }
 
-// Parse parses a service config. It rejects the configs that gRPC rejects, and configs with an invalid hedgingPolicy.
+// Parse parses a service config in JSON. It returns an error for configs that gRPC rejects, and for configs with an
+// invalid hedgingPolicy.
 func Parse(text string) (*Config, error) {
 	if err := checkWithGRPC(text); err != nil {
 		return nil, err
@@ -97,7 +102,7 @@ func Parse(text string) (*Config, error) {
 	return parseAccepted(text)
 }
 
-// checkWithGRPC returns the error with which gRPC rejects a service config, or nil if gRPC accepts it.
+// checkWithGRPC returns the error by which gRPC rejects a service config. It returns nil if gRPC accepts the config.
 func checkWithGRPC(text string) error {
 	conn, err := grpc.NewClient("passthrough:///", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(text))
 	if err != nil {
@@ -106,8 +111,8 @@ func checkWithGRPC(text string) error {
 	return conn.Close()
 }
 
-// A configFields has the fields of a service config that this package uses. Their types are those of grpc-go, so that
-// duplicate fields, null and the case of names are handled in the same way.
+// A configFields has the fields of a service config that this package uses. It has the same field types as grpc-go, so
+// that duplicate fields, null and the case of names are handled in the same way.
 type configFields struct {
 	MethodConfig *[]struct {
 		Name *[]struct {
@@ -121,7 +126,7 @@ type configFields struct {
 	}
 }
 
-// parseAccepted parses a service config that gRPC accepts.
+// parseAccepted parses a service config that gRPC has accepted. It returns an error if a hedgingPolicy is invalid.
 func parseAccepted(text string) (*Config, error) {
 	c := &Config{text: text, methods: make(map[string]methodConfig)}
 	var f configFields
@@ -158,7 +163,8 @@ func parseAccepted(text string) (*Config, error) {
 	return c, nil
 }
 
-// parseHedgingPolicy parses the field hedgingPolicy. It returns nil if the field is not set.
+// parseHedgingPolicy parses the value of a field hedgingPolicy. It returns nil and no error if the field is not set. It
+// adds unknown fields to c.UnknownFields.
 func (c *Config) parseHedgingPolicy(policy value) (*HedgingPolicy, error) {
 	h, err := policy.parseObject()
 	if err != nil || h == nil {
@@ -196,8 +202,9 @@ func (c *Config) parseHedgingPolicy(policy value) (*HedgingPolicy, error) {
 	return p, nil
 }
 
-// setThrottling sets c.Throttling from the fields of retryThrottling. It reports invalid values in IgnoredValues: gRPC
-// does not check them if there is no methodConfig.
+// setThrottling sets c.Throttling from maxTokens and tokenRatio of the field retryThrottling, in tokens. If a value is
+// invalid, it adds a text to c.IgnoredValues instead, because gRPC does not check these values in a config without
+// methodConfig.
 func (c *Config) setThrottling(tokens, ratio float64) {
 	switch {
 	case tokens <= 0 || tokens > 1000:
@@ -209,10 +216,11 @@ func (c *Config) setThrottling(tokens, ratio float64) {
 	}
 }
 
-// toMicroTokens converts tokens to millionths of a token. The result is at least 1.
+// toMicroTokens converts tokens to millionths of a token. The result is at least 1, so that a positive ratio does not
+// become 0.
 func toMicroTokens(tokens float64) int64 { return max(int64(math.Round(tokens*oneToken)), 1) }
 
-// Equal reports whether the configs were parsed from the same text, or are both nil.
+// Equal reports whether c and other were parsed from the same text, or are both nil.
 func (c *Config) Equal(other *Config) bool {
 	if c == nil || other == nil {
 		return c == other
@@ -220,7 +228,8 @@ func (c *Config) Equal(other *Config) bool {
 	return c.text == other.text
 }
 
-// parseCode parses a status code, which is a name or a number. It is not ok if the value is invalid or OK.
+// parseCode parses a gRPC status code, which may be a name or a number. The result ok is false if the value is not a
+// status code, or is OK.
 func (v value) parseCode() (c codes.Code, ok bool) {
 	if !v.isSet() || c.UnmarshalJSON(v.raw) != nil {
 		return 0, false
@@ -228,8 +237,8 @@ func (v value) parseCode() (c codes.Code, ok bool) {
 	return c, c != codes.OK
 }
 
-// parseDuration parses the JSON form of a protobuf Duration, such as "1.5s". It is not ok if the value is invalid or
-// negative.
+// parseDuration parses the JSON form of a protobuf Duration, such as "1.5s". The second result is false if the value is
+// invalid or negative.
 func (v value) parseDuration() (time.Duration, bool) {
 	var s string
 	if json.Unmarshal(v.raw, &s) != nil {

@@ -6,26 +6,27 @@ import (
 	"sync/atomic"
 )
 
-// Limits of a [MethodCache]. They matter in a proxy, whose untrusted clients choose the names of methods.
+// Limits of a [MethodCache]. They bound its memory in a proxy, whose untrusted clients choose the names of methods.
 const (
-	maxMethods    = 4096 // most methods in a cache
-	maxMethodName = 256  // bytes; longer names are not stored
+	maxMethods    = 4096 // largest number of methods in a cache
+	maxMethodName = 256  // longest name that is stored, in bytes
 )
 
-// A MethodCache maps at most 4,096 names of methods to values. The zero value is empty. It is safe for concurrent use.
+// A MethodCache maps names of methods to values. It holds at most 4,096 methods. The zero value is empty. It is safe
+// for concurrent use.
 type MethodCache struct {
-	values sync.Map
-	stored atomic.Int64
+	values sync.Map     // values by name of the method
+	stored atomic.Int64 // number of values that were ever stored
 }
 
-// Load returns the value of a method, and whether there is one.
+// Load returns the value of a method. The result ok is false if the cache has no value for it.
 func (c *MethodCache) Load(method string) (value any, ok bool) { return c.values.Load(method) }
 
-// LoadOrStore returns the value of a method. If there is none, it stores the given value. If the cache is full, it
-// drops all values.
+// LoadOrStore returns the value of a method as actual. If the cache has no value for the method, it stores the given
+// value and returns it. If the cache becomes full, all values are dropped.
 //
-// The result early reports whether the value was stored and is one of the first 4,096 of this cache. Callers use it to
-// limit their logs.
+// The result early is true if the value was stored and is one of the first 4,096 values that were ever stored. Callers
+// write log records only for these, so that their number is limited.
 func (c *MethodCache) LoadOrStore(method string, value any) (actual any, early bool) {
 	if len(method) > maxMethodName {
 		return value, false

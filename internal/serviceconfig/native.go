@@ -5,12 +5,13 @@ import (
 	"strings"
 )
 
-// NativeHedgingSince is the first version of grpc-go that implements hedging policies, or "" if there is none. From
-// this version on, grpc-go hedges methods with a policy. TestGRPCIgnoresWhatWeObey fails when the value must be set.
-// Otherwise only tests change it.
+// NativeHedgingSince is the first version of grpc-go that implements hedging policies itself. It is "" because no
+// version does so yet. From that version on, this module must not hedge methods that have a hedging policy.
+//
+// TestGRPCIgnoresWhatWeObey fails when the value must be set. Only tests may change it at run time.
 var NativeHedgingSince = ""
 
-// HasNativeHedging reports whether the given version of grpc-go implements hedging policies.
+// HasNativeHedging reports whether the given version of grpc-go, such as "1.70.0", implements hedging policies itself.
 func HasNativeHedging(version string) bool {
 	if NativeHedgingSince == "" {
 		return false

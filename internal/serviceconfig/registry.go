@@ -6,21 +6,22 @@ import (
 	"sync/atomic"
 )
 
-// An ActiveConfig is a service config that is in force. It is safe for concurrent use.
+// An ActiveConfig is a service config that currently applies to calls, with the state that belongs to it. It is safe
+// for concurrent use.
 type ActiveConfig struct {
 	*Config        // nil: no config is in force
-	Source  string // origin of the config, for logs
+	Source  string // origin of the config, for log records
 
-	Methods MethodCache // caches data of package grpccall about methods while the config is in force
+	Methods MethodCache // data that package grpccall caches for each method as long as the config applies
 
-	throttles *throttleMap // nil: no retry throttling
+	throttles *throttleMap // nil if the config has no retryThrottling
 }
 
 // HasThrottling reports whether the config has a valid retryThrottling.
 func (l *ActiveConfig) HasThrottling() bool { return l.throttles != nil }
 
-// ThrottleFor returns the throttle of a target, or nil if the config has no retryThrottling. The target is a name by
-// package grpctarget.
+// ThrottleFor returns the throttle of a target. It returns nil if the config has no retryThrottling; a nil Throttle
+// allows all hedges. The target must be a name that package grpctarget returns.
 func (l *ActiveConfig) ThrottleFor(target string) *Throttle {
 	if l.throttles == nil {
 		return nil
@@ -28,8 +29,9 @@ func (l *ActiveConfig) ThrottleFor(target string) *Throttle {
 	return l.throttles.throttleFor(target)
 }
 
-// newActiveConfig returns an ActiveConfig of c, which replaces old. Throttles keep their tokens if their settings do
-// not change. Both c and old may be nil.
+// newActiveConfig returns an ActiveConfig for c, which replaces old. If the settings of retryThrottling do not change,
+// the new ActiveConfig keeps the throttles of old with their tokens. Both c and old may be nil. The argument source is
+// the origin of c, for log records.
 func newActiveConfig(c *Config, source string, old *ActiveConfig) *ActiveConfig {
 	l := &ActiveConfig{Config: c, Source: source}
 	if c == nil || c.Throttling == nil {
@@ -43,8 +45,8 @@ func newActiveConfig(c *Config, source string, old *ActiveConfig) *ActiveConfig 
 	return l
 }
 
-// A Registry stores the service configs in force: a default, and one for each target whose resolver has sent one.
-// SetDefault must be called first. Then it is safe for concurrent use.
+// A Registry stores the service configs that currently apply: a default config, and a config for each target whose
+// resolver has sent one. SetDefault must be called first. After that, a Registry is safe for concurrent use.
 type Registry struct {
 	mu      sync.Mutex // held while current is replaced
 	current atomic.Pointer[snapshot]
@@ -52,12 +54,12 @@ type Registry struct {
 
 // A snapshot is the immutable content of a [Registry].
 type snapshot struct {
-	defaultConfig *ActiveConfig
-	byTarget      map[string]*ActiveConfig // keyed by name of package grpctarget
+	defaultConfig *ActiveConfig            // applies to targets that byTarget does not contain
+	byTarget      map[string]*ActiveConfig // keyed by the name that package grpctarget returns
 }
 
-// SetDefault sets the config of targets whose resolver has sent none. It reports whether c differs from the previous
-// default. A nil c means no config.
+// SetDefault sets the config of all targets whose resolver has sent no config. A nil c means no config. The result is
+// false if c equals the previous default. The argument source is the origin of c, for log records.
 func (r *Registry) SetDefault(c *Config, source string) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,8 +75,8 @@ func (r *Registry) SetDefault(c *Config, source string) (changed bool) {
 	return true
 }
 
-// setTarget sets the config of a target, and reports whether c differs from the previous one. The target is a name by
-// package grpctarget.
+// setTarget sets the config that the resolver of a target has sent. The result is false if c equals the previous config
+// of the target. The target must be a name that package grpctarget returns.
 func (r *Registry) setTarget(target string, c *Config) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,10 +97,11 @@ func (r *Registry) setTarget(target string, c *Config) (changed bool) {
 	return true
 }
 
-// Default returns the config of targets whose resolver has sent none.
+// Default returns the config of all targets whose resolver has sent no config. It is never nil after SetDefault.
 func (r *Registry) Default() *ActiveConfig { return r.current.Load().defaultConfig }
 
-// ConfigFor returns the config in force for a target, which is a name by package grpctarget.
+// ConfigFor returns the config that applies to a target: the config that its resolver has sent, or else the default.
+// The target must be a name that package grpctarget returns.
 func (r *Registry) ConfigFor(target string) *ActiveConfig {
 	s := r.current.Load()
 	if config := s.byTarget[target]; config != nil {

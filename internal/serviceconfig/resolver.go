@@ -12,20 +12,21 @@ import (
 	"github.com/gohedge/hedge/internal/grpctarget"
 )
 
-// A grpcConfig is a service config that grpc-go has parsed.
+// A grpcConfig is a service config as grpc-go has parsed it.
 //
 //lint:ignore SA1019 a ParseResult of grpc-go holds no other type
 type grpcConfig = grpc.ServiceConfig
 
-// A ResolverReader copies the service configs that resolvers send into a Registry. The config of a target stays in
-// force after its resolver is closed, because an idle connection that connects again gets a new resolver.
+// A ResolverReader copies the service configs that resolvers send into a Registry. The config of a target stays in the
+// Registry after its resolver is closed, because an idle connection that connects again gets a new resolver.
 type ResolverReader struct {
 	Registry *Registry
-	Report   func(target string, c *Config, err error) // called for each adopted config, and with the error of each rejected config
+	Report   func(target string, c *Config, err error) // called with each config that is stored, and with the error of each rejected config; the config is then nil
 }
 
-// WrapBuilder returns a builder that builds the same resolvers as b and reports their service configs to r. gRPC gets
-// the configs unchanged, but an error for an invalid hedgingPolicy.
+// WrapBuilder returns a resolver builder that builds the same resolvers as b. Their service configs are copied to the
+// Registry of r. gRPC gets the same configs as without r, except that a config with an invalid hedgingPolicy is
+// replaced by an error.
 func (r *ResolverReader) WrapBuilder(b resolver.Builder) resolver.Builder {
 	w := &resolverBuilder{b, r}
 	if o, ok := b.(resolver.AuthorityOverrider); ok {
@@ -37,13 +38,14 @@ func (r *ResolverReader) WrapBuilder(b resolver.Builder) resolver.Builder {
 	return w
 }
 
+// A resolverBuilder builds the resolvers of the wrapped builder, and lets a ResolverReader read their service configs.
 type resolverBuilder struct {
 	resolver.Builder
 	reader *ResolverReader
 }
 
-// Build builds a resolver that reports to a [resolverConn]. If service configs of resolvers are disabled for the
-// connection, it only builds the resolver.
+// Build implements [resolver.Builder]. The resolver sends its results to a [resolverConn]. If gRPC ignores service
+// configs of resolvers for the connection, Build only calls the wrapped builder.
 func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, opts resolver.BuildOptions) (resolver.Resolver, error) {
 	if opts.DisableServiceConfig {
 		return b.Builder.Build(target, cc, opts)
@@ -51,19 +53,20 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 	return b.Builder.Build(target, &resolverConn{ClientConn: cc, target: grpctarget.ResolverName(target), reader: b.reader}, opts)
 }
 
-// A resolverConn is the ClientConn to which a resolver sends its results. It reads the service configs and passes all
-// results on.
+// A resolverConn is the [resolver.ClientConn] to which a resolver sends its results. It reads the service configs and
+// passes all results to gRPC.
 type resolverConn struct {
 	resolver.ClientConn
-	target string
+	target string // name that package grpctarget returns
 	reader *ResolverReader
 }
 
-// parsedConfigs maps weak pointers to *grpcConfig values to their *Config. It is global, because a resolver may send a
-// config that was parsed long ago or for another connection.
+// parsedConfigs maps weak pointers to *grpcConfig values to the *Config values that were parsed from the same text. It
+// is global, because a resolver may send a config that was parsed long ago or for another connection.
 var parsedConfigs sync.Map
 
-// ParseServiceConfig parses a config for gRPC and for this package, and stores the relation of both in parsedConfigs.
+// ParseServiceConfig implements [resolver.ClientConn]. It parses a config by gRPC and by this package, and stores both
+// results in parsedConfigs. The result contains an error if a hedgingPolicy is invalid.
 func (c *resolverConn) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 	result := c.ClientConn.ParseServiceConfig(text)
 	if result == nil || result.Err != nil {
@@ -83,8 +86,8 @@ func (c *resolverConn) ParseServiceConfig(text string) *serviceconfig.ParseResul
 	return result
 }
 
-// UpdateState adopts the service config in s, and then passes s to gRPC. If s has no config or an error, the previous
-// config stays in force, as in gRPC. The same holds for a config that is not in parsedConfigs.
+// UpdateState implements [resolver.ClientConn]. It stores the service config of s in the Registry, and then passes s to
+// gRPC. If s has no config, an error, or a config that is not in parsedConfigs, the previous config stays, as in gRPC.
 func (c *resolverConn) UpdateState(s resolver.State) error {
 	if r := s.ServiceConfig; r != nil && r.Err == nil {
 		if by, ok := r.Config.(*grpcConfig); ok && by != nil {

@@ -5,27 +5,31 @@ import (
 	"sync/atomic"
 )
 
-// A Throttle is the token bucket of one target (gRFC A6, Throttling Retry Attempts and Hedged RPCs). It starts full. A
-// nil Throttle allows all hedges. It is safe for concurrent use.
+// A Throttle is the token bucket of retryThrottling for one target (gRFC A6, Throttling Retry Attempts and Hedged
+// RPCs). It starts full. A nil Throttle allows all hedges. It is safe for concurrent use.
 type Throttle struct {
 	target   string
 	settings RetryThrottling
-	tokens   atomic.Int64 // in millionths of a token
+	tokens   atomic.Int64 // content of the bucket, in millionths of a token
 }
 
-// AllowsHedge reports whether a hedge may be sent. It may if the bucket is more than half full.
+// AllowsHedge reports whether a hedge may be sent: the bucket is more than half full. It returns true for a nil
+// Throttle.
 func (t *Throttle) AllowsHedge() bool { return t == nil || t.tokens.Load() > t.settings.MaxTokens/2 }
 
-// RecordFailure takes one token, for an attempt that failed with a non-fatal status or got pushback.
+// RecordFailure removes one token. It must be called for each attempt that failed with a non-fatal status, or whose
+// server asked for no more hedges.
 func (t *Throttle) RecordFailure() { t.addTokens(-oneToken) }
 
-// RecordSuccess adds TokenRatio tokens, for a successful call.
+// RecordSuccess adds TokenRatio to the bucket. It must be called for each successful call.
 func (t *Throttle) RecordSuccess() {
 	if t != nil && t.tokens.Load() < t.settings.MaxTokens { // most throttles are full: this avoids a shared write
 		t.addTokens(t.settings.TokenRatio)
 	}
 }
 
+// addTokens adds d to the bucket, in millionths of a token; d may be negative. The content stays between 0 and the
+// capacity. It does nothing for a nil Throttle.
 func (t *Throttle) addTokens(d int64) {
 	for t != nil {
 		old := t.tokens.Load()
@@ -35,10 +39,11 @@ func (t *Throttle) addTokens(d int64) {
 	}
 }
 
-// maxTargets is the largest number of targets with a config or throttle of their own.
+// maxTargets is the largest number of targets for which a config or a throttle is stored.
 const maxTargets = 4096
 
-// evictIfFull deletes arbitrary targets until a map has fewer than maxTargets entries.
+// evictIfFull deletes arbitrary targets from a map until it has fewer than maxTargets entries, so that one more can be
+// added.
 func evictIfFull[V any](all map[string]V) {
 	for target := range all {
 		if len(all) < maxTargets {
@@ -48,15 +53,15 @@ func evictIfFull[V any](all map[string]V) {
 	}
 }
 
-// A throttleMap holds the throttles of all targets of one service config.
+// A throttleMap holds the throttles of all targets for one service config. It is safe for concurrent use.
 type throttleMap struct {
 	settings RetryThrottling
-	lastUsed atomic.Pointer[Throttle] // result of the last throttleFor
+	lastUsed atomic.Pointer[Throttle] // result of the most recent throttleFor, which most calls want again; nil if there was none
 	mu       sync.Mutex               // guards byTarget
 	byTarget map[string]*Throttle
 }
 
-// throttleFor returns the throttle of a target, and creates it if necessary.
+// throttleFor returns the throttle of a target. It creates a full throttle if there is none.
 func (t *throttleMap) throttleFor(target string) *Throttle {
 	if last := t.lastUsed.Load(); last != nil && last.target == target {
 		return last

@@ -11,18 +11,20 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// A value is a JSON value with its path in the service config, for errors.
+// A value is a JSON value in a service config, with its path for errors.
 type value struct {
-	path string
-	raw  json.RawMessage // nil: the field is missing
+	path string          // such as "methodConfig[0].hedgingPolicy"
+	raw  json.RawMessage // the value in JSON; nil if the field is missing
 }
 
-// An object is a JSON object with its path in the service config. Names of fields match in any case, as in gRPC.
+// An object is a JSON object in a service config, with its path for errors. The case of field names is ignored, as in
+// gRPC.
 type object struct {
 	path   string
-	fields map[string]field // keyed by foldCase of the name
+	fields map[string]field // keyed by the result of foldCase for the field name
 }
 
+// A field is a field of a JSON object, with its name as it is spelled in the config.
 type field struct {
 	name string
 	raw  json.RawMessage
@@ -39,10 +41,11 @@ func foldCase(name string) string {
 	}, name)
 }
 
-// isSet reports whether the field exists and is not null.
+// isSet reports whether the field exists and its value is not null.
 func (v value) isSet() bool { return len(v.raw) > 0 && string(v.raw) != "null" }
 
-// invalidError returns an error that describes the value and says that it is not want, such as "an array".
+// invalidError returns an error for an invalid value. The error names the path and the value, and says that the value
+// is not want, such as "an array".
 func (v value) invalidError(want string) error {
 	if len(v.raw) == 0 {
 		return fmt.Errorf("%s: missing; it must be %s", v.path, want)
@@ -50,7 +53,8 @@ func (v value) invalidError(want string) error {
 	return fmt.Errorf("%s: %s is not %s", v.path, sanitize.CleanText(string(v.raw)), want)
 }
 
-// parseObject parses a JSON object. It returns nil if the value is not set. It rejects duplicate fields.
+// parseObject parses a JSON object. It returns nil and no error if the value is not set. It returns an error if the
+// value is not an object or has a duplicate field.
 func (v value) parseObject() (*object, error) {
 	if !v.isSet() {
 		return nil, nil
@@ -79,9 +83,10 @@ func (v value) parseObject() (*object, error) {
 	return o, err
 }
 
+// fieldPath returns the path of the field with the given name, for errors.
 func (o *object) fieldPath(name string) string { return o.path + "." + name }
 
-// fieldNames returns the names of all fields as they are spelled, sorted.
+// fieldNames returns the names of all fields as they are spelled in the config, sorted.
 func (o *object) fieldNames() (all []string) {
 	for _, f := range o.fields {
 		all = append(all, f.name)
@@ -90,12 +95,14 @@ func (o *object) fieldNames() (all []string) {
 	return all
 }
 
-// field returns the value of a field. The value is not set if the field is missing.
+// field returns the value of the field with the given name, in any case. If the object has no such field, the value is
+// not set.
 func (o *object) field(name string) value {
 	return value{o.fieldPath(name), o.fields[foldCase(name)].raw}
 }
 
-// parseArray returns the elements of a field that is an array. It returns nil if the field is not set.
+// parseArray returns the elements of the field with the given name, which must be an array. It returns nil and no error
+// if the field is not set.
 func (o *object) parseArray(name string) (all []value, err error) {
 	v := o.field(name)
 	if !v.isSet() {
@@ -111,6 +118,7 @@ func (o *object) parseArray(name string) (all []value, err error) {
 	return all, nil
 }
 
+// parseNumber parses a JSON number. The result ok is false if the value is not set or not a number.
 func (v value) parseNumber() (f float64, ok bool) {
 	ok = v.isSet() && json.Unmarshal(v.raw, &f) == nil
 	return f, ok
