@@ -1,6 +1,6 @@
 // Package rpl runs test scripts (*.rpl) of unbound and of CZ.NIC's deckard against a resolver or a forwarder. A script
 // defines servers with their responses, the queries of a client, and the responses that the client must get. A script
-// runs in a testing/synctest bubble, because hours may pass in it.
+// runs in a testing/synctest bubble, because hours of fake time may pass in it.
 package rpl
 
 import (
@@ -25,49 +25,48 @@ import (
 
 // A Script is a parsed test script.
 type Script struct {
-	// Settings are the configuration of the server under test, from the start of the script.
+	// Settings is the configuration of the server under test, from the beginning of the script.
 	Settings []Setting
 
 	ranges []*serverRange
 	steps  []*step
 }
 
-// A Setting is an option of the server under test. The value is empty if the key begins a section.
+// A Setting is an option of the server under test. Value is empty if Key begins a section, such as "stub-zone".
 type Setting struct{ Key, Value string }
 
-// A serverRange defines servers during the steps from first to last, inclusive. Without addresses, it applies to all
-// addresses.
+// A serverRange defines the responses of servers during the steps with the numbers first to last, inclusive.
 type serverRange struct {
 	first, last int
-	addrs       []netip.Addr
-	entries     []*entry
+	addrs       []netip.Addr // addresses of the servers; empty: the responses apply to all addresses
+	entries     []*entry     // responses; the first that matches a query is sent
 }
 
 // A step is one step of a script.
 type step struct {
-	// number in the script
+	// number of the step in the script
 	number int
 	// kind of the step, such as QUERY or CHECK_ANSWER
 	kind     string
-	duration time.Duration // of TIME_PASSES, or response time of a server for INFRA_RTT
-	addr     netip.Addr    // server whose query the step is about; invalid: any server
-	entry    *entry        // nil: the step has none
+	duration time.Duration // time to pass for TIME_PASSES; response time of a server for INFRA_RTT
+	addr     netip.Addr    // server whose query the step is about; the invalid Addr stands for any server
+	entry    *entry        // DNS message of the step; nil if the step has none
 }
 
-// An entry is a DNS message of a script, with rules for comparing it with other messages.
+// An entry is a DNS message in a script, with rules for comparing it with other messages.
 type entry struct {
 	msg *dns.Msg
 	raw []byte // wire format, if the script gives bytes instead of a message
-	// fields to compare (MATCH)
+	// parts of the message to compare, from the keyword MATCH
 	match []string
-	// the response repeats the question of the query
+	// the response repeats the question of the query, from ADJUST copy_query
 	copyQuery bool
-	silent    bool   // the server does not answer
+	silent    bool   // the server does not respond, from ADJUST do_not_answer
 	mandatory bool   // a server must have sent the entry by the end of the script
-	section   string // section that is being parsed; HEX for bytes, EDNS for EDNS options
+	section   string // section that the parser is in; HEX for bytes, EDNS for EDNS options
 }
 
-// Get returns the last value of the setting key, or "" if there is none.
+// Get returns the last value of the setting with the given key. It returns "" if there is no such setting.
 func (s *Script) Get(key string) (value string) {
 	for _, c := range s.Settings {
 		if c.Key == key {
@@ -77,14 +76,15 @@ func (s *Script) Get(key string) (value string) {
 	return value
 }
 
-// A Zone is a forward-zone or a stub-zone in the settings.
+// A Zone is a forward-zone or a stub-zone in the settings of a script.
 type Zone struct {
-	Name  string
-	Addrs []string
-	Stub  bool // whether Addrs are authoritative servers; otherwise they are forwarders
+	Name  string   // fully qualified name of the zone
+	Addrs []string // addresses of the zone's servers
+	Stub  bool     // Addrs are authoritative servers; otherwise they are forwarders
 }
 
-// Zones returns the zones in the settings. Addresses outside a zone, as in scripts of deckard, belong to the root zone.
+// Zones returns the zones in the settings. Addresses outside a zone, which scripts of deckard have, belong to the root
+// zone.
 func (s *Script) Zones() (zones []*Zone) {
 	z := &Zone{Name: ".", Stub: true}
 	for _, c := range s.Settings {
@@ -111,8 +111,8 @@ func (s *Script) Servers() (addrs []netip.Addr) {
 	return addrs
 }
 
-// ClearExpectedAD clears the flag AD in all expected responses, for servers under test that do not validate. It returns
-// the number of changed responses.
+// ClearExpectedAD clears the flag AD in all responses that the script expects. It is for servers under test that do not
+// validate DNSSEC. It returns the number of changed responses.
 func (s *Script) ClearExpectedAD() (n int) {
 	for _, t := range s.steps {
 		if t.kind == "CHECK_ANSWER" && t.entry.msg.AuthenticatedData {
@@ -123,11 +123,11 @@ func (s *Script) ClearExpectedAD() (n int) {
 	return n
 }
 
-// SetRecursionDesired sets the flag RD in all queries of clients and in the expected responses. Without RD, unbound
-// answers from its cache, and a Client of this module answers REFUSED.
+// SetRecursionDesired sets the flag RD in all queries of clients and in the responses that the script expects. Without
+// RD, unbound responds from its cache, whereas a Client of this module responds with REFUSED.
 //
-// A query without RD for which a referral is expected stays unchanged. REFUSED is then expected, because a Client sends
-// no referrals.
+// If a referral is expected for a query without RD, the query is not changed. The expected response becomes REFUSED,
+// because a Client sends no referrals.
 func (s *Script) SetRecursionDesired() {
 	var asked *entry
 	for _, t := range s.steps {
@@ -146,7 +146,8 @@ func (s *Script) SetRecursionDesired() {
 	}
 }
 
-// ClearExpectedTC clears the flag TC in all expected responses, for clients that use TCP.
+// ClearExpectedTC clears the flag TC in all responses that the script expects. It is for clients that use TCP, over
+// which no response is truncated.
 func (s *Script) ClearExpectedTC() {
 	for _, t := range s.steps {
 		if t.kind == "CHECK_ANSWER" {
@@ -155,8 +156,8 @@ func (s *Script) ClearExpectedTC() {
 	}
 }
 
-// ReplaceExpectedTTL replaces the TTL from by the TTL to in all expected responses. Servers differ in the TTL of stale
-// answers.
+// ReplaceExpectedTTL replaces the TTL from by the TTL to, in seconds, in all responses that the script expects. It is
+// needed because servers use different TTLs for expired records.
 func (s *Script) ReplaceExpectedTTL(from, to uint32) {
 	for _, t := range s.steps {
 		if t.kind == "CHECK_ANSWER" {
@@ -169,8 +170,8 @@ func (s *Script) ReplaceExpectedTTL(from, to uint32) {
 	}
 }
 
-// RaiseZeroTTL changes a TTL of 0 into 1 second in all answers of servers. It is for servers under test that do not
-// raise a TTL of 0.
+// RaiseZeroTTL replaces a TTL of 0 by 1 second in the answer section of all responses of servers. It is for servers
+// under test that do not raise a TTL of 0.
 func (s *Script) RaiseZeroTTL() {
 	for _, r := range s.ranges {
 		for _, e := range r.entries {
@@ -182,7 +183,7 @@ func (s *Script) RaiseZeroTTL() {
 	}
 }
 
-// Parse parses a script.
+// Parse parses a script. An error names the number and the text of the invalid line.
 func Parse(r io.Reader) (*Script, error) {
 	s := new(Script)
 	config, inRange, e := true, false, (*entry)(nil)
@@ -264,6 +265,8 @@ func Parse(r io.Reader) (*Script, error) {
 	return s, lines.Err()
 }
 
+// parseSettings parses one line of the configuration, which is split into words. A word that ends in a colon is a key.
+// Other words belong to the value of the last key.
 func (s *Script) parseSettings(words []string) {
 	for _, word := range words {
 		if key, ok := strings.CutSuffix(word, ":"); ok {
@@ -274,7 +277,8 @@ func (s *Script) parseSettings(words []string) {
 	}
 }
 
-// parseLine parses one line of an entry, which is split into fields. Names are relative to origin.
+// parseLine parses one line of an entry, which is split into words. Names without a dot at the end are relative to
+// origin.
 func (e *entry) parseLine(f []string, origin string) error {
 	switch {
 	case f[0] == "MATCH":
@@ -347,13 +351,14 @@ func (e *entry) parseLine(f []string, origin string) error {
 	return nil
 }
 
-// padBase64 returns text with the correct padding.
+// padBase64 returns a base64 text with the correct number of padding characters.
 func padBase64(text string) string {
 	text = strings.TrimRight(text, "=")
 	return text + strings.Repeat("=", -len(text)&3)
 }
 
-// parseType returns the number of a record type, which is a name or of the form TYPE65534 (RFC 3597, section 5).
+// parseType returns the number of a DNS record type. The word is the name of the type, or has the form TYPE65534 (RFC
+// 3597, section 5). The second result is false if the word is neither.
 func parseType(word string) (uint16, bool) {
 	if t, ok := dns.StringToType[word]; ok {
 		return t, true
@@ -363,7 +368,7 @@ func parseType(word string) (uint16, bool) {
 	return uint16(n), ok && err == nil
 }
 
-// absoluteName returns the fully qualified form of a name that may be relative to origin.
+// absoluteName returns a fully qualified name. If name does not end in a dot, it is relative to origin.
 func absoluteName(name, origin string) string {
 	switch {
 	case dns.IsFqdn(name):
@@ -374,8 +379,8 @@ func absoluteName(name, origin string) string {
 	return name + "." + origin
 }
 
-// parseUnknownRecord parses a record whose data has the form \# LENGTH HEX (RFC 3597, section 5), also if its type is
-// known. It returns nil for records in another form.
+// parseUnknownRecord parses a record whose data has the form \# LENGTH HEX (RFC 3597, section 5), even if its type is
+// known. It returns nil if the record has another form.
 func parseUnknownRecord(f []string) dns.RR {
 	i := slices.Index(f, `\#`)
 	if i < 2 || len(f) < i+2 {
@@ -391,8 +396,8 @@ func parseUnknownRecord(f []string) dns.RR {
 	return nil
 }
 
-// matchesQuery reports whether the entry matches a query over the given network (udp or tcp), by the fields of MATCH.
-// If anyType is true, it ignores the query type.
+// matchesQuery reports whether q matches the entry in all parts that MATCH names. The network over which q arrived is
+// "udp" or "tcp". If anyType is true, the query type is not compared.
 func (e *entry) matchesQuery(q *dns.Msg, network string, anyType bool) bool {
 	var want dns.Question
 	if len(e.msg.Question) > 0 {
@@ -408,13 +413,14 @@ func (e *entry) matchesQuery(q *dns.Msg, network string, anyType bool) bool {
 	})
 }
 
-// isReferral reports whether the entry delegates to other servers.
+// isReferral reports whether the entry is a referral: a response that delegates to other servers.
 func (e *entry) isReferral() bool {
 	m := e.msg
 	return m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 && len(m.Ns) > 0 && formatRecords(m.Ns, true, false) == ""
 }
 
-// packResponse returns the entry in wire format, as the response to q. It sets the flag RA if recursion is true.
+// packResponse returns the entry as the response to q, in wire format. If recursion is true, the flag RA is set. If
+// anyType is true, the response repeats the question of q, which may have another type.
 func (e *entry) packResponse(q *dns.Msg, recursion, anyType bool) []byte {
 	if e.raw != nil {
 		b := slices.Clone(e.raw)
@@ -431,8 +437,8 @@ func (e *entry) packResponse(q *dns.Msg, recursion, anyType bool) []byte {
 	return b
 }
 
-// checkResponse returns an error that describes how m differs from the entry, or nil. In the authority section, it only
-// compares the SOA of negative answers. It ignores the additional section.
+// checkResponse returns an error that describes how m differs from the entry, or nil if there is no difference. In the
+// authority section, it compares only the SOA of negative responses. It does not compare the additional section.
 func (e *entry) checkResponse(m *dns.Msg) error {
 	if len(e.match) == 0 {
 		return nil // there is an answer
@@ -479,8 +485,8 @@ func (e *entry) checkResponse(m *dns.Msg) error {
 	return errors.Join(errs...)
 }
 
-// formatRecords returns a canonical text of the records, or of the SOA records only if soas is true. It includes the
-// TTL if ttl is true.
+// formatRecords returns a text of the records that does not depend on their order or case. If soas is true, it includes
+// only SOA records. It includes the TTL if ttl is true.
 func formatRecords(rrs []dns.RR, soas, ttl bool) string {
 	var out []string
 	for _, rr := range rrs {
@@ -495,51 +501,53 @@ func formatRecords(rrs []dns.RR, soas, ttl bool) string {
 	return strings.Join(out, "; ")
 }
 
-// A Network simulates the servers of a script. It dials connections for the server under test.
+// A Network simulates the servers of a script. The server under test must open its connections by DialContext. The
+// exported fields must be set before Play is called.
 type Network struct {
-	// Resolver is the address of a server that answers for all servers of the script, without referrals. A forwarder
-	// under test uses it instead of the root servers.
+	// Resolver is the address of an additional server, which responds for all servers of the script, without referrals. A
+	// forwarder under test uses this server instead of the root servers.
 	Resolver string
 
-	// ReferAnyType lets referrals match queries of any type. Scripts expect NS queries for parts of a name (RFC 7816),
+	// ReferAnyType makes referrals match queries of any type. Scripts expect NS queries for parts of a name (RFC 7816),
 	// while some servers under test send A queries (RFC 9156).
 	ReferAnyType bool
 
-	// AllowFewerQueries ignores a REPLY step without a matching query, which otherwise fails. It is for servers under
-	// test that send fewer queries than the script expects.
+	// AllowFewerQueries makes a REPLY step without a matching query succeed. It is for servers under test that send fewer
+	// queries than the script expects.
 	AllowFewerQueries bool
 
-	// AwaitAnswers lets each QUERY step last until its response has arrived, as deckard does. Queries to servers are
-	// then answered during that step.
+	// AwaitAnswers makes each QUERY step last until its response has arrived, as in deckard. Queries that the server under
+	// test sends meanwhile are then answered during that step.
 	AwaitAnswers bool
 
 	script         *Script
-	answers        chan *dns.Msg
-	unchecked      []*dns.Msg // responses that no step has checked
-	pendingQueries int        // number of queries without a response
+	answers        chan *dns.Msg // responses of the server under test; nil for a query without response
+	unchecked      []*dns.Msg    // responses that no CHECK_ANSWER step has accepted yet
+	pendingQueries int           // number of client queries without a response
 
-	mu              sync.Mutex // guards the fields below
-	step            int
-	responseTimes   map[netip.Addr]time.Duration // response time of each server; default 0
-	sentEntries     map[*entry]bool              // entries that servers have sent
-	storedQueries   []*query                     // queries without a response, oldest first
-	answeredQueries []*query                     // answered queries, since the last query that CHECK_OUT_QUERY has matched
+	mu              sync.Mutex                   // guards the fields below
+	step            int                          // number of the current step
+	responseTimes   map[netip.Addr]time.Duration // response time of each server; 0 if not contained
+	sentEntries     map[*entry]bool              // entries that servers have used for a response
+	storedQueries   []*query                     // queries to servers without a response, oldest first
+	answeredQueries []*query                     // queries that servers have answered since the last query that a CHECK_OUT_QUERY step has matched
 }
 
-// A query is a query that a simulated server has received.
+// A query is a DNS query that a simulated server has received.
 type query struct {
 	msg     *dns.Msg
-	network string
-	host    netip.Addr
-	send    func([]byte) // sends a response in wire format; nil closes the connection
+	network string       // udp or tcp
+	host    netip.Addr   // address of the server
+	send    func([]byte) // sends a response in wire format; a nil response closes the connection
 }
 
-// Network returns a new Network of the script.
+// Network returns a new Network that simulates the servers of the script.
 func (s *Script) Network() *Network {
 	return &Network{script: s, answers: make(chan *dns.Msg, len(s.steps)), responseTimes: make(map[netip.Addr]time.Duration), sentEntries: make(map[*entry]bool)}
 }
 
-// DialContext connects to the server at address. Addresses without a server accept connections and never answer.
+// DialContext returns a connection to the simulated server at address, an IP address and port. If the script has no
+// server there, the connection works but gets no responses.
 func (n *Network) DialContext(_ context.Context, network, address string) (net.Conn, error) {
 	host, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -575,7 +583,8 @@ func (n *Network) DialContext(_ context.Context, network, address string) (net.C
 	return near, nil
 }
 
-// handleQuery answers a query at once, or stores it until a later step answers it.
+// handleQuery sends the response to q if the current step has a response. Otherwise it stores q, so that a later step
+// can respond.
 func (n *Network) handleQuery(q *query) {
 	n.mu.Lock()
 	b := n.findResponse(q)
@@ -596,8 +605,8 @@ func (n *Network) handleQuery(q *query) {
 	}
 }
 
-// truncateForUDP returns the response b, or a truncated response if b is too long for the datagrams that the query
-// allows (RFC 6891, section 6.2.5).
+// truncateForUDP returns b, the response to q in wire format. If b is longer than the UDP datagrams that q allows (RFC
+// 6891, section 6.2.5), it returns an empty response with the flag TC instead.
 func (q *query) truncateForUDP(b []byte) []byte {
 	size := dns.MinMsgSize
 	if opt := q.msg.IsEdns0(); opt != nil {
@@ -612,8 +621,8 @@ func (q *query) truncateForUDP(b []byte) []byte {
 	return b
 }
 
-// findResponse returns the response of a server to a query in the current step, in wire format. It returns nil if the
-// server does not answer. The caller holds mu.
+// findResponse returns the response to q in the current step, in wire format. It returns nil if the server does not
+// respond to q in this step. The caller must hold mu.
 func (n *Network) findResponse(q *query) []byte {
 	all := n.Resolver != "" && q.host.String() == n.Resolver
 	ranges := slices.Backward(n.script.ranges) // of two that hold the step, unbound takes the last
@@ -638,8 +647,8 @@ func (n *Network) findResponse(q *query) []byte {
 	return nil
 }
 
-// beginStep begins the step with the given number. It answers stored queries for which a server has a response in that
-// step.
+// beginStep makes the step with the given number the current step. It sends responses to stored queries that can be
+// answered in this step.
 func (n *Network) beginStep(step int) {
 	n.mu.Lock()
 	n.step = step
@@ -658,12 +667,14 @@ func (n *Network) beginStep(step int) {
 	}
 }
 
-// matchesQuery reports whether a query matches the step's entry and server.
+// matchesQuery reports whether q was sent to the server of the step and matches the step's entry. A step without a
+// server or entry matches any.
 func (s *step) matchesQuery(q *query) bool {
 	return (!s.addr.IsValid() || s.addr == q.host) && (s.entry == nil || s.entry.matchesQuery(q.msg, q.network, false))
 }
 
-// findWaiting returns the oldest stored query that the step matches, or nil. If remove is true, it removes the query.
+// findWaiting returns the oldest stored query that matches step s, or nil if there is none. If remove is true, it also
+// removes the query from the stored queries.
 func (n *Network) findWaiting(s *step, remove bool) *query {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -678,8 +689,8 @@ func (n *Network) findWaiting(s *step, remove bool) *query {
 	return nil
 }
 
-// wasQuerySent reports whether the server under test has sent a query that the step matches. It does not search queries
-// before the last match.
+// wasQuerySent reports whether the server under test has sent a query that matches step s. Answered queries up to the
+// last match are not searched again.
 func (n *Network) wasQuerySent(s *step) bool {
 	if n.findWaiting(s, false) != nil {
 		return true
@@ -691,19 +702,20 @@ func (n *Network) wasQuerySent(s *step) bool {
 	return i >= 0
 }
 
-// A StepError is the failure of one step.
+// A StepError describes the failure of one step of a script.
 type StepError struct {
-	Step int
+	Step int    // number of the step
 	Kind string // kind of the step, such as CHECK_ANSWER
 	Err  error
 }
 
+// Error returns the number and the kind of the step, and the text of Err.
 func (e *StepError) Error() string { return fmt.Sprintf("step %d %s: %v", e.Step, e.Kind, e.Err) }
 
 // Unwrap returns e.Err.
 func (e *StepError) Unwrap() error { return e.Err }
 
-// FailedSteps returns the numbers of the failed steps in an error of [Network.Play].
+// FailedSteps returns the numbers of the failed steps. The argument is an error that [Network.Play] has returned.
 func FailedSteps(err error) (steps []int) {
 	switch err := err.(type) {
 	case *StepError:
@@ -716,10 +728,11 @@ func FailedSteps(err error) (steps []int) {
 	return steps
 }
 
-// Play runs all steps of the script. It must be called in a testing/synctest bubble. The function ask passes a query to
-// the server under test and returns the response, or nil if there is none. The server under test must dial by n.
+// Play runs all steps of the script. It must be called in a testing/synctest bubble. The function ask must send a query
+// to the server under test and return the response, or nil if there is none. The server under test must use
+// n.DialContext.
 //
-// Play returns the joined StepErrors of all failed steps.
+// The result joins a [StepError] for each failed step. It is nil if no step has failed.
 func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 	var errs []error
 	for _, s := range n.script.steps {
@@ -775,7 +788,8 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 	return errors.Join(append(errs, n.checkMandatory()...)...)
 }
 
-// checkMandatory returns a StepError of the last step for each mandatory entry that no server has sent.
+// checkMandatory returns a [StepError] for each entry with the keyword MANDATORY that no server has sent. The errors
+// have the number of the current step, which is the last step of the script.
 func (n *Network) checkMandatory() (errs []error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -789,7 +803,8 @@ func (n *Network) checkMandatory() (errs []error) {
 	return errs
 }
 
-// awaitAnswer waits up to one minute for the response to a pending query, and stores it as unchecked.
+// awaitAnswer waits up to one minute for the response to a pending client query, and stores it in unchecked. It does
+// nothing if no query is pending.
 func (n *Network) awaitAnswer() {
 	if n.pendingQueries == 0 {
 		return
@@ -803,7 +818,8 @@ func (n *Network) awaitAnswer() {
 	}
 }
 
-// expectAnswer waits up to one minute for a response that the entry accepts. Responses may arrive in any order.
+// expectAnswer waits up to one minute for a response that matches the entry. Otherwise it returns an error that
+// describes the difference of the last response. Responses may arrive in any order.
 func (n *Network) expectAnswer(e *entry) error {
 	why, late := errors.New("no answer"), time.After(time.Minute)
 	for i := 0; ; i++ {

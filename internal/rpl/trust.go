@@ -10,17 +10,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ValidatorSettings are the DNSSEC settings of a script. The zero value is a script without such settings.
+// ValidatorSettings are the DNSSEC settings of a script. The zero value stands for a script without DNSSEC settings.
 type ValidatorSettings struct {
-	Anchors  []dns.RR  // DS and DNSKEY records of trusted zones
-	Insecure []string  // zones that are not validated, with their subdomains
-	Date     time.Time // date at which the script runs; zero: any
-	AnyDate  bool      // the validity periods of signatures are ignored
-	FakeSHA1 bool      // signatures with SHA-1 and DS records with SHA-1 digests are valid if everything else is
-	Stripped bool      // responses without signatures or keys are insecure instead of bogus
+	Anchors  []dns.RR  // trust anchors: DS and DNSKEY records
+	Insecure []string  // zones that are not validated, including their subdomains
+	Date     time.Time // date at which the script must run; zero means any date
+	AnyDate  bool      // validity periods of signatures are not checked
+	FakeSHA1 bool      // SHA-1 signatures and DS digests are not verified; they count as valid if everything else is valid
+	Stripped bool      // responses without the required signatures or keys count as insecure instead of bogus
 }
 
-// ValidatorSettings returns the DNSSEC settings of the script.
+// ValidatorSettings returns the DNSSEC settings of the script. It returns an error if a trust anchor or a date is
+// invalid.
 func (s *Script) ValidatorSettings() (t ValidatorSettings, err error) {
 	for _, c := range s.Settings {
 		switch c.Key {
@@ -48,7 +49,7 @@ func (s *Script) ValidatorSettings() (t ValidatorSettings, err error) {
 	return t, nil
 }
 
-// DSRecords returns the DS records of a zone in the responses of servers, without duplicates.
+// DSRecords returns all DS records of a zone that occur in responses of the script's servers, without duplicates.
 func (s *Script) DSRecords(zone string) (all []dns.RR) {
 	for _, r := range s.ranges {
 		for _, e := range r.entries {
@@ -62,7 +63,7 @@ func (s *Script) DSRecords(zone string) (all []dns.RR) {
 	return dns.Dedup(all, nil)
 }
 
-// parseDate parses a date in the form YYYYMMDDHHMMSS (UTC), or in seconds since 1970.
+// parseDate parses a date of the form YYYYMMDDHHMMSS in UTC, or a number of seconds since 1970.
 func parseDate(text string) (time.Time, error) {
 	const digits = "20060102150405"
 	if len(text) == len(digits) {
@@ -72,8 +73,8 @@ func parseDate(text string) (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), err
 }
 
-// SleepUntilDate sleeps until the date of the script. It must be called in a testing/synctest bubble, whose time begins
-// in 2000.
+// SleepUntilDate sleeps until t.Date. It must be called in a testing/synctest bubble, in which the fake time begins in
+// 2000 and the sleep takes no real time. It does nothing if t.Date is zero.
 func (t ValidatorSettings) SleepUntilDate() {
 	if !t.Date.IsZero() {
 		time.Sleep(time.Until(t.Date))
