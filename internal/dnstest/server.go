@@ -1,5 +1,5 @@
-// Package dnstest provides a DNS server whose responses and faults a test controls. It serves UDP, TCP, TLS and HTTPS
-// on given sockets, which may be sockets of the system or of package netsim.
+// Package dnstest provides a DNS server for tests, whose responses and faults the test controls. It serves UDP, TCP,
+// TLS and HTTPS on sockets that the test provides. The sockets may be real or belong to package netsim.
 package dnstest
 
 import (
@@ -28,50 +28,52 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Name is the server name in the certificate of [Certificate].
+// Name is the server name in the certificate that [Certificate] returns.
 const Name = "dns.example"
 
-// A Handler decides how the server answers a query.
+// A Handler returns the reply to a query. The server may call it concurrently.
 type Handler func(q Query) Reply
 
 // A Query is a query that a [Server] has received.
 type Query struct {
 	*dns.Msg
-	Net    string // udp, tcp, tls or https
+	Net    string // network of the query: udp, tcp, tls or https
 	Conn   int    // number of the TCP or TLS connection, from 1; 0 for udp and https
-	Method string // HTTP method for https
+	Method string // HTTP method; "" except for https
 }
 
-// A Reply is the server's answer to a query. The zero Reply means no answer.
+// A Reply describes how the server reacts to a query. The zero Reply means that the server sends nothing.
 type Reply struct {
-	Msg    *dns.Msg      // the response; the server does not change its ID
-	Raw    []byte        // bytes that are sent after Msg
-	Delay  time.Duration // time before the first byte is sent
-	Close  bool          // close the connection after the response; for https, instead of a response
+	Msg    *dns.Msg      // the response; it is sent unchanged, so the Handler must set its ID; nil: none
+	Raw    []byte        // bytes that are sent as a further message; nil: none
+	Delay  time.Duration // time from the query to the response
+	Close  bool          // close the connection after the response; for https, instead of the response
 	Status int           // HTTP status; 0 means 200
 	Header http.Header   // additional HTTP header fields
 }
 
-// A Server is a DNS server for tests. Its exported fields must be set before a method Serve… is called. Close must be
-// called at the end.
+// A Server is a DNS server for tests. Its exported fields must be set before a Serve method is called. The caller must
+// call Close at the end.
 type Server struct {
 	Handler Handler
-	TLS     *tls.Config // for tls and https; nil: the one of Certificate
-	HTTP1   bool        // disable HTTP/2
-	Streams int         // largest number of concurrent HTTP/2 streams of a connection; 0: the default of net/http
+	TLS     *tls.Config // configuration for tls and https; nil: the server configuration of Certificate
+	HTTP1   bool        // do not offer HTTP/2
+	Streams int         // largest number of concurrent HTTP/2 streams per connection; 0: the default of net/http
 
-	// Queries counts the received queries, including queries that cannot be parsed.
+	// Queries counts the received queries. Queries that cannot be parsed count too.
 	Queries atomic.Int64
-	// Conns counts the accepted connections of tcp, tls and https.
+	// Conns counts the accepted connections for tcp, tls and https.
 	Conns atomic.Int64
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
-	closers map[io.Closer]bool
-	wg      sync.WaitGroup
-	quit    chan struct{}
+	closers map[io.Closer]bool // sockets and connections that Close must close
+	wg      sync.WaitGroup     // counts goroutines, and elements of closers
+	quit    chan struct{}      // closed by Close; nil before the first Serve method is called
 }
 
+// add registers a socket or connection, so that Close closes it. If the server is already closed, add closes c and
+// returns false. If add returns true, remove must be called later.
 func (s *Server) add(c io.Closer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,6 +89,7 @@ func (s *Server) add(c io.Closer) bool {
 	return true
 }
 
+// remove closes a socket or connection that add has registered, and removes it from the server.
 func (s *Server) remove(c io.Closer) {
 	_ = c.Close()
 	s.mu.Lock()
@@ -95,7 +98,7 @@ func (s *Server) remove(c io.Closer) {
 	s.wg.Done()
 }
 
-// Close closes all sockets and waits for all goroutines to end.
+// Close closes all sockets and connections, and waits until all goroutines of the server have ended.
 func (s *Server) Close() {
 	s.mu.Lock()
 	if !s.closed {
@@ -111,7 +114,8 @@ func (s *Server) Close() {
 	s.wg.Wait()
 }
 
-// CloseConns closes all accepted connections, as a restart of a server does. The server accepts new connections.
+// CloseConns closes all accepted connections, as the restart of a server does. The server continues to accept new
+// connections.
 func (s *Server) CloseConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +126,7 @@ func (s *Server) CloseConns() {
 	}
 }
 
-// wait sleeps for d. It returns false if the server was closed meanwhile.
+// wait sleeps for d. It returns false at once when the server is closed.
 func (s *Server) wait(d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -137,8 +141,8 @@ func (s *Server) wait(d time.Duration) bool {
 	}
 }
 
-// handle passes the query b to the Handler, waits for its delay, and calls send for each message of the reply. It
-// returns the reply.
+// handle passes the query b, in wire format, to the Handler. It waits for the delay of the Reply and calls send for
+// each of its messages. It returns the Reply, which is zero if b cannot be parsed.
 func (s *Server) handle(b []byte, network string, conn int, method string, send func([]byte)) Reply {
 	s.Queries.Add(1)
 	m := new(dns.Msg)
@@ -160,7 +164,7 @@ func (s *Server) handle(b []byte, network string, conn int, method string, send 
 	return r
 }
 
-// ServeUDP answers queries that arrive at pc until Close. It returns at once.
+// ServeUDP starts to serve DNS over UDP on pc, and returns at once. Close closes pc.
 func (s *Server) ServeUDP(pc net.PacketConn) {
 	if !s.add(pc) {
 		return
@@ -181,17 +185,18 @@ func (s *Server) ServeUDP(pc net.PacketConn) {
 	}()
 }
 
-// ServeTCP answers queries over connections to l until Close. Responses to pipelined queries are sent as they become
-// ready. It returns at once.
+// ServeTCP starts to serve DNS over TCP on connections that l accepts, and returns at once. It sends each response as
+// soon as it is ready, so responses may arrive in another order than the queries. Close closes l.
 func (s *Server) ServeTCP(l net.Listener) { s.serveStream(l, "tcp") }
 
-// ServeTLS answers DNS over TLS on connections to l until Close. It returns at once.
+// ServeTLS starts to serve DNS over TLS on connections that l accepts, and returns at once. Close closes l.
 func (s *Server) ServeTLS(l net.Listener) {
 	c := s.tls()
 	c.NextProtos = []string{"dot"}
 	s.serveStream(tls.NewListener(l, c), "tls")
 }
 
+// tls returns a copy of the TLS configuration of the server.
 func (s *Server) tls() *tls.Config {
 	if s.TLS != nil {
 		return s.TLS.Clone()
@@ -200,6 +205,7 @@ func (s *Server) tls() *tls.Config {
 	return c.Clone()
 }
 
+// serveStream accepts connections from l and serves DNS over TCP on each of them. The network is tcp or tls.
 func (s *Server) serveStream(l net.Listener, network string) {
 	if !s.add(l) {
 		return
@@ -223,6 +229,7 @@ func (s *Server) serveStream(l net.Listener, network string) {
 	}()
 }
 
+// stream serves DNS over TCP on connection c, which has the number n, until the client closes it.
 func (s *Server) stream(c net.Conn, network string, n int) {
 	var mu sync.Mutex
 	for {
@@ -247,7 +254,8 @@ func (s *Server) stream(c net.Conn, network string, n int) {
 	}
 }
 
-// ServeHTTPS answers DNS over HTTPS at the path /dns-query until Close. It returns at once.
+// ServeHTTPS starts to serve DNS over HTTPS at the path /dns-query on connections that l accepts, and returns at once.
+// Close closes l.
 func (s *Server) ServeHTTPS(l net.Listener) {
 	if !s.add(l) {
 		return
@@ -266,10 +274,10 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 	}()
 }
 
-// A connKey is the context key of the connection that an HTTP request came over.
+// A connKey is the context key under which the context of an HTTP request has its [net.Conn].
 type connKey struct{}
 
-// A trackingListener counts accepted connections, and registers them to be closed by [Server.Close].
+// A trackingListener counts the connections that it accepts, and registers them so that [Server.Close] closes them.
 type trackingListener struct {
 	net.Listener
 	s *Server
@@ -287,6 +295,7 @@ func (l *trackingListener) Accept() (net.Conn, error) {
 	return &tracked{Conn: c, s: l.s}, nil
 }
 
+// A tracked value is a connection that removes itself from the server when it is closed.
 type tracked struct {
 	net.Conn
 	s    *Server
@@ -299,6 +308,7 @@ func (c *tracked) Close() error {
 	return err
 }
 
+// http handles the HTTP request of a DNS query.
 func (s *Server) http(w http.ResponseWriter, r *http.Request) {
 	var b []byte
 	var err error
@@ -335,8 +345,9 @@ func (s *Server) http(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// Certificate returns TLS configurations of a server with the name [Name] and of clients that trust its certificate.
-// The certificate is valid from 1990 to 2090.
+// Certificate returns two TLS configurations: for a server with the name [Name], and for clients that trust the
+// certificate of this server. The certificate is valid from 1990 to 2090. The caller must clone a configuration before
+// changing it.
 var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -366,8 +377,9 @@ var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
 		&tls.Config{RootCAs: pool}
 })
 
-// Answer returns a response to q with the given records. A record has the form "[TTL] TYPE DATA" or "NAME [TTL] TYPE
-// DATA". The default name is that of the question, and the default TTL is 300 s. Answer panics if a record is invalid.
+// Answer returns a response to q with the given records in the answer section. A record has the form "[TTL] TYPE DATA"
+// or "NAME [TTL] TYPE DATA". The default NAME is the name in the question, and the default TTL is 300 seconds. Answer
+// panics if a record is invalid.
 func Answer(q Query, records ...string) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q.Msg)
@@ -385,7 +397,8 @@ func Answer(q Query, records ...string) *dns.Msg {
 	return m
 }
 
-// RR parses a record in the form that [Answer] describes. The argument name is the default name.
+// RR parses a record s in the form that [Answer] describes. The argument name is the name of the record if s contains
+// no name.
 func RR(name, s string) (dns.RR, error) {
 	f := strings.Fields(s)
 	ttl := "300"
@@ -413,8 +426,8 @@ func Rcode(q Query, rcode int) *dns.Msg {
 	return m
 }
 
-// Negative returns a response to q without answers, with the given response code. Its authority section has an SOA
-// record with the given TTL and MINIMUM.
+// Negative returns a negative response to q with the given response code. Its authority section contains an SOA record
+// with the given TTL and MINIMUM, both in seconds. Together they limit how long the response may be cached.
 func Negative(q Query, rcode int, ttl, minimum uint32) *dns.Msg {
 	m := Rcode(q, rcode)
 	m.Ns = []dns.RR{&dns.SOA{
@@ -424,7 +437,8 @@ func Negative(q Query, rcode int, ttl, minimum uint32) *dns.Msg {
 	return m
 }
 
-// EDE adds an Extended DNS Error (RFC 8914) to m and returns m. It does nothing if m has no OPT record.
+// EDE adds an Extended DNS Error (RFC 8914) with the given code to m, and returns m. If m has no OPT record, EDE does
+// not change m.
 func EDE(m *dns.Msg, code uint16) *dns.Msg {
 	if opt := m.IsEdns0(); opt != nil {
 		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: code})
@@ -432,7 +446,8 @@ func EDE(m *dns.Msg, code uint16) *dns.Msg {
 	return m
 }
 
-// Fixed returns a handler that answers A queries with ip, and other queries with NODATA, after the delay.
+// Fixed returns a Handler that responds after the given delay: to A queries with the address ip, and to other queries
+// with NODATA.
 func Fixed(ip netip.Addr, delay time.Duration) Handler {
 	return func(q Query) Reply {
 		if q.Question[0].Qtype == dns.TypeA {
