@@ -28,39 +28,41 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// HedgeElsewhereConfig returns a service config with the balancer hedge_elsewhere and the given child policy.
+// HedgeElsewhereConfig returns a service config that selects the load balancing policy hedge_elsewhere with the given
+// child policy.
 func HedgeElsewhereConfig(child string) string {
 	return fmt.Sprintf(`{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{%q:{}}]}}]}`, child)
 }
 
-// DefaultDelay is the initial response time of each backend.
+// DefaultDelay is the response time of each backend, unless a test changes it in Backends.Delays.
 const DefaultDelay = 10 * time.Millisecond
 
-// A Backends is a group of gRPC servers that record the attempts of each call. It is safe for concurrent use, except
-// for Addrs.
+// A Backends is a group of gRPC servers that record which backend got each attempt of each call. It is safe for
+// concurrent use, except for the field Addrs.
 type Backends struct {
-	Network       *netsim.Network          // nil: the servers use loopback
+	Network       *netsim.Network          // in-memory network of the servers; nil: the servers use loopback
 	Delays        []atomic.Int64           // response time of each backend, in nanoseconds
-	Codes         []atomic.Uint32          // status code of each backend
-	FirstPauses   atomic.Bool              // backend 0 pauses for 100 ms in each second
-	RefusedHedges atomic.Int64             // number of next hedges that fail with UNAVAILABLE
+	Codes         []atomic.Uint32          // status code that each backend returns
+	FirstPauses   atomic.Bool              // backend 0 pauses for the first 100 ms of each second
+	RefusedHedges atomic.Int64             // number of further hedges that fail with UNAVAILABLE
 	Calls         atomic.Int64             // number of recorded calls
 	Resolver      *manual.Resolver         // resolves the target to Addrs
-	ResolverConn  chan resolver.ClientConn // gets the connection that Resolver reports to
-	Addrs         []resolver.Address
+	ResolverConn  chan resolver.ClientConn // receives the connection to which Resolver sends its results
+	Addrs         []resolver.Address       // addresses of the backends
 
 	mu       sync.Mutex       // guards attempts
-	attempts map[string][]int // backend number + 1 by attempt number, of each call
+	attempts map[string][]int // keyed by ID of the call; for each attempt, by number, the number of its backend plus 1, or 0 if no backend got it
 }
 
-// A backendService implements the service of backend n.
+// A backendService is the gRPC service of backend n.
 type backendService struct {
 	testpb.UnimplementedTestServiceServer
 	*Backends
 	n int
 }
 
-// serveAttempt records the attempt, waits for the response time of the backend, and returns its status.
+// serveAttempt records the attempt, waits for the response time of the backend, and returns the status of the backend.
+// The argument ctx is the context of the RPC.
 func (m backendService) serveAttempt(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	attempt := 0
@@ -88,14 +90,17 @@ func (m backendService) serveAttempt(ctx context.Context) error {
 	return status.Error(codes.Code(m.Codes[m.n].Load()), "told to")
 }
 
+// UnaryCall returns the number of the backend as host name.
 func (m backendService) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 	return &testpb.SimpleResponse{Hostname: fmt.Sprint(m.n)}, m.serveAttempt(ctx)
 }
 
+// EmptyCall returns at once and records nothing.
 func (backendService) EmptyCall(_ context.Context, _ *testpb.Empty) (*testpb.Empty, error) {
 	return new(testpb.Empty), nil
 }
 
+// StreamingOutputCall sends one message with the number of the backend.
 func (m backendService) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, s testpb.TestService_StreamingOutputCallServer) error {
 	if err := m.serveAttempt(s.Context()); err != nil {
 		return err
@@ -103,7 +108,8 @@ func (m backendService) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest
 	return s.Send(&testpb.StreamingOutputCallResponse{Payload: &testpb.Payload{Body: fmt.Append(nil, m.n)}})
 }
 
-// NewUnstartedBackends returns n backends without servers. The caller creates them by NewServer.
+// NewUnstartedBackends returns a group of n backends without servers. The caller must create and start the servers, see
+// NewServer.
 func NewUnstartedBackends(n int) *Backends {
 	f := &Backends{Delays: make([]atomic.Int64, n), Codes: make([]atomic.Uint32, n), attempts: make(map[string][]int), Resolver: manual.NewBuilderWithScheme("fleet"), ResolverConn: make(chan resolver.ClientConn, 1)}
 	f.Resolver.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) { f.ResolverConn <- cc }
@@ -113,7 +119,7 @@ func NewUnstartedBackends(n int) *Backends {
 	return f
 }
 
-// NewServer returns a server of backend n, which does not listen yet.
+// NewServer returns a gRPC server for backend n. The caller must call its method Serve.
 func (f *Backends) NewServer(n int) *grpc.Server {
 	s := grpc.NewServer()
 	testpb.RegisterTestServiceServer(s, backendService{Backends: f, n: n})
@@ -121,7 +127,7 @@ func (f *Backends) NewServer(n int) *grpc.Server {
 }
 
 // NewBackends starts n backends on an in-memory network. It must be called in a testing/synctest bubble. The backends
-// are stopped when t ends.
+// are stopped at the end of test t.
 func NewBackends(t *testing.T, n int) *Backends {
 	hosts := []string{"client"}
 	for i := range n {
@@ -152,14 +158,14 @@ func NewBackends(t *testing.T, n int) *Backends {
 	return f
 }
 
-// Interceptors have the interceptors of a client, such as a hedge.Interceptor.
+// An Interceptors value provides the interceptors of a client. A hedge.Interceptor implements it.
 type Interceptors interface {
 	Unary() grpc.UnaryClientInterceptor
 	Stream() grpc.StreamClientInterceptor
 }
 
-// Client returns a client of all backends, and its connection. The client has made enough calls for the interceptors to
-// learn the latency.
+// Client returns a client of all backends, and its connection. The connection uses the service config in config and the
+// interceptors of in. The client has already made 20 calls, so that the interceptors have learned the latency.
 func (f *Backends) Client(t *testing.T, config string, in Interceptors, opts ...grpc.DialOption) (testpb.TestServiceClient, *grpc.ClientConn) {
 	f.Resolver.InitialState(resolver.State{Addresses: f.Addrs})
 	cc := Dial(t, "fleet:///", append([]grpc.DialOption{
@@ -170,7 +176,7 @@ func (f *Backends) Client(t *testing.T, config string, in Interceptors, opts ...
 	return WarmUp(t, cc), cc
 }
 
-// WarmUp returns a client of cc that has made enough calls for its interceptors to learn the latency.
+// WarmUp makes 20 calls over cc, so that its interceptors learn the latency. It returns the client.
 func WarmUp(t *testing.T, cc *grpc.ClientConn) testpb.TestServiceClient {
 	cc.Connect()
 	time.Sleep(time.Second) // every backend is connected
@@ -184,20 +190,21 @@ func WarmUp(t *testing.T, cc *grpc.ClientConn) testpb.TestServiceClient {
 	return client
 }
 
-// DialBackend returns a connection to backend n only.
+// DialBackend returns a connection that uses backend n only.
 func (f *Backends) DialBackend(t *testing.T, n int, opts ...grpc.DialOption) *grpc.ClientConn {
 	return Dial(t, fmt.Sprintf("passthrough:///backend%d:443", n), append([]grpc.DialOption{f.DialOption()}, opts...)...)
 }
 
-// DialOption returns an option that dials in the in-memory network.
+// DialOption returns a dial option that opens connections in the in-memory network.
 func (f *Backends) DialOption() grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		return f.Network.Host("client").DialContext(ctx, "tcp", addr)
 	})
 }
 
-// RecordCall calls the function call, which makes one RPC, and returns the backends of its attempts. The element of an
-// attempt is the number of the backend plus 1; 0 means that the attempt reached no backend.
+// RecordCall calls the function call, which must make one RPC with the given context. It returns the backend of each
+// attempt of the RPC, by number of the attempt, and the error of call. The value is the number of the backend plus 1.
+// It is 0 if the attempt reached no backend.
 func (f *Backends) RecordCall(ctx context.Context, call func(context.Context) error) (backends []int, err error) {
 	id := fmt.Sprint(f.Calls.Add(1))
 	err = call(metadata.AppendToOutgoingContext(ctx, "id", id))
@@ -206,7 +213,7 @@ func (f *Backends) RecordCall(ctx context.Context, call func(context.Context) er
 	return slices.Clone(f.attempts[id]), err
 }
 
-// UnaryCaller returns a function that makes a unary RPC.
+// UnaryCaller returns a function that makes a unary RPC by the given client.
 func UnaryCaller(client testpb.TestServiceClient) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
@@ -214,7 +221,8 @@ func UnaryCaller(client testpb.TestServiceClient) func(context.Context) error {
 	}
 }
 
-// StreamCaller returns a function that opens a server stream and reads it to its end.
+// StreamCaller returns a function that opens a server stream by the given client and reads the stream to its end. The
+// function returns an error unless the stream has exactly one message.
 func StreamCaller(client testpb.TestServiceClient) func(context.Context) error {
 	return func(ctx context.Context) error {
 		s, err := client.StreamingOutputCall(ctx, new(testpb.StreamingOutputCallRequest))
@@ -231,18 +239,19 @@ func StreamCaller(client testpb.TestServiceClient) func(context.Context) error {
 	}
 }
 
-// A stickyBuilder builds pickers of the load balancing policy test_sticky. They pick the first connection for every
-// call, except that the pick that decrements StickyOtherPick to 0 gets the second.
+// A stickyBuilder builds pickers of the load balancing policy test_sticky. The policy uses the first connection for
+// every call. There is one exception: the pick that decrements StickyOtherPick to 0 uses the second connection.
 type stickyBuilder struct{}
 
-// StickyPicks counts the picks of test_sticky, and StickyDone the picks that have ended. StickyOtherPick counts down to
-// the pick that gets another connection.
+// StickyPicks counts the picks of the policy test_sticky, and StickyDone counts the picks that have ended.
+// StickyOtherPick is the number of picks until the pick that uses the second connection.
 var StickyPicks, StickyDone, StickyOtherPick atomic.Int64
 
 func init() {
 	balancer.Register(basebalancer.NewBalancerBuilder("test_sticky", stickyBuilder{}, basebalancer.Config{}))
 }
 
+// Build returns a picker for the ready connections.
 func (stickyBuilder) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
 	if all := sortReadyConns(info); len(all) > 0 {
 		return stickyPicker(all)
@@ -261,8 +270,10 @@ func sortReadyConns(info basebalancer.PickerBuildInfo) (all []balancer.SubConn) 
 	return all
 }
 
+// A stickyPicker is the picker of test_sticky. It holds the ready connections, sorted by address.
 type stickyPicker []balancer.SubConn
 
+// Pick returns the first connection, or the second connection when StickyOtherPick becomes 0.
 func (p stickyPicker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 	StickyPicks.Add(1)
 	sc := p[0]

@@ -1,5 +1,5 @@
 // Package grpctest starts gRPC servers and clients for tests of several packages. It is separate from package doubles,
-// so that other tests do not depend on gRPC.
+// so that tests without gRPC do not depend on gRPC.
 package grpctest
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// Serve starts a server with the service impl on a loopback port, and returns its address. The server stops when the
-// test ends.
+// Serve starts a gRPC server with the service impl on a loopback port, and returns its address. The server is stopped
+// at the end of test t.
 func Serve(t testing.TB, impl testpb.TestServiceServer, opts ...grpc.ServerOption) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -31,7 +31,7 @@ func Serve(t testing.TB, impl testpb.TestServiceServer, opts ...grpc.ServerOptio
 	return l.Addr().String()
 }
 
-// Dial returns a connection without encryption, which is closed when the test ends.
+// Dial returns a gRPC connection to target without encryption. It is closed at the end of test t.
 func Dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	cc, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
@@ -42,7 +42,7 @@ func Dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn
 	return cc
 }
 
-// Connect connects cc and waits until it is ready.
+// Connect starts to connect cc and waits until cc is ready. It fails test t if the test ends first.
 func Connect(t testing.TB, cc *grpc.ClientConn) {
 	t.Helper()
 	cc.Connect()
@@ -53,9 +53,11 @@ func Connect(t testing.TB, cc *grpc.ClientConn) {
 	}
 }
 
-// ServeInMemory starts a server with the service impl on the host "server" of an in-memory network. It must be called
-// in a testing/synctest bubble. The function dial returns a connection to the server from the host "client" or
-// "detour".
+// ServeInMemory starts a gRPC server with the service impl on the host "server" of an in-memory network. It must be
+// called in a testing/synctest bubble. The server is stopped at the end of test t.
+//
+// The function dial returns a connection to the server from another host of the network. The argument from is "client"
+// or "detour".
 func ServeInMemory(t *testing.T, impl testpb.TestServiceServer) (network *netsim.Network, dial func(from string, opts ...grpc.DialOption) *grpc.ClientConn) {
 	t.Helper()
 	network, err := netsim.NewMemory(1, "client", "detour", "server")

@@ -10,24 +10,25 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A PickEnd describes the end of a pick, as a load balancing policy sees it.
+// A PickEnd describes the end of a call as a load balancing policy observes it: by the Done function of its pick.
 type PickEnd struct {
 	Backend int           // number of the backend, from 1
-	Took    time.Duration // time between the pick and its end
-	Code    codes.Code
+	Took    time.Duration // time from the pick to its end
+	Code    codes.Code    // status code of the call
 }
 
-// PickRecorder controls the load balancing policy test_recorder. The policy picks the backends that SetPicks names, and
-// afterwards the first backend.
+// PickRecorder controls and records the load balancing policy test_recorder. The policy picks the backends that
+// SetPicks has set, one after another. After that, it picks the first backend. It is safe for concurrent use.
 var PickRecorder pickRecorder
 
+// A pickRecorder is the type of PickRecorder.
 type pickRecorder struct {
 	mu    sync.Mutex // guards the fields below
-	picks []int
-	ends  []PickEnd
+	picks []int      // numbers of the backends to pick next, from 1
+	ends  []PickEnd  // ends of picks since the last SetPicks
 }
 
-// SetPicks sets the backends of the next picks, numbered from 1. It returns the ends of picks since the previous
+// SetPicks sets the backends that are picked next, numbered from 1. It returns the ends of all picks since the previous
 // SetPicks, in order.
 func (l *pickRecorder) SetPicks(backends ...int) []PickEnd {
 	l.mu.Lock()
@@ -41,6 +42,7 @@ func init() {
 	balancer.Register(basebalancer.NewBalancerBuilder("test_recorder", &PickRecorder, basebalancer.Config{}))
 }
 
+// Build returns a picker for the ready connections.
 func (l *pickRecorder) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
 	if all := sortReadyConns(info); len(all) > 0 {
 		return recorderPicker(all)
@@ -48,8 +50,10 @@ func (l *pickRecorder) Build(info basebalancer.PickerBuildInfo) balancer.Picker 
 	return basebalancer.NewErrPicker(balancer.ErrNoSubConnAvailable)
 }
 
+// A recorderPicker is the picker of test_recorder. It holds the ready connections, sorted by address.
 type recorderPicker []balancer.SubConn
 
+// Pick returns the next connection that SetPicks has set, or the first connection.
 func (p recorderPicker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 	l, n, start := &PickRecorder, 1, time.Now()
 	l.mu.Lock()
