@@ -32,7 +32,8 @@ type Context struct {
 	done <-chan struct{} // the channel that Done returns; set together with link
 }
 
-// New returns a Context for hedge a.
+// New returns the context of a hedge. The argument a is the hedge's attempt, whose field Context is the caller's
+// context.
 func New(a *race.Attempt) *Context { return &Context{attempt: a} }
 
 // NewPrimary returns the context of a primary. It also allocates the primary's [race.Attempt], which the method Attempt
@@ -46,7 +47,7 @@ func NewPrimary() *Context {
 // Attempt returns the [race.Attempt] to which the context belongs.
 func (d *Context) Attempt() *race.Attempt { return d.attempt }
 
-// Deadline returns the deadline of the caller's context.
+// Deadline returns the deadline of the caller's context. The second result is false if there is no deadline.
 func (d *Context) Deadline() (time.Time, bool) { return d.attempt.Deadline() }
 
 // Value returns a value of the attempt, or a value of the caller's context if the attempt has none for the key.
