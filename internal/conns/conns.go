@@ -37,7 +37,7 @@ type Set struct {
 	targets targets // targets of the calls that may have hedges
 }
 
-// A conn is a validated [Config].
+// A conn is a connection for hedges: a validated [Config] with data that is computed once.
 type conn struct {
 	*grpc.ClientConn
 	endpoint int // index in package endpoint; 1 for the first connection of the Set
