@@ -34,7 +34,7 @@ const Name = "dns.example"
 // A Handler returns the reply to a query. The server may call it concurrently.
 type Handler func(q Query) Reply
 
-// A Query is a query that a [Server] has received.
+// A Query is a DNS query that a [Server] has received, with the network over which it arrived.
 type Query struct {
 	*dns.Msg
 	Net    string // network of the query: udp, tcp, tls or https
@@ -196,7 +196,7 @@ func (s *Server) ServeTLS(l net.Listener) {
 	s.serveStream(tls.NewListener(l, c), "tls")
 }
 
-// tls returns a copy of the TLS configuration of the server.
+// tls returns a copy of the field TLS, or of the server configuration of [Certificate] if the field is nil.
 func (s *Server) tls() *tls.Config {
 	if s.TLS != nil {
 		return s.TLS.Clone()
@@ -283,6 +283,7 @@ type trackingListener struct {
 	s *Server
 }
 
+// Accept waits for the next connection and registers it. It returns an error if the server is closed.
 func (l *trackingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -302,13 +303,14 @@ type tracked struct {
 	once sync.Once
 }
 
+// Close closes the connection and removes it from the server. A second call returns [net.ErrClosed].
 func (c *tracked) Close() error {
 	err := net.ErrClosed
 	c.once.Do(func() { err = nil; c.s.remove(c.Conn) })
 	return err
 }
 
-// http handles the HTTP request of a DNS query.
+// http handles an HTTP request to the path /dns-query, which must contain a DNS query (RFC 8484).
 func (s *Server) http(w http.ResponseWriter, r *http.Request) {
 	var b []byte
 	var err error
