@@ -40,13 +40,13 @@ type Config struct {
 // A Mask is a set of endpoints. Bit i is set if the set contains the endpoint with index i.
 type Mask uint8
 
-// Has reports whether endpoint i is in m.
+// Has reports whether the set m contains endpoint i.
 func (m Mask) Has(i int) bool { return m&(1<<i) != 0 }
 
 // With returns a Mask that contains endpoint i and all endpoints of m.
 func (m Mask) With(i int) Mask { return m | 1<<i }
 
-// maskUpTo returns the Mask of the endpoints 0 to i, inclusive.
+// maskUpTo returns the Mask that contains endpoint i and all endpoints with a smaller index.
 func maskUpTo(i int) Mask { return Mask(2)<<i - 1 }
 
 // A Set holds the endpoints of one HTTP client in order of preference. The first endpoint is the host for which the
@@ -56,7 +56,7 @@ type Set struct {
 	urls      []string // the URLs of the endpoints, as the user gave them
 }
 
-// An endpoint is a validated and parsed [Config]. It is immutable.
+// An endpoint is a validated and parsed [Config]. It is immutable, so calls share it without a lock.
 type endpoint struct {
 	givenURL   string // the URL, as the user gave it
 	scheme     string
