@@ -40,7 +40,8 @@ type optionType struct {
 	path   []int // index path of the embedded option of package grpc, see [reflect.Value.FieldByIndex]; nil: the type is itself of package grpc
 }
 
-var optionTypes sync.Map // optionTypes caches the optionType of each [reflect.Type] of a call option.
+// optionTypes caches the optionType of each [reflect.Type] of a call option, because the classification uses reflection.
+var optionTypes sync.Map
 
 // AreOptionsCloneable reports whether each attempt can get copies of all options that write to the attempt's own
 // variables. If not, the call cannot be hedged.

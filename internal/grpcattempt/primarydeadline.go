@@ -64,14 +64,15 @@ type expiringContext struct {
 	cancel          context.CancelCauseFunc
 }
 
-// newExpiringContext returns a child of parent without a deadline.
+// newExpiringContext returns a child of parent. The child has no deadline of its own until expireAt is called.
 func newExpiringContext(parent context.Context) *expiringContext {
 	ctx, cancel := context.WithCancelCause(parent)
 	ended, end := context.WithCancel(ctx)
 	return &expiringContext{ctx, ended, func(cause error) { cancel(cause); end() }}
 }
 
-// Done returns a channel that is closed when the context ends.
+// Done returns a channel that is closed when the context ends: after cancel, at the deadline that expireAt sets, or
+// with the parent.
 func (c *expiringContext) Done() <-chan struct{} { return c.ended.Done() }
 
 // Err returns the reason why the context has ended, or nil. The reason is [context.DeadlineExceeded] if the deadline

@@ -44,7 +44,7 @@ type legacyMessage interface {
 // copied.
 func RequestOf(message any) Request { return Request{message: message, kind: requestKindOf(message)} }
 
-// requestKindOf returns how the message can be copied.
+// requestKindOf returns how the request message can be copied, or notCloneable. The message may be of any type.
 func requestKindOf(message any) requestKind {
 	switch p, ok := message.(*grpc.PreparedMsg); {
 	case message == nil:

@@ -30,6 +30,7 @@ type NonFatalError struct {
 	After   time.Duration // time from the failure to the next hedge, from the server's pushback; 0: the hedge starts at once
 }
 
+// Error implements the error interface. Callers never get this error.
 func (*NonFatalError) Error() string { return "hedge: the attempt failed with a non-fatal status" }
 
 // SetDelays initializes s for a call whose hedges start after the given delays. The argument usual is the usual latency

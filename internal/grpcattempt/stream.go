@@ -36,7 +36,7 @@ func (c *Choice) Choose(n int, release func()) {
 	})
 }
 
-// IsMade reports whether an attempt has been chosen.
+// IsMade reports whether an attempt has been chosen. If not, Winner would block.
 func (c *Choice) IsMade() bool {
 	select {
 	case <-c.made:
@@ -97,7 +97,7 @@ func (s *SentRequest) SentAt() time.Time {
 	return s.sentAt
 }
 
-// HasMessage reports whether there is a message that CopyMessage can copy.
+// HasMessage reports whether KeepMessage has stored a message that CopyMessage can copy.
 func (s *SentRequest) HasMessage() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
