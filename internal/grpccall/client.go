@@ -33,7 +33,7 @@ type Options struct {
 	Routes        *route.Table                                            // settings for groups of methods; nil: there are none
 	Methods       []string                                                // names of methods that are safe to send twice; a trailing * matches any rest of the name
 	DeclaredOnly  bool                                                    // a method whose name suggests that it only reads is not hedged for that reason alone
-	HedgeConns    *conns.Set                                              // connections for hedges; nil: hedges use the primary's connection
+	HedgeConns    *conns.Set                                              // connections that hedges use; nil: hedges use the caller's connection
 	NonFatalCodes map[codes.Code]bool                                     // status codes with which a primary waits for its hedges; nil: defaultNonFatalCodes
 	AnswerCodes   map[codes.Code]bool                                     // status codes that count as successes, in addition to OK
 	ServiceConfig *serviceconfig.Config                                   // service config of targets whose resolver sends none; nil: there is none

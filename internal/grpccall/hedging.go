@@ -21,7 +21,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A hedging holds the state that unary calls and streams have in common.
+// A hedging is the state of one call that unary calls and streams have in common. The types unaryCall and stream embed
+// it.
 type hedging struct {
 	policy.Call
 

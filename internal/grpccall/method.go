@@ -63,7 +63,7 @@ func (r *methodRules) ruleOf(active *serviceconfig.ActiveConfig, method string) 
 	return rule
 }
 
-// newRule determines the settings of a method under a service config.
+// newRule determines the settings of a method under a service config. It does not read or fill the cache.
 func (r *methodRules) newRule(active *serviceconfig.ActiveConfig, method string) *methodRule {
 	rule := &methodRule{activeConfig: active, throttled: active.HasThrottling() && !active.HasRetryPolicy(method)}
 	configured := active.HedgingPolicy(method)

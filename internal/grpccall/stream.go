@@ -204,7 +204,7 @@ func (s *stream) choosePrimary(reason observe.Reason) bool {
 	return true
 }
 
-// endPrimary ends the context of the primary.
+// endPrimary ends the context of the primary, which also ends the primary's stream.
 func (s *stream) endPrimary() { s.cancel(nil) }
 
 // chooseAttempt makes the stream of attempt n the caller's stream, unless an attempt is already chosen. The function
