@@ -54,7 +54,7 @@ type Backends struct {
 	attempts map[string][]int // keyed by ID of the call; for each attempt, by number, the number of its backend plus 1, or 0 if no backend got it
 }
 
-// A backendService is the gRPC service of backend n.
+// A backendService is the gRPC service that the server of backend n provides.
 type backendService struct {
 	testpb.UnimplementedTestServiceServer
 	*Backends
@@ -100,7 +100,7 @@ func (backendService) EmptyCall(_ context.Context, _ *testpb.Empty) (*testpb.Emp
 	return new(testpb.Empty), nil
 }
 
-// StreamingOutputCall sends one message with the number of the backend.
+// StreamingOutputCall sends one message, whose payload is the number of the backend.
 func (m backendService) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, s testpb.TestService_StreamingOutputCallServer) error {
 	if err := m.serveAttempt(s.Context()); err != nil {
 		return err
@@ -251,7 +251,7 @@ func init() {
 	balancer.Register(basebalancer.NewBalancerBuilder("test_sticky", stickyBuilder{}, basebalancer.Config{}))
 }
 
-// Build returns a picker for the ready connections.
+// Build returns a picker for the ready connections. Without ready connections, calls wait.
 func (stickyBuilder) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
 	if all := sortReadyConns(info); len(all) > 0 {
 		return stickyPicker(all)

@@ -21,7 +21,7 @@ type PickEnd struct {
 // SetPicks has set, one after another. After that, it picks the first backend. It is safe for concurrent use.
 var PickRecorder pickRecorder
 
-// A pickRecorder is the type of PickRecorder.
+// A pickRecorder is the type of [PickRecorder]. It is safe for concurrent use.
 type pickRecorder struct {
 	mu    sync.Mutex // guards the fields below
 	picks []int      // numbers of the backends to pick next, from 1
@@ -42,7 +42,7 @@ func init() {
 	balancer.Register(basebalancer.NewBalancerBuilder("test_recorder", &PickRecorder, basebalancer.Config{}))
 }
 
-// Build returns a picker for the ready connections.
+// Build returns a picker for the ready connections. Without ready connections, calls wait.
 func (l *pickRecorder) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
 	if all := sortReadyConns(info); len(all) > 0 {
 		return recorderPicker(all)
