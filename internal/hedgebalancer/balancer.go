@@ -48,12 +48,12 @@ type builder struct{}
 // Name implements [balancer.Builder]. It returns the name of the policy in service configs.
 func (builder) Name() string { return "hedge_elsewhere" }
 
-// Build implements [balancer.Builder].
+// Build implements [balancer.Builder]. The balancer has no child until it gets its first configuration.
 func (builder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
 	return &policy{cc: cc, opts: opts}
 }
 
-// A config is the parsed configuration of the policy hedge_elsewhere.
+// A config is the parsed configuration of the policy hedge_elsewhere in a service config. It selects the child policy.
 type config struct {
 	serviceconfig.LoadBalancingConfig
 	childBuilder balancer.Builder                  // creates the balancer of the child policy
@@ -184,7 +184,7 @@ func (p *policy) ExitIdle() {
 	}
 }
 
-// Close implements [balancer.Balancer]. It closes all children.
+// Close implements [balancer.Balancer]. It closes the current child and the next child.
 func (p *policy) Close() {
 	p.mu.Lock()
 	children := [...]*child{p.current, p.next}
@@ -288,10 +288,10 @@ func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOpt
 	return b, nil
 }
 
-// RemoveSubConn implements [balancer.ClientConn].
+// RemoveSubConn implements [balancer.ClientConn]. It shuts the connection down, as gRPC does.
 func (c *child) RemoveSubConn(sc balancer.SubConn) { sc.Shutdown() }
 
-// UpdateAddresses implements [balancer.ClientConn].
+// UpdateAddresses implements [balancer.ClientConn]. It passes the new addresses to the connection.
 func (c *child) UpdateAddresses(sc balancer.SubConn, addrs []resolver.Address) {
 	sc.UpdateAddresses(addrs) //lint:ignore SA1019 for policies that still call it
 }

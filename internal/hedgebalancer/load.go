@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	reportLifetime    = 10 * time.Second // time after which a load report is ignored
+	reportLifetime    = 10 * time.Second // age from which on a load report is ignored
 	unknownLoad       = 0.5              // assumed load of a backend without a current load report; 1 is full load
 	overloadThreshold = 0.8              // a backend with at least this load gets a hedge only if all other backends are overloaded too
 )

@@ -126,6 +126,7 @@ func WithoutPick(ctx context.Context) context.Context {
 // A noPickContext is a context that has no value for [ContextKey]. It has the other values of its parent.
 type noPickContext struct{ context.Context }
 
+// Value returns nil for [ContextKey], and the value of the parent context for other keys.
 func (a noPickContext) Value(key any) any {
 	if key == (ContextKey{}) {
 		return nil
