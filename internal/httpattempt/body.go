@@ -41,6 +41,7 @@ type releasingBody struct {
 	attempt *race.Attempt
 }
 
+// Read implements [io.Reader]. An error of the wrapped body, including io.EOF, releases the attempt.
 func (b releasingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
@@ -49,6 +50,7 @@ func (b releasingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close closes the wrapped body and releases the attempt.
 func (b releasingBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.attempt.Release()
@@ -110,6 +112,7 @@ type prefetchedBody struct {
 	closed    atomic.Bool // the caller has called Close; Read then returns the error of the wrapped body
 }
 
+// Read returns the prefetched bytes and their error first, and then reads from the wrapped body.
 func (b *prefetchedBody) Read(p []byte) (int, error) {
 	if (len(b.beginning) > 0 || b.err != nil) && !b.closed.Load() {
 		n := copy(p, b.beginning)
@@ -122,6 +125,7 @@ func (b *prefetchedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
+// Close closes the wrapped body. The prefetched bytes can then no longer be read.
 func (b *prefetchedBody) Close() error {
 	b.closed.Store(true)
 	return b.ReadCloser.Close()

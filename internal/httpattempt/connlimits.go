@@ -110,12 +110,13 @@ func (h *connLimits) removeUser(addr string, to *connLimit) {
 	}
 }
 
-// A limitedConn is a connection that occupies a slot until it is closed.
+// A limitedConn is a connection that occupies a slot of a [connLimit] until it is closed.
 type limitedConn struct {
 	net.Conn
 	releaseSlot func() // may be called several times
 }
 
+// Close closes the connection and releases its slot.
 func (p *limitedConn) Close() error {
 	defer p.releaseSlot()
 	return p.Conn.Close()

@@ -90,6 +90,7 @@ type keyRecorder struct {
 	key any
 }
 
+// Value records key and returns nil.
 func (a *keyRecorder) Value(key any) any {
 	a.key = key
 	return nil
@@ -207,6 +208,7 @@ func (l *ConnTrace) Returned() time.Duration {
 // because the caller's hooks may not be safe for concurrent use by two attempts.
 type withoutTrace struct{ context.Context }
 
+// Value returns nil for httptrace hooks, and the value of the wrapped context for other keys.
 func (u withoutTrace) Value(key any) any {
 	v := u.Context.Value(key)
 	if _, ok := v.(*httptrace.ClientTrace); ok {
@@ -276,7 +278,7 @@ func (h *CallerHooks) beginHook() bool {
 	return !h.muted
 }
 
-// endHook records that a hook has returned.
+// endHook must be called when a hook has returned for which beginHook returned true. The last running hook wakes Mute.
 func (h *CallerHooks) endHook() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

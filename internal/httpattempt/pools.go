@@ -116,7 +116,7 @@ type separateTransport struct {
 	cloned atomic.Pointer[http.Transport] // the clone; nil until its first use
 }
 
-// transport returns the clone of base. The first call creates it.
+// transport returns the clone of base. The first call creates the clone; later calls return the same clone.
 func (a *separateTransport) transport() *http.Transport {
 	a.once.Do(func() { a.cloned.Store(a.clone()) })
 	return a.cloned.Load()

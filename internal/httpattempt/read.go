@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 )
 
-// HasBody reports whether req has a body other than [http.NoBody].
+// HasBody reports whether req has a body. [http.NoBody] does not count.
 func HasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
 // HasReadBody reports whether ReadBody has read the complete body into memory.

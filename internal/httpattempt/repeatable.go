@@ -90,7 +90,7 @@ func lengthAndInitial(word string) int { return len(word)<<8 | int(word[0]|0x20)
 // lengths first. It must only be used for words in ASCII.
 func equalFold(s, word string) bool { return len(s) == len(word) && strings.EqualFold(s, word) }
 
-// isEventStream reports whether the value of an Accept header contains text/event-stream.
+// isEventStream reports whether accept, the value of an Accept header, contains the media type text/event-stream.
 func isEventStream(accept string) bool {
 	const stream = "text/event-stream"
 	return len(accept) >= len(stream) && strings.Contains(strings.ToLower(accept), stream)
