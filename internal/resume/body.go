@@ -293,6 +293,7 @@ type remainderReader struct {
 	unread int64 // number of bytes for the caller that are not read yet
 }
 
+// Read implements [io.Reader]. If the remainder ends too early, it returns io.ErrUnexpectedEOF.
 func (t *remainderReader) Read(p []byte) (int, error) {
 	for t.unread > 0 {
 		want := t.unread

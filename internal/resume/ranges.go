@@ -185,7 +185,7 @@ func signsRange(req *http.Request) bool {
 	return false
 }
 
-// hasSuffixFold reports whether name ends with suffix, ignoring case.
+// hasSuffixFold reports whether name ends with suffix. It ignores the case of both.
 func hasSuffixFold(name, suffix string) bool {
 	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
 }
