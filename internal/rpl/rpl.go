@@ -23,7 +23,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Script is a parsed test script.
+// A Script is a parsed test script. Its methods that change it must be called before it is played.
 type Script struct {
 	// Settings is the configuration of the server under test, from the beginning of the script.
 	Settings []Setting
@@ -42,7 +42,7 @@ type serverRange struct {
 	entries     []*entry     // responses; the first that matches a query is sent
 }
 
-// A step is one step of a script.
+// A step is one step of a script. The steps are executed in the order in which the script lists them.
 type step struct {
 	// number of the step in the script
 	number int
@@ -103,7 +103,7 @@ func (s *Script) Zones() (zones []*Zone) {
 	return zones
 }
 
-// Servers returns the addresses of all servers in the script.
+// Servers returns the addresses of all servers for which the script defines responses. It may contain duplicates.
 func (s *Script) Servers() (addrs []netip.Addr) {
 	for _, r := range s.ranges {
 		addrs = append(addrs, r.addrs...)
@@ -702,7 +702,7 @@ func (n *Network) wasQuerySent(s *step) bool {
 	return i >= 0
 }
 
-// A StepError describes the failure of one step of a script.
+// A StepError describes why one step of a script has failed.
 type StepError struct {
 	Step int    // number of the step
 	Kind string // kind of the step, such as CHECK_ANSWER
@@ -712,7 +712,7 @@ type StepError struct {
 // Error returns the number and the kind of the step, and the text of Err.
 func (e *StepError) Error() string { return fmt.Sprintf("step %d %s: %v", e.Step, e.Kind, e.Err) }
 
-// Unwrap returns e.Err.
+// Unwrap returns e.Err, for [errors.Is] and [errors.As].
 func (e *StepError) Unwrap() error { return e.Err }
 
 // FailedSteps returns the numbers of the failed steps. The argument is an error that [Network.Play] has returned.
