@@ -17,7 +17,7 @@ type ActiveConfig struct {
 	throttles *throttleMap // nil if the config has no retryThrottling
 }
 
-// HasThrottling reports whether the config has a valid retryThrottling.
+// HasThrottling reports whether the config has a valid retryThrottling, so that ThrottleFor returns a throttle.
 func (l *ActiveConfig) HasThrottling() bool { return l.throttles != nil }
 
 // ThrottleFor returns the throttle of a target. It returns nil if the config has no retryThrottling; a nil Throttle
@@ -52,7 +52,7 @@ type Registry struct {
 	current atomic.Pointer[snapshot]
 }
 
-// A snapshot is the immutable content of a [Registry].
+// A snapshot is the immutable content of a [Registry]. Each change replaces it, so readers need no lock.
 type snapshot struct {
 	defaultConfig *ActiveConfig            // applies to targets that byTarget does not contain
 	byTarget      map[string]*ActiveConfig // keyed by the name that package grpctarget returns
