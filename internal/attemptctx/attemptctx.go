@@ -61,7 +61,7 @@ func (d *Context) Done() <-chan struct{} {
 	switch {
 	case d.link != nil:
 		return d.done
-	case caller.Done() == nil: // the caller never ends it: no callerLink is needed
+	case caller.Done() == nil: // the caller's context never ends, so no callerLink is needed
 		return d.attempt.Done()
 	case d.won:
 		return caller.Done()
@@ -71,10 +71,10 @@ func (d *Context) Done() <-chan struct{} {
 	t := newCallerLink(anchor)
 	if !d.attempt.AdoptContext(&anchor.own, own, cancel, t.stop) {
 		t.stop()
-		return d.attempt.Done() // it has lost
+		return d.attempt.Done() // the attempt has lost
 	}
 	if caller.Err() != nil {
-		anchor.end() // at once; the callerLink does it asynchronously
+		anchor.end() // end the context now; the callerLink would end it asynchronously
 	}
 	anchor.done = own.Done()
 	d.link, d.done = t, anchor.done
@@ -178,8 +178,8 @@ func (t *callerLink) releaseWhenUnreachable(d *Context) {
 // unreachable, a cleanup function unregisters the callerLink from the caller's context. The argument self is a weak
 // pointer to t.
 func (t *callerLink) dropAnchor(self weak.Pointer[callerLink]) {
-	// A goroutine that waits for a channel may hold nothing else, so the weak pointer has to
-	// be to the channel itself. A channel is a pointer, but only unsafe can use it as one.
+	// A goroutine that waits for a channel may refer to nothing else, so the weak pointer must point
+	// to the channel itself. A channel is a pointer, but only package unsafe can convert it to one.
 	target := *(**byte)(unsafe.Pointer(&t.anchor.Load().done))
 	t.channel = weak.Make(target)
 	t.anchor.Store(nil)
