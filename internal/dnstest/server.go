@@ -331,7 +331,7 @@ func (s *Server) http(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if reply.Msg == nil && reply.Raw == nil && reply.Status == 0 {
-		select { // drop
+		select { // send no response
 		case <-r.Context().Done():
 		case <-s.quit:
 		}
@@ -357,7 +357,7 @@ var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
-		Subject:      pkix.Name{CommonName: Name}, // kdig gives up without one
+		Subject:      pkix.Name{CommonName: Name}, // kdig rejects a certificate without a common name
 		NotBefore:    time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC),
 		NotAfter:     time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC),
 		DNSNames:     []string{Name},
