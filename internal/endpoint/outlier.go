@@ -119,7 +119,7 @@ func LoadDetector(k *policy.Key, names []string) *Detector {
 	}
 	k.Extension.CompareAndSwap(nil, &Detector{key: k, names: names})
 	d := k.Extension.Load().(*Detector)
-	if k.IsEvicted() { // before d was stored, so the table has not called Forget
+	if k.IsEvicted() { // the key was evicted before d was stored, so Forget was not called
 		if report := d.Forget(); report != nil {
 			report()
 		}
@@ -305,7 +305,7 @@ func (d *Detector) selectProbe(candidates Mask, primary int, median time.Duratio
 			interval = measureInterval
 		}
 		if d.calls-s.lastProbe >= interval {
-			s.lastProbe = d.calls - interval + deniedProbeInterval // recordProbe corrects it if the probe is paid for
+			s.lastProbe = d.calls - interval + deniedProbeInterval // recordProbe changes lastProbe if the probe is admitted
 			return j, limit
 		}
 	}
@@ -549,7 +549,7 @@ func (d *Detector) recordNoAnswer(i int, waited time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.endpoints[i]
-	if waited < s.expectedLatency { // its caller could not expect an answer yet
+	if waited < s.expectedLatency { // a response was not expected yet
 		s.unansweredCalls = max(0, s.unansweredCalls-1)
 	}
 	s.expectedLatency = max(s.expectedLatency, waited)

@@ -67,7 +67,7 @@ func (e *endpoint) rewriteRequest(r *http.Request, first *endpoint, attemptHeade
 func (e *endpoint) callPrepare(r *http.Request) (err error) {
 	getBody := r.GetBody
 	if !httpattempt.HasBody(r) {
-		getBody, r.GetBody = nil, nil // or it would return an empty body where Prepare sets another one
+		getBody, r.GetBody = nil, nil // otherwise GetBody would return an empty body after Prepare has set another body
 	}
 	if getBody != nil {
 		getOriginal := func() (io.ReadCloser, error) {
@@ -109,7 +109,7 @@ func rewindBody(r *http.Request, getBody func() (io.ReadCloser, error)) (err err
 		r.GetBody = getBody
 		return err
 	}
-	if r.GetBody != nil { // which may be that of the original body still
+	if r.GetBody != nil { // GetBody may still return the original body
 		body, err := r.GetBody()
 		if _, isOriginal := body.(*originalBody); isOriginal || err != nil {
 			r.GetBody = nil

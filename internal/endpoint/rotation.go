@@ -56,7 +56,7 @@ func (r *Rotation) Exclude(i int) { r.excluded.Or(1 << i) }
 // because the attempt was cancelled or its server has pushed back.
 func (r *Rotation) RecordResult(n, i int, answered, excused bool) {
 	if n == 0 {
-		r.detector.SelectPrimary(1) // which counts the call
+		r.detector.SelectPrimary(1) // counts the call
 	}
 	switch {
 	case answered:
