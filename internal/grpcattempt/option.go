@@ -152,7 +152,7 @@ func findEmbeddedOptions(t reflect.Type, path []int) (all []optionType) {
 // the attempt wins, the functions in deliver must be called: they copy the header, trailer and peer to the caller's
 // variables. The caller must have checked that the options are cloneable.
 func CloneOptions(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
-	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more
+	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more option of the caller of CloneOptions
 	for _, o := range opts {
 		mine, copied := cloneOutputOption(o)
 		if copied == nil {

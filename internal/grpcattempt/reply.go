@@ -15,7 +15,7 @@ import (
 // is also false if value only embeds a message, because a copy would have the type of the embedded message.
 func protoMessageOf(value any) (m protoreflect.Message, ok bool) {
 	defer func() {
-		if recover() != nil { // of an embedded message that is nil
+		if recover() != nil { // the embedded message is nil
 			m, ok = nil, false
 		}
 	}()
@@ -56,7 +56,7 @@ func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
 	switch v = v.Elem(); {
 	case v.IsZero():
 		return ReplyType{other: v.Type()}
-	case v.Kind() == reflect.Slice && v.Cap() == 0: // such as mem.BufferSlice{}; it has no memory to write to
+	case v.Kind() == reflect.Slice && v.Cap() == 0: // such as mem.BufferSlice{}; the slice has no memory to write to
 		return ReplyType{other: v.Type(), slice: true}
 	}
 	return ReplyType{}

@@ -43,7 +43,7 @@ func (s *Schedule) SetDelays(delays []time.Duration, usual time.Duration) {
 // result ok is false if there is no hedge at index.
 func (s *Schedule) Next(index int) (wait time.Duration, ok bool) {
 	if wait, ok = s.fixed.Next(index); ok && s.shifted != nil && index == s.shifted.hedges {
-		wait -= s.shifted.shift // the delay before has moved, and this one has not
+		wait -= s.shifted.shift // the previous delay was shifted, and the delay at index was not
 	}
 	return wait, ok
 }

@@ -38,7 +38,7 @@ func parsePushback(trailer metadata.MD) (wait time.Duration, stop, found bool) {
 	if len(v) != 1 {
 		return 0, len(v) > 1, len(v) > 1
 	}
-	ms, err := strconv.ParseInt(v[0], 10, 32) // the largest that there is, if the trailer's is larger
+	ms, err := strconv.ParseInt(v[0], 10, 32) // on overflow, ParseInt returns the largest value and an error
 	return time.Duration(max(ms, 0)) * time.Millisecond, err != nil || ms < 0, true
 }
 

@@ -67,7 +67,7 @@ func (d Deadline) LimitContext(ctx context.Context) (context.Context, context.Ca
 //
 // The second: its text reports a stream reset, which grpc-go maps to DEADLINE_EXCEEDED only after the deadline.
 func (d Deadline) IsTimeout(err error, trailer metadata.MD) bool {
-	if errors.Is(err, context.DeadlineExceeded) { // of an interceptor that returns the error of its context
+	if errors.Is(err, context.DeadlineExceeded) { // an interceptor may return the error of its context
 		return true
 	}
 	if status.Code(err) != codes.DeadlineExceeded {
