@@ -32,11 +32,11 @@ type methodRule struct {
 // A methodRules creates the methodRule of each method. It caches a methodRule in the service config from which it
 // follows.
 type methodRules struct {
-	// nil if there are no routes
-	routes         *route.Table
-	methodPatterns []string // names and patterns from the option WithMethods
-	declaredOnly   bool     // names of methods do not decide, see WithDeclaredMethods
-	nativeHedging  bool     // this version of grpc-go implements hedging policies
+	// Fields are written before the first call, and not changed afterwards.
+	routes         *route.Table // nil if there are no routes
+	methodPatterns []string     // names and patterns from the option WithMethods
+	declaredOnly   bool         // names of methods do not decide, see WithDeclaredMethods
+	nativeHedging  bool         // this version of grpc-go implements hedging policies
 	log            *ops.Log
 }
 

@@ -33,7 +33,7 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 		case !grpcattempt.AreOptionsCloneable(opts):
 			return grpcattempt.UnknownOption
 		}
-		return grpcattempt.None // what is known when it is opened
+		return grpcattempt.None // RecvMsg and SendMsg may find further obstacles
 	})
 	if reason != policy.None {
 		return in.openWithoutHedges(args, desc, m, reason)
@@ -101,8 +101,8 @@ type streamArgs struct {
 type stream struct {
 	hedging // used by the goroutine that begins the race, and by the attempts
 
-	// without OnFinish options
-	args       streamArgs
+	// Written before the caller gets the stream, and not changed afterwards.
+	args       streamArgs    // without OnFinish options
 	fixedDelay time.Duration // fixed hedge delay from the caller's context or the route; 0 means that the learned delays apply
 	mayHedge   bool          // a hedge can become due
 	startTime  time.Time     // start of the primary
@@ -186,7 +186,7 @@ func (s *stream) callFinishFuncs() {
 		s.rule.recordSuccess(s.args.callTarget.Target, err)
 	}
 	if due && len(s.finish.Functions) > 0 {
-		s.deliverOutputs() // which the functions may read
+		s.deliverOutputs() // the functions may read the outputs
 		for _, f := range s.finish.Functions {
 			f(err)
 		}
@@ -336,7 +336,7 @@ func (s *stream) receiveFirst(m any) error {
 	receiving, sent := time.Now(), s.sentRequest.SentAt()
 	delays := s.beginCall(s.args.ctx, s.args.cc, s.fixedDelay)
 	late := !sent.IsZero() && receiving.Sub(sent) > grpcattempt.ReceiveTime
-	if late { // the call began when the request was sent, and the message may be there
+	if late { // the call began when the request was sent, and the message may have arrived
 		s.SetStart(sent)
 		delays = grpcattempt.RemainingDelays(delays, receiving.Sub(sent))
 	}
@@ -421,7 +421,7 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	pick := s.hedgePicks.NewContext(ctx, n, &s.primary.PrimaryPick)
 	err := s.sendRequestAgain(pick, streamer, cc, n)
 	if err != nil {
-		cancel() // the stream has ended; that of a winner ends with the attempt
+		cancel() // the stream has ended; a winner's stream ends with its attempt
 	}
 	if err != nil && pick.IsRefused() {
 		s.selection.Withdraw(a, &s.Call, s.selection.Attempt(n), observe.DeniedSameBackend)
@@ -455,7 +455,7 @@ func (s *stream) sendRequestAgain(ctx context.Context, streamer grpc.Streamer, c
 	me := &s.attempts[n]
 	if err != nil {
 		me.ClientStream = grpcattempt.NewFailedStream(ctx, err)
-		s.finish.RecordEnd(n, err) // what is below may not say so
+		s.finish.RecordEnd(n, err) // a later interceptor may not call the OnFinish function
 		return err
 	}
 	me.ClientStream, me.reply = hedge, s.replyType.NewReply()

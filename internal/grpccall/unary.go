@@ -36,7 +36,7 @@ func (in *Client) makeCall(ctx context.Context, c *unaryCall) (err error) {
 		if o := m.typeCache.FillTemplate(&c.template, args.req, args.reply, args.opts); o != grpcattempt.None || in.options.HedgeConns == nil || !c.template.Request.IsPrepared() {
 			return o
 		}
-		return grpcattempt.UncloneableRequest // of another connection, whose codec and compressor may differ
+		return grpcattempt.UncloneableRequest // the message is encoded for one connection; others may have another codec or compressor
 	})
 	target := args.callTarget.Target
 	if reason == policy.None {
@@ -114,8 +114,8 @@ type unaryCall struct {
 	race     race.Race[error]
 	schedule grpcattempt.Schedule
 
-	// without OnFinish options
-	args     unaryArgs
+	// Written before the race begins. Hedges copy the request and the options.
+	args     unaryArgs                        // without OnFinish options
 	finish   *grpcattempt.UnaryFinishNotifier // functions of OnFinish options; nil if there are none
 	primary  *grpcattempt.Primary
 	template grpcattempt.CallTemplate
@@ -123,7 +123,7 @@ type unaryCall struct {
 
 	hedges [1 + race.MaxHedges]hedgeResult // by number of the attempt; each hedge writes its own element, and deliverResult reads the winner's element
 
-	mu    sync.Mutex // guards over; also held while a hedge reads args
+	mu    sync.Mutex // guards ended; also held while a hedge reads args
 	ended bool       // the call has ended, so the caller may change its request, reply and options
 }
 
@@ -283,7 +283,7 @@ func (c *unaryCall) copyCall(a *race.Attempt, h *hedgeResult, cc *grpc.ClientCon
 	}
 	opts, h.deliver = grpcattempt.CloneOptions(opts)
 	md, _ = metadata.FromOutgoingContext(a)
-	if a.Err() != nil { // it has lost, and a may have no values of the caller's context any more
+	if a.Err() != nil { // the hedge has lost, and a may no longer have the values of the caller's context
 		return nil, nil, nil, false
 	}
 	req, ok = c.template.Request.Copy()
