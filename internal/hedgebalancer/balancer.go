@@ -234,7 +234,7 @@ func (c *child) UpdateState(s balancer.State) {
 	if !c.isActive() {
 		return
 	}
-	if s.Picker == nil { // gRPC treats it as a picker that has no connection yet
+	if s.Picker == nil { // gRPC treats a nil picker as a picker without a ready connection
 		s.Picker = base.NewErrPicker(balancer.ErrNoSubConnAvailable)
 	}
 	c.state = s
