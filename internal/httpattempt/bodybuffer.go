@@ -116,7 +116,7 @@ func (b *bodyBuffer) Read(p []byte) (int, error) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	if n := b.copyUnread(p); n > 0 {
-		return n, nil // without the rest, which may take long
+		return n, nil // do not wait for further bytes, which may take long
 	}
 	<-b.fillDone
 	if b.closedByCaller.Load() {

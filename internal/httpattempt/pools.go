@@ -158,14 +158,14 @@ func (a *separateTransport) clone() *http.Transport {
 	if a.base.TLSNextProto["h2"] == nil {
 		return c
 	}
-	// Clone copies the TLS configuration that HTTP/2 made in base, and a Transport with one
-	// of its own speaks HTTP/2 only if told to. If golang.org/x/net/http2 has configured
+	// Clone copies the TLS configuration that HTTP/2 made in base. A Transport with its own TLS
+	// configuration uses HTTP/2 only if ForceAttemptHTTP2 is set. If golang.org/x/net/http2 has configured
 	// base, Clone copies that as well, and with it the connections.
 	c.ForceAttemptHTTP2 = true
 	if c.TLSNextProto != nil {
 		c.TLSNextProto = maps.Clone(c.TLSNextProto)
 		delete(c.TLSNextProto, "h2")
-		if c.Protocols == nil { // or it would say that HTTP/2 is not wanted
+		if c.Protocols == nil { // otherwise the missing h2 in TLSNextProto would disable HTTP/2
 			c.Protocols = new(http.Protocols)
 			c.Protocols.SetHTTP1(true)
 			c.Protocols.SetHTTP2(true)
@@ -187,7 +187,7 @@ func hasRegisteredProtocol(base *http.Transport, scheme string) bool {
 	if !hasAltProto || altProto.Type != reflect.TypeFor[atomic.Value]() {
 		return false
 	}
-	table := (*atomic.Value)(unsafe.Add(unsafe.Pointer(base), altProto.Offset)) // which RegisterProtocol may be writing
+	table := (*atomic.Value)(unsafe.Add(unsafe.Pointer(base), altProto.Offset)) // atomic, because RegisterProtocol may write it concurrently
 	protocols, _ := table.Load().(map[string]http.RoundTripper)
 	rt, ok := protocols[scheme]
 	if !ok || rt == nil {

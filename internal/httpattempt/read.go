@@ -34,7 +34,7 @@ func (r *Requests) ReadBody(req *http.Request, panics *atomic.Int64) (*http.Requ
 		err = errLength
 	case err == nil:
 		r.body = body
-		// A Close that fails comes too late to matter: net/http ignores it as well.
+		// The body was read completely, so an error of Close does not matter. net/http ignores the error as well.
 		_ = req.Body.Close()
 		return req, nil
 	}

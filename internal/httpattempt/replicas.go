@@ -92,7 +92,7 @@ func (r *replicaPools) leastRecentlyUsed() (oldest netip.Addr) {
 func (r *replicaPools) dropPool(addr netip.Addr) {
 	p := r.pools[addr]
 	go func() {
-		_ = race.RecoverPanic(func() error { // of connections that the program has made
+		_ = race.RecoverPanic(func() error { // Close methods of the program's connections may panic
 			p.CloseIdleConnections()
 			return nil
 		})
@@ -153,7 +153,7 @@ func (r *replicaPools) dialReplica(ctx context.Context, dial dialFunc, network, 
 	}
 	found, err := r.resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil || len(found) == 0 {
-		return dial(ctx, network, addr) // it resolves the host itself, or returns its own error
+		return dial(ctx, network, addr) // dial resolves the host itself, or returns its own error
 	}
 	ips := make([]netip.Addr, len(found))
 	for i, ip := range found {
@@ -229,7 +229,7 @@ func (r *replicaPools) dialFirst(ctx context.Context, dial func(context.Context,
 	for started := 0; len(errs) < len(ips); {
 		select {
 		case <-next.C:
-			if started > 0 && ctx.Err() == nil { // the last address has failed, or its time is over
+			if started > 0 && ctx.Err() == nil { // the address dialed last has failed, or has had no result within fallbackDelay
 				r.recordUnreachable(ips[started-1])
 			}
 			if started == len(ips) {
@@ -248,7 +248,7 @@ func (r *replicaPools) dialFirst(ctx context.Context, dial func(context.Context,
 			next.Reset(fallbackDelay)
 		case d := <-results:
 			if d.err == nil {
-				go func(pending int) { // closes connections that come later
+				go func(pending int) { // closes connections that are established later
 					for range pending {
 						if late := <-results; late.err == nil && late.Conn != nil {
 							_ = race.RecoverPanic(late.Close)
