@@ -71,8 +71,8 @@ func (c *call) IsQueued(a *race.Attempt) bool { return loser.IsQueued(a) }
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	r, resp, err := c.sendAttempt(a, n)
 	// An attempt that fails with ErrLost and has not lost was hit by the cancellation of another request on its connection, see [httpattempt.ConnTrace].
-	// RoundTrippers that call the hooks of httptrace prevent that; below others, the attempt is sent again. It yields first: attempts that are about
-	// to be cancelled may have the connection that it gets.
+	// RoundTrippers that call the hooks of httptrace prevent that; with other RoundTrippers, the attempt is sent again. It yields first, because otherwise
+	// it may get the connection of another attempt that is about to be cancelled.
 	for resends := 0; resends < maxResends && errors.Is(err, race.ErrLost) && a.Err() == nil; resends++ {
 		runtime.Gosched()
 		r, resp, err = c.sendAttempt(a, n)

@@ -75,7 +75,7 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	eligible := c.setKeyAndEndpoints(req)
 	if httpattempt.HasBody(req) && (c.canBeHedged() || eligible > 1) {
-		// The call begins after the body is read: the time that the caller takes to produce it is not latency of the server.
+		// The call begins after the body is read, because the time that the caller takes to produce the body is not latency of the server.
 		if replay, err := c.requests.ReadBody(req, &t.Counters.HedgePanics); err != nil {
 			return c.sendBrokenBody(req, replay, err)
 		}
@@ -85,7 +85,7 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.hostVersion = hostVersionOf(c.Key, req.URL.Scheme)
 	schedule := c.Begin(req.Context(), c.Key, c.delay)
-	if schedule == nil || httpattempt.HasBody(req) && !c.requests.HasReadBody() { // the key has learned its first schedule after canBeHedged
+	if schedule == nil || httpattempt.HasBody(req) && !c.requests.HasReadBody() { // the first schedule may have been learned after canBeHedged was called
 		return c.sendWithoutHedges(req)
 	}
 	return c.sendHedged(req)
@@ -281,7 +281,7 @@ func (c *call) configureRace() {
 		c.grace = c.client.Settings().Linger
 	}
 	// A loser has not received its header yet. Behind a Limiter it may be queued, and a cancellation takes it out of the queue. That is worth the
-	// loss of its connection, unless the cancellation would be put off.
+	// loss of its connection, unless the cancellation would be delayed.
 	if c.grace > 0 {
 		c.cancelsPromptly = isBehindLimiter(c.Key)
 	}
@@ -303,7 +303,7 @@ func (c *call) deliverResult(req *http.Request, out *race.Result[*http.Response]
 	if t.options.Resume && out.Winner >= 0 && c.attempts[out.Winner].endpoint.IsFirstEndpoint() && c.attempts[0].endpoint.IsFirstEndpoint() {
 		resp, resumable = c.makeResumable(req, resp, out.Attempt, out.Winner, out.Started)
 	}
-	if !resumable { // the body of a resumable response keeps the attempt itself
+	if !resumable { // the body of a resumable response releases the attempt itself
 		httpattempt.ReleaseWithBody(resp, out.Attempt)
 	}
 	if c.race.Reset() {
@@ -380,7 +380,7 @@ func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 	primary := selection.Primary()
 	c.attempts[0].endpoint = primary
 	if !primary.IsFirstEndpoint() {
-		c.Key.MarkUsed(time.Now()) // the key of the first endpoint keeps the detector
+		c.Key.MarkUsed(time.Now()) // the key of the first endpoint holds the detector and must not be evicted
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: primary.Host(), Path: req.URL.Path}
 		c.setKey(there)
@@ -419,7 +419,7 @@ func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
 // Client, it uses the target to recognise that the request belongs to this call.
 func (c *call) callTarget(req *http.Request) race.CallTarget {
 	host := c.Key.Name.Host
-	if c.client.options.KeyFunc != nil { // the name of the key is not that of a host
+	if c.client.options.KeyFunc != nil { // the name of the key need not be a host
 		if to := c.attempts[0].endpoint; !to.IsFirstEndpoint() {
 			host = to.Host()
 		} else {

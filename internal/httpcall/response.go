@@ -67,9 +67,9 @@ func (o *Options) isFailureStatus(req *http.Request, code int) bool {
 	switch code {
 	case http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
-	case http.StatusConflict: // while the other attempt is in progress: draft-ietf-httpapi-idempotency-key-header, section 2.6
+	case http.StatusConflict: // the other attempt is in progress: draft-ietf-httpapi-idempotency-key-header, section 2.6
 		return hasIdempotencyKey(req)
-	case http.StatusPreconditionFailed: // by the other attempt, which has written what the condition excludes
+	case http.StatusPreconditionFailed: // the other attempt may have written the state that the condition excludes
 		return !hasSafeMethod(req)
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
 		return false
@@ -95,6 +95,6 @@ func parseRetryAfter(v string, now time.Time) time.Duration {
 	if at, err := http.ParseTime(v); err == nil {
 		return max(at.Sub(now), 0)
 	}
-	seconds, _ := strconv.ParseUint(v, 10, 31) // the largest that there is, if the header's is larger
+	seconds, _ := strconv.ParseUint(v, 10, 31) // on overflow, ParseUint returns the largest value
 	return time.Duration(seconds) * time.Second
 }

@@ -74,7 +74,7 @@ func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	begun := time.Now()
 	var opening atomic.Int64 // ns that a connection takes
 	shared, err := t.sendHead(ctx, url, func(reused bool) {
-		if !reused { // one that others had used was waited for, and not opened
+		if !reused { // the time to wait for a reused connection says nothing about opening one
 			opening.Store(int64(min(time.Since(begun), time.Second)))
 		}
 	})
@@ -91,7 +91,7 @@ func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 				cancel()
 			}
 		})
-		defer ready() // a request that fails must not hold up the others
+		defer ready() // a request that fails must not delay the others
 		_, err := t.sendHead(ctx, url, func(bool) { ready(); <-held.Done() })
 		return err
 	})...)
@@ -104,7 +104,7 @@ func (t *Client) sendHead(ctx context.Context, text string, connected func(reuse
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { connected(info.Reused) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodHead, text, nil)
 	if err != nil {
-		return false, errUnparsableURL // url's own error quotes the URL, and what may be its password
+		return false, errUnparsableURL // the error of package url quotes the URL, which may contain a password
 	}
 	resp, err := sendRequest(t.pools.Primary(), req)
 	if err == nil && resp.Body != nil {
