@@ -216,7 +216,7 @@ func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 			return n, nil
 		}
 		return b.Read(p)
-	case err != nil && err != io.EOF: // held back while the remainder may still come
+	case err != nil && err != io.EOF: // err is not returned while the remainder may still arrive
 		b.sourceErr = err
 		b.mu.Unlock()
 		if n > 0 {
@@ -270,7 +270,7 @@ func (b *Body) awaitRemainder(p []byte) (int, error) {
 		r.attempt.CancelAndDetach()
 	}
 	err := b.sourceErr
-	b.sourceErr = nil // the source returns it again
+	b.sourceErr = nil // the source returns the error again in the next Read
 	b.handleReadError(err)
 	return 0, err
 }
@@ -404,7 +404,7 @@ func (b *Body) startTimer() {
 // caller must hold mu.
 func (b *Body) stopTimer() {
 	b.progress.timerSet.Store(false)
-	if b.progress.waitStart.Load() != 0 && !b.progress.timerSet.Swap(true) { // a Read started meanwhile and found the timer set
+	if b.progress.waitStart.Load() != 0 && !b.progress.timerSet.Swap(true) { // a Read has started meanwhile and has not set the timer
 		b.timer.Reset(b.stallTimeout)
 	}
 }
@@ -505,7 +505,7 @@ func (b *Body) checkRemainder(resp *http.Response, off int64) error {
 	case err != io.EOF:
 		return httpattempt.ErrFailure
 	case int64(n) < b.resp.ContentLength-off:
-		return errNotRemainder // it ends too early
+		return errNotRemainder // the body ends too early
 	}
 	return nil
 }
