@@ -190,7 +190,7 @@ func Parse(r io.Reader) (*Script, error) {
 	origin := "." // of names without a dot at their end, to the end of the script
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
-		line, _, _ := strings.Cut(lines.Text(), ";") // a comment; no record of the scripts has one in it
+		line, _, _ := strings.Cut(lines.Text(), ";") // a semicolon begins a comment; no record in the scripts contains a semicolon
 		if config {
 			line, _, _ = strings.Cut(line, "#")
 		}
@@ -210,7 +210,7 @@ func Parse(r io.Reader) (*Script, error) {
 		case f[0] == "RANGE_BEGIN" && len(f) >= 3:
 			r := new(serverRange)
 			_, err = fmt.Sscan(f[1]+" "+f[2], &r.first, &r.last)
-			for _, text := range f[3:] { // or ADDRESS follows
+			for _, text := range f[3:] { // without addresses here, ADDRESS lines follow
 				var a netip.Addr
 				if a, err = netip.ParseAddr(text); err != nil {
 					break
@@ -234,7 +234,7 @@ func Parse(r io.Reader) (*Script, error) {
 			switch last := f[len(f)-1]; {
 			case err != nil:
 			case t.kind == "TIME_PASSES":
-				t.duration, err = time.ParseDuration(last + "s") // behind ELAPSE
+				t.duration, err = time.ParseDuration(last + "s") // the word after ELAPSE
 			case t.kind == "INFRA_RTT" && len(f) == 6: // a server, its zone, milliseconds
 				if t.duration, err = time.ParseDuration(last + "ms"); err == nil {
 					t.addr, err = netip.ParseAddr(f[3])
@@ -296,7 +296,7 @@ func (e *entry) parseLine(f []string, origin string) error {
 		e.section = ""
 	case f[0] == "MANDATORY":
 		e.mandatory = true
-	case e.section == "EDNS": // options are nobody's concern
+	case e.section == "EDNS": // EDNS options are ignored
 	case e.section == "HEX":
 		b, err := hex.DecodeString(strings.Join(f, ""))
 		e.raw = append(e.raw, b...)
@@ -433,7 +433,7 @@ func (e *entry) packResponse(q *dns.Msg, recursion, anyType bool) []byte {
 		m.Question = q.Question
 	}
 	m.RecursionAvailable = m.RecursionAvailable || recursion
-	b, _ := m.Pack() // what was parsed can be packed
+	b, _ := m.Pack() // a message that was parsed can be packed
 	return b
 }
 
@@ -441,7 +441,7 @@ func (e *entry) packResponse(q *dns.Msg, recursion, anyType bool) []byte {
 // authority section, it compares only the SOA of negative responses. It does not compare the additional section.
 func (e *entry) checkResponse(m *dns.Msg) error {
 	if len(e.match) == 0 {
-		return nil // there is an answer
+		return nil // any response is accepted
 	}
 	want, ttl := e.msg, slices.Contains(e.match, "ttl")
 	differ := func(what string, got, want any) error {
@@ -452,7 +452,7 @@ func (e *entry) checkResponse(m *dns.Msg) error {
 	}
 	var errs []error
 	if len(want.Question) > 0 {
-		var got dns.Question // of messages that could not be read
+		var got dns.Question // zero for a message without a question
 		if len(m.Question) > 0 {
 			got = m.Question[0]
 		}
@@ -576,7 +576,7 @@ func (n *Network) DialContext(_ context.Context, network, address string) (net.C
 				if !datagrams {
 					b = append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
 				}
-				_, _ = far.Write(b) // or nobody waits any more
+				_, _ = far.Write(b) // an error means that the client has closed the connection
 			}})
 		}
 	}()
@@ -625,7 +625,7 @@ func (q *query) truncateForUDP(b []byte) []byte {
 // respond to q in this step. The caller must hold mu.
 func (n *Network) findResponse(q *query) []byte {
 	all := n.Resolver != "" && q.host.String() == n.Resolver
-	ranges := slices.Backward(n.script.ranges) // of two that hold the step, unbound takes the last
+	ranges := slices.Backward(n.script.ranges) // if several ranges contain the step, unbound uses the last
 	if all {
 		ranges = slices.All(n.script.ranges)
 	}
@@ -746,7 +746,7 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 			m := s.entry.msg.Copy()
 			m.Id = dns.Id()
 			if raw := s.entry.raw; raw != nil && m.Unpack(raw) != nil {
-				break // a server cannot read it either
+				break // the server under test cannot parse the query either
 			}
 			n.pendingQueries++
 			go func() { n.answers <- ask(m) }()
@@ -768,11 +768,11 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 				q.send(nil)
 			}
 		case "TIMEOUT":
-			n.findWaiting(new(step), true) // there may be none: servers differ in how often they ask again
+			n.findWaiting(new(step), true) // there may be no stored query: servers differ in how often they repeat a query
 			time.Sleep(time.Second)
 		case "TIME_PASSES":
 			time.Sleep(s.duration)
-		case "INFRA_RTT": // the server takes so long, as what is tested may have no memory that can be set
+		case "INFRA_RTT": // delays the server's responses, because the server under test may have no cache of round-trip times that could be set
 			n.mu.Lock()
 			n.responseTimes[s.addr] = s.duration
 			n.mu.Unlock()
