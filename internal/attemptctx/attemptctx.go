@@ -20,8 +20,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Context is the [context.Context] of one attempt of hedge.Do. The caller's context does not keep the Context in
-// memory after the attempt has won, see [callerLink]. A Context is safe for concurrent use.
+// A Context is the [context.Context] of one attempt of hedge.Do. After the attempt has won and the program no longer
+// uses the Context, the caller's context does not keep it in memory. A Context is safe for concurrent use.
 type Context struct {
 	attempt *race.Attempt // set before the attempt starts; its field Context is the caller's context
 	primary race.Attempt  // memory for the attempt if it is the primary; saves an allocation
