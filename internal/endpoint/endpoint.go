@@ -125,7 +125,7 @@ func parseConfig(c Config) (e endpoint, err error) {
 }
 
 // addEndpoint appends the endpoint e, which was parsed from c. It returns an error if e conflicts with an earlier
-// endpoint, or if e is the first endpoint and has a setting that only later endpoints may have.
+// endpoint. It also returns an error if e is the first endpoint and has a setting that only later endpoints may have.
 func (s *Set) addEndpoint(e endpoint, c Config) error {
 	if len(s.endpoints) == 0 {
 		if c.Prepare != nil || len(c.Keep) > 0 || len(c.Drop) > 0 || c.Cost > 1 {

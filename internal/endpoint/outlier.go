@@ -336,9 +336,8 @@ func (d *Detector) recordProbe(i, primary int, median time.Duration) {
 }
 
 // findAvailable returns the first candidate that is not ejected as available. It returns as ejected the candidate with
-// the fewest consecutive bad outcomes, among the ejected candidates with a smaller index than available. If no
-// candidate is available, it considers all of them. Each result is -1 if there is no endpoint of that kind. The caller
-// must hold the mutex.
+// the fewest consecutive bad outcomes, among the ejected candidates with a smaller index. If no candidate is available,
+// it considers all candidates. Each result is -1 if there is no endpoint of that kind. The caller must hold the mutex.
 func (d *Detector) findAvailable(candidates Mask) (available, ejected int) {
 	available, ejected = -1, -1
 	for i := range MaxEndpoints {
