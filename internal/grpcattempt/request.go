@@ -135,8 +135,9 @@ func copyPrepared(message any) any {
 	return &copied
 }
 
-// NeedsEncoding reports whether Encode must be called before the primary starts. There are two reasons: the reply may
-// share memory with the message, or encoding writes to the message, so two attempts must not encode it concurrently.
+// NeedsEncoding reports whether Encode must be called before the primary starts. That is so if the reply may share
+// memory with the message. It is also so if encoding writes to the message, because two attempts must not encode it
+// concurrently.
 func (r *Request) NeedsEncoding() bool {
 	return r.kind == legacy || r.kind == preparedMsg || r.sharesMemory
 }

@@ -52,7 +52,7 @@ func (s *Schedule) Next(index int) (wait time.Duration, ok bool) {
 // changes the time of the next hedge. The argument n is the number of the failed attempt, and next is the index of the
 // next hedge.
 //
-// After a failure of the primary, the call stops in two cases: no further hedge may start, or the server's pushback
+// After a failure of the primary, the call stops if no further hedge may start. It also stops if the server's pushback
 // delays the next hedge too long.
 func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
 	failure, ok := err.(*NonFatalError)
