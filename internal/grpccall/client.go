@@ -34,7 +34,7 @@ type Options struct {
 	Methods       []string                                                // names of methods that are safe to send twice; a trailing * matches any rest of the name
 	DeclaredOnly  bool                                                    // a method whose name suggests that it only reads is not hedged for that reason alone
 	HedgeConns    *conns.Set                                              // connections that hedges use; nil: hedges use the caller's connection
-	NonFatalCodes map[codes.Code]bool                                     // status codes with which a primary waits for its hedges; nil: defaultNonFatalCodes
+	NonFatalCodes map[codes.Code]bool                                     // status codes with which a primary waits for its hedges; nil: the default codes
 	AnswerCodes   map[codes.Code]bool                                     // status codes that count as successes, in addition to OK
 	ServiceConfig *serviceconfig.Config                                   // service config of targets whose resolver sends none; nil: there is none
 }

@@ -374,8 +374,8 @@ func (s *stream) Admit(index int) bool {
 	return s.admitHedge(index, s.args.cc, s.sentRequest.HasMessage(), s.callDeadline())
 }
 
-// callDeadline returns the earlier of two deadlines of the call: the timeout of the method, and the deadline that a
-// later interceptor in the chain has set, if it is known.
+// callDeadline returns the earlier of two deadlines of the call. The first follows from the timeout of the method. The
+// second was set by a later interceptor in the chain; it may not be known yet.
 func (s *stream) callDeadline() grpcattempt.Deadline {
 	deadline := grpcattempt.MethodDeadline(s.args.cc, s.args.callTarget.Method, s.startTime)
 	if s.primaryDeadline != nil {
