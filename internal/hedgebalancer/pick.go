@@ -42,8 +42,8 @@ func (p *HedgePicks) NewContext(ctx context.Context, hedge int, primary *Primary
 // earlier, so that the child gets the results of their picks first.
 const releaseDelay = time.Second
 
-// ReleaseUnused reports the unused picks of a stream to the child policy as ended, after releaseDelay. It must be
-// called when the winner is chosen, because the winner's stream may last for hours. The argument primary must be the
+// ReleaseUnused reports the unused picks of a stream to the child policy as ended, one second later. It must be called
+// when the winner is chosen, because the winner's stream may last for hours. The argument primary must be the
 // PrimaryPick of the same call.
 func (p *HedgePicks) ReleaseUnused(primary *PrimaryPick) {
 	p.mu.Lock()
@@ -87,8 +87,8 @@ func (d *HedgePick) IsRefused() bool {
 	return d.picks.refused[d.hedge]
 }
 
-// usageRank returns 0 if no other attempt of the call uses backend b, 1 if only hedges use it, and 2 if the primary
-// uses it. It also returns the use of b by one of these attempts, or nil.
+// usageRank returns how other attempts of the call use backend b: 0 if none uses it, 1 if only hedges use it, and 2 if
+// the primary uses it. It also returns the use of b by one of these attempts, or nil.
 func (d *HedgePick) usageRank(b *backend) (rank int, at *backendUse) {
 	if p := d.primary.use.Load(); p != nil && p.addr == b.addr {
 		return 2, p
