@@ -183,7 +183,7 @@ func (c *BodyCloser) Close() error {
 const maxReadWait = time.Second
 
 // CloseAfterRead cancels the attempt, so that a pending Read returns, and then closes the body. It waits until the
-// caller closes the channel readDone to signal that Read has returned. It waits at most for maxReadWait.
+// caller closes the channel readDone to signal that Read has returned. It waits for at most one second.
 func (c *BodyCloser) CloseAfterRead(readDone <-chan struct{}) {
 	if c.attempt != nil {
 		c.attempt.CancelAndDetach()

@@ -96,7 +96,8 @@ func (a *keyRecorder) Value(key any) any {
 	return nil
 }
 
-// Value returns the httptrace hooks of l for traceKey, and the values of the attempt for other keys.
+// Value returns the hooks of l for the context key of package httptrace. For other keys, it returns the value of the
+// attempt's context.
 func (l *ConnTrace) Value(key any) any {
 	if key == traceKey {
 		return &l.trace
@@ -158,9 +159,9 @@ func (l *ConnTrace) got1xx(code int, header textproto.MIMEHeader) error {
 	return nil
 }
 
-// EnforceHeaderLimit checks the result of the attempt, resp and err. If the headers of resp and of earlier 1xx
-// responses together exceed defaultHeaderLimit, it closes the body of resp and returns the same error as net/http.
-// Otherwise it returns resp and err unchanged.
+// EnforceHeaderLimit checks the result of the attempt, resp and err. The headers of resp and of earlier 1xx responses
+// together must not exceed net/http's default limit of 10 MiB. If they do, EnforceHeaderLimit closes the body of resp
+// and returns the same error as net/http. Otherwise it returns resp and err unchanged.
 //
 // It does not check the size if the caller has a hook for 1xx responses.
 func (l *ConnTrace) EnforceHeaderLimit(resp *http.Response, err error) (*http.Response, error) {
@@ -291,8 +292,8 @@ func (h *CallerHooks) endHook() {
 // maxHookWait is the longest time for which Mute waits for a running hook.
 const maxHookWait = 100 * time.Millisecond
 
-// Mute disables the hooks and waits until no hook is running. It waits at most for maxHookWait, because a blocked hook
-// must not delay the response of another attempt. It must be called at most once.
+// Mute disables the hooks and waits until no hook is running. It waits for at most 100 milliseconds, because a blocked
+// hook must not delay the response of another attempt. It must be called at most once.
 func (h *CallerHooks) Mute() {
 	h.mu.Lock()
 	h.muted = true
