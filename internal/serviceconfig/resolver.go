@@ -25,7 +25,7 @@ type ResolverReader struct {
 }
 
 // WrapBuilder returns a resolver builder that builds the same resolvers as b. Their service configs are copied to the
-// Registry of r. gRPC gets the same configs as without r, except that a config with an invalid hedgingPolicy is
+// Registry of r. gRPC gets the configs unchanged, with one exception: a config with an invalid hedgingPolicy is
 // replaced by an error.
 func (r *ResolverReader) WrapBuilder(b resolver.Builder) resolver.Builder {
 	w := &resolverBuilder{b, r}
