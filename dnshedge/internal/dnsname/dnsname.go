@@ -9,8 +9,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseCanonical converts a name to the format of this package. A missing final dot is added. It reports false if the
-// name is invalid.
+// ParseCanonical converts a name to the canonical form that the package comment describes. It adds a missing final dot,
+// and converts letters to lower case.
+//
+// The boolean is false if the name is empty, malformed, or longer than 255 bytes in wire format.
 func ParseCanonical(name string) (string, bool) {
 	plain := name != ""
 	for i := 0; i < len(name) && plain; i++ {
@@ -31,7 +33,8 @@ func ParseCanonical(name string) (string, bool) {
 	return ToLower(name), true
 }
 
-// ToLower converts a name to lower case. The name must be in the presentation format of package dns.
+// ToLower converts the letters A to Z of a name to lower case. The name must be in the presentation format of package
+// dns, which is ASCII.
 func ToLower(name string) string {
 	for i := range len(name) {
 		if c := name[i]; 'A' <= c && c <= 'Z' {
@@ -41,7 +44,7 @@ func ToLower(name string) string {
 	return name
 }
 
-// Parent returns a name without its first label. The parent of the root is the root.
+// Parent returns a name without its leftmost label. The parent of the root is the root.
 func Parent(name string) string {
 	for i := 0; i < len(name)-1; i++ {
 		switch name[i] {
@@ -63,7 +66,8 @@ func CountLabels(name string) int {
 	return n
 }
 
-// TrimToLabels returns the ancestor of a name that has n labels, without the root label. The name must have at least n.
+// TrimToLabels returns the last n labels of a name, for example "example.org." for "www.example.org." and n = 2. The
+// root label is not counted. The name must have at least n labels.
 func TrimToLabels(name string, n int) string {
 	for range CountLabels(name) - n {
 		name = Parent(name)
@@ -71,7 +75,8 @@ func TrimToLabels(name string, n int) string {
 	return name
 }
 
-// IsWithin reports whether a name is equal to a zone's name or below it.
+// IsWithin reports whether a name is a zone's name or a descendant of it. The result is false for a name that only ends
+// with the same characters, such as "badexample.org." for "example.org.".
 func IsWithin(name, zone string) bool {
 	if zone == "." || name == zone {
 		return true
@@ -87,7 +92,7 @@ func IsWithin(name, zone string) bool {
 	return escapes%2 == 0
 }
 
-// IsBelow reports whether a name is below a zone's name, and not equal to it.
+// IsBelow reports whether a name is a descendant of a zone's name. It is false if both are equal.
 func IsBelow(name, zone string) bool { return name != zone && IsWithin(name, zone) }
 
 // WireLength returns the length in bytes of a name in uncompressed wire format.
@@ -109,8 +114,10 @@ func WireLength(name string) int {
 	return n
 }
 
-// ApplyDNAME replaces the suffix owner of a name by target, as a DNAME record does. It returns "" if the result is too
-// long for a name (RFC 6672 §2.2). The name must be below owner.
+// ApplyDNAME replaces the suffix owner of a name by target, as a DNAME record with this owner and target does (RFC 6672
+// §2.2). The name must be a descendant of owner.
+//
+// It returns "" if the new name is longer than 255 bytes in wire format.
 func ApplyDNAME(name, owner, target string) string {
 	prefix := name
 	if owner != "." {

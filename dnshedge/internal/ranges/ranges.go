@@ -12,30 +12,34 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-const zoneEntrySize = 256 // estimated memory of an empty zoneEntry, in bytes
+const zoneEntrySize = 256 // estimated memory of a zoneEntry without cached records, in bytes
 
-// A Cache holds a validate.AggressiveCache for each zone and limits their memory. Zone names are absolute and in lower
-// case. It is safe for concurrent use.
+// A Cache is an aggressive cache (RFC 8198). It has one validate.AggressiveCache for each zone, and limits the memory
+// of all of them together.
+//
+// Zone names are absolute and in lower case. A Cache is safe for concurrent use.
 type Cache struct {
-	maxBytes int64 // 0: nothing is cached
+	maxBytes int64 // limit of bytes; if 0, nothing is cached
 
-	mu    sync.Mutex // guards the fields below, and those of zoneEntry
-	zones map[string]*zoneEntry
-	bytes int64 // estimated memory of all zones
+	mu    sync.Mutex            // guards the following fields, and the fields of each zoneEntry
+	zones map[string]*zoneEntry // by zone name
+	bytes int64                 // estimated memory of all zones, in bytes
 }
 
-// NewCache returns an empty Cache whose estimated memory is at most most bytes. If most is 0, nothing is cached.
+// NewCache returns an empty Cache whose estimated memory is at most most bytes. If most is 0, the Cache stores nothing.
 func NewCache(most int64) *Cache { return &Cache{maxBytes: most, zones: make(map[string]*zoneEntry)} }
 
-// A zoneEntry is the cache of one zone. The lock of the Cache guards it.
+// A zoneEntry holds the cached records of one zone. Cache.mu guards its fields.
 type zoneEntry struct {
 	cache *validate.AggressiveCache
-	used  time.Time // time of the last use
-	size  int64     // estimated memory in bytes
+	used  time.Time // time of the last use; the entry with the oldest time is evicted first
+	size  int64     // estimated memory of the entry, in bytes
 }
 
-// zoneCache returns the cache of a zone and records its use. If there is none, it creates one if wanted is set, and
-// otherwise returns nil. It returns nil if the Cache caches nothing.
+// zoneCache returns the cache of the named zone, and sets the time of its last use to now.
+//
+// If the zone has no cache, zoneCache creates one if wanted is true, and otherwise returns nil. It always returns nil
+// if Cache.maxBytes is 0.
 func (r *Cache) zoneCache(name string, now time.Time, wanted bool) *validate.AggressiveCache {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,14 +56,16 @@ func (r *Cache) zoneCache(name string, now time.Time, wanted bool) *validate.Agg
 	return z.cache
 }
 
-// setSize sets the estimated memory of a zone to size bytes. The caller holds mu.
+// setSize sets the estimated memory of the entry z to size bytes, and adjusts the total. The caller must hold Cache.mu.
 func (r *Cache) setSize(z *zoneEntry, size int64) {
 	r.bytes += size - z.size
 	z.size = size
 }
 
-// updateSize computes the memory of a zone after records were added to its cache d. It evicts zones while the Cache
-// exceeds its limit.
+// updateSize recomputes the estimated memory of a zone. It must be called after records were added to d, the zone's
+// cache. While the total exceeds maxBytes, it evicts zones.
+//
+// It does nothing if d has been evicted since.
 func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +79,8 @@ func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
 	}
 }
 
-// evictZone removes the least recently used of eight random zones. The caller holds mu.
+// evictZone evicts the least recently used of eight random zones. The caller must hold Cache.mu, and there must be at
+// least one zone.
 func (r *Cache) evictZone() {
 	const samples = 8
 	n, worst := 0, ""
@@ -89,11 +96,14 @@ func (r *Cache) evictZone() {
 	delete(r.zones, worst)
 }
 
-// IsReusable reports whether an RRset can serve other questions than that of its response. NSEC and NSEC3 records that
-// a zone makes for a single question cannot (RFC 4470, RFC 9824).
+// IsReusable reports whether an RRset can be used to answer questions other than the question that its response
+// answered.
+//
+// It is false for minimally covering NSEC and NSEC3 records, which a server makes for a single question (RFC 4470, RFC
+// 9824). It is always false if the Cache stores nothing.
 func (r *Cache) IsReusable(s *validate.RRset) bool { return r.maxBytes > 0 && !s.IsMinimallyCovering() }
 
-// HasZone reports whether the Cache has an entry for a zone.
+// HasZone reports whether the Cache has an entry for a zone. The records of the entry may have expired.
 func (r *Cache) HasZone(zone string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,21 +111,22 @@ func (r *Cache) HasZone(zone string) bool {
 	return z != nil
 }
 
-// HasSOA reports whether the SOA record of a zone is cached, without which no negative answer can be synthesized.
+// HasSOA reports whether the Cache has a current SOA record of a zone. Without an SOA record, no negative answer can be
+// synthesized for the zone.
 func (r *Cache) HasSOA(zone string, now time.Time) bool {
 	d := r.zoneCache(zone, now, false)
 	return d != nil && d.CanDeny(now)
 }
 
-// Bytes returns the estimated memory in bytes.
+// Bytes returns the estimated memory of the Cache, in bytes.
 func (r *Cache) Bytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.bytes
 }
 
-// AddVerified caches the signed RRsets of the sections that are of use for synthesis and verify with the keys k of
-// their zone.
+// AddVerified verifies signed RRsets with the keys k of their zone, and caches the valid RRsets that are useful for
+// synthesis. It skips RRsets that are not reusable (see IsReusable). w limits the number of verifications.
 func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.Time, sections ...[]*validate.RRset) {
 	zone := strings.ToLower(k.Zone())
 	d := r.zoneCache(zone, now, true)
@@ -132,7 +143,7 @@ func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.T
 	r.updateSize(zone, d)
 }
 
-// AddDenial caches the NSEC and NSEC3 RRsets among sets that verify with the keys k of their zone.
+// AddDenial is like AddVerified, but considers only the NSEC and NSEC3 RRsets in sets.
 func (r *Cache) AddDenial(w *validate.Validation, k *validate.Keys, now time.Time, sets []*validate.RRset) {
 	var denials []*validate.RRset
 	for _, s := range sets {
@@ -143,8 +154,10 @@ func (r *Cache) AddDenial(w *validate.Validation, k *validate.Keys, now time.Tim
 	r.AddVerified(w, k, now, denials)
 }
 
-// Synthesize answers a question from the cached records of a zone. It reports false if the records do not determine the
-// answer.
+// Synthesize answers the question for name and qtype from the cached records of a zone (RFC 8198). w limits the cost of
+// NSEC3 hashes.
+//
+// The boolean result is false if the records do not determine the answer.
 func (r *Cache) Synthesize(w *validate.Validation, zone, name string, qtype uint16, now time.Time) (validate.SynthesizedAnswer, bool) {
 	d := r.zoneCache(zone, now, false)
 	if d == nil {
