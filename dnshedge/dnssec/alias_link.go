@@ -9,14 +9,16 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
-// An aliasLink is the part of a response about one name of a chain of aliases: records, an alias, or a denial.
+// An aliasLink is the part of a response that concerns one name of a chain of aliases. It holds the records of that
+// name, or the alias record, or the denial of the name.
 type aliasLink struct {
 	chain.Response
-	aliasTarget string // target of the alias, which is resolved next; "": this is the last link
-	isEmpty     bool   // the response has neither records nor an SOA record for the name
+	aliasTarget string // next name of the chain; "" if this is the last link
+	isEmpty     bool   // the response has neither records nor an SOA record for the name, so that the name must be queried
 }
 
-// newAliasLink returns the part of a response about a name: the question's name, or a target of its aliases.
+// newAliasLink returns the part of the response r that concerns a name. The name is that of the question, or the target
+// of an alias in r. qtype is the type of the question.
 func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 	l := &aliasLink{Response: chain.Response{Name: name, Type: qtype, Rcode: dns.RcodeSuccess}}
 	if a := chain.FindAlias(r.Answer, name, qtype, "."); a != nil {
@@ -36,8 +38,10 @@ func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 	return l
 }
 
-// selectRRset returns the records with the given name and type, or of all types for ANY, followed by their signatures.
-// It returns none if there are only signatures and the type is not RRSIG.
+// selectRRset returns the records of class IN with the given name and type, followed by the signatures that cover them.
+// For type ANY, it returns the records of all types.
+//
+// It returns nil if there are only signatures, unless qtype is RRSIG.
 func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 	var sigs []dns.RR
 	for _, rr := range rrs {
@@ -67,11 +71,12 @@ func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 // isOtherClass reports whether the class of a record is not IN.
 func isOtherClass(rr dns.RR) bool { return rr.Header().Class != dns.ClassINET }
 
-// isSOA reports whether a record is an SOA record, which a negative answer has (RFC 2308 §2). NSEC records alone may
-// prove the expansion of a wildcard alias.
+// isSOA reports whether a record is an SOA record. A negative answer has an SOA record (RFC 2308 §2), while NSEC
+// records can also prove the expansion of a wildcard in a positive answer.
 func isSOA(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }
 
-// selectDenialRecords returns the NSEC and NSEC3 records, with their signatures.
+// selectDenialRecords returns the NSEC and NSEC3 records of class IN in a section, and the signatures that cover such
+// records.
 func selectDenialRecords(ns []dns.RR) (all []dns.RR) {
 	for _, rr := range ns {
 		t := rr.Header().Rrtype

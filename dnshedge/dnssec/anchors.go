@@ -14,15 +14,18 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-const maxAnchors = 1 << 20 // maximum size of a file of trust anchors in bytes
+const maxAnchors = 1 << 20 // maximum size of a file with trust anchors, in bytes
 
-// ReadAnchors reads trust anchors from IANA's root-anchors.xml (RFC 9718), or from a zone file with DS and DNSKEY
-// records. It skips anchors of root-anchors.xml that are not valid now. It is an error if there is no valid anchor.
+// ReadAnchors reads trust anchors, for Trust.Anchors. r must contain IANA's root-anchors.xml (RFC 9718), or a zone file
+// that has only DS and DNSKEY records. The maximum size is 1 MiB.
+//
+// It skips the anchors of root-anchors.xml that are not valid at the current time. The error is not nil if the file is
+// invalid, contains an unusable anchor, or has no anchor that is valid now.
 func ReadAnchors(r io.Reader) ([]dns.RR, error) {
 	return readAnchors(r, time.Now())
 }
 
-// readAnchors is ReadAnchors at the time now.
+// readAnchors implements ReadAnchors. It skips anchors that are not valid at the time now.
 func readAnchors(r io.Reader, now time.Time) ([]dns.RR, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxAnchors+1))
 	switch {
@@ -50,7 +53,7 @@ func readAnchors(r io.Reader, now time.Time) ([]dns.RR, error) {
 	return all, nil
 }
 
-// parseAnchorsXML returns the anchors of root-anchors.xml that are valid at now.
+// parseAnchorsXML parses root-anchors.xml and returns, as DS records, the anchors that are valid at the time now.
 func parseAnchorsXML(b []byte, now time.Time) (all []dns.RR, err error) {
 	var file struct {
 		XMLName xml.Name `xml:"TrustAnchor"`
@@ -91,7 +94,8 @@ func parseAnchorsXML(b []byte, now time.Time) (all []dns.RR, err error) {
 	return all, nil
 }
 
-// parseZoneFile returns the records of a zone file, which must be DS or DNSKEY records.
+// parseZoneFile returns the records of a zone file. The error is not nil if the syntax is invalid, or if there is a
+// record of a type other than DS and DNSKEY. The time is ignored, because these records have no validity period.
 func parseZoneFile(b []byte, _ time.Time) (all []dns.RR, err error) {
 	p := dns.NewZoneParser(bufio.NewReader(bytes.NewReader(b)), ".", "")
 	p.SetDefaultTTL(3600)

@@ -15,37 +15,41 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// maxQueries is the maximum number of messages to the Exchanger for one question, see recursor.Limits.
+// maxQueries is the maximum number of messages that a Validator sends to its Exchanger for one question of a client. It
+// is equal to the default of recursor.Limits.Queries.
 const maxQueries = 64
 
-// A questionBudget limits the cost of a client's question, and selects the upstreams for its key queries. It is safe
-// for concurrent use.
+// A questionBudget limits the number of queries and the cryptographic work for one question of a client. It implements
+// chain.WorkBudget, and selects the upstream of each key query (a DS or DNSKEY query).
+//
+// It is safe for concurrent use, because key queries run in parallel.
 type questionBudget struct {
 	core       *core
-	validation validate.Validation
-	queries    atomic.Int32
+	validation validate.Validation // limit of the cryptographic work, and the work so far
+	queries    atomic.Int32        // number of messages to the Exchanger so far
 
 	mu    sync.Mutex                   // guards tried
-	tried map[question]*triedUpstreams // upstreams of each key query so far
+	tried map[question]*triedUpstreams // by key query: the upstreams that it was sent to so far
 }
 
-// A triedUpstreams records the upstreams that a key query was sent to.
+// A triedUpstreams records the upstreams that a key query was sent to, so that a repetition goes to another one.
 type triedUpstreams struct {
 	turns    *upstreamTurns
 	unsigned bool // the last response had no signatures
 }
 
-// newBudget returns the budget of a new question.
+// newBudget returns an unused budget for a new question of a client.
 func (c *core) newBudget() *questionBudget {
 	b := &questionBudget{core: c, tried: make(map[question]*triedUpstreams)}
 	b.validation.Policy = c.validator.Policy()
 	return b
 }
 
-// Validation implements chain.WorkBudget.
+// Validation returns the limits of the cryptographic work, for chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts a message to the Exchanger. It returns a *validate.Reason if that exceeds maxQueries.
+// spendQuery counts one message about q to the Exchanger. If the number then exceeds maxQueries, it returns a
+// *validate.Reason, and the message must not be sent.
 func (b *questionBudget) spendQuery(q question) error {
 	if b.queries.Add(1) > maxQueries {
 		return &validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: fmt.Sprintf("limit Queries of %d reached", maxQueries), Name: q.name, Type: q.qtype, Limit: "Queries"}
@@ -53,11 +57,14 @@ func (b *questionBudget) spendQuery(q question) error {
 	return nil
 }
 
-// errNoOtherUpstream is the error of a key query after all upstreams were asked.
+// errNoOtherUpstream is the error of a key query that was already sent to all upstreams.
 var errNoOtherUpstream = errors.New("dnssec: no other upstream to ask")
 
-// Query implements chain.WorkBudget. A second call with the same question means that the last response was bogus: it
-// goes to the next upstream.
+// Query sends a question to an upstream and returns the response, for chain.WorkBudget. The package chain repeats a
+// question if the last response was bogus. Each repetition goes to the next upstream.
+//
+// Failure responses and timeouts also make it continue with the next upstream. The error is errNoOtherUpstream, a
+// *validate.Reason if maxQueries is reached, or the failure of the last upstream.
 func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, _ []netip.AddrPort) (*chain.Response, error) {
 	q := question{name: name, qtype: qtype}
 	err := errNoOtherUpstream
@@ -90,8 +97,8 @@ func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, 
 	}
 }
 
-// forgetLocalFailure resets the upstreams of a key query if err is a local error. No upstream has then answered, and
-// all may be asked again.
+// forgetLocalFailure makes all upstreams available again for a key query, if err is a local error. A local error means
+// that this machine could not send the query, so that no upstream has received it. Otherwise it does nothing.
 func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	if !localerror.IsLocal(err) {
 		return
@@ -101,8 +108,8 @@ func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	delete(b.tried, q)
 }
 
-// nextUpstream returns the turn of the next upstream for a key query, and whether it is the first turn. ok is false if
-// no upstream is left.
+// nextUpstream selects the next upstream for a key query. first is true if the query was not sent before. ok is false
+// if the query was already sent to all upstreams.
 func (b *questionBudget) nextUpstream(q question) (at upstreamTurn, first, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -115,7 +122,8 @@ func (b *questionBudget) nextUpstream(q question) (at upstreamTurn, first, ok bo
 	return at, first, ok
 }
 
-// isCompleteAnswer reports whether a response is a complete answer or denial, and no failure.
+// isCompleteAnswer reports whether a response is a positive or negative answer that is not truncated. It is false for
+// failures such as SERVFAIL and REFUSED.
 func isCompleteAnswer(r *dns.Msg) bool {
 	switch r.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:

@@ -9,8 +9,8 @@
 //
 // [docs/recursor.md] describes the checks, the meaning of AD, and the remedies for a wrong clock or anchor.
 //
-// [recursor.Resolver]: https://pkg.go.dev/github.com/gohedge/hedge/dnshedge/recursor#Resolver [docs/recursor.md]:
-// https://github.com/gohedge/hedge/blob/main/docs/recursor.md#what-is-signed
+// [recursor.Resolver]: https://pkg.go.dev/github.com/gohedge/hedge/dnshedge/recursor#Resolver
+// [docs/recursor.md]: https://github.com/gohedge/hedge/blob/main/docs/recursor.md#what-is-signed
 package dnssec
 
 import (
@@ -20,25 +20,29 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Trust configures validation. The zero value validates with the built-in trust anchors of the root.
+// A Trust configures the trust anchors and the mode of DNSSEC validation. The zero value validates with the built-in
+// trust anchors of the root.
 type Trust struct {
-	// Anchors are the trust anchors: DS or DNSKEY records of any zones. Nil means the built-in keys of the root zone,
-	// 20326 and 38696. Otherwise only Anchors are used.
+	// Anchors are the trust anchors, which are DS or DNSKEY records of any zones. If Anchors is nil, the built-in keys of
+	// the root zone with the key tags 20326 and 38696 are used. Otherwise only Anchors are used.
 	Anchors []dns.RR
 
-	// Insecure are negative trust anchors (RFC 7646): nothing is validated at and below these names. If a name is below
-	// both kinds of anchors, the nearer one applies. Nil means none.
+	// Insecure are the names of negative trust anchors (RFC 7646): zones at and below these names are not validated.
+	//
+	// If a name is below both a trust anchor and a negative trust anchor, the nearer anchor applies. Nil means no negative
+	// trust anchors.
 	Insecure []string
 
-	// AllowSHA1 accepts signatures that use SHA-1. Without it, zones with only such signatures are insecure, like unsigned
-	// zones (RFC 9905).
+	// AllowSHA1 accepts signatures that use SHA-1. If it is false, zones that have only signatures of this kind are
+	// insecure, like unsigned zones (RFC 9905).
 	AllowSHA1 bool
 
-	// Report validates answers and counts the results, but returns bogus answers without AD in place of a failure. It
-	// shows which answers would fail.
+	// Report is a dry run: answers are validated and the results are counted, but a bogus answer is returned without AD,
+	// and not as a failure. The statistics then show which answers would fail.
 	Report bool
 
-	// Off disables validation. AD is never set, and DO, CD and signatures are passed on.
+	// Off disables validation. AD is never set in responses. DO and CD are passed on to upstreams, and signatures to
+	// clients.
 	Off bool
 }
 
@@ -46,18 +50,19 @@ type Trust struct {
 type Security uint8
 
 const (
-	// Unchecked answers were not validated: validation is off, the question had CD, or it failed before validation.
+	// Unchecked answers were not validated. Validation was off, the question had CD, or the question failed before
+	// validation.
 	Unchecked Security = iota
-	// Secure answers have valid signatures, in an unbroken chain from a trust anchor.
+	// Secure answers have valid signatures, in an unbroken chain of trust from a trust anchor.
 	Secure
-	// Insecure answers are proven to be unsigned, are signed only with unsupported algorithms, or are outside of all trust
-	// anchors.
+	// Insecure answers are proven to be unsigned, are signed only with unsupported algorithms, or are not below a trust
+	// anchor.
 	Insecure
-	// Bogus answers lack a valid signature although the zone is signed.
+	// Bogus answers have no valid signature although their zone is signed.
 	Bogus
 )
 
-// String returns the status in lower case, for example "secure".
+// String returns the status in lower case, for example "secure". For unknown values it returns "unchecked".
 func (s Security) String() string {
 	switch s {
 	case Secure:
@@ -70,15 +75,15 @@ func (s Security) String() string {
 	return "unchecked"
 }
 
-// An Error describes why an answer is bogus.
+// An Error describes why an answer is bogus, or which limit prevented its validation.
 type Error struct {
-	EDE    uint16         // info code of the extended error (RFC 8914)
+	EDE    uint16         // info code of the extended DNS error (RFC 8914)
 	Text   string         // description of the fault, in one line
-	Zone   string         // zone whose keys should have signed the answer; "": unknown
-	Name   string         // owner of the invalid records
+	Zone   string         // zone whose keys should have signed the answer; "" if unknown
+	Name   string         // owner name of the invalid records
 	Type   uint16         // type of the invalid records
-	Server netip.AddrPort // sender of the response; invalid: unknown
-	Limit  string         // name of the limit that was reached; "": none
+	Server netip.AddrPort // server that sent the response; the zero AddrPort if unknown
+	Limit  string         // name of the limit that prevented validation; "" if none did
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("dnssec: %s", e.Text) }

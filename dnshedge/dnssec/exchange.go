@@ -19,19 +19,20 @@ import (
 
 const (
 	maxAliases = 11   // maximum length of a chain of aliases
-	udpSize    = 1232 // UDP payload size in OPT records
+	udpSize    = 1232 // UDP payload size in OPT records, in bytes
 )
 
-// errTimeout is the cause of the end of a question that takes too long.
+// errTimeout is the context cause of a question whose time limit (see chain.WithQuestionDeadline) has passed.
 var errTimeout = errors.New("no answer in time")
 
-// A question is a question of class IN.
+// A question is the name and the type of a DNS question. Its class is IN.
 type question struct {
 	name  string // absolute, in lower case
 	qtype uint16
 }
 
-// newMessage returns a query for the question, with RD and DO. cd sets CD, so that the upstream does not validate.
+// newMessage returns a query for the question, with the RD and DO flags. cd is the CD flag. If it is set, the upstream
+// does not validate the answer itself.
 func (q question) newMessage(cd bool) *dns.Msg {
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Id: dns.Id(), RecursionDesired: true, CheckingDisabled: cd}}
 	m.Question = []dns.Question{{Name: q.name, Qtype: q.qtype, Qclass: dns.ClassINET}}
@@ -39,7 +40,7 @@ func (q question) newMessage(cd bool) *dns.Msg {
 	return m
 }
 
-// newMessageLike is newMessage with the RD flag and the EDNS options of the client's message m.
+// newMessageLike is like newMessage, but copies the RD flag and the EDNS options from m, the client's message.
 func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
 	ask := q.newMessage(cd)
 	ask.RecursionDesired = m.RecursionDesired
@@ -49,29 +50,33 @@ func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
 	return ask
 }
 
-// An answer is the answer to a client's question, or the failure of an upstream.
+// An answer is the response content for a client's question: an answer or the failure of an upstream. Its status tells
+// whether the records are validated.
 type answer struct {
 	rcode             int
 	answer, authority []dns.RR
-	options           []dns.EDNS0
-	status            validate.Status  // lowest status of all links
-	reason            *validate.Reason // why the answer is insecure; may be nil
-	signed            bool             // the response had signatures
-	isUpstreamFailure bool             // the upstream responded with a failure
+	options           []dns.EDNS0      // EDNS options of the upstream's response
+	status            validate.Status  // Secure only if all links of the alias chain are
+	reason            *validate.Reason // why the answer is insecure; nil for an ordinary unsigned zone
+	signed            bool             // the upstream's response had signatures
+	isUpstreamFailure bool             // the upstream responded with a failure such as SERVFAIL, or with a truncated response
 }
 
-// ExchangeContext answers the question of m, which it does not modify. The address must be empty.
+// ExchangeContext answers the question of m, which it does not modify. The address must be empty. The duration is the
+// time that the answer took.
 //
-// The response has m's ID and RA, never AA, and an OPT record if m has one. AD is set if the whole answer is secure, m
-// has DO or AD, and m lacks CD (RFC 6840 §5.8). RRSIG, NSEC and NSEC3 records are included only if m has DO or asks for
-// them (RFC 4035 §3.2.1).
+// The response has the ID of m and RA, never AA, and an OPT record if m has an OPT record. AD is set if the whole
+// answer is secure, m has DO or AD, and m lacks CD (RFC 6840 §5.8). RRSIG, NSEC and NSEC3 records are included only if
+// m has DO or asks for their type (RFC 4035 §3.2.1).
 //
 // If the answer is bogus, the response is SERVFAIL with an extended error, and the error is nil. The same holds if the
-// keys do not arrive within 4.5 s, or within nine tenths of the time that ctx leaves.
+// keys do not arrive within 4.5 s, or within nine tenths of the time until the deadline of ctx.
 //
-// If this machine cannot send queries, for example without a network or file descriptors, the error is that of the
-// Exchanger. A message with CD, a class other than IN or an opcode other than QUERY is not validated. The Exchanger's
-// response is returned without AD.
+// If this machine cannot send queries, for example without a network or file descriptors, ExchangeContext returns the
+// error of the Exchanger.
+//
+// A message is not validated if it has CD, a class other than IN, or an opcode other than QUERY. ExchangeContext then
+// returns the Exchanger's response without AD.
 func (v *Validator) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := v.setUpOnce()
 	if err != nil {
@@ -93,7 +98,8 @@ func (v *Validator) ExchangeContext(ctx context.Context, m *dns.Msg, address str
 	return r, time.Since(start), err
 }
 
-// answerMessage returns the response to m. Validation failures become SERVFAIL responses.
+// answerMessage returns the response to m. If validation fails, the response is SERVFAIL with an extended error, and
+// the error is nil.
 func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	if c.validator == nil || m.CheckingDisabled || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 || m.Question[0].Qclass != dns.ClassINET {
 		return c.forwardUnvalidated(ctx, m)
@@ -128,8 +134,11 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	return nil, err
 }
 
-// sendToExchanger sends a message to the Exchanger and returns a copy of its response, which the caller may change. It
-// returns an error for a nil response or record, and for a panic of the Exchanger or of a record's methods.
+// sendToExchanger sends a message to the Exchanger and returns a copy of the response, which the caller may change. The
+// address selects the upstream. If it is "", the Exchanger selects the upstream.
+//
+// The error is not nil if the response or one of its records is nil, or if the Exchanger or a method of a record
+// panics.
 func (c *core) sendToExchanger(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, err error) {
 	defer usercode.RecoverPanic("Exchanger", &err)
 	c.counters.sentQueries.Add(1)
@@ -146,7 +155,7 @@ func (c *core) sendToExchanger(ctx context.Context, m *dns.Msg, address string) 
 	return r, nil
 }
 
-// forwardUnvalidated returns the Exchanger's response to m without validation and without AD.
+// forwardUnvalidated returns the Exchanger's response to m without validation, and with AD cleared.
 func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	r, err := c.sendToExchanger(ctx, m, "")
 	if err != nil {
@@ -156,8 +165,11 @@ func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, er
 	return r, nil
 }
 
-// resolveQuestion returns a validated answer to q, the question of m. While answers are bogus, it asks other upstreams.
-// If all are bogus, the error is a *validate.Reason. With Trust.Report it then returns the first bogus answer.
+// resolveQuestion returns a validated answer to q, the question of m. While the answers are bogus, it asks other
+// upstreams.
+//
+// If all answers are bogus, the error is a *validate.Reason. With Trust.Report, the first bogus answer is returned
+// instead.
 func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Msg, q question) (*answer, error) {
 	t := &upstreamTurns{core: c, name: q.name}
 	var bogus *validate.Reason // the first
@@ -198,8 +210,10 @@ func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Ms
 	return nil, c.explainBogus(ctx, q, bogus)
 }
 
-// tryUpstream sends q to the upstream of a turn and validates the response. If the response is bogus, the error is a
-// *validate.Reason, and the answer is the unvalidated response.
+// tryUpstream sends q to the upstream of the turn at, and validates the response. m is the client's message.
+//
+// If the response is bogus, the error is a *validate.Reason, and the answer holds the unvalidated records for
+// Trust.Report. A failure response of the upstream is an answer with isUpstreamFailure set, and no error.
 func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q question, at upstreamTurn) (*answer, error) {
 	if err := b.spendQuery(q); err != nil {
 		return nil, err
@@ -240,8 +254,11 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	return a, nil
 }
 
-// followAliases returns the links of the response r to q: one for the question's name, and one for each target of its
-// aliases. If the response lacks the records of a target, it asks the same upstream for them.
+// followAliases splits the response r to q into links: one for the question's name, and one for the target of each
+// alias. If r lacks the records of a target, followAliases asks the same upstream for them.
+//
+// It also starts the key lookups that the validation of each link needs. The error is a *validate.Reason if the aliases
+// form a loop or exceed maxAliases.
 func (c *core) followAliases(ctx context.Context, b *questionBudget, q question, r *dns.Msg, at upstreamTurn) (links []*aliasLink, err error) {
 	names := []string{q.name}
 	for name := q.name; ; {
@@ -273,8 +290,11 @@ func (c *core) followAliases(ctx context.Context, b *questionBudget, q question,
 	}
 }
 
-// validateLinks validates the links of an answer and reduces them to verified records. If a link is bogus, the error is
-// a *validate.Reason.
+// validateLinks sets the status of each link and removes records without valid signatures. If a link is bogus, the
+// error is a *validate.Reason.
+//
+// With Trust.Report, it uses only a quarter of the remaining time, so that the unvalidated answer can still be
+// returned.
 func (c *core) validateLinks(ctx context.Context, b *questionBudget, links []*aliasLink) error {
 	if end, ok := ctx.Deadline(); ok && c.conf.Trust.Report { // leave time to answer without validation
 		var stop context.CancelFunc

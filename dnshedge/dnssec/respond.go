@@ -13,7 +13,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// mergeLink adds a validated link to the answer. spelled is the question's name in the client's spelling.
+// mergeLink appends the records of a validated link to the answer, and lowers the answer's status to that of the link.
+// spelled is the question's name as the client wrote it: records of this name get the same spelling.
 func (a *answer) mergeLink(l *aliasLink, q question, spelled string) {
 	if l.Status != validate.Secure && a.status != validate.Insecure || a.status == validate.Unchecked {
 		a.status, a.reason = l.Status, l.Reason
@@ -27,7 +28,8 @@ func (a *answer) mergeLink(l *aliasLink, q question, spelled string) {
 	a.answer, a.authority = append(a.answer, l.Answer...), append(a.authority, l.Authority...)
 }
 
-// buildResponse returns the response to m with the answer a to its question q.
+// buildResponse returns the response to the client's message m, with the answer a to its question q. It sets AD,
+// removes DNSSEC records if m lacks DO, and adds an extended error to an insecure answer with a reason.
 func buildResponse(m *dns.Msg, q question, a *answer) *dns.Msg {
 	r := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled, Rcode: a.rcode,
@@ -63,10 +65,10 @@ func extendedError(why *validate.Reason) *dns.EDNS0_EDE {
 	return &dns.EDNS0_EDE{InfoCode: why.EDE, ExtraText: reasonText(why)}
 }
 
-// reasonText returns the reason as one line of text.
+// reasonText returns the reason as one line of text, without the prefix "dnssec: ".
 func reasonText(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }
 
-// recordBogus counts a bogus answer to q and logs its reason.
+// recordBogus counts a bogus answer to q in the statistics, and logs its reason.
 func (c *core) recordBogus(q question, why *validate.Reason) {
 	if why.Limit != "" {
 		c.countLimit(limitName(why.Limit))
@@ -77,7 +79,8 @@ func (c *core) recordBogus(q question, why *validate.Reason) {
 	})
 }
 
-// limitName returns the name of a limit for Stats, which is that of a field of recursor.Limits.
+// limitName converts Reason.Limit to the name under which Stats counts the limit. That is the name of a field of
+// recursor.Limits.
 func limitName(name string) string {
 	if name == "verifications" {
 		return "Verifications"
@@ -85,7 +88,7 @@ func limitName(name string) string {
 	return name
 }
 
-// countSecurity counts an answer by its security status.
+// countSecurity counts an answer as secure or insecure in the statistics.
 func (c *core) countSecurity(a *answer) {
 	switch a.status {
 	case validate.Secure:

@@ -18,35 +18,36 @@ import (
 
 const (
 	maxOtherUpstreams = 4               // upstreams that are asked by address while answers are bogus
-	maxSearched       = 16              // upstreams that are tested for DNSSEC
-	searchInterval    = time.Minute     // time between two tests of the upstreams
-	unableTime        = 5 * time.Minute // how long an upstream without DNSSEC is avoided
-	turnTimeout       = time.Second     // timeout of an upstream that is asked by address, if another turn follows
-	silentTime        = time.Minute     // how long an upstream is avoided after turnTimeout
+	maxSearched       = 16              // upstreams that one test examines for DNSSEC
+	searchInterval    = time.Minute     // minimum time between two tests of the upstreams
+	unableTime        = 5 * time.Minute // time for which an upstream without DNSSEC is avoided
+	turnTimeout       = time.Second     // timeout of a query to one upstream by address, unless it is the last turn
+	silentTime        = time.Minute     // time for which an upstream is avoided after turnTimeout
 )
 
-// errTurnTimeout is the cause of the end of a query after turnTimeout.
+// errTurnTimeout is the context cause of a query that was not answered within turnTimeout.
 var errTurnTimeout = errors.New("dnssec: the upstream does not answer in its turn")
 
-// An upstreamTurn is one try of a question: its upstream and the CD flag.
+// An upstreamTurn describes one try of a question: the upstream to ask, and whether the query has the CD flag.
 type upstreamTurn struct {
-	address string // empty: the Exchanger selects the upstream
-	cd      bool
-	more    bool // another turn follows
+	address string // address of the upstream; "" if the Exchanger selects the upstream
+	cd      bool   // the query has the CD flag
+	more    bool   // another turn follows if this one fails
 }
 
-// An upstreamTurns is the sequence of tries of a question while answers are bogus. It must not be used by several
-// goroutines at a time.
+// An upstreamTurns is the sequence of upstreams that a question is sent to, one after the other, while the answers are
+// bogus. It must not be used by several goroutines at the same time.
 type upstreamTurns struct {
 	core    *core
 	name    string         // name of the question
-	planned []upstreamTurn // nil: not planned yet, because only the first turn was needed
-	next    int            // number of turns so far
+	planned []upstreamTurn // all turns; nil while only the first turn was needed
+	next    int            // number of turns taken so far, the index of the next turn in planned
 }
 
-// nextTurn returns the next turn, and false if there is none. unsigned reports that the last response had no
-// signatures. The turn without CD is then skipped, unless it is the last one: an upstream that includes signatures only
-// sometimes may do so then.
+// nextTurn returns the next turn. The boolean is false if all turns were taken.
+//
+// unsigned tells that the last response had no signatures. nextTurn then skips the turn without CD, unless it is the
+// last turn: an upstream that includes signatures only sometimes may do so then.
 func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	if t.planned == nil && t.next == 0 && !t.core.unable.hasUnable.Load() {
 		t.next = 1
@@ -67,11 +68,16 @@ func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	return at, true
 }
 
-// isExchangerWithoutCD reports whether the Exchanger selects the upstream and CD is not set.
+// isExchangerWithoutCD reports whether this is the turn without CD: the Exchanger selects the upstream, and the
+// upstream validates.
 func (t upstreamTurn) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
 
-// planTurns plans all turns. The turn without CD makes a validating upstream look for a better answer than a bogus one
-// in its cache.
+// planTurns sets planned. The usual order is: the upstream that the Exchanger selects, with CD and then without CD, and
+// up to maxOtherUpstreams by address.
+//
+// The turn without CD makes a validating upstream query a bogus answer again that is in its cache.
+//
+// If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are asked first, by address.
 func (t *upstreamTurns) planTurns() {
 	named := t.core.upstreamAddresses(t.name)
 	able := t.core.unable.filterAble(named, time.Now())
@@ -86,7 +92,8 @@ func (t *upstreamTurns) planTurns() {
 	t.planned = append([]upstreamTurn{{cd: true}, {}}, each...)
 }
 
-// sendToUpstream sends a message to the upstream of a turn. If another turn follows, the wait is limited to turnTimeout.
+// sendToUpstream sends a message to the upstream of the turn at. If the turn has an address and another turn follows,
+// the query times out after turnTimeout, and the upstream is then avoided for silentTime.
 func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dns.Msg, error) {
 	if at.address == "" || !at.more {
 		return c.sendToExchanger(ctx, m, at.address)
@@ -100,8 +107,8 @@ func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamTurn) 
 	return r, err
 }
 
-// upstreamAddresses returns the addresses of the Exchanger's upstreams for a name. It returns nil if there is only one
-// or they are unknown.
+// upstreamAddresses returns the addresses of the Exchanger's upstreams for a name. It returns nil if the Exchanger has
+// only one upstream for the name, or no method Addresses.
 func (c *core) upstreamAddresses(name string) []string {
 	e, ok := c.conf.Exchanger.(interface{ Addresses(name string) []string })
 	if !ok {
@@ -115,24 +122,25 @@ func (c *core) upstreamAddresses(name string) []string {
 	return all
 }
 
-// An unableUpstreams records the upstreams that lack DNSSEC or do not answer. The zero value is empty.
+// An unableUpstreams records, by address, the upstreams to avoid: they lack DNSSEC, or they do not respond. The zero
+// value is empty. It is safe for concurrent use.
 type unableUpstreams struct {
-	hasUnable atomic.Bool // the last test has found upstreams without DNSSEC
+	hasUnable atomic.Bool // the last test found upstreams without DNSSEC
 
 	mu          sync.Mutex           // guards the fields below
-	unableUntil map[string]time.Time // by address; end of the time for which an upstream without DNSSEC is avoided
-	silentUntil map[string]time.Time // by address; end of the time for which a silent upstream is avoided
-	latest      *upstreamTest        // last test; nil: none
+	unableUntil map[string]time.Time // by address: an upstream without DNSSEC is avoided until this time
+	silentUntil map[string]time.Time // by address: an unresponsive upstream is avoided until this time
+	latest      *upstreamTest        // running or last test; nil if there was none
 }
 
-// A upstreamTest is a test of the upstreams for DNSSEC.
+// An upstreamTest is a test of the upstreams for DNSSEC support. Several questions may wait for the same test.
 type upstreamTest struct {
-	at            time.Time
-	done          chan struct{}
-	withoutDNSSEC []string // upstreams without DNSSEC, set before done is closed; "" is an upstream with unknown address
+	at            time.Time     // start of the test
+	done          chan struct{} // closed at the end of the test
+	withoutDNSSEC []string      // addresses of the upstreams without DNSSEC, valid once done is closed; "" is an upstream with unknown address
 }
 
-// filterAble returns the addresses of the upstreams that are not avoided.
+// filterAble returns the addresses in named whose upstreams are not avoided at the time now. It does not modify named.
 func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -141,8 +149,11 @@ func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
 	})
 }
 
-// testUpstreams starts a test of the upstreams for a name, or returns the last one if that is recent. It asks for the
-// SOA record of zone, which has a trust anchor. An upstream without DNSSEC returns it unsigned.
+// testUpstreams starts a test of the upstreams for a name. If the last test is more recent than searchInterval, it
+// returns that test, which may still be running.
+//
+// The test queries the SOA record of zone, which must have a trust anchor. An upstream that responds without signatures
+// lacks DNSSEC.
 func (c *core) testUpstreams(zone, name string) *upstreamTest {
 	u, now := &c.unable, time.Now()
 	u.mu.Lock()
@@ -180,15 +191,16 @@ func (c *core) testUpstreams(zone, name string) *upstreamTest {
 	return l
 }
 
-// testUpstreamsAfterUnsigned starts a test of the upstreams for DNSSEC, because the answer to q had no signatures. It
-// does nothing if there is only one upstream.
+// testUpstreamsAfterUnsigned starts a test of the upstreams for DNSSEC. It must be called when the answer to q had no
+// signatures. It does not wait for the result, and does nothing if there is only one upstream.
 func (c *core) testUpstreamsAfterUnsigned(q question) {
 	if zone := c.validator.AnchorZone(q.name, q.qtype); zone != nil && c.upstreamAddresses(q.name) != nil {
 		c.testUpstreams(zone.Name, q.name)
 	}
 }
 
-// recordUnable stores the upstreams that a test has found to lack DNSSEC, in place of those of the last test.
+// recordUnable stores the addresses of the upstreams that a test has found to lack DNSSEC. They replace the result of
+// the test before.
 func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -199,7 +211,8 @@ func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
 	u.hasUnable.Store(len(found) > 0)
 }
 
-// recordSilent records that an upstream did not answer within turnTimeout.
+// recordSilent records at the time now that the upstream with this address did not respond within turnTimeout. It is
+// avoided for silentTime.
 func (u *unableUpstreams) recordSilent(address string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -214,8 +227,8 @@ func (u *unableUpstreams) recordSilent(address string, now time.Time) {
 	u.silentUntil[address] = now.Add(silentTime)
 }
 
-// explainBogus returns the reason of a bogus answer. If upstreams without DNSSEC may be the cause, it adds their
-// addresses to the text.
+// explainBogus returns the reason of a bogus answer to q. If upstreams without DNSSEC may be the cause, it waits for a
+// test of the upstreams. It then returns a copy of why with the addresses of these upstreams in the text.
 func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reason) *validate.Reason {
 	zone := c.validator.AnchorZone(q.name, q.qtype)
 	switch why.EDE {
@@ -242,7 +255,7 @@ func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reaso
 	return &named
 }
 
-// hasSignatures reports whether a response has RRSIG records.
+// hasSignatures reports whether the answer or authority section of a response has RRSIG records.
 func hasSignatures(r *dns.Msg) bool {
 	signs := func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeRRSIG }
 	return slices.ContainsFunc(r.Answer, signs) || slices.ContainsFunc(r.Ns, signs)

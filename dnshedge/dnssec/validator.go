@@ -21,15 +21,17 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An Exchanger answers questions, like *dnshedge.Client. It equals the interface dnshedge.Exchanger, so that this
-// package need not import that one.
+// An Exchanger sends a DNS query and returns the response, like *dnshedge.Client. It is identical to the interface
+// dnshedge.Exchanger, so that this package need not import package dnshedge.
 type Exchanger interface {
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }
 
 // A Validator validates the answers of a forwarder's upstreams. Neither the upstreams nor the network to them need be
-// trusted. It is used between two Clients. The outer Client has the cache, and answers from Hosts, Routes and
-// special-use names.
+// trusted.
+//
+// It is used between two Clients. The Client that uses the Validator has the cache, and answers from Hosts, Routes and
+// special-use names. The Client that the Validator uses sends the queries.
 //
 //	inner := &dnshedge.Client{Upstreams: upstreams}
 //	client := &dnshedge.Client{Exchanger: &dnssec.Validator{Exchanger: inner}, Cache: new(dnshedge.Cache)}
@@ -37,9 +39,11 @@ type Exchanger interface {
 // A Validator sends queries with DO and CD. When the answer has arrived, it queries all missing keys in parallel, which
 // takes at most one more round trip.
 //
-// A bogus answer is queried again without CD, and then at up to four other upstreams. For that, the Exchanger needs a
-// method Addresses(name string) []string, as a Client has, with addresses for its ExchangeContext. If all answers are
-// bogus, the response is SERVFAIL with an extended error (RFC 8914). The error also names upstreams without DNSSEC.
+// If an answer is bogus, the question is sent again without CD, and then to up to four other upstreams. For that, the
+// Exchanger needs a method Addresses(name string) []string, as a Client has, with addresses for its ExchangeContext.
+//
+// If all answers are bogus, the response is SERVFAIL with an extended error (RFC 8914). The error also names upstreams
+// without DNSSEC.
 //
 // A Validator is safe for concurrent use. Its fields must not be changed after first use.
 type Validator struct {
@@ -51,18 +55,20 @@ type Validator struct {
 	// domains that do not exist in the public DNS must be in Trust.Insecure.
 	Trust Trust
 
-	// MaxBytes limits the estimated memory of cached keys, in bytes. 0 means 4 MiB. It must not be less than 64 KiB
-	// otherwise.
+	// MaxBytes limits the estimated memory of cached keys, in bytes. 0 means 4 MiB. Any other value must be at least 64
+	// KiB.
 	MaxBytes int64
 
 	// Name is the name of the Validator in Stats, for metrics and the debug page. It may be empty.
 	Name string
 
-	// Logger receives warnings. It warns about a zone with bogus answers once an hour, about root keys without a trust
-	// anchor once a day, and about a wrong clock once an hour. The clock is wrong if the root's signatures are not valid
-	// at its time.
+	// Logger receives warnings:
 	//
-	// A question waits for the return of the log handler. Nil means no log.
+	//   - at most once an hour for each zone, that the zone has bogus answers
+	//   - at most once a day, that root keys have no trust anchor
+	//   - at most once an hour, that the clock is wrong, because the root's signatures are not valid at its time
+	//
+	// Questions wait until the log handler returns. If Logger is nil, nothing is logged.
 	Logger *slog.Logger
 
 	core core
@@ -71,40 +77,41 @@ type Validator struct {
 var _ Exchanger = (*Validator)(nil)
 
 const (
-	defaultBytes = 4 << 20
-	minBytes     = 64 << 10
+	defaultBytes = 4 << 20  // default of Validator.MaxBytes
+	minBytes     = 64 << 10 // minimum of Validator.MaxBytes, except 0
 )
 
-// A core is the state of a Validator.
+// A core is the internal state of a Validator, which the first use initializes.
 type core struct {
-	once sync.Once // sets the fields below
-	err  error     // why the Validator cannot be used
+	once sync.Once // initializes the following fields
+	err  error     // why the Validator cannot be used, for example an invalid field; nil if it can
 
 	conf      *Validator
 	maxBytes  int64
-	validator *chain.Validator // nil: validation is off
+	validator *chain.Validator // nil if validation is off
 
 	counters counters
 	events   chain.EventLog
 	unable   unableUpstreams
-	ctx      context.Context // ends with Close
+	ctx      context.Context // canceled by Close
 	cancel   context.CancelCauseFunc
-	running  sync.WaitGroup // questions and their goroutines
+	running  sync.WaitGroup // questions, and goroutines for them
 
 	closeMu sync.RWMutex // guards closed
-	closed  bool         // no further question may begin
+	closed  bool         // set by Close: no further question may begin
 }
 
-// counters count the events of a Validator, for Stats.
+// counters holds the numbers of questions and queries of a Validator, for Stats.
 type counters struct {
 	questions, failures, sentQueries atomic.Int64
-	limited                          sync.Map // number (*atomic.Int64) of questions by limit
+	limited                          sync.Map // by name of a limit: number (*atomic.Int64) of questions that reached it
 }
 
-// errPanicked is the error of a Validator whose first use has panicked.
+// errPanicked is the error of every call of a Validator whose initialization has panicked.
 var errPanicked = errors.New("dnssec: Validator panicked when it was first used")
 
-// setUpOnce returns the state, which the first call creates. The error is that of the first call.
+// setUpOnce returns the state of the Validator, which the first call initializes. If the first call fails, all calls
+// return its error.
 func (v *Validator) setUpOnce() (*core, error) {
 	c := &v.core
 	c.once.Do(func() {
@@ -114,10 +121,10 @@ func (v *Validator) setUpOnce() (*core, error) {
 	return c, c.err
 }
 
-// adjustPolicy changes the policy of Validators in tests. Nil: no change.
+// adjustPolicy changes the validation policy of new Validators. It is nil except in tests.
 var adjustPolicy func(*validate.Policy)
 
-// applyConfig checks the Validator's fields and initializes the state.
+// applyConfig initializes the state from the fields of v. The error names the first invalid field.
 func (c *core) applyConfig(v *Validator) error {
 	c.conf = v
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
@@ -150,8 +157,8 @@ func (c *core) applyConfig(v *Validator) error {
 	return nil
 }
 
-// Validate checks the fields. The error names an invalid field, or is that of the Exchanger's Validate method. Validate
-// sends no query.
+// Validate checks the fields of the Validator, and calls the Exchanger's method Validate() error if there is one. The
+// error names an invalid field, or is the Exchanger's error. Validate sends no query.
 func (v *Validator) Validate() error {
 	if _, err := v.setUpOnce(); err != nil {
 		return err
@@ -162,8 +169,8 @@ func (v *Validator) Validate() error {
 	return nil
 }
 
-// Close ends all questions with net.ErrClosed and waits for all goroutines. It does not close the Exchanger. Later
-// calls of ExchangeContext fail. Close returns nil.
+// Close ends all questions with net.ErrClosed and waits for all goroutines. It does not close the Exchanger.
+// ExchangeContext returns net.ErrClosed after Close. Close always returns nil.
 func (v *Validator) Close() error {
 	c, err := v.setUpOnce()
 	c.closeMu.Lock()
@@ -176,7 +183,8 @@ func (v *Validator) Close() error {
 	return nil
 }
 
-// beginQuestion reports whether a question may begin. If so, the caller must call running.Done.
+// beginQuestion registers a question, so that Close waits for it. It returns false if the Validator is closed. If it
+// returns true, the caller must call c.running.Done when the question ends.
 func (c *core) beginQuestion() bool {
 	c.closeMu.RLock()
 	defer c.closeMu.RUnlock()
@@ -186,22 +194,25 @@ func (c *core) beginQuestion() bool {
 	return !c.closed
 }
 
-// NothingBelow reports whether an NXDOMAIN response with AD for a name shows that no names exist below it (RFC 8020).
-// That is so if validation is on and there is no trust anchor or negative trust anchor at or below the name. The outer
-// Client then does not ask for these names.
+// NothingBelow reports whether an NXDOMAIN response with AD for a name shows that no names exist below it (RFC 8020). A
+// Client that uses the Validator calls it, and then sends no queries for these names.
+//
+// It is true if validation is on, the name is valid, and there is no trust anchor or negative trust anchor at or below
+// the name.
 func (v *Validator) NothingBelow(name string) bool {
 	c, err := v.setUpOnce()
 	name, ok := dnsname.ParseCanonical(name)
 	return err == nil && ok && c.validator != nil && !c.validator.HasAnchorWithin(name)
 }
 
-// Unwrap returns the Exchanger. The outer Client uses it to clear its cache when the Exchanger uses the system's DNS
-// servers and these change.
+// Unwrap returns the Exchanger. If the Exchanger uses the DNS servers of the system, a Client that uses the Validator
+// can clear its cache when these servers change.
 func (v *Validator) Unwrap() any { return v.Exchanger }
 
-// Identity returns a string that identifies the Exchanger and Trust. Validators with equal strings give equal answers,
-// which Client.Import relies on. The string is empty if the Exchanger has no method Identity() string, or if that
-// returns "".
+// Identity returns a string that identifies the Exchanger and Trust. Validators with equal strings give equal answers.
+// Client.Import checks this string, so that it accepts cached answers only from an equal configuration.
+//
+// The string is empty if the Exchanger has no method Identity() string, or if that method returns "".
 func (v *Validator) Identity() (identity string) {
 	if e, ok := v.Exchanger.(interface{ Identity() string }); ok {
 		usercode.RunGuarded(func() { identity = e.Identity() })
@@ -213,9 +224,11 @@ func (v *Validator) Identity() (identity string) {
 	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
 }
 
-// Stats returns the statistics of the Validator in the form of a recursor.Resolver, so that metrics and the debug page
-// can show both. Wire is the number of messages to the Exchanger, and Zones the number of zones with cached keys. Other
-// fields about servers are zero. If the Validator's fields are invalid, only Name is set.
+// Stats returns the statistics of the Validator. They have the same type as those of a recursor.Resolver, so that
+// metrics and the debug page can show both.
+//
+// Wire is the number of messages to the Exchanger, and Zones the number of zones with cached keys. Other fields about
+// servers are zero. If the Validator's fields are invalid, only Name is set.
 func (v *Validator) Stats() observe.RecursorStats {
 	c, err := v.setUpOnce()
 	if err != nil {
@@ -237,7 +250,7 @@ func (v *Validator) Stats() observe.RecursorStats {
 	return s
 }
 
-// countLimit counts a question that reached a limit.
+// countLimit counts a question that reached a limit. The limit is named after a field of recursor.Limits.
 func (c *core) countLimit(limit string) {
 	n, ok := c.counters.limited.Load(limit)
 	if !ok {
