@@ -9,25 +9,27 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// An Alias is the RRset of a response that makes a name an alias: CNAME records at the name, or DNAME records at an
-// ancestor.
+// An Alias is the RRset in a response that makes a name an alias. It has the CNAME records at the name, or the DNAME
+// records at an ancestor of the name.
 type Alias struct {
-	Owner   string   // owner of the RRset, in lower case
+	Owner   string   // owner name of the RRset, in lower case
 	Type    uint16   // CNAME or DNAME
-	Records []dns.RR // the whole RRset without signatures, in the order of the response
-	// Synthesized is the CNAME record that the DNAME record synthesizes (RFC 6672 §3.1). It is nil for CNAME records, and
-	// if the target is too long for a name.
+	Records []dns.RR // all records of the RRset without signatures, in the order of the response
+	// Synthesized is the CNAME record that the DNAME record generates for the name (RFC 6672 §3.1). It is nil for CNAME
+	// records, and if the target is too long for a name.
 	Synthesized *dns.CNAME
-	Target      string // in lower case; "": the alias must not be followed
-	Rcode       int    // YXDOMAIN if the target is too long for a name
+	Target      string // name that the alias points to, in lower case; "" if the alias must not be followed
+	Rcode       int    // YXDOMAIN if the target is too long for a name, otherwise NOERROR
 }
 
-// FindAlias returns the alias of a name in the answer section of a response, or nil if there is none. name is in lower
-// case. Records outside of the zone, and of classes other than IN, are ignored.
+// FindAlias returns the alias of a name in the answer section of a response. It returns nil if the name is no alias.
+// name must be in lower case. Records outside of the zone, and of classes other than IN, are ignored.
 //
-// A DNAME record above the name precedes CNAME records at the name, because nothing exists below a DNAME record (RFC
-// 6672 §2.4). Of several DNAME records, the one nearest to the name applies. The target is that of the first record of
-// the RRset. Records has the whole RRset, because its signature covers all records.
+// DNAME records at an ancestor take precedence over CNAME records at the name, because nothing exists below a DNAME
+// record (RFC 6672 §2.4). Of several DNAME records, the nearest ancestor's applies.
+//
+// If the RRset has several records, the first record determines the target. If qtype is CNAME or ANY, a CNAME record at
+// the name is the answer and no alias.
 func FindAlias(answer []dns.RR, name string, qtype uint16, zone string) *Alias {
 	if first := nearestDNAME(answer, name, zone); first != nil {
 		a := newAlias(answer, dnsname.ToLower(first.Hdr.Name), dns.TypeDNAME)
@@ -47,7 +49,8 @@ func FindAlias(answer []dns.RR, name string, qtype uint16, zone string) *Alias {
 	return nil
 }
 
-// nearestDNAME returns the first record of the DNAME RRset whose owner is the nearest ancestor of the name, or nil.
+// nearestDNAME returns the first DNAME record of class IN at the nearest ancestor of the name that has DNAME records.
+// Owners outside of the zone are ignored. It returns nil if no ancestor has DNAME records.
 func nearestDNAME(answer []dns.RR, name, zone string) (nearest *dns.DNAME) {
 	for _, rr := range answer {
 		d, ok := rr.(*dns.DNAME)
@@ -62,7 +65,8 @@ func nearestDNAME(answer []dns.RR, name, zone string) (nearest *dns.DNAME) {
 	return nearest
 }
 
-// newAlias returns an Alias with the records of the given owner and type.
+// newAlias returns an Alias with the records of the answer section that have the given owner and type. Target and
+// Synthesized are not set.
 func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
 	a := &Alias{Owner: owner, Type: typ, Rcode: dns.RcodeSuccess}
 	for _, rr := range answer {
@@ -73,8 +77,8 @@ func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
 	return a
 }
 
-// applyDNAME sets the target, and the CNAME record that the DNAME record d synthesizes for a name. The CNAME record has
-// the minimum TTL of the DNAME RRset.
+// applyDNAME sets Target and Synthesized for a name, according to the DNAME record d. The TTL of Synthesized is the
+// minimum TTL of the DNAME RRset. If the target is too long for a name, applyDNAME sets only Rcode.
 func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
 	target := dnsname.ApplyDNAME(name, a.Owner, dnsname.ToLower(d.Target))
 	if target == "" {
@@ -91,7 +95,8 @@ func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
 	}
 }
 
-// matchRecord returns a function that reports whether a record of class IN has the given type and name, in lower case.
+// matchRecord returns a predicate for records. The predicate is true if a record has class IN, the given type and the
+// given name. name must be in lower case.
 func matchRecord(name string, typ uint16) func(dns.RR) bool {
 	return func(rr dns.RR) bool {
 		h := rr.Header()
@@ -99,8 +104,8 @@ func matchRecord(name string, typ uint16) func(dns.RR) bool {
 	}
 }
 
-// canCoexistWithCNAME reports whether a name with a CNAME record may also have records of a type. Only types of DNSSEC
-// may (RFC 4034 §3, RFC 4035 §2.5, RFC 2535 §2.3.5, RFC 1034 §3.6.2).
+// canCoexistWithCNAME reports whether a name with a CNAME record may also have records of type qtype. It is true only
+// for types of DNSSEC and its predecessors (RFC 4034 §3, RFC 4035 §2.5, RFC 2535 §2.3.5, RFC 1034 §3.6.2).
 func canCoexistWithCNAME(qtype uint16) bool {
 	switch qtype {
 	case dns.TypeRRSIG, dns.TypeNSEC, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT:

@@ -22,97 +22,104 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A Zone is a zone as the referral of its parent describes it. It does not change once it is in use.
+// A Zone is a zone as the parent zone's referral describes it. It must not be changed after its first use, and is then
+// safe for concurrent use. Two referrals to the same zone are two Zones.
 type Zone struct {
 	Name        string         // absolute, in lower case
-	Parent      *Zone          // nil: no referral led to the zone
-	ReferredBy  netip.AddrPort // address of the parent's server that sent the referral
-	DSEvidence  []dns.RR       // DS records of the referral, or the proof that there are none, with signatures
-	ReceivedAt  time.Time      // time of the referral
-	Stub        bool           // the zone's servers are configured, so that it has no parent
-	CutsUnknown bool           // no referrals are followed, so that zone cuts below the zone are unknown
-	Servers     any            // the caller's value for the servers, for WorkBudget.Query
+	Parent      *Zone          // nil if no referral led to the zone
+	ReferredBy  netip.AddrPort // address of the parent zone's server that sent the referral
+	DSEvidence  []dns.RR       // DS records of the referral, or the proof that there are no DS records, with signatures
+	ReceivedAt  time.Time      // time at which the referral was received
+	Stub        bool           // the zone's servers are configured, so that the zone has no parent
+	CutsUnknown bool           // the caller follows no referrals, so that zone cuts below the zone are unknown
+	Servers     any            // servers of the zone, a value of the caller for its implementation of WorkBudget.Query
 
-	evidenceOnce sync.Once         // sets the fields below
+	evidenceOnce sync.Once         // sets the next three fields
 	evidenceSets []*validate.RRset // RRsets of DSEvidence
-	unverifiedDS *validate.DSSet   // DS records of DSEvidence; nil: none
-	evidenceErr  error
+	unverifiedDS *validate.DSSet   // DS records of DSEvidence, not verified yet; nil if there are none
+	evidenceErr  error             // why DSEvidence cannot be parsed, or nil
 
-	numberOnce     sync.Once   // sets number
+	numberOnce     sync.Once   // sets referralNumber
 	referralNumber uint64      // see referralID
-	moved          atomic.Bool // see MarkMoved
+	moved          atomic.Bool // set by MarkMoved
 
-	isPresumed    bool // no referral led to the zone, and it may not exist
+	isPresumed    bool // no referral led to the zone, so that the zone may not exist
 	namedBySigner bool // a signature names the zone as its signer
 }
 
-// A Response is the response of a zone's server to a question. ValidateResponse and CheckResponse set the fields from
-// Keys on.
+// A Response is the response of a zone's server to one question. CheckResponse and ValidateResponse set the field Keys
+// and the fields after it.
 type Response struct {
 	Zone              *Zone
-	From              netip.AddrPort
-	Name              string // name of the question, absolute, in lower case
+	From              netip.AddrPort // address of the server; zero if unknown
+	Name              string         // name of the question, absolute, in lower case
 	Type              uint16
 	Rcode             int
-	Answer, Authority []dns.RR // records that may be used once they are verified
+	Answer, Authority []dns.RR // records, not verified until Status is Secure
 
-	Keys   *validate.Keys // for a DNSKEY question, the keys if they match the DS records
+	Keys   *validate.Keys // keys of the zone, if this is a DNSKEY response that matches the DS records; otherwise nil
 	Status validate.Status
-	Reason *validate.Reason // why the answer is bogus or insecure; nil for an ordinary insecure zone
+	Reason *validate.Reason // why the answer is bogus or insecure; nil for an ordinary unsigned zone
 	TTL    uint32           // seconds for which a secure answer may be cached
-	Final  bool             // the answer is bogus, and no other server of the zone can have a better one
+	Final  bool             // the answer is bogus, and other servers of the zone cannot have a better answer
 
-	signedByZone bool // a signature by the keys of the zone is valid, so that no insecure zone below has sent the answer
+	signedByZone bool // the zone has signed at least part of the answer, so that the answer is not from an insecure child zone
 }
 
-// A WorkBudget limits the work for one question of a client, and sends the queries that the question needs.
+// A WorkBudget limits the work for one question of a client, and sends the DS and DNSKEY queries that its validation
+// needs. It must be safe for concurrent use.
 type WorkBudget interface {
-	// Validation returns the limits of the cryptographic work.
+	// Validation returns the limits of the cryptographic work for the question.
 	Validation() *validate.Validation
-	// Query sends a question to the servers of a zone. Servers in avoid are asked last. The response has passed
-	// CheckResponse. If the budget is exhausted, the error is a *validate.Reason with a Limit.
+	// Query sends a question to the servers of the zone z, and returns a response that CheckResponse has accepted. The
+	// servers in avoid have sent bogus data; they are asked last.
+	//
+	// If the budget is exhausted, the error is a *validate.Reason with a Limit.
 	Query(ctx context.Context, z *Zone, name string, qtype uint16, avoid []netip.AddrPort) (*Response, error)
 }
 
-// A Config holds the settings and callbacks of a Validator.
+// A Config holds the trust anchors, limits and callbacks of a Validator.
 type Config struct {
-	Anchors []*validate.DSSet // one set for each zone; nil: the built-in trust anchors of the root
-	// Insecure are the negative trust anchors, absolute and in lower case.
+	Anchors []*validate.DSSet // trust anchors, one set for each zone; nil means the built-in trust anchors of the root
+	// Insecure are the names of negative trust anchors (RFC 7646), absolute and in lower case.
 	Insecure []string
 	Policy   validate.Policy
-	MaxBytes int64 // limit of the estimated memory of cached keys
-	// MaxAggressiveBytes limits the estimated memory of cached proofs from which answers are synthesized (RFC 8198). 0: no
-	// proofs are cached.
+	MaxBytes int64 // limit of the estimated memory of cached keys, in bytes
+	// MaxAggressiveBytes limits the estimated memory, in bytes, of cached proofs from which answers are synthesized (RFC
+	// 8198). If it is 0, proofs are not cached.
 	MaxAggressiveBytes int64
 
-	// ReportBogus is called when a server of a zone has sent bogus data about a name.
+	// ReportBogus is called when a server of a zone has sent bogus data about a name, so that the caller can avoid the
+	// server.
 	ReportBogus func(zone *Zone, server netip.AddrPort, name string)
-	// DropReferral is called when the referral to a zone is found to be bogus or outdated. The caller must not use it
-	// again.
+	// DropReferral is called when the referral to a zone turns out to be bogus or outdated. The caller must remove it from
+	// its cache.
 	DropReferral func(*Zone)
 	// IsLocalError reports whether an error of WorkBudget.Query has its cause on this machine, such as a lack of file
-	// descriptors. Such an error does not affect the status of a zone and is not cached. It must return false for nil. If
-	// the field is nil, no error is local.
+	// descriptors. A local error does not affect the status of a zone, and is not cached.
+	//
+	// IsLocalError must return false for a nil error. If the field is nil, errors are never local.
 	IsLocalError func(error) bool
-	// Go starts a goroutine. Its context must end when the owner is closed.
+	// Go runs a function in a new goroutine. The context of the function must end when the caller is closed.
 	Go func(func(context.Context))
 }
 
-// A Validator validates answers along chains of trust and caches the keys of zones. It is safe for concurrent use.
+// A Validator determines the security status of answers, along chains of trust from the trust anchors. It caches the
+// keys of zones. It is safe for concurrent use.
 type Validator struct {
 	conf       Config
 	anchors    trustAnchors
-	aggressive *ranges.Cache // verified proofs for synthesis
+	aggressive *ranges.Cache // verified proofs, for synthesis of answers (RFC 8198)
 	Counts     Counters
 
-	mu         sync.Mutex // guards the fields below
-	keyCache   map[string]*zoneKeys
-	lookups    map[string]*keyLookup
-	bytes      int64 // estimated memory of keyCache
+	mu         sync.Mutex            // guards the following fields, except the contents of rootStatus
+	keyCache   map[string]*zoneKeys  // by zone name
+	lookups    map[string]*keyLookup // running key lookups, by zone name
+	bytes      int64                 // estimated memory of keyCache, in bytes
 	rootStatus rootStatus
 }
 
-// NewValidator returns a Validator without cached keys.
+// NewValidator returns a Validator with an empty key cache.
 func NewValidator(conf Config) *Validator {
 	if conf.IsLocalError == nil {
 		conf.IsLocalError = func(error) bool { return false }
@@ -120,11 +127,13 @@ func NewValidator(conf Config) *Validator {
 	return &Validator{conf: conf, anchors: newTrustAnchors(conf.Anchors, conf.Insecure), aggressive: ranges.NewCache(conf.MaxAggressiveBytes), keyCache: make(map[string]*zoneKeys), lookups: make(map[string]*keyLookup)}
 }
 
-// Policy returns the policy that each validate.Validation must use.
+// Policy returns the policy of the Config. Each validate.Validation that is passed to the Validator must have this
+// policy.
 func (c *Validator) Policy() validate.Policy { return c.conf.Policy }
 
-// ShouldValidate reports whether the answer to a question must be validated: the nearest trust anchor at or above its
-// zone is no negative trust anchor. For DS, the zone is the parent zone.
+// ShouldValidate reports whether the answer to a question must be validated. It is true if there is a trust anchor at
+// or above the name, and no negative trust anchor is nearer. DS records belong to the parent zone, so that the parent
+// of the name counts for them.
 func (c *Validator) ShouldValidate(name string, qtype uint16) bool {
 	if qtype == dns.TypeDS && name != "." {
 		name = dnsname.Parent(name)
@@ -133,7 +142,8 @@ func (c *Validator) ShouldValidate(name string, qtype uint16) bool {
 	return a != nil && a.ds != nil
 }
 
-// HasAnchorWithin reports whether there is a trust anchor or a negative trust anchor at or below a name.
+// HasAnchorWithin reports whether a trust anchor or a negative trust anchor exists for a name or for a descendant of
+// it.
 func (c *Validator) HasAnchorWithin(name string) bool {
 	for zone := range c.anchors {
 		if dnsname.IsWithin(zone, name) {
@@ -143,8 +153,10 @@ func (c *Validator) HasAnchorWithin(name string) bool {
 	return false
 }
 
-// ExpectsSignatures reports whether a zone should be signed with a supported algorithm. It considers the key cache, the
-// trust anchors and the DS records of referrals, which may be unverified.
+// ExpectsSignatures reports whether a zone should be signed with a supported algorithm, so that a response without
+// signatures should be rejected. It needs no query.
+//
+// It decides by the key cache, the trust anchors, and the DS records of referrals. The DS records may be unverified.
 func (c *Validator) ExpectsSignatures(z *Zone) bool {
 	for ; z != nil; z = z.Parent {
 		if r := c.applicableKeys(z, time.Now()); r != nil {
@@ -164,16 +176,18 @@ func (c *Validator) ExpectsSignatures(z *Zone) bool {
 	return false
 }
 
-// unverifiedDSSet returns the unverified DS records of the referral, or nil if there are none.
+// unverifiedDSSet returns the DS records of the referral, whose signatures are not verified. It returns nil if the
+// referral has no DS records.
 func (z *Zone) unverifiedDSSet() *validate.DSSet {
 	_, _ = z.parseEvidence()
 	return z.unverifiedDS
 }
 
-// lastReferralID is the last ID that referralID has assigned.
+// lastReferralID is the last number that referralID has assigned to a Zone.
 var lastReferralID atomic.Uint64
 
-// referralID returns an ID that is unique for the referral to the zone. It is 0 if no referral led to the zone.
+// referralID returns a number that identifies the referral to the zone. Each Zone with a referral has a different
+// number. It is 0 if no referral led to the zone.
 func (z *Zone) referralID() uint64 {
 	if z.Parent == nil || z.isPresumed {
 		return 0
@@ -182,11 +196,12 @@ func (z *Zone) referralID() uint64 {
 	return z.referralNumber
 }
 
-// MarkMoved records that the zone has other servers than its referral says. Data of the old servers about child zones
-// must not be used any more.
+// MarkMoved records that the zone is now served by other servers than its referral says. Data from the old servers
+// about child zones must not be used any more, see HasMoved.
 func (z *Zone) MarkMoved() { z.moved.Store(true) }
 
-// HasMoved reports whether MarkMoved was called for the zone or an ancestor. Its data must then not be used.
+// HasMoved reports whether MarkMoved was called for the zone or an ancestor. If it is true, data from the servers of
+// the zone must not be used.
 func (z *Zone) HasMoved() bool {
 	for ; z != nil; z = z.Parent {
 		if z.moved.Load() {
@@ -196,14 +211,16 @@ func (z *Zone) HasMoved() bool {
 	return false
 }
 
-// HasMovedFor reports whether z has moved and other, the same zone through another referral, has not.
+// HasMovedFor reports whether z has moved and other has not. other must be the same zone through another referral. A
+// lookup for z is then useless for other.
 func (z *Zone) HasMovedFor(other *Zone) bool { return z.HasMoved() && !other.HasMoved() }
 
-// errUnreadableEvidence means that parsing the evidence of a referral has panicked.
+// errUnreadableEvidence is the error of a referral whose DS records or proof cannot be parsed, because a method of a
+// record has panicked.
 var errUnreadableEvidence = errors.New("the proof of a referral could not be read")
 
-// parseEvidence returns the RRsets of DSEvidence. All calls return the same RRsets, so that results of verification are
-// cached.
+// parseEvidence returns the RRsets of DSEvidence. All calls return the same RRsets, because results of verification are
+// cached by the address of the RRset.
 func (z *Zone) parseEvidence() ([]*validate.RRset, error) {
 	z.evidenceOnce.Do(func() {
 		var all [][]*validate.RRset
@@ -218,7 +235,8 @@ func (z *Zone) parseEvidence() ([]*validate.RRset, error) {
 	return z.evidenceSets, z.evidenceErr
 }
 
-// findRRset returns the RRset with the given name, in lower case, and type. It returns nil if there is none.
+// findRRset returns the RRset with the given name and type, or nil if there is none among sets. name must be in lower
+// case.
 func findRRset(sets []*validate.RRset, name string, typ uint16) *validate.RRset {
 	for _, s := range sets {
 		if s.Type == typ && dnsname.ToLower(s.Name) == name {
@@ -228,8 +246,10 @@ func findRRset(sets []*validate.RRset, name string, typ uint16) *validate.RRset 
 	return nil
 }
 
-// selectDSEvidence returns the DS RRset of a zone, or nil if there is none among the sets. evidence are the sets to
-// verify: only the DS RRset, or all sets, which should then deny DS.
+// selectDSEvidence selects the RRsets that determine whether a zone has DS records. If the DS RRset of the zone is
+// among them, ds is that RRset, and evidence has only this RRset.
+//
+// Otherwise ds is nil, and evidence has all RRsets. They should prove that the zone has no DS records.
 func selectDSEvidence(said []*validate.RRset, zone string) (ds *validate.RRset, evidence []*validate.RRset) {
 	if ds = findRRset(said, zone, dns.TypeDS); ds != nil {
 		return ds, []*validate.RRset{ds}

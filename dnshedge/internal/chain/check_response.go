@@ -10,15 +10,16 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// ErrUnsigned is the error of a response that lacks signatures although its zone is signed. The response may be right:
-// an insecure zone cut may exist below the zone.
+// ErrUnsigned is the error of a response without signatures from a zone that should be signed. The response can be
+// correct if its records belong to an insecure zone below that zone.
 var ErrUnsigned = errors.New("recursor: no signatures in a signed zone")
 
-// CheckResponse checks a response on arrival, as far as that needs no query. The response is a referral to cut, or an
-// answer if cut is nil.
+// CheckResponse checks a response on arrival, before the caller uses it. It does not wait for keys, and verifies only
+// what cached keys and DS records allow.
 //
-// After an error the next server should be asked. The error is ErrUnsigned, or a *validate.Reason if the response is
-// bogus.
+// If cut is not nil, the response is a referral to this zone. Otherwise it is an answer.
+//
+// The error is ErrUnsigned, or a *validate.Reason if the response is bogus. The caller should then ask the next server.
 func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone) error {
 	now := time.Now()
 	switch {
@@ -50,8 +51,8 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 	return c.countRejected(c.verifyAndCacheProofs(s, w, sets, r.keys, now))
 }
 
-// countRejected counts a response that was rejected because of err, and returns err. It returns nil if err is nil or
-// means that a limit prevented the check.
+// countRejected returns the error of a check. If it is not nil, countRejected also counts a rejected response. If a
+// limit prevented the check, it returns nil, because the response may be correct.
 func (c *Validator) countRejected(err error) error {
 	if limitReason(err) != nil {
 		return nil
@@ -62,8 +63,10 @@ func (c *Validator) countRejected(err error) error {
 	return err
 }
 
-// checkKeys verifies the DNSKEY RRset in a response with the trust anchor, or with the DS records of the referral,
-// which may be unverified. If the DS records are forged, the keys are discarded later.
+// checkKeys verifies the DNSKEY RRset in a response with the trust anchor, or with the DS records of the referral. If
+// the RRset is valid, it sets s.Keys.
+//
+// The DS records may be unverified. If they turn out to be forged, verifyKeyResponse discards s.Keys.
 func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time) error {
 	var d *validate.DSSet
 	if a := c.anchors.nearestAnchor(s.Name); a.zone == s.Name {
@@ -92,8 +95,8 @@ func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time
 	return nil
 }
 
-// checkReferral verifies the DS records of a referral from z to cut, or the proof that there are none. r are the keys
-// of z, or nil. An insecure delegation needs a proof.
+// checkReferral verifies the DS records of a referral from z to cut, or the proof that cut has no DS records. r is the
+// cache entry of z. If r is nil, signatures must exist, but cannot be verified yet.
 func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *zoneKeys, now time.Time) error {
 	evidence, err := cut.parseEvidence()
 	if err != nil {

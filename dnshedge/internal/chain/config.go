@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// IdentifyTrust returns a string that is equal for equal trust anchors, negative trust anchors and flags. The order of
-// the anchors does not matter.
+// IdentifyTrust returns a string that identifies a configuration of trust anchors, negative trust anchors and flags.
+// Equal configurations have equal strings. The order of the anchors does not matter.
 func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 	records := make([]string, 0, len(anchors))
 	for _, rr := range anchors {
@@ -32,8 +32,10 @@ func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 	return fmt.Sprintf("%v %q %q %v", anchors == nil, slices.Compact(records), slices.Compact(names), flags)
 }
 
-// ReadTrust sets Anchors and Insecure from a user's records and names. Nil records select the built-in trust anchors of
-// the root. field is the user's name for the configuration, for error messages.
+// ReadTrust sets Anchors and Insecure from a user's DS and DNSKEY records and names. If records is nil, the built-in
+// trust anchors of the root are used.
+//
+// The error names the invalid record or name. It begins with field, the name of the configuration in the user's code.
 func (conf *Config) ReadTrust(field string, records []dns.RR, names []string) error {
 	zones := make(map[string][]dns.RR)
 	for i, rr := range records {

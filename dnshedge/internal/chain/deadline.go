@@ -6,13 +6,15 @@ import (
 	"time"
 )
 
-// QuestionTimeout is the maximum time of a question. It is shorter than a Client's default timeout, so that the caller
-// receives the reason of a failure.
+// QuestionTimeout is the maximum time for answering a client's question. It is shorter than the default timeout of a
+// Client, so that the client receives the reason of a failure.
 const QuestionTimeout = 4500 * time.Millisecond
 
-// WithQuestionDeadline returns a context for a client's question, and its time limit. The context ends before ctx does,
-// after nine tenths of its time or QuestionTimeout, with the cause long. It ends with net.ErrClosed when life ends.
-// stop releases its resources.
+// WithQuestionDeadline returns a context for answering a client's question, and its time limit. The limit is
+// QuestionTimeout, or nine tenths of the time until the deadline of ctx if that is shorter. When it expires, the cause
+// of the context is long.
+//
+// The context also ends when life ends, with the cause net.ErrClosed. The caller must call stop to release resources.
 func WithQuestionDeadline(ctx, life context.Context, long error) (_ context.Context, limit time.Duration, stop func()) {
 	limit = QuestionTimeout
 	if end, ok := ctx.Deadline(); ok {

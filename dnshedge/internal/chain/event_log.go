@@ -15,29 +15,31 @@ import (
 
 // Limits and intervals of an EventLog.
 const (
-	maxLastBogus      = 20             // bogus answers that are kept
+	maxLastBogus      = 20             // bogus answers in lastBogus
 	maxLoggedZones    = 256            // zones in loggedZones
-	rootCheckInterval = time.Minute    // time between two checks of the root's keys
-	zoneLogInterval   = time.Hour      // time between two warnings about a zone
-	clockLogInterval  = time.Hour      // time between two warnings about the clock
-	keysLogInterval   = 24 * time.Hour // time between two warnings about the same unknown keys of the root
+	rootCheckInterval = time.Minute    // minimum time between two checks of the root's keys
+	zoneLogInterval   = time.Hour      // minimum time between two warnings about the same zone
+	clockLogInterval  = time.Hour      // minimum time between two warnings about a wrong clock
+	keysLogInterval   = 24 * time.Hour // minimum time between two warnings about the same root keys
 )
 
-// An EventLog stores the last bogus answers for Stats, and logs warnings about validation. No lock is held during a
-// call of the logger.
+// An EventLog stores the last bogus answers for the statistics, and logs warnings about validation. The zero value is
+// empty. It is safe for concurrent use, and holds no lock while it calls the logger.
 type EventLog struct {
-	nextRootCheck atomic.Int64 // Unix ns
+	nextRootCheck atomic.Int64 // earliest time of the next check of the root's keys, in nanoseconds since 1970; 0 means now
 
-	mu          sync.Mutex              // guards the fields below
+	mu          sync.Mutex              // guards the following fields
 	lastBogus   []observe.RecursorBogus // oldest first
-	loggedZones map[string]time.Time    // time of the last warning by zone
-	clockLogged time.Time               // time of the last warning about the clock
-	keysLogged  time.Time               // time of the last warning about loggedTags
-	loggedTags  []uint16                // key tags of the root's keys without a trust anchor
+	loggedZones map[string]time.Time    // by zone name: time of the last warning
+	clockLogged time.Time               // time of the last warning about a wrong clock
+	keysLogged  time.Time               // time of the last warning about the keys in loggedTags
+	loggedTags  []uint16                // key tags in the last warning about root keys without a trust anchor
 }
 
-// RecordBogus stores a bogus answer, and logs a warning about its zone unless one was logged within zoneLogInterval.
-// The message begins with who. to may be nil.
+// RecordBogus stores the bogus answer b, and logs a warning about its zone. The warning is omitted if the last warning
+// about the zone is more recent than zoneLogInterval.
+//
+// The message begins with who, the name of the package. If to is nil, nothing is logged.
 func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBogus) {
 	zone := b.Zone
 	if zone == "" {
@@ -60,14 +62,13 @@ func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBo
 	}
 }
 
-// logWarning logs a warning. It recovers a panic of the log handler, because the goroutine of a question may not
-// recover it.
+// logWarning logs a warning. If the log handler panics, it recovers the panic, so that the question is still answered.
 func logWarning(to *slog.Logger, message string, attrs ...slog.Attr) {
 	usercode.RunGuarded(func() { to.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
 }
 
-// shouldLogZone reports whether a warning about a zone is due. If so, it records the warning as logged. The caller
-// holds mu.
+// shouldLogZone reports whether a warning about a zone is due at the time now. If it is true, the caller must log the
+// warning, because its time is recorded. The caller must hold mu.
 func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
 	at, known := n.loggedZones[zone]
 	if known && now.Sub(at) < zoneLogInterval {
@@ -90,9 +91,11 @@ func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
 	return true
 }
 
-// CheckRoot logs warnings if the root's keys show that the clock is wrong or that trust anchors are missing. It does so
-// at most once in rootCheckInterval. fill sets the statistics with these observations. The messages begin with who. to
-// may be nil.
+// CheckRoot logs a warning if the root's signatures show that the clock is wrong, and a warning if root keys have no
+// trust anchor. Calls within rootCheckInterval of the last check do nothing.
+//
+// fill must set ClockOff and UnknownSEP. The messages begin with who, the name of the package. If to is nil, nothing is
+// logged.
 func (n *EventLog) CheckRoot(to *slog.Logger, who string, now time.Time, fill func(*observe.RecursorStats)) {
 	next := n.nextRootCheck.Load()
 	if to == nil || now.UnixNano() < next || !n.nextRootCheck.CompareAndSwap(next, now.Add(rootCheckInterval).UnixNano()) {
@@ -123,7 +126,7 @@ func (n *EventLog) CheckRoot(to *slog.Logger, who string, now time.Time, fill fu
 	}
 }
 
-// FillStats sets the last bogus answers in s, newest first.
+// FillStats sets s.LastBogus to the last bogus answers, newest first.
 func (n *EventLog) FillStats(s *observe.RecursorStats) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -8,12 +8,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// maxPrefetched is the maximum number of key lookups that PrefetchChain starts in parallel. Further lookups follow one
-// after the other.
+// maxPrefetched is the maximum number of key lookups that PrefetchChain starts. Validation itself starts further
+// lookups, one after the other.
 const maxPrefetched = 12
 
-// AnchorZone returns the zone of the nearest trust anchor for a question. It is for a caller that follows no referrals
-// and thus knows no other zone. It returns nil if the answer needs no validation.
+// AnchorZone returns the zone of the nearest trust anchor for a question. A caller that follows no referrals needs it
+// as Response.Zone. It returns nil if the answer must not be validated.
 func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	if !c.ShouldValidate(name, qtype) {
 		return nil
@@ -21,9 +21,11 @@ func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	return &Zone{Name: c.anchors.nearestAnchor((&Response{Name: name, Type: qtype}).zoneLookupName()).zone, CutsUnknown: true}
 }
 
-// PrefetchChain starts in parallel the key lookups that the validation of an answer may need. These are the zones from
-// s.Zone, the result of AnchorZone, to the signer. Without signatures they are all names down to the question's,
-// because one of them must be an insecure delegation.
+// PrefetchChain starts, in parallel, the key lookups that ValidateResponse will need for an answer. s.Zone must be a
+// result of AnchorZone.
+//
+// The lookups are for the zones between s.Zone and the signer. If the answer has no signatures, they are for all names
+// between s.Zone and the question's name, because an insecure delegation must exist among them.
 func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	sets, err := validate.GroupRRsets(s.Answer, s.Authority)
 	if err != nil || s.Type == dns.TypeRRSIG { // which is never signed
@@ -52,7 +54,7 @@ func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	}
 }
 
-// CountZones returns the number of zones in the key cache.
+// CountZones returns the number of zones in the key cache, including expired entries.
 func (c *Validator) CountZones() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// correctMissingEDE returns err with EDE 6 (DNSSEC Bogus) in place of 12 (NSEC Missing), unless missing is set. If
-// there are invalid NSEC records or a positive answer, no NSEC record is missing (RFC 8914 §4.13).
+// correctMissingEDE corrects the extended error code of err, the error of a failed proof. If missing is false, code 12
+// (NSEC Missing) becomes code 6 (DNSSEC Bogus).
+//
+// missing must be true only if the response has no NSEC or NSEC3 records (RFC 8914 §4.13). Other errors are returned
+// unchanged.
 func correctMissingEDE(err error, missing bool) error {
 	r, ok := err.(*validate.Reason)
 	if !ok || r.EDE != dns.ExtendedErrorCodeNSECMissing || missing {
@@ -27,8 +30,8 @@ func hasDenialRecords(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 })
 }
 
-// limitReason returns the reason in err if the limit of a question caused it, else nil. Such a reason does not affect
-// the status of a zone.
+// limitReason returns the reason in err if the limit of a question has caused the error. Otherwise it returns nil. A
+// reached limit does not affect the security status of a zone.
 func limitReason(err error) *validate.Reason {
 	why := (*validate.Reason)(nil)
 	if errors.As(err, &why) && why.Limit != "" {
@@ -37,8 +40,8 @@ func limitReason(err error) *validate.Reason {
 	return nil
 }
 
-// asReason converts err to a reason. server is the server that sent the data; it is not set if the reason already has
-// one.
+// asReason converts err to a *validate.Reason. It sets the reason's Server to server, the sender of the data, unless
+// the reason has a Server already.
 func asReason(err error, server netip.AddrPort) *validate.Reason {
 	if r, ok := err.(*validate.Reason); ok {
 		if r.Server.IsValid() {

@@ -10,18 +10,18 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A rootStatus holds observations of the root's DNSKEY RRset: which keys have trust anchors, and whether the clock is
-// wrong.
+// A rootStatus holds observations of the root's DNSKEY RRset for the statistics: the keys that have trust anchors, and
+// the error of this machine's clock.
 type rootStatus struct {
-	mu           sync.Mutex    // guards the fields below
+	mu           sync.Mutex    // guards the following fields
 	unknownTags  []uint16      // key tags of SEP keys without a trust anchor
 	anchoredTags []uint16      // key tags of SEP keys with a trust anchor
-	signingTags  []uint16      // key tags of the anchored keys that sign the DNSKEY RRset
-	clockOff     time.Duration // see observe.RecursorStats.ClockOff
+	signingTags  []uint16      // key tags of the keys with a trust anchor that sign the DNSKEY RRset
+	clockOff     time.Duration // distance of the clock from the validity period of the root's signatures; negative if the clock is slow, 0 if it is right
 }
 
-// observeKeys stores the observations of a DNSKEY RRset of the root. err is the result of its verification. It
-// considers only signatures that are valid except for their validity period.
+// observeKeys stores the observations of a DNSKEY RRset of the root. d are the trust anchors, and err is the error of
+// VerifyDNSKEY. If err is not nil, only clockOff is set.
 func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
 	signers, off := d.SigningKeyTags(p, set, now)
 	r.mu.Lock()
@@ -43,7 +43,7 @@ func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err err
 	}
 }
 
-// hasAnchorFor reports whether a trust anchor has the key tag of k.
+// hasAnchorFor reports whether a trust anchor in d has the same key tag as the key k.
 func hasAnchorFor(d *validate.DSSet, k *dns.DNSKEY) bool {
 	return slices.Contains(d.KeyTags(), k.KeyTag())
 }

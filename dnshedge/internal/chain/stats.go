@@ -7,7 +7,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// RootAnchors returns the key tags of the root's trust anchors, or nil if it has none.
+// RootAnchors returns the key tags of the root's trust anchors. It returns nil if the root has no trust anchor.
 func (c *Validator) RootAnchors() []uint16 {
 	if a := c.anchors["."]; a != nil && a.ds != nil {
 		return a.ds.KeyTags()
@@ -15,7 +15,8 @@ func (c *Validator) RootAnchors() []uint16 {
 	return nil
 }
 
-// FillStats sets the statistics of the Validator in s, and adds the memory of its caches to s.Bytes.
+// FillStats sets the counters and the observations of root keys in s. It adds the memory of the Validator's caches to
+// s.Bytes, in bytes.
 func (c *Validator) FillStats(s *observe.RecursorStats) {
 	n := &c.Counts
 	s.Secure, s.Insecure, s.Bogus = n.Secure.Load(), n.Insecure.Load(), make(map[uint16]int64)

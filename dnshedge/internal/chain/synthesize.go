@@ -13,12 +13,14 @@ import (
 // Limits of LearnFromMinimised.
 const (
 	maxMinimisedSets  = 6  // RRsets of the response
-	maxMinimisedUnits = 20 // units of verification, if the question can spare them
+	maxMinimisedUnits = 20 // units of verification (see validate.Policy.Verifications)
 )
 
-// LearnFromMinimised caches the denial in the answer to a minimised question (RFC 9156), so that later questions may
-// need no query. For a name error it waits for the keys of the zone, because names below need no query then. It reports
-// false if a signature is invalid or the response has too many RRsets.
+// LearnFromMinimised caches the proof in a negative answer to a minimised query (RFC 9156), so that later questions may
+// need no query. After NXDOMAIN it waits for the keys of the zone, because the cached proof can then save queries for
+// this question, too.
+//
+// right is false if a signature is invalid or the response has more than maxMinimisedSets RRsets.
 func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Response) (right bool) {
 	if !s.isNegative() || !c.ShouldValidate(s.Name, s.Type) {
 		return true
@@ -61,8 +63,10 @@ func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Res
 	return failures == 0
 }
 
-// Synthesize answers a question without a query, from cached proofs of zones between zone and the name (RFC 8198). It
-// reports false if they do not determine the answer.
+// Synthesize answers a question without a query, from cached proofs (RFC 8198). It considers the proofs of zone and of
+// zones between zone and the name.
+//
+// ok is false if the cached proofs do not determine the answer.
 func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype uint16) (known validate.SynthesizedAnswer, ok bool) {
 	if qtype == dns.TypeRRSIG || !c.ShouldValidate(name, qtype) {
 		return known, false

@@ -5,18 +5,19 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A trustAnchor is a trust anchor or a negative trust anchor (RFC 7646).
+// A trustAnchor is the trust anchor of a zone, or a negative trust anchor (RFC 7646), which disables validation for the
+// zone.
 type trustAnchor struct {
-	zone    string
-	ds      *validate.DSSet // nil: a negative trust anchor
-	builtIn bool            // the default trust anchor of the root
+	zone    string          // name, in lower case
+	ds      *validate.DSSet // nil for a negative trust anchor
+	builtIn bool            // this is the default trust anchor of the root, and was not configured
 }
 
-// A trustAnchors holds the trust anchors by zone, in lower case.
+// trustAnchors maps the name of a zone, in lower case, to its trust anchor or negative trust anchor.
 type trustAnchors map[string]*trustAnchor
 
-// newTrustAnchors returns the given trust anchors and negative trust anchors. If trusted is nil, it adds the built-in
-// ones of the root.
+// newTrustAnchors returns the trust anchors in trusted, and negative trust anchors for the names in insecure. If
+// trusted is nil, the built-in trust anchor of the root is used. A zone in both has only the negative trust anchor.
 func newTrustAnchors(trusted []*validate.DSSet, insecure []string) trustAnchors {
 	all := make(trustAnchors)
 	if trusted == nil {
@@ -32,7 +33,8 @@ func newTrustAnchors(trusted []*validate.DSSet, insecure []string) trustAnchors 
 	return all
 }
 
-// nearestAnchor returns the nearest trust anchor at or above a name, or nil if there is none.
+// nearestAnchor returns the trust anchor or negative trust anchor of the name, or else of its nearest ancestor. It
+// returns nil if there is none. The name must be in lower case.
 func (all trustAnchors) nearestAnchor(name string) *trustAnchor {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if a := all[name]; a != nil {

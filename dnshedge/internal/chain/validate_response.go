@@ -11,8 +11,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// ValidateResponse determines the security status of an answer and reduces it to verified records. It waits for the
-// keys of the zones. The error is the cause of ctx, or a local error (see Config.IsLocalError).
+// ValidateResponse sets the security status of an answer, and removes the records that are not verified from a secure
+// answer. It waits for the keys of the zones, and queries them if they are not cached.
+//
+// The error is the cause of ctx, or a local error (see Config.IsLocalError). A bogus answer is not an error: its Status
+// is Bogus.
 func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Response) error {
 	if s.Status == validate.Secure {
 		return nil // CheckResponse has verified it
@@ -66,11 +69,11 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 	return nil
 }
 
-// setBogus sets the status Bogus and its reason.
+// setBogus sets the status to Bogus, with the reason why.
 func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validate.Bogus, why }
 
-// verifyWithRenewal verifies an answer with the keys r of its zone. If they do not match, it verifies the answer with
-// newer keys.
+// verifyWithRenewal verifies an answer with the keys r of its zone, and sets its status. If verification fails, the
+// zone may have new keys: verifyWithRenewal then queries the keys and verifies the answer again.
 func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *zoneKeys, sets [][]*validate.RRset) error {
 	keys := r.keys
 	err := c.verifyAndCacheProofs(s, b.Validation(), sets, keys, time.Now())
@@ -100,7 +103,8 @@ func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Resp
 	return nil
 }
 
-// hasSignedSOA reports whether the SOA record of a negative answer belongs to the zone of k and has a valid signature.
+// hasSignedSOA reports whether one of the sets is the SOA RRset of the zone of k, with a valid signature. The negative
+// answer is then from this zone, and not from a child zone.
 func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Keys) bool {
 	return slices.ContainsFunc(sets, func(set *validate.RRset) bool {
 		if set.Type != dns.TypeSOA || dnsname.ToLower(set.Name) != k.Zone() {
@@ -111,8 +115,10 @@ func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Ke
 	})
 }
 
-// validateUnsigned determines the status of an answer without signatures. It is insecure if there is an insecure zone
-// cut between zone and the question's name. A server of both parent and child zone sends no referral for the cut.
+// validateUnsigned sets the status of an answer without signatures. The status is insecure if an insecure delegation
+// exists between zone and the question's name. Otherwise it is bogus.
+//
+// The delegation may be unknown: a server of both the parent and the child zone sends no referral.
 func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Response, zone *Zone) error {
 	r, err := c.findInsecureCut(ctx, b, zone, s.zoneLookupName())
 	switch {
@@ -128,8 +134,8 @@ func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Respo
 	return nil
 }
 
-// zoneLookupName returns a name in the zone whose servers answer the question: the parent of the name for DS (RFC 4035
-// §3.1.4.1), else the name.
+// zoneLookupName returns the name whose zone answers the question. For DS, this is the parent of the question's name,
+// because the parent zone has the DS records (RFC 4035 §3.1.4.1). For other types, it is the question's name.
 func (s *Response) zoneLookupName() string {
 	if s.Type == dns.TypeDS && s.Name != "." {
 		return dnsname.Parent(s.Name)
@@ -137,9 +143,11 @@ func (s *Response) zoneLookupName() string {
 	return s.Name
 }
 
-// findSigner returns the zone whose keys verify the answer: zone, or a zone below it that signed the relevant RRsets.
-// These are the answer, or the SOA and the denial of a negative answer. isSigned reports whether any relevant RRset has
-// a signature.
+// findSigner returns the zone whose keys verify the answer: zone, or a descendant of zone that has signed the relevant
+// RRsets. sets are the RRsets of the answer and authority sections.
+//
+// The relevant RRsets are those of the answer section. In a negative answer, they are the SOA, NSEC and NSEC3 RRsets.
+// isSigned is true if at least one relevant RRset has a signature.
 func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer string, isSigned bool) {
 	relevant := sets[0]
 	if s.isNegative() {
@@ -160,7 +168,8 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 // isNegative reports whether the answer section is empty.
 func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
 
-// verifyAndCacheProofs verifies an answer with the keys of a zone, and caches its proofs for the synthesis of other answers.
+// verifyAndCacheProofs verifies an answer with the keys k of a zone. If the answer is secure, it caches the proofs, so
+// that other answers can be synthesized from them.
 func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if err := s.verifyResponse(w, sets, k, now); err != nil {
 		return err
@@ -171,8 +180,10 @@ func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, se
 	return nil
 }
 
-// verifyResponse verifies an answer with the keys of a zone, and reduces Answer and Authority to the verified records
-// (see RRset.AuthenticRecords). If it fails, it changes only signedByZone.
+// verifyResponse verifies an answer with the keys k of a zone, and sets its status. It reduces Answer and Authority to
+// the verified records (see validate.RRset.AuthenticRecords).
+//
+// The error is a *validate.Reason. verifyResponse then changes no field except signedByZone.
 func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if s.isNegative() {
 		return s.verifyDenial(w, sets[1], k, now)
@@ -231,8 +242,8 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 	return nil
 }
 
-// verifyDenial verifies a negative answer. It sets Rcode according to the proof, because no signature covers the
-// response code.
+// verifyDenial verifies a negative answer with the keys k of a zone, and sets its status. sets are the RRsets of the
+// authority section. It sets Rcode to the conclusion of the proof, because signatures do not cover the response code.
 func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, k *validate.Keys, now time.Time) error {
 	den, err := w.VerifyDenial(s.Name, s.Type, sets, k, now)
 	if err != nil {

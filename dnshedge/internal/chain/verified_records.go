@@ -8,21 +8,22 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A verifiedRecords collects the verified RRsets of an answer.
+// A verifiedRecords collects the verified RRsets of a section, and their common TTL.
 type verifiedRecords struct {
 	keys     *validate.Keys
 	sets     []*validate.RRset
-	verified []validate.Verified
-	ttl      uint32 // seconds for which all RRsets may be cached (RFC 4035 §5.3.3)
+	verified []validate.Verified // results of the verification, in the order of sets
+	ttl      uint32              // minimum number of seconds for which the RRsets may be cached (RFC 4035 §5.3.3)
 }
 
-// addRRset adds an RRset with the result of its verification.
+// addRRset adds an RRset with v, the result of its verification, and lowers the common TTL to that of the RRset.
 func (a *verifiedRecords) addRRset(set *validate.RRset, v validate.Verified) {
 	a.sets, a.verified = append(a.sets, set), append(a.verified, v)
 	a.ttl = min(a.ttl, v.TTL)
 }
 
-// authenticRecords returns the records and signatures of the RRsets, see RRset.AuthenticRecords.
+// authenticRecords returns copies of the records and signatures of all RRsets, with the common TTL (see
+// validate.RRset.AuthenticRecords).
 func (a *verifiedRecords) authenticRecords() (rrs []dns.RR) {
 	for i, set := range a.sets {
 		rrs = append(rrs, set.AuthenticRecords(a.keys, a.verified[i], a.ttl)...)
@@ -30,7 +31,7 @@ func (a *verifiedRecords) authenticRecords() (rrs []dns.RR) {
 	return rrs
 }
 
-// addProofs adds the NSEC and NSEC3 RRsets with valid signatures.
+// addProofs adds the NSEC and NSEC3 RRsets among sets whose signatures are valid.
 func (a *verifiedRecords) addProofs(w *validate.Validation, sets []*validate.RRset, now time.Time) {
 	for _, set := range sets {
 		if set.Type != dns.TypeNSEC && set.Type != dns.TypeNSEC3 {

@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// WithoutDNSSECRecords returns the records without RRSIG, NSEC and NSEC3, except records of the question's type. For
-// ANY it returns all records. It does not modify rrs.
+// WithoutDNSSECRecords returns the records without RRSIG, NSEC and NSEC3 records, for a client that did not set DO.
+// Records of the question's type remain. For type ANY, all records remain. It does not modify rrs.
 func WithoutDNSSECRecords(rrs []dns.RR, qtype uint16) []dns.RR {
 	proves := func(rr dns.RR) bool {
 		switch t := rr.Header().Rrtype; t {

@@ -17,39 +17,41 @@ import (
 // Limits of key lookups and of the key cache.
 const (
 	maxLookupTime = 10 * time.Second // timeout of a key lookup
-	maxServers    = 6                // servers that are asked while their data is bogus; as many as a dnssec.Validator tries
-	minBackoff    = 5 * time.Second  // how long a zone stays bogus at first; doubles each time (RFC 9520 §3.2)
-	maxBackoff    = 5 * time.Minute  // maximum of the backoff
-	anchorBackoff = 15 * time.Second // replaces maxBackoff for the zone of a trust anchor, on which all zones below depend
-	maxCacheTime  = 24 * time.Hour   // maximum cache lifetime of an entry
+	maxServers    = 6                // servers that are asked while their data is bogus; dnssec.Validator tries as many
+	minBackoff    = 5 * time.Second  // time for which a zone stays bogus at first; it doubles with each failed lookup (RFC 9520 §3.2)
+	maxBackoff    = 5 * time.Minute  // maximum time for which a zone stays bogus
+	anchorBackoff = 15 * time.Second // like maxBackoff, for a zone with a trust anchor, on which all its child zones depend
+	maxCacheTime  = 24 * time.Hour   // maximum time for which an entry is cached
 )
 
-// A zoneKeys is an entry of the key cache: the security status of a zone, with its keys. It is immutable once cached.
+// A zoneKeys is an entry of the key cache: the security status of a zone, and its keys if it is secure. It must not be
+// changed once it is cached.
 type zoneKeys struct {
 	status        validate.Status
-	keys          *validate.Keys   // set if status is Secure
-	reason        *validate.Reason // why the zone is bogus, or insecure for a reason other than missing DS records
-	isNoZone      bool             // there is proof that no zone has this name
-	isPresumed    bool             // no referral led to the zone, so that it may have other servers
-	established   time.Time        // time at which the entry was made
-	expires       time.Time
-	backoff       time.Duration // time from established to expires if the zone is bogus
-	referralID    uint64        // referral for which the zone is bogus; 0: any
-	referralWrong bool          // that referral is bogus
-	size          int64         // estimated memory in bytes
-	unreachable   bool          // bogus because no server has answered
-	localErr      error         // local error (see Config.IsLocalError) that makes the zone bogus, or nil
-	inherited     bool          // status of the parent zone; the zone's own DS records do not matter
+	keys          *validate.Keys   // nil unless status is Secure
+	reason        *validate.Reason // why the zone is bogus, or insecure for a reason other than missing DS records; otherwise nil
+	isNoZone      bool             // it is proven that a zone of this name does not exist
+	isPresumed    bool             // no referral led to the zone, so that its servers are uncertain
+	established   time.Time        // creation time of the entry
+	expires       time.Time        // the entry must not be used from this time on
+	backoff       time.Duration    // time from established to expires if the zone is bogus
+	referralID    uint64           // the bogus status applies only to this referral (see Zone.referralID); 0 means all referrals
+	referralWrong bool             // the referral with referralID is bogus
+	size          int64            // estimated memory in bytes
+	unreachable   bool             // the zone is bogus because its servers did not respond
+	localErr      error            // local error (see Config.IsLocalError) that prevented the lookup, or nil
+	inherited     bool             // the status is that of the parent zone, whatever the DS records of the zone are
 }
 
-// A keyLookup determines the zoneKeys of a zone for all questions that wait for them.
+// A keyLookup is a running lookup of the zoneKeys of a zone. All questions that need them wait for the same lookup.
 type keyLookup struct {
 	zone   *Zone
-	done   chan struct{}
-	result *zoneKeys // set before done is closed
+	done   chan struct{} // closed when result is set
+	result *zoneKeys     // must only be read after done is closed
 }
 
-// cachedKeys returns the cache entry of a zone if it is current, else nil.
+// cachedKeys returns the cache entry of the named zone. It returns nil if there is none, or if it is not current at the
+// time now.
 func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,13 +61,14 @@ func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
 	return nil
 }
 
-// isCurrent reports whether the entry is valid at now. It is not if it has expired, or was made after now because the
-// clock was set back. A nil entry is not current.
+// isCurrent reports whether the entry may be used at the time now. It is false if the entry is nil or has expired. It
+// is also false if the entry was created after now, because the clock was set back.
 func (r *zoneKeys) isCurrent(now time.Time) bool {
 	return r != nil && now.Before(r.expires) && !now.Before(r.established)
 }
 
-// applicableKeys returns the cache entry of a zone if it is current and applies to its referral, else nil.
+// applicableKeys returns the cache entry of a zone. It returns nil if there is none, if the entry is not current, or if
+// it applies only to another referral of the zone.
 func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 	if r := c.cachedKeys(z.Name, now); r.appliesTo(z) {
 		return r
@@ -73,8 +76,8 @@ func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 	return nil
 }
 
-// appliesTo reports whether the entry applies to a zone with the referral of z. A bogus status may hold only for
-// another referral. A nil entry does not apply.
+// appliesTo reports whether the entry applies to z, which has the same name. It is false if the entry is nil, or if its
+// bogus status comes from another referral than that of z.
 func (r *zoneKeys) appliesTo(z *Zone) bool {
 	switch {
 	case r == nil, r.isPresumed && !z.isPresumed && (r.status == validate.Bogus || r.isNoZone):
@@ -83,7 +86,8 @@ func (r *zoneKeys) appliesTo(z *Zone) bool {
 	return r.status != validate.Bogus || z.isPresumed || r.referralID == 0 || r.referralID == z.referralID()
 }
 
-// PrefetchKeys starts the key lookup of a zone if the zone needs keys and they are not cached.
+// PrefetchKeys starts the key lookup of a zone, and does not wait for it. It does nothing if the keys are cached, or if
+// the zone's status needs no keys.
 func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableKeys(z, time.Now()) != nil {
 		return
@@ -98,9 +102,11 @@ func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 	c.joinLookup(b, z, nil)
 }
 
-// joinLookup returns the key lookup of a zone, and starts it if none is running. mine reports whether this call started
-// it. If the cache has a newer entry than old, the returned lookup is already done. old is the entry that the caller
-// has seen, or nil.
+// joinLookup returns the key lookup of a zone. If there is none, it starts one with the budget b. mine is true if this
+// call started the lookup.
+//
+// old is the cache entry that the caller has seen, or nil. If the cache has a newer entry, joinLookup returns it as the
+// result of a finished lookup.
 func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLookup, mine bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,8 +131,11 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLook
 	return f, true
 }
 
-// storeResult caches the result of a lookup. It does not if a limit or a local error ended the lookup, or if the zone
-// has moved.
+// storeResult caches the result of the finished lookup f. It caches nothing if a limit or a local error ended the
+// lookup, if the zone has moved, or if the result is too large.
+//
+// If the servers of the zone did not respond, it keeps secure keys that are already cached. It also sets the time for
+// which a bogus result is cached.
 func (c *Validator) storeResult(f *keyLookup) {
 	r, z, zone := f.result, f.zone, f.zone.Name
 	r.isPresumed = z.isPresumed
@@ -169,7 +178,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 	c.bytes += r.size
 }
 
-// backoffLimit returns the maximum time for which a zone stays bogus before its keys are looked up again.
+// backoffLimit returns the maximum time for which a bogus status of the zone is cached.
 func (c *Validator) backoffLimit(zone string) time.Duration {
 	if a := c.anchors.nearestAnchor(zone); a != nil && a.zone == zone {
 		return anchorBackoff
@@ -180,7 +189,7 @@ func (c *Validator) backoffLimit(zone string) time.Duration {
 // zoneKeysSize is the estimated memory of a cache entry without keys, in bytes.
 const zoneKeysSize = 512
 
-// removeKeys removes the cache entry of a zone. The caller holds mu.
+// removeKeys removes the cache entry of a zone, if there is one. The caller must hold mu.
 func (c *Validator) removeKeys(zone string) {
 	if r := c.keyCache[zone]; r != nil {
 		delete(c.keyCache, zone)
@@ -188,7 +197,8 @@ func (c *Validator) removeKeys(zone string) {
 	}
 }
 
-// ForgetBogus removes the cache entry of a zone if it is bogus. It is called when the zone has moved to other servers.
+// ForgetBogus removes the cache entry of a zone if its status is bogus. The caller must call it when the zone has moved
+// to other servers, whose data may be valid.
 func (c *Validator) ForgetBogus(zone string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,8 +207,8 @@ func (c *Validator) ForgetBogus(zone string) {
 	}
 }
 
-// BogusOrigin returns the zone that makes z bogus: z itself, or the ancestor from which it inherits that status. It
-// considers cache entries for all referrals.
+// BogusOrigin returns the zone whose data is the reason that z is bogus. This is z, or the ancestor from which z
+// inherits the bogus status. It considers cache entries for all referrals of a zone.
 func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	for now := time.Now(); z.Parent != nil; z = z.Parent {
 		r, above := c.cachedKeys(z.Name, now), c.cachedKeys(z.Parent.Name, now)
@@ -209,8 +219,8 @@ func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	return z
 }
 
-// evictKeys removes an expired entry. If it finds none among eight random entries, it removes the one that expires
-// first. The caller holds mu.
+// evictKeys removes one entry from the key cache, preferably an expired entry. If eight random entries are all current,
+// it removes the entry among them that expires first. The caller must hold mu.
 func (c *Validator) evictKeys(now time.Time) {
 	const samples = 8
 	n, worst := 0, ""
@@ -229,13 +239,14 @@ func (c *Validator) evictKeys(now time.Time) {
 	c.removeKeys(worst)
 }
 
-// isLocalFailure reports whether the entry is bogus only because of a question's limit or a local error.
+// isLocalFailure reports whether the entry is bogus only because of a question's limit or a local error. Another
+// question may then succeed, and the entry must not be cached.
 func (r *zoneKeys) isLocalFailure() bool {
 	return r.status == validate.Bogus && (r.localErr != nil || r.reason != nil && r.reason.Limit != "")
 }
 
-// lookUpKeys returns the zoneKeys of a zone, from the cache or by a lookup. The error is the cause of ctx, or a local
-// error.
+// lookUpKeys returns the security status and keys of a zone, from the cache or by a lookup with the budget b. The
+// status can be bogus without an error. The error is the cause of ctx, or a local error.
 func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zoneKeys, error) {
 	for again := false; ; again = true {
 		if r := c.applicableKeys(z, time.Now()); r != nil {
@@ -254,7 +265,8 @@ func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zon
 	}
 }
 
-// verifyOrRenew calls verify with the keys r of a zone. If they do not match, it calls verify again with newer keys.
+// verifyOrRenew returns the result of verify for the keys r of a zone. If verify fails, the zone may have new keys:
+// verifyOrRenew then queries the keys, and calls verify a second time if they have changed.
 func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *zoneKeys, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
 	next, failed := c.renewOutdated(ctx, b, z, r, err)
@@ -267,8 +279,11 @@ func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zo
 	return v, err
 }
 
-// renewOutdated returns newer keys of a zone after a verification with r has failed with err. It returns nil if there
-// are none. The error is the cause of ctx, or a local error.
+// renewOutdated queries the keys of a zone again, after verification with the keys r has failed with err. It returns
+// the new secure entry.
+//
+// It returns nil if the keys have not changed, or if r is more recent than minBackoff. The error is the cause of ctx,
+// or a local error.
 func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r *zoneKeys, err error) (*zoneKeys, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.established) < minBackoff {
 		return nil, nil
@@ -280,7 +295,8 @@ func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r 
 	return renewed, nil
 }
 
-// cutCandidates returns the names from a child of zone down to name, each of which may be a zone cut.
+// cutCandidates returns the names between a zone and a name that may be zone cuts. The first is a child of the zone,
+// and the last is name. It returns nil if name is not below zone.
 func cutCandidates(name, zone string) (names []string) {
 	for ; dnsname.IsBelow(name, zone); name = dnsname.Parent(name) {
 		names = append(names, name)
@@ -289,9 +305,11 @@ func cutCandidates(name, zone string) (names []string) {
 	return names
 }
 
-// findInsecureCut looks for an insecure delegation between a zone and a name for which there was no referral. It
-// returns the entry of the delegation, or nil if there is none. If a limit or a local error prevents the search, it
-// returns that entry. It looks up several names in parallel.
+// findInsecureCut searches for an insecure delegation between a zone and a name, where no referral was received. It
+// looks up several names in parallel.
+//
+// It returns the entry of the insecure zone, or nil if there is none. If a limit or a local error prevents the search,
+// it returns the entry of the failed lookup (see isLocalFailure).
 func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zone, name string) (*zoneKeys, error) {
 	const atOnce = 4
 	names := cutCandidates(name, zone.Name)
@@ -314,19 +332,18 @@ func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zon
 	return nil, nil
 }
 
-// isProvenInsecure reports whether the entry is that of an existing zone that is proven to be insecure. It is false for
-// nil.
+// isProvenInsecure reports whether the zone exists and is proven to be insecure. It is false for a nil entry.
 func (r *zoneKeys) isProvenInsecure() bool {
 	return r != nil && r.status == validate.Insecure && !r.isNoZone
 }
 
-// isBelowInsecureCut reports whether the cache has an insecure zone below zone, at or above name.
+// isBelowInsecureCut reports whether the key cache has an insecure zone that contains name and is a descendant of zone.
 func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
 	return slices.ContainsFunc(cutCandidates(name, zone), func(cut string) bool { return c.cachedKeys(cut, now).isProvenInsecure() })
 }
 
-// refreshKeys returns newer zoneKeys than old, which do not match the data of the zone's servers. It queries the keys
-// again unless old is recent or no longer cached.
+// refreshKeys looks up the keys of a zone again, because signatures of the zone do not match the keys in old. It sends
+// no query if old is more recent than minBackoff, or if the cache already has another entry.
 func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old *zoneKeys) (*zoneKeys, error) {
 	c.mu.Lock()
 	now := c.keyCache[z.Name]
@@ -343,7 +360,7 @@ func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old 
 	}
 }
 
-// inheritedEntry returns the entry that a child zone inherits.
+// inheritedEntry returns the entry of a child zone that inherits the status of this entry.
 func (r *zoneKeys) inheritedEntry() *zoneKeys {
 	same := *r
 	same.backoff, same.inherited = 0, true
@@ -352,8 +369,8 @@ func (r *zoneKeys) inheritedEntry() *zoneKeys {
 
 // Constructors of the kinds of cache entries.
 
-// newSecureKeys returns the entry of a secure zone. It expires with the keys, and after each of the numbers of seconds
-// in most.
+// newSecureKeys returns the entry of a secure zone with the keys k. It expires with the keys, or after the smallest
+// number of seconds in most if that is earlier.
 func newSecureKeys(k *validate.Keys, now time.Time, most ...uint32) *zoneKeys {
 	r := &zoneKeys{status: validate.Secure, keys: k, expires: now.Add(cacheLifetime(append(most, k.TTL())...))}
 	if end := k.Expires(); !end.IsZero() && end.Before(r.expires) {
@@ -363,25 +380,27 @@ func newSecureKeys(k *validate.Keys, now time.Time, most ...uint32) *zoneKeys {
 }
 
 // newInsecureKeys returns the entry of an insecure zone. It expires after the smallest number of seconds in most. why
-// is nil without a special reason.
+// is nil if the zone merely has no DS records.
 func newInsecureKeys(why *validate.Reason, now time.Time, most ...uint32) *zoneKeys {
 	return &zoneKeys{status: validate.Insecure, reason: why, expires: now.Add(cacheLifetime(most...))}
 }
 
-// newNonexistentZone returns the entry of a name that is proven to be no zone. It expires after most seconds.
+// newNonexistentZone returns the entry of a name for which it is proven that no zone has this name. It expires after
+// most seconds.
 func newNonexistentZone(most uint32) *zoneKeys {
 	r := newInsecureKeys(nil, time.Now(), most)
 	r.isNoZone = true
 	return r
 }
 
-// newBogusKeys returns the entry of a bogus zone. storeResult sets its expiration.
+// newBogusKeys returns the entry of a bogus zone, with the reason why. Its expiration time is not set; storeResult sets
+// it.
 func newBogusKeys(why *validate.Reason) *zoneKeys {
 	return &zoneKeys{status: validate.Bogus, reason: why}
 }
 
 // newFailedKeys returns the bogus entry of a zone whose lookup has failed with err. server is the server that sent the
-// data, if valid.
+// data, or zero. If err is a local error, the entry is not cached.
 func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	r := newBogusKeys(asReason(err, server))
 	if c.conf.IsLocalError(err) {
@@ -390,9 +409,10 @@ func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	return r
 }
 
-// unreachableEntry returns the bogus entry of a zone when its servers, or those of its parent, have stopped answering
-// with err. It is last, the entry made from an earlier bogus answer. If last is nil, it is a new entry with the reason
-// why.
+// unreachableEntry returns the bogus entry of a zone whose servers did not respond to a query, which failed with err.
+//
+// last is the entry from an earlier bogus response, and is returned because its reason is more precise. If last is nil,
+// the new entry has the reason why.
 func (c *Validator) unreachableEntry(last *zoneKeys, why validate.Reason, err error) *zoneKeys {
 	if last == nil {
 		why.Text += ": " + err.Error()
@@ -405,7 +425,8 @@ func (c *Validator) unreachableEntry(last *zoneKeys, why validate.Reason, err er
 	return last
 }
 
-// cacheLifetime returns the smallest of the given numbers of seconds, between one second and maxCacheTime.
+// cacheLifetime returns the smallest number of seconds in most as a duration, but at least one second and at most
+// maxCacheTime.
 func cacheLifetime(most ...uint32) time.Duration {
 	d := maxCacheTime
 	for _, n := range most {
@@ -414,7 +435,8 @@ func cacheLifetime(most ...uint32) time.Duration {
 	return max(d, time.Second)
 }
 
-// establishKeys determines the security status and the keys of a zone, by queries where needed.
+// establishKeys determines the security status and the keys of a zone. It sends DS and DNSKEY queries where the trust
+// anchors and the referral do not suffice.
 func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (ring *zoneKeys) {
 	now := time.Now()
 	a := c.anchors.nearestAnchor(z.Name)
@@ -473,9 +495,11 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 	return r
 }
 
-// establishDS returns the verified DS records of a zone, from the referral or a DS query, and the time since they were
-// received. If there are none, d is nil, and r is the entry of the zone. wrong reports that the referral was bogus and
-// was dropped.
+// establishDS returns the verified DS records of a zone, from the referral or from a DS query. ago is the time since
+// they were received.
+//
+// If the zone has no valid DS records, d is nil, and r is the entry of the zone. wrong is true if the referral was
+// bogus and was dropped.
 func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *zoneKeys) {
 	ago = max(0, time.Since(z.ReceivedAt.Round(0)))
 	if len(z.DSEvidence) > 0 {
@@ -506,8 +530,10 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 	return d, 0, wrong, r
 }
 
-// queryDS queries the parent's servers for the DS records of a zone and verifies them. It returns the DS records, or
-// the entry of the zone if there are none. It tries other servers while the responses are bogus.
+// queryDS queries the parent zone's servers for the DS records of a zone, and verifies them. While the responses are
+// bogus, it asks up to maxServers servers.
+//
+// It returns the DS records. If there are none, or if it fails, it returns the entry of the zone.
 func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*validate.DSSet, *zoneKeys) {
 	var last *zoneKeys
 	var bad []netip.AddrPort
@@ -548,8 +574,8 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 	return nil, last
 }
 
-// inheritBogusParent returns the entry that a zone inherits if its parent is bogus according to the cache, else nil. A
-// zone with a trust anchor of its own inherits nothing.
+// inheritBogusParent returns the entry that a zone inherits if its parent zone is bogus in the cache. It returns nil if
+// the parent zone is not bogus, or if the zone has a trust anchor of its own.
 func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 	if a := c.anchors.nearestAnchor(z.Name); a != nil && dnsname.IsBelow(a.zone, z.Parent.Name) {
 		return nil // an island of security
@@ -560,9 +586,11 @@ func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 	return nil
 }
 
-// verifyDSEvidence verifies the DS records of a zone, or the proof that there are none. from is the server that sent
-// them; ago is the time since then. It returns the DS records, or the entry of the zone without DS records. Both are
-// nil if the records have expired.
+// verifyDSEvidence verifies the DS records of a zone, or the proof that the zone has no DS records. evidence are the
+// RRsets, from is the server that sent them, and ago is the time since then.
+//
+// It returns the DS records, or the entry of a zone without valid DS records. Both are nil if the records were valid,
+// but their TTL has expired.
 func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *zoneKeys) {
 	ds, evidence := selectDSEvidence(evidence, z.Name)
 	zone := c.signerZone(z.Parent, lowestSigner(evidence, z.Parent.Name, z.Name), z.Name)
@@ -619,8 +647,11 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	return nil, newNonexistentZone(den.TTL)
 }
 
-// verifyAliasEvidence verifies the CNAME records of a name, which show that the name is no zone (RFC 1034 §3.6.2).
-// signer is the signing zone, with the keys r. It returns the entry of the name.
+// verifyAliasEvidence verifies CNAME records at the name of z. They show that no zone has this name (RFC 1034 §3.6.2).
+// It returns the entry of the name: insecure and nonexistent, or bogus.
+//
+// r has the keys of signer, the zone that signed the records. alias is the CNAME RRset, and evidence proves the
+// expansion of a wildcard.
 func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *zoneKeys, alias *validate.RRset, evidence []*validate.RRset) *zoneKeys {
 	ttl, err := verifyOrRenew(ctx, c, b, signer, r, func(k *validate.Keys) (uint32, error) {
 		v, err := b.Validation().Verify(alias, k, time.Now())
@@ -636,8 +667,9 @@ func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zo
 	return newNonexistentZone(ttl)
 }
 
-// keysAfterDSFailure returns the entry of a zone after the verification of its DS records has failed with err. It is
-// bogus, unless there is an insecure zone between the parent and the name, which may have sent arbitrary signatures.
+// keysAfterDSFailure returns the entry of a zone after verification of its DS records has failed with err. The entry is
+// bogus, unless an insecure zone exists between the parent zone and the zone. An insecure zone may send arbitrary
+// signatures.
 func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *zoneKeys {
 	open, failed := c.findHiddenInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name), err)
 	switch {
@@ -649,8 +681,9 @@ func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zon
 	return c.newFailedKeys(err, from)
 }
 
-// findHiddenInsecureCut is findInsecureCut after a verification has failed with err. It returns nil if all zone cuts
-// below z are known, or if err is a limit or a local error.
+// findHiddenInsecureCut calls findInsecureCut after verification has failed with err, to find out whether the data is
+// from an insecure zone. It returns nil without a search if all zone cuts below z are known, or if err is a limit or a
+// local error.
 func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *Zone, name string, err error) (*zoneKeys, error) {
 	if !z.CutsUnknown || limitReason(err) != nil || c.conf.IsLocalError(err) {
 		return nil, nil
@@ -658,8 +691,8 @@ func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *
 	return c.findInsecureCut(ctx, b, z, name)
 }
 
-// signerZone returns the Zone of the signer of data about name from a server of z: z itself, or a zone between z and
-// name.
+// signerZone returns the zone whose keys must verify data about name from a server of z. This is the zone named signer,
+// or a nearer zone that has a trust anchor.
 func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
 	if a := c.anchors.nearestAnchor(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
 		signer = a.zone // an island of security
@@ -670,15 +703,16 @@ func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
 	return z.childZone(signer, true)
 }
 
-// childZone returns a zone below z for which there is no referral. It has the servers of z. claimed reports whether a
-// signature names it as the signer.
+// childZone returns a zone below z for which no referral was received. It uses the servers of z. claimed tells that a
+// signature names the zone as its signer.
 func (z *Zone) childZone(name string, claimed bool) *Zone {
 	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, isPresumed: true, namedBySigner: claimed}
 }
 
-// lowestSigner returns the zone whose keys verify RRsets about a name from a server of zone. That is the lowest signer
-// below zone and above name, or zone itself. A section may have RRsets of several zones if the name is the target of an
-// alias.
+// lowestSigner returns the zone whose keys must verify RRsets about a name from a server of zone. This is the lowest
+// signer between zone and name, or zone if there is none.
+//
+// The RRsets can have several signers if the name is the target of an alias.
 func lowestSigner(sets []*validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, s := range sets {
@@ -689,8 +723,8 @@ func lowestSigner(sets []*validate.RRset, zone, name string) string {
 	return lowest
 }
 
-// rrsetSigner returns the signer of an RRset: zone if zone signed it, or else the lowest signer below zone and above
-// name. Without such a signer it returns zone.
+// rrsetSigner returns the zone whose keys must verify an RRset. If zone is one of the signers, this is zone. Otherwise
+// it is the lowest signer that is below zone and above name, or zone if there is none.
 func rrsetSigner(s *validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, signer := range s.SignerZones() {
@@ -704,17 +738,17 @@ func rrsetSigner(s *validate.RRset, zone, name string) string {
 	return lowest
 }
 
-// errNoResponse is the result of a key query that has panicked.
+// errNoResponse is the error of a key query in which WorkBudget.Query has panicked.
 var errNoResponse = errors.New("no response has come")
 
-// A keyResponse is the result of a DNSKEY query.
+// A keyResponse is the result of a DNSKEY query: a response or an error.
 type keyResponse struct {
 	response *Response
 	err      error
 }
 
-// queryKeys starts a DNSKEY query to the servers of a zone, to the servers in bad last. The channel receives one
-// result.
+// queryKeys starts a DNSKEY query to the servers of a zone. The servers in bad have sent bogus data; they are asked
+// last. The returned channel receives exactly one result.
 func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ...netip.AddrPort) <-chan keyResponse {
 	done := make(chan keyResponse, 1)
 	c.Counts.KeyQueries.Add(1)
@@ -727,8 +761,8 @@ func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ..
 	return done
 }
 
-// awaitKeys waits for the result of a DNSKEY query and returns the entry of the zone, whose keys must match d. It
-// queries further servers while the keys are bogus.
+// awaitKeys waits for the result of a DNSKEY query, and returns the entry of the zone. The zone is secure if its keys
+// match the DS records d. While the keys are bogus, awaitKeys asks up to maxServers servers.
 func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *validate.DSSet, keys <-chan keyResponse) *zoneKeys {
 	var last *zoneKeys
 	var bad []netip.AddrPort
@@ -759,7 +793,7 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 	return last
 }
 
-// verifyKeyResponse verifies a DNSKEY response and returns the entry of the zone, whose keys must match d.
+// verifyKeyResponse verifies the DNSKEY response said with the DS records d, and returns the entry of the zone.
 func (c *Validator) verifyKeyResponse(b WorkBudget, z *Zone, d *validate.DSSet, said *Response) *zoneKeys {
 	now := time.Now()
 	sets, err := validate.GroupRRsets(said.Answer)
