@@ -18,48 +18,50 @@ const (
 	maxCachedWire       = 4 << 10   // size of an RRset in wire format, in bytes
 	maxCachedTTL        = 3 * 3600  // seconds (RFC 8198 §5.4)
 	cachedRRsetOverhead = 400       // estimated memory of an RRset in addition to its wire format, in bytes
-	unknownNegativeTTL  = 1<<31 - 1 // negative TTL in seconds before an SOA record was cached
+	unknownNegativeTTL  = 1<<31 - 1 // negativeTTL in seconds while no SOA record was cached
 
-	// minParametersAge is the time after a change of NSEC3 parameters in which records with other parameters are rejected.
-	// If the servers of a zone disagree about the parameters, each answer would otherwise empty the cache.
+	// minParametersAge is the time after a change of the NSEC3 parameters in which records with other parameters are
+	// rejected. If the servers of a zone disagree about the parameters, each response would otherwise empty the cache.
 	minParametersAge = time.Minute
 )
 
-// An AggressiveCache holds verified NSEC, NSEC3, SOA and wildcard records of one zone and synthesizes answers from them
-// (RFC 8198). Its conclusions are those of VerifyDenial and VerifyNoCloserName for a response with the same records.
+// An AggressiveCache holds verified NSEC, NSEC3, SOA and wildcard records of one zone, and synthesizes answers from
+// them (RFC 8198). It draws the same conclusions as VerifyDenial and VerifyNoCloserName draw from a response with these
+// records.
 //
-// It accepts only records verified with trusted keys. It rejects records with opt-out, records that were expanded from
-// a wildcard, and records with more iterations than the policy allows. It is safe for concurrent use.
+// It accepts only records that were verified with trusted keys. It rejects records with opt-out, records that were
+// expanded from a wildcard, and records with more iterations than the policy allows. It is safe for concurrent use.
 type AggressiveCache struct {
 	zone     name
 	maxBytes int64 // limit of bytes
 
-	publishedBytes atomic.Int64 // value of bytes after the last Add; read without mu
+	publishedBytes atomic.Int64 // copy of bytes after the last Add, which is read without mu
 
-	mu                sync.RWMutex // guards the fields below
+	mu                sync.RWMutex // guards the following fields
 	nsecs             nsecSet
 	nsec3s            nsec3Set
 	parametersChanged time.Time // time at which the first record with the parameters of nsec3s was cached
 	wildcards         map[wildcardKey]*cachedRRset
 	soa               *cachedRRset
-	negativeTTL       uint32 // maximum age of a denial in seconds (RFC 2308 §5, RFC 9077)
-	bytes             int64  // estimated memory
+	negativeTTL       uint32 // maximum time in seconds for which a denial is used (RFC 2308 §5, RFC 9077)
+	bytes             int64  // estimated memory, in bytes
 }
 
-// A wildcardKey identifies an RRset of a wildcard.
+// A wildcardKey identifies a cached RRset of a wildcard by its owner name, for example *.example.org, and its type.
 type wildcardKey struct {
 	owner name
 	typ   uint16
 }
 
-// A cachedRRset is a verified RRset with its signatures, as RRset.AuthenticRecords returns them.
+// A cachedRRset is a verified RRset with its signatures, in the form that RRset.AuthenticRecords returns. It is
+// immutable.
 type cachedRRset struct {
-	wire    []byte // a message whose answer section is the RRset
-	added   time.Time
-	expires time.Time
+	wire    []byte    // a DNS message whose answer section is the RRset
+	added   time.Time // time at which the RRset was cached
+	expires time.Time // the RRset must not be used from this time on
 }
 
-// NewAggressiveCache returns an empty cache for a zone. Its estimated memory is at most most bytes.
+// NewAggressiveCache returns an empty cache for a zone. most is the limit of its estimated memory, in bytes.
 func NewAggressiveCache(zone string, most int64) *AggressiveCache {
 	n, ok := parseName(zone)
 	if !ok {
@@ -68,17 +70,19 @@ func NewAggressiveCache(zone string, most int64) *AggressiveCache {
 	return &AggressiveCache{zone: n, maxBytes: most, nsecs: nsecSet{sorted: true}, nsec3s: nsec3Set{sorted: true}, wildcards: make(map[wildcardKey]*cachedRRset), negativeTTL: unknownNegativeTTL}
 }
 
-// Bytes returns the estimated memory in bytes. It takes no lock.
+// Bytes returns the estimated memory of the cache, in bytes. It takes no lock.
 func (d *AggressiveCache) Bytes() int64 { return d.publishedBytes.Load() }
 
-// CanDeny reports whether the SOA record is cached at now, without which no negative answer can be synthesized.
+// CanDeny reports whether the SOA record of the zone is cached and has not expired at the time now. Every synthesized
+// negative answer needs the SOA record.
 func (d *AggressiveCache) CanDeny(now time.Time) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.soa.remainingTTL(now) > 0
 }
 
-// Add verifies an RRset with k and caches it if it can be used for synthesis. It ignores other RRsets.
+// Add verifies the RRset s with the keys k, and caches it if it is valid and useful for synthesis. Otherwise it does
+// nothing. w limits the cost of the verification.
 func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	if k.zone != d.zone || s.Class != dns.ClassINET {
 		return
@@ -116,8 +120,8 @@ func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	d.publishedBytes.Store(d.bytes)
 }
 
-// newCachedRRset returns the cache entry of a verified RRset. It returns nil if the RRset is too large, or if package
-// dns would not write it as it was read.
+// newCachedRRset returns the cache entry of an RRset, whose verification with the keys k had the result v. It returns
+// nil if the RRset has more than maxCachedWire bytes, or if package dns would not write its data as it was read.
 func newCachedRRset(s *RRset, k *Keys, v Verified, now time.Time) *cachedRRset {
 	now = now.Round(0)
 	e := &cachedRRset{added: now, expires: now.Add(time.Duration(min(v.TTL, maxCachedTTL)) * time.Second)}
@@ -139,11 +143,11 @@ func newCachedRRset(s *RRset, k *Keys, v Verified, now time.Time) *cachedRRset {
 	return e
 }
 
-// memorySize returns the estimated memory in bytes.
+// memorySize returns the estimated memory of the RRset, in bytes.
 func (e *cachedRRset) memorySize() int64 { return cachedRRsetOverhead + int64(len(e.wire)) }
 
-// remainingTTL returns the seconds until the RRset expires. It is 0 if the RRset is nil, or was cached at a time after
-// now because the clock was wrong.
+// remainingTTL returns the number of seconds from now until the RRset expires. It is 0 if the RRset is nil or has
+// expired. It is also 0 if the RRset was cached at a time after now, because the clock was set back.
 func (e *cachedRRset) remainingTTL(now time.Time) uint32 {
 	now = now.Round(0)
 	if e == nil || now.Before(e.added) || !now.Before(e.expires) {
@@ -152,7 +156,7 @@ func (e *cachedRRset) remainingTTL(now time.Time) uint32 {
 	return uint32(e.expires.Sub(now) / time.Second)
 }
 
-// addSOA caches the SOA record of the zone. The caller holds mu.
+// addSOA caches the SOA record of the zone, and sets negativeTTL. e is its cache entry. The caller must hold mu.
 func (d *AggressiveCache) addSOA(c *canonical, s *RRset, v Verified, e *cachedRRset) {
 	soa, ok := s.Records[0].(*dns.SOA)
 	if !ok || c.owner != d.zone || len(c.rdata) != 1 {
@@ -165,8 +169,10 @@ func (d *AggressiveCache) addSOA(c *canonical, s *RRset, v Verified, e *cachedRR
 	d.bytes += e.memorySize()
 }
 
-// addWildcard caches an RRset that was expanded from the wildcard below the closest encloser, an ancestor of owner with
-// encloser labels. The caller holds mu.
+// addWildcard caches an RRset that was expanded from a wildcard. e is its cache entry.
+//
+// owner is the expanded name. encloser is the number of labels of the closest encloser, which is the parent of the
+// wildcard. The caller must hold mu.
 func (d *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *cachedRRset) {
 	switch typ {
 	case dns.TypeNS, dns.TypeDS, dns.TypeDNAME, dns.TypeDNSKEY: // wildcards do not synthesize them (RFC 4592 §4)
@@ -188,7 +194,7 @@ func (d *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *c
 	d.bytes += e.memorySize() + int64(len(wild))
 }
 
-// removeWildcard removes the RRset of a wildcard, if it is cached. The caller holds mu.
+// removeWildcard removes the RRset of a wildcard, if it is cached. The caller must hold mu.
 func (d *AggressiveCache) removeWildcard(k wildcardKey) {
 	if e := d.wildcards[k]; e != nil {
 		delete(d.wildcards, k)
@@ -196,7 +202,8 @@ func (d *AggressiveCache) removeWildcard(k wildcardKey) {
 	}
 }
 
-// addNSEC caches an NSEC record, and removes the cached records of names that the record denies. The caller holds mu.
+// addNSEC caches an NSEC record, and removes the cached NSEC records of names that do not exist according to the new
+// record. e is its cache entry. The caller must hold mu.
 func (d *AggressiveCache) addNSEC(c *canonical, v Verified, e *cachedRRset) {
 	var one nsecSet
 	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
@@ -223,12 +230,12 @@ func (d *AggressiveCache) addNSEC(c *canonical, v Verified, e *cachedRRset) {
 	d.bytes += n.memorySize()
 }
 
-// memorySize returns the estimated memory of a cached record in bytes.
+// memorySize returns the estimated memory of the cached record, in bytes.
 func (n *nsec) memorySize() int64 {
 	return n.cached.memorySize() + int64(len(n.owner)+len(n.next)+len(n.types))
 }
 
-// removeNSECs removes the NSEC records with indexes from i to j-1. The caller holds mu.
+// removeNSECs removes the NSEC records with indexes from i to j-1. The caller must hold mu.
 func (d *AggressiveCache) removeNSECs(i, j int) {
 	for _, n := range d.nsecs.records[i:j] {
 		d.bytes -= n.memorySize()
@@ -236,8 +243,10 @@ func (d *AggressiveCache) removeNSECs(i, j int) {
 	d.nsecs.records = slices.Delete(d.nsecs.records, i, j)
 }
 
-// addNSEC3 caches an NSEC3 record. All cached records have the same parameters. A record with other parameters replaces
-// them all, or is rejected within minParametersAge of the last change. The caller holds mu.
+// addNSEC3 caches an NSEC3 record. e is its cache entry. The caller must hold mu.
+//
+// All cached NSEC3 records have the same parameters. A record with other parameters replaces all of them. It is
+// rejected if the parameters changed less than minParametersAge ago.
 func (d *AggressiveCache) addNSEC3(c *canonical, v Verified, e *cachedRRset) {
 	var one nsec3Set
 	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
@@ -269,10 +278,10 @@ func (d *AggressiveCache) addNSEC3(c *canonical, v Verified, e *cachedRRset) {
 	d.bytes += r.memorySize()
 }
 
-// memorySize returns the estimated memory of a cached record in bytes.
+// memorySize returns the estimated memory of the cached record, in bytes.
 func (r *nsec3) memorySize() int64 { return r.cached.memorySize() + int64(len(r.types)) }
 
-// removeNSEC3s removes the NSEC3 records with indexes from i to j-1. The caller holds mu.
+// removeNSEC3s removes the NSEC3 records with indexes from i to j-1. The caller must hold mu.
 func (d *AggressiveCache) removeNSEC3s(i, j int) {
 	for _, r := range d.nsec3s.records[i:j] {
 		d.bytes -= r.memorySize()
@@ -280,8 +289,8 @@ func (d *AggressiveCache) removeNSEC3s(i, j int) {
 	d.nsec3s.records = slices.Delete(d.nsec3s.records, i, j)
 }
 
-// evictRandom removes a random record of the kind with the most records: NSEC, NSEC3 or wildcard. It removes the SOA
-// record last. It reports false if the cache is empty. The caller holds mu.
+// evictRandom removes a random record of the kind that has the most records: NSEC, NSEC3 or wildcard. If only the SOA
+// record is left, it removes the SOA record. It returns false if the cache is empty. The caller must hold mu.
 func (d *AggressiveCache) evictRandom() bool {
 	a, b, c := len(d.nsecs.records), len(d.nsec3s.records), len(d.wildcards)
 	switch most := max(a, b, c); {
@@ -305,14 +314,16 @@ func (d *AggressiveCache) evictRandom() bool {
 	return true
 }
 
-// A SynthesizedAnswer is an answer made from cached records. Its status is secure.
+// A SynthesizedAnswer is an answer to a question that was made from cached records, without a query. Its security
+// status is Secure.
 type SynthesizedAnswer struct {
-	Kind              DenialKind // Unproven: the answer is positive, with records or an alias
-	Answer, Authority []dns.RR   // copies with the remaining TTLs
+	Kind              DenialKind // kind of a negative answer; Unproven if the answer is positive, with records or an alias
+	Answer, Authority []dns.RR   // copies of records, with the remaining TTLs
 	TTL               uint32     // seconds for which the answer may be cached
 }
 
-// Synthesize answers a question at now from the cached records. It reports false if they do not determine the answer.
+// Synthesize answers a question at the time now from the cached records. w limits the cost of NSEC3 hashes. The boolean
+// is false if the records do not determine the answer.
 func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	q, ok := parseName(qname)
 	if !ok || !q.isWithin(d.zone) || qtype == dns.TypeRRSIG || qtype == dns.TypeDS && q == d.zone && q != root {
@@ -329,8 +340,10 @@ func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, 
 	return d.synthesizeWildcard(w, q, qtype, now)
 }
 
-// findProof returns the proof of the cached NSEC records by byNSEC. If they prove nothing, it returns that of the NSEC3
-// records by byNSEC3. The caller holds mu.
+// findProof returns the conclusion of byNSEC about the cached NSEC records. If it is Unproven, findProof returns the
+// conclusion of byNSEC3 about the cached NSEC3 records.
+//
+// w limits the cost of NSEC3 hashes. If the limit is reached, the result is Unproven. The caller must hold mu.
 func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofResult, byNSEC3 func(*nsec3Set) proofResult) proofResult {
 	f := byNSEC(d.nsecs)
 	if f.kind == Unproven && len(d.nsec3s.records) > 0 {
@@ -343,8 +356,8 @@ func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofRes
 	return f
 }
 
-// synthesizeDenial returns a negative answer for a proof. It reports false if f proves nothing, has opt-out or uses an
-// expired record. The caller holds mu.
+// synthesizeDenial returns the negative answer for the proof f. The boolean is false if f proves nothing, has opt-out
+// or uses an expired record. The caller must hold mu.
 func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (SynthesizedAnswer, bool) {
 	k := SynthesizedAnswer{Kind: f.kind, TTL: d.soa.remainingTTL(now)}
 	if f.kind == Unproven || f.optOut || !d.appendProof(&k, f, now) {
@@ -355,8 +368,8 @@ func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (Synthe
 	return k, true
 }
 
-// appendProof appends the records of the proof to the authority section of k, and lowers its TTL to theirs. It reports
-// false if a record has expired. The caller holds mu.
+// appendProof appends the records of the proof f to the authority section of k. It lowers the TTL of k to the time
+// until the records expire. It returns false if a record has expired. The caller must hold mu.
 func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now time.Time) bool {
 	var used []*cachedRRset
 	for _, e := range f.used {
@@ -375,8 +388,8 @@ func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now t
 	return true
 }
 
-// unpackRecords returns the records and signatures with the given TTL. If owner is not empty, it replaces their owner
-// name, as in the expansion of a wildcard.
+// unpackRecords returns new copies of the records and signatures, with the TTL in seconds. If owner is not empty, it is
+// the owner name of the copies, as in the expansion of a wildcard.
 func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	m := new(dns.Msg)
 	if err := m.Unpack(e.wire); err != nil {
@@ -391,8 +404,8 @@ func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	return m.Answer
 }
 
-// synthesizeWildcard returns the expansion of a cached wildcard for q, if the cached records prove that no closer name
-// exists. The caller holds mu.
+// synthesizeWildcard returns the expansion of a cached wildcard for the name q. The boolean is false if no wildcard
+// applies, or if the cached records do not prove that a closer name is missing. The caller must hold mu.
 func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	switch qtype {
 	case dns.TypeANY, dns.TypeDS, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT: // their rules for aliases differ

@@ -12,9 +12,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// supportsAlgorithm reports whether signatures of a DNSSEC algorithm can be verified. The numbers are from IANA's
-// registry "DNS Security Algorithm Numbers" as of 2026-11, with the columns for validators of RFC 9904. Go's library
-// lacks 12, 16, 17 and 23; 253 and 254 are private.
+// supportsAlgorithm reports whether signatures of a DNSSEC algorithm can be verified. Zones that have only other
+// algorithms are insecure.
+//
+// The numbers are from IANA's registry "DNS Security Algorithm Numbers" as of 2026-11, with the columns for validators
+// of RFC 9904. Go's library lacks the algorithms 12, 16, 17 and 23. The numbers 253 and 254 are private.
 func (p Policy) supportsAlgorithm(algorithm uint8) bool {
 	switch algorithm {
 	case dns.RSASHA256, dns.RSASHA512, dns.ECDSAP256SHA256, dns.ECDSAP384SHA384, dns.ED25519:
@@ -25,8 +27,8 @@ func (p Policy) supportsAlgorithm(algorithm uint8) bool {
 	return p.skipsVerification(algorithm)
 }
 
-// skipsVerification reports whether signatures of the algorithm are accepted without verification, because of
-// FakeLegacy.
+// skipsVerification reports whether signatures of the algorithm are accepted without verification. It is true only for
+// legacy algorithms, and only if FakeLegacy is set.
 func (p Policy) skipsVerification(algorithm uint8) bool {
 	switch algorithm {
 	case dns.RSAMD5, dns.DSA, dns.RSASHA1, dns.DSANSEC3SHA1, dns.RSASHA1NSEC3SHA1:
@@ -35,8 +37,8 @@ func (p Policy) skipsVerification(algorithm uint8) bool {
 	return false
 }
 
-// hashSignedData returns the hash of data that the algorithm signs. Ed25519 signs data itself, which is then the
-// result.
+// hashSignedData returns the hash of data with the hash function of the algorithm. For Ed25519, it returns data itself,
+// because Ed25519 signs data without hashing it first.
 func hashSignedData(algorithm uint8, data []byte) []byte {
 	switch algorithm {
 	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1:
@@ -55,7 +57,8 @@ func hashSignedData(algorithm uint8, data []byte) []byte {
 	return data
 }
 
-// newVerifier parses the public key b of a supported algorithm. The error is errMalformed or errUnsupported.
+// newVerifier parses b, the public key field of a DNSKEY record. The algorithm must be supported. The error is
+// errMalformed or errUnsupported.
 func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 	if p.skipsVerification(algorithm) {
 		return fakeKey{}, nil
@@ -79,10 +82,11 @@ func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 	return nil, errMalformed
 }
 
-// An ecdsaKey is a key of algorithm 13 or 14.
+// An ecdsaKey is an ECDSA public key of algorithm 13 (P-256) or 14 (P-384).
 type ecdsaKey struct{ key *ecdsa.PublicKey }
 
-// newECDSAKey parses the public key b, an uncompressed point without its prefix (RFC 6605 §4).
+// newECDSAKey parses b, the public key field of a DNSKEY record. b is an uncompressed point without the prefix byte 4
+// (RFC 6605 §4). The error is errMalformed.
 func newECDSAKey(curve elliptic.Curve, b []byte) (verifier, error) {
 	key, err := ecdsa.ParseUncompressedPublicKey(curve, append([]byte{4}, b...))
 	if err != nil {
@@ -91,7 +95,7 @@ func newECDSAKey(curve elliptic.Curve, b []byte) (verifier, error) {
 	return ecdsaKey{key}, nil
 }
 
-// verify implements verifier.
+// verify implements verifier. The signature is the concatenation of r and s (RFC 6605 §4).
 func (k ecdsaKey) verify(digest, signature []byte) bool {
 	half := len(digest) // both curves have the size of their hash
 	if len(signature) != 2*half {
@@ -100,8 +104,8 @@ func (k ecdsaKey) verify(digest, signature []byte) bool {
 	return ecdsa.VerifyASN1(k.key, digest, encodeECDSASignature(signature[:half], signature[half:]))
 }
 
-// encodeECDSASignature returns the DER encoding of the signature r, s for crypto/ecdsa (Ecdsa-Sig-Value, RFC 3279
-// §2.2.3). Both have at most 60 bytes.
+// encodeECDSASignature returns the DER encoding of an ECDSA signature, which package crypto/ecdsa needs
+// (Ecdsa-Sig-Value, RFC 3279 §2.2.3). r and s are big-endian, and have at most 60 bytes each.
 func encodeECDSASignature(r, s []byte) []byte {
 	b := append(make([]byte, 0, 128), 0x30, 0)
 	for _, n := range [...][]byte{r, s} {
@@ -119,7 +123,7 @@ func encodeECDSASignature(r, s []byte) []byte {
 	return b
 }
 
-// cost implements verifier.
+// cost implements verifier. It is 10 units for P-384, which crypto/ecdsa verifies slowly, and 1 unit for P-256.
 func (k ecdsaKey) cost() int {
 	if k.key.Curve == elliptic.P384() {
 		return 10
@@ -127,22 +131,22 @@ func (k ecdsaKey) cost() int {
 	return 1
 }
 
-// An edKey is an Ed25519 key, algorithm 15.
+// An edKey is an Ed25519 public key, algorithm 15.
 type edKey ed25519.PublicKey
 
-// verify implements verifier.
+// verify implements verifier. data is the signed data, not a hash.
 func (k edKey) verify(data, signature []byte) bool {
 	return ed25519.Verify(ed25519.PublicKey(k), data, signature)
 }
 
-// cost implements verifier.
+// cost implements verifier. It is 1 unit.
 func (edKey) cost() int { return 1 }
 
-// A fakeKey accepts every signature that is not empty, see Policy.FakeLegacy.
+// A fakeKey accepts every signature that is not empty. It is used only in tests, see Policy.FakeLegacy.
 type fakeKey struct{}
 
-// verify implements verifier.
+// verify implements verifier. It reports whether the signature is not empty.
 func (fakeKey) verify(_, signature []byte) bool { return len(signature) > 0 }
 
-// cost implements verifier.
+// cost implements verifier. It is 1 unit.
 func (fakeKey) cost() int { return 1 }

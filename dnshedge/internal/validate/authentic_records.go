@@ -6,11 +6,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// AuthenticRecords returns copies of the records of the RRset, followed by its RRSIG records. v is the result of Verify
-// with the keys k. The signature authenticates every field: the owner name is in lower case, and the TTL is at most
-// v.TTL and ttl.
+// AuthenticRecords returns copies of the records of the RRset, followed by copies of its RRSIG records. v must be the
+// result of Verify with the keys k.
 //
-// RRSIG records that the zone cannot have made are left out; other invalid ones may remain.
+// The copies have no field that an attacker could have changed. The owner name is in lower case, because signatures do
+// not cover upper case. The TTL, in seconds, is at most v.TTL and at most ttl.
+//
+// RRSIG records that cannot be from the zone of k are left out. Other invalid RRSIG records may remain.
 func (s *RRset) AuthenticRecords(k *Keys, v Verified, ttl uint32) []dns.RR {
 	c := s.canonicalForm()
 	owner := c.owner.String()

@@ -2,12 +2,12 @@ package validate
 
 import "github.com/miekg/dns"
 
-// A typeBitmap is the Type Bit Maps field of an NSEC or NSEC3 record: the record types at its owner name (RFC 4034
-// §4.1.2).
+// A typeBitmap is the Type Bit Maps field of an NSEC or NSEC3 record. It lists the record types at the owner name of
+// the record (RFC 4034 §4.1.2).
 type typeBitmap []byte
 
-// isWellFormed reports whether the window blocks are in order and have 1 to 32 bytes each. Trailing zero bytes of a block
-// are accepted.
+// isWellFormed reports whether the window blocks are in ascending order and have 1 to 32 bytes each. Trailing zero
+// bytes in a block are accepted.
 func (b typeBitmap) isWellFormed() bool {
 	for last := -1; len(b) > 0; {
 		if len(b) < 2 || int(b[0]) <= last || b[1] < 1 || b[1] > 32 || len(b) < 2+int(b[1]) {
@@ -29,8 +29,8 @@ func (b typeBitmap) hasType(typ uint16) bool {
 	return false
 }
 
-// deniesType reports whether the bitmap has neither the type nor CNAME. ANY is denied if there are no types but RRSIG,
-// NSEC and NXNAME.
+// deniesType reports whether the bitmap shows that the owner name has no records of a type: the bitmap has neither the
+// type nor CNAME. For ANY, it is true if the bitmap has only RRSIG, NSEC and NXNAME.
 func (b typeBitmap) deniesType(typ uint16) bool {
 	if typ == dns.TypeANY {
 		return !b.hasOrdinaryType()
@@ -51,19 +51,19 @@ func (b typeBitmap) hasOrdinaryType() bool {
 	return false
 }
 
-// isDelegation reports whether the owner name is a delegation point and the record is that of the parent zone: the
-// bitmap has NS and no SOA.
+// isDelegation reports whether the record is from the parent zone of a delegation. The bitmap then has NS, because the
+// owner name is a zone cut, and no SOA, because the record is not from the child zone.
 func (b typeBitmap) isDelegation() bool { return b.hasType(dns.TypeNS) && !b.hasType(dns.TypeSOA) }
 
-// isDelegationOrDNAME reports whether the bitmap is that of a delegation point or has DNAME. Such a record proves
-// nothing about names below its owner (RFC 6840 §4.1, RFC 6672 §5.3.4).
+// isDelegationOrDNAME reports whether the bitmap is that of a delegation, or has DNAME. A record with this bitmap
+// proves nothing about names below its owner name (RFC 6840 §4.1, RFC 6672 §5.3.4).
 func (b typeBitmap) isDelegationOrDNAME() bool { return b.isDelegation() || b.hasType(dns.TypeDNAME) }
 
-// proofAtOwner returns the proof about a type in a record whose owner is q: NoData, NoDS or Unproven (RFC 4035 §5.4,
-// RFC 5155 §8.5, RFC 6840 §4.1 and 4.4).
+// proofAtOwner returns what a record with this bitmap proves about a type at q, which must be the record's owner name.
+// The result is NoData, NoDS or Unproven (RFC 4035 §5.4, RFC 5155 §8.5, RFC 6840 §4.1 and 4.4).
 //
-// A record at a delegation point belongs to the parent and denies only DS. A record at an apex belongs to the zone and
-// does not deny DS, except at the root, which has no parent.
+// A record at a delegation is from the parent zone and denies only DS. A record at an apex is from the zone itself and
+// does not deny DS. The root is an exception, because it has no parent.
 func (b typeBitmap) proofAtOwner(q name, typ uint16) DenialKind {
 	switch {
 	case !b.deniesType(typ):

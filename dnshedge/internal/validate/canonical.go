@@ -2,11 +2,12 @@ package validate
 
 import "github.com/miekg/dns"
 
-// An rdataLayout locates the domain names in record data: after prefixLength bytes and a number of character-strings.
+// An rdataLayout locates the domain names in record data. prefixLength bytes and a number of character-strings precede
+// the names.
 type rdataLayout struct{ prefixLength, characterStrings, names int }
 
-// rdataNames has the types whose names are converted to lower case in canonical form: RFC 4034 §6.2 without NSEC and
-// HINFO (RFC 6840 §5.1).
+// rdataNames has the record types whose names must be converted to lower case in canonical form. These are the types of
+// RFC 4034 §6.2 without NSEC and HINFO (RFC 6840 §5.1).
 var rdataNames = map[uint16]rdataLayout{
 	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeSOA: {names: 2},
 	dns.TypeMB: {names: 1}, dns.TypeMG: {names: 1}, dns.TypeMR: {names: 1}, dns.TypePTR: {names: 1}, dns.TypeMINFO: {names: 2},
@@ -16,11 +17,11 @@ var rdataNames = map[uint16]rdataLayout{
 	dns.TypeDNAME: {names: 1}, dns.TypeRRSIG: {prefixLength: 18, names: 1},
 }
 
-// typeA6 is the type of A6 records, which package dns does not define (RFC 2874).
+// typeA6 is the number of the record type A6 (RFC 2874), which package dns does not define.
 const typeA6 = 38
 
-// lowercaseRdataNames converts the names in record data to lower case, as far as the canonical form demands. It reports
-// false if the data is malformed.
+// lowercaseRdataNames converts the names in the data of a record to lower case in place, as the canonical form of the
+// type requires. It returns false if the data is malformed.
 func lowercaseRdataNames(typ uint16, data []byte) bool {
 	l, ok := rdataNames[typ]
 	if typ == typeA6 && len(data) > 0 && data[0] > 0 && data[0] <= 128 { // prefix length, address suffix, name (RFC 2874 §3.1)

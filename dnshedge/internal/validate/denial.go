@@ -8,29 +8,33 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Denial is the verified conclusion from the NSEC or NSEC3 records of a response.
+// A Denial is the conclusion from the verified NSEC or NSEC3 records of a response.
 type Denial struct {
 	Kind DenialKind
-	// Status is Secure with trusted keys, and Unchecked before the keys are trusted. It is Insecure if the proof has an
-	// opt-out span, or if Insecure is set.
+	// Status is Secure if the keys are trusted, and Unchecked if they are not trusted yet. It is Insecure if OptOut is
+	// true or the field Insecure is not nil.
 	Status Status
-	// OptOut is set if the next closer name is in an opt-out span, which may contain insecure delegations (RFC 5155 §6).
-	// The answer must not have AD.
+	// OptOut is true if an opt-out span covers the next closer name. The span may contain insecure delegations (RFC 5155
+	// §6), so that the answer must not have AD.
 	OptOut bool
-	// Insecure is the reason why the NSEC3 records of the zone are not evaluated, for example EDE 27. Kind is then
-	// Unproven. The response is accepted as insecure data, even if it denies DS.
+	// Insecure is the reason why the NSEC3 records of the zone cannot be evaluated, for example too many iterations (EDE
+	// 27). Otherwise it is nil.
+	//
+	// If it is set, Kind is Unproven, and the response must be accepted as insecure data, even if it denies DS.
 	Insecure *Reason
-	// TTL and Expires are the minimums of the records that the proof uses, see Verified.
+	// TTL, in seconds, and Expires are the minimums over the records that the proof uses, see Verified.
 	TTL     uint32
 	Expires time.Time
 }
 
-// VerifyDenial returns what the NSEC and NSEC3 records among sets prove about a question. k are the keys of the zone
-// that was asked. qname must be in this zone; for DS it must be below the apex, except for the root. Other records
-// among sets are ignored.
+// VerifyDenial returns the conclusion of the NSEC and NSEC3 records in sets about a question. Other records in sets are
+// ignored. k must be the keys of the zone whose server has sent the response.
 //
-// The error is a *Reason: the proof is missing (EDE 12), or a needed signature is invalid. The response code is not
-// considered, because no signature covers it: NameError corresponds to NXDOMAIN and NoData to NOERROR.
+// qname must be in this zone. For DS it must be below the apex, except for the root.
+//
+// The error is a *Reason: the proof is missing (EDE 12), or the signature of a record that the proof needs is invalid.
+// The response code is not considered, because signatures do not cover it. NameError corresponds to NXDOMAIN, and
+// NoData to NOERROR.
 func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
 	p := &denialProof{work: w, keys: k, qname: qname, qtype: qtype}
 	q, ok := parseName(qname)
@@ -42,9 +46,12 @@ func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *
 		func() proofResult { return p.nsec3s.proveDenial(q, qtype, k.zone) })
 }
 
-// VerifyNoCloserName verifies that an RRset named qname may be the expansion of a wildcard. For that, no name closer to
-// qname than the closest encloser may exist (RFC 4035 §5.3.4, RFC 5155 §8.8). encloser is the number of labels of the
-// closest encloser, see Verified.Encloser. The Kind of the result is NoCloserName.
+// VerifyNoCloserName verifies that an RRset with the owner name qname may be the expansion of a wildcard. The NSEC or
+// NSEC3 records in sets must prove that no name between qname and the closest encloser exists (RFC 4035 §5.3.4, RFC
+// 5155 §8.8).
+//
+// encloser is the number of labels of the closest encloser, see Verified.Encloser. If the proof is valid, the Kind of
+// the result is NoCloserName. Otherwise the error is a *Reason.
 func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
 	p := &denialProof{work: w, keys: k, qname: qname}
 	q, ok := parseName(qname)
@@ -56,7 +63,7 @@ func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRse
 		func() proofResult { return p.nsec3s.proveNoCloserName(q, encloser) })
 }
 
-// A denialProof collects the records for a Denial.
+// A denialProof collects the NSEC and NSEC3 records of a response, from which a Denial is concluded.
 type denialProof struct {
 	work   *Validation
 	keys   *Keys
@@ -64,11 +71,12 @@ type denialProof struct {
 	qtype  uint16
 	nsecs  nsecSet
 	nsec3s nsec3Set
-	reason Reason // why a record was rejected; Text is empty if none was
+	reason Reason // why a record was rejected; Text is empty if all records were accepted
 }
 
-// evaluateRecords verifies the records among sets and evaluates them: first NSEC by byNSEC, then NSEC3 by byNSEC3. A
-// zone that changes from one kind to the other has both.
+// evaluateRecords verifies the NSEC and NSEC3 records in sets, and returns their conclusion. byNSEC evaluates the NSEC
+// records. If they prove nothing, byNSEC3 evaluates the NSEC3 records. A zone that changes from NSEC to NSEC3 can have
+// both.
 func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
 	if limit := p.collectEvidence(sets, now); limit {
 		return Denial{}, &p.reason
@@ -106,7 +114,7 @@ func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNS
 	return d, nil
 }
 
-// limitLifetime lowers TTL and Expires to those of a record that the proof uses.
+// limitLifetime lowers TTL and Expires to those of v, the result of verifying a record that the proof uses.
 func (d *Denial) limitLifetime(v *Verified) {
 	d.TTL = min(d.TTL, v.TTL)
 	if d.Expires.IsZero() || v.Expires.Before(d.Expires) {
@@ -114,7 +122,7 @@ func (d *Denial) limitLifetime(v *Verified) {
 	}
 }
 
-// setStatus sets d.Status from the trust in the keys, d.OptOut and d.Insecure.
+// setStatus sets d.Status. The status depends on the trust in the keys, on d.OptOut and on d.Insecure.
 func (p *denialProof) setStatus(d *Denial) {
 	switch {
 	case !p.keys.Trusted():
@@ -126,8 +134,8 @@ func (p *denialProof) setStatus(d *Denial) {
 	}
 }
 
-// insecureDenial returns the Denial for NSEC3 records that have valid signatures and must not be evaluated. ede and
-// text are the reason.
+// insecureDenial returns the Denial for NSEC3 records that have valid signatures, but cannot be evaluated. ede and text
+// describe the reason.
 func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 	p.setReason(ede, text)
 	d := Denial{Insecure: &p.reason, TTL: maxTTL}
@@ -138,24 +146,25 @@ func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 	return d
 }
 
-// setReason sets the reason for the question and the zone.
+// setReason sets the reason to an extended error code and a text, with the names of the question and the zone.
 func (p *denialProof) setReason(ede uint16, text string) {
 	p.reason = Reason{EDE: ede, Text: text, Zone: p.keys.Zone(), Name: p.qname, Type: p.qtype}
 }
 
-// failWithReason sets the reason and returns it as the error.
+// failWithReason sets the reason to an extended error code and a text, and returns it as the error of a failed proof.
 func (p *denialProof) failWithReason(ede uint16, text string) (Denial, error) {
 	p.setReason(ede, text)
 	return Denial{}, &p.reason
 }
 
-// maxNeededProofs is the maximum number of NSEC or NSEC3 RRsets that an answer needs. They are for the closest
-// encloser, the next closer name, the wildcard, and an alias before them.
+// maxNeededProofs is the maximum number of NSEC or NSEC3 RRsets that an answer needs. They concern the closest
+// encloser, the next closer name, the wildcard, and an alias.
 const maxNeededProofs = 4
 
-// collectEvidence verifies the NSEC and NSEC3 RRsets among sets and adds their records. It skips records that were
-// expanded from a wildcard or are malformed. It reports whether a limit of the Validation was reached; reason is then
-// set.
+// collectEvidence verifies the NSEC and NSEC3 RRsets in sets, and adds their records to p. It skips malformed records
+// and records that were expanded from a wildcard.
+//
+// limit is true if a limit of the Validation was reached. p.reason then describes the limit.
 func (p *denialProof) collectEvidence(sets []*RRset, now time.Time) (limit bool) {
 	_, bogus := p.work.Policy.iterationLimits()
 	signed := 0

@@ -6,20 +6,21 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A dnskey is a parsed record of a DNSKEY RRset.
+// A dnskey is a parsed DNSKEY record.
 type dnskey struct {
-	data        []byte // record data in canonical form
-	tag         uint16
+	data        []byte // record data in canonical form; nil if it is too short
+	tag         uint16 // key tag
 	algorithm   uint8
-	verifier    verifier // nil: the key cannot verify signatures
-	unusableEDE uint16   // extended error for the reason if verifier is nil
-	unsupported bool     // verifier is nil because the algorithm or the size is not supported
+	verifier    verifier // public key; nil if the record must not be used to verify signatures
+	unusableEDE uint16   // extended error code that describes why verifier is nil
+	unsupported bool     // verifier is nil because the algorithm or the key size is not supported
 }
 
-// isSameRecord reports whether two keys were parsed from the same record.
+// isSameRecord reports whether k and other were parsed from the same record, with the same underlying data.
 func (k *dnskey) isSameRecord(other dnskey) bool { return &k.data[0] == &other.data[0] }
 
-// parseDNSKEY parses the data of a DNSKEY record (RFC 4034 §2.1). Data that is too short yields a key without data.
+// parseDNSKEY parses the data of a DNSKEY record (RFC 4034 §2.1). If the record cannot verify signatures, the verifier
+// of the result is nil, and its unusableEDE is set. If the data is too short, the data of the result is nil.
 func (p Policy) parseDNSKEY(b []byte) (k dnskey) {
 	const fixed = 4
 	if len(b) < fixed {
@@ -48,7 +49,7 @@ func (p Policy) parseDNSKEY(b []byte) (k dnskey) {
 	return k
 }
 
-// computeKeyTag returns the key tag of the data of a DNSKEY record (RFC 4034 appendix B).
+// computeKeyTag returns the key tag of the data of a DNSKEY record (RFC 4034 appendix B). b must have at least 4 bytes.
 func computeKeyTag(b []byte) uint16 {
 	if b[3] == dns.RSAMD5 {
 		if len(b) < 7 {

@@ -13,25 +13,26 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A DSSet identifies the keys that may sign the DNSKEY RRset of a zone. It consists of DS records of the parent, or of
-// trust anchors. It is immutable.
+// A DSSet identifies the keys that may sign the DNSKEY RRset of a zone. It consists of DS records from the parent zone,
+// or of trust anchors. It is immutable.
 type DSSet struct {
 	zone    name
 	entries []keyDigest
-	trusted bool      // trust anchors, or DS records verified with trusted keys
-	expires time.Time // zero: never
-	ttl     uint32
+	trusted bool      // the set consists of trust anchors, or of DS records verified with trusted keys
+	expires time.Time // expiration time of the signature; zero if the set does not expire
+	ttl     uint32    // seconds for which the set may be cached
 }
 
-// A keyDigest identifies a DNSKEY record, by the fields of a DS record or by the whole key of a trust anchor.
+// A keyDigest identifies a DNSKEY record. It holds the fields of a DS record, or the whole data of a DNSKEY record that
+// is a trust anchor.
 type keyDigest struct {
-	tag        uint16
+	tag        uint16 // key tag
 	algorithm  uint8
-	digestType uint8 // 0: digest is the data of a DNSKEY record
+	digestType uint8 // 0 if digest is the data of a DNSKEY record
 	digest     string
 }
 
-// parseDS parses the data of a DS record (RFC 4034 §5.1). It reports false if the data is malformed.
+// parseDS parses the data of a DS record (RFC 4034 §5.1). ok is false if the data is malformed.
 func parseDS(b []byte) (a keyDigest, ok bool) {
 	const fixed = 4
 	if len(b) < fixed || b[3] == 0 {
@@ -40,7 +41,8 @@ func parseDS(b []byte) (a keyDigest, ok bool) {
 	return keyDigest{tag: binary.BigEndian.Uint16(b), algorithm: b[2], digestType: b[3], digest: string(b[fixed:])}, true
 }
 
-// isDigestSupported reports whether digests of this type can be computed.
+// isDigestSupported reports whether digests of the record's type can be computed. SHA-1 is supported only if this
+// process may use it.
 func (a keyDigest) isDigestSupported() bool {
 	switch a.digestType {
 	case 0, dns.SHA256, dns.SHA384:
@@ -51,7 +53,8 @@ func (a keyDigest) isDigestSupported() bool {
 	return false
 }
 
-// matchesKey reports whether k, a key of the zone with the same tag and algorithm, has this digest.
+// matchesKey reports whether the digest is that of k, a key of the zone. The caller must have compared the key tag and
+// the algorithm. The policy p can accept every digest of type 1, see FakeLegacy.
 func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
 	owned := append([]byte(zone), k.data...)
 	switch a.digestType {
@@ -70,7 +73,11 @@ func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
 	return false
 }
 
-// TrustAnchors returns the trusted set of configured DS and DNSKEY records, which must belong to one zone.
+// TrustAnchors returns a trusted set of DS and DNSKEY records from a configuration. All records must belong to the same
+// zone.
+//
+// The error is not nil if there are no records, or if a record has another zone, class or type, or cannot be a trust
+// anchor.
 func TrustAnchors(records ...dns.RR) (*DSSet, error) {
 	if len(records) == 0 {
 		return nil, errors.New("dnssec: no anchor")
@@ -119,8 +126,11 @@ func RootTrustAnchors() *DSSet {
 	return d
 }
 
-// UnverifiedDS returns the set of a referral's DS records whose signatures cannot be verified yet. Keys that match it
-// can verify signatures. The data is secure only after Keys.WithTrustedDS was called with the verified DS records.
+// UnverifiedDS returns the set of the DS records in a referral whose signatures cannot be verified yet. The set is not
+// trusted.
+//
+// Keys that match the set can verify signatures, but the status of the data is Unchecked. It is Secure only if
+// Keys.WithTrustedDS succeeds with the verified DS records.
 func UnverifiedDS(s *RRset) *DSSet {
 	c := s.canonicalForm()
 	d := &DSSet{zone: c.owner, ttl: s.TTL}
@@ -141,15 +151,17 @@ func (d *DSSet) Zone() string { return d.zone.String() }
 // Trusted reports whether the set consists of trust anchors, or of DS records that were verified with trusted keys.
 func (d *DSSet) Trusted() bool { return d.trusted }
 
-// Expires returns the expiration time of the set's signature, or zero if there is none.
+// Expires returns the expiration time of the signature of the DS records. It is zero if the set has no signature, for
+// example if it consists of trust anchors.
 func (d *DSSet) Expires() time.Time { return d.expires }
 
 // TTL returns the number of seconds for which the set may be cached.
 func (d *DSSet) TTL() uint32 { return d.ttl }
 
-// UnsupportedReason returns nil if the policy supports the algorithm and digest type of at least one record. Otherwise
-// it returns the reason why not. A zone with a trusted set is then insecure, and its keys need not be queried (RFC 4035
-// §5.2).
+// UnsupportedReason returns nil if the policy supports the algorithm and the digest type of at least one record in the
+// set. Otherwise it returns the reason.
+//
+// If it is not nil and the set is trusted, the zone is insecure, and its keys need not be queried (RFC 4035 §5.2).
 func (d *DSSet) UnsupportedReason(p Policy) *Reason {
 	if slices.ContainsFunc(d.entries, func(a keyDigest) bool { return p.supportsAlgorithm(a.algorithm) && a.isDigestSupported() }) {
 		return nil
@@ -164,9 +176,11 @@ func (d *DSSet) UnsupportedReason(p Policy) *Reason {
 	return r
 }
 
-// supportedEntries returns the records with a supported algorithm and digest type, at most maxDS. The digest types are
-// 2 and 4 of IANA's registry "DNSSEC Delegation Signer (DS) Resource Record (RR) Type Digest Algorithms" as of 2026-11.
-// Records of type 1 are returned only if there are no others (RFC 4509 §3).
+// supportedEntries returns the records with a supported algorithm and digest type, but at most maxDS records. Records
+// with SHA-1 digests are returned only if there are no others (RFC 4509 §3).
+//
+// The digest types are those of IANA's registry "DNSSEC Delegation Signer (DS) Resource Record (RR) Type Digest
+// Algorithms" as of 2026-11.
 func (d *DSSet) supportedEntries(p Policy) []keyDigest {
 	var strong, weak []keyDigest
 	for _, a := range d.entries {
@@ -186,7 +200,7 @@ func (d *DSSet) supportedEntries(p Policy) []keyDigest {
 	return strong[:min(len(strong), maxDS)]
 }
 
-// KeyTags returns the distinct key tags of the records in their order.
+// KeyTags returns the key tags of the records without duplicates, in the order of the records.
 func (d *DSSet) KeyTags() (tags []uint16) {
 	for _, a := range d.entries {
 		if !slices.Contains(tags, a.tag) {

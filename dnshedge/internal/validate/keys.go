@@ -5,28 +5,30 @@ import (
 	"time"
 )
 
-// Keys are the keys of one zone. One of them matches a DSSet and has signed the DNSKEY RRset. They are immutable and
-// safe for concurrent use.
+// A Keys holds the DNSKEY records of one zone, after VerifyDNSKEY. At least one of the keys matches a record of a DSSet
+// and has signed the DNSKEY RRset. A Keys is immutable and safe for concurrent use.
 type Keys struct {
 	zone             name
 	keys             []dnskey
-	policy           Policy // policy by which the keys were parsed
-	ds               *DSSet
+	policy           Policy    // policy with which the keys were parsed
+	ds               *DSSet    // DS records or trust anchors that the keys match
 	entryPoint       keyDigest // record of ds that matches the signing key
 	signatureExpires time.Time // expiration time of the DNSKEY RRset's signature
-	ttl              uint32
+	ttl              uint32    // seconds for which the keys may be cached
 }
 
 // Zone returns the name of the zone in presentation format.
 func (k *Keys) Zone() string { return k.zone.String() }
 
-// Trusted reports whether data signed by the keys is secure, because the DSSet is trusted.
+// Trusted reports whether data signed by the keys is secure. It is true if the keys match trust anchors, or DS records
+// that were verified with trusted keys.
 func (k *Keys) Trusted() bool { return k.ds.trusted }
 
 // TTL returns the number of seconds for which the keys may be cached, see Verified.TTL.
 func (k *Keys) TTL() uint32 { return k.ttl }
 
-// Expires returns the expiration time of the keys' signature or of their DSSet, whichever comes first.
+// Expires returns the time at which the keys expire: the signature of the DNSKEY RRset or that of the DS records
+// expires then, whichever is earlier.
 func (k *Keys) Expires() time.Time {
 	if e := k.ds.expires; !e.IsZero() && e.Before(k.signatureExpires) {
 		return e
@@ -34,9 +36,11 @@ func (k *Keys) Expires() time.Time {
 	return k.signatureExpires
 }
 
-// WithTrustedDS returns the keys with the DSSet d in place of an unverified one, without cryptographic work. It reports
-// false if d is not trusted or lacks the record that the keys match. In the latter case the keys were accepted because
-// of forged DS records, and must be discarded.
+// WithTrustedDS returns a trusted copy of keys that were verified with unverified DS records. d are the DS records
+// after verification. No signature is verified again.
+//
+// The boolean is false if d is not trusted, or lacks the DS record that the keys match. In the latter case the
+// unverified DS records were forged, and the caller must discard the keys.
 func (k *Keys) WithTrustedDS(d *DSSet) (*Keys, bool) {
 	if !d.trusted || d.zone != k.zone || !slices.Contains(d.supportedEntries(k.policy), k.entryPoint) {
 		return nil, false

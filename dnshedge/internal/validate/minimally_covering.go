@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// IsMinimallyCovering reports whether an NSEC or NSEC3 RRset was made for a single question (RFC 4470, RFC 9824, RFC
-// 7129 appendix B). Its span then covers no other name that clients ask for.
+// IsMinimallyCovering reports whether an NSEC or NSEC3 RRset covers only the name of one question (RFC 4470, RFC 9824,
+// RFC 7129 appendix B). A server generates records of this kind for each response, so that caching them is useless.
 func (s *RRset) IsMinimallyCovering() bool {
 	if s.Type != dns.TypeNSEC && s.Type != dns.TypeNSEC3 {
 		return false
@@ -27,9 +27,10 @@ func (s *RRset) IsMinimallyCovering() bool {
 	return len(one.records) == 1 && one.records[0].hasNarrowSpan()
 }
 
-// isAdjacentName reports whether an NSEC span is minimal in the sense of RFC 4471. The next name is then the successor
-// of a name at or right after the owner, or the owner is the predecessor of a name. Successors begin with a zero byte,
-// and predecessors end with a byte of 255.
+// isAdjacentName reports whether the span between owner and next in an NSEC record is minimal in the sense of RFC 4471.
+// The owner name is then a predecessor of the question's name, or the next name is a successor.
+//
+// Successors begin with a zero byte, and predecessors end with a byte of 255.
 func isAdjacentName(owner, next name) bool {
 	if strings.HasPrefix(string(next), "\x01\x00") {
 		return true
@@ -41,8 +42,8 @@ func isAdjacentName(owner, next name) bool {
 	return strings.HasSuffix(string(a), "\xff") || strings.HasSuffix(string(b), "\x00")
 }
 
-// hasNarrowSpan reports whether owner hash and next hash are closer together than the hashes of two names of any real
-// zone.
+// hasNarrowSpan reports whether the owner hash and the next hash are so close together that the record was made for a
+// single question. Hashes of two existing names differ more.
 func (r *nsec3) hasNarrowSpan() bool {
 	const head = 12 // bytes that differ by one at most, of 20
 	if bytes.Equal(r.owner[:head], r.next[:head]) {

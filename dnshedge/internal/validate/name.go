@@ -7,16 +7,16 @@ import (
 	"github.com/miekg/dns"
 )
 
-// maxName is the maximum length of a name in wire format (RFC 1035 §2.3.4).
+// maxName is the maximum length of a name in wire format, in bytes (RFC 1035 §2.3.4).
 const maxName = 255
 
-// A name is a domain name in lower case and uncompressed wire format, with the root label.
+// A name is a domain name in lower case, in uncompressed wire format. It ends with the root label, a zero byte.
 type name string
 
-// root is the name of the root.
+// root is the name of the root zone.
 const root name = "\x00"
 
-// parseName converts a name from presentation format. It reports false if the name is invalid.
+// parseName converts a name from presentation format. The boolean is false if the name is empty, malformed or too long.
 func parseName(s string) (name, bool) {
 	var buf [maxName + 1]byte
 	if s == "" {
@@ -30,7 +30,8 @@ func parseName(s string) (name, bool) {
 	return name(buf[:n]), true
 }
 
-// lowercase converts a name in wire format to lower case in place. Label lengths are at most 63 and thus never letters.
+// lowercase converts a name in wire format to lower case in place. It does not change the length bytes, because labels
+// have at most 63 bytes and the letter A is 65.
 func lowercase(b []byte) {
 	for i, c := range b {
 		if 'A' <= c && c <= 'Z' {
@@ -39,7 +40,8 @@ func lowercase(b []byte) {
 	}
 }
 
-// scanName returns the length of the uncompressed name at the start of b. It reports false if the name is malformed.
+// scanName returns the length in bytes of the uncompressed name at the start of b. ok is false if the name is
+// malformed.
 func scanName(b []byte) (n int, ok bool) {
 	for n < len(b) && n < maxName {
 		switch l := int(b[n]); {
@@ -54,7 +56,7 @@ func scanName(b []byte) (n int, ok bool) {
 	return 0, false
 }
 
-// String returns the name in presentation format.
+// String returns the name in presentation format, with a final dot.
 func (n name) String() string {
 	s, _, err := dns.UnpackDomainName([]byte(n), 0)
 	if err != nil {
@@ -63,7 +65,7 @@ func (n name) String() string {
 	return s
 }
 
-// labelCount returns the number of labels, without the root label.
+// labelCount returns the number of labels of the name. The root label is not counted.
 func (n name) labelCount() (count int) {
 	for ; n != root; n = n.parent() {
 		count++
@@ -71,7 +73,7 @@ func (n name) labelCount() (count int) {
 	return count
 }
 
-// parent returns the name without its first label. The root is its own parent.
+// parent returns the name without its leftmost label. The root is its own parent.
 func (n name) parent() name {
 	if n == root {
 		return n
@@ -79,7 +81,8 @@ func (n name) parent() name {
 	return n[1+int(n[0]):]
 }
 
-// ancestorWithLabels returns the ancestor with count labels, or the name itself if it has no more.
+// ancestorWithLabels returns the last count labels of the name. If the name has at most count labels, it returns the
+// name itself.
 func (n name) ancestorWithLabels(count int) name {
 	for skip := n.labelCount() - count; skip > 0; skip-- {
 		n = n.parent()
@@ -87,7 +90,7 @@ func (n name) ancestorWithLabels(count int) name {
 	return n
 }
 
-// isWithin reports whether the name is the zone's apex or below it.
+// isWithin reports whether the name is the apex of a zone or a descendant of it.
 func (n name) isWithin(zone name) bool {
 	for len(n) > len(zone) {
 		n = n.parent()
@@ -95,17 +98,18 @@ func (n name) isWithin(zone name) bool {
 	return n == zone
 }
 
-// isBelow reports whether the name is below other, and not equal to it.
+// isBelow reports whether the name is a descendant of other. It is false if both are equal.
 func (n name) isBelow(other name) bool { return n != other && n.isWithin(other) }
 
-// isWildcard reports whether the first label is an asterisk (RFC 4592 §2.1.1).
+// isWildcard reports whether the leftmost label is an asterisk (RFC 4592 §2.1.1).
 func (n name) isWildcard() bool { return strings.HasPrefix(string(n), "\x01*") }
 
-// wildcardName returns the wildcard directly below the name. It reports false if that is too long for a name.
+// wildcardName returns the wildcard whose parent is the name, for example *.example.org for example.org. The boolean is
+// false if the wildcard is too long for a name.
 func (n name) wildcardName() (name, bool) { return "\x01*" + n, len(n)+2 <= maxName }
 
-// countCommonLabels returns the number of labels that two names have in common, counted from the root, without the root
-// label.
+// countCommonLabels returns the number of labels that two names have in common, counted from the right. The root label
+// is not counted.
 func countCommonLabels(a, b name) int {
 	la, lb := a.labelCount(), b.labelCount()
 	a, b = a.ancestorWithLabels(lb), b.ancestorWithLabels(la)
@@ -115,8 +119,8 @@ func countCommonLabels(a, b name) int {
 	return a.labelCount()
 }
 
-// compareCanonical compares two names in canonical order (RFC 4034 §6.1). A zone comes before the names below it. The
-// result is negative, zero or positive, as by strings.Compare.
+// compareCanonical compares two names in canonical order (RFC 4034 §6.1), in which a name comes before its descendants.
+// The result is negative if a comes before b, 0 if they are equal, and positive otherwise.
 func compareCanonical(a, b name) int {
 	la, lb := a.labelCount(), b.labelCount()
 	c := countCommonLabels(a, b)

@@ -2,33 +2,36 @@ package validate
 
 import "slices"
 
-// An nsec is a verified NSEC record of the zone that was not expanded from a wildcard.
+// An nsec is a verified NSEC record that was not expanded from a wildcard.
 type nsec struct {
 	owner, next name
 	types       typeBitmap
 	evidence
 }
 
-// An nsecSet holds the NSEC records of a response, unsorted, or of an AggressiveCache, sorted by owner.
+// An nsecSet holds NSEC records of one zone. In an AggressiveCache, they are sorted by owner name. In a response, they
+// are not.
 type nsecSet struct {
 	records []*nsec
 	sorted  bool
 }
 
-// An evidence holds the lifetime of a record that a proof uses.
+// An evidence describes how long a record may be used in a proof.
 type evidence struct {
-	verified Verified
-	cached   *cachedRRset // nil: the record is from a response
+	verified Verified     // result of the record's verification
+	cached   *cachedRRset // nil if the record is from a response and not from an AggressiveCache
 }
 
-// A proofResult is the conclusion of a proof, with the records that it uses.
+// A proofResult is the conclusion from NSEC or NSEC3 records about a question. The zero value means that the records
+// prove nothing.
 type proofResult struct {
 	kind   DenialKind
-	optOut bool
-	used   []*evidence
+	optOut bool        // an opt-out span covers the next closer name
+	used   []*evidence // records that the proof needs
 }
 
-// addRecord adds a verified record if its data is well-formed (RFC 4034 §4.1) and its next name is in the zone.
+// addRecord adds an NSEC record with the result v of its verification. It ignores a record whose data is malformed (RFC
+// 4034 §4.1), or whose next name is not in the zone.
 func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verified) {
 	n, ok := scanName(data)
 	if !ok || !typeBitmap(data[n:]).isWellFormed() {
@@ -41,8 +44,9 @@ func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verified) {
 	}
 }
 
-// coversName reports whether the record proves that the name q of its zone does not exist: q is between the owner and
-// the next name. The next name of the last record is the apex.
+// coversName reports whether the record proves that q, a name of the zone, does not exist. q must be between the owner
+// name and the next name in canonical order. The next name of the last record of a zone is the apex, and means the end
+// of the zone.
 func (n *nsec) coversName(q, zone name) bool {
 	if compareCanonical(n.owner, q) >= 0 || n.next != zone && compareCanonical(q, n.next) >= 0 {
 		return false
@@ -50,12 +54,13 @@ func (n *nsec) coversName(q, zone name) bool {
 	return !q.isBelow(n.owner) || !n.types.isDelegationOrDNAME()
 }
 
-// encloserLabels returns the number of labels of the closest encloser of q, a name that the record covers.
+// encloserLabels returns the number of labels of the closest encloser of q. The record must cover q.
 func (n *nsec) encloserLabels(q name) int {
 	return max(countCommonLabels(q, n.owner), countCommonLabels(q, n.next))
 }
 
-// recordsNear returns the records that may match or cover q. In a sorted set that is at most one.
+// recordsNear returns the records that can match or cover q. If the set is sorted, it returns at most one record,
+// otherwise all records.
 func (s nsecSet) recordsNear(q name) []*nsec {
 	if !s.sorted {
 		return s.records
@@ -64,8 +69,8 @@ func (s nsecSet) recordsNear(q name) []*nsec {
 	return s.records[max(0, i-1):i]
 }
 
-// searchOwner returns the number of records in the sorted set whose owner is q or comes before q. found reports whether
-// the last of these has the owner q.
+// searchOwner returns the number of records whose owner is q or comes before q in canonical order. found is true if the
+// last of these records has the owner q. The set must be sorted.
 func (s nsecSet) searchOwner(q name) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, q, func(r *nsec, q name) int { return compareCanonical(r.owner, q) })
 	if found {
@@ -74,7 +79,7 @@ func (s nsecSet) searchOwner(q name) (n int, found bool) {
 	return n, found
 }
 
-// matchingRecord returns the record whose owner is q, or nil.
+// matchingRecord returns the record whose owner name is q, or nil if there is none.
 func (s nsecSet) matchingRecord(q name) *nsec {
 	for _, n := range s.recordsNear(q) {
 		if n.owner == q {
@@ -84,7 +89,7 @@ func (s nsecSet) matchingRecord(q name) *nsec {
 	return nil
 }
 
-// coveringRecord returns a record that covers q, or nil.
+// coveringRecord returns a record that covers q, or nil if there is none.
 func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	for _, n := range s.recordsNear(q) {
 		if n.coversName(q, zone) {
@@ -94,7 +99,8 @@ func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	return nil
 }
 
-// proveDenial returns what the records prove about a question (RFC 4035 §5.4).
+// proveDenial returns the conclusion from the records about the question for q and qtype (RFC 4035 §5.4). Its kind is
+// NameError, NoData, NoDS or Unproven.
 func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if n := s.matchingRecord(q); n != nil {
 		return proofResult{kind: n.types.proofAtOwner(q, qtype), used: []*evidence{&n.evidence}}
@@ -130,8 +136,8 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	return f
 }
 
-// proveNoCloserName returns a proof that no name closer to q exists than the closest encloser, which has encloser
-// labels. The kind is Unproven if there is no proof.
+// proveNoCloserName returns a proof that no name exists between q and its closest encloser, which must have encloser
+// labels. The kind of the result is NoCloserName, or Unproven if there is no proof.
 func (s nsecSet) proveNoCloserName(q name, encloser int, zone name) proofResult {
 	n := s.coveringRecord(q, zone)
 	if n == nil || n.encloserLabels(q) > encloser {

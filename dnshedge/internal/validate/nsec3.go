@@ -10,10 +10,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// An nsec3Hash is the hash of an owner name (RFC 5155 §5).
+// An nsec3Hash is the iterated SHA-1 hash of an owner name (RFC 5155 §5).
 type nsec3Hash [sha1.Size]byte
 
-// An nsec3 is a verified NSEC3 record of the zone that was not expanded from a wildcard.
+// An nsec3 is a verified NSEC3 record that was not expanded from a wildcard.
 type nsec3 struct {
 	owner, next nsec3Hash
 	optOut      bool
@@ -21,22 +21,23 @@ type nsec3 struct {
 	evidence
 }
 
-// An nsec3Set holds the NSEC3 records of a response, unsorted, or of an AggressiveCache, sorted by owner hash. All
-// records should have the same parameters.
+// An nsec3Set holds NSEC3 records of one zone. In an AggressiveCache, they are sorted by owner hash. In a response,
+// they are not. All records should have the same salt and number of iterations.
 type nsec3Set struct {
 	records            []*nsec3
 	sorted             bool
 	salt               string
 	iterations         int
-	hasMixedParameters bool // the parameters of the records differ
-	work               *Validation
-	usesSpareBlocks    bool   // work is limited to spareNSEC3Blocks
-	limit              string // name of the limit that hashing has reached; "": none
+	hasMixedParameters bool        // the records differ in salt or iterations
+	work               *Validation // limits and caches the computation of hashes
+	usesSpareBlocks    bool        // the limit of work is spareNSEC3Blocks
+	limit              string      // name of the limit that prevented the computation of a hash; "" if none did
 }
 
-const nsec3Fixed = 5 // number of bytes of the record data before the salt (RFC 5155 §3.2)
+const nsec3Fixed = 5 // bytes of the record data before the salt (RFC 5155 §3.2)
 
-// maxNSEC3Iterations returns the maximum number of iterations in an RRset of type NSEC3, or 0 for another type.
+// maxNSEC3Iterations returns the highest number of iterations among the records of an NSEC3 RRset. It is 0 if typ is
+// another type.
 func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	for _, data := range c.rdata {
 		if typ == dns.TypeNSEC3 && len(data) >= nsec3Fixed {
@@ -46,8 +47,11 @@ func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	return most
 }
 
-// addRecord adds a verified record. It ignores a record that is malformed or has unknown parameters (RFC 5155 §3.2,
-// §8.1 and 8.2). The owner must be one label below the apex, the hash SHA-1, and the only flag opt-out.
+// addRecord adds an NSEC3 record with the result v of its verification. It ignores a malformed record, and a record
+// with unknown parameters (RFC 5155 §3.2, §8.1 and 8.2).
+//
+// The parent of the owner name must be the zone's apex, the hash algorithm must be SHA-1, and opt-out must be the only
+// flag.
 func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verified) {
 	r := &nsec3{evidence: evidence{verified: v}}
 	if owner.parent() != zone || owner == root || !decodeOwnerHash(&r.owner, owner[1:1+owner[0]]) {
@@ -72,9 +76,10 @@ func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verified) {
 	s.records = append(s.records, r)
 }
 
-var base32hex = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding) // base32hex is the encoding of hashed owner names, in lower case.
+var base32hex = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding) // base32hex is the encoding of hashes in owner names, in lower case (RFC 5155 §3.3)
 
-// decodeOwnerHash decodes the first label of an NSEC3 owner name. It reports false if that is no hash.
+// decodeOwnerHash decodes label, the leftmost label of an NSEC3 owner name, into h. It returns false if the label is
+// not an encoded SHA-1 hash.
 func decodeOwnerHash(h *nsec3Hash, label name) bool {
 	if len(label) != base32hex.EncodedLen(sha1.Size) {
 		return false
@@ -83,7 +88,8 @@ func decodeOwnerHash(h *nsec3Hash, label name) bool {
 	return err == nil && n == sha1.Size
 }
 
-// hashName returns the NSEC3 hash of a name. It reports false if SHA-1 is not allowed or a limit was reached.
+// hashName returns the NSEC3 hash of a name, with the parameters of the set. The boolean is false if SHA-1 is not
+// allowed in this process, or if a limit was reached.
 func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 	if s.limit != "" || !sha1Allowed() {
 		return nsec3Hash{}, false
@@ -106,11 +112,11 @@ func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 	return h, true
 }
 
-// countSHA1Blocks returns the number of blocks that SHA-1 processes for n bytes.
+// countSHA1Blocks returns the number of 64-byte blocks that SHA-1 processes for n bytes of data, including the padding.
 func countSHA1Blocks(n int) int { return (n + 9 + sha1.BlockSize - 1) / sha1.BlockSize }
 
-// recordsNear returns the records that may match or cover a hash. In a sorted set that is at most one. The last record
-// covers the hashes before the first owner.
+// recordsNear returns the records that can match or cover a hash. If the set is sorted, it returns at most one record,
+// otherwise all records. Hashes before the first owner hash are covered by the last record.
 func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
 	if !s.sorted || len(s.records) == 0 {
 		return s.records
@@ -122,8 +128,8 @@ func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
 	return s.records[i-1 : i]
 }
 
-// searchOwner returns the number of records in the sorted set whose owner hash is at most h. found reports whether the
-// last of these has the owner hash h.
+// searchOwner returns the number of records whose owner hash is at most h. found is true if the last of these records
+// has the owner hash h. The set must be sorted.
 func (s *nsec3Set) searchOwner(h nsec3Hash) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, h, func(r *nsec3, h nsec3Hash) int { return bytes.Compare(r.owner[:], h[:]) })
 	if found {
@@ -132,7 +138,8 @@ func (s *nsec3Set) searchOwner(h nsec3Hash) (n int, found bool) {
 	return n, found
 }
 
-// matchingRecord returns the record whose owner is the hash of q, or nil.
+// matchingRecord returns the record whose owner hash is the hash of q. It returns nil if there is none, or if the hash
+// cannot be computed.
 func (s *nsec3Set) matchingRecord(q name) *nsec3 {
 	h, ok := s.hashName(q)
 	if !ok {
@@ -146,8 +153,10 @@ func (s *nsec3Set) matchingRecord(q name) *nsec3 {
 	return nil
 }
 
-// coveringRecord returns a record that covers q: the hash of q is between its owner hash and its next hash. The next
-// hash of the last record is the first owner hash. It returns nil if there is none.
+// coveringRecord returns a record that covers q: the hash of q is between the record's owner hash and its next hash.
+// The next hash of the last record of a zone is the first owner hash.
+//
+// It returns nil if no record covers q, or if the hash cannot be computed.
 func (s *nsec3Set) coveringRecord(q name) *nsec3 {
 	h, ok := s.hashName(q)
 	if !ok {
@@ -162,8 +171,8 @@ func (s *nsec3Set) coveringRecord(q name) *nsec3 {
 	return nil
 }
 
-// findClosestEncloserProof returns the closest encloser of q, the record at the encloser, and the record that covers
-// the next closer name (RFC 5155 §8.3). next is nil if there is no proof.
+// findClosestEncloserProof returns the closest encloser of q, the record that matches it, and the record that covers
+// the next closer name (RFC 5155 §8.3). If there is no proof, next is nil.
 func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, next *nsec3) {
 	for closer := q; closer != zone; closer = closer.parent() {
 		encloser = closer.parent()
@@ -181,7 +190,8 @@ func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, ne
 	return encloser, nil, nil
 }
 
-// proveDenial returns what the records prove about a question (RFC 5155 §8.4 to 8.7).
+// proveDenial returns the conclusion from the records about the question for q and qtype (RFC 5155 §8.4 to 8.7). Its
+// kind is NameError, NoData, NoDS or Unproven.
 func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if r := s.matchingRecord(q); r != nil {
 		return proofResult{kind: r.types.proofAtOwner(q, qtype), used: []*evidence{&r.evidence}}
@@ -218,8 +228,8 @@ func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	return proofResult{}
 }
 
-// proveNoCloserName returns a proof that no name closer to q exists than the closest encloser, which has encloser
-// labels. The kind is Unproven if there is no proof.
+// proveNoCloserName returns a proof that no name exists between q and its closest encloser, which must have encloser
+// labels. The kind of the result is NoCloserName, or Unproven if there is no proof.
 func (s *nsec3Set) proveNoCloserName(q name, encloser int) proofResult {
 	r := s.coveringRecord(q.ancestorWithLabels(encloser + 1))
 	if r == nil {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// sha1Allowed reports whether SHA-1 can be computed. With GODEBUG=fips140=only, package crypto/sha1 panics, and
-// algorithms that need SHA-1 are unsupported.
+// sha1Allowed reports whether this process may compute SHA-1. It is false with GODEBUG=fips140=only, where package
+// crypto/sha1 panics. Algorithms that need SHA-1 are then unsupported.
 var sha1Allowed = sync.OnceValue(func() (allowed bool) {
 	defer func() { allowed = recover() == nil }()
 	sha1.Sum(nil)

@@ -9,35 +9,36 @@ import (
 	"github.com/miekg/dns"
 )
 
-// MaxSignedRRsets is the maximum number of signed RRsets in a response. Responses to ANY and long alias chains have the
-// most.
+// MaxSignedRRsets is the maximum number of signed RRsets in a response that is validated. Responses to ANY and with
+// long chains of aliases have the most.
 const MaxSignedRRsets = 24
 
-// An RRset holds the records of one name, class and type, with their signatures. NewRRset and GroupRRsets create it; it
-// does not change afterwards, nor may its records. It is safe for concurrent use.
+// An RRset holds the records with the same name, class and type, and the signatures that cover them. NewRRset and
+// GroupRRsets create an RRset. The RRset and its records must not be changed afterwards. It is safe for concurrent use.
 //
-// Signatures cover the received bytes. Data that package dns cannot parse, or would not write as it was read, must
+// Signatures cover the received bytes. A record that package dns cannot parse, or would not write as it was read, must
 // therefore be a *dns.RFC3597, as wire.ParseMsg returns it.
 type RRset struct {
-	Name        string // as received
+	Name        string // owner name as received
 	Type, Class uint16
-	TTL         uint32 // minimum of the records, in seconds
+	TTL         uint32 // minimum TTL of the records, in seconds
 	Records     []dns.RR
-	Sigs        []*dns.RRSIG
+	Sigs        []*dns.RRSIG // RRSIG records that cover Records
 
-	once      sync.Once
+	once      sync.Once // sets canonical
 	canonical canonical
 }
 
-// A canonical is the canonical form of an RRset (RFC 4034 §6).
+// A canonical is the canonical form of an RRset (RFC 4034 §6), over which signatures are computed.
 type canonical struct {
 	owner name
-	rdata [][]byte // sorted, without duplicates
+	rdata [][]byte // data of the records, sorted, without duplicates
 	sigs  []signature
-	ok    bool // false: the RRset has no canonical form, and no signature can be valid
+	ok    bool // false if the RRset has no canonical form, so that all signatures are invalid
 }
 
-// NewRRset returns the RRset of at least one record, with the signatures that cover it.
+// NewRRset returns an RRset of the records, with the signatures that cover them. There must be at least one record, and
+// all must have the same name, class and type.
 func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	h := records[0].Header()
 	s := &RRset{Name: h.Name, Type: h.Rrtype, Class: h.Class, TTL: maxTTL, Records: records, Sigs: sigs}
@@ -47,9 +48,10 @@ func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	return s
 }
 
-// GroupRRsets groups the records of each section into RRsets, in the order of the response. It drops OPT records, and
-// signatures without the records that they cover. The error is a *Reason: the response has more than MaxSignedRRsets
-// signed RRsets.
+// GroupRRsets groups the records of each section into RRsets. The result has one slice for each section, in the order
+// of the records. OPT records are dropped, and so are signatures without the records that they cover.
+//
+// The error is a *Reason if the sections have more than MaxSignedRRsets signed RRsets.
 func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 	type key struct {
 		owner      name
@@ -97,14 +99,15 @@ func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 	return all, nil
 }
 
-// A nameParser parses names and caches the last one, because most records have the owner name of the record before.
+// A nameParser parses names and caches the last result, because most records of a message have the same owner name as
+// the record before.
 type nameParser struct {
-	text string
-	name name
+	text string // last argument of parseRepeated
+	name name   // result for text
 	ok   bool
 }
 
-// parseRepeated is parseName with the cache.
+// parseRepeated returns the same results as parseName. It is faster if s is equal to the last argument.
 func (l *nameParser) parseRepeated(s string) (name, bool) {
 	if s != l.text {
 		l.text = s
@@ -113,9 +116,11 @@ func (l *nameParser) parseRepeated(s string) (name, bool) {
 	return l.name, l.ok
 }
 
-// SignerZones returns the distinct signer names of the RRset's signatures, except impossible ones: the RRset's name
-// must be in the zone, and no zone signs its own DS. The signatures are not verified. A signer below the zone that was
-// asked shows a zone cut without a referral.
+// SignerZones returns the signer names in the signatures of the RRset, without duplicates. It omits impossible signers:
+// the RRset must be in the signer's zone, and the signer of DS records must be a parent zone.
+//
+// The signatures are not verified. If a signer is below the zone whose server was asked, a zone cut exists for which no
+// referral was received.
 func (s *RRset) SignerZones() []string {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return nil
@@ -132,14 +137,14 @@ func (s *RRset) SignerZones() []string {
 	return zones
 }
 
-// canonicalForm returns the canonical form, which it computes on the first call.
+// canonicalForm returns the canonical form of the RRset. The first call computes it.
 func (s *RRset) canonicalForm() *canonical {
 	s.once.Do(func() { s.canonical.canonicalize(s) })
 	return &s.canonical
 }
 
-// canonicalize computes the canonical form of s. It packs all records as one message, because dns.PackRR would write to
-// the record.
+// canonicalize sets c to the canonical form of s. It packs all records as one message, because dns.PackRR would write
+// to the records, which other goroutines may read.
 func (c *canonical) canonicalize(s *RRset) {
 	var ok bool
 	if c.owner, ok = parseName(s.Name); !ok {
@@ -180,18 +185,18 @@ func (c *canonical) canonicalize(s *RRset) {
 	c.ok = len(c.rdata) > 0
 }
 
-const headerLen = 12 // length of a message header in bytes
+const headerLen = 12 // length of a DNS message header, in bytes
 
-// A wireRecord is a record in an uncompressed message.
+// A wireRecord is a parsed record of an uncompressed DNS message. Its slices are parts of the message.
 type wireRecord struct {
-	owner      []byte // in lower case
+	owner      []byte // owner name in lower case
 	typ, class uint16
-	ttl        uint32
+	ttl        uint32 // seconds
 	data       []byte
 }
 
-// parseRecord parses the record at off, whose owner it converts to lower case in place. end is the offset after it. It
-// reports false if the record is malformed.
+// parseRecord parses the record at the offset off of the message b, and converts its owner name to lower case in place.
+// end is the offset after the record. ok is false if the record is malformed.
 func parseRecord(b []byte, off int) (r wireRecord, end int, ok bool) {
 	n, ok := scanName(b[off:])
 	if !ok || off+n+10 > len(b) {

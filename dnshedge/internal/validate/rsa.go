@@ -17,14 +17,14 @@ const (
 	maxRSA       = 4096
 )
 
-// rsaPrefixes holds the DER encodings that precede the hash in a signature (RFC 8017 §9.2).
+// rsaPrefixes has, for each hash function, the DER encoding that precedes the hash in an RSA signature (RFC 8017 §9.2).
 var rsaPrefixes = map[crypto.Hash][]byte{
 	crypto.SHA1:   decodeHex("3021300906052b0e03021a05000414"),
 	crypto.SHA256: decodeHex("3031300d060960864801650304020105000420"),
 	crypto.SHA512: decodeHex("3051300d060960864801650304020305000440"),
 }
 
-// decodeHex decodes a hexadecimal constant.
+// decodeHex decodes a hexadecimal constant. It panics if the constant is invalid.
 func decodeHex(s string) []byte {
 	b, err := hex.DecodeString(s)
 	if err != nil {
@@ -33,8 +33,10 @@ func decodeHex(s string) []byte {
 	return b
 }
 
-// newRSAKey parses a public key (RFC 3110 §2). If crypto/rsa rejects its size or exponent, the result uses math/big.
-// The error is errMalformed or errUnsupported.
+// newRSAKey parses b, the public key field of a DNSKEY record (RFC 3110 §2). If crypto/rsa rejects the size or the
+// exponent of the key, the verifier uses math/big.
+//
+// The error is errMalformed, or errUnsupported if the size is outside of the limits of RFC 5702 §2.
 func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {
 	if len(b) < 1 {
 		return nil, errMalformed
@@ -69,14 +71,16 @@ func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {
 	return &bigRSAKey{hash: hash, modulus: m, exponent: e}, nil
 }
 
-// An rsaKey is a key that crypto/rsa accepts.
+// An rsaKey is an RSA public key whose signatures crypto/rsa can verify.
 type rsaKey struct {
-	hash crypto.Hash
+	hash crypto.Hash // hash function of the algorithm
 	key  rsa.PublicKey
 }
 
 // isAcceptedSize reports whether crypto/rsa accepts keys of this size, which depends on the GODEBUG setting rsa1024min.
-// It verifies a signature of zero bytes: rsa.ErrVerification means that the key itself was accepted.
+//
+// It tries to verify a signature of zero bytes. The error rsa.ErrVerification means that the key was accepted and the
+// signature was not.
 func (k *rsaKey) isAcceptedSize() bool {
 	err := rsa.VerifyPKCS1v15(&k.key, k.hash, make([]byte, k.hash.Size()), make([]byte, k.key.Size()))
 	return errors.Is(err, rsa.ErrVerification)
@@ -87,8 +91,8 @@ func (k *rsaKey) verify(digest, signature []byte) bool {
 	return rsa.VerifyPKCS1v15(&k.key, k.hash, digest, signature) == nil
 }
 
-// cost implements verifier. The time grows with the exponent: a verification with 4,096 bits takes 0.27 ms for the
-// usual exponent 65,537, and 0.7 ms for 2³¹ - 1.
+// cost implements verifier. It is 1 to 10 units, because the time grows with the modulus and the exponent. A
+// verification with 4,096 bits takes 0.27 ms for the usual exponent 65,537, and 0.7 ms for 2³¹ - 1.
 func (k *rsaKey) cost() int {
 	switch long, slow := k.key.N.BitLen() > 2048, k.key.E > 1<<16+1; {
 	case long && slow:
@@ -101,7 +105,8 @@ func (k *rsaKey) cost() int {
 	return 1
 }
 
-// A bigRSAKey is a key that crypto/rsa rejects because of its size or exponent.
+// A bigRSAKey is an RSA public key that crypto/rsa rejects because of its size or exponent. It verifies signatures with
+// math/big.
 type bigRSAKey struct {
 	hash              crypto.Hash
 	modulus, exponent *big.Int
@@ -121,8 +126,10 @@ func (k *bigRSAKey) verify(digest, signature []byte) bool {
 	return bytes.Equal(want, s.Exp(s, k.exponent, k.modulus).FillBytes(make([]byte, size)))
 }
 
-// cost implements verifier. The time grows with the square of the modulus length and with the exponent length: it is 35
-// ms if both have 4,096 bits. Two of these verifications leave a fifth of a question's limit for the rest of the chain.
+// cost implements verifier. The time grows with the square of the modulus length and with the exponent length. A
+// verification takes 35 ms if both have 4,096 bits.
+//
+// Two of these verifications leave a fifth of a question's limit for the rest of the chain of trust.
 func (k *bigRSAKey) cost() int {
 	n := k.modulus.BitLen()
 	return 1 + k.exponent.BitLen()*n*n/(160<<20)

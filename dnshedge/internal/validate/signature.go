@@ -7,22 +7,22 @@ import (
 
 // A signature is a parsed RRSIG record (RFC 4034 §3.1).
 type signature struct {
-	signedFields []byte // record data without the signature field, in canonical form; the signature covers it
-	value        []byte // signature field
+	signedFields []byte // record data without the signature field, in canonical form, which the signature covers
+	value        []byte // the signature field
 	signer       name
 	typeCovered  uint16
 	algorithm    uint8
-	labels       int
-	originalTTL  uint32
-	recordTTL    uint32 // TTL of the RRSIG record as received
-	expiration   uint32
-	inception    uint32
+	labels       int    // labels of the owner name before the expansion of a wildcard
+	originalTTL  uint32 // TTL of the records in the zone, in seconds
+	recordTTL    uint32 // TTL of the RRSIG record as received, in seconds
+	expiration   uint32 // seconds since 1970, modulo 2³²
+	inception    uint32 // seconds since 1970, modulo 2³²
 	keyTag       uint16
-	index        int // index in RRset.Sigs
+	index        int // index of the record in RRset.Sigs
 }
 
-// parseSignature parses the data of an RRSIG record in canonical form. ttl is the TTL of the record. Malformed data
-// yields a signature without a signer, which never matches a zone.
+// parseSignature parses the data of an RRSIG record in canonical form. ttl is the TTL of the record in seconds. If the
+// data is malformed, the signature has no signer and is never valid.
 func parseSignature(b []byte, ttl uint32) signature {
 	const fixed = 18
 	if len(b) < fixed {
@@ -46,8 +46,11 @@ const (
 	maxSkew = int64(24 * time.Hour / time.Second)
 )
 
-// checkValidityPeriod reports whether now is before or after the validity period, extended by the clock skew, in serial
-// number arithmetic (RFC 4034 §3.1.5, RFC 1982). Both are true if the expiration precedes the inception.
+// checkValidityPeriod compares now with the validity period of the signature, extended by the tolerated clock skew.
+// early is true if now is before the period, and late if it is after.
+//
+// Both are true if the expiration precedes the inception. Times are compared in serial number arithmetic (RFC 4034
+// §3.1.5, RFC 1982).
 func (s *signature) checkValidityPeriod(now time.Time) (early, late bool) {
 	period := int64(int32(s.expiration - s.inception))
 	if period < 0 {
@@ -57,12 +60,14 @@ func (s *signature) checkValidityPeriod(now time.Time) (early, late bool) {
 	return s.secondsSince(s.inception, now)+skew < 0, s.secondsSince(s.expiration, now)-skew > 0
 }
 
-// secondsSince returns the seconds from date, an inception or expiration, to now, in serial number arithmetic.
+// secondsSince returns the number of seconds from date to now in serial number arithmetic. date must be an inception or
+// expiration field. The result is negative if date is in the future.
 func (s *signature) secondsSince(date uint32, now time.Time) int64 {
 	return int64(int32(uint32(now.Unix()) - date))
 }
 
-// nearestTime converts date, an inception or expiration, to the time nearest to now that it can mean.
+// nearestTime converts date, an inception or expiration field, to a time. The field does not contain the higher bits of
+// the time, so that nearestTime returns the possible time that is nearest to now.
 func (s *signature) nearestTime(date uint32, now time.Time) time.Time {
 	return time.Unix(now.Unix()-s.secondsSince(date, now), 0).UTC()
 }

@@ -24,13 +24,13 @@ const (
 	Secure
 	// Insecure data is proven to be unsigned, or signed only with unsupported algorithms.
 	Insecure
-	// Bogus data lacks a valid signature although the zone is signed.
+	// Bogus data has no valid signature although its zone is signed.
 	Bogus
 )
 
 var statusNames = [...]string{Unchecked: "unchecked", Secure: "secure", Insecure: "insecure", Bogus: "bogus"}
 
-// String returns the status in lower case, for example "secure".
+// String returns the status in lower case, for example "secure". For invalid values it returns "unknown".
 func (s Status) String() string {
 	if int(s) < len(statusNames) {
 		return statusNames[s]

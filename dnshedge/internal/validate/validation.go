@@ -8,44 +8,43 @@ import (
 
 // Limits of a Validation. Only the first can be changed, by a Policy.
 const (
-	defaultVerifications = 128  // default of Policy.Verifications
+	defaultVerifications = 128  // default of Policy.Verifications, in units of verification
 	maxFailures          = 16   // different invalid signatures of a question, after which all further verification fails
 	maxSetFailures       = 8    // invalid signatures of an RRset, after which its verification fails
 	maxNSEC3Blocks       = 4096 // SHA-1 blocks for the NSEC3 hashes of a question
-	spareNSEC3Blocks     = 1024 // part of these for answers from an AggressiveCache; later proofs need the rest
+	spareNSEC3Blocks     = 1024 // SHA-1 blocks after which an AggressiveCache computes no more hashes; the other blocks are reserved for responses
 	maxKeys              = 32   // records of a DNSKEY RRset that are used
 	maxDS                = 16   // records of a DS RRset that are used
-	maxMismatches        = 4    // DS digests that differ from that of a key with the same tag, after which no further key is tried
+	maxMismatches        = 4    // keys that have the key tag of a DS record but not its digest, after which no further key is tried
 )
 
-// A Validation limits the work of validating one question, and caches the results of verification. A key lookup that
-// several questions share has a Validation of its own. The zero value has the default limits. It is safe for concurrent
-// use.
+// A Validation limits the cryptographic work for one question, and caches its results. A key lookup that several
+// questions share has a Validation of its own. The zero value has the default limits. It is safe for concurrent use.
 type Validation struct {
 	Policy Policy // must not change after the first use
 
-	mu          sync.Mutex
-	spent       int                                 // units of verification spent so far
-	wasted      int                                 // units of these for invalid or superfluous signatures
-	maxSpent    int                                 // limit of spent; 0: maxTotalFactor times wasteLimit
+	mu          sync.Mutex                          // guards the following fields
+	spent       int                                 // units of verification spent so far (see Policy.Verifications)
+	wasted      int                                 // part of spent for invalid or superfluous signatures
+	maxSpent    int                                 // limit of spent, in units; 0 means maxTotalFactor times wasteLimit
 	failures    int                                 // number of different invalid signatures
-	nsec3Blocks int                                 // SHA-1 blocks computed for NSEC3 hashes
+	nsec3Blocks int                                 // SHA-1 blocks hashed for NSEC3 so far
 	verified    map[rrsetAndKeys]verificationResult // results of Verify
-	results     map[signatureHash]bool              // whether the signature is valid
-	hashes      map[nsec3HashInput]nsec3Hash        // NSEC3 hashes
-	signingKeys map[keyHint]int                     // index of the key that made the last valid signature
+	results     map[signatureHash]bool              // whether a signature is valid
+	hashes      map[nsec3HashInput]nsec3Hash        // computed NSEC3 hashes
+	signingKeys map[keyHint]int                     // index of the key that has made the last valid signature
 }
 
-// Spent returns the work so far: units of verification, different invalid signatures, and SHA-1 blocks for NSEC3
-// hashes.
+// Spent returns the work so far: units of verification (see Policy.Verifications), the number of different invalid
+// signatures, and the number of SHA-1 blocks for NSEC3 hashes.
 func (w *Validation) Spent() (verifications, failures, blocks int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.spent, w.failures, w.nsec3Blocks
 }
 
-// maxTotalFactor times Policy.Verifications is the limit for all signatures of a question. A chain of 11 wildcard
-// aliases in P-384 zones with NSEC3 needs half of it.
+// maxTotalFactor times Policy.Verifications is the limit for all signatures of a question, in units of verification.
+// Half of it suffices for a chain of 11 wildcard aliases in P-384 zones with NSEC3.
 const maxTotalFactor = 8
 
 // wasteLimit returns the limit for invalid and superfluous signatures, in units of verification.
@@ -56,8 +55,8 @@ func (w *Validation) wasteLimit() int {
 	return w.Policy.Verifications
 }
 
-// spendVerification spends units of verification. If a limit forbids that, it spends none and returns the name of the
-// limit. Otherwise it returns "".
+// spendVerification spends units of verification and returns "". If the units would exceed a limit, it spends nothing
+// and returns the name of the limit.
 func (w *Validation) spendVerification(units int) (limit string) {
 	wasted := w.wasteLimit()
 	all := maxTotalFactor * wasted
@@ -76,16 +75,18 @@ func (w *Validation) spendVerification(units int) (limit string) {
 	return ""
 }
 
-// recordWaste counts units that were spent as waste: the signature was invalid or superfluous.
+// recordWaste counts units of verification as waste, because the signature was invalid or superfluous. The units must
+// have been spent before.
 func (w *Validation) recordWaste(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wasted += units
 }
 
-// SpareValidation returns a Validation of at most the given units for data that only other questions need. It returns
-// nil if w has no units to spare: three quarters of wasteLimit are reserved for the question's own proofs. The caller
-// must pass the spent units to Charge.
+// SpareValidation returns a Validation with a limit of at most units units of verification. It is for data that this
+// question does not need, but later questions may. The caller must pass the spent units to Charge.
+//
+// It returns nil if w has no spare units. Three quarters of wasteLimit are reserved for the question's own proofs.
 func (w *Validation) SpareValidation(units int) *Validation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +97,7 @@ func (w *Validation) SpareValidation(units int) *Validation {
 	return &Validation{Policy: w.Policy, maxSpent: units}
 }
 
-// Charge adds the units that were spent in a Validation from SpareValidation. They count as waste.
+// Charge adds units of verification that were spent in a Validation from SpareValidation. They count as waste.
 func (w *Validation) Charge(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +105,8 @@ func (w *Validation) Charge(units int) {
 	w.wasted += units
 }
 
-// recordFailure counts a new invalid signature. units is the cost of its verification.
+// recordFailure counts an invalid signature, and its cost in units of verification as waste. A signature must not be
+// counted twice.
 func (w *Validation) recordFailure(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,8 +114,10 @@ func (w *Validation) recordFailure(units int) {
 	w.wasted += units
 }
 
-// spendNSEC3Blocks spends n SHA-1 blocks. If a limit forbids that, it spends none and returns the name of the limit.
-// Otherwise it returns "". If spare is set, the limit is spareNSEC3Blocks.
+// spendNSEC3Blocks spends n SHA-1 blocks and returns "". If the blocks would exceed the limit, it spends nothing and
+// returns the name of the limit.
+//
+// The limit is maxNSEC3Blocks, or spareNSEC3Blocks if spare is true.
 func (w *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
 	most := maxNSEC3Blocks
 	if spare {
@@ -128,7 +132,7 @@ func (w *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
 	return ""
 }
 
-// lookUpMemo returns the value for a key in memo, a map of w, and whether there is one.
+// lookUpMemo returns the cached value for a key. memo must be a field of w. The boolean is false if there is no value.
 func lookUpMemo[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +140,7 @@ func lookUpMemo[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bo
 	return v, ok
 }
 
-// storeMemo stores a value for a key in memo, a map of w.
+// storeMemo caches a value for a key. memo must be a field of w.
 func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,16 +150,17 @@ func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	(*memo)[key] = v
 }
 
-// A keyHint identifies the keys of a zone that share a key tag and an algorithm.
+// A keyHint identifies the keys of a zone that have the same key tag and algorithm.
 type keyHint struct {
-	keys      *dnskey // the first key of the zone
+	keys      *dnskey // address of the zone's first key, which identifies the zone's keys
 	tag       uint16
 	algorithm uint8
 }
 
-// firstKeyToTry returns the index of the key to try first for a signature. Of several keys with the signature's tag and
-// algorithm, that is the one that made the last valid signature. Otherwise each RRset of the zone would cost an invalid
-// signature.
+// firstKeyToTry returns the index of the key with which the signature g should be verified first. It is the key that
+// has made the last valid signature with the same key tag and algorithm, or 0 if unknown.
+//
+// If several keys have the same key tag, each RRset of the zone would otherwise cost an invalid signature.
 func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	if len(keys) == 0 {
 		return 0
@@ -164,32 +169,35 @@ func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	return i
 }
 
-// rememberKey stores that keys[i] made the signature g, for firstKeyToTry. first is the key that was tried first; if i
-// is first, nothing is stored.
+// rememberKey stores that keys[i] has made the signature g, so that firstKeyToTry returns i for further signatures.
+// first is the result of firstKeyToTry for g. If it is i, nothing is stored.
 func (w *Validation) rememberKey(keys []dnskey, g *signature, i, first int) {
 	if i != first {
 		storeMemo(w, &w.signingKeys, keyHint{&keys[0], g.keyTag, g.algorithm}, i)
 	}
 }
 
-// An rrsetAndKeys is the key of a cached result of Verify.
+// An rrsetAndKeys identifies a call of Verify, in the cache of results.
 type rrsetAndKeys struct {
 	set  *RRset
 	keys *Keys
 }
 
-// A verificationResult is a cached result of Verify.
+// A verificationResult is the cached result of a call of Verify.
 type verificationResult struct {
 	verified Verified
 	err      error
 }
 
-// A signatureHash identifies the verification of a signature: it is the hash of the key, the signed hash and the
-// signature. Verifications repeat, because responses to several queries of a question have the same proofs. A response
-// is also verified twice: on arrival, and when the keys of its zone are trusted.
+// A signatureHash identifies the verification of a signature in the cache of results. It is a hash of the key, the
+// signed data's hash and the signature.
+//
+// Verifications repeat, because responses to several queries of a question have the same proofs. A response is also
+// verified twice: on arrival, and when the keys of its zone are trusted.
 type signatureHash [sha256.Size]byte
 
-// hashSignatureCheck returns the signatureHash of a key, a signed hash and a signature.
+// hashSignatureCheck returns the signatureHash for the verification of a signature with the key k. sum is the result of
+// hashSignedData.
 func hashSignatureCheck(k *dnskey, sum, signature []byte) (a signatureHash) {
 	h := sha256.New()
 	for _, b := range [...][]byte{k.data, sum, signature} {
@@ -202,7 +210,7 @@ func hashSignatureCheck(k *dnskey, sum, signature []byte) (a signatureHash) {
 	return a
 }
 
-// An nsec3HashInput identifies a cached NSEC3 hash.
+// An nsec3HashInput identifies a computed NSEC3 hash in the cache of a Validation.
 type nsec3HashInput struct {
 	name       name
 	salt       string

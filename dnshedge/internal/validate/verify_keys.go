@@ -7,7 +7,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// VerifyDS verifies a DS RRset with the keys of the parent zone. The result is trusted if these keys are.
+// VerifyDS verifies the DS RRset s with the keys of the parent zone, and returns it as a DSSet. The DSSet is trusted if
+// the keys are trusted. The error is a *Reason.
 func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, error) {
 	v, err := w.Verify(s, parent, now)
 	if err != nil {
@@ -24,16 +25,18 @@ func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, er
 	return d, nil
 }
 
-// VerifyDNSKEY verifies the DNSKEY RRset of a zone (RFC 4035 §5.2): one key must match a record of d and must have
-// signed the RRset at now. The status is that of data signed by the keys:
+// VerifyDNSKEY verifies the DNSKEY RRset of a zone (RFC 4035 §5.2). At least one key must match a record of d, and must
+// have made a signature of the RRset that is valid at the time now.
+//
+// The status is that of data signed by the keys:
 //
 //	Secure     d is trusted
 //	Unchecked  d is not trusted; call Keys.WithTrustedDS later
 //	Insecure   no record of d, or no key that matches one, has a supported algorithm or digest
 //	Bogus      no valid signature
 //
-// The keys are returned for Secure and Unchecked. Otherwise the error is a *Reason, EDE 1 or 2 for Insecure. Insecure
-// holds only once d is trusted.
+// The keys are returned for Secure and Unchecked. Otherwise the keys are nil, and the error is a *Reason. If the status
+// is Insecure, its EDE is 1 or 2. The zone is really insecure only if d is trusted.
 func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Keys, Status, error) {
 	c := dnskeys.canonicalForm()
 	r := &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no keys of the zone", Zone: d.Zone(), Name: dnskeys.Name, Type: dns.TypeDNSKEY}
@@ -68,11 +71,13 @@ func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Key
 	return k, Unchecked, nil
 }
 
-// SigningKeyTags returns the tags of the keys that match a record of d and have signed the DNSKEY RRset at now. If
-// there are none, off is the time from the nearest validity period of such a signature to now. It is positive if the
-// clock is too late, and 0 if there is no such signature.
+// SigningKeyTags returns the key tags of the keys that match a record of d and have made a signature of the DNSKEY
+// RRset that is valid at the time now.
 //
-// It examines at most 8 signatures and counts against no Validation of a question.
+// If there are none, off is the distance of now from the nearest validity period of a signature by such a key. It is
+// positive if now is after the period, negative if now is before it, and 0 if there is no such signature.
+//
+// SigningKeyTags examines at most 8 signatures. The work does not count against a question's Validation.
 func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []uint16, off time.Duration) {
 	const most = 8 // signatures
 	w := &Validation{Policy: p}
@@ -110,11 +115,11 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 	return tags, off
 }
 
-// findEntryPoints returns the usable keys whose digest is in a record of d, and these records. If there are none, r is
-// set to the reason.
+// findEntryPoints returns the usable keys whose digest is in a record of d, and these records in the same order. If
+// there are none, it sets r to the reason.
 //
-// unsupported reports that every record matches a key, and that at least one of the keys has an unsupported algorithm.
-// The zone is then insecure and not bogus.
+// unsupported is true if every record matches a key, and at least one of these keys has an unsupported algorithm. If
+// there are no usable keys, the zone is then insecure and not bogus.
 func (w *Validation) findEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, matched []keyDigest, unsupported bool) {
 	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
 	mismatches, strays := 0, false

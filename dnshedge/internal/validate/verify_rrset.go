@@ -9,31 +9,36 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Verified is the result of verifying an RRset with a valid signature.
+// A Verified describes an RRset that has a valid signature: its status and lifetime, and whether it was expanded from a
+// wildcard.
 type Verified struct {
-	// Status is Secure, or Unchecked if the keys are not trusted yet.
+	// Status is Secure if the keys are trusted, and Unchecked if they are not trusted yet.
 	Status Status
 	// TTL is the number of seconds for which the RRset may be cached, at least 1 (RFC 4035 §5.3.3). It is the minimum of
 	// the RRset's TTL, the TTL and the original TTL of the RRSIG, and the time until the signature expires.
 	TTL uint32
-	// Expires is the expiration time of the signature, but at least a second from now. An expired signature within the
-	// clock skew is accepted, and the RRset must last until it is used.
+	// Expires is the expiration time of the signature, but at least a second from now. A signature that expired within the
+	// tolerated clock skew is accepted, and the RRset must not expire before it is used.
 	Expires time.Time
-	// Encloser is the number of labels of the closest encloser if the RRset was expanded from a wildcard.
-	// VerifyNoCloserName must then confirm the expansion (RFC 4035 §5.3.4). It is -1 for other RRsets.
+	// Encloser is the number of labels of the closest encloser if the RRset was expanded from a wildcard. The caller must
+	// then confirm the expansion with VerifyNoCloserName (RFC 4035 §5.3.4).
+	//
+	// It is -1 if the RRset was not expanded from a wildcard.
 	Encloser int
 }
 
-// Verify verifies the signatures of an RRset with the keys of a zone until one is valid (RFC 4035 §5.3). The error is
-// the *Reason of the signature that passed the most checks. Its EDE is 10 without signatures, 9 without a key, 7 or 8
-// outside of the validity period, and 6 otherwise.
+// Verify verifies the signatures of an RRset with the keys of a zone, until it finds a valid signature (RFC 4035 §5.3).
 //
-// The result for s and k is cached: a second call costs nothing.
+// The error is a *Reason that describes the signature that passed the most checks. Its EDE is 10 without signatures, 9
+// without a key, 7 or 8 outside of the validity period, and usually 6 otherwise.
+//
+// The result is cached by the addresses of s and k, so that a repeated call costs nothing.
 func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verified, error) {
 	return w.verifyRRset(s, k, now, false)
 }
 
-// verifyRRset is Verify. If superfluous is set, the response does not need the RRset, and the cost counts as waste.
+// verifyRRset implements Verify. superfluous tells that the response does not need the RRset. The cost of the
+// verification then counts as waste.
 func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verified, error) {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return Verified{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
@@ -55,7 +60,8 @@ func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous b
 	return o.verified, o.err
 }
 
-// verifiedResult returns the Verified for s with this valid signature. Status is Unchecked.
+// verifiedResult returns the Verified for the RRset s, with the valid signature g. The Status of the result is
+// Unchecked.
 func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
 	left := max(1, -g.secondsSince(g.expiration, now))
 	received := ValidTTL(g.recordTTL)
@@ -71,10 +77,12 @@ func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
 	return v
 }
 
+// text of the Reason for an RRset without signatures
 const textUnsigned = "there are no signatures"
 
-// countSignedLabels returns the value of the Labels field of a signature for an owner name that was not expanded from a
-// wildcard (RFC 4034 §3.1.3).
+// countSignedLabels returns the Labels field of a signature over records with the given owner name, if they were not
+// expanded from a wildcard (RFC 4034 §3.1.3). It is the number of labels without the root label and without a leftmost
+// asterisk.
 func countSignedLabels(owner name) int {
 	n := owner.labelCount()
 	if owner.isWildcard() {
@@ -83,30 +91,33 @@ func countSignedLabels(owner name) int {
 	return n
 }
 
-// The stages of checking a signature, in order. The reason of the highest stage is reported.
+// The stages of checking a signature, in the order of the checks. If no signature is valid, the error describes the
+// signature that has reached the highest stage.
 const (
-	stageUnsigned = iota
-	stageMismatched
-	stageOutsideValidity
-	stageNoKey
-	stageInvalid
+	stageUnsigned        = iota // there is no signature
+	stageMismatched             // the zone cannot have made the signature, or the algorithm is unsupported
+	stageOutsideValidity        // the signature is expired or not yet valid
+	stageNoKey                  // the zone has no usable key for the signature
+	stageInvalid                // the signature is cryptographically invalid, or a limit was reached
 )
 
-// A signatureSearch looks for a valid signature of one RRset.
+// A signatureSearch is a search for a valid signature of one RRset. It stores the most informative error so far.
 type signatureSearch struct {
 	work         *Validation
 	rrset        *RRset
 	canonical    *canonical
-	highestStage int  // highest stage so far
-	failures     int  // number of invalid signatures
-	stopped      bool // a limit was reached
+	highestStage int  // highest stage that a signature has reached so far
+	failures     int  // invalid signatures so far
+	stopped      bool // a limit was reached, so that no further signature must be verified
 
-	superfluous bool // the response does not need the RRset
-	reason      Reason
+	superfluous bool   // the response does not need the RRset, so that the cost counts as waste
+	reason      Reason // fault of the signature that has reached highestStage
 }
 
-// findValidSignature returns the first valid signature of the RRset by one of the keys of a zone, and that key.
-// Otherwise it returns the reason why there is none.
+// findValidSignature returns the first valid signature of the RRset s by one of the keys of a zone, and that key. If
+// there is no valid signature, it returns the reason.
+//
+// superfluous tells that the response does not need the RRset. The cost then counts as waste.
 func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
 	t := &signatureSearch{work: w, rrset: s, canonical: s.canonicalForm(), superfluous: superfluous}
 	t.recordStage(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
@@ -129,13 +140,14 @@ func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now 
 	return nil, nil, t.failureReason(zone)
 }
 
-// failureReason returns the reason why no signature is valid.
+// failureReason returns the reason why none of the signatures is valid, with the names of the zone and the RRset.
 func (t *signatureSearch) failureReason(zone name) *Reason {
 	t.reason.Zone, t.reason.Name, t.reason.Type = zone.String(), t.rrset.Name, t.rrset.Type
 	return &t.reason
 }
 
-// recordStage stores the reason why a signature has failed at a stage, unless another signature reached a higher one.
+// recordStage stores the extended error code and the text of a signature that has failed at a stage. It does nothing if
+// another signature has failed at a higher stage.
 func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
 	if stage >= t.highestStage {
 		t.highestStage = stage
@@ -143,8 +155,8 @@ func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
 	}
 }
 
-// shouldTry reports whether the zone may have made the signature, its algorithm is supported, and now is in its
-// validity period.
+// shouldTry reports whether the signature g should be verified: the zone can have made it, its algorithm is supported,
+// and now is within its validity period. If it is false, shouldTry records the fault.
 func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool {
 	if !g.isAllowedFor(t.canonical.owner, t.rrset.Type, zone) || !t.work.Policy.supportsAlgorithm(g.algorithm) {
 		t.recordStage(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
@@ -163,8 +175,8 @@ func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool
 	return false
 }
 
-// findSigningKey returns the key that made a signature. It returns nil if none of the keys did, or if the search was
-// stopped.
+// findSigningKey verifies the signature g with the keys that have its key tag and algorithm, and returns the key that
+// has made it. It returns nil if none of them has, or if a limit has stopped the search.
 func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 	t.recordStage(stageNoKey, dns.ExtendedErrorCodeDNSKEYMissing, "there is no key for the signature")
 	var sum []byte
@@ -217,7 +229,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 	return nil
 }
 
-// spendUnits spends units of verification. If a limit is reached, it stops the search and reports false.
+// spendUnits spends units of verification. It returns false if a limit is reached; the search is then stopped.
 func (t *signatureSearch) spendUnits(units int) bool {
 	limit := t.work.spendVerification(units)
 	if limit != "" {
@@ -227,7 +239,8 @@ func (t *signatureSearch) spendUnits(units int) bool {
 	return limit == ""
 }
 
-// validityEDE returns the extended error code for a signature outside of its validity period.
+// validityEDE returns the extended error code of a signature outside of its validity period. early and late are the
+// results of checkValidityPeriod.
 func validityEDE(early, late bool) uint16 {
 	switch {
 	case early && late:
@@ -238,9 +251,10 @@ func validityEDE(early, late bool) uint16 {
 	return dns.ExtendedErrorCodeSignatureExpired
 }
 
-// isAllowedFor reports whether the zone may have made the signature for records with this owner and type (RFC 4035
-// §5.3.1). The Labels field must be at least the zone's number of labels, because a wildcard is in the zone that signs
-// it.
+// isAllowedFor reports whether a zone can have made the signature for records with this owner and type (RFC 4035
+// §5.3.1). The signer must be the zone, and the owner must be in the zone.
+//
+// The Labels field must be at least the zone's number of labels, because a wildcard is in the zone that signs it.
 func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 	if g.signer != zone || g.typeCovered != typ || !owner.isWithin(zone) || typ == dns.TypeDS && owner == zone {
 		return false
@@ -252,11 +266,11 @@ func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 	return lowest <= g.labels && g.labels <= countSignedLabels(owner)
 }
 
-// sizePerUnit is the number of hashed bytes that cost one unit of verification. A message with compressed names can
-// expand to thirty times its length for each signature.
+// sizePerUnit is the number of hashed bytes that cost one unit of verification. The limit is needed because a message
+// with compressed names can expand to thirty times its length for each signature.
 const sizePerUnit = 32 << 10
 
-// maxSignedSize returns an upper bound of the length of signedData in bytes.
+// maxSignedSize returns an upper bound of the length of the data that the signature g covers, in bytes.
 func (c *canonical) maxSignedSize(g *signature) int {
 	n := len(g.signedFields)
 	for _, data := range c.rdata {
@@ -265,7 +279,8 @@ func (c *canonical) maxSignedSize(g *signature) int {
 	return n
 }
 
-// signedData returns the data that the signature g covers (RFC 4034 §3.1.8.1).
+// signedData returns the data that the signature g covers: fields of the signature, and the records of s in canonical
+// form (RFC 4034 §3.1.8.1).
 func (c *canonical) signedData(g *signature, s *RRset) []byte {
 	owner := c.owner
 	if g.labels < countSignedLabels(owner) {
