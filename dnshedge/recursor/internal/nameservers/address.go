@@ -6,24 +6,24 @@ import (
 )
 
 const (
-	familyBackoffThreshold = 8           // consecutive unanswered zones after which the other family is preferred
-	familyBackoff          = time.Minute // how long the other family is preferred
+	familyBackoffThreshold = 8           // consecutive unanswered zones after which the other address family is preferred
+	familyBackoff          = time.Minute // time for which the other address family is preferred
 )
 
-// familyHealth is the observed health of one address family, IPv4 or IPv6. It detects a family without connectivity.
-// Pool.mu guards it.
+// familyHealth is the observed health of one address family, IPv4 or IPv6. It detects that this machine has no
+// connectivity over the family. Pool.mu guards it.
 type familyHealth struct {
-	hasAnswered     bool          // an answer has come over the family
-	unansweredCount int           // consecutive unanswered zones
-	lastZone        string        // the zone counted last
-	avoidUntil      time.Duration // the other family is preferred until then, since Pool.epoch
+	hasAnswered     bool          // a server has answered over the family
+	unansweredCount int           // number of consecutive unanswered zones
+	lastZone        string        // name of the unanswered zone that was counted last
+	avoidUntil      time.Duration // the other family is preferred until this time, since Pool.epoch
 }
 
-// recordUnansweredZone counts a zone as unanswered over this address family, unless it is the zone counted last. At
-// familyBackoffThreshold zones, servers of the other family are preferred for familyBackoff.
+// recordUnansweredZone counts a zone whose server did not answer over this address family. A zone is not counted twice
+// in a row. After familyBackoffThreshold zones, servers of the other family are preferred for familyBackoff.
 //
-// hasAnsweredZone reports whether the server has answered for the zone before. Once the family has answered, only
-// timeouts of servers with hasAnsweredZone count, because one zone may list many unresponsive servers.
+// hasAnsweredZone tells that the server has answered queries about the zone before. Once any server has answered over
+// the family, only zones with hasAnsweredZone count, because one zone may list many unresponsive servers.
 func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, hasAnsweredZone bool) {
 	if y.hasAnswered && !hasAnsweredZone || zone == y.lastZone {
 		return
@@ -34,7 +34,7 @@ func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, hasA
 	}
 }
 
-// familyIndex returns the index of an address's family in Pool.families: 0 for IPv4, 1 for IPv6.
+// familyIndex returns the index of an address in Pool.families: 0 for IPv4, and 1 for IPv6.
 func familyIndex(a netip.AddrPort) int {
 	if a.Addr().Is4() {
 		return 0
@@ -42,8 +42,8 @@ func familyIndex(a netip.AddrPort) int {
 	return 1
 }
 
-// isAllowedAddress reports whether a server address may be queried: it is valid, its family is enabled, and it is
-// public. With privateOK, private addresses are allowed too.
+// isAllowedAddress reports whether queries may be sent to a server address. The address must be valid and its family
+// enabled. Private addresses are allowed only if privateOK or c.PrivateOK is true.
 func (c *Config) isAllowedAddress(at netip.AddrPort, privateOK bool) bool {
 	a := at.Addr()
 	switch {
@@ -55,9 +55,11 @@ func (c *Config) isAllowedAddress(at netip.AddrPort, privateOK bool) bool {
 	return privateOK || c.PrivateOK || !isPrivateAddress(a)
 }
 
-// isPrivateAddress reports whether an address is multicast, or meaningful only in one network or on one machine. An
-// address with an embedded IPv4 address (NAT64, 6to4) is private if the embedded address is. The argument must not
-// be an IPv4-mapped IPv6 address.
+// isPrivateAddress reports whether an address is not a public unicast address: it is multicast, or is meaningful only
+// in one network or on one machine. An address with an embedded IPv4 address (NAT64, 6to4) is private if the IPv4
+// address is private.
+//
+// The address must not be an IPv4-mapped IPv6 address.
 func isPrivateAddress(a netip.Addr) bool {
 	for _, p := range specialNetworks {
 		if p.Contains(a) {

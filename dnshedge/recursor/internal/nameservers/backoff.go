@@ -3,26 +3,27 @@ package nameservers
 import "time"
 
 const (
-	minBackoff = 10 * time.Second // first backoff of an unresponsive server; each further one lasts twice as long
-	maxBackoff = 5 * time.Minute
+	minBackoff = 10 * time.Second // first backoff of an unresponsive server; each further backoff lasts twice as long
+	maxBackoff = 5 * time.Minute  // maximum backoff of an unresponsive server
 
-	// backoffThreshold is the number of consecutive unanswered queries about a zone after which a server is avoided
-	// for the zone. One query suffices if the server has never answered for the zone. It is also the number of
-	// unanswered zones after which a server is avoided for all zones.
+	// backoffThreshold is the number of consecutive unanswered queries about a zone after which a server is avoided for
+	// the zone. If the server has never answered for the zone, one query suffices.
+	//
+	// It is also the number of consecutive unanswered zones after which a server is avoided for all zones.
 	backoffThreshold = 2
 )
 
-// backoffState counts consecutive unanswered queries or zones of a server, and holds the backoff that they cause.
-// Times are durations since Pool.epoch.
+// backoffState counts the consecutive unanswered queries, or unanswered zones, of a server, and holds the resulting
+// backoff. During a backoff, other servers are preferred. Times are durations since Pool.epoch.
 type backoffState struct {
-	avoidUntil      time.Duration // other servers are preferred until then
-	lastZone        uint32        // hash of the zone counted last; zero if queries are counted
+	avoidUntil      time.Duration // end of the backoff
+	lastZone        uint32        // hash of the unanswered zone that was counted last; zero if queries are counted
 	unansweredCount uint8         // consecutive unanswered queries or zones, at most backoffThreshold
-	backoffs        uint8         // number of backoffs since the last answer
+	backoffs        uint8         // number of backoffs since the last answer, at most 8
 }
 
-// startBackoff starts a backoff, unless one is running. Each backoff without an answer in between lasts twice as
-// long as the one before, up to maxBackoff.
+// startBackoff starts a backoff at the time now, unless one is running. It lasts minBackoff, doubled for each backoff
+// since the last answer, but at most maxBackoff.
 func (s *backoffState) startBackoff(now time.Duration) {
 	if now >= s.avoidUntil {
 		s.avoidUntil = now + min(minBackoff<<s.backoffs, maxBackoff)
@@ -30,8 +31,8 @@ func (s *backoffState) startBackoff(now time.Duration) {
 	}
 }
 
-// recordUnansweredZone counts a zone, given by its hash, as unanswered, unless it is the zone counted last. At
-// backoffThreshold zones, it starts a backoff.
+// recordUnansweredZone counts an unanswered zone, which is given by the hash of its name. A zone is not counted twice
+// in a row. After backoffThreshold zones, it starts a backoff.
 func (s *backoffState) recordUnansweredZone(now time.Duration, zone uint32) {
 	if s.unansweredCount > 0 && zone == s.lastZone {
 		return

@@ -23,26 +23,29 @@ import (
 )
 
 const (
-	dialTimeout = 2 * time.Second
+	dialTimeout = 2 * time.Second // time limit for opening a connection over TCP
 
 	maxMismatched = 3 // messages that do not match a query before its socket is closed
 )
 
 var (
-	// errTruncated reports a truncated response over UDP. The query is repeated over TCP.
+	// errTruncated is the error of a query over UDP with a truncated response. The query is repeated over TCP.
 	errTruncated = errors.New("recursor: response is truncated")
-	// errTruncatedTCP reports a response that is truncated even over TCP. The next server is queried.
+	// errTruncatedTCP is the error of a query over TCP with a truncated response. The next server is then queried.
 	errTruncatedTCP = errors.New("recursor: response over TCP is truncated")
-	// errEDNSRejected reports that a server does not support EDNS. The query is repeated without EDNS.
+	// errEDNSRejected is the error of a query to a server that does not support EDNS. The query is repeated without EDNS.
 	errEDNSRejected = errors.New("recursor: server does not support EDNS")
-	// errEvicted reports that a query was stopped because another query needs its socket or slot.
+	// errEvicted is the error of a query that was stopped so that another query can use its socket or slot.
 	errEvicted = errors.New("recursor: socket was needed for another query")
-	// errTooManyForgeries reports that a query received maxMismatched messages that do not match it.
+	// errTooManyForgeries is the error of a query that has received maxMismatched messages that do not match it, and are
+	// probably forged.
 	errTooManyForgeries = errors.New("recursor: too many messages that answer no query")
 )
 
-// sendAndReceive sends q, receives the response, and reports the end of q to its inbox. If taskDone is not nil, q
-// has no slots yet: sendAndReceive waits for them first, until taskDone is closed.
+// sendAndReceive sends q, receives the response, and pushes an event to q.inbox when q ends. It runs on a goroutine of
+// its own.
+//
+// If taskDone is not nil, sendAndReceive first waits until q has its slots, or until taskDone is closed.
 func (q *query) sendAndReceive(taskDone <-chan struct{}) {
 	defer q.wg.Done()
 	stack.GrowTo8KiB()
@@ -70,8 +73,10 @@ func (q *query) sendAndReceive(taskDone <-chan struct{}) {
 	q.inbox.pushEvent(queryEvent{q, true})
 }
 
-// recordFailure handles the error of q and releases its slots. It counts a timeout if q was sent over UDP or its
-// server is unreachable. It counts none after stopExchange or errTooManyForgeries.
+// recordFailure records that q has failed, and releases its slots. It counts a timeout if q was sent over UDP, or if
+// there is no route to the server.
+//
+// It counts no timeout if q was stopped or received too many forgeries, because that says nothing about the server.
 func (q *query) recordFailure() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -83,11 +88,11 @@ func (q *query) recordFailure() {
 	q.releaseSlots()
 }
 
-// bufferPool has buffers for UDP messages.
+// bufferPool holds free buffers for UDP messages.
 var bufferPool = sync.Pool{New: func() any { return new([transport.MaxDatagram]byte) }}
 
-// exchangeUDP sends q over UDP from a new socket and returns the response. It returns nil and no error if the task
-// of q has ended.
+// exchangeUDP sends q over UDP from a new socket, and returns the response. If the task of q has ended before the
+// response arrives, it returns nil and no error.
 func (q *query) exchangeUDP() (*dns.Msg, error) {
 	conn, err := q.openSocket()
 	if isOutOfDescriptors(err) {
@@ -130,7 +135,7 @@ func (q *query) exchangeUDP() (*dns.Msg, error) {
 	}
 }
 
-// openSocket opens a UDP socket that is connected to the server.
+// openSocket opens a UDP socket that is connected to the server of q.
 func (q *query) openSocket() (net.Conn, error) {
 	if d := q.conf.Dialer; d != nil {
 		return q.dialWithTimeout(d, "udp", answerTimeout)
@@ -140,11 +145,14 @@ func (q *query) openSocket() (net.Conn, error) {
 
 const (
 	firstPort = 1024 // lower ports are reserved
-	portTries = 5    // random ports to try before the operating system selects one
+	portTries = 5    // random ports to try before the operating system selects a port
 )
 
-// dialRandomPort opens a UDP socket with a random port of all unreserved ports (RFC 5452 §9.2). If all tries are in
-// use or forbidden, the operating system selects the port. It selects from fewer ports: 28,232 on Linux.
+// dialRandomPort opens a UDP socket that is connected to the server address to. Its local port is random, among all
+// unreserved ports, so that responses are hard to forge (RFC 5452 §9.2).
+//
+// If the random ports are in use or forbidden, the operating system selects the port. It selects among fewer ports:
+// 28,232 on Linux.
 func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
 	remote := net.UDPAddrFromAddrPort(to)
 	for range portTries {
@@ -164,7 +172,8 @@ func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
 	return c, nil
 }
 
-// dialWithTimeout opens a connection to the server. stopExchange cancels it.
+// dialWithTimeout opens a connection to the server of q with the Dialer d, and gives up after timeout. stopExchange
+// cancels it.
 func (q *query) dialWithTimeout(d Dialer, network string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(q.ctx, timeout)
 	defer cancel()
@@ -178,18 +187,18 @@ func (q *query) dialWithTimeout(d Dialer, network string, timeout time.Duration)
 	return usercode.DialGuarded(ctx, d, network, q.addr.String())
 }
 
-// isOutOfDescriptors reports whether an error means that no file descriptor is free.
+// isOutOfDescriptors reports whether err means that this process or machine has no free file descriptor.
 func isOutOfDescriptors(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// isUnreachable reports whether an error means that there is no route to the server.
+// isUnreachable reports whether err means that there is no route to the server.
 func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// setConn stores the connection of q and sets its deadline to timeout from now. It returns net.ErrClosed if q is
-// stopped.
+// setConn stores the connection of q, so that stopExchange can close it, and sets its deadline to timeout from now. It
+// returns net.ErrClosed if q was stopped.
 func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -200,10 +209,11 @@ func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 	return conn.SetDeadline(time.Now().Add(timeout)) // dialing may have taken longer
 }
 
-// extendWait reports whether q still waits for its answer after a deadline has passed, and sets the next deadline.
+// extendWait must be called when the deadline of a query over UDP has passed. It reports whether q must continue to
+// wait for its answer, and sets the next deadline.
 //
-// The first call counts a timeout of the server and extends the wait until loserDeadline. A later call removes the
-// deadline while the task runs, unless another query waits for a slot of q.
+// The first call counts a timeout of the server, and extends the deadline to loserDeadline. A later call removes the
+// deadline. It returns false instead if the task has ended, q was stopped, or another query waits for a slot of q.
 func (q *query) extendWait() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -220,8 +230,8 @@ func (q *query) extendWait() bool {
 	return q.conn.SetDeadline(time.Time{}) == nil
 }
 
-// parseResponse records the answer of the server and parses it. It returns nil and no error if the task has ended,
-// and errTruncated or errTruncatedTCP if the response is truncated.
+// parseResponse parses the message b, and records that the server has answered q. If the task of q has ended, it
+// returns nil and no error. The error is errTruncated or errTruncatedTCP if the response is truncated.
 func (q *query) parseResponse(b []byte) (*dns.Msg, error) {
 	if !q.recordAnswer() {
 		return nil, nil
@@ -234,8 +244,8 @@ func (q *query) parseResponse(b []byte) (*dns.Msg, error) {
 	return wire.ParseMsg(b)
 }
 
-// exchangeTCP sends q over a new TCP connection and returns the response. It returns nil and no error if the task of
-// q has ended.
+// exchangeTCP sends q over a new TCP connection, and returns the response. If the task of q has ended before the
+// response arrives, it returns nil and no error.
 func (q *query) exchangeTCP() (*dns.Msg, error) {
 	d := q.conf.Dialer
 	if d == nil {

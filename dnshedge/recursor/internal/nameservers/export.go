@@ -15,36 +15,39 @@ import (
 )
 
 const (
-	maxExport    = 16 << 20 // bytes
-	maxZoneBytes = 64 << 10 // limit of a zone in an export, in bytes
-	maxSource    = 64       // limit of the source of zones, in bytes
+	maxExport    = 16 << 20 // maximum size of an export, in bytes
+	maxZoneBytes = 64 << 10 // maximum size of one zone in an export, in bytes
+	maxSource    = 64       // maximum length of the source of the zones, in bytes
 )
 
-// exportEnvelope frames an export. The content is the window of first round trip times, the number of servers, the
-// servers, the source, the number of zones, and the zones. Numbers are varints. Byte strings have a length prefix.
+// exportEnvelope is the header and checksum of an export. The content consists of the window of first round trip times,
+// the number of servers, the servers, the source, the number of zones, and the zones.
+//
+// Numbers are varints. Byte strings have a length prefix.
 var exportEnvelope = decode.Envelope{Name: "hedge recursor ", Foreign: errNotExport, Max: maxExport}
 
+// errNotExport is the error of Import for input that is not an export of a Resolver.
 var errNotExport = errors.New("this is no export of a Resolver")
 
 // Limits of the fields of a Delegation.
 const (
-	MaxNames    = 20 // server names
-	MaxAddrs    = 64
-	MaxEvidence = 64 // records
+	MaxNames    = 20 // names of servers
+	MaxAddrs    = 64 // addresses of servers
+	MaxEvidence = 64 // records in DSEvidence
 )
 
-// A Delegation has the name servers of a zone, and the proof whether the zone is signed, as its parent zone has sent
-// them.
+// A Delegation describes a zone as its parent zone's referral does. It has the name servers of the zone, and its DS
+// records or the proof that there are none.
 type Delegation struct {
 	Zone       string
-	Names      []string         // NS names
-	Addrs      []netip.AddrPort // glue
-	Expires    time.Time
-	DSEvidence [][]byte // DS records, or the records that deny them, with signatures, in wire format
+	Names      []string         // names of the servers, from NS records
+	Addrs      []netip.AddrPort // addresses of the servers, from glue records
+	Expires    time.Time        // end of the TTL
+	DSEvidence [][]byte         // DS records, or the records that deny them, with signatures; in wire format
 }
 
-// Export writes the round trip times of servers, and zones. source identifies the configuration that the zones are
-// valid for. It has at most 64 bytes.
+// Export writes the round trip times of servers, and the given zones, for Import in another process. source identifies
+// the configuration for which the zones are valid. It must have at most 64 bytes.
 func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 	if _, err := w.Write(f.encodeExport(source, zones, time.Now())); err != nil {
 		return fmt.Errorf("recursor: Export: %w", err)
@@ -52,8 +55,8 @@ func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 	return nil
 }
 
-// encodeExport returns an export. It omits expired zones, zones larger than maxZoneBytes, and zones that do not fit
-// maxExport.
+// encodeExport returns an export, with its creation time now. It omits zones that have expired, zones larger than
+// maxZoneBytes, and zones that do not fit into maxExport bytes.
 func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []byte {
 	b := decode.AppendBytes(f.appendServers(exportEnvelope.Header(now), now), source)
 	var all []byte
@@ -71,8 +74,8 @@ func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []
 	return decode.AppendChecksum(append(b, all...))
 }
 
-// appendServers appends the window of first round trip times, and the servers that have answered within
-// decode.MaxAge.
+// appendServers appends to b the window of first round trip times, and the servers that have answered within
+// decode.MaxAge before now.
 func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
@@ -95,7 +98,7 @@ func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	return append(b, all...)
 }
 
-// appendZone appends a zone with its remaining lifetime.
+// appendZone appends to b a zone with left, the time until it expires.
 func appendZone(b []byte, z Delegation, left time.Duration) []byte {
 	b = decode.AppendBytes(b, z.Zone)
 	b = binary.AppendUvarint(b, uint64(max(left, 0)))
@@ -114,21 +117,24 @@ func appendZone(b []byte, z Delegation, left time.Duration) []byte {
 	return b
 }
 
+// appendAddr appends to b an address and its port.
 func appendAddr(b []byte, at netip.AddrPort) []byte {
 	b = decode.AppendBytes(b, at.Addr().AsSlice())
 	return binary.AppendUvarint(b, uint64(at.Port()))
 }
 
-// An exportedServer is the state of a server in an export.
+// An exportedServer is a server in an export. Its durations count from the time of the export.
 type exportedServer struct {
 	addr   netip.AddrPort
-	rtt    rtt.Estimate[float32]
-	age    time.Duration // since the last answer, at the time of the export
-	noEDNS time.Duration // how long it is still queried without EDNS, at the time of the export
+	rtt    rtt.Estimate[float32] // in nanoseconds
+	age    time.Duration         // time from the last answer to the export
+	noEDNS time.Duration         // time for which the server is queried without EDNS
 }
 
-// Import adds the servers of an export that have not answered this Pool yet. It returns the zones of the export, or
-// none if they have another source. An invalid or outdated export returns an error and changes nothing.
+// Import reads an export, and adds its servers. Servers that have already answered this Pool are not changed. It
+// returns the zones of the export, or no zones if their source is another configuration.
+//
+// If the export is invalid or too old, Import changes nothing and returns an error.
 func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
 	zones, err := f.decodeImport(r, source, time.Now())
 	if err != nil {
@@ -137,7 +143,8 @@ func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
 	return zones, nil
 }
 
-// decodeImport decodes an export, adds its servers, and returns its unexpired zones if they have the given source.
+// decodeImport decodes an export at the time now, and adds its servers. It returns the zones that have not expired, or
+// no zones if the export has another source.
 func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delegation, error) {
 	age, d, err := exportEnvelope.Open(r, now)
 	if err != nil {
@@ -170,7 +177,8 @@ func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delega
 	return zones, nil
 }
 
-// decodeZone decodes a zone. exported is the time of the export: the lifetime of the zone counts from then.
+// decodeZone decodes a zone. exported is the time of the export, from which the lifetime of the zone counts. If the
+// input is invalid, *d is nil afterwards.
 func decodeZone(d *decode.Decoder, exported time.Time) Delegation {
 	z := Delegation{Zone: string(d.Bytes(maxZoneBytes))}
 	z.Expires = exported.Add(d.Duration())
@@ -180,8 +188,8 @@ func decodeZone(d *decode.Decoder, exported time.Time) Delegation {
 	return z
 }
 
-// decodeList decodes a count and as many values, each by decodeValue. It marks the input as damaged (*d is nil) if
-// there are more than limit.
+// decodeList decodes a count, and then as many values with decodeValue. If there are more than limit values, it marks
+// the input as damaged by setting *d to nil.
 func decodeList[T any](d *decode.Decoder, limit uint64, decodeValue func() T) (all []T) {
 	n := d.Uvarint()
 	if n > limit {
@@ -193,7 +201,7 @@ func decodeList[T any](d *decode.Decoder, limit uint64, decodeValue func() T) (a
 	return all
 }
 
-// decodeAddr decodes an address with its port. It marks invalid input as damaged (*d is nil).
+// decodeAddr decodes an address and its port. It marks invalid input as damaged by setting *d to nil.
 func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	a, ok := netip.AddrFromSlice(d.Bytes(16))
 	port := d.Uvarint()
@@ -203,7 +211,8 @@ func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	return netip.AddrPortFrom(a, uint16(port))
 }
 
-// decodeRTT decodes a round trip time in ns. It marks a value above tcpTimeout as damaged (*d is nil).
+// decodeRTT decodes a round trip time, in nanoseconds. It marks a value above tcpTimeout as damaged by setting *d to
+// nil.
 func decodeRTT(d *decode.Decoder) float32 {
 	t := d.Duration()
 	if t > tcpTimeout {
@@ -212,8 +221,8 @@ func decodeRTT(d *decode.Decoder) float32 {
 	return float32(t)
 }
 
-// importServers adds the servers of an export that have not answered this Pool yet, until the table is full. age is
-// that of the export.
+// importServers adds the servers of an export until the server table is full. It skips servers that have already
+// answered this Pool. age is the time since the export, and window has its first round trip times.
 func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, age time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()

@@ -7,29 +7,30 @@ import (
 )
 
 const (
-	initialMedian     = 50 * time.Millisecond
-	initialHedgeDelay = 60 * time.Millisecond
-	maxFirstRTT       = 500 * time.Millisecond // upper bound of both estimates, so that deliberately slow servers delay no queries to other servers
-	minSamples        = 20                     // samples after which quantiles replace the initial values
+	initialMedian     = 50 * time.Millisecond  // median before there are minSamples samples
+	initialHedgeDelay = 60 * time.Millisecond  // hedgeDelay before there are minSamples samples
+	maxFirstRTT       = 500 * time.Millisecond // maximum of median and hedgeDelay, so that deliberately slow servers do not delay queries to other servers
+	minSamples        = 20                     // samples after which the quantiles of the samples replace the initial values
 	updateInterval    = 8                      // number of samples between two updates of the quantiles
 )
 
-// firstRTTs collects the round trip time of the first answer of each server. From these times it estimates the RTT
-// and the hedge delay of servers that have not answered yet. Pool.mu guards it.
+// firstRTTs estimates the round trip time and the hedge delay of servers that have not answered yet. Its samples are
+// the round trip times of the first answers of other servers. Pool.mu guards it.
 type firstRTTs struct {
-	percentile  float64 // quantile of hedgeDelay, in [0, 1]
+	percentile  float64 // hedgeDelay is this quantile of the samples, between 0 and 1
 	window      sketch.Window
 	newSamples  int           // samples since the last update of the quantiles
-	sampleCount int           // samples in all, at most minSamples
+	sampleCount int           // number of samples, at most minSamples
 	median      time.Duration // expected RTT of an unknown server
 	hedgeDelay  time.Duration // hedge delay of an unknown server
 }
 
+// newFirstRTTs returns firstRTTs without samples. percentile is a quantile between 0 and 1.
 func newFirstRTTs(percentile float64) *firstRTTs {
 	return &firstRTTs{percentile: percentile, median: initialMedian, hedgeDelay: initialHedgeDelay}
 }
 
-// addSample adds the RTT of the first answer of a server.
+// addSample adds the round trip time of the first answer of a server.
 func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 	c.window.Add(now, took)
 	c.newSamples++
@@ -38,7 +39,7 @@ func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 	}
 }
 
-// mergeSamples adds the samples of an imported window, unless c has at least as many samples.
+// mergeSamples adds the samples of an imported window, unless c already has as many samples as the window.
 func (c *firstRTTs) mergeSamples(window *sketch.Window) {
 	if c.window.Len() >= window.Len() {
 		return
@@ -49,7 +50,7 @@ func (c *firstRTTs) mergeSamples(window *sketch.Window) {
 	}
 }
 
-// updateQuantiles sets median and hedgeDelay to quantiles of the window.
+// updateQuantiles sets median and hedgeDelay to quantiles of the samples, but at most maxFirstRTT.
 func (c *firstRTTs) updateQuantiles() {
 	c.newSamples = 0
 	c.median, _ = c.window.Quantile(0.5)

@@ -8,18 +8,20 @@ import (
 	"github.com/gohedge/hedge/internal/budget"
 )
 
-const hedgeBurst = 20 // hedgeBurst is the maximum number of tokens in the hedge budget.
+const hedgeBurst = 20 // hedgeBurst is the maximum number of tokens in the hedge budget. A hedge costs one token.
 
-// hedgeBudget decides whether a hedge may be sent. It has tokens, a rate limit, and a switch for outages. It is safe
-// for concurrent use.
+// hedgeBudget decides whether a hedge may be sent. Each hedge needs a token, which queries refill, and must not exceed
+// a rate limit. In an outage, hedges are suspended. It is safe for concurrent use.
 type hedgeBudget struct {
-	off     bool
+	off     bool // hedging is disabled
 	account *budget.Account
 	limit   *budget.RateLimit
 	outage  atomic.Bool  // more than half of the recent queries are unanswered
-	denied  atomic.Int64 // hedges that were not sent because a token or slot was missing
+	denied  atomic.Int64 // number of hedges that were not sent, because a token or a slot was missing
 }
 
+// newHedgeBudget returns a hedge budget for the configuration. BudgetPercent is the number of tokens per 100 queries
+// that are not hedges.
 func newHedgeBudget(conf Hedge) *hedgeBudget {
 	return &hedgeBudget{
 		off:     conf.Off,
@@ -28,10 +30,11 @@ func newHedgeBudget(conf Hedge) *hedgeBudget {
 	}
 }
 
-// isStopped reports whether hedging is off, or suspended by an outage.
+// isStopped reports whether no hedge may be sent, because hedging is disabled or an outage suspends it.
 func (h *hedgeBudget) isStopped() bool { return h.off || h.outage.Load() }
 
-// hasToken reports whether a token is available. It does not spend it. If there is none, it counts a denied hedge.
+// hasToken reports whether the budget has a token for a hedge. It does not spend the token. It returns false if hedging
+// is stopped. Otherwise, a false result is counted as a denied hedge.
 func (h *hedgeBudget) hasToken() bool {
 	if h.isStopped() {
 		return false
@@ -43,8 +46,8 @@ func (h *hedgeBudget) hasToken() bool {
 	return true
 }
 
-// spendToken spends a token for a hedge, and reports whether there was one. If there was none, it counts a denied
-// hedge.
+// spendToken spends a token for a hedge. It returns true if the hedge may be sent. It returns false if hedging is
+// stopped, the budget has no token, or the rate limit is reached. The latter two are counted as denied hedges.
 func (h *hedgeBudget) spendToken() bool {
 	if h.isStopped() {
 		return false
@@ -56,5 +59,5 @@ func (h *hedgeBudget) spendToken() bool {
 	return true
 }
 
-// refundToken returns the token of a hedge that was not sent. The token of the rate limit is not returned.
+// refundToken returns the token of a hedge that was not sent. The rate limit still counts the hedge.
 func (h *hedgeBudget) refundToken() { h.account.Refund(time.Now(), nil, 1) }

@@ -20,15 +20,16 @@ import (
 const (
 	outageQueries = 32 // number of recent queries that determine an outage
 
-	outageInterval = time.Second // least time between two timeouts of one zone that count for an outage
+	outageInterval = time.Second // minimum time between two timeouts of the same zone that count for an outage
 
-	serverBytes = 160 // estimated memory of a server and its table entry
-	lameBytes   = 640 // estimated memory of a lameRecord or a zoneState, with its name
+	serverBytes = 160 // estimated memory of a server with its table entry, in bytes
+	lameBytes   = 640 // estimated memory of a lameRecord or a zoneState with its name, in bytes
 
-	healthBytes = 160 // estimated memory of a zoneServerHealth and its table entry
+	healthBytes = 160 // estimated memory of a zoneServerHealth with its table entry, in bytes
 )
 
-// A Pool sends queries to name servers, and stores the health of the servers. It is safe for concurrent use.
+// A Pool sends queries to name servers, and stores their round trip times and health. All tasks of a Resolver share it.
+// It is safe for concurrent use.
 type Pool struct {
 	// Set by NewPool.
 	conf         *Config
@@ -43,8 +44,8 @@ type Pool struct {
 	counters    queryCounters
 	wg          sync.WaitGroup // goroutines of queries and searches
 
-	mu              sync.Mutex // guards the fields below, and what they point to
-	closed          bool
+	mu              sync.Mutex // guards the following fields, and the values that they point to
+	closed          bool       // set by Close
 	servers         serverTable
 	healthByZone    healthTable
 	lame            lameTable
@@ -52,15 +53,15 @@ type Pool struct {
 	families        [2]familyHealth // IPv4 and IPv6
 	sockets         socketLimiter
 	firstRTTs       *firstRTTs
-	unansweredShare float64 // share of unanswered queries among the recent ones, as a moving average
+	unansweredShare float64 // moving average of the share of unanswered queries, between 0 and 1
 }
 
-// queryCounters are the counters of observe.RecursorStats that concern queries.
+// queryCounters counts events of queries, for the fields of observe.RecursorStats with these names.
 type queryCounters struct {
 	wire, tcp, hedges, hedgeWins, timeouts, failovers, lame, ignored atomic.Int64
 }
 
-// NewPool returns a Pool. The caller must call Close.
+// NewPool returns a Pool that has not queried any server. The caller must call Close when it is no longer used.
 func NewPool(conf Config) *Pool {
 	f := &Pool{conf: &conf, epoch: time.Now(), hedgeBudget: newHedgeBudget(conf.Hedge), firstRTTs: newFirstRTTs(cmp.Or(conf.Hedge.Percentile, 0.65))}
 	if d, ok := conf.Dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {
@@ -79,7 +80,7 @@ func NewPool(conf Config) *Pool {
 	return f
 }
 
-// Close ends all queries and searches, and waits for their goroutines.
+// Close ends all queries and searches, and waits for their goroutines. Later QueryServers calls return net.ErrClosed.
 func (f *Pool) Close() {
 	f.mu.Lock()
 	f.closed = true
@@ -91,8 +92,8 @@ func (f *Pool) Close() {
 	f.wg.Wait()
 }
 
-// addGoroutine adds a goroutine to wg and reports true. The goroutine must call wg.Done. After Close, addGoroutine
-// reports false and adds none. The caller holds mu.
+// addGoroutine registers a goroutine, so that Close waits for it. If it returns true, the caller must start the
+// goroutine, which must call wg.Done. After Close, it returns false. The caller must hold mu.
 func (f *Pool) addGoroutine() bool {
 	if !f.closed {
 		f.wg.Add(1)
@@ -103,13 +104,14 @@ func (f *Pool) addGoroutine() bool {
 // elapsed returns the time since Pool.epoch.
 func (f *Pool) elapsed() time.Duration { return time.Since(f.epoch) }
 
-// HasHedgeBudget reports whether the hedge budget has a token. If there is none, it counts a denied hedge.
+// HasHedgeBudget reports whether the hedge budget has a token for a hedge. It does not spend the token. It is false if
+// hedging is disabled or suspended.
 func (f *Pool) HasHedgeBudget() bool { return f.hedgeBudget.hasToken() }
 
-// recordForOutage counts a query as answered or unanswered. While more than half of the recent queries are
-// unanswered, hedges would only add load and are suspended. The caller holds mu.
+// recordForOutage counts a query as answered or unanswered. While more than half of the recent queries are unanswered,
+// hedges are suspended, because they would only add load. The caller must hold mu.
 //
-// The caller counts at most one unanswered query of a zone per outageInterval, because a zone may list many
+// The caller must count at most one unanswered query of a zone per outageInterval, because a zone may list many
 // unresponsive servers.
 func (f *Pool) recordForOutage(answered bool) {
 	f.unansweredShare -= f.unansweredShare / outageQueries
@@ -119,7 +121,7 @@ func (f *Pool) recordForOutage(answered bool) {
 	f.hedgeBudget.outage.Store(f.unansweredShare > 0.5)
 }
 
-// FillStats sets the statistics of the Pool in s, and adds its memory to s.Bytes.
+// FillStats sets the statistics of the Pool in s, and adds the memory of the Pool to s.Bytes, in bytes.
 func (f *Pool) FillStats(s *observe.RecursorStats) {
 	c := &f.counters
 	s.Wire, s.TCP = c.wire.Load(), c.tcp.Load()
@@ -150,8 +152,8 @@ func (f *Pool) FillStats(s *observe.RecursorStats) {
 	s.FirstContact = f.firstRTTs.hedgeDelay
 }
 
-// ReportBogus records that a server of a zone has sent invalid signatures for a name. It has the effect of
-// ErrUnsigned, see Task.CheckResponse.
+// ReportBogus records that a server of a zone has sent invalid signatures for a name. Other servers are then preferred,
+// as after ErrUnsigned from Task.CheckResponse.
 func (f *Pool) ReportBogus(zone string, server netip.AddrPort, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

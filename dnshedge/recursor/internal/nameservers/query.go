@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	maxSockets    = 1024 // limit of open sockets
-	maxExpendable = 512  // expendable queries above which a query stops with its task
+	maxSockets    = 1024 // maximum number of open sockets
+	maxExpendable = 512  // number of expendable queries above which a query stops with its task
 )
 
-// A query is one message to one server, and the wait for its answer.
+// A query is one message to one server, and the wait for its answer. The goroutine of the queryLoop starts it, and a
+// goroutine of its own sends it. It may outlive its task.
 type query struct {
 	// Set before it is started.
 	*Pool
@@ -26,59 +27,60 @@ type query struct {
 	queryZoneState
 	server          *server
 	addr            netip.AddrPort // address of server
-	wire            *wire.Query
-	inbox           *eventQueue // events for the queryLoop
+	wire            *wire.Query    // message to send
+	inbox           *eventQueue    // receives the events of the query
 	started         time.Time
-	hedgeDelay, rto time.Duration
+	hedgeDelay, rto time.Duration // hedgeDelay is the time after which a hedge is due. rto is the retransmission timeout. Both count from sent.
 
 	// Only the goroutine of the queryLoop uses these fields.
 	state        queryState
-	processDelay time.Duration // added to the timers because they have fired too late
-	hedgeable    bool          // whether a hedge may be sent; false once it was considered
+	processDelay time.Duration // correction of the timers for the time in which this process was too busy to read the answer
+	hedgeable    bool          // a hedge may be sent when hedgeDelay has passed; false once the hedge was considered
 
-	sent  time.Time // when it got its slots
-	wrote time.Time // when it was sent; zero: not yet
+	sent  time.Time // time at which the query got its slots
+	wrote time.Time // time at which the message was written; zero before
 	msg   *dns.Msg
 	err   error
 
-	hasSlots         bool
-	expendable       *list.Element // its element in sockets.expendable; nil: not expendable
+	hasSlots         bool          // the query has its slots; Pool.mu guards this and the following fields
+	expendable       *list.Element // element in sockets.expendable; nil if the query is not expendable
 	conn             net.Conn
-	cancel           context.CancelFunc // cancels opening a connection
-	stopped          bool
-	abandoned        bool // the task has ended
-	countedAsTimeout bool // recordTimeout was called
+	cancel           context.CancelFunc // cancels opening the connection
+	stopped          bool               // stopExchange was called
+	abandoned        bool               // the task has ended
+	countedAsTimeout bool               // recordTimeout was called
 }
 
-// queryZoneState is the state of the zone that a query is about.
+// queryZoneState holds the state of the zone of a query, and the health of the query's server for the zone.
 type queryZoneState struct {
 	zone       *zoneState
 	zoneQtype  zoneQtypeID
-	backoff    *zoneBackoff      // of the zone, for this qtypeGroup
-	zoneHealth *zoneServerHealth // of the server, for this zone and qtypeGroup
+	backoff    *zoneBackoff      // backoff of the zone for the qtypeGroup of the query
+	zoneHealth *zoneServerHealth // health of the server for this zone and qtypeGroup
 }
 
-// queryOptions are the properties of a query. A repetition of the query has the same properties, except one.
+// queryOptions are the properties that a query and its repetition have in common. A repetition uses TCP, or has no
+// EDNS.
 type queryOptions struct {
-	number       int  // Attempt.Attempt
-	hedge        bool // sent because an earlier answer was late
-	tcp          bool
-	withoutEDNS  bool
-	paidByBudget bool // the hedge budget has paid for it
+	number       int  // number of the attempt, see Attempt.Attempt
+	hedge        bool // the query is sent because an earlier answer is late
+	tcp          bool // the query is sent over TCP
+	withoutEDNS  bool // the query has no OPT record
+	paidByBudget bool // a token of the hedge budget was spent for the query
 }
 
-// queryState is the progress of a query as known to the queryLoop.
+// queryState is the progress of a query from the view of the queryLoop.
 type queryState int8
 
 const (
-	stateWaiting queryState = iota // waits for slots
-	stateSent                      // has its slots: it was sent, or will be at once
-	stateEvicted                   // stopped because another query needed its socket; counts as sent until its retransmission timeout
-	stateOverdue                   // the retransmission timeout has passed
+	stateWaiting queryState = iota // the query waits for slots
+	stateSent                      // the query has its slots, and was sent or is about to be sent
+	stateEvicted                   // the query was stopped for another query; it counts as sent until its retransmission timeout
+	stateOverdue                   // the retransmission timeout has passed; an answer is still accepted
 )
 
-// nextTimer returns the time when an action for the unanswered q is due: its hedge, or its retransmission timeout
-// once the hedge was considered.
+// nextTimer returns the time of the next action while q is unanswered. This is the time of the hedge. Once the hedge
+// was considered, it is the end of the retransmission timeout.
 func (q *query) nextTimer() time.Time {
 	if q.hedgeable {
 		return q.sent.Add(q.hedgeDelay + q.processDelay)
@@ -86,7 +88,8 @@ func (q *query) nextTimer() time.Time {
 	return q.sent.Add(q.rto + q.processDelay)
 }
 
-// loserDeadline returns the time until which q waits for its answer after its task has ended.
+// loserDeadline returns the time until which q waits for its answer after the task has ended, so that the health of the
+// server can be updated.
 func (q *query) loserDeadline() time.Time {
 	if q.tcp {
 		return q.sent.Add(tcpTimeout)
@@ -94,21 +97,22 @@ func (q *query) loserDeadline() time.Time {
 	return q.sent.Add(answerTimeout)
 }
 
-// A queryEvent tells the queryLoop that a query has ended, or that it was sent after a wait for slots.
+// A queryEvent tells the queryLoop that a query has ended, or that a query that waited for slots was sent.
 type queryEvent struct {
 	*query
-	ended bool // false: it was sent after a wait for slots
+	ended bool // true if the query has ended; false if it was sent after a wait for slots
 }
 
-// An eventQueue passes the events of a task's queries to the queryLoop. It is safe for concurrent use.
+// An eventQueue passes events from the goroutines of a task's queries to the queryLoop. It is unbounded, so that the
+// goroutines never wait. It is safe for concurrent use.
 type eventQueue struct {
-	wake chan struct{} // has an element if there are events; capacity 1
+	wake chan struct{} // has an element if there are events; its capacity is 1
 
-	mu     sync.Mutex // guards events; Pool.mu is not locked while mu is
+	mu     sync.Mutex // guards events; Pool.mu must not be locked while mu is locked
 	events []queryEvent
 }
 
-// pushEvent adds an event and wakes the queryLoop.
+// pushEvent adds an event, and wakes the queryLoop. It does not block.
 func (b *eventQueue) pushEvent(e queryEvent) {
 	b.mu.Lock()
 	b.events = append(b.events, e)
@@ -119,7 +123,8 @@ func (b *eventQueue) pushEvent(e queryEvent) {
 	}
 }
 
-// takeEvents removes all events and returns them. It reuses the memory of last for later events.
+// takeEvents removes all events from the queue and returns them. The queue reuses the memory of last, the result of the
+// call before, which the caller must not use any more.
 func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,26 +133,28 @@ func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	return events
 }
 
-// A socketLimiter limits the number of open sockets. Pool.mu guards it.
+// A socketLimiter limits the number of open sockets. If there are too many, expendable queries are evicted. Pool.mu
+// guards it.
 type socketLimiter struct {
 	slots
-	open       map[*query]struct{} // queries with slots, and thus possibly with a socket
-	expendable list.List           // *query values that are unlikely to be answered, oldest first; evicted when sockets are short
+	open       map[*query]struct{} // queries that have slots, and therefore may have a socket
+	expendable list.List           // queries (*query) that are unlikely to be answered, oldest first
 }
 
-// A slotLimit is a semaphore with its number of slots.
+// A slotLimit is a semaphore together with its number of slots.
 type slotLimit struct {
 	*slots
 	max int32
 }
 
-// neededSlots returns the semaphores of the zone, the server and the sockets. A query needs a slot of each.
+// neededSlots returns the semaphores that limit the queries to the zone, to the server, and altogether. A query needs a
+// slot of each.
 func (q *query) neededSlots() [3]slotLimit {
 	return [...]slotLimit{{&q.zone.slots, q.maxPerZone}, {&q.server.slots, q.maxPerServer}, {&q.sockets.slots, maxSockets}}
 }
 
-// tryAcquireSlots acquires all slots that q needs and reports true, or acquires none and reports false. It first
-// evicts an expendable query from each semaphore without free slots. The caller holds mu.
+// tryAcquireSlots acquires all slots that q needs, and returns true. If a slot is missing, it acquires none and returns
+// false. It evicts expendable queries to get free slots. The caller must hold mu.
 func (q *query) tryAcquireSlots() bool {
 	for _, p := range q.neededSlots() {
 		if p.used >= p.max {
@@ -164,7 +171,7 @@ func (q *query) tryAcquireSlots() bool {
 	return true
 }
 
-// recordSlots records that q has its slots, and that it is sent now. The caller holds mu.
+// recordSlots records that q has its slots and will be sent now. The caller must hold mu.
 func (q *query) recordSlots() {
 	q.hasSlots = true
 	q.sent = time.Now()
@@ -172,8 +179,11 @@ func (q *query) recordSlots() {
 	q.sockets.open[q] = struct{}{}
 }
 
-// awaitSlots waits for the slots that q needs, one after the other, and reports whether q has them. It reports false
-// if taskDone is closed, the Pool is closed, the task has ended, or the zone is in backoff.
+// awaitSlots waits for the slots that q needs, one after the other. It returns true if q has all of them and may be
+// sent.
+//
+// It returns false, and q has no slots, if the task has ended, the Pool is closed, or the zone is in backoff. taskDone
+// is closed at the end of the task.
 func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 	var has []slotLimit
 	ok := true
@@ -213,7 +223,8 @@ func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 	return true
 }
 
-// releaseSlots releases the slots of q, if it has them. The caller holds mu.
+// releaseSlots releases the slots of q, and its use of the zone. It does nothing if q has no slots. The caller must
+// hold mu.
 func (q *query) releaseSlots() {
 	if !q.hasSlots {
 		return
@@ -229,7 +240,7 @@ func (q *query) releaseSlots() {
 	q.zones.releaseZone(q.zone, q.elapsed())
 }
 
-// stopExchange closes the connection of q, or cancels opening it. The caller holds mu.
+// stopExchange stops q, by closing its connection or canceling the opening of it. The caller must hold mu.
 func (q *query) stopExchange() {
 	q.stopped = true
 	if q.cancel != nil {
@@ -240,8 +251,8 @@ func (q *query) stopExchange() {
 	}
 }
 
-// evictQuery stops the oldest expendable query that has a slot of s. If s limits a server or a zone, it stops only a
-// query that was probably lost. The caller holds mu.
+// evictQuery stops the oldest expendable query that has a slot of s, so that the slot becomes free. If s limits a
+// server or a zone, only a query that was probably lost is stopped. The caller must hold mu.
 func (f *Pool) evictQuery(s *slots) {
 	for e := f.sockets.expendable.Front(); e != nil; e = e.Next() {
 		q := e.Value.(*query)
@@ -253,8 +264,8 @@ func (f *Pool) evictQuery(s *slots) {
 	}
 }
 
-// markExpendable lets other queries evict q when they need its socket. If a query waits for a socket already, it
-// evicts an expendable query at once. The caller holds mu.
+// markExpendable allows other queries to evict q when they need its socket. If a query already waits for a socket, an
+// expendable query is evicted at once. The caller must hold mu.
 func (q *query) markExpendable() {
 	if !q.hasSlots || q.expendable != nil {
 		return
@@ -265,24 +276,28 @@ func (q *query) markExpendable() {
 	}
 }
 
-// hasLaterAnswer reports whether the server has answered a query that was sent after q. The caller holds mu.
+// hasLaterAnswer reports whether the server has answered a query that was sent after q, so that q was probably lost.
+// The caller must hold mu.
 func (q *query) hasLaterAnswer() bool { return q.wasSentBefore(q.server.lastAnswer) }
 
-// wasSentBefore reports whether q was sent before the query whose answer came at the given time. It estimates when
-// that query was sent by the server's RTT. The caller holds mu.
+// wasSentBefore reports whether q was sent before another query to the same server. The time answered, since
+// Pool.epoch, is when the other query was answered. Its sending time is estimated with the server's round trip time.
+// The caller must hold mu.
 func (q *query) wasSentBefore(answered time.Duration) bool {
 	return answered-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
 
-// isDropped reports whether q was probably lost. That is so after answerTimeout, or after its retransmission timeout
-// if the server has answered a later query. The caller holds mu.
+// isDropped reports whether q was probably lost. It is true after answerTimeout. It is also true after the
+// retransmission timeout of q, if the server has answered a later query. The caller must hold mu.
 func (q *query) isDropped() bool {
 	passed := time.Since(q.sent)
 	return passed >= answerTimeout || passed >= q.rto && q.hasLaterAnswer()
 }
 
-// abandonByTask records that the task of q has ended. A query over UDP continues, because a late answer still shows the
-// RTT of the server. A query over TCP stops at once, and so does any query above maxExpendable. The caller holds mu.
+// abandonByTask records that the task of q has ended. The caller must hold mu.
+//
+// A query over UDP continues, because a late answer still shows the round trip time of the server. A query over TCP
+// stops at once. If there are more than maxExpendable expendable queries, a query over UDP stops, too.
 func (q *query) abandonByTask() {
 	q.abandoned = true
 	if !q.hasSlots {
@@ -299,8 +314,8 @@ func (q *query) abandonByTask() {
 	}
 }
 
-// recordTimeout counts q as unanswered, in the health of its server, zone and address family. Further calls have no
-// effect. The caller holds mu.
+// recordTimeout counts q as unanswered in the health of its server, its zone and its address family. Only the first
+// call has an effect. The caller must hold mu.
 func (q *query) recordTimeout() {
 	if q.countedAsTimeout {
 		return
@@ -323,8 +338,8 @@ func (q *query) recordTimeout() {
 	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, hasAnsweredZone)
 }
 
-// recordAnswer records that the server has answered q and how long that took. It releases the slots of q, and
-// reports whether the task still needs the answer.
+// recordAnswer records that the server has answered q, and its round trip time. It ends backoffs, and releases the
+// slots of q. It returns true if the task still needs the answer.
 func (q *query) recordAnswer() bool {
 	now := time.Now()
 	took := min(now.Sub(q.wrote), answerTimeout)

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	maxQueries          = 8                       // queries of a task, unless it has more servers
-	maxUnansweredHedges = 2                       // hedges of a task before its first response
+	maxQueries          = 8                       // maximum number of queries of a task, unless the task has more servers
+	maxUnansweredHedges = 2                       // maximum number of hedges of a task before its first response
 	maxQueryTime        = 4500 * time.Millisecond // time after which a task sends no more queries
-	earlyEndTime        = time.Second             // the same for a task with EndEarly
+	earlyEndTime        = time.Second             // like maxQueryTime, for a task with EndEarly
 
-	noEDNSTime       = time.Hour            // how long a server that rejects EDNS is queried without it
-	maxTimerLateness = 5 * time.Millisecond // if a timer fires later, the process is busy and the answer may be unread
+	noEDNSTime       = time.Hour            // time for which a server that rejects EDNS is queried without EDNS
+	maxTimerLateness = 5 * time.Millisecond // if a timer fires later than this, the process is busy and may not have read the answer
 )
 
-// QueryServers sends the question of a task to the servers of its zone. It returns the first response that
-// CheckResponse accepts, unchanged.
+// QueryServers sends the question of a task to the servers of the task's zone, one server after the other. It returns
+// the first response that Task.CheckResponse accepts.
 //
 // The error is the error of SpendQuery or FindServers, ErrNoServers, ErrNoHedgeBudget, a *LocalError, net.ErrClosed
 // after Close, or the cause of ctx.
 //
-// It does not use package race. The next server and its delay depend on the responses so far. A task may have more
-// than four attempts. The answers of losers show the health of their servers.
+// It does not use package race. The next server and its delay depend on the responses so far, and a task may have more
+// than four attempts. The answers of losers also show the health of their servers.
 func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
@@ -75,38 +75,38 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 	}
 }
 
-// A queryLoop is the state of one QueryServers call. Only the goroutine of that call uses its fields. inbox has its
-// own lock.
+// A queryLoop is the state of one QueryServers call. Only the goroutine of that call may use its fields, except inbox,
+// which is safe for concurrent use.
 type queryLoop struct {
 	*Pool
 	*Task
 	ctx        context.Context
 	wire       *wire.Query
-	plainWire  *wire.Query // without EDNS; nil: not needed yet
+	plainWire  *wire.Query // wire without EDNS; nil until it is needed
 	zone       *zoneState
-	began      time.Duration
+	began      time.Duration // start of the task, since Pool.epoch
 	candidates []candidate
-	queries    []*query // in flight or overdue, in the order of sending
-	attempts   int      // queries sent, without repetitions
-	hedgesSent int      // hedges among attempts
-	timer      *time.Timer
-	ended      chan struct{} // closed when the task ends; nil: no query has waited for a slot
+	queries    []*query      // queries that have not ended, in the order of sending
+	attempts   int           // number of queries, without repetitions
+	hedgesSent int           // number of hedges among attempts
+	timer      *time.Timer   // fires at the next action without a response
+	ended      chan struct{} // closed when the task ends; nil until a query waits for a slot
 	inbox      eventQueue
 	search     serverSearch
 	outcome    loopOutcome
 }
 
-// loopOutcome has the facts that determine the error of a task.
+// loopOutcome holds the facts that determine the error of a task.
 type loopOutcome struct {
 	sentAny     bool  // a query has left this machine
-	localErr    error // error of a query that could not be sent
-	gotResponse bool  // a response has come
-	fatal       error // error after which no more queries are sent
-	backedOff   bool  // backOffZone has recorded the name
+	localErr    error // error of a query that could not be sent; nil if there is none
+	gotResponse bool  // a response was received
+	fatal       error // error after which no more queries are sent, or nil
+	backedOff   bool  // backOffZone has recorded the name of the task
 }
 
-// enterZone starts the use of the zone. It returns ErrNoServers while the zone is in backoff, and net.ErrClosed
-// after Close.
+// enterZone registers the task as a user of its zone. It returns ErrNoServers if the zone is in backoff, and
+// net.ErrClosed after Close.
 func (a *queryLoop) enterZone() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,19 +120,19 @@ func (a *queryLoop) enterZone() error {
 	return nil
 }
 
-// queryReason is the reason for sending a query.
+// queryReason is the event that causes a query.
 type queryReason int
 
 const (
 	reasonFirst   queryReason = iota // the task begins
 	reasonFailure                    // a server has failed, or a search has found servers
-	reasonTimeout                    // no answer within the retransmission timeout
+	reasonTimeout                    // the retransmission timeout has passed without an answer
 	reasonHedge                      // an answer is late
-	reasonRepeat                     // the server has rejected EDNS or truncated its response
+	reasonRepeat                     // the server has rejected EDNS, or has truncated its response
 )
 
-// queryNextServer sends a query to the best server. It starts a search for further servers if no server is left that
-// the task has not queried.
+// queryNextServer sends a query to the best server. If the task has already queried all known servers, it also starts a
+// search for further servers. It may send nothing, for example if the limits of the task are reached.
 func (a *queryLoop) queryNextServer(why queryReason) {
 	if a.hasStoppedSending() {
 		return
@@ -158,8 +158,8 @@ func (a *queryLoop) queryNextServer(why queryReason) {
 	a.sendQuery(c, why, nil)
 }
 
-// selectSearchScope returns the scope of a search for further servers. If all known servers are unresponsive, it
-// excludes names within the zone, because their lookup needs these servers.
+// selectSearchScope returns the scope of a search for further servers. If no known server of the zone has responded,
+// the scope excludes names within the zone, because their lookup would need these servers.
 func (a *queryLoop) selectSearchScope() SearchScope {
 	if a.outcome.gotResponse || len(a.candidates) == 0 {
 		return AllNames
@@ -167,14 +167,17 @@ func (a *queryLoop) selectSearchScope() SearchScope {
 	return OutOfDomainNames
 }
 
-// hasStoppedSending reports whether the task sends no more queries, because of an error or because its time is over.
+// hasStoppedSending reports whether the task must not send more queries, because of an error or because its time has
+// passed.
 func (a *queryLoop) hasStoppedSending() bool {
 	passed := a.elapsed() - a.began
 	return a.outcome.fatal != nil || passed > maxQueryTime || a.EndEarly && passed >= earlyEndTime
 }
 
-// isFinished reports whether the task ends, because no answer can be expected any more. Before it waits for overdue
-// queries beyond their loserDeadline, it calls backOffZone.
+// isFinished reports whether the task must end without an answer, because no answer can be expected any more.
+//
+// If the task has reached lastDeadline and continues to wait until Task.AwaitUntil, isFinished first records that the
+// servers are unresponsive (see backOffZone).
 func (a *queryLoop) isFinished() bool {
 	switch {
 	case len(a.queries) == 0 && !a.search.running:
@@ -194,7 +197,7 @@ func (a *queryLoop) isFinished() bool {
 	return a.outcome.gotResponse || !time.Now().Before(a.awaitDeadline())
 }
 
-// awaitDeadline returns the result of Task.AwaitUntil, or the zero time if it is nil.
+// awaitDeadline returns the result of Task.AwaitUntil. If the function is nil, it returns the zero time.
 func (a *queryLoop) awaitDeadline() time.Time {
 	if a.AwaitUntil == nil {
 		return time.Time{}
@@ -202,7 +205,7 @@ func (a *queryLoop) awaitDeadline() time.Time {
 	return a.AwaitUntil()
 }
 
-// lastDeadline returns the latest loserDeadline of the task's queries.
+// lastDeadline returns the latest loserDeadline of the task's queries. It is zero if there are no queries.
 func (a *queryLoop) lastDeadline() (last time.Time) {
 	for _, q := range a.queries {
 		if at := q.loserDeadline(); at.After(last) {
@@ -212,7 +215,7 @@ func (a *queryLoop) lastDeadline() (last time.Time) {
 	return last
 }
 
-// latestQuery returns the latest query that is not overdue, or nil.
+// latestQuery returns the query that was sent last among those that are not overdue. It returns nil if there is none.
 func (a *queryLoop) latestQuery() *query {
 	for i := len(a.queries) - 1; i >= 0; i-- {
 		if q := a.queries[i]; q.state != stateOverdue {
@@ -222,7 +225,8 @@ func (a *queryLoop) latestQuery() *query {
 	return nil
 }
 
-// setTimer sets the timer to the next action that is due if no response comes.
+// setTimer sets the timer to the time of the next action if no response comes before. Without such an action, it stops
+// the timer.
 func (a *queryLoop) setTimer() {
 	q := a.latestQuery()
 	switch {
@@ -239,8 +243,11 @@ func (a *queryLoop) setTimer() {
 	}
 }
 
-// handleTimer sends a hedge when the hedge delay of the latest query is over, and queries the next server after its
-// retransmission timeout. It waits longer if the timer has fired too late, because the answer may be unread.
+// handleTimer performs the action that is due when the timer fires. After the hedge delay of the latest query, it sends
+// a hedge. After the retransmission timeout, it queries the next server.
+//
+// If the timer has fired more than maxTimerLateness too late, it waits longer, because this process may not have read
+// the answer yet.
 func (a *queryLoop) handleTimer() {
 	q := a.latestQuery()
 	if q == nil || q.state == stateWaiting {
@@ -260,7 +267,7 @@ func (a *queryLoop) handleTimer() {
 	}
 }
 
-// markQueriesOverdue marks all sent queries as overdue, and removes evicted ones. Answers to overdue queries are
+// markQueriesOverdue marks all sent queries as overdue, and removes evicted queries. Answers to overdue queries are
 // still accepted.
 func (a *queryLoop) markQueriesOverdue() {
 	var ended []*query
@@ -285,8 +292,8 @@ func (a *queryLoop) markQueriesOverdue() {
 	}
 }
 
-// sendHedge starts a hedge because the latest answer is late. The hedge is a query to a server, or a search
-// for servers without a known address if that finds more. It needs a token of the hedge budget.
+// sendHedge sends a hedge because the latest answer is late. The hedge is a query to another server, or a search for
+// the addresses of further servers. It costs a token of the hedge budget.
 func (a *queryLoop) sendHedge() {
 	if a.hasStoppedSending() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
 		return // hedges do not help, and other tasks share the budget
@@ -302,8 +309,10 @@ func (a *queryLoop) sendHedge() {
 	}
 }
 
-// sendQuery sends a query to c, if SpendQuery and the budgets allow it. repeated has the options of a repetition, or
-// is nil.
+// sendQuery sends a query to the candidate c. It sends nothing if SpendQuery returns an error, if the hedge budget is
+// empty and only hedges wait for the task, or if a hedge gets no slot.
+//
+// For reasonRepeat, repeated has the options of the repetition. Otherwise it is nil.
 func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOptions) {
 	paid := why == reasonHedge // by the hedge budget
 	if !paid && a.IsHedge != nil && a.IsHedge() {
@@ -339,8 +348,10 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 	}
 }
 
-// spendQuery calls Task.SpendQuery and reports whether the query may be sent. If not, it refunds the token of a paid
-// query. Unless the query is a hedge, the task sends nothing more.
+// spendQuery calls Task.SpendQuery, and returns true if the query may be sent. paid tells that a token of the hedge
+// budget was spent for the query. If the query may not be sent, the token is refunded.
+//
+// After an error of SpendQuery, the task sends nothing more, unless the query is a hedge.
 func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
 	if a.Task.SpendQuery == nil {
 		return true
@@ -355,10 +366,10 @@ func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
 	return err == nil
 }
 
-// acquireSlots returns a new query and its candidate. The query has its slots, or is in stateWaiting.
+// acquireSlots returns a new query and its candidate. The query either has its slots, or is in stateWaiting.
 //
-// The candidate is c, unless its server has no free slot and another candidate is better. The query is nil if it is
-// a hedge without free slots, or after Close.
+// The candidate is c, unless the server of c has no free slot and another candidate is better. The query is nil if it
+// is a hedge and a slot is missing, or if the Pool is closed.
 func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryOptions) (*candidate, *query) {
 	now := a.elapsed()
 	a.mu.Lock()
@@ -384,8 +395,8 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 	return c, q
 }
 
-// newQuery returns a query to c without slots. repeated has the options of a repetition, or is nil. The caller holds
-// mu.
+// newQuery returns a query to the candidate c, without slots. For a repetition, repeated has its options. Otherwise it
+// is nil. The caller must hold mu.
 func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
 	zoneQtype := a.healthByZone.newZoneQtypeID(a.Zone, groupQtype(a.Type))
 	q := &query{
@@ -415,7 +426,8 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 	return q
 }
 
-// countQuery counts a query for the limits of the task, for Stats, and for the hedge budget.
+// countQuery counts a query to the candidate c for the limits of the task, and for the statistics. If the query is not
+// paid by the hedge budget, it deposits a share of a token in the budget.
 func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
 	if why != reasonRepeat {
 		a.attempts++
@@ -446,8 +458,8 @@ func (a *queryLoop) attemptInfo(q *query) Attempt {
 	}
 }
 
-// handleEvent processes an event. It returns the response if the task accepts it. Otherwise it returns nil, after it
-// has sent the next query if that is due.
+// handleEvent processes the event e of a query. If the query has an acceptable response, it returns the response.
+// Otherwise it returns nil, and sends the next query if it is due.
 func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	q := e.query
 	if !e.ended {
@@ -499,8 +511,8 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	return nil
 }
 
-// evaluateResponse returns nil if the task accepts the response to q, and otherwise the reason for its rejection. It
-// records servers that are lame or do not support EDNS.
+// evaluateResponse returns nil if the task accepts the response to q, and the reason for the rejection otherwise. It
+// also records that the server of c is lame, or that it does not support EDNS.
 func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	switch {
 	case q.withoutEDNS || !isEDNSRejected(q.msg):
@@ -527,8 +539,8 @@ func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	return a.updateLameness(c, err)
 }
 
-// updateLameness records err, the result of Task.CheckResponse for a response of c, and returns err. Afterwards
-// c.lame reports whether other servers are preferred for the name, see Task.CheckResponse.
+// updateLameness records err, the result of Task.CheckResponse for a response of the candidate c, and returns err.
+// Afterwards c.lame is true if other servers are now preferred for the name.
 func (a *queryLoop) updateLameness(c *candidate, err error) error {
 	key, now := lameKey{a.Zone, c.addr}, a.elapsed()
 	a.mu.Lock()
@@ -538,7 +550,8 @@ func (a *queryLoop) updateLameness(c *candidate, err error) error {
 	return err
 }
 
-// isEDNSRejected reports whether the RCODE of a response means that the server does not support EDNS (RFC 6891 §7).
+// isEDNSRejected reports whether the response code of m means that the server does not support EDNS (RFC 6891 §7). The
+// query must have had EDNS.
 func isEDNSRejected(m *dns.Msg) bool {
 	switch m.Rcode {
 	case dns.RcodeFormatError, dns.RcodeBadVers:
@@ -549,7 +562,8 @@ func isEDNSRejected(m *dns.Msg) bool {
 	return false
 }
 
-// reportEnd records whether q was sent, and calls Config.OnQueryEnd.
+// reportEnd calls Config.OnQueryEnd for a query that has ended with err. It also records whether the query has left
+// this machine.
 func (a *queryLoop) reportEnd(q *query, err error) {
 	switch {
 	case !q.wrote.IsZero():
@@ -562,8 +576,10 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 	}
 }
 
-// addServers adds the servers that a search has found to the candidates. It queries one of them if the task needs it
-// or has paid for a hedge. If no found address is allowed, it searches again.
+// addServers adds the result x of a search to the candidates. It queries a found server if the task needs one, or if
+// the search was paid as a hedge.
+//
+// If none of the found addresses is new and allowed, it starts another search.
 func (a *queryLoop) addServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
@@ -592,7 +608,8 @@ func (a *queryLoop) addServers(x searchResult) {
 	}
 }
 
-// taskError returns the error of a task that has not accepted a response.
+// taskError returns the error of a task that ends without an acceptable response. It also records whether the zone is
+// unresponsive.
 func (a *queryLoop) taskError() error {
 	if a.outcome.fatal == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
 		return ErrNoHedgeBudget // it does not concern the servers
@@ -610,8 +627,8 @@ func (a *queryLoop) taskError() error {
 	return ErrNoServers
 }
 
-// backOffZone reports whether all servers of the zone are unresponsive. If so, and if the question is not minimised,
-// it records that for the zone, which may start a backoff of the zone.
+// backOffZone reports whether all servers of the zone are unresponsive. If they are, it records this for the zone,
+// which may start a backoff of the zone. For a minimised question, it records nothing.
 func (a *queryLoop) backOffZone() bool {
 	if !a.areAllUnresponsive() {
 		return false
@@ -632,8 +649,8 @@ func (a *queryLoop) backOffZone() bool {
 	return true
 }
 
-// areAllUnresponsive reports whether the task has queried all candidates, and none of them has answered this or
-// another task since the start of this one.
+// areAllUnresponsive reports whether the task has queried all candidates without a response. It is false if a candidate
+// has answered another task since the start of this task.
 func (a *queryLoop) areAllUnresponsive() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -652,7 +669,8 @@ func (a *queryLoop) areAllUnresponsive() bool {
 	return true
 }
 
-// abandonQueries ends the task: its queries in flight become losers, and its zone is released.
+// abandonQueries ends the task. Its unfinished queries become losers, which may continue for a while. err is the error
+// of the task; if it is nil, the losers are reported with race.ErrLost.
 func (a *queryLoop) abandonQueries(err error) {
 	a.timer.Stop()
 	if a.search.running && a.search.paidByBudget {

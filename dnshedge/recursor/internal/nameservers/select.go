@@ -10,36 +10,38 @@ import (
 )
 
 const (
-	minHedgeDelay  = 20 * time.Millisecond  // lowest hedge delay of servers that have answered
-	rttGranularity = 5 * time.Millisecond   // lower bound of the deviation (RFC 6298 §2.3)
-	initialRTO     = 200 * time.Millisecond // retransmission timeout of unknown servers, unless most are slower
+	minHedgeDelay  = 20 * time.Millisecond  // minimum hedge delay of servers that have answered
+	rttGranularity = 5 * time.Millisecond   // minimum of the RTT deviation (RFC 6298 §2.3)
+	initialRTO     = 200 * time.Millisecond // minimum retransmission timeout of servers that have not answered
 	maxRTO         = time.Second            // maximum retransmission timeout
 
-	maxAttempts = 3 // queries for one question to one server over UDP (RFC 9520 §3.1)
+	maxAttempts = 3 // maximum number of queries over UDP for one question to one server (RFC 9520 §3.1)
 )
 
-// A candidate is a server that a task may query.
+// A candidate is a server that a task may query, with the properties that determine its preference and timeouts. Only
+// the goroutine of the queryLoop uses it. Pool.mu guards the server and health that it points to.
 type candidate struct {
 	*server
-	zoneHealth            *zoneServerHealth // nil: not queried for the zone yet
-	unansweredZonesHealth *zoneServerHealth // for zones that it has never answered for; may be nil
+	zoneHealth            *zoneServerHealth // health for the zone; nil if the server was not queried for the zone
+	unansweredZonesHealth *zoneServerHealth // health for all zones for which the server has never answered; may be nil
 	addr                  netip.AddrPort
-	lame                  bool    // other servers are preferred for the name, see lameRecord
-	hasLameRecord         bool    // it has an entry in the lame table
-	hasAnswered           bool    // server.hasAnswered when the candidate was added
-	failed                bool    // not queried again for this task
-	avoided               bool    // in Task.Avoid: queried after all others
-	attempts              int     // queries sent over UDP
-	expectedRTT           float32 // in ns
+	lame                  bool    // other servers are preferred for the name of the task, see lameRecord
+	hasLameRecord         bool    // the server has an entry in the lame table
+	hasAnswered           bool    // the server had answered when the candidate was added
+	failed                bool    // the server is not queried again for this task
+	avoided               bool    // the server is in Task.Avoid, and is queried last
+	attempts              int     // queries of the task sent over UDP
+	expectedRTT           float32 // in nanoseconds
 
-	hedgeDelay time.Duration // time after which its answer is late
+	hedgeDelay time.Duration // time after which an answer of the server is late
 	rto        time.Duration // retransmission timeout
 
-	slow            bool          // its expected RTT exceeds the hedge delay of unknown servers
-	firstHedgeDelay time.Duration // hedge delay of an unknown server
+	slow            bool          // expectedRTT exceeds the hedge delay of servers that have not answered
+	firstHedgeDelay time.Duration // hedge delay of servers that have not answered
 }
 
-// addCandidates appends to old a candidate for each allowed address in all that old does not have yet.
+// addCandidates returns old with a new candidate for each address in all. It omits addresses that old already has, and
+// addresses that may not be queried.
 func (f *Pool) addCandidates(t *Task, old []candidate, all []netip.AddrPort) []candidate {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -82,9 +84,10 @@ next:
 	return old
 }
 
-// selectServer returns the candidate to query next. It is nil if every candidate has failed or was queried
-// maxAttempts times. Each is queried once before one is queried again, except candidates that are unlikely to
-// answer. The caller holds mu.
+// selectServer returns the candidate to query next. It returns nil if all candidates have failed or were queried
+// maxAttempts times. The caller must hold mu.
+//
+// A candidate is not queried again before all others were queried, unless the others are unlikely to answer.
 func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	var best *candidate
 	var bestRank candidateRank
@@ -98,11 +101,11 @@ func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	return best
 }
 
-// selectHedgeServer returns the candidate for a hedge, or nil. Only candidates of the likeliest available
-// serverClass qualify.
+// selectHedgeServer returns the candidate for a hedge, or nil if no candidate is suitable. It considers only candidates
+// of the serverClass that is the likeliest to answer.
 //
-// It prefers candidates that the task has not queried, and among these a server that has never answered. Otherwise
-// it returns a reliable server that the task has queried once, because that query was probably lost.
+// It prefers candidates that the task has not queried, and among these a server that has never answered. If there are
+// none, it returns a reliable server that the task has queried once, because that query was probably lost.
 func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -129,26 +132,27 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	return best
 }
 
-// candidateRank orders candidates by preference. The fields are compared in their order. A lower value is better.
+// candidateRank orders candidates by preference. Ranks are compared field by field, in the order of the fields. In each
+// field, the lower value is preferred.
 type candidateRank struct {
-	round          int // number of queries to the server; plus 1 if it is unlikely to answer, plus 2 if it is avoided
+	round          int // number of queries to the server; increased by 1 if it is unlikely to answer, and by 2 if it is avoided
 	class          serverClass
-	answeredBefore bool // set only for hedges: servers that have never answered come first
-	expectedRTT    float32
-	rttvar         float32
+	answeredBefore bool    // set only for hedges, so that servers that have never answered are preferred
+	expectedRTT    float32 // in nanoseconds
+	rttvar         float32 // in nanoseconds
 }
 
-// serverClass is the likelihood that a server answers. A lower value is likelier.
+// serverClass classifies servers by the likelihood of an answer. A lower value is likelier.
 type serverClass int
 
 const (
-	classUsual serverClass = iota
-	classBackedOff
-	classLame
-	classFull // no slot of the server is free
+	classUsual     serverClass = iota
+	classBackedOff             // the server or its address family is in backoff
+	classLame                  // the server is lame
+	classFull                  // no slot of the server is free
 )
 
-// isBetterThan reports whether a candidate of rank r is preferred to one of rank o.
+// isBetterThan reports whether a candidate with rank r is preferred to a candidate with rank o.
 func (r candidateRank) isBetterThan(o candidateRank) bool {
 	switch {
 	case r.round != o.round:
@@ -163,7 +167,7 @@ func (r candidateRank) isBetterThan(o candidateRank) bool {
 	return r.rttvar < o.rttvar
 }
 
-// rankCandidate returns the rank of c for the next query. The caller holds mu.
+// rankCandidate returns the rank of the candidate c for a query at the time now. The caller must hold mu.
 func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	r := candidateRank{round: c.attempts, expectedRTT: c.expectedRTT, rttvar: c.rtt.RTTVAR}
 	switch {
@@ -183,14 +187,14 @@ func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	return r
 }
 
-// isBackedOff reports whether the server is in backoff for all zones, for this zone, or for all zones that it has
-// never answered for.
+// isBackedOff reports whether the server is in backoff at the time now: for all zones, for the zone of the task, or for
+// all zones for which it has never answered.
 func (c *candidate) isBackedOff(now time.Duration) bool {
 	hasAnsweredZone := c.zoneHealth != nil && c.zoneHealth.hasAnswered
 	return now < c.avoidUntil || c.zoneHealth != nil && now < c.zoneHealth.avoidUntil || !hasAnsweredZone && c.unansweredZonesHealth != nil && now < c.unansweredZonesHealth.avoidUntil
 }
 
-// findCandidate returns the candidate with an address. There must be one.
+// findCandidate returns the candidate with the given address. It panics if there is none.
 func findCandidate(all []candidate, addr netip.AddrPort) *candidate {
 	return &all[slices.IndexFunc(all, func(c candidate) bool { return c.addr == addr })]
 }

@@ -9,31 +9,31 @@ import (
 )
 
 const (
-	answerTimeout = 2 * time.Second // wait for an answer over UDP that no task waits for
-	tcpTimeout    = 4 * time.Second // time limit of a query over TCP, including its connection
+	answerTimeout = 2 * time.Second // time that a query over UDP waits for its answer when no task waits for it
+	tcpTimeout    = 4 * time.Second // time limit of a query over TCP, including the opening of the connection
 
-	rttHalfLife = 10 * time.Minute // idle time after which the expected RTT is halfway between the measured RTT and that of unknown servers
+	rttHalfLife = 10 * time.Minute // idle time after which the expected RTT is halfway between the measured RTT and the RTT of unknown servers
 )
 
-// server is the state of one server address, in 64 bytes. The zero value has never answered. Times are durations
-// since Pool.epoch. Pool.mu guards it.
+// server is the state of one server address, in 64 bytes. In the zero value, the server has never answered. Times are
+// durations since Pool.epoch. Pool.mu guards it.
 type server struct {
-	rtt          rtt.Estimate[float32] // zero: it has never answered
-	lastAnswer   time.Duration
+	rtt          rtt.Estimate[float32] // in nanoseconds; zero if the server has never answered
+	lastAnswer   time.Duration         // time of the last answer over UDP
 	lastQuery    time.Duration
-	noEDNSUntil  time.Duration // it is queried without EDNS until then
-	slots        slots         // limit of queries in flight
-	backoffState               // counts zones that it has answered for before
+	noEDNSUntil  time.Duration // the server is queried without EDNS until this time
+	slots        slots         // limits the queries in flight
+	backoffState               // counts unanswered zones for which the server has answered before
 }
 
-// serverTable has the servers by address. Pool.mu guards it.
+// serverTable has at most max servers, by address. Pool.mu guards it.
 type serverTable struct {
 	max int
 	all map[netip.AddrPort]*server
 }
 
-// getOrCreateServer returns the server with an address, which it adds if there is none. If the table is full, it
-// evicts a server without queries in flight.
+// getOrCreateServer returns the server with the address at. If there is none, it adds one. If the table is full, it
+// first evicts a server without queries in flight.
 func (t *serverTable) getOrCreateServer(at netip.AddrPort, now time.Duration) *server {
 	s := t.all[at]
 	if s == nil {
@@ -52,11 +52,13 @@ func (t *serverTable) getOrCreateServer(at netip.AddrPort, now time.Duration) *s
 	return s
 }
 
-// hasAnswered reports whether the RTT of the server is known, from an answer over UDP or an import.
+// hasAnswered reports whether the round trip time of the server is known, from an answer over UDP or from an import.
 func (s *server) hasAnswered() bool { return s.rtt.SRTT > 0 }
 
-// recordRTT adds a sample to the RTT estimate and ends the backoff. unknownRTT is the expected RTT of servers that
-// have never answered. The sample is at least 1 ns, because an estimate of zero means that no answer has come.
+// recordRTT adds the round trip time took to the estimate, and ends the backoff. unknownRTT is the expected round trip
+// time of servers that have never answered.
+//
+// A sample counts as at least 1 ns, because an estimate of 0 means that the server has never answered.
 func (s *server) recordRTT(now, took, unknownRTT time.Duration) {
 	if s.hasAnswered() {
 		s.rtt.SRTT = s.expectedRTT(now, unknownRTT)
@@ -66,8 +68,8 @@ func (s *server) recordRTT(now, took, unknownRTT time.Duration) {
 	s.backoffState = backoffState{}
 }
 
-// expectedRTT returns the expected RTT, in ns, of a server that has answered. The longer the server is idle, the
-// closer the result is to unknownRTT, the expected RTT of servers that have never answered.
+// expectedRTT returns the expected round trip time of a server that has answered, in nanoseconds. The longer the server
+// is idle, the closer the result is to unknownRTT, the expected value of servers that have never answered.
 func (s *server) expectedRTT(now, unknownRTT time.Duration) float32 {
 	idle := now - s.lastAnswer
 	if idle < rttHalfLife/8 {

@@ -6,41 +6,44 @@ import (
 	"time"
 )
 
-// maxSearches is the largest number of FindServers calls of a task.
+// maxSearches is the maximum number of FindServers calls of a task.
 const maxSearches = 16
 
-// A serverSearch runs the FindServers calls of a task. Only the goroutine of the queryLoop uses its fields.
+// A serverSearch calls Task.FindServers for the servers of a zone whose addresses are not known yet. Only the goroutine
+// of the queryLoop may use its fields.
 type serverSearch struct {
 	pool        *Pool
 	findServers func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) // Task.FindServers
 
-	running        bool
-	calls          int               // number of calls
-	needed         bool              // the found servers are queried at once
-	neededAtOnce   chan struct{}     // argument of the last call; closed when needed is set
+	running        bool              // a call is running
+	calls          int               // number of calls so far
+	needed         bool              // a found server is to be queried at once
+	neededAtOnce   chan struct{}     // argument of the last call; closed when needed becomes true
 	paidByBudget   bool              // the hedge budget has paid for a query to a found server
-	exhaustedScope SearchScope       // widest scope that has found no server
+	exhaustedScope SearchScope       // widest scope in which a call has found no servers
 	err            error             // error of the call with exhaustedScope
-	results        chan searchResult // capacity 1; nil: no call yet
-	ctx            context.Context   // context of the calls
+	results        chan searchResult // has a capacity of 1; nil before the first call
+	ctx            context.Context   // context of all calls
 	stop           func()            // cancels ctx
 }
 
-// A searchResult is the result of a FindServers call.
+// A searchResult is the result of a FindServers call: addresses of servers, or an error.
 type searchResult struct {
 	servers []netip.AddrPort
 	err     error
 	scope   SearchScope
 }
 
-// canSearch reports whether a search with a scope can start: none is running, no search with that scope has found
-// nothing, and calls are left.
+// canSearch reports whether a search with the scope e may start. It is false if a search is running, maxSearches is
+// reached, or a search with the same or a wider scope has found no servers.
 func (s *serverSearch) canSearch(e SearchScope) bool {
 	return s.findServers != nil && e > s.exhaustedScope && !s.running && s.calls < maxSearches
 }
 
-// startSearch calls FindServers on a new goroutine, unless a search is running. It reports whether a search is
-// running now. The search does not end with ctx, see stopLater.
+// startSearch starts a search with the scope e on a new goroutine, unless a search is running. It returns true if a
+// search is running afterwards.
+//
+// ctx provides only values: the search does not end with ctx. stopLater ends it.
 func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	if s.running {
 		return true
@@ -76,7 +79,8 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	return true
 }
 
-// requireServers starts a search whose servers are queried at once, or turns the running search into one.
+// requireServers makes sure that a search is running whose servers are queried at once. If a search is running already,
+// it turns that search into one.
 func (s *serverSearch) requireServers(ctx context.Context, e SearchScope) {
 	switch {
 	case s.needed:
@@ -90,7 +94,7 @@ func (s *serverSearch) requireServers(ctx context.Context, e SearchScope) {
 	}
 }
 
-// stopLater stops a running search after answerTimeout. Until then it continues, because its result is of use for
+// stopLater stops the search after answerTimeout. Until then the search continues, because its result is useful for
 // other tasks.
 func (s *serverSearch) stopLater() {
 	if s.stop != nil {

@@ -1,24 +1,26 @@
 package nameservers
 
 // slots is a semaphore that limits queries in flight. Waiting queries get slots in the order of their arrival. The
-// methods get the number of slots as max. Pool.mu guards it.
+// number of slots is not stored, but passed to the methods as max. Pool.mu guards it.
 type slots struct {
-	used int32
-	last *waiter // end of the circular queue: last.next is the first waiter; nil: the queue is empty
+	used int32   // slots in use
+	last *waiter // last waiter of the circular queue, whose next is the first waiter; nil if the queue is empty
 }
 
-// A waiter is a query in the queue of a semaphore. Pool.mu guards it. Other goroutines only receive from ready.
+// A waiter is an entry in the queue of a semaphore. Pool.mu guards its fields. Without the lock, a goroutine may only
+// receive from ready.
 type waiter struct {
-	ready    chan struct{} // closed when the slot is granted
-	granted  bool
-	canceled bool
+	ready    chan struct{} // closed when the waiter gets a slot
+	granted  bool          // the waiter got a slot
+	canceled bool          // cancelWait was called
 	next     *waiter
 }
 
-// isFree reports whether a slot is free and no query waits for it.
+// isFree reports whether a slot is free and no query waits for a slot.
 func (s *slots) isFree(max int32) bool { return s.used < max && s.last == nil }
 
-// acquireOrEnqueue acquires a slot and returns nil. If none is free, it adds a waiter to the queue and returns it.
+// acquireOrEnqueue acquires a slot and returns nil. If no slot is free, it appends a waiter to the queue and returns
+// the waiter.
 func (s *slots) acquireOrEnqueue(max int32) *waiter {
 	if s.isFree(max) {
 		s.used++
@@ -34,7 +36,7 @@ func (s *slots) acquireOrEnqueue(max int32) *waiter {
 	return w
 }
 
-// releaseSlot grants a slot to the first waiter that is not canceled, or frees the slot.
+// releaseSlot releases a slot. The first waiter that is not canceled gets the slot.
 func (s *slots) releaseSlot() {
 	for s.last != nil {
 		w := s.last.next
@@ -52,7 +54,7 @@ func (s *slots) releaseSlot() {
 	s.used--
 }
 
-// cancelWait cancels the wait of w. If w was granted a slot already, cancelWait releases it.
+// cancelWait cancels the waiter w. If w already got a slot, cancelWait releases the slot.
 func (s *slots) cancelWait(w *waiter) {
 	if w.granted {
 		s.releaseSlot()

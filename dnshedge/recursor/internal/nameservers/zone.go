@@ -8,27 +8,28 @@ import (
 	"github.com/miekg/dns"
 )
 
-// lameTime is how long other servers are preferred to a lame server.
+// lameTime is the time for which other servers are preferred to a lame server.
 const lameTime = 15 * time.Minute
 
-// zoneState is the state of a zone in use or in backoff. Pool.mu guards all fields but name.
+// zoneState is the state of a zone that is in use or in backoff. All tasks and queries of the zone share it. Pool.mu
+// guards all fields except name.
 type zoneState struct {
 	name           string
-	slots          slots
-	users          int           // tasks and queries in flight
-	outageReported time.Duration // earliest time of the next timeout that counts for an outage, since Pool.epoch
+	slots          slots         // limits the queries in flight to the zone
+	users          int           // number of tasks and queries in flight
+	outageReported time.Duration // earliest time at which a timeout counts for an outage again, since Pool.epoch
 	backoffs       [groupCount]zoneBackoff
 }
 
-// qtypeGroup is a group of query types. Many servers drop the queries of one group: AAAA (RFC 4074 §4.1), or types
-// that they do not know.
+// qtypeGroup is a group of query types. Servers that drop queries often drop only those of one group: AAAA (RFC 4074
+// §4.1), or types that they do not support.
 type qtypeGroup int
 
 const (
 	groupA qtypeGroup = iota
 	groupAAAA
 	groupOther
-	groupCount
+	groupCount // number of groups
 )
 
 // groupQtype returns the group of a query type.
@@ -42,21 +43,24 @@ func groupQtype(qtype uint16) qtypeGroup {
 	return groupOther
 }
 
-// zoneBackoff is the backoff of a zone for one qtypeGroup.
+// zoneBackoff is the backoff of a zone whose servers do not answer queries of one qtypeGroup. The zero value means that
+// no backoff is running.
 type zoneBackoff struct {
-	avoidUntil   time.Duration // the zone is not queried until then, since Pool.epoch
-	name         string        // the last unanswered name; "": the servers have answered since
-	unansweredAt time.Duration // when name was recorded
+	avoidUntil   time.Duration // the zone is not queried until this time, since Pool.epoch
+	name         string        // last unanswered name; "" if the servers have answered since
+	unansweredAt time.Duration // time at which name was recorded, since Pool.epoch
 }
 
 const (
 	zoneBackoffTime    = 5 * time.Second // backoff of a zone whose servers are all unresponsive (RFC 9520 §3.2)
-	unansweredNameTime = time.Minute     // how long an unanswered name counts
+	unansweredNameTime = time.Minute     // time after which an unanswered name is ignored
 )
 
-// recordUnansweredName records that no server has answered for a name. If none has ever answered (answeredBefore is
-// false), the backoff starts at once. Otherwise it starts with the second name, because a working server may drop
-// the queries for one name.
+// recordUnansweredName records that no server has answered the queries for a name, and may start the backoff.
+// answeredBefore tells that at least one of the servers has answered before.
+//
+// If it is false, the backoff starts at once. Otherwise it starts with the second name, because a working server may
+// drop the queries for a single name.
 func (r *zoneBackoff) recordUnansweredName(name string, answeredBefore bool, now time.Duration) {
 	if !answeredBefore || r.name != "" && r.name != name && now-r.unansweredAt < unansweredNameTime {
 		r.avoidUntil = now + zoneBackoffTime
@@ -64,8 +68,8 @@ func (r *zoneBackoff) recordUnansweredName(name string, answeredBefore bool, now
 	r.name, r.unansweredAt = name, now
 }
 
-// isIdle reports whether the state of an unused zone can be dropped: no backoff is running, and no name is
-// unanswered within unansweredNameTime.
+// isIdle reports whether the state of a zone without users can be dropped. It is true if no backoff is running, and no
+// name was recorded as unanswered within unansweredNameTime.
 func (z *zoneState) isIdle(now time.Duration) bool {
 	for i := range z.backoffs {
 		if r := &z.backoffs[i]; r.avoidUntil > now || r.name != "" && now-r.unansweredAt < unansweredNameTime {
@@ -75,14 +79,14 @@ func (z *zoneState) isIdle(now time.Duration) bool {
 	return true
 }
 
-// zoneTable has the zones in use or in backoff. Pool.mu guards it.
+// zoneTable has at most max zones, by name. They are in use or in backoff. Pool.mu guards it.
 type zoneTable struct {
 	max int
 	all map[string]*zoneState
 }
 
-// acquireZone returns the state of a zone, which it adds if there is none, and counts one user more. The caller must
-// call releaseZone.
+// acquireZone returns the state of a zone, and counts one more user. If there is no state, it adds one. The caller must
+// call releaseZone for each call.
 func (t *zoneTable) acquireZone(name string) *zoneState {
 	z := t.all[name]
 	if z == nil {
@@ -98,41 +102,43 @@ func (t *zoneTable) acquireZone(name string) *zoneState {
 	return z
 }
 
-// releaseZone ends the use of a zone by one user. It drops the state of an unused and idle zone.
+// releaseZone ends the use of a zone by one user. If no user is left and the zone is idle, it removes the zone's state.
 func (t *zoneTable) releaseZone(z *zoneState, now time.Duration) {
 	if z.users--; z.users == 0 && z.isIdle(now) && t.all[z.name] == z {
 		delete(t.all, z.name)
 	}
 }
 
-// A lameKey identifies a server of a zone.
+// A lameKey identifies a server in its role for one zone.
 type lameKey struct {
 	zone string
 	addr netip.AddrPort
 }
 
-// lameTable has the lameRecord of servers with rejected responses. Pool.mu guards it.
+// lameTable has at most max records of servers whose responses were rejected. Pool.mu guards it.
 type lameTable struct {
 	max int
 	all map[lameKey]lameRecord
 }
 
-// lameRecord counts the names that a server of a zone has failed for. A single name may fail for a reason of its
-// own. So the server is lame after several names in a row. These are two names that it refuses or does not sign, or
-// four that it cannot answer.
+// lameRecord counts the names for which a server of a zone has failed. A single name may fail for a reason of its own.
+// The server is therefore lame for the zone only after several names in a row.
+//
+// These are two names that it refuses or does not sign, or four names that it cannot answer.
 type lameRecord struct {
-	avoidUntil  time.Duration           // other servers are preferred for the zone until then, since Pool.epoch; 0: it is not lame
-	lastFailure time.Duration           // time of the last failure
-	answered    bool                    // it has answered since the last failure
+	avoidUntil  time.Duration           // other servers are preferred for the zone until this time, since Pool.epoch; 0 if the server is not lame for the zone
+	lastFailure time.Duration           // time of the last failure, since Pool.epoch
+	answered    bool                    // the server has answered since the last failure
 	failed      [maxFailures - 1]string // consecutive names with ErrFailed
-	refused     string                  // last name with ErrLame or ErrUnsigned; other servers are preferred for it
-	refusedAt   time.Duration           // when refused was recorded
+	refused     string                  // last name with ErrLame or ErrUnsigned, for which other servers are preferred
+	refusedAt   time.Duration           // time at which refused was recorded, since Pool.epoch
 }
 
-// maxFailures is the number of failed names after which a server is lame.
+// maxFailures is the number of consecutive names with ErrFailed after which a server is lame.
 const maxFailures = 4
 
-// lookUpLame returns whether there is a record of a server and zone, and whether the server is lame for a name.
+// lookUpLame looks up a server of a zone. hasRecord is true if the table has a record of the server. lame is true if
+// other servers are preferred for the name.
 func (t *lameTable) lookUpLame(k lameKey, name string, now time.Duration) (hasRecord, lame bool) {
 	if len(t.all) == 0 {
 		return false, false
@@ -141,13 +147,14 @@ func (t *lameTable) lookUpLame(k lameKey, name string, now time.Duration) (hasRe
 	return ok, ok && m.isLameFor(name, now)
 }
 
-// isLameFor reports whether other servers are preferred for a name.
+// isLameFor reports whether other servers are preferred for a name at the time now, because the server is lame for the
+// zone or has refused the name.
 func (m *lameRecord) isLameFor(name string, now time.Duration) bool {
 	return now < m.avoidUntil || m.refused == name && now-m.refusedAt < lameTime
 }
 
-// recordResponse records err, the result of Task.CheckResponse for a name, and reports whether the server is lame
-// for the name. Errors without a later effect are not recorded.
+// recordResponse records err, the result of Task.CheckResponse for a name, and returns true if other servers are now
+// preferred for the name. Only nil, ErrLame, ErrUnsigned and ErrFailed change the record.
 func (t *lameTable) recordResponse(k lameKey, name string, err error, now time.Duration) bool {
 	m := t.all[k]
 	if now-m.lastFailure >= lameTime {
@@ -171,8 +178,8 @@ func (t *lameTable) recordResponse(k lameKey, name string, err error, now time.D
 	return m.isLameFor(name, now)
 }
 
-// recordRefusal records a response with ErrLame or ErrUnsigned for a name. After a second name, the server is lame
-// for the zone.
+// recordRefusal records that a response for a name was rejected with ErrLame or ErrUnsigned. After two different names
+// in a row, the server is lame for the zone.
 func (m *lameRecord) recordRefusal(name string, now time.Duration) {
 	if m.refused != "" && m.refused != name && !m.answered {
 		m.avoidUntil = now + lameTime
@@ -180,8 +187,8 @@ func (m *lameRecord) recordRefusal(name string, now time.Duration) {
 	m.refused, m.refusedAt, m.lastFailure, m.answered = name, now, now, false
 }
 
-// recordFailure records a response with ErrFailed for a name. After maxFailures names, the server is lame for the
-// zone.
+// recordFailure records that a response for a name was rejected with ErrFailed. After maxFailures different names in a
+// row, the server is lame for the zone.
 func (m *lameRecord) recordFailure(name string, now time.Duration) {
 	m.lastFailure, m.answered = now, false
 	for i, old := range m.failed {
@@ -196,7 +203,7 @@ func (m *lameRecord) recordFailure(name string, now time.Duration) {
 	m.avoidUntil, m.failed = now+lameTime, [maxFailures - 1]string{}
 }
 
-// storeRecord stores a record. It evicts an old record if the table is full.
+// storeRecord stores the record of a server. If the table is full, it first evicts an old record.
 func (t *lameTable) storeRecord(k lameKey, m lameRecord) {
 	if _, ok := t.all[k]; !ok && len(t.all) >= t.max {
 		evictOldest(t.all, func(m lameRecord) (time.Duration, bool) { return m.lastFailure, true })
@@ -204,11 +211,11 @@ func (t *lameTable) storeRecord(k lameKey, m lameRecord) {
 	t.all[k] = m
 }
 
-// evictionSamples is the largest number of table entries that evictOldest compares.
+// evictionSamples is the number of table entries that evictOldest compares.
 const evictionSamples = 8
 
-// evictOldest compares a few random entries of a table and removes the entry with the earliest time. when returns
-// the time of an entry. It reports false for an entry that must stay.
+// evictOldest compares evictionSamples random entries of a table, and removes the entry with the earliest time. when
+// returns the time of an entry, or false if the entry must not be removed.
 func evictOldest[K comparable, V any](table map[K]V, when func(V) (time.Duration, bool)) {
 	var first K
 	var earliest time.Duration = math.MaxInt64

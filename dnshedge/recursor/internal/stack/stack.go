@@ -17,7 +17,8 @@ func GrowTo8KiB() { touchFrame8(0) }
 // GrowTo16KiB grows the stack of the calling goroutine to at least 16 KiB.
 func GrowTo16KiB() { touchFrame16(0) }
 
-// touchFrame8 has a frame of frameFor8KiB. It reads the frame at a variable index, so that the compiler keeps the array.
+// touchFrame8 has a stack frame of frameFor8KiB bytes. It reads the frame at the variable index i, so that the compiler
+// does not remove the array.
 //
 //go:noinline
 func touchFrame8(i int) byte {
@@ -25,7 +26,8 @@ func touchFrame8(i int) byte {
 	return frame[i]
 }
 
-// touchFrame16 has a frame of frameFor16KiB, like touchFrame8.
+// touchFrame16 has a stack frame of frameFor16KiB bytes. It reads the frame at the variable index i, so that the
+// compiler does not remove the array.
 //
 //go:noinline
 func touchFrame16(i int) byte {
