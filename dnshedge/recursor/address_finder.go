@@ -15,56 +15,61 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// nameHedgeDelay is how long the lookup of a server name may take before the next name is looked up in parallel.
+// nameHedgeDelay is the time after which an unfinished lookup of a server name is hedged, by a lookup of the next name
+// in parallel.
 const nameHedgeDelay = 150 * time.Millisecond
 
-// An addressFinder finds further addresses of a zone's servers for one task, when the glue of the referral does not
+// An addressFinder finds addresses of a zone's servers for one task, when the addresses in the referral (glue) do not
 // suffice.
 //
 // For a name without glue, it returns cached addresses first, then the glue in the closest cached delegation to the
-// name. Glue is used only as a server address, never as an answer. Otherwise it looks up the name. A name with glue
-// is looked up if the glue does not work.
+// name. Then it looks up the name. A name with glue is looked up only if the glue does not work.
+//
+// Glue is used only as a server address, never as an answer.
 type addressFinder struct {
-	lookup   *lookup
-	zone     *delegation
-	selector *responseSelector // selects the responses of the task; selected is not read
-	node     *waitNode         // waits for the lookups
+	lookup   *lookup           // lookup that needs the addresses
+	zone     *delegation       // delegation of the zone
+	selector *responseSelector // selects the responses of the task
+	node     *waitNode         // waits for the lookups of server names
 
-	// The fields below belong to newAddressFinder, then to the goroutine of findServers. Other goroutines only send
-	// to results. gluelessNames are the names without glue in the order of lookup, and later also the names with
-	// glue.
+	// gluelessNames are the names without glue in the order of lookup. Later it also has the names with glue.
+	//
+	// Only newAddressFinder, and then the goroutine of findServers, use this and the following fields. Other goroutines
+	// only send to results.
 	gluelessNames []string
 	plannedNames  map[string]bool   // names whose lookup was planned
-	pending       []question        // lookups that are not started yet
-	retried       map[question]bool // lookups that are pending again after errGlueArrived
-	queriedApexNS bool              // the lookup of the zone's own NS records was planned
-	limit         error             // limit because of which names are not looked up; nil: none
-	localErr      error             // nameservers.LocalError of a lookup; nil: none
-	returned      []netip.AddrPort  // all addresses returned so far
+	pending       []question        // lookups that have not started yet
+	retried       map[question]bool // lookups that were repeated after errGlueArrived
+	queriedApexNS bool              // the NS records of the zone itself are being looked up, or were
+	limit         error             // error of the limit because of which names are not looked up, or nil
+	localErr      error             // nameservers.LocalError of a lookup, or nil
+	returned      []netip.AddrPort  // all addresses that were returned so far
 	inProgress    []question        // running lookups
-	nameResults   map[string]int    // results of finished lookups by name, see countUnresolvedName
+	nameResults   map[string]int    // by name: result of the finished lookups, see countUnresolvedName
 	results       chan lookupResult
-	hedge         bool // lookups are hedges: no address is needed yet
+	hedge         bool // the lookups are hedges, because no address is needed yet
 	budgetSpent   bool // the hedge budget has refused a lookup
 }
 
-// A lookupResult is the result of a server name lookup.
+// A lookupResult is the result of looking up a server name: records or an error.
 type lookupResult struct {
 	question
 	rrs      []dns.RR
-	nxdomain bool // the name does not exist
+	nxdomain bool // true if the name does not exist
 	err      error
 }
 
-// newAddressFinder returns an addressFinder for one task. Its field returned has the glue and the cached addresses
-// of the servers. n is the node that waits for lookups.
+// newAddressFinder returns an addressFinder for one task of the lookup l. z is the delegation of the zone, j selects
+// the responses of the task, and n is the node that waits for lookups of server names.
+//
+// The field returned then has the addresses that are known without a lookup.
 func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitNode) *addressFinder {
 	f := &addressFinder{lookup: l, zone: z, selector: j, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
 	f.cachedAddresses()
 	return f
 }
 
-// cachedAddresses returns the cached addresses of gluelessNames that were not returned before.
+// cachedAddresses returns the cached addresses of the names in gluelessNames, without those that were returned before.
 func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	var addrs []netip.AddrPort
 	c, now := f.lookup.core, time.Now()
@@ -80,8 +85,8 @@ func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	return addrs
 }
 
-// findServers implements nameservers.Task.FindServers. Until needed is closed, lookups are hedges, which the hedge
-// budget pays for.
+// findServers returns further addresses of the zone's servers, see nameservers.Task.FindServers. It returns nil if no
+// more can be found. Until needed is closed, its lookups are hedges, for which the hedge budget pays.
 func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if f.hasEnoughAddresses() {
 		return nil, nil
@@ -117,8 +122,8 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 	}
 }
 
-// awaitResult waits until a lookup has ended and returns its new addresses. After nameHedgeDelay, it starts the next
-// lookup as a hedge and returns. It also returns when needed is closed or ctx ends.
+// awaitResult waits until a lookup has ended, and returns its new addresses. After nameHedgeDelay, it starts the next
+// lookup as a hedge, and returns nil. It also returns when needed is closed or ctx ends.
 func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if !f.hedge {
 		needed = nil
@@ -148,13 +153,13 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 	return nil, nil
 }
 
-// promoteHedges records that addresses are needed. Running lookups are no longer hedges.
+// promoteHedges records that addresses are needed now. The running lookups are no longer hedges.
 func (f *addressFinder) promoteHedges() {
 	f.hedge, f.budgetSpent = false, false
 	f.lookup.core.promoteLookups(f.node)
 }
 
-// isClosed reports whether a channel that carries no values is closed.
+// isClosed reports whether the channel c is closed. Nothing must be sent to c.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -164,8 +169,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hasEnoughAddresses reports whether further addresses are not worth a lookup. That is so if a usable fallback
-// response has come, or if the question is minimised and an address is known.
+// hasEnoughAddresses reports whether further addresses are not worth a lookup. It is true if the task has a usable
+// fallback response. For a minimised question, it is true if any address is known.
 func (f *addressFinder) hasEnoughAddresses() bool {
 	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || len(r.answer)+len(r.authority) > 0) {
 		return true
@@ -173,16 +178,18 @@ func (f *addressFinder) hasEnoughAddresses() bool {
 	return !f.selector.fullName && len(f.returned) > 0
 }
 
-// hasServerAnswered reports whether a server of the zone has answered, so that further addresses of known names are
-// not needed. An answer for DS with invalid signatures does not count: it affects a whole zone, so all addresses are
-// worth a query.
+// hasServerAnswered reports whether a server of the zone has answered, so that the task does not need further addresses
+// of known names.
+//
+// A response for DS with invalid signatures does not count. It affects a whole zone, so that a query to every address
+// is worthwhile.
 func (f *addressFinder) hasServerAnswered() bool {
 	r := f.selector.fallback.Load()
 	return r != nil && !(r.invalidSignatures && f.selector.q.qtype == dns.TypeDS)
 }
 
-// planLookups adds the lookups of names to pending, first all of one address type, then all of the other. It omits
-// cached names, and names above Limits.ServerNamesPerZone.
+// planLookups adds lookups of names to pending. The lookups of one address type come before those of the other. It
+// omits names that are cached, and names above Limits.ServerNamesPerZone.
 func (f *addressFinder) planLookups(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
@@ -200,9 +207,11 @@ func (f *addressFinder) planLookups(names []string) {
 	}
 }
 
-// planFallbackLookups plans lookups when pending has none. First it plans the lookups of names whose glue may be
-// wrong. Then it returns glue from other cached delegations. Last it plans the lookup of the zone's own NS records.
-// more reports whether it has planned a lookup.
+// planFallbackLookups plans further lookups when pending is empty. more is true if it has planned any. Its first call
+// plans the names with glue, because the glue may be wrong.
+//
+// The next call returns the glue in other cached delegations. If there is none, it plans a lookup of the zone's own NS
+// records. In the scope GluelessNames, it does nothing.
 func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []netip.AddrPort, more bool) {
 	if e == nameservers.GluelessNames {
 		return nil, false
@@ -228,13 +237,14 @@ func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []
 	return nil, true
 }
 
-// nextPendingLookup returns the index in pending of the next lookup within the scope, or -1.
+// nextPendingLookup returns the index in pending of the first lookup within the scope e. It returns -1 if there is
+// none.
 func (f *addressFinder) nextPendingLookup(e nameservers.SearchScope) int {
 	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.AllNames || !dnsname.IsWithin(q.name, f.zone.zone) })
 }
 
-// startLookup starts the next lookup within the scope. It reports false if there is none, or if hedge is set and the
-// hedge budget has refused a lookup.
+// startLookup starts the next lookup within the scope e. It returns false if there is none. It also returns false if
+// hedge is true and the hedge budget has refused a lookup.
 func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchScope, hedge bool) bool {
 	i := f.nextPendingLookup(e)
 	if i < 0 || hedge && f.budgetSpent {
@@ -251,8 +261,8 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchSco
 	return true
 }
 
-// processResult processes the result of a lookup. It returns the addresses that were not returned before. It may
-// plan further lookups.
+// processResult returns the addresses in the result of a lookup that were not returned before. It may plan further
+// lookups.
 func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
 		f.limit = limit
@@ -293,8 +303,8 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	return addrs
 }
 
-// countUnresolvedName counts the name of r as unresolved, once, if it does not exist or has no address of either
-// type. It does not count a name with a new address (found).
+// countUnresolvedName counts the name of the lookup r as unresolved if it does not exist, or if it has no address of
+// either type. A name is counted at most once. found tells that r has a new address, so that the name is not counted.
 func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	const resolved, unresolved = 1, 2
 	switch {
@@ -306,13 +316,13 @@ func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	}
 }
 
-// isLookupPending reports whether a lookup of a name is pending or running.
+// isLookupPending reports whether a lookup of the name is waiting to start or running.
 func (f *addressFinder) isLookupPending(name string) bool {
 	hasName := func(q question) bool { return q.name == name }
 	return slices.ContainsFunc(f.pending, hasName) || slices.ContainsFunc(f.inProgress, hasName)
 }
 
-// addAddresses adds addresses to returned. It returns the added ones, with the port of DNS.
+// addAddresses adds addresses to the field returned. It returns the addresses that are new, with port 53.
 func (f *addressFinder) addAddresses(addrs []netip.Addr) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, a := range addrs {

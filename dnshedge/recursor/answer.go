@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// resolveQuestion resolves a client's question. Its deadline is a little earlier than that of ctx, so that a
-// response can be sent in time.
+// resolveQuestion resolves a client's question with the budget b. It ends a little before the deadline of ctx, so that
+// the response can be sent in time.
 func (c *core) resolveQuestion(ctx context.Context, q question, b *questionBudget) (*result, error) {
 	stack.GrowTo16KiB()
 	ctx, limit, stop := chain.WithQuestionDeadline(ctx, c.ctx, errTimeout)
@@ -24,22 +24,23 @@ func (c *core) resolveQuestion(ctx context.Context, q question, b *questionBudge
 	return (&lookup{core: c, budget: b, awaitUntil: time.Now().Add(limit - limit/20)}).followAliases(ctx, q)
 }
 
-// A result is the answer to a client's question.
+// A result is the complete answer to a client's question, including the targets of aliases.
 type result struct {
 	rcode             int
 	answer, authority []dns.RR
-	status            validate.Status  // the lowest status of all parts
-	reason            *validate.Reason // why the answer is insecure; may be nil
+	status            validate.Status  // Secure only if all parts of the answer are
+	reason            *validate.Reason // why the answer is insecure; nil for an ordinary unsigned zone
 }
 
-// mergeStatus lowers the security status of r to that of v, a part of the answer.
+// mergeStatus lowers the security status of r to that of v, which is one part of the answer.
 func (r *result) mergeStatus(v *parsedResponse) {
 	if v.status != validate.Secure && r.status != validate.Insecure || r.status == validate.Unchecked {
 		r.status, r.reason = v.status, v.reason
 	}
 }
 
-// followAliases resolves q and the targets of its CNAME and DNAME records, and returns the merged answer.
+// followAliases resolves q. While the answer is an alias, it resolves the target of the alias, too. It returns the
+// merged answer.
 func (l *lookup) followAliases(ctx context.Context, q question) (*result, error) {
 	res := new(result)
 	names := []string{q.name}
@@ -87,14 +88,14 @@ func (l *lookup) followAliases(ctx context.Context, q question) (*result, error)
 	}
 }
 
-// errTooLarge ends a question whose answer does not fit a DNS message, or whose aliases exceed the memory for
-// waiting questions.
+// errTooLarge is the error of a question whose answer does not fit a DNS message, or whose aliases exceed the memory
+// for waiting questions.
 //
-// The answer for each alias may fill a message. Even one message may grow when it is packed again, because not all
-// names that its sender compressed may be compressed (RFC 3597 §4).
+// The answer for each alias may fill a message. Even a single received message may grow when it is packed again,
+// because not all names that its sender compressed may be compressed (RFC 3597 §4).
 var errTooLarge = errors.New("recursor: the answer does not fit a message")
 
-// fitsMessage reports whether a DNS message can hold the result with a question and an OPT record.
+// fitsMessage reports whether the result fits a DNS message, together with a question and an OPT record.
 func (r *result) fitsMessage() bool {
 	const maxSize = dns.MaxMsgSize - 512
 	n := 0
@@ -106,7 +107,7 @@ func (r *result) fitsMessage() bool {
 	return n <= maxSize || (&dns.Msg{Compress: true, Answer: r.answer, Ns: r.authority}).Len() <= maxSize
 }
 
-// An aliasLoopError ends a question whose aliases form a loop.
+// An aliasLoopError is the error of a question whose aliases form a loop.
 type aliasLoopError struct{ name string }
 
 func (e *aliasLoopError) Error() string {

@@ -15,43 +15,43 @@ import (
 // A cache has delegations, and answers that other questions may need: addresses of servers, and alias targets. It is
 // safe for concurrent use.
 //
-// It has only delegations as received from the parent zone, and answers as received from a server of their zone. A
-// question is not queried again while its answer is cached. So data of lower rank (RFC 2181 §5.4.1) never replaces
-// data of higher rank.
+// It has only delegations from the parent zone, and answers from a server of their zone. A question is not queried
+// again while its answer is cached. Therefore data of lower rank (RFC 2181 §5.4.1) never replaces data of higher rank.
 type cache struct {
-	maxBytes int64
+	maxBytes int64 // limit of bytes
 
-	mu       sync.RWMutex // guards the fields below
+	mu       sync.RWMutex // guards the following fields
 	entries  map[cacheKey]*cacheEntry
 	zoneRefs zoneReferences
-	bytes    int64 // estimated memory of entries and zoneRefs
-	zones    int   // delegations in entries
+	bytes    int64 // estimated memory of entries and zoneRefs, in bytes
+	zones    int   // number of delegations in entries
 }
 
-// A cacheKey identifies a delegation (zone is set), a failure (failed is set), or an answer.
+// A cacheKey identifies a cacheEntry. The entry is a delegation if zone is true, a failure if failed is true, and
+// otherwise an answer.
 type cacheKey struct {
 	name   string
 	qtype  uint16
-	do     bool
-	zone   bool // the delegation of zone name
-	failed bool // a failure: no server has answered the question
+	do     bool // the question has the DO bit
+	zone   bool // the entry is the delegation of the zone name
+	failed bool // the entry is a failure: no server has answered the question
 }
 
-// cacheKeyOf returns the key of the answer to q.
+// cacheKeyOf returns the key under which the answer to q is cached.
 func cacheKeyOf(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qtype, do: q.do} }
 
-// A cacheEntry is a delegation, an answer, or a failure, which has neither. Once it is cached, only lastUsed
-// changes.
+// A cacheEntry is a delegation, an answer, or a failure. A failure has neither zone nor answer. Once it is cached, only
+// lastUsed may change.
 type cacheEntry struct {
 	zone     *delegation
 	answer   *parsedResponse
 	added    time.Time    // wall clock time
 	expires  time.Time    // wall clock time, because the monotonic clock may stop while the machine sleeps
 	size     int64        // estimated memory in bytes, without the delegation
-	lastUsed atomic.Int64 // Unix time in seconds
+	lastUsed atomic.Int64 // Unix time in seconds; the entry with the lowest value is evicted first
 }
 
-// referencedZone returns the delegation that the entry keeps in memory, or nil.
+// referencedZone returns the delegation that the entry refers to and keeps in memory, or nil.
 func (e *cacheEntry) referencedZone() *delegation {
 	if e.answer != nil {
 		return e.answer.zone
@@ -62,14 +62,17 @@ func (e *cacheEntry) referencedZone() *delegation {
 // cacheEntrySize is the estimated memory of an entry without its content, in bytes.
 const cacheEntrySize = 184
 
-// isCurrent reports whether the entry may be used. It rejects an entry from the future, which was added while the
-// clock was wrong. It rejects an entry of a zone whose delegation has changed since, see chain.Zone.HasMoved.
+// isCurrent reports whether the entry may be used at the time now. It is false if the entry has expired, or if the
+// delegation of its zone has changed since (see chain.Zone.HasMoved).
+//
+// It is also false if the entry was added in the future, because the clock was set back.
 func (e *cacheEntry) isCurrent(now time.Time) bool {
 	z := e.referencedZone()
 	return now.Before(e.expires) && !now.Before(e.added.Add(-maxClockSkew)) && (z == nil || !z.chain.HasMoved())
 }
 
-// lookUpEntry returns the current entry with a key, or nil, and updates lastUsed.
+// lookUpEntry returns the entry with the key k, and records its use. It returns nil if there is no entry, or if it is
+// not current.
 func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 	c.mu.RLock()
 	e := c.entries[k]
@@ -83,11 +86,11 @@ func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 	return e
 }
 
-// maxClockSkew is how far in the future an entry may have been added. A question reads the clock before it looks up
-// an entry, and another question may add the entry in between.
+// maxClockSkew is the maximum time by which an entry may have been added in the future. A question reads the clock
+// before it looks up an entry, and another question may add the entry in between.
 const maxClockSkew = 10 * time.Second
 
-// lookUpDelegation returns the cached delegation of a zone, or nil.
+// lookUpDelegation returns the cached delegation of the zone with this name, or nil.
 func (c *cache) lookUpDelegation(name string, now time.Time) *delegation {
 	if e := c.lookUpEntry(cacheKey{name: name, zone: true}, now); e != nil {
 		return e.zone
@@ -95,7 +98,8 @@ func (c *cache) lookUpDelegation(name string, now time.Time) *delegation {
 	return nil
 }
 
-// lookUpClosestDelegation returns the cached delegation of the closest zone that contains a name, or nil.
+// lookUpClosestDelegation returns the cached delegation of the name, or of its closest ancestor. It returns nil if
+// there is none. The root is not considered.
 func (c *cache) lookUpClosestDelegation(name string, now time.Time) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.lookUpDelegation(name, now); z != nil {
@@ -105,7 +109,8 @@ func (c *cache) lookUpClosestDelegation(name string, now time.Time) *delegation 
 	return nil
 }
 
-// lookUpAnswer returns a copy of the cached answer to q with the remaining TTLs, or nil.
+// lookUpAnswer returns a copy of the cached answer to q, with the remaining TTLs. It returns nil if no answer is
+// cached.
 func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 	e := c.lookUpEntry(cacheKeyOf(q), now)
 	if e == nil {
@@ -120,10 +125,10 @@ func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 	return &r
 }
 
-// lookUpRecords returns the cached records that answer q. They have their original TTLs and must not be changed.
+// lookUpRecords returns the cached records that answer q. They have their original TTLs, and must not be changed.
+// nxdomain is true if the name does not exist.
 //
-// nxdomain means that the name does not exist. ok is false if neither an answer nor a failure is cached. A failure
-// has no records.
+// ok is true if an answer or a failure is cached. A failure has no records.
 func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, nxdomain, ok bool) {
 	k := cacheKeyOf(q)
 	if e := c.lookUpEntry(k, now); e != nil && e.answer.aliasTarget == "" {
@@ -133,7 +138,8 @@ func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, nxdomain
 	return nil, false, c.lookUpEntry(k, now) != nil
 }
 
-// copyWithAge returns copies of records with TTLs lowered by age, in seconds.
+// copyWithAge returns copies of records whose TTLs are lowered by age, in seconds. It returns nil if there are no
+// records.
 func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	if len(rrs) == 0 {
 		return nil
@@ -147,14 +153,14 @@ func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	return out
 }
 
-// addDelegation caches a delegation, unless it has expired or changed.
+// addDelegation caches the delegation z, unless it has expired or its zone has moved to other servers.
 func (c *cache) addDelegation(z *delegation, now time.Time) {
 	if now.Before(z.expires) && !z.chain.HasMoved() {
 		c.insertEntry(cacheKey{name: z.zone, zone: true}, &cacheEntry{zone: z, expires: z.expires, size: cacheEntrySize}, now)
 	}
 }
 
-// addAnswer caches a copy of r, the answer to q. An answer that is not validated yet expires with the first of its
+// addAnswer caches a copy of r, the answer to q. If the answer is not validated yet, it expires with the first of its
 // signatures.
 func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	if r.ttl <= 0 {
@@ -172,34 +178,36 @@ func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	c.insertEntry(cacheKeyOf(q), &cacheEntry{answer: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
-// dropEntry removes the entry with a key, because it has turned out to be wrong.
+// dropEntry removes the entry with the key k, if there is one. It is called when the entry turns out to be wrong.
 func (c *cache) dropEntry(k cacheKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.removeLocked(k)
 }
 
-// failureTTL is how long a failure is cached (RFC 9520 §3.2).
+// failureTTL is the time for which a failure is cached (RFC 9520 §3.2).
 const failureTTL = 5 * time.Second
 
-// addFailure caches for failureTTL that no server has answered q.
+// addFailure caches the fact that no server has answered q. It expires after failureTTL.
 func (c *cache) addFailure(q question, now time.Time) {
 	k := cacheKeyOf(q)
 	k.failed = true
 	c.insertEntry(k, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(q.name))}, now)
 }
 
-// addConfirmedReferral caches for failureTTL that the parent has confirmed the delegation of a zone.
+// addConfirmedReferral caches the fact that the parent zone has confirmed the delegation of a zone. It expires after
+// failureTTL.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
 	c.insertEntry(cacheKey{name: zone, failed: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }
 
-// isReferralConfirmed reports whether the parent has confirmed the delegation of a zone within failureTTL.
+// isReferralConfirmed reports whether addConfirmedReferral was called for a zone within failureTTL.
 func (c *cache) isReferralConfirmed(zone string, now time.Time) bool {
 	return c.lookUpEntry(cacheKey{name: zone, failed: true}, now) != nil
 }
 
-// insertEntry caches an entry, unless it is too large. It evicts entries until the new one fits.
+// insertEntry caches the entry e, unless it is too large. While the cache exceeds its memory limit, it evicts other
+// entries.
 func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
 	e.lastUsed.Store(now.Unix())
 	e.added, e.expires = now.Round(0), e.expires.Round(0)
@@ -227,7 +235,8 @@ func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
 	}
 }
 
-// evictEntry compares a few random entries and removes the least recently used.
+// evictEntry compares eight random entries and removes the least recently used. Entries that are not current count as
+// never used. The caller must hold mu.
 func (c *cache) evictEntry(now time.Time) {
 	const sample = 8
 	var worst cacheKey
@@ -248,7 +257,7 @@ func (c *cache) evictEntry(now time.Time) {
 	c.removeLocked(worst)
 }
 
-// removeLocked removes the entry with a key, if there is one. The caller holds mu.
+// removeLocked removes the entry with the key k, if there is one. The caller must hold mu.
 func (c *cache) removeLocked(k cacheKey) {
 	e := c.entries[k]
 	if e == nil {
@@ -261,7 +270,7 @@ func (c *cache) removeLocked(k cacheKey) {
 	}
 }
 
-// fillStats sets the statistics of the cache in s.
+// fillStats sets the fields Zones, RRsets and Bytes of s.
 func (c *cache) fillStats(s *observe.RecursorStats) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -21,52 +21,53 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// core is the state of a Resolver. The first use of the Resolver creates it.
+// core is the internal state of a Resolver. The first use of the Resolver creates it.
 type core struct {
-	err error // error of an invalid field; nil: the Resolver can be used
+	err error // error that names an invalid field; nil if the Resolver can be used
 
 	conf         *Resolver
-	maxBytes     int64
-	maxHeldBytes int64    // largest heldBytes
-	types        []uint16 // A, AAAA, or both: the enabled address families
-	limits       *Limits  // with defaults in place of zero values
-	hints        []netip.AddrPort
+	maxBytes     int64                  // limit of the estimated memory, in bytes
+	maxHeldBytes int64                  // limit of heldBytes
+	types        []uint16               // address types to look up: A, AAAA, or both
+	limits       *Limits                // Resolver.Limits, with defaults in place of zero values
+	hints        []netip.AddrPort       // addresses of root servers for priming
 	stubs        map[string]*delegation // Resolver.Zones by zone name
-	validator    *chain.Validator       // nil: validation is off
-	hintsZone    *delegation            // delegation of the root to the hints, for key queries during priming
+	validator    *chain.Validator       // nil if validation is off
+	hintsZone    *delegation            // delegation of the root to hints, for key queries during priming
 	pool         *nameservers.Pool
 
 	// Safe for concurrent use.
 	cache     *cache
 	lookups   lookupGroup
 	counters  resolverCounters
-	heldBytes atomic.Int64 // memory that waiting questions hold, see reserveMemory
+	heldBytes atomic.Int64 // memory that waiting questions hold, in bytes, see reserveMemory
 
-	tracePanicked atomic.Bool // a panic of Trace was logged
+	tracePanicked atomic.Bool // a panic of a Trace function was logged
 
 	ctx     context.Context // canceled by Close
 	cancel  context.CancelCauseFunc
-	running sync.WaitGroup // questions and their goroutines
+	running sync.WaitGroup // questions, and goroutines for them
 
 	closeMu sync.RWMutex // guards closed
 	closed  bool         // Close was called
 
-	primeMu     sync.Mutex    // guards the fields below
-	rootZone    *delegation   // delegation of the root; nil: not primed yet
-	primingDone chan struct{} // closed when the running priming ends; nil: priming is not running
+	primeMu     sync.Mutex    // guards the following fields
+	rootZone    *delegation   // delegation of the root; nil before priming
+	primingDone chan struct{} // closed at the end of the running priming; nil if priming is not running
 }
 
-// resolverCounters are the counters of Stats that concern questions.
+// resolverCounters counts events that concern questions, for Stats.
 type resolverCounters struct {
 	questions, failures, localAnswers, lookups, scrubbed atomic.Int64
-	limited                                              sync.Map // questions that ended at a limit: *atomic.Int64 by field of Limits
+	limited                                              sync.Map // by field of Limits: number (*atomic.Int64) of questions that reached the limit
 	events                                               chain.EventLog
 }
 
-// errPanicked is the error of a Resolver whose first use has panicked.
+// errPanicked is the error of every call of a Resolver whose initialization has panicked.
 var errPanicked = errors.New("recursor: Resolver panicked when it was first used")
 
-// setUpOnce returns the state of r, which the first call creates. The error names an invalid field of r.
+// setUpOnce returns the state of r, which the first call creates. If a field of r is invalid, all calls return the same
+// error, which names the field.
 func (r *Resolver) setUpOnce() (*core, error) {
 	r.once.Do(func() {
 		r.core = &core{err: errPanicked, cache: new(cache)} // remains if applyConfig panics, because no answer may be returned without validation
@@ -75,10 +76,10 @@ func (r *Resolver) setUpOnce() (*core, error) {
 	return r.core, r.core.err
 }
 
-// minBytes is the lowest Resolver.MaxBytes.
+// minBytes is the minimum of Resolver.MaxBytes, except 0.
 const minBytes = 1 << 20
 
-// applyConfig validates the fields of r and sets up the state.
+// applyConfig initializes the state from the fields of r. The error names the first invalid field.
 func (c *core) applyConfig(r *Resolver) error {
 	c.conf = r
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
@@ -134,10 +135,12 @@ func (c *core) applyConfig(r *Resolver) error {
 	return c.startValidation(r.Trust)
 }
 
-// wantsSignatures reports whether validation is on. Then all queries have DO, and signatures are kept.
+// wantsSignatures reports whether validation is on. All queries then have the DO bit, and signatures in responses are
+// kept.
 func (c *core) wantsSignatures() bool { return c.validator != nil }
 
-// startValidation creates the validator. It gives the validator a part of the cache's memory.
+// startValidation creates the validator for the configuration t, and gives it a part of the cache's memory. The error
+// names an invalid field.
 func (c *core) startValidation(t dnssec.Trust) error {
 	conf, err := readTrust(t, *c.limits)
 	if err != nil {
@@ -156,7 +159,8 @@ func (c *core) startValidation(t dnssec.Trust) error {
 	return nil
 }
 
-// readZones validates Resolver.Zones and stores them in stubs.
+// readZones checks Resolver.Zones, and stores a delegation for each zone in c.stubs. The error names an invalid zone or
+// address.
 func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	c.stubs = make(map[string]*delegation, len(zones))
 	for zone, addrs := range zones {
@@ -182,7 +186,7 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	return nil
 }
 
-// poolConfig returns the configuration of the Pool. The Resolver's fields must be valid.
+// poolConfig returns the configuration of the Pool. The fields of the Resolver must have been checked before.
 func (c *core) poolConfig() nameservers.Config {
 	r := c.conf
 	conf := nameservers.Config{
@@ -206,8 +210,9 @@ func (c *core) poolConfig() nameservers.Config {
 	return conf
 }
 
-// recoverTracePanic recovers a panic of a Trace function, and logs the first. It must be deferred. The function may
-// run on a goroutine that no other code recovers.
+// recoverTracePanic recovers a panic of a Trace function, and logs the first panic. It must be deferred by the caller
+// of the function. Without it, a panic could end the process, because the function may run on a goroutine of the
+// Resolver.
 func (c *core) recoverTracePanic() {
 	p := recover()
 	if p == nil || c.tracePanicked.Swap(true) {
@@ -218,7 +223,8 @@ func (c *core) recoverTracePanic() {
 	})
 }
 
-// stubZone returns the closest zone of Resolver.Zones that contains a name, or nil.
+// stubZone returns the delegation of the closest zone in Resolver.Zones that contains a name. It returns nil if there
+// is none.
 func (c *core) stubZone(name string) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.stubs[name]; z != nil {
@@ -228,14 +234,15 @@ func (c *core) stubZone(name string) *delegation {
 	return c.stubs["."]
 }
 
-// Validate returns an error that names an invalid field, or nil. It sends nothing.
+// Validate checks the fields of the Resolver. It returns an error that names an invalid field, or nil. It sends no
+// queries.
 func (r *Resolver) Validate() error {
 	_, err := r.setUpOnce()
 	return err
 }
 
-// Close ends all questions with net.ErrClosed, waits for all goroutines, and returns nil. Exchanges after Close
-// fail.
+// Close ends all questions with net.ErrClosed and waits for all goroutines. ExchangeContext returns net.ErrClosed after
+// Close. Close always returns nil.
 func (r *Resolver) Close() error {
 	c, err := r.setUpOnce()
 	c.closeMu.Lock()

@@ -15,34 +15,36 @@ import (
 // dnsPort is the port of name servers.
 const dnsPort = 53
 
-// maxTTL is the longest time that data is cached (RFC 8767 §4).
+// maxTTL is the maximum time for which data is cached (RFC 8767 §4).
 const maxTTL = 7 * 24 * time.Hour
 
-// A delegation has the name servers of a zone as received from its parent zone, or as configured. It does not change
-// once it is shared.
+// A delegation has the name servers of a zone, from a referral by its parent zone or from the configuration. It must
+// not be changed once several goroutines share it.
 type delegation struct {
 	zone          string
-	names         []string         // NS names; names without glue first
+	names         []string         // names in NS records; names without glue come first
 	gluelessCount int              // number of names without glue
-	addrs         []netip.AddrPort // addresses of servers: glue, or as configured
-	glueOwners    []string         // owner name of the glue record of each address
-	// expires is the wall clock time when the parent has to be queried again. Zero: never.
+	addrs         []netip.AddrPort // addresses of the servers, from glue or from the configuration
+	glueOwners    []string         // for each address from glue, the owner name of its record
+	// expires is the wall clock time from which the parent zone must be queried again. The zero time means never.
 	expires time.Time
 
-	chain     *chain.Zone // the zone in the chain of trust; never nil
-	stub      bool        // from Resolver.Zones: the servers need not be authoritative
+	chain     *chain.Zone // the same zone for package chain; never nil
+	stub      bool        // the zone is in Resolver.Zones, so that its servers need not be authoritative
 	privateOK bool        // servers may have private addresses
 }
 
-// newEmptyDelegation returns a delegation without servers.
+// newEmptyDelegation returns a delegation of the named zone, without servers.
 func newEmptyDelegation(name string) *delegation {
 	z := &delegation{zone: name}
 	z.chain = &chain.Zone{Name: name, Servers: z}
 	return z
 }
 
-// parseDelegation returns the delegation of a zone. ns has its NS records, and extra the glue. It ignores glue whose
-// owner is not at or below parent, the delegating zone. It returns nil if there is no NS record.
+// parseDelegation returns the delegation of a zone, from the NS records in ns and the glue in extra. It returns nil if
+// ns has no NS record of the zone.
+//
+// parent is the zone that has sent the records. Glue whose owner is not in parent is ignored.
 func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
 	z := newEmptyDelegation(zone)
 	glued := make(map[string]bool)
@@ -90,7 +92,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 	return z
 }
 
-// hasSameServers reports whether two delegations have the same zone, server names and addresses.
+// hasSameServers reports whether z and o have the same zone, server names and addresses, in any order.
 func (z *delegation) hasSameServers(o *delegation) bool {
 	same := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
@@ -101,7 +103,7 @@ func (z *delegation) hasSameServers(o *delegation) bool {
 	return z.zone == o.zone && same(z.names, o.names) && slices.Equal(addrs(z), addrs(o))
 }
 
-// glueAddresses returns the addresses in the glue of a server name.
+// glueAddresses returns the addresses of a server name in the glue of the delegation.
 func (z *delegation) glueAddresses(name string) []netip.Addr {
 	var addrs []netip.Addr
 	for i, owner := range z.glueOwners {
@@ -113,8 +115,8 @@ func (z *delegation) glueAddresses(name string) []netip.Addr {
 }
 
 const (
-	maxNSRecords = 256 // largest number of NS records of a response that are read
-	minZoneTTL   = 1   // shortest lifetime in seconds, so that a delegation lasts for the current question
+	maxNSRecords = 256 // maximum number of NS records that are read from a response
+	minZoneTTL   = 1   // minimum lifetime in seconds, so that a delegation does not expire before the current question ends
 )
 
 // compareTrueFirst is a comparison function for sorting true before false.
@@ -128,7 +130,7 @@ func compareTrueFirst(a, b bool) int {
 	return 1
 }
 
-// recordAddress returns the address in an A or AAAA record of class IN, and false for any other record.
+// recordAddress returns the address in an A or AAAA record of class IN. The boolean is false for any other record.
 func recordAddress(rr dns.RR) (netip.Addr, bool) {
 	switch rr := rr.(type) {
 	case *dns.A:
@@ -141,7 +143,7 @@ func recordAddress(rr dns.RR) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// validTTL returns the TTL of a record in seconds. A value from 2^31 on counts as 0 (RFC 2181 §8).
+// validTTL returns the TTL of a record in seconds. A TTL of 2^31 or more counts as 0 (RFC 2181 §8).
 func validTTL(rr dns.RR) uint32 {
 	if ttl := rr.Header().Ttl; ttl < 1<<31 {
 		return ttl
@@ -149,7 +151,7 @@ func validTTL(rr dns.RR) uint32 {
 	return 0
 }
 
-// memorySize estimates the memory of the delegation, in bytes.
+// memorySize returns the estimated memory of the delegation, in bytes.
 func (z *delegation) memorySize() int64 {
 	n := 256 + int64(len(z.zone)) + 48*int64(cap(z.addrs))
 	for _, names := range [...][]string{z.names, z.glueOwners} {

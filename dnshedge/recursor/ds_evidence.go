@@ -10,8 +10,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// readDSEvidence returns the records in a referral that prove whether the child zone (name) is signed. These are its
-// DS records, or else the NSEC and NSEC3 records that deny them, with signatures. parent is the delegating zone.
+// readDSEvidence returns the records in a referral that prove whether the child zone called name is signed. These are
+// DS records, or else the NSEC and NSEC3 records that prove that there are none, with signatures.
+//
+// ns is the authority section of the referral, and parent is the zone that has sent it.
 func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
 	var ds, denial []dns.RR
 	for _, rr := range ns {
@@ -37,9 +39,10 @@ func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
 	return all[:min(len(all), nameservers.MaxEvidence)]
 }
 
+// isDS reports whether rr is a DS record, and not a signature of one.
 func isDS(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDS }
 
-// coveredType returns the type that an RRSIG record covers, and for any other record its own type.
+// coveredType returns the type covered by an RRSIG record. For another record, it returns the type of the record.
 func coveredType(rr dns.RR) uint16 {
 	if sig, ok := rr.(*dns.RRSIG); ok {
 		return sig.TypeCovered
@@ -47,17 +50,17 @@ func coveredType(rr dns.RR) uint16 {
 	return rr.Header().Rrtype
 }
 
-// An rrsetKey identifies an RRset.
+// An rrsetKey identifies an RRset of class IN by its owner name and type.
 type rrsetKey struct {
 	name string // in lower case
 	typ  uint16
 }
 
-// limitTTLsBySignatures lowers the TTLs of unverified records to the lifetime of their signatures. It returns the
-// lowest TTL of signed records, or maxTTL if there are none.
+// limitTTLsBySignatures lowers the TTLs of records that are not verified yet to the lifetime of their signatures. It
+// returns the lowest TTL of the signed records, or maxTTL if there are none.
 //
-// The lifetime is the least of the RRSIG's TTL, its original TTL, and the time until it expires (at least 1 s). If
-// an RRset has several signatures, choose selects one of two lifetimes.
+// The lifetime is the minimum of the RRSIG's TTL, its original TTL, and the time until it expires (at least 1 s). If an
+// RRset has several signatures, choose selects one of two lifetimes, in seconds.
 func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, sections ...[]dns.RR) time.Duration {
 	ends := make(map[rrsetKey]uint32)
 	for _, rrs := range sections {
@@ -88,11 +91,14 @@ func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, secti
 	return time.Duration(ttl) * time.Second
 }
 
-func chooseLongest(a, b uint32) uint32  { return max(a, b) }
+// chooseLongest returns the longer of two lifetimes, for limitTTLsBySignatures.
+func chooseLongest(a, b uint32) uint32 { return max(a, b) }
+
+// chooseShortest returns the shorter of two lifetimes, for limitTTLsBySignatures.
 func chooseShortest(a, b uint32) uint32 { return min(a, b) }
 
-// packRecords returns records in wire format. It packs copies, because dns.PackRR changes its argument and other
-// goroutines read the records. It omits records that cannot be packed.
+// packRecords returns records in wire format. It omits records that cannot be packed. It packs copies, because
+// dns.PackRR changes its argument, and other goroutines read the records.
 func packRecords(rrs []dns.RR) (all [][]byte) {
 	for _, rr := range rrs {
 		rr = dns.Copy(rr)
@@ -104,7 +110,7 @@ func packRecords(rrs []dns.RR) (all [][]byte) {
 	return all
 }
 
-// unpackRecords parses records in wire format. It omits invalid ones.
+// unpackRecords parses records in wire format, the result of packRecords. It omits invalid records.
 func unpackRecords(all [][]byte) (rrs []dns.RR) {
 	for _, b := range all {
 		if rr, n, err := dns.UnpackRR(b, 0); err == nil && n == len(b) {

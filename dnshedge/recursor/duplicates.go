@@ -6,11 +6,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
-// maxLinearRecords is the largest number of records that removeDuplicates compares with each other. More records are
-// indexed.
+// maxLinearRecords is the maximum number of records that removeDuplicates compares with each other. It uses an index
+// for more records.
 const maxLinearRecords = 8
 
-// removeDuplicates removes duplicate records (RFC 2181 §5) and keeps the lowest TTL of each. It reuses the slice.
+// removeDuplicates returns the records without duplicates (RFC 2181 §5). The first of several equal records remains,
+// with the lowest TTL of all. The result reuses the memory of rrs.
 func removeDuplicates(rrs []dns.RR) []dns.RR {
 	before := findDuplicate
 	if len(rrs) > maxLinearRecords {
@@ -29,7 +30,8 @@ func removeDuplicates(rrs []dns.RR) []dns.RR {
 	return kept
 }
 
-// findDuplicate returns the index in kept of a duplicate of rr, or len(kept) if there is none.
+// findDuplicate returns the index in kept of a record equal to rr, apart from the TTL. It returns len(kept) if there is
+// none.
 func findDuplicate(kept []dns.RR, rr dns.RR) int {
 	for i, old := range kept {
 		if dns.IsDuplicate(old, rr) {
@@ -39,9 +41,10 @@ func findDuplicate(kept []dns.RR, rr dns.RR) int {
 	return len(kept)
 }
 
-// newDuplicateFinder returns a function like findDuplicate that takes constant time, for about n records. It must be
-// called for the records in order. Unlike findDuplicate, it does not ignore the letter case of names in the data of
-// records.
+// newDuplicateFinder returns a function that returns the same as findDuplicate, but in constant time, for about n
+// records. The function must be called for all records in order.
+//
+// Unlike findDuplicate, the function does not ignore the letter case of names in the data of records.
 func newDuplicateFinder(n int) func(kept []dns.RR, rr dns.RR) int {
 	seen := make(map[string]int, n)
 	owners := make(map[string]uint32)

@@ -18,21 +18,21 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// ExchangeContext resolves the question of m. It returns the response and the time that it took. It does not change
-// m. The address must be empty.
+// ExchangeContext resolves the question of m, which it does not modify. It returns the response, and the time that it
+// took. The address must be empty.
 //
-// The response has the ID of m and RA, never AA, and an OPT record if m has one. It has AD if the whole answer was
-// validated, and m has DO or AD, and not CD (RFC 6840 §5.8). EDNS options do not change the answer.
+// The response has the ID of m and RA, never AA, and an OPT record if m has an OPT record. AD is set if the whole
+// answer was validated, m has DO or AD, and m lacks CD (RFC 6840 §5.8). EDNS options do not change the answer.
 //
-// The response is SERVFAIL with an extended error (RFC 8914), and the error nil, if the question cannot be resolved
-// in time or the answer does not fit a DNS message. The time is 4.5 s, or nine tenths of the time that ctx leaves if
-// that is less.
+// The response is SERVFAIL with an extended error (RFC 8914) if the question cannot be resolved in time, or if the
+// answer does not fit a DNS message. The error is then nil. The time limit is 4.5 s, or nine tenths of the time until
+// the deadline of ctx if that is less.
 //
-// It returns an error if ctx ends, if the Resolver is closed or has an invalid field, or if no query can be sent,
-// for example without a network. It also returns an error if m is not a question.
+// The error is not nil if ctx ends, or if the Resolver is closed or has an invalid field. It is also not nil if no
+// query can be sent, for example without a network, or if m is not a valid question.
 //
-// A question has opcode QUERY and one entry, whose type is ANY or a type of data. A question of a class other than
-// IN is answered with REFUSED.
+// A valid question has opcode QUERY and one entry, whose type is ANY or a type of data. If its class is not IN, the
+// response is REFUSED.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -53,7 +53,8 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 	return resp, time.Since(start), err
 }
 
-// answerQuestion resolves q, the question of m, with statistics and trace. Its results are those of ExchangeContext.
+// answerQuestion resolves q, the question of m, and updates the statistics and the trace. Its results are those of
+// ExchangeContext.
 func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
 	if !c.beginQuestion() {
 		return nil, net.ErrClosed
@@ -109,8 +110,8 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 	return resp, err
 }
 
-// countSecurity counts the security status of an answer and returns it. err is the error of the question. The
-// returned error is err, or errRootKeySentinel.
+// countSecurity counts the security status of the answer res, and returns the status. err is the error of resolving q.
+// The returned error is err, or errRootKeySentinel.
 func (c *core) countSecurity(q question, b *questionBudget, res *result, err error) (dnssec.Security, error) {
 	if c.validator == nil {
 		return dnssec.Unchecked, err
@@ -141,8 +142,8 @@ func (c *core) countSecurity(q question, b *questionBudget, res *result, err err
 	return dnssec.Insecure, nil
 }
 
-// beginQuestion registers a question and reports true. Then the caller must call running.Done. After Close, it
-// reports false.
+// beginQuestion registers a question, so that Close waits for it. It returns false if the Resolver is closed. If it
+// returns true, the caller must call c.running.Done when the question ends.
 func (c *core) beginQuestion() bool {
 	c.closeMu.RLock()
 	defer c.closeMu.RUnlock()
@@ -152,7 +153,7 @@ func (c *core) beginQuestion() bool {
 	return !c.closed
 }
 
-// countLimit counts a question that has reached a limit. field is the name of the limit in Limits.
+// countLimit counts a question that reached a limit. field is the name of the limit's field in Limits.
 func (c *core) countLimit(field string) {
 	n, ok := c.counters.limited.Load(field)
 	if !ok {
@@ -161,12 +162,12 @@ func (c *core) countLimit(field string) {
 	n.(*atomic.Int64).Add(1)
 }
 
-// udpSize is the UDP payload size in the OPT record of responses, in bytes. A server that sends a response to a
-// client must use the client's payload size.
+// udpSize is the UDP payload size in the OPT records of responses, in bytes. A server that sends a response to its
+// client must obey the payload size in the client's query instead.
 const udpSize = 1232
 
-// buildResponse returns the response to m, whose question is q. res is the answer. If err is not nil, the response
-// is SERVFAIL.
+// buildResponse returns the response to the client's message m, whose question is q. It has the answer res. If err is
+// not nil, the response is SERVFAIL with an extended error.
 func buildResponse(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 	resp := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled,
@@ -216,13 +217,15 @@ func extendedError(err error) *dns.EDNS0_EDE {
 	return &dns.EDNS0_EDE{InfoCode: code, ExtraText: strings.TrimPrefix(err.Error(), "recursor: ")}
 }
 
-// IgnoresOptions marks that EDNS options do not change answers. A dnshedge.Client then shares exchanges between
-// callers that differ only in options, and caches the answers.
+// IgnoresOptions declares that EDNS options of a query do not change the answer. A dnshedge.Client that uses the
+// Resolver checks for this method. It then shares one exchange between callers whose queries differ only in options,
+// and caches the answers.
 func (r *Resolver) IgnoresOptions() {}
 
-// NothingBelow reports whether a validated NXDOMAIN response for a name means that no names exist below it (RFC
-// 8020). Then a dnshedge.Client does not ask for names below it. The result is false without validation, or if Zones
-// or Trust has a zone at or below the name.
+// NothingBelow reports whether a validated NXDOMAIN response for a name means that no names exist below it (RFC 8020).
+// A dnshedge.Client that uses the Resolver then sends no queries for these names.
+//
+// It is false if validation is off, if the name is invalid, or if Zones or Trust has a zone at or below the name.
 func (r *Resolver) NothingBelow(name string) bool {
 	c, err := r.setUpOnce()
 	name, ok := dnsname.ParseCanonical(name)

@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// Export writes learned data, for Import in another process or after a restart. These are the round trip times of
-// servers, and the delegations and DS records of the root and its child zones.
+// Export writes what the Resolver has learned, for Import in another process or after a restart. The export has the
+// round trip times of servers, and the delegations and DS records of the root and its child zones.
 func (r *Resolver) Export(w io.Writer) error {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -25,16 +25,18 @@ func (r *Resolver) Export(w io.Writer) error {
 	return c.pool.Export(w, r.hashServers(), c.exportZones())
 }
 
-// Identity returns a string of the fields that change answers: Hints, Zones, PrivateOK, Trust and
-// Limits.NSEC3Iterations. Resolvers with equal strings give equal answers. Import of a dnshedge.Client compares the
-// strings.
+// Identity returns a string that identifies the fields that change answers: Hints, Zones, PrivateOK, Trust and
+// Limits.NSEC3Iterations. Resolvers with equal strings give equal answers.
+//
+// Import of a dnshedge.Client checks this string, so that it accepts cached answers only from an equal configuration.
 func (r *Resolver) Identity() string {
 	t := r.Trust
 	return fmt.Sprintf("%s %d %s", r.identifyServers(), r.Limits.withDefaults().NSEC3Iterations,
 		chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
 }
 
-// identifyServers returns a string of Hints, Zones and PrivateOK, which identifies the configured servers.
+// identifyServers returns a string that identifies the configured servers. It is equal for equal values of Hints, Zones
+// and PrivateOK.
 func (r *Resolver) identifyServers() string {
 	zones := make([]string, 0, len(r.Zones))
 	for zone, addrs := range r.Zones {
@@ -44,24 +46,24 @@ func (r *Resolver) identifyServers() string {
 	return fmt.Sprintf("%s %q %v", r.identifyRoot(), zones, r.PrivateOK)
 }
 
-// hashServers returns a hash of identifyServers. Exported delegations are valid only for Resolvers with an equal
-// hash.
+// hashServers returns a hash of the configured servers, for exports. Exported delegations are used only by a Resolver
+// with the same hash.
 func (r *Resolver) hashServers() string {
 	h := sha256.Sum256([]byte(r.identifyServers()))
 	return string(h[:])
 }
 
-// identifyRoot returns a string of Hints, which identifies the configured root servers.
+// identifyRoot returns a string that identifies the configured root servers. It is equal for equal values of Hints.
 func (r *Resolver) identifyRoot() string {
 	hints := slices.SortedFunc(slices.Values(r.Hints), netip.Addr.Compare)
 	return fmt.Sprint(r.Hints == nil, hints)
 }
 
-// Import adds the data of an export, except data that the Resolver has already. The age of the export shortens TTLs.
-// If Hints, Zones or PrivateOK differ, it adds only round trip times.
+// Import reads an export and adds its data. Data that the Resolver already has is not changed. The age of the export
+// shortens TTLs. If Hints, Zones or PrivateOK differ from the exporting Resolver, it adds only round trip times.
 //
-// It returns an error and changes nothing if the export is damaged or has another version. The same holds for an
-// export larger than 16 MiB or older than a day.
+// If the export is damaged, has another version, is larger than 16 MiB or older than a day, Import returns an error and
+// changes nothing.
 func (r *Resolver) Import(rd io.Reader) error {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -72,7 +74,7 @@ func (r *Resolver) Import(rd io.Reader) error {
 	return err
 }
 
-// exportZones returns the known delegations of the root and its child zones.
+// exportZones returns the known delegations of the root and its child zones, for an export.
 func (c *core) exportZones() []nameservers.Delegation {
 	var zones []nameservers.Delegation
 	add := func(z *delegation) {
@@ -95,8 +97,8 @@ func (c *core) exportZones() []nameservers.Delegation {
 	return zones
 }
 
-// importZones adds imported delegations of the root and its child zones, unless there is one already. It skips
-// invalid delegations.
+// importZones adds imported delegations of the root and its child zones. It skips invalid delegations, and zones whose
+// delegation is already known.
 func (c *core) importZones(zones []nameservers.Delegation) {
 	now := time.Now()
 	for _, x := range zones {

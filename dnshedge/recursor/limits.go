@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	maxLookupDepth     = 4   // server name lookups that may depend on each other
-	maxUnresolvedNames = 5   // server names without an address after which a question looks up no more names
-	maxNSEC3Iterations = 500 // highest Limits.NSEC3Iterations
+	maxLookupDepth     = 4   // maximum number of server name lookups that depend on each other
+	maxUnresolvedNames = 5   // server names without an address after which a question looks up no more server names
+	maxNSEC3Iterations = 500 // maximum of Limits.NSEC3Iterations
 
-	maxParallelLookups = 2 // server name lookups in parallel for one zone
+	maxParallelLookups = 2 // maximum number of parallel server name lookups for one zone
 )
 
 // withDefaults returns the limits with defaults in place of zero values.
@@ -28,7 +28,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// checkValues returns an error that names an invalid limit, or nil.
+// checkValues returns an error that names an invalid limit, or nil if all limits are valid.
 func (l Limits) checkValues() error {
 	for _, f := range [...]struct {
 		name  string
@@ -48,9 +48,9 @@ func (l Limits) checkValues() error {
 	return nil
 }
 
-// A limitError ends a question that would exceed a limit.
+// A limitError is the error of a question that would exceed one of its Limits.
 type limitError struct {
-	field string // of Limits
+	field string // name of the field in Limits
 	value int
 }
 
@@ -58,23 +58,23 @@ func (e *limitError) Error() string {
 	return fmt.Sprintf("recursor: limit %s of %d reached", e.field, e.value)
 }
 
-// A questionBudget counts the cost of a client's question, with all lookups for it, and enforces Limits. It is safe
-// for concurrent use.
+// A questionBudget counts the cost of a client's question, including all lookups for it, and enforces the Limits. It is
+// safe for concurrent use, because lookups run in parallel.
 type questionBudget struct {
 	limits          *Limits
-	validation      validate.Validation // limits of cryptographic work
-	queries         atomic.Int32        // queries sent, without hedges
-	hedges          atomic.Int32
-	serverNames     atomic.Int32 // server names looked up
-	unresolvedNames atomic.Int32 // server names without an address
-	synthesized     atomic.Int32 // synthesized answers
+	validation      validate.Validation // limits of the cryptographic work
+	queries         atomic.Int32        // queries sent so far, without hedges
+	hedges          atomic.Int32        // hedges sent so far
+	serverNames     atomic.Int32        // server names looked up so far
+	unresolvedNames atomic.Int32        // server names found to have no address
+	synthesized     atomic.Int32        // answers synthesized from cached proofs
 }
 
-// Validation implements chain.WorkBudget.
+// Validation returns the limits of the cryptographic work, for chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts a query. It returns a limitError above Limits.Queries. For a hedge, the error is always nil,
-// because the hedge budget pays.
+// spendQuery counts one query. If Limits.Queries is reached, it returns a limitError, and the query must not be sent.
+// For a hedge, it always returns nil, because the hedge budget limits hedges.
 func (b *questionBudget) spendQuery(hedge bool) error {
 	if hedge {
 		b.hedges.Add(1)
@@ -83,8 +83,8 @@ func (b *questionBudget) spendQuery(hedge bool) error {
 	return countWithinLimit(&b.queries, "Queries", b.limits.Queries)
 }
 
-// countWithinLimit increments a count. If the count would exceed the limit, it does not, and returns a limitError
-// with the field of Limits.
+// countWithinLimit increments a count. If the count is already at its limit, it returns a limitError with the name of
+// the field in Limits, and does not increment the count.
 func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	if int(count.Add(1)) > limit {
 		count.Add(-1)
@@ -93,7 +93,7 @@ func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	return nil
 }
 
-// nameserversHedge converts h for package nameservers, which has no NoBudget.
+// nameserversHedge converts h to the configuration of package nameservers. NoBudget becomes Off.
 func (h Hedge) nameserversHedge() nameservers.Hedge {
 	c := nameservers.Hedge(h)
 	if h.BudgetPercent == NoBudget {
@@ -102,7 +102,7 @@ func (h Hedge) nameserversHedge() nameservers.Hedge {
 	return c
 }
 
-// checkValues returns an error that names an invalid field, or nil.
+// checkValues returns an error that names an invalid field, or nil if all fields are valid.
 func (h Hedge) checkValues() error {
 	switch {
 	case !(h.Percentile >= 0 && h.Percentile < 1): // rejects NaN

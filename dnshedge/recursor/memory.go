@@ -6,7 +6,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// estimateRecordMemory estimates the memory of records, in bytes.
+// estimateRecordMemory returns the estimated memory of the records in all sections, in bytes.
 func estimateRecordMemory(sections ...[]dns.RR) (n int64) {
 	for _, rrs := range sections {
 		for _, rr := range rrs {
@@ -16,8 +16,8 @@ func estimateRecordMemory(sections ...[]dns.RR) (n int64) {
 	return n
 }
 
-// estimateValueMemory estimates the memory that v refers to, in bytes. A record that is small in a message may be
-// large in memory, for example if it has many empty strings.
+// estimateValueMemory returns the estimated memory that v refers to, in bytes. It does not use the wire format: a
+// record that is small in a message may be large in memory, for example if it has many empty strings.
 func estimateValueMemory(v reflect.Value) int64 {
 	var n int64
 	switch v.Kind() {

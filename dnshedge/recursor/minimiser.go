@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	maxMinimisedQueries  = 10 // MAX_MINIMISE_COUNT of RFC 9156 §2.3: minimised questions for a name
-	singleLabelQueries   = 4  // MINIMISE_ONE_LAB of RFC 9156 §2.3: minimised questions with one more label each
-	maxMinimisedAttempts = 3  // queries for a minimised question before the full question is sent
+	maxMinimisedQueries  = 10 // maximum number of minimised questions for a name: MAX_MINIMISE_COUNT of RFC 9156 §2.3
+	singleLabelQueries   = 4  // number of minimised questions that add only one label: MINIMISE_ONE_LAB of RFC 9156 §2.3
+	maxMinimisedAttempts = 3  // maximum number of queries for a minimised question before the full question is sent
 )
 
-// A minimiser shortens the name of a question, so that each zone's servers learn no more labels than they need (RFC
-// 9156).
+// A minimiser shortens the name of a question, so that the servers of each zone see no more labels than they need. This
+// is query name minimisation (RFC 9156).
 type minimiser struct {
 	q             question
-	do            bool // DO bit of minimised questions
-	off           bool // send the full question
-	queries       int  // minimised questions so far
+	do            bool // minimised questions have the DO bit
+	off           bool // the full question is sent
+	queries       int  // number of minimised questions so far
 	exposedLabels int  // number of labels of the longest minimised name or zone so far
 }
 
-// nextQuestion returns the next question for the servers of a zone, and whether it is the full question.
+// nextQuestion returns the next question for the servers of a zone. The boolean is true if it is the full question.
 func (m *minimiser) nextQuestion(zone string) (question, bool) {
 	m.exposedLabels = max(m.exposedLabels, dnsname.CountLabels(zone))
 	left := dnsname.CountLabels(m.q.name) - m.exposedLabels

@@ -19,54 +19,57 @@ import (
 // maxNameLookupTime is the time limit of a server name lookup.
 const maxNameLookupTime = 10 * time.Second
 
-// errCycle means that a server name lookup would wait for itself.
+// errCycle is the error of a server name lookup that would wait for itself.
 var errCycle = errors.New("recursor: the lookup of a server name depends on itself")
 
-// errGlueArrived ends a server name lookup before it queries the zone of the name, because the referral to that zone
-// has glue for the name.
+// errGlueArrived is the error of a server name lookup that was stopped because a referral has glue for the name. The
+// caller uses the glue instead of querying the zone of the name.
 var errGlueArrived = errors.New("recursor: a referral has glue for the server name")
 
-// errTooDeep means that more than maxLookupDepth server name lookups depend on each other.
+// errTooDeep is the error of a server name lookup if more than maxLookupDepth lookups would depend on each other.
 var errTooDeep = errors.New("recursor: too many lookups of server names depend on each other")
 
-// errTooManyUnresolvedNames means that maxUnresolvedNames server names of a question have no address.
+// errTooManyUnresolvedNames is the error of a server name lookup if maxUnresolvedNames server names of the question
+// have no address.
 var errTooManyUnresolvedNames = errors.New("recursor: too many server names have no address")
 
-// A questionSpecificError is the failure to reach a zone because of the limits of one question. Other questions may
-// reach the zone.
+// A questionSpecificError is the error of a zone that one question could not reach because of its limits. It must not
+// be cached, because other questions may reach the zone.
 type questionSpecificError struct{ error }
 
 func (e *questionSpecificError) Unwrap() error { return e.error }
 
-// isQuestionSpecific reports whether an error is a questionSpecificError.
+// isQuestionSpecific reports whether err is or wraps a questionSpecificError.
 func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpecificError)) }
 
-// isLocalFailure reports whether an error is a nameservers.LocalError: no query could leave this machine. This error
-// is not cached.
+// isLocalFailure reports whether err is or wraps a nameservers.LocalError: no query could leave this machine. This
+// error must not be cached.
 func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.LocalError)) }
 
-// A lookupGroup shares running server name lookups and zone queries between callers (single flight). It refuses a
-// wait that would close a cycle of lookups that wait for each other.
+// A lookupGroup shares running server name lookups and zone queries between callers, so that each runs only once at a
+// time (single flight). It refuses a wait if lookups would then wait for each other in a cycle. It is safe for
+// concurrent use.
 type lookupGroup struct {
-	mu          sync.Mutex // guards the fields below, and the graph of waitNode
+	mu          sync.Mutex // guards the following fields, and the fields of each waitNode
 	lookups     map[cacheKey]*nameLookup
 	zoneQueries map[zoneQueryKey]*zoneQuery
 }
 
-// A waitNode is a node in the graph of lookups that wait for each other: a nameLookup or a zoneQuery. A nil node is
-// a client's question, for which no lookup waits. lookupGroup.mu guards it.
+// A waitNode is a nameLookup or a zoneQuery in the graph of lookups that wait for each other. A nil *waitNode stands
+// for a client's question, for which no lookup waits. lookupGroup.mu guards it.
 //
-// A wait may be a hedge: the result is of use only because a server is late. The hedge budget pays for lookups that
-// only hedges wait for. The budget of the question pays for all other lookups.
+// A wait can be a hedge, which means that the result is useful only because a server is late. The hedge budget pays for
+// lookups for which only hedges wait. The budget of the question pays for all other lookups.
 type waitNode struct {
-	waitsFor map[*waitNode]waitCount
-	needed   bool // a client's question waits for it, directly or through other nodes, and not as a hedge
+	waitsFor map[*waitNode]waitCount // number of waits of this node, by the node that it waits for
+	needed   bool                    // a client's question waits for the node, directly or through other nodes, and not only as a hedge
 }
 
 // waitCount counts the waits of one node for another: all waits, and the hedges among them.
 type waitCount struct{ all, hedges int }
 
-// addWait adds a wait of n for o.
+// addWait records that n waits for o. hedge tells that the wait is a hedge. n may be nil, which means that a client's
+// question waits for o.
 func (n *waitNode) addWait(o *waitNode, hedge bool) {
 	if n == nil {
 		o.markNeeded()
@@ -85,7 +88,7 @@ func (n *waitNode) addWait(o *waitNode, hedge bool) {
 	n.waitsFor[o] = w
 }
 
-// removeWait removes a wait of n for o.
+// removeWait removes a wait of n for o, which addWait has added. n may be nil.
 func (n *waitNode) removeWait(o *waitNode) {
 	if n == nil {
 		return
@@ -99,7 +102,8 @@ func (n *waitNode) removeWait(o *waitNode) {
 	n.waitsFor[o] = w
 }
 
-// markNeeded records that a client's question needs n, and all nodes that n waits for other than as a hedge.
+// markNeeded records that a client's question needs n. It then also needs each node for which n waits, unless the wait
+// is a hedge.
 func (n *waitNode) markNeeded() {
 	if n.needed {
 		return
@@ -112,7 +116,7 @@ func (n *waitNode) markNeeded() {
 	}
 }
 
-// promoteHedgedWaits records that n needs all nodes that it waits for. Its waits are no longer hedges.
+// promoteHedgedWaits turns all waits of n that are hedges into ordinary waits, because their results are needed now.
 func (n *waitNode) promoteHedgedWaits() {
 	for o, w := range n.waitsFor {
 		n.waitsFor[o] = waitCount{all: w.all}
@@ -122,8 +126,8 @@ func (n *waitNode) promoteHedgedWaits() {
 	}
 }
 
-// waitsForNode reports whether n is o, or waits for o directly or through other nodes. visited has the nodes already
-// visited.
+// waitsForNode reports whether n is o, or waits for o directly or through other nodes. A new wait of o for n would then
+// close a cycle. visited has the nodes that were already visited, and must not be nil.
 func (n *waitNode) waitsForNode(o *waitNode, visited map[*waitNode]bool) bool {
 	if n == o {
 		return true
@@ -137,33 +141,33 @@ func (n *waitNode) waitsForNode(o *waitNode, visited map[*waitNode]bool) bool {
 	return false
 }
 
-// A nameLookup is a running lookup of a server name, for one address type. It is canceled when no caller waits for
-// it any more.
+// A nameLookup is a running lookup of a server name, for one address type. Several callers may wait for it. When the
+// last caller stops waiting, it is canceled.
 type nameLookup struct {
 	waitNode
 	key    cacheKey
-	lookup *lookup // resolves the name on a goroutine of its own
-	done   chan struct{}
+	lookup *lookup       // resolves the name, on a goroutine of its own
+	done   chan struct{} // closed when the results are set
 	cancel context.CancelCauseFunc
 
-	waiters int // guarded by lookupGroup.mu
+	waiters int // number of callers that wait; guarded by lookupGroup.mu
 
-	rrs      []dns.RR // must not be changed
-	nxdomain bool     // the name does not exist
+	rrs      []dns.RR // result; must not be changed
+	nxdomain bool     // true if the name does not exist
 	err      error
 }
 
-// hasGlueIn reports whether a delegation has glue that makes the lookup unnecessary.
+// hasGlueIn reports whether the delegation z has glue for the name and address type, so that the lookup is unnecessary.
 func (f *nameLookup) hasGlueIn(z *delegation) bool {
 	return slices.ContainsFunc(z.glueAddresses(f.key.name), func(a netip.Addr) bool {
 		return f.key.qtype == dns.TypeA && a.Is4() || f.key.qtype == dns.TypeAAAA && a.Is6()
 	})
 }
 
-// lookUpServerName returns the records that answer q, from the cache or a shared lookup. nxdomain means that the
-// name does not exist. The records must not be changed.
+// lookUpServerName returns the records that answer q, from the cache or from a lookup that other callers may share.
+// nxdomain is true if the name does not exist. The records must not be changed.
 //
-// n is the node of l that waits for the lookup. hedge means that n waits as a hedge.
+// n is the node of the lookup l that waits for the result. hedge tells that the wait is a hedge.
 func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q question, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
 	for try := 0; ; try++ {
 		if rrs, nxdomain, ok := c.cache.lookUpRecords(q, time.Now()); ok {
@@ -191,8 +195,10 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q q
 	}
 }
 
-// joinNameLookup makes n, a node of l, wait for the running lookup of q. If there is none, it starts one, and
-// started is true. It fails with errCycle, errTooDeep or a limitError.
+// joinNameLookup records that n, a node of the lookup l, waits for the lookup of q. If none is running, it starts one,
+// and started is true. hedge tells that the wait is a hedge.
+//
+// The error is errCycle, errTooDeep or a limitError. If there is no error, the caller must call leaveNameLookup.
 func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f *nameLookup, started bool, err error) {
 	k := cacheKeyOf(q)
 	group := &c.lookups
@@ -217,7 +223,7 @@ func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f
 	return f, started, nil
 }
 
-// startNameLookup starts a lookup on the budget of l. The caller holds lookupGroup.mu.
+// startNameLookup starts a lookup with the key k on the budget of l. The caller must hold lookupGroup.mu.
 func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	f := &nameLookup{key: k, done: make(chan struct{}), cancel: cancel}
@@ -251,22 +257,23 @@ func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 	return f
 }
 
-// isOnlyHedged reports whether only hedges wait for n, directly or through other nodes.
+// isOnlyHedged reports whether only hedges wait for n, directly or through other nodes. No client's question then needs
+// the result yet.
 func (c *core) isOnlyHedged(n *waitNode) bool {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	return !n.needed
 }
 
-// promoteLookups records that n needs the lookups that it waits for. They are no longer hedges.
+// promoteLookups turns the waits of n that are hedges into ordinary waits, because their results are needed now.
 func (c *core) promoteLookups(n *waitNode) {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	n.promoteHedgedWaits()
 }
 
-// leaveNameLookup ends the wait of n for f. If no other caller waits and cause is not nil, it cancels the lookup
-// with cause.
+// leaveNameLookup records that n no longer waits for f. If cause is not nil and no other caller waits, it cancels the
+// lookup with this cause.
 func (c *core) leaveNameLookup(n *waitNode, f *nameLookup, cause error) {
 	group := &c.lookups
 	group.mu.Lock()
@@ -280,7 +287,7 @@ func (c *core) leaveNameLookup(n *waitNode, f *nameLookup, cause error) {
 	}
 }
 
-// extractAddresses returns the addresses in A and AAAA records, at most nameservers.MaxAddrs.
+// extractAddresses returns the addresses in A and AAAA records of class IN, but at most nameservers.MaxAddrs.
 func extractAddresses(rrs []dns.RR) []netip.Addr {
 	var addrs []netip.Addr
 	for _, rr := range rrs {
@@ -291,45 +298,45 @@ func extractAddresses(rrs []dns.RR) []netip.Addr {
 	return addrs
 }
 
-// A zoneQueryKey identifies the zone queries that have the same answer.
+// A zoneQueryKey identifies a zoneQuery. Zone queries with the same key have the same answer.
 type zoneQueryKey struct {
 	zone string
 	question
-	fullName bool // false: the question is minimised
+	fullName bool // false if the question is minimised
 }
 
-// A zoneQuery is a running question to the servers of a zone, which callers share (single flight). The first caller
-// is the leader: it sends the queries, and the other callers wait.
+// A zoneQuery is a running question to the servers of a zone, which several callers share (single flight). The first
+// caller is the leader: it sends the queries, and the other callers wait for the answer.
 //
-// So an attacker can forge the response to one query only (RFC 5452 §5), and many clients cause no more queries than
-// one client.
+// An attacker can therefore forge the response to only one query at a time (RFC 5452 §5). Many clients cause no more
+// queries than one client.
 type zoneQuery struct {
 	waitNode
 	key  zoneQueryKey
-	zone *chain.Zone // zone as known to the leader
-	done chan struct{}
+	zone *chain.Zone   // the zone, through the referral that the leader has used
+	done chan struct{} // closed when the result is set
 
-	waiters    int       // callers that wait, without the leader; guarded by lookupGroup.mu
+	waiters    int       // number of callers that wait, without the leader; guarded by lookupGroup.mu
 	awaitUntil time.Time // latest lookup.awaitUntil of all callers; guarded by lookupGroup.mu
 
-	// Written before done is closed.
+	// answer, leaderSpecific and err are the result. They may only be read after done is closed.
 	answer         zoneAnswer
-	leaderSpecific bool // err concerns only the leader; the other callers try again
+	leaderSpecific bool // err concerns only the leader, so that the other callers must try again
 	err            error
 }
 
-// A zoneAnswer is the answer of a zone's servers.
+// A zoneAnswer is the answer of a zone's servers to a question.
 type zoneAnswer struct {
 	*parsedResponse
-	cnameHint *parsedResponse // records of the alias target in the same response, see readCNAMEHint; may be nil
+	cnameHint *parsedResponse // records of the alias target in the same response, see readCNAMEHint; nil if there are none
 }
 
-// clone returns a copy whose records may be changed.
+// clone returns a copy of the answer whose records the caller may change.
 func (s zoneAnswer) clone() zoneAnswer {
 	return zoneAnswer{s.parsedResponse.clone(), s.cnameHint.clone()}
 }
 
-// clone returns a copy whose records may be changed, or nil for nil.
+// clone returns a copy of the response whose records the caller may change. The clone of nil is nil.
 func (r *parsedResponse) clone() *parsedResponse {
 	if r == nil {
 		return nil
@@ -339,8 +346,8 @@ func (r *parsedResponse) clone() *parsedResponse {
 	return &c
 }
 
-// queryZone returns the answer of a zone's servers to q. If the same question is running, it waits for that answer.
-// full is false for a minimised question.
+// queryZone returns the answer of the servers of z to q. If another caller is already sending the same question,
+// queryZone waits for that answer. full is false if q is minimised.
 func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full bool) (zoneAnswer, error) {
 	c := l.core
 	for rejected := 0; ; {
@@ -372,18 +379,20 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full 
 	}
 }
 
-// maxAvoidedAnswers is the number of shared answers that a lookup rejects because their server is in lookup.avoid.
+// maxAvoidedAnswers is the number of shared answers that a lookup rejects because they are from a server in
+// lookup.avoid.
 const maxAvoidedAnswers = 4
 
-// zoneQueryDeadline returns the time until which s waits for slow servers. A caller with a later deadline extends
-// it.
+// zoneQueryDeadline returns the time until which s waits for slow servers. It may become later when another caller
+// joins.
 func (c *core) zoneQueryDeadline(s *zoneQuery) time.Time {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	return s.awaitUntil
 }
 
-// runZoneQuery sends the queries of s as its leader, and passes the result to the waiting callers.
+// runZoneQuery sends the queries of s and returns the answer. It also passes the result to the callers that wait. l
+// must be the leader of s.
 func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery) (r zoneAnswer, err error) {
 	err = errTimeout // remains if queryServers panics
 	defer func() { l.core.finishZoneQuery(l, s, r, err, ctx.Err() != nil || err == errTimeout) }()
@@ -391,8 +400,10 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery) 
 	return r, err
 }
 
-// joinZoneQuery returns the running zoneQuery with a key, or a new one whose leader is l. leads reports whether l is
-// the leader. It returns nil if l cannot wait, because the leader waits for l.
+// joinZoneQuery returns the running zoneQuery with the key k, for which l must then wait. If there is none, it returns
+// a new zoneQuery, leads is true, and l must run it.
+//
+// It returns nil if l cannot wait, because the leader waits for l.
 func (c *core) joinZoneQuery(l *lookup, z *delegation, k zoneQueryKey) (s *zoneQuery, leads bool) {
 	group := &c.lookups
 	group.mu.Lock()
@@ -417,7 +428,7 @@ func (c *core) joinZoneQuery(l *lookup, z *delegation, k zoneQueryKey) (s *zoneQ
 	return s, leads
 }
 
-// leaveZoneQuery ends the wait of l for s.
+// leaveZoneQuery records that l no longer waits for s. l must not be the leader.
 func (c *core) leaveZoneQuery(l *lookup, s *zoneQuery) {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
@@ -425,8 +436,8 @@ func (c *core) leaveZoneQuery(l *lookup, s *zoneQuery) {
 	l.waitNode().removeWait(&s.waitNode)
 }
 
-// finishZoneQuery ends s and passes the result of its leader l to the waiting callers. If the leader was canceled,
-// the callers try again.
+// finishZoneQuery ends s, and passes the result of its leader l to the callers that wait. If canceled is true, or err
+// concerns only the leader, the callers try again.
 func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error, canceled bool) {
 	group := &c.lookups
 	group.mu.Lock()
@@ -444,9 +455,10 @@ func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error,
 	close(s.done)
 }
 
-// readCNAMEHint returns the records of the alias target in m, the response with the alias. They are used if no
-// server answers for the target. It returns nil if there are none, if they are too large to keep, or if the target
-// is outside of the zone.
+// readCNAMEHint returns the records of the alias target in m, the response with the alias r. They are used only if no
+// server answers for the target.
+//
+// It returns nil if there are no such records, if they are too large to keep, or if the target is not in the zone.
 func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedResponse) *parsedResponse {
 	if r.aliasTarget == "" || !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.stubZone(r.aliasTarget) != l.core.stubZone(z.zone) {
 		return nil

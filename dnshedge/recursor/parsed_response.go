@@ -10,43 +10,44 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// responseKind classifies a response.
+// responseKind classifies a response by the next action: to accept it, to follow it, or to ask another server.
 type responseKind int8
 
 const (
 	kindLame             responseKind = iota // the server does not serve the zone
 	kindFailed                               // the server cannot answer
-	kindMinimisedRefused                     // error RCODE for a minimised question: the full question is to be sent
+	kindMinimisedRefused                     // error RCODE for a minimised question, so that the full question must be sent
 	kindReferral                             // referral to the servers of another zone
-	kindAnswer                               // answer: records, an alias, or a denial
+	kindAnswer                               // records, an alias, or a denial
 )
 
-// A parsedResponse has the records of a response that answer its question and that the server may provide: the
-// records within its zone. All other records are ignored.
+// A parsedResponse is a response of a zone's server, without the records that do not answer its question or that are
+// outside of the server's zone. It must not be changed once several goroutines share it.
 type parsedResponse struct {
 	kind              responseKind
 	status            validate.Status
-	keys              *validate.Keys   // the keys in the answer to a DNSKEY question
-	reason            *validate.Reason // why the response is insecure; may be nil
-	invalidSignatures bool             // signatures were found to be invalid without a query
+	keys              *validate.Keys   // keys of the zone, if this is an answer to a DNSKEY question; otherwise nil
+	reason            *validate.Reason // why the response is insecure; nil for an ordinary unsigned zone
+	invalidSignatures bool             // the check on arrival found invalid or missing signatures
 	zone              *delegation      // zone whose server was queried
-	server            netip.AddrPort   // sender of the response
-	fallback          bool             // the response is dubious: it is used only if no better response comes
-	nonAuthoritative  bool             // a fallback from a recursive server, or without NS and SOA records
+	server            netip.AddrPort   // server that sent the response
+	fallback          bool             // the response is dubious, and is used only if no better response comes
+	nonAuthoritative  bool             // fallback from a recursive server, or without NS and SOA records
 	rcode             int
-	answer            []dns.RR // records of the question's name, or of its alias
-	authority         []dns.RR // SOA record and, with DO, denial records
-	aliasTarget       string   // the name to resolve next; "": no alias
-	ttl               time.Duration
-	referral          *delegation // the delegation of a referral
-	scrubbed          int         // number of ignored records
-	cached            bool        // it is from the cache
+	answer            []dns.RR      // records of the question's name, or the alias
+	authority         []dns.RR      // SOA record and, if the question has DO, denial records
+	aliasTarget       string        // name to resolve next; "" if the response is no alias
+	ttl               time.Duration // time for which the response may be cached
+	referral          *delegation   // delegation, if the response is a referral; otherwise nil
+	scrubbed          int           // number of records that were ignored
+	cached            bool          // the response is from the cache
 }
 
-// isEmpty reports whether the response has neither answer records nor an SOA record.
+// isEmpty reports whether the response has no records, neither an answer nor a denial.
 func (r *parsedResponse) isEmpty() bool { return len(r.answer)+len(r.authority) == 0 }
 
-// fallbackRank returns the preference of a response as a fallback. A higher rank is better.
+// fallbackRank returns a rank for comparing responses that are used only if no better response comes. A response with a
+// higher rank is preferred.
 func (r *parsedResponse) fallbackRank() int {
 	switch {
 	case r.invalidSignatures:
@@ -63,18 +64,19 @@ func (r *parsedResponse) fallbackRank() int {
 	return 0
 }
 
-// agreesWith reports whether two authoritative fallbacks have the same rank and RCODE. Then no third server is
-// queried.
+// agreesWith reports whether r and o have the same rank and RCODE, and r is from an authoritative server. Both are
+// dubious responses to the same question. If two servers agree, their response is used, and no third server is queried.
 func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 	return !r.nonAuthoritative && r.fallbackRank() == o.fallbackRank() && r.rcode == o.rcode
 }
 
-// chainResponse converts the response for validation by package chain. name and qtype are its question.
+// chainResponse returns the response in the form that package chain validates. name and qtype are the question.
 func (r *parsedResponse) chainResponse(name string, qtype uint16) *chain.Response {
 	return &chain.Response{Zone: r.zone.chain, From: r.server, Name: name, Type: qtype, Rcode: r.rcode, Answer: r.answer, Authority: r.authority, Status: r.status, Keys: r.keys}
 }
 
-// applyValidation sets the security status and the verified records of r to those of s, its validated response.
+// applyValidation copies the result of the validation from s to r: the security status, the keys and the verified
+// records. s must have been created by r.chainResponse.
 func (r *parsedResponse) applyValidation(s *chain.Response) {
 	r.keys = s.Keys
 	r.status, r.reason, r.rcode, r.answer, r.authority = s.Status, s.Reason, s.Rcode, s.Answer, s.Authority

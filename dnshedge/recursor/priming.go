@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// rootServers are the addresses of a.root-servers.net to m.root-servers.net (https://www.internic.net/domain/named.root, b
-// since 2023-11-27).
+// rootServers returns the addresses of a.root-servers.net to m.root-servers.net. The source is
+// https://www.internic.net/domain/named.root; b has its address since 2023-11-27.
 var rootServers = sync.OnceValue(func() []netip.Addr {
 	var addrs []netip.Addr
 	for _, s := range []string{
@@ -37,17 +37,21 @@ var rootServers = sync.OnceValue(func() []netip.Addr {
 	return addrs
 })
 
-// A primingBudget is the budget of the question that starts priming. It pays for the priming query.
+// A primingBudget limits the work for priming. It belongs to the question that starts priming, and pays for the priming
+// query.
 type primingBudget interface {
 	chain.WorkBudget
 	spendQuery(hedge bool) error
 }
 
-// primingRetryTime is the time from failed priming to the next try. Until then the hints are used.
+// primingRetryTime is the time after failed priming until the next attempt. Until then, the hints are used.
 const primingRetryTime = time.Minute
 
-// rootDelegation returns the delegation of the root from the priming response (RFC 9609 §3). The first callers wait
-// for priming. An expired delegation is used until the root is primed again.
+// rootDelegation returns the delegation of the root from the priming response (RFC 9609 §3). If the root is not primed,
+// it starts priming and waits for it.
+//
+// If the delegation has expired, it returns the old delegation and primes the root again in the background. The error
+// is the cause of ctx.
 func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation, error) {
 	c.primeMu.Lock()
 	now := time.Now()
@@ -76,8 +80,9 @@ func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation
 	return c.rootZone, nil
 }
 
-// expireRoot makes the next question prime the root again, because the servers in z, its delegation, do not answer.
-// The priming response or the import may be wrong.
+// expireRoot makes the next question prime the root again. It is called when the servers in z, the delegation of the
+// root, do not answer, because the priming response or the import may be wrong. It does nothing if z is not the current
+// delegation.
 func (c *core) expireRoot(z *delegation) {
 	c.primeMu.Lock()
 	defer c.primeMu.Unlock()
@@ -88,8 +93,8 @@ func (c *core) expireRoot(z *delegation) {
 	}
 }
 
-// primeRoot sends the priming query, validates the response, and sets rootZone. If that fails, it uses the previous
-// servers or the hints for primingRetryTime.
+// primeRoot sends the priming query with the budget b, validates the response, and sets rootZone. If that fails, it
+// uses the previous servers or the hints for primingRetryTime.
 func (c *core) primeRoot(b primingBudget) {
 	ctx, cancel := context.WithTimeout(c.ctx, maxNameLookupTime)
 	defer cancel()
@@ -141,8 +146,8 @@ func (c *core) primeRoot(b primingBudget) {
 	}
 }
 
-// primingKeysTimeout is how long a priming response waits for the root's keys. If they come later, it is used
-// without validation until then.
+// primingKeysTimeout is the time for which a priming response waits for the root's keys. If the keys arrive later, the
+// response is used without validation until then.
 const primingKeysTimeout = 250 * time.Millisecond
 
 // hintsDelegation returns a delegation of the root to the hints. It expires after primingRetryTime.
@@ -152,9 +157,11 @@ func (c *core) hintsDelegation() *delegation {
 	return z
 }
 
-// checkPriming verifies the signature of the root's NS records in m, as far as that needs no query. Addresses are
-// unsigned (RFC 9609 §3.3). It returns the response for validation later, or nil if validation is off. An error
-// means that another server must be queried.
+// checkPriming checks the signature of the root's NS records in m, without waiting for keys. m is a priming response
+// that the server with the address from has sent. Addresses of root servers are unsigned (RFC 9609 §3.3).
+//
+// It returns the response for later validation, or nil if validation is off. If the error is not nil, another server
+// must be queried.
 func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*chain.Response, error) {
 	if c.validator == nil {
 		return nil, nil
@@ -169,8 +176,8 @@ func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*
 	return s, nil
 }
 
-// parsePriming returns the delegation of the root in a priming response. It returns nil if m is nil or has no
-// addresses.
+// parsePriming returns the delegation of the root in a priming response. It returns nil if m is nil, or has no
+// addresses of root servers.
 func parsePriming(m *dns.Msg) *delegation {
 	if m == nil {
 		return nil

@@ -9,20 +9,22 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A question is a name and type of class IN, with the flags of the query that change its answer: DO and CD.
+// A question is a name and type of class IN, with the flags of the query that change its answer.
 type question struct {
-	name  string // absolute, in lower case, as from dns.CanonicalName
+	name  string // absolute and in lower case, as returned by dns.CanonicalName
 	qtype uint16
-	do    bool // DO bit: signatures are requested
-	cd    bool // CD bit: validation is disabled
+	do    bool // DO bit, which requests signatures
+	cd    bool // CD bit, which disables validation
 }
 
-// serverQuestion returns the question with which the Resolver looks up servers, in contrast to a client's question.
+// serverQuestion returns a question of the Resolver itself, for example for the address of a server. Unlike a client's
+// question, it has the DO bit if validation is on, and never CD.
 func (c *core) serverQuestion(name string, qtype uint16) question {
 	return question{name: name, qtype: qtype, do: c.wantsSignatures()}
 }
 
-// parseQuestion returns the question of m, or an error if m is not a valid question.
+// parseQuestion returns the question of m. The error is not nil if m is a response, or has another opcode than QUERY.
+// It is also not nil if m has not exactly one question, or asks for an invalid name or type.
 func parseQuestion(m *dns.Msg) (question, error) {
 	if m.Response || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
 		return question{}, fmt.Errorf("recursor: message has opcode %s, response %t and %d questions; want a QUERY with 1", dns.OpcodeToString[m.Opcode], m.Response, len(m.Question))

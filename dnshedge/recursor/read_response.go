@@ -12,11 +12,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// readResponse classifies a response from a server of zone z to q, and extracts the records that answer q
-// (scrubbing).
+// readResponse classifies m, the response from a server of the zone z to q, and extracts the records that answer q. It
+// ignores all other records (scrubbing).
 //
-// full is false for a minimised question. An error RCODE then means that the full question is to be sent, not that
-// the next server is to be queried.
+// full is false if q is minimised. An error RCODE then means that the full question must be sent, and not that the next
+// server must be queried.
 func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Time) *parsedResponse {
 	switch m.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
@@ -73,8 +73,9 @@ func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Tim
 	return r
 }
 
-// addAnswerRecords adds the records that answer q, with signatures, and reports whether there are any. For ANY,
-// which may be answered partially (RFC 8482 §4.1), it adds at most as many types as the validator accepts.
+// addAnswerRecords adds the records in m that answer q, with their signatures. It returns false if there are none.
+//
+// For ANY, it adds at most as many types as the validator accepts. A response to ANY may be partial (RFC 8482 §4.1).
 func (r *parsedResponse) addAnswerRecords(m *dns.Msg, q question) bool {
 	var types []uint16
 	for _, rr := range m.Answer {
@@ -98,8 +99,8 @@ func (r *parsedResponse) addAnswerRecords(m *dns.Msg, q question) bool {
 	return true
 }
 
-// addReferralDS handles a referral in response to a DS question, which some servers send in place of the answer. It
-// adds the DS records of the referral. It reports whether the referral has DS records or their denial.
+// addReferralDS handles a referral in response to a question for DS, which some servers send instead of the answer. If
+// the referral has DS records or proves that there are none, it returns true. It adds the DS records to the answer.
 func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bool {
 	if q.qtype != dns.TypeDS || !q.do || m.Rcode != dns.RcodeSuccess || len(m.Answer) > 0 || hasSOA(m.Ns) || parseDelegation(q.name, z.zone, m.Ns, nil, time.Now()) == nil {
 		return false
@@ -115,11 +116,11 @@ func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bo
 	return true
 }
 
-// addAlias adds the CNAME or DNAME RRset for q's name, and reports whether there is one. For DNAME it also adds the
-// synthesized CNAME record. It ignores records of the target, because the servers closest to the target are queried.
+// addAlias adds the CNAME or DNAME RRset that makes the name of q an alias. It returns false if there is none. For
+// DNAME, it also adds the synthesized CNAME record.
 //
-// If the RRset is unsigned, it adds only the record to follow, because a name has at most one alias (RFC 2181
-// §10.1).
+// It ignores records of the alias target, because the servers closest to the target are queried for them. If the RRset
+// is unsigned, it adds only the record to follow, because a name has at most one alias (RFC 2181 §10.1).
 func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	a := chain.FindAlias(m.Answer, q.name, q.qtype, z.zone)
 	if a == nil {
@@ -139,8 +140,8 @@ func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	return true
 }
 
-// findReferralSection returns the section of a response that may have a referral, or nil. inAnswer means the answer
-// section. It has a referral only if the server is not authoritative.
+// findReferralSection returns the section of m that may contain a referral, or nil if m is no referral. inAnswer is
+// true if it is the answer section, into which some servers that are not authoritative put the NS records.
 func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 	switch {
 	case m.Rcode != dns.RcodeSuccess:
@@ -155,19 +156,21 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 	return m.Answer, true
 }
 
-// mayBeNoData reports whether a non-authoritative response without SOA may mean that there is no data. A response
-// with NS records is a useless referral. But a recursive server may add the NS records of the zone that it has
-// queried.
+// mayBeNoData reports whether the negative response m, which has no SOA record and is not authoritative, may mean that
+// the name has no records of the type.
+//
+// It is false if the response has NS records, because it is then a useless referral. A recursive server may however add
+// the NS records of the zone that it has queried.
 func mayBeNoData(m *dns.Msg, zone string) bool {
 	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
 	return len(ns) == 0 || m.RecursionAvailable && !hasNSOfOtherZone(ns, zone)
 }
 
-// readReferral returns the delegation in a response: of a zone below z that contains q's name. It returns nil if
-// there is none. mixed is set if there are also NS records of other zones. These are ignored.
+// readReferral returns the delegation in a response to q: of a zone below z that contains the name of q. It returns nil
+// if there is none. mixed is true if there are also NS records of other zones, which it ignores.
 //
-// The delegation expires no later than z, so that a zone that its parent has removed does not keep its child zones.
-// It must not be changed, because all callers share it.
+// The delegation expires no later than z, so that a zone that its parent has removed does not keep its child zones. It
+// must not be changed, because all callers share it.
 func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
 	name := ""
 	for _, rr := range ns {
@@ -205,7 +208,7 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 	return cut, mixed
 }
 
-// hasNSOfOtherZone reports whether there are NS records whose owner is not at or below zone.
+// hasNSOfOtherZone reports whether there is an NS record whose owner is neither the zone nor in it.
 func hasNSOfOtherZone(rrs []dns.RR, zone string) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
 		h := rr.Header()
@@ -213,8 +216,10 @@ func hasNSOfOtherZone(rrs []dns.RR, zone string) bool {
 	})
 }
 
-// findSOA returns the SOA record of a negative answer for a name, or nil. Its owner must be at or below zone and
-// contain the name. Its TTL is set to the TTL of the negative answer (RFC 2308 §5).
+// findSOA returns the SOA record of a negative answer for a name, or nil if there is none. The owner of the record must
+// be in the zone and must contain the name.
+//
+// It sets the TTL of the record to the TTL of the negative answer (RFC 2308 §5).
 func findSOA(rrs []dns.RR, zone, name string) dns.RR {
 	for _, rr := range rrs {
 		soa, ok := rr.(*dns.SOA)
@@ -232,13 +237,13 @@ func findSOA(rrs []dns.RR, zone, name string) dns.RR {
 	return nil
 }
 
-// hasSOA reports whether there is an SOA record.
+// hasSOA reports whether there is an SOA record among rrs.
 func hasSOA(rrs []dns.RR) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA })
 }
 
-// addDenialRecords adds the NSEC and NSEC3 records that prove a denial or a wildcard answer, and the signatures of
-// these and of the SOA record.
+// addDenialRecords adds the NSEC and NSEC3 records of the authority section of m. They prove a denial or a wildcard
+// answer. It also adds their signatures, and those of the SOA record. It ignores records outside of the zone.
 func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	for _, rr := range m.Ns {
 		h := rr.Header()
@@ -258,7 +263,8 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	}
 }
 
-// addSignatures adds the signatures of an RRset of the answer, given by its name and type. Without DO it adds none.
+// addSignatures adds to the answer the signatures in m that cover the RRset with the given name and type. It adds none
+// if q lacks the DO bit.
 func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, covered uint16) {
 	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
 		return
@@ -273,8 +279,8 @@ func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, cove
 	}
 }
 
-// equalizeTTLs sets the TTLs of each RRset to the lowest of them (RFC 2181 §5.2). The signatures that cover one type
-// count as one RRset.
+// equalizeTTLs sets the TTL of each record to the lowest TTL in its RRset (RFC 2181 §5.2). All records must have the
+// same owner name. The signatures that cover one type count as one RRset.
 func equalizeTTLs(rrs []dns.RR) {
 	type set struct{ typ, covered uint16 }
 	setOf := func(rr dns.RR) set {
@@ -296,11 +302,12 @@ func equalizeTTLs(rrs []dns.RR) {
 	}
 }
 
-// emptyAnswerTTL is how long an answer without records and SOA is cached here. A client cannot cache it, because it
-// has no TTL (RFC 2308 §5).
+// emptyAnswerTTL is the time for which the Resolver caches an answer without records. Clients cannot cache it, because
+// it has no SOA record with a TTL (RFC 2308 §5).
 const emptyAnswerTTL = 5 * time.Second
 
-// finishParsing removes duplicate records (RFC 2181 §5) and sets the TTL of the answer to the lowest of its records.
+// finishParsing removes duplicate records (RFC 2181 §5). It sets the TTL of the response to the lowest TTL of its
+// records.
 func (r *parsedResponse) finishParsing() {
 	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
 		*rrs = removeDuplicates(*rrs)

@@ -1,11 +1,12 @@
 package recursor
 
-// uncountedBytes is the largest memory that a waiting question holds for one purpose without counting it in
-// core.heldBytes. Servers choose the size of their answers, and how long the question waits for the next one.
+// uncountedBytes is the maximum memory, in bytes, that a waiting question may hold for one purpose without counting it
+// in core.heldBytes. A limit is needed because servers choose the size of their answers, and how long the question
+// waits.
 const uncountedBytes = 4 << 10
 
-// reserveMemory counts memory that a waiting question holds, in bytes, and reports whether the limit allows it. If
-// it does, the caller must call releaseMemory.
+// reserveMemory counts memory that a waiting question holds, in bytes. It returns false if the memory would exceed
+// maxHeldBytes. If it returns true, the caller must call releaseMemory with the same number.
 func (c *core) reserveMemory(bytes int64) bool {
 	if bytes <= uncountedBytes {
 		return true
@@ -17,7 +18,7 @@ func (c *core) reserveMemory(bytes int64) bool {
 	return false
 }
 
-// releaseMemory ends the effect of reserveMemory with the same argument.
+// releaseMemory releases memory that reserveMemory has counted, in bytes.
 func (c *core) releaseMemory(bytes int64) {
 	if bytes > uncountedBytes {
 		c.heldBytes.Add(-bytes)

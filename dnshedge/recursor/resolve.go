@@ -19,23 +19,24 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// A lookup resolves one question: of a client, or of the Resolver itself for a server name or for keys.
+// A lookup resolves one question: a question of a client, or a question of the Resolver itself for a server's address
+// or a zone's keys.
 type lookup struct {
 	// Not changed once it runs.
 	core       *core
 	budget     *questionBudget
-	nameLookup *nameLookup // the nameLookup that it resolves; nil: it belongs to a client's question
-	depth      int         // number of nameLookups that depend on it, one on the next
-	awaitUntil time.Time   // time until which it waits for slow servers; zero: as long as losers, see nameservers.Task.AwaitUntil
+	nameLookup *nameLookup // the nameLookup that is resolved; nil if the lookup belongs to a client's question
+	depth      int         // number of nameLookups that depend on this lookup, each on the next
+	awaitUntil time.Time   // time until which the lookup waits for slow servers, see nameservers.Task.AwaitUntil; zero for the default
 
-	queries            atomic.Int32     // queries for the current name in the chain of aliases
-	referrals          int              // referrals followed
-	avoid              []netip.AddrPort // servers with bogus answers to the question
-	cnameHint          *parsedResponse  // records of the current alias target that came with the alias; nil: none
-	hasRecheckedParent bool             // recheckDelegation has queried a parent
+	queries            atomic.Int32     // number of queries for the current name in the chain of aliases
+	referrals          int              // number of referrals followed
+	avoid              []netip.AddrPort // servers that have sent bogus answers to the question
+	cnameHint          *parsedResponse  // records of the alias target from the response with the alias, or nil
+	hasRecheckedParent bool             // recheckDelegation has queried a parent zone
 }
 
-// waitNode returns the node of l in the graph of waiting lookups. It is nil for a client's question.
+// waitNode returns the node of l in the graph of waiting lookups. It is nil if l belongs to a client's question.
 func (l *lookup) waitNode() *waitNode {
 	if l.nameLookup == nil {
 		return nil
@@ -43,10 +44,11 @@ func (l *lookup) waitNode() *waitNode {
 	return &l.nameLookup.waitNode
 }
 
-// followReferrals resolves q from the closest cached delegation down, up to the next alias.
+// followReferrals resolves q up to the next alias. It starts at the closest cached delegation, and follows referrals to
+// the zone of the name.
 //
-// shared enables the cache, for questions whose answers other questions need. An empty answer is always cached here,
-// because a client cannot cache it.
+// shared enables the cache, for answers that other questions need. An empty answer is always cached, because a client
+// cannot cache it.
 func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if r := c.cache.lookUpAnswer(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
@@ -108,8 +110,8 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	}
 }
 
-// hasQueriedFullName reports whether a server of z has answered a question for the addresses of q's name. Then
-// minimising q hides nothing from the servers.
+// hasQueriedFullName reports whether a server of z has already answered a question for an address of the name of q.
+// Minimising q then hides nothing from the servers.
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(cacheKeyOf(c.serverQuestion(q.name, t)), time.Now())
@@ -117,7 +119,8 @@ func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	})
 }
 
-// newSynthesizer returns a synthesizer for q. It synthesizes only answers to client questions that are validated.
+// newSynthesizer returns a synthesizer for q. It synthesizes answers only if q is a client's question and its answer
+// must be validated.
 func (l *lookup) newSynthesizer(q question) *synthesizer {
 	k := &synthesizer{validationBudget: validationBudget{l.budget, l.core}, questionBudget: l.budget, q: q}
 	if l.nameLookup == nil && !q.cd {
@@ -126,14 +129,15 @@ func (l *lookup) newSynthesizer(q question) *synthesizer {
 	return k
 }
 
-// cacheDelegation caches z and returns it.
+// cacheDelegation caches z, and returns z.
 func (c *core) cacheDelegation(z *delegation) *delegation {
 	c.cache.addDelegation(z, time.Now())
 	return z
 }
 
-// closestDelegation returns the delegation closest to the name of q, among stub zones, cached zones and the root.
-// For DS it starts at the parent zone, which has the DS records (RFC 4035 §3.1.4.1).
+// closestDelegation returns the delegation of the closest zone that contains the name of q, among stub zones, cached
+// zones and the root. For DS, the zone must contain the parent of the name, because the parent zone has the DS records
+// (RFC 4035 §3.1.4.1).
 func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation, error) {
 	c, now := l.core, time.Now()
 	name := q.name
@@ -155,14 +159,15 @@ func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation
 	return c.rootDelegation(ctx, validationBudget{l.budget, c})
 }
 
-// errTimeout ends a question that takes too long.
+// errTimeout is the context cause of a question whose time limit (see chain.WithQuestionDeadline) has passed.
 var errTimeout = errors.New("recursor: no answer in time")
 
-// errMinimisedUnanswered ends a minimised question after maxMinimisedAttempts queries without an answer.
+// errMinimisedUnanswered is the error of a minimised question after maxMinimisedAttempts queries without an answer. The
+// full question is then sent.
 var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswered")
 
-// queryServers sends q to the servers of z and returns the best response. full is false for a minimised question. s
-// is the zoneQuery that needs the response. n is the node that waits for server name lookups.
+// queryServers sends q to the servers of z and returns the best response. full is false if q is minimised. s is the
+// zoneQuery that needs the response, and n is the node that waits for server name lookups.
 func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, full bool, s *zoneQuery, n *waitNode) (zoneAnswer, error) {
 	var tries atomic.Int32
 	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}
@@ -208,8 +213,8 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, fu
 	return r, nil
 }
 
-// spendQuery counts a query. It returns a limitError above Limits.ChainQueries or Limits.Queries. For a hedge, the
-// error is always nil.
+// spendQuery counts one query. If Limits.ChainQueries or Limits.Queries is reached, it returns a limitError, and the
+// query must not be sent. For a hedge, it always returns nil, because the hedge budget limits hedges.
 func (l *lookup) spendQuery(hedge bool) error {
 	if !hedge {
 		if err := countWithinLimit(&l.queries, "ChainQueries", l.budget.limits.ChainQueries); err != nil {
@@ -219,27 +224,29 @@ func (l *lookup) spendQuery(hedge bool) error {
 	return l.budget.spendQuery(hedge)
 }
 
-// prefetchKeys starts the lookup of a zone's keys, in parallel with the lookup of q. It does nothing if q will not
-// be validated.
+// prefetchKeys starts the lookup of the keys of the zone z, in parallel with the lookup of q. It does nothing if the
+// answer to q will not be validated.
 func (l *lookup) prefetchKeys(q question, z *delegation) {
 	if c := l.core; c.validator != nil && l.nameLookup == nil && !q.cd && c.validator.ShouldValidate(q.name, q.qtype) {
 		c.validator.PrefetchKeys(validationBudget{l.budget, c}, z.chain)
 	}
 }
 
-// expectsSignatures reports whether a zone is known to be signed, from its parent.
+// expectsSignatures reports whether the zone z is known to be signed, from the DS records of its parent zone or from a
+// trust anchor.
 func (c *core) expectsSignatures(z *delegation) bool {
 	return c.validator != nil && c.validator.ExpectsSignatures(z.chain)
 }
 
-// A validationBudget lets the validator query servers on the budget of a client's question. It implements
-// chain.WorkBudget.
+// A validationBudget sends the DS and DNSKEY queries of the validator, on the budget of a client's question. It
+// implements chain.WorkBudget.
 type validationBudget struct {
 	*questionBudget
 	core *core
 }
 
-// Query implements chain.WorkBudget.
+// Query sends a question to the servers of the zone z, for chain.WorkBudget. It follows referrals, because the servers
+// may serve a child zone, too. If a limit is reached, the error is a *validate.Reason.
 func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Response, error) {
 	stack.GrowTo16KiB()
 	l := &lookup{core: p.core, budget: p.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoid: avoid}
@@ -268,5 +275,5 @@ func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string,
 	return s, nil
 }
 
-// keyQueryTimeout is how long a query of the validator waits for slow servers.
+// keyQueryTimeout is the time for which a query of the validator waits for slow servers.
 const keyQueryTimeout = 4500 * time.Millisecond

@@ -13,7 +13,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// keepFallback makes r the fallback, in place of the previous one, if there is memory for it.
+// keepFallback stores r as the fallback, in place of the previous fallback. It does nothing if the memory for waiting
+// questions is exhausted.
 func (j *responseSelector) keepFallback(r *parsedResponse) {
 	n := estimateRecordMemory(r.answer, r.authority)
 	if !j.core.reserveMemory(n) {
@@ -24,7 +25,8 @@ func (j *responseSelector) keepFallback(r *parsedResponse) {
 	j.fallback.Store(r)
 }
 
-// releaseMemory releases the memory of the responses when the task has ended. Losing queries may still refer to j.
+// releaseMemory releases the memory of the responses. It must be called when the task has ended. The responses are
+// removed from j, because losing queries may refer to j for a while.
 func (j *responseSelector) releaseMemory() {
 	j.core.releaseMemory(j.heldBytes)
 	j.selected = nil
@@ -33,34 +35,34 @@ func (j *responseSelector) releaseMemory() {
 	}
 }
 
-// errUnprovenDenial rejects a denial without SOA record or without proof. The next server is queried. It has no
-// effect on other questions.
+// errUnprovenDenial rejects a response that lacks its SOA record, proof or signatures. The next server is then queried.
+// The health of the server does not change.
 var errUnprovenDenial = errors.New("recursor: denial without proof")
 
-// A responseSelector evaluates the responses to one task. It accepts a response or rejects it, and keeps the best
-// rejected response as a fallback.
+// A responseSelector evaluates the responses to one task of package nameservers. It accepts or rejects each response,
+// and keeps the best rejected response as a fallback.
 type responseSelector struct {
 	core     *core
 	budget   *questionBudget
 	zone     *delegation
 	q        question
-	fullName bool
+	fullName bool // false if the question is minimised
 
-	selected         *parsedResponse                // accepted response; belongs to the goroutine of the task
-	fallback         atomic.Pointer[parsedResponse] // best rejected response
-	heldBytes        int64                          // memory of fallback; belongs to the goroutine of the task
-	lookupSpecific   atomic.Bool                    // a server name lookup failed for a reason in this lookup
-	questionSpecific atomic.Bool                    // a server name lookup failed for a reason in the question
-	bogusCount       int                            // responses rejected for their signatures
-	refused          bool                           // a server has answered REFUSED
+	selected         *parsedResponse                // accepted response; only for the goroutine of the task
+	fallback         atomic.Pointer[parsedResponse] // best rejected response, or nil
+	heldBytes        int64                          // memory of fallback, in bytes; only for the goroutine of the task
+	lookupSpecific   atomic.Bool                    // a server name lookup has failed for a reason that concerns only this lookup
+	questionSpecific atomic.Bool                    // a server name lookup has failed for a reason that concerns only this question
+	bogusCount       int                            // number of responses that were rejected because of their signatures
+	refused          bool                           // a server has responded with REFUSED
 	task             *nameservers.Task              // the task whose responses it selects
 }
 
-// checkSignatures checks the signatures of a response, as far as that needs no query. An error means that another
+// checkSignatures checks the signatures of the response r, without waiting for keys. If the error is not nil, another
 // server must be queried.
 //
-// It returns nil for invalid signatures if two servers agree that there are none, or after maxBogusRetries rejected
-// responses. Validation then decides.
+// It returns nil for a response without valid signatures if two servers agree that there are none, or after
+// maxBogusRetries rejected responses. Validation then decides.
 func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	if j.core.validator == nil || r.kind != kindReferral && (r.kind != kindAnswer || !j.fullName || j.q.cd) {
 		return nil
@@ -97,7 +99,8 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	return nameservers.ErrUnsigned
 }
 
-// selectResponse implements nameservers.Task.CheckResponse. It stores an accepted response in selected.
+// selectResponse accepts or rejects the response m from a server, see nameservers.Task.CheckResponse. It stores an
+// accepted response in selected.
 func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error {
 	j.refused = j.refused || m.Rcode == dns.RcodeRefused
 	r := readResponse(m, j.zone, j.q, j.fullName, time.Now())

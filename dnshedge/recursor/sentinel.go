@@ -9,12 +9,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// errRootKeySentinel makes SERVFAIL the answer to a root key sentinel question (RFC 8509).
+// errRootKeySentinel is the error of a root key sentinel question that must be answered with SERVFAIL (RFC 8509).
 var errRootKeySentinel = errors.New("recursor: root key sentinel question is answered with SERVFAIL")
 
-// checkRootKeySentinel returns errRootKeySentinel if q is a root key sentinel question with a false statement about
-// the trusted keys (RFC 8509 §3). trusted has the key tags of the root's trust anchors. The answer to q must be
-// secure.
+// checkRootKeySentinel returns errRootKeySentinel if q is a root key sentinel question that makes a false statement
+// about the trusted keys (RFC 8509 §3). trusted has the key tags of the root's trust anchors. It must only be called if
+// the answer to q is secure.
 func checkRootKeySentinel(q question, trusted []uint16) error {
 	const prefix, digits = "root-key-sentinel-", 5
 	rest, ok := strings.CutPrefix(q.name, prefix)

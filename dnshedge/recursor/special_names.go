@@ -9,11 +9,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// findSpecialUseZone is special.FindZone. Tests replace it.
+// findSpecialUseZone is special.FindZone, except in tests.
 var findSpecialUseZone = special.FindZone
 
-// answerSpecialUseName returns the local answer to a question with a special-use name, or nil if q must be resolved.
-// A special-use name in one of Resolver.Zones is resolved.
+// answerSpecialUseName answers a question for a special-use name without a query. It returns nil if q must be resolved,
+// because its name is not special or is in one of Resolver.Zones.
 func (c *core) answerSpecialUseName(q question) *parsedResponse {
 	top := q.name[strings.LastIndexByte(q.name[:len(q.name)-1], '.')+1:]
 	switch top {

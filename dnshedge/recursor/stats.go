@@ -10,11 +10,11 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Stats are the statistics of a Resolver. observe.RecursorStats documents the fields, so that packages debug and
+// Stats are the statistics of a Resolver. The fields are documented in package observe, so that packages debug and
 // hedgeprom need not import package recursor.
 type Stats = observe.RecursorStats
 
-// Stats returns the statistics of the Resolver. If its fields are invalid, only Name is set.
+// Stats returns the current statistics of the Resolver. If a field of the Resolver is invalid, only Name is set.
 func (r *Resolver) Stats() Stats {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -37,14 +37,15 @@ func (r *Resolver) Stats() Stats {
 	return s
 }
 
-// recordBogus adds a bogus answer and its reason to Stats, and logs it.
+// recordBogus adds a bogus answer and its reason to the statistics, and logs a warning.
 func (c *core) recordBogus(name string, qtype uint16, why *dnssec.Error) {
 	c.counters.events.RecordBogus(c.conf.Logger, "recursor", observe.RecursorBogus{
 		Time: time.Now(), Name: name, Type: dns.Type(qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: why.Text, Zone: why.Zone, Server: why.Server,
 	})
 }
 
-// logRootKeyEvents logs unknown keys of the root and a wrong clock, no more often than Resolver.Logger states.
+// logRootKeyEvents logs a warning if root keys have no trust anchor, or if the clock is wrong. The frequency of the
+// warnings is limited, see Resolver.Logger.
 func (c *core) logRootKeyEvents() {
 	c.counters.events.CheckRoot(c.conf.Logger, "recursor", time.Now(), c.validator.FillStats)
 }

@@ -11,17 +11,18 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A synthesizer answers a question from cached proofs in the answers to other questions, without a query (aggressive
+// A synthesizer answers one question without a query, from cached proofs in the answers to other questions (aggressive
 // use of DNSSEC-validated cache, RFC 8198).
 type synthesizer struct {
-	validator        *chain.Validator // nil: nothing is synthesized
+	validator        *chain.Validator // nil if nothing is to be synthesized
 	validationBudget chain.WorkBudget
 	questionBudget   *questionBudget
 	q                question
 	badSignatures    bool // the answer to a minimised question had invalid signatures
 }
 
-// synthesizeAnswer returns an answer to the question from the proofs of z and the zones below it, or nil.
+// synthesizeAnswer returns an answer to the question, from the cached proofs of z and its child zones. It returns nil
+// if the proofs do not determine the answer.
 func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	if k.validator == nil {
 		return nil
@@ -44,8 +45,8 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	return r
 }
 
-// canSkipLabel reports whether a minimised question needs no query, because a cached proof answers it with NODATA.
-// Then its name is no zone cut, and names may exist below it.
+// canSkipLabel reports whether the minimised question part needs no query, because a cached proof answers it with
+// NODATA. The name of part is then no zone cut, and names may exist below it.
 func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	if k.validator == nil {
 		return false
@@ -54,8 +55,9 @@ func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	return ok && found.Kind == validate.NoData
 }
 
-// learnFromMinimised caches the proofs in r, the answer to a minimised question. If its name does not exist, no name
-// below it does (RFC 8020). Then it returns the answer to the full question, otherwise nil.
+// learnFromMinimised caches the proofs in r, the answer to the minimised question part. If they prove that the name of
+// part does not exist, no name below it exists (RFC 8020). It then returns the answer to the full question. Otherwise
+// it returns nil.
 func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
 	if k.validator == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil

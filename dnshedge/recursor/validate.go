@@ -13,10 +13,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// resolveAndValidate resolves q up to the next alias, and validates the answer. After a bogus answer, it tries other
-// servers.
+// resolveAndValidate resolves q up to the next alias, and validates the answer. If the answer is bogus, it asks other
+// servers. shared enables the cache, see followReferrals.
 //
-// Addresses of servers are not validated, because a wrong server cannot sign.
+// Addresses of servers are not validated, because a wrong server cannot make valid signatures.
 func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if c.validator == nil || l.nameLookup != nil {
@@ -59,9 +59,10 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	}
 }
 
-// shouldTryAnotherServer reports whether another server may have a valid answer after r, which is bogus with error
-// err. The lookup then avoids the server of r, or has found new servers. retries is the number of earlier calls for
-// q.
+// shouldTryAnotherServer reports whether q must be sent again after r, a bogus answer with the error err. If it is
+// true, the lookup now avoids the server of r, or has found new servers of the zone.
+//
+// retries is the number of times that q was already sent again.
 func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *parsedResponse, err error, retries int) bool {
 	why := (*dnssec.Error)(nil)
 	switch {
@@ -76,8 +77,8 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 	return true
 }
 
-// applyReportMode returns err, the error of a bogus answer r. With Trust.Report, it counts and logs err in place of
-// returning it, and makes r insecure.
+// applyReportMode returns err, the error of the bogus answer r. With Trust.Report, it counts and logs err instead,
+// makes r insecure, and returns nil.
 func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error {
 	why := (*dnssec.Error)(nil)
 	if err == nil || r == nil || !l.core.conf.Trust.Report || !errors.As(err, &why) {
@@ -89,8 +90,8 @@ func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error
 	return nil
 }
 
-// withPartialDeadline returns a context with a quarter of the time that ctx leaves. Without a deadline, it returns
-// ctx.
+// withPartialDeadline returns a context that ends after a quarter of the time until the deadline of ctx. If ctx has no
+// deadline, it returns ctx. The caller must call the function that it returns.
 func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -99,11 +100,11 @@ func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, time.Until(end)/4)
 }
 
-// recheckDelegation reports whether z, a zone without valid answers, has other servers now. It queries the parent at
-// most once for a question, and not for failureTTL after the parent has confirmed the delegation.
+// recheckDelegation reports whether z, a zone without valid answers, now has other servers. It may query the parent
+// zone, but only once for a question, and not within failureTTL after the parent zone has confirmed the delegation.
 //
-// NS records of a delegation are unsigned. So a forged referral or priming response may lead to wrong servers,
-// although the signatures of the parent are valid.
+// NS records in a referral are unsigned. A forged referral or priming response may therefore lead to wrong servers,
+// although the signatures of the parent zone are valid.
 func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegation) bool {
 	c := l.core
 	if z.chain.HasMoved() { // another question has found new servers
@@ -154,7 +155,8 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	return true
 }
 
-// validateHint validates r, a CNAME hint for q. It does nothing if q is not validated.
+// validateHint validates r, the records of the alias target q from the response with the alias. It does nothing if the
+// answer to q must not be validated.
 func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse) error {
 	if l.core.validator == nil || l.nameLookup != nil || q.cd {
 		return nil
@@ -162,10 +164,11 @@ func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse
 	return l.applyReportMode(q, r, l.validateAnswer(ctx, q, r))
 }
 
-// maxBogusRetries is the number of times that a question is sent again after a bogus answer.
+// maxBogusRetries is the maximum number of times that a question is sent again after a bogus answer.
 const maxBogusRetries = 4
 
-// validateAnswer sets the security status of r, the answer to q. The error is a *dnssec.Error if r is bogus.
+// validateAnswer validates r, the answer to q, and sets its security status. The error is a *dnssec.Error if r is
+// bogus. It can also be the cause of ctx or a local error.
 func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedResponse) error {
 	switch {
 	case r.status != validate.Unchecked: // verified when it was received
@@ -186,8 +189,9 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 	return nil
 }
 
-// validateInTime validates a response. With Trust.Report, it waits for keys for a quarter of the remaining time, and
-// then makes the response bogus.
+// validateInTime validates the response s. With Trust.Report, it waits for keys only for a quarter of the time until
+// the deadline of ctx. If that does not suffice, it makes the response bogus, so that the unvalidated answer can still
+// be returned.
 func (c *core) validateInTime(ctx context.Context, p validationBudget, s *chain.Response) error {
 	if !c.conf.Trust.Report {
 		return c.validator.ValidateResponse(ctx, p, s)
@@ -203,5 +207,5 @@ func (c *core) validateInTime(ctx context.Context, p validationBudget, s *chain.
 	return err
 }
 
-// reasonText returns the text of a reason, without the prefix of package dnssec.
+// reasonText returns the reason as one line of text, without the prefix "dnssec: ".
 func reasonText(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }

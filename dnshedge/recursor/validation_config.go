@@ -6,7 +6,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// readTrust converts Resolver.Trust and the limits into the configuration of a validator.
+// readTrust returns the configuration of a validator for Resolver.Trust and the limits l. The error names an invalid
+// trust anchor.
 func readTrust(t dnssec.Trust, l Limits) (conf chain.Config, err error) {
 	if err := conf.ReadTrust("recursor: Resolver.Trust", t.Anchors, t.Insecure); err != nil {
 		return conf, err
@@ -18,8 +19,8 @@ func readTrust(t dnssec.Trust, l Limits) (conf chain.Config, err error) {
 	return conf, nil
 }
 
-// disableAggressiveUse turns off synthesized answers, in tests.
+// disableAggressiveUse disables synthesized answers (RFC 8198). It is false except in tests.
 var disableAggressiveUse bool
 
-// adjustPolicy changes the policy of Resolvers, in tests. It may be nil.
+// adjustPolicy changes the validation policy of new Resolvers. It is nil except in tests.
 var adjustPolicy func(*validate.Policy)

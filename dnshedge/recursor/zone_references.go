@@ -2,20 +2,21 @@ package recursor
 
 import "github.com/gohedge/hedge/dnshedge/internal/chain"
 
-// zoneReferences counts the memory of the delegations that cache entries refer to, directly or through a child zone.
-// A delegation counts once, also if it is not cached any more. cache.mu guards it.
+// zoneReferences counts the memory of the delegations to which cache entries refer, directly or through a child zone.
+// Several entries may refer to the same delegation, whose memory then counts only once. cache.mu guards it.
 type zoneReferences map[*chain.Zone]*zoneReference
 
-// A zoneReference is the memory of a delegation, and the number of references to it.
+// A zoneReference holds the memory of one delegation, and the number of references to the delegation.
 type zoneReference struct {
-	size int64
-	refs int // number of references, from cache entries and child zones
+	size int64 // estimated memory, in bytes
+	refs int   // number of references from cache entries and child zones
 }
 
 // zoneReferenceSize is the estimated memory of a zoneReference and its map entry, in bytes.
 const zoneReferenceSize = 64
 
-// addReference adds a reference to z, which may be nil. It returns the additional memory in bytes.
+// addReference counts a reference from a cache entry to z. It returns the additional memory in bytes, which is 0 if z
+// is nil or already counted.
 func (h zoneReferences) addReference(z *delegation) (added int64) {
 	for z != nil {
 		if old := h[z.chain]; old != nil {
@@ -30,7 +31,8 @@ func (h zoneReferences) addReference(z *delegation) (added int64) {
 	return added
 }
 
-// removeReference removes a reference to z, which may be nil. It returns the freed memory in bytes.
+// removeReference removes a reference from a cache entry to z. It returns the freed memory in bytes, which is 0 if z is
+// nil or still has references.
 func (h zoneReferences) removeReference(z *delegation) (freed int64) {
 	for z != nil {
 		kept := h[z.chain]
@@ -44,8 +46,8 @@ func (h zoneReferences) removeReference(z *delegation) (freed int64) {
 	return freed
 }
 
-// parentDelegation returns the delegation of the zone whose server has sent the referral to z, or nil if there was
-// no referral.
+// parentDelegation returns the delegation of the parent zone that has sent the referral to z. It returns nil if no
+// referral led to z.
 func (z *delegation) parentDelegation() *delegation {
 	if z.chain.Parent == nil {
 		return nil
