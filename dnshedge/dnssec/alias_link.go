@@ -68,7 +68,7 @@ func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 	return append(set, sigs...)
 }
 
-// isOtherClass reports whether the class of a record is not IN.
+// isOtherClass reports whether a record has another class than IN.
 func isOtherClass(rr dns.RR) bool { return rr.Header().Class != dns.ClassINET }
 
 // isSOA reports whether a record is an SOA record. A negative answer has an SOA record (RFC 2308 §2), while NSEC

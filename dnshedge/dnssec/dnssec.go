@@ -46,7 +46,7 @@ type Trust struct {
 	Off bool
 }
 
-// Security is the security status of an answer (RFC 4035 §4.3).
+// Security is the security status of an answer: Unchecked, Secure, Insecure or Bogus (RFC 4035 §4.3).
 type Security uint8
 
 const (

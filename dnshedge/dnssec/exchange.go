@@ -65,9 +65,10 @@ type answer struct {
 // ExchangeContext answers the question of m, which it does not modify. The address must be empty. The duration is the
 // time that the answer took.
 //
-// The response has the ID of m and RA, never AA, and an OPT record if m has an OPT record. AD is set if the whole
-// answer is secure, m has DO or AD, and m lacks CD (RFC 6840 §5.8). RRSIG, NSEC and NSEC3 records are included only if
-// m has DO or asks for their type (RFC 4035 §3.2.1).
+// The response has the ID of m and RA, never AA, and an OPT record if m has an OPT record. RRSIG, NSEC and NSEC3
+// records are included only if m has DO or asks for their type (RFC 4035 §3.2.1).
+//
+// AD is set if the whole answer is secure, m has DO or AD, and m lacks CD (RFC 6840 §5.8).
 //
 // If the answer is bogus, the response is SERVFAIL with an extended error, and the error is nil. The same holds if the
 // keys do not arrive within 4.5 s, or within nine tenths of the time until the deadline of ctx.

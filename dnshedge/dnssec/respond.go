@@ -60,7 +60,7 @@ func ednsOptions(r *dns.Msg) []dns.EDNS0 {
 	return nil
 }
 
-// extendedError converts a reason to an extended error (RFC 8914).
+// extendedError returns the extended DNS error (RFC 8914) that describes the reason why an answer is bogus or insecure.
 func extendedError(why *validate.Reason) *dns.EDNS0_EDE {
 	return &dns.EDNS0_EDE{InfoCode: why.EDE, ExtraText: reasonText(why)}
 }

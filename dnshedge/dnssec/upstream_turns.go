@@ -127,7 +127,7 @@ func (c *core) upstreamAddresses(name string) []string {
 type unableUpstreams struct {
 	hasUnable atomic.Bool // the last test found upstreams without DNSSEC
 
-	mu          sync.Mutex           // guards the fields below
+	mu          sync.Mutex           // guards the following fields
 	unableUntil map[string]time.Time // by address: an upstream without DNSSEC is avoided until this time
 	silentUntil map[string]time.Time // by address: an unresponsive upstream is avoided until this time
 	latest      *upstreamTest        // running or last test; nil if there was none

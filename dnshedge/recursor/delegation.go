@@ -119,7 +119,7 @@ const (
 	minZoneTTL   = 1   // minimum lifetime in seconds, so that a delegation does not expire before the current question ends
 )
 
-// compareTrueFirst is a comparison function for sorting true before false.
+// compareTrueFirst is a comparison function for package slices that sorts true before false.
 func compareTrueFirst(a, b bool) int {
 	switch {
 	case a == b:

@@ -202,7 +202,7 @@ func buildResponse(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 	return resp
 }
 
-// extendedError returns the extended error (RFC 8914) that describes err.
+// extendedError returns the extended DNS error (RFC 8914) that describes err, the reason for a SERVFAIL response.
 func extendedError(err error) *dns.EDNS0_EDE {
 	code := dns.ExtendedErrorCodeOther
 	if bogus := (*dnssec.Error)(nil); errors.As(err, &bogus) {

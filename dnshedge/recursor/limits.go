@@ -17,7 +17,7 @@ const (
 	maxParallelLookups = 2 // maximum number of parallel server name lookups for one zone
 )
 
-// withDefaults returns the limits with defaults in place of zero values.
+// withDefaults returns a copy of the limits in which each zero value is replaced by its default.
 func (l Limits) withDefaults() Limits {
 	return Limits{
 		Queries: cmp.Or(l.Queries, 64), ChainQueries: cmp.Or(l.ChainQueries, 32),

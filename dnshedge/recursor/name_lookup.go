@@ -65,7 +65,7 @@ type waitNode struct {
 	needed   bool                    // a client's question waits for the node, directly or through other nodes, and not only as a hedge
 }
 
-// waitCount counts the waits of one node for another: all waits, and the hedges among them.
+// waitCount holds the number of waits of one node for another (all), and how many of them are hedges (hedges).
 type waitCount struct{ all, hedges int }
 
 // addWait records that n waits for o. hedge tells that the wait is a hedge. n may be nil, which means that a client's

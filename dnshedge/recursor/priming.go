@@ -150,7 +150,7 @@ func (c *core) primeRoot(b primingBudget) {
 // response is used without validation until then.
 const primingKeysTimeout = 250 * time.Millisecond
 
-// hintsDelegation returns a delegation of the root to the hints. It expires after primingRetryTime.
+// hintsDelegation returns a delegation of the root whose servers are the hints. It expires after primingRetryTime.
 func (c *core) hintsDelegation() *delegation {
 	z := newEmptyDelegation(".")
 	z.addrs, z.expires, z.privateOK = c.hints, time.Now().Add(primingRetryTime), true

@@ -156,8 +156,8 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 	return m.Answer, true
 }
 
-// mayBeNoData reports whether the negative response m, which has no SOA record and is not authoritative, may mean that
-// the name has no records of the type.
+// mayBeNoData reports whether a negative response may mean that the name has no records of the type. m must have no SOA
+// record and must not be authoritative.
 //
 // It is false if the response has NS records, because it is then a useless referral. A recursive server may however add
 // the NS records of the zone that it has queried.

@@ -257,7 +257,7 @@ func selectDSEvidence(said []*validate.RRset, zone string) (ds *validate.RRset, 
 	return nil, said
 }
 
-// hasSignature reports whether any of the RRsets has a signature.
+// hasSignature reports whether at least one of the sets has a signature, whether it is valid or not.
 func hasSignature(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return len(s.Sigs) > 0 })
 }

@@ -25,7 +25,7 @@ func correctMissingEDE(err error, missing bool) error {
 	return &wrong
 }
 
-// hasDenialRecords reports whether there are NSEC or NSEC3 records among the sets.
+// hasDenialRecords reports whether at least one of the sets has NSEC or NSEC3 records, whether they are valid or not.
 func hasDenialRecords(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 })
 }

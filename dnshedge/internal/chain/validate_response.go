@@ -165,7 +165,7 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 	return lowestSigner(relevant, zone, name), hasSignature(relevant)
 }
 
-// isNegative reports whether the answer section is empty.
+// isNegative reports whether the answer section is empty, so that the response must prove a denial.
 func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
 
 // verifyAndCacheProofs verifies an answer with the keys k of a zone. If the answer is secure, it caches the proofs, so

@@ -57,7 +57,7 @@ func Parent(name string) string {
 	return "."
 }
 
-// CountLabels returns the number of labels of a name, without the root label.
+// CountLabels returns the number of labels of a name, for example 2 for "example.org.". The root label is not counted.
 func CountLabels(name string) int {
 	n := 0
 	for ; name != "."; name = Parent(name) {
@@ -95,7 +95,7 @@ func IsWithin(name, zone string) bool {
 // IsBelow reports whether a name is a descendant of a zone's name. It is false if both are equal.
 func IsBelow(name, zone string) bool { return name != zone && IsWithin(name, zone) }
 
-// WireLength returns the length in bytes of a name in uncompressed wire format.
+// WireLength returns the length of a name in uncompressed wire format, in bytes. The name must be valid.
 func WireLength(name string) int {
 	if name == "." {
 		return 1

@@ -95,7 +95,8 @@ func newECDSAKey(curve elliptic.Curve, b []byte) (verifier, error) {
 	return ecdsaKey{key}, nil
 }
 
-// verify implements verifier. The signature is the concatenation of r and s (RFC 6605 §4).
+// verify reports whether the signature of a digest is valid. The signature is the concatenation of r and s (RFC 6605
+// §4).
 func (k ecdsaKey) verify(digest, signature []byte) bool {
 	half := len(digest) // both curves have the size of their hash
 	if len(signature) != 2*half {
@@ -123,7 +124,7 @@ func encodeECDSASignature(r, s []byte) []byte {
 	return b
 }
 
-// cost implements verifier. It is 10 units for P-384, which crypto/ecdsa verifies slowly, and 1 unit for P-256.
+// cost returns 10 units for P-384, whose verification takes about ten times as long, and 1 unit for P-256.
 func (k ecdsaKey) cost() int {
 	if k.key.Curve == elliptic.P384() {
 		return 10
@@ -134,19 +135,19 @@ func (k ecdsaKey) cost() int {
 // An edKey is an Ed25519 public key, algorithm 15.
 type edKey ed25519.PublicKey
 
-// verify implements verifier. data is the signed data, not a hash.
+// verify reports whether the signature of data is valid. data is the signed data itself, and not its hash.
 func (k edKey) verify(data, signature []byte) bool {
 	return ed25519.Verify(ed25519.PublicKey(k), data, signature)
 }
 
-// cost implements verifier. It is 1 unit.
+// cost returns 1 unit.
 func (edKey) cost() int { return 1 }
 
 // A fakeKey accepts every signature that is not empty. It is used only in tests, see Policy.FakeLegacy.
 type fakeKey struct{}
 
-// verify implements verifier. It reports whether the signature is not empty.
+// verify reports whether the signature is not empty.
 func (fakeKey) verify(_, signature []byte) bool { return len(signature) > 0 }
 
-// cost implements verifier. It is 1 unit.
+// cost returns 1 unit.
 func (fakeKey) cost() int { return 1 }

@@ -38,7 +38,8 @@ func (b typeBitmap) deniesType(typ uint16) bool {
 	return !b.hasType(typ) && !b.hasType(dns.TypeCNAME)
 }
 
-// hasOrdinaryType reports whether the bitmap contains a type other than RRSIG, NSEC and NXNAME (RFC 9824 §3.4).
+// hasOrdinaryType reports whether the bitmap contains a type other than RRSIG, NSEC and NXNAME. It is false for a name
+// that does not exist in a compact denial of existence (RFC 9824 §3.4).
 func (b typeBitmap) hasOrdinaryType() bool {
 	for ; len(b) > 0; b = b[2+int(b[1]):] {
 		for i := range 8 * int(b[1]) {

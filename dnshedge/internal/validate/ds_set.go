@@ -107,8 +107,8 @@ func TrustAnchors(records ...dns.RR) (*DSSet, error) {
 	return d, nil
 }
 
-// RootTrustAnchors returns the trust anchors of the root zone: the keys 20326 and 38696 of IANA's root-anchors.xml (RFC
-// 9718).
+// RootTrustAnchors returns the built-in trust anchors of the root zone. They are the keys with the key tags 20326 and
+// 38696 in IANA's root-anchors.xml (RFC 9718).
 func RootTrustAnchors() *DSSet {
 	var records []dns.RR
 	for _, a := range [...]dns.DS{
@@ -145,7 +145,7 @@ func UnverifiedDS(s *RRset) *DSSet {
 	return d
 }
 
-// Zone returns the name of the zone in presentation format.
+// Zone returns the name of the zone in presentation format, with a final dot.
 func (d *DSSet) Zone() string { return d.zone.String() }
 
 // Trusted reports whether the set consists of trust anchors, or of DS records that were verified with trusted keys.

@@ -17,14 +17,14 @@ type Keys struct {
 	ttl              uint32    // seconds for which the keys may be cached
 }
 
-// Zone returns the name of the zone in presentation format.
+// Zone returns the name of the zone in presentation format, with a final dot.
 func (k *Keys) Zone() string { return k.zone.String() }
 
 // Trusted reports whether data signed by the keys is secure. It is true if the keys match trust anchors, or DS records
 // that were verified with trusted keys.
 func (k *Keys) Trusted() bool { return k.ds.trusted }
 
-// TTL returns the number of seconds for which the keys may be cached, see Verified.TTL.
+// TTL returns the number of seconds for which the keys may be cached (see Verified.TTL).
 func (k *Keys) TTL() uint32 { return k.ttl }
 
 // Expires returns the time at which the keys expire: the signature of the DNSKEY RRset or that of the DS records

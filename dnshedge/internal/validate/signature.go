@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A signature is a parsed RRSIG record (RFC 4034 §3.1).
+// A signature is a parsed RRSIG record (RFC 4034 §3.1). Its slices are parts of the record's data.
 type signature struct {
 	signedFields []byte // record data without the signature field, in canonical form, which the signature covers
 	value        []byte // the signature field

@@ -14,7 +14,7 @@
 // always write data as it was read. For these cases this package has code of its own.
 package validate
 
-// Status is the security status of data (RFC 4035 §4.3).
+// Status is the security status of data: Unchecked, Secure, Insecure or Bogus (RFC 4035 §4.3).
 type Status uint8
 
 const (

@@ -41,7 +41,7 @@ type Hedge struct {
 	MaxPerSecond  float64
 }
 
-// A Dialer opens connections to name servers. *net.Dialer implements it.
+// A Dialer opens connections to name servers. *net.Dialer implements it. It must be safe for concurrent use.
 type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }

@@ -39,7 +39,7 @@ type healthKey struct {
 // are the qtypeGroup.
 type zoneQtypeID uint64
 
-// zoneHash returns the upper 32 bits of the hash of the zone name.
+// zoneHash returns the upper 32 bits of the hash of the zone's name. It identifies the zone, without the qtypeGroup.
 func (t zoneQtypeID) zoneHash() uint32 { return uint32(t >> 32) }
 
 // unansweredZones is a zoneQtypeID that stands for all zones for which a server has never answered. Its

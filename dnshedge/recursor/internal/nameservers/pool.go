@@ -101,7 +101,7 @@ func (f *Pool) addGoroutine() bool {
 	return !f.closed
 }
 
-// elapsed returns the time since Pool.epoch.
+// elapsed returns the time since Pool.epoch, which is the creation of the Pool.
 func (f *Pool) elapsed() time.Duration { return time.Since(f.epoch) }
 
 // HasHedgeBudget reports whether the hedge budget has a token for a hedge. It does not spend the token. It is false if

@@ -450,7 +450,7 @@ func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
 	}
 }
 
-// attemptInfo returns the description of q for OnQueryStart and OnQueryEnd.
+// attemptInfo returns a description of the query q, for Config.OnQueryStart and Config.OnQueryEnd.
 func (a *queryLoop) attemptInfo(q *query) Attempt {
 	return Attempt{
 		Name: a.Name, Type: a.Type, Zone: a.Zone, Server: q.addr,

@@ -32,7 +32,7 @@ const (
 	groupCount // number of groups
 )
 
-// groupQtype returns the group of a query type.
+// groupQtype returns the qtypeGroup to which a query type belongs.
 func groupQtype(qtype uint16) qtypeGroup {
 	switch qtype {
 	case dns.TypeA:

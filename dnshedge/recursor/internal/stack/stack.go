@@ -11,10 +11,10 @@ const (
 	frameFor16KiB = 9 << 10
 )
 
-// GrowTo8KiB grows the stack of the calling goroutine to at least 8 KiB.
+// GrowTo8KiB grows the stack of the calling goroutine to at least 8 KiB, so that later calls do not have to copy it.
 func GrowTo8KiB() { touchFrame8(0) }
 
-// GrowTo16KiB grows the stack of the calling goroutine to at least 16 KiB.
+// GrowTo16KiB grows the stack of the calling goroutine to at least 16 KiB, so that later calls do not have to copy it.
 func GrowTo16KiB() { touchFrame16(0) }
 
 // touchFrame8 has a stack frame of frameFor8KiB bytes. It reads the frame at the variable index i, so that the compiler
