@@ -59,17 +59,18 @@ type lookupResult struct {
 	err      error
 }
 
-// newAddressFinder returns an addressFinder for one task of the lookup l. z is the delegation of the zone, j selects
-// the responses of the task, and n is the node that waits for lookups of server names.
+// newAddressFinder returns an addressFinder for one task of the lookup l. z is the delegation of the zone, and j
+// selects the responses of the task. n is the node that waits for lookups of server names.
 //
-// The field returned then has the addresses that are known without a lookup.
+// The addresses that are known without a lookup count as returned: f.returned has them.
 func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitNode) *addressFinder {
 	f := &addressFinder{lookup: l, zone: z, selector: j, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
 	f.cachedAddresses()
 	return f
 }
 
-// cachedAddresses returns the cached addresses of the names in gluelessNames, without those that were returned before.
+// cachedAddresses returns the cached addresses of the names in f.gluelessNames, without the addresses that were
+// returned before.
 func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	var addrs []netip.AddrPort
 	c, now := f.lookup.core, time.Now()
@@ -188,8 +189,8 @@ func (f *addressFinder) hasServerAnswered() bool {
 	return r != nil && !(r.invalidSignatures && f.selector.q.qtype == dns.TypeDS)
 }
 
-// planLookups adds lookups of names to pending. The lookups of one address type come before those of the other. It
-// omits names that are cached, and names above Limits.ServerNamesPerZone.
+// planLookups adds lookups of names to f.pending, for findServers to start. The lookups of one address type come before
+// those of the other. It omits names that are cached, and names above Limits.ServerNamesPerZone.
 func (f *addressFinder) planLookups(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
@@ -207,8 +208,8 @@ func (f *addressFinder) planLookups(names []string) {
 	}
 }
 
-// planFallbackLookups plans further lookups when pending is empty. more is true if it has planned any. Its first call
-// plans the names with glue, because the glue may be wrong.
+// planFallbackLookups plans further lookups when no lookup is pending. more is true if it has planned any. Its first
+// call plans the names with glue, because the glue may be wrong.
 //
 // The next call returns the glue in other cached delegations. If there is none, it plans a lookup of the zone's own NS
 // records. In the scope GluelessNames, it does nothing.
@@ -237,7 +238,7 @@ func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []
 	return nil, true
 }
 
-// nextPendingLookup returns the index in pending of the first lookup within the scope e. It returns -1 if there is
+// nextPendingLookup returns the index in f.pending of the first lookup within the scope e. It returns -1 if there is
 // none.
 func (f *addressFinder) nextPendingLookup(e nameservers.SearchScope) int {
 	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.AllNames || !dnsname.IsWithin(q.name, f.zone.zone) })
@@ -322,7 +323,8 @@ func (f *addressFinder) isLookupPending(name string) bool {
 	return slices.ContainsFunc(f.pending, hasName) || slices.ContainsFunc(f.inProgress, hasName)
 }
 
-// addAddresses adds addresses to the field returned. It returns the addresses that are new, with port 53.
+// addAddresses records addresses as returned, in f.returned. Its result has the addresses that were not returned
+// before, with port 53.
 func (f *addressFinder) addAddresses(addrs []netip.Addr) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, a := range addrs {

@@ -348,6 +348,8 @@ func (r *parsedResponse) clone() *parsedResponse {
 
 // queryZone returns the answer of the servers of z to q. If another caller is already sending the same question,
 // queryZone waits for that answer. full is false if q is minimised.
+//
+// The error is the error of the queries, or the cause of ctx.
 func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full bool) (zoneAnswer, error) {
 	c := l.core
 	for rejected := 0; ; {

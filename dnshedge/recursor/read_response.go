@@ -117,7 +117,7 @@ func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bo
 }
 
 // addAlias adds the CNAME or DNAME RRset that makes the name of q an alias. It returns false if there is none. For
-// DNAME, it also adds the synthesized CNAME record.
+// DNAME, it also adds the synthesized CNAME record. m is a response from a server of the zone z.
 //
 // It ignores records of the alias target, because the servers closest to the target are queried for them. If the RRset
 // is unsigned, it adds only the record to follow, because a name has at most one alias (RFC 2181 §10.1).

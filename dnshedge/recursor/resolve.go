@@ -47,8 +47,8 @@ func (l *lookup) waitNode() *waitNode {
 // followReferrals resolves q up to the next alias. It starts at the closest cached delegation, and follows referrals to
 // the zone of the name.
 //
-// shared enables the cache, for answers that other questions need. An empty answer is always cached, because a client
-// cannot cache it.
+// shared enables the cache, for answers that other questions need. An empty answer is cached even if shared is false,
+// because a client cannot cache it.
 func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if r := c.cache.lookUpAnswer(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {

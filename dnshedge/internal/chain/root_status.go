@@ -11,7 +11,7 @@ import (
 )
 
 // A rootStatus holds observations of the root's DNSKEY RRset for the statistics: the keys that have trust anchors, and
-// the error of this machine's clock.
+// the error of this machine's clock. It is safe for concurrent use.
 type rootStatus struct {
 	mu           sync.Mutex    // guards the following fields
 	unknownTags  []uint16      // key tags of SEP keys without a trust anchor

@@ -435,8 +435,8 @@ func cacheLifetime(most ...uint32) time.Duration {
 	return max(d, time.Second)
 }
 
-// establishKeys determines the security status and the keys of a zone. It sends DS and DNSKEY queries where the trust
-// anchors and the referral do not suffice.
+// establishKeys determines the security status and the keys of a zone, with the budget b. It sends DS and DNSKEY
+// queries if the trust anchors and the referral do not suffice. If a query fails, the result is a bogus entry.
 func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (ring *zoneKeys) {
 	now := time.Now()
 	a := c.anchors.nearestAnchor(z.Name)
@@ -692,7 +692,8 @@ func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *
 }
 
 // signerZone returns the zone whose keys must verify data about name from a server of z. This is the zone named signer,
-// or a nearer zone that has a trust anchor.
+// which the signatures of the data name. If a zone between z and name has a trust anchor and signer is not in that
+// zone, the result is the zone with the trust anchor.
 func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
 	if a := c.anchors.nearestAnchor(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
 		signer = a.zone // an island of security

@@ -105,8 +105,8 @@ func (w *Validation) Charge(units int) {
 	w.wasted += units
 }
 
-// recordFailure counts an invalid signature, and its cost in units of verification as waste. A signature must not be
-// counted twice.
+// recordFailure counts an invalid signature. units is the cost of its verification, which counts as waste. The caller
+// must not count the same signature twice.
 func (w *Validation) recordFailure(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Verified describes an RRset that has a valid signature: its status and lifetime, and whether it was expanded from a
-// wildcard.
+// A Verified is the result of verifying an RRset that has a valid signature. It has the status and lifetime of the
+// RRset, and tells whether the RRset was expanded from a wildcard.
 type Verified struct {
 	// Status is Secure if the keys are trusted, and Unchecked if they are not trusted yet.
 	Status Status

@@ -25,7 +25,8 @@ type firstRTTs struct {
 	hedgeDelay  time.Duration // hedge delay of an unknown server
 }
 
-// newFirstRTTs returns firstRTTs without samples. percentile is a quantile between 0 and 1.
+// newFirstRTTs returns firstRTTs without samples. percentile, between 0 and 1, is the quantile of the samples that
+// becomes the hedge delay.
 func newFirstRTTs(percentile float64) *firstRTTs {
 	return &firstRTTs{percentile: percentile, median: initialMedian, hedgeDelay: initialHedgeDelay}
 }

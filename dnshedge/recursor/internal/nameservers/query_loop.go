@@ -197,7 +197,8 @@ func (a *queryLoop) isFinished() bool {
 	return a.outcome.gotResponse || !time.Now().Before(a.awaitDeadline())
 }
 
-// awaitDeadline returns the result of Task.AwaitUntil. If the function is nil, it returns the zero time.
+// awaitDeadline returns the time until which the task waits for overdue queries, which is the result of
+// Task.AwaitUntil. If the function is nil, it returns the zero time.
 func (a *queryLoop) awaitDeadline() time.Time {
 	if a.AwaitUntil == nil {
 		return time.Time{}

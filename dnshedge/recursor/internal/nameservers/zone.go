@@ -215,7 +215,7 @@ func (t *lameTable) storeRecord(k lameKey, m lameRecord) {
 const evictionSamples = 8
 
 // evictOldest compares evictionSamples random entries of a table, and removes the entry with the earliest time. when
-// returns the time of an entry, or false if the entry must not be removed.
+// returns the time of an entry. Its boolean is false if the entry must not be removed.
 func evictOldest[K comparable, V any](table map[K]V, when func(V) (time.Duration, bool)) {
 	var first K
 	var earliest time.Duration = math.MaxInt64
