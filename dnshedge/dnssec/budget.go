@@ -60,11 +60,11 @@ func (b *questionBudget) spendQuery(q question) error {
 // errNoOtherUpstream is the error of a key query that was already sent to all upstreams.
 var errNoOtherUpstream = errors.New("dnssec: no other upstream to ask")
 
-// Query sends a question to an upstream and returns the response, for chain.WorkBudget. The package chain repeats a
-// question if the last response was bogus. Each repetition goes to the next upstream.
+// Query sends the question for name and qtype to an upstream and returns the response, for chain.WorkBudget. The
+// package chain repeats a question if the last response was bogus. Each repetition goes to the next upstream.
 //
-// Failure responses and timeouts also make it continue with the next upstream. The error is errNoOtherUpstream, a
-// *validate.Reason if maxQueries is reached, or the failure of the last upstream.
+// After a failure response or a timeout, Query also continues with the next upstream. The error is errNoOtherUpstream,
+// a *validate.Reason if maxQueries is reached, or the failure of the last upstream.
 func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, _ []netip.AddrPort) (*chain.Response, error) {
 	q := question{name: name, qtype: qtype}
 	err := errNoOtherUpstream

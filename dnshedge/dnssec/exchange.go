@@ -291,8 +291,8 @@ func (c *core) followAliases(ctx context.Context, b *questionBudget, q question,
 	}
 }
 
-// validateLinks sets the status of each link and removes records without valid signatures. If a link is bogus, the
-// error is a *validate.Reason.
+// validateLinks sets the status of each link, and removes the records without valid signatures from secure links. If a
+// link is bogus, the error is a *validate.Reason.
 //
 // With Trust.Report, it uses only a quarter of the remaining time, so that the unvalidated answer can still be
 // returned.

@@ -263,8 +263,8 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	}
 }
 
-// addSignatures adds to the answer the signatures in m that cover the RRset with the given name and type. It adds none
-// if q lacks the DO bit.
+// addSignatures adds to the answer the signatures in m that cover the RRset with the given name and the type covered.
+// It adds none if q lacks the DO bit.
 func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, covered uint16) {
 	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
 		return

@@ -245,8 +245,10 @@ type validationBudget struct {
 	core *core
 }
 
-// Query sends a question to the servers of the zone z, for chain.WorkBudget. It follows referrals, because the servers
-// may serve a child zone, too. If a limit is reached, the error is a *validate.Reason.
+// Query sends the question for name and qtype to the servers of the zone z, for chain.WorkBudget. The servers in avoid
+// have sent bogus data; they are asked last. It follows referrals, because the servers may serve a child zone, too.
+//
+// If a limit is reached, the error is a *validate.Reason.
 func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Response, error) {
 	stack.GrowTo16KiB()
 	l := &lookup{core: p.core, budget: p.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoid: avoid}

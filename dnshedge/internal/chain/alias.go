@@ -50,7 +50,8 @@ func FindAlias(answer []dns.RR, name string, qtype uint16, zone string) *Alias {
 }
 
 // nearestDNAME returns the first DNAME record of class IN at the nearest ancestor of the name that has DNAME records.
-// Owners outside of the zone are ignored. It returns nil if no ancestor has DNAME records.
+// answer is the answer section of a response. Owners outside of the zone are ignored. It returns nil if no ancestor has
+// DNAME records.
 func nearestDNAME(answer []dns.RR, name, zone string) (nearest *dns.DNAME) {
 	for _, rr := range answer {
 		d, ok := rr.(*dns.DNAME)
@@ -77,8 +78,10 @@ func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
 	return a
 }
 
-// applyDNAME sets Target and Synthesized for a name, according to the DNAME record d. The TTL of Synthesized is the
-// minimum TTL of the DNAME RRset. If the target is too long for a name, applyDNAME sets only Rcode.
+// applyDNAME sets Synthesized for a name, according to the DNAME record d. It also sets Target, unless qtype is CNAME
+// or ANY: Synthesized is then the answer. The TTL of Synthesized is the minimum TTL of the DNAME RRset.
+//
+// If the target is too long for a name, applyDNAME sets only Rcode.
 func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
 	target := dnsname.ApplyDNAME(name, a.Owner, dnsname.ToLower(d.Target))
 	if target == "" {

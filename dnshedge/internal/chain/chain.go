@@ -119,7 +119,7 @@ type Validator struct {
 	rootStatus rootStatus
 }
 
-// NewValidator returns a Validator with an empty key cache.
+// NewValidator returns a Validator with the configuration conf and an empty key cache.
 func NewValidator(conf Config) *Validator {
 	if conf.IsLocalError == nil {
 		conf.IsLocalError = func(error) bool { return false }
@@ -246,8 +246,8 @@ func findRRset(sets []*validate.RRset, name string, typ uint16) *validate.RRset 
 	return nil
 }
 
-// selectDSEvidence selects the RRsets that determine whether a zone has DS records. If the DS RRset of the zone is
-// among them, ds is that RRset, and evidence has only this RRset.
+// selectDSEvidence selects, from the RRsets said, those that determine whether a zone has DS records. If the DS RRset
+// of the zone is among them, ds is that RRset, and evidence has only this RRset.
 //
 // Otherwise ds is nil, and evidence has all RRsets. They should prove that the zone has no DS records.
 func selectDSEvidence(said []*validate.RRset, zone string) (ds *validate.RRset, evidence []*validate.RRset) {

@@ -62,7 +62,8 @@ func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBo
 	}
 }
 
-// logWarning logs a warning. If the log handler panics, it recovers the panic, so that the question is still answered.
+// logWarning logs a warning with a message and attributes. If the log handler panics, it recovers the panic, so that
+// the question is still answered.
 func logWarning(to *slog.Logger, message string, attrs ...slog.Attr) {
 	usercode.RunGuarded(func() { to.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
 }

@@ -168,8 +168,9 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 // isNegative reports whether the answer section is empty, so that the response must prove a denial.
 func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
 
-// verifyAndCacheProofs verifies an answer with the keys k of a zone. If the answer is secure, it caches the proofs, so
-// that other answers can be synthesized from them.
+// verifyAndCacheProofs verifies an answer with the keys k of a zone. sets are the RRsets of the answer and authority
+// sections. If the answer is secure, it caches the proofs, so that other answers can be synthesized from them. The
+// error is a *validate.Reason.
 func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if err := s.verifyResponse(w, sets, k, now); err != nil {
 		return err
@@ -180,8 +181,9 @@ func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, se
 	return nil
 }
 
-// verifyResponse verifies an answer with the keys k of a zone, and sets its status. It reduces Answer and Authority to
-// the verified records (see validate.RRset.AuthenticRecords).
+// verifyResponse verifies an answer with the keys k of a zone, and sets its status. sets are the RRsets of the answer
+// and authority sections. It reduces Answer and Authority to the verified records (see
+// validate.RRset.AuthenticRecords).
 //
 // The error is a *validate.Reason. verifyResponse then changes no field except signedByZone.
 func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {

@@ -7,7 +7,7 @@ import (
 )
 
 // WithoutDNSSECRecords returns the records without RRSIG, NSEC and NSEC3 records, for a client that did not set DO.
-// Records of the question's type remain. For type ANY, all records remain. It does not modify rrs.
+// Records of the type qtype remain. If qtype is ANY, all records remain. It does not modify rrs.
 func WithoutDNSSECRecords(rrs []dns.RR, qtype uint16) []dns.RR {
 	proves := func(rr dns.RR) bool {
 		switch t := rr.Header().Rrtype; t {

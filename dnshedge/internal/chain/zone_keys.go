@@ -647,8 +647,8 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	return nil, newNonexistentZone(den.TTL)
 }
 
-// verifyAliasEvidence verifies CNAME records at the name of z. They show that no zone has this name (RFC 1034 §3.6.2).
-// It returns the entry of the name: insecure and nonexistent, or bogus.
+// verifyAliasEvidence verifies CNAME records at the name of z, which the server from has sent. They show that no zone
+// has this name (RFC 1034 §3.6.2). It returns the entry of the name: insecure and nonexistent, or bogus.
 //
 // r has the keys of signer, the zone that signed the records. alias is the CNAME RRset, and evidence proves the
 // expansion of a wildcard.
@@ -667,8 +667,10 @@ func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zo
 	return newNonexistentZone(ttl)
 }
 
-// keysAfterDSFailure returns the entry of a zone after verification of its DS records has failed with err. The entry is
-// bogus, unless an insecure zone exists between the parent zone and the zone. An insecure zone may send arbitrary
+// keysAfterDSFailure returns the entry of the zone z after verification of its DS records has failed with err. from is
+// the server that sent the records.
+//
+// The entry is bogus, unless an insecure zone exists between the parent zone and z. An insecure zone may send arbitrary
 // signatures.
 func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *zoneKeys {
 	open, failed := c.findHiddenInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name), err)
@@ -681,9 +683,11 @@ func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zon
 	return c.newFailedKeys(err, from)
 }
 
-// findHiddenInsecureCut calls findInsecureCut after verification has failed with err, to find out whether the data is
-// from an insecure zone. It returns nil without a search if all zone cuts below z are known, or if err is a limit or a
-// local error.
+// findHiddenInsecureCut searches for an insecure delegation between z and name (see findInsecureCut). It must be called
+// after verification has failed with err. If there is one, the data may be from an insecure zone, and the failure does
+// not matter.
+//
+// It returns nil without a search if all zone cuts below z are known, or if err is a limit or a local error.
 func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *Zone, name string, err error) (*zoneKeys, error) {
 	if !z.CutsUnknown || limitReason(err) != nil || c.conf.IsLocalError(err) {
 		return nil, nil
@@ -710,8 +714,8 @@ func (z *Zone) childZone(name string, claimed bool) *Zone {
 	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, isPresumed: true, namedBySigner: claimed}
 }
 
-// lowestSigner returns the zone whose keys must verify RRsets about a name from a server of zone. This is the lowest
-// signer between zone and name, or zone if there is none.
+// lowestSigner returns the zone whose keys must verify sets, RRsets about a name from a server of zone. This is the
+// lowest signer between zone and name, or zone if there is none.
 //
 // The RRsets can have several signers if the name is the target of an alias.
 func lowestSigner(sets []*validate.RRset, zone, name string) string {

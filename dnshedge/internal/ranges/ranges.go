@@ -62,8 +62,8 @@ func (r *Cache) setSize(z *zoneEntry, size int64) {
 	z.size = size
 }
 
-// updateSize recomputes the estimated memory of a zone. It must be called after records were added to d, the zone's
-// cache. While the total exceeds maxBytes, it evicts zones.
+// updateSize recomputes the estimated memory of the named zone. It must be called after records were added to d, the
+// zone's cache. While the total exceeds maxBytes, it evicts zones.
 //
 // It does nothing if d has been evicted since.
 func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
@@ -125,8 +125,9 @@ func (r *Cache) Bytes() int64 {
 	return r.bytes
 }
 
-// AddVerified verifies signed RRsets with the keys k of their zone, and caches the valid RRsets that are useful for
-// synthesis. It skips RRsets that are not reusable (see IsReusable). w limits the number of verifications.
+// AddVerified verifies the signed RRsets of some sections with the keys k of their zone, and caches the valid RRsets
+// that are useful for synthesis. It skips RRsets that are not reusable (see IsReusable). w limits the number of
+// verifications.
 func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.Time, sections ...[]*validate.RRset) {
 	zone := strings.ToLower(k.Zone())
 	d := r.zoneCache(zone, now, true)

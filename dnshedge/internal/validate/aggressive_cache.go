@@ -322,8 +322,8 @@ type SynthesizedAnswer struct {
 	TTL               uint32     // seconds for which the answer may be cached
 }
 
-// Synthesize answers a question at the time now from the cached records. w limits the cost of NSEC3 hashes. The boolean
-// is false if the records do not determine the answer.
+// Synthesize answers the question for qname and qtype at the time now, from the cached records. w limits the cost of
+// NSEC3 hashes. The boolean is false if the records do not determine the answer.
 func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	q, ok := parseName(qname)
 	if !ok || !q.isWithin(d.zone) || qtype == dns.TypeRRSIG || qtype == dns.TypeDS && q == d.zone && q != root {
@@ -404,8 +404,9 @@ func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	return m.Answer
 }
 
-// synthesizeWildcard returns the expansion of a cached wildcard for the name q. The boolean is false if no wildcard
-// applies, or if the cached records do not prove that a closer name is missing. The caller must hold mu.
+// synthesizeWildcard returns the records of type qtype, or the alias, of a cached wildcard, with the owner name q. The
+// boolean is false if no wildcard applies, or if the cached records do not prove that a closer name is missing. The
+// caller must hold mu.
 func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	switch qtype {
 	case dns.TypeANY, dns.TypeDS, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT: // their rules for aliases differ

@@ -85,8 +85,8 @@ func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 // An ecdsaKey is an ECDSA public key of algorithm 13 (P-256) or 14 (P-384).
 type ecdsaKey struct{ key *ecdsa.PublicKey }
 
-// newECDSAKey parses b, the public key field of a DNSKEY record. b is an uncompressed point without the prefix byte 4
-// (RFC 6605 §4). The error is errMalformed.
+// newECDSAKey parses b, the public key field of a DNSKEY record. b is a point of the curve, uncompressed and without
+// the prefix byte 4 (RFC 6605 §4). The error is errMalformed.
 func newECDSAKey(curve elliptic.Curve, b []byte) (verifier, error) {
 	key, err := ecdsa.ParseUncompressedPublicKey(curve, append([]byte{4}, b...))
 	if err != nil {

@@ -30,8 +30,8 @@ type proofResult struct {
 	used   []*evidence // records that the proof needs
 }
 
-// addRecord adds an NSEC record with the result v of its verification. It ignores a record whose data is malformed (RFC
-// 4034 §4.1), or whose next name is not in the zone.
+// addRecord adds the NSEC record with the given owner name and data, with the result v of its verification. It ignores
+// a record whose data is malformed (RFC 4034 §4.1), or whose next name is not in the zone.
 func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verified) {
 	n, ok := scanName(data)
 	if !ok || !typeBitmap(data[n:]).isWellFormed() {
@@ -89,7 +89,7 @@ func (s nsecSet) matchingRecord(q name) *nsec {
 	return nil
 }
 
-// coveringRecord returns a record that covers q, or nil if there is none.
+// coveringRecord returns a record that covers q, a name of the zone, or nil if there is none.
 func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	for _, n := range s.recordsNear(q) {
 		if n.coversName(q, zone) {

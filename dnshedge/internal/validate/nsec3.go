@@ -47,8 +47,8 @@ func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	return most
 }
 
-// addRecord adds an NSEC3 record with the result v of its verification. It ignores a malformed record, and a record
-// with unknown parameters (RFC 5155 §3.2, §8.1 and 8.2).
+// addRecord adds the NSEC3 record with the given owner name and data, with the result v of its verification. It ignores
+// a malformed record, and a record with unknown parameters (RFC 5155 §3.2, §8.1 and 8.2).
 //
 // The parent of the owner name must be the zone's apex, the hash algorithm must be SHA-1, and opt-out must be the only
 // flag.
@@ -171,8 +171,8 @@ func (s *nsec3Set) coveringRecord(q name) *nsec3 {
 	return nil
 }
 
-// findClosestEncloserProof returns the closest encloser of q, the record that matches it, and the record that covers
-// the next closer name (RFC 5155 §8.3). If there is no proof, next is nil.
+// findClosestEncloserProof returns the closest encloser of q in the zone, the record that matches the encloser (at),
+// and the record that covers the next closer name (next). See RFC 5155 §8.3. If there is no proof, next is nil.
 func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, next *nsec3) {
 	for closer := q; closer != zone; closer = closer.parent() {
 		encloser = closer.parent()

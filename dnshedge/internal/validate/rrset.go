@@ -37,8 +37,8 @@ type canonical struct {
 	ok    bool // false if the RRset has no canonical form, so that all signatures are invalid
 }
 
-// NewRRset returns an RRset of the records, with the signatures that cover them. There must be at least one record, and
-// all must have the same name, class and type.
+// NewRRset returns an RRset of the records, with the signatures sigs, which must cover them. There must be at least one
+// record, and all must have the same name, class and type.
 func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	h := records[0].Header()
 	s := &RRset{Name: h.Name, Type: h.Rrtype, Class: h.Class, TTL: maxTTL, Records: records, Sigs: sigs}

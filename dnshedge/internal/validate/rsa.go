@@ -33,8 +33,8 @@ func decodeHex(s string) []byte {
 	return b
 }
 
-// newRSAKey parses b, the public key field of a DNSKEY record (RFC 3110 §2). If crypto/rsa rejects the size or the
-// exponent of the key, the verifier uses math/big.
+// newRSAKey parses b, the public key field of a DNSKEY record (RFC 3110 §2). hash is the hash function of the
+// algorithm. If crypto/rsa rejects the size or the exponent of the key, the verifier uses math/big.
 //
 // The error is errMalformed, or errUnsupported if the size is outside of the limits of RFC 5702 §2.
 func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {

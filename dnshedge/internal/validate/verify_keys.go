@@ -25,8 +25,8 @@ func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, er
 	return d, nil
 }
 
-// VerifyDNSKEY verifies the DNSKEY RRset of a zone (RFC 4035 §5.2). At least one key must match a record of d, and must
-// have made a signature of the RRset that is valid at the time now.
+// VerifyDNSKEY verifies dnskeys, the DNSKEY RRset of a zone (RFC 4035 §5.2). At least one key must match a record of d,
+// and must have made a signature of the RRset that is valid at the time now.
 //
 // The status is that of data signed by the keys:
 //

@@ -172,8 +172,8 @@ func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
 	return c, nil
 }
 
-// dialWithTimeout opens a connection to the server of q with the Dialer d, and gives up after timeout. stopExchange
-// cancels it.
+// dialWithTimeout opens a connection to the server of q with the Dialer d. The network is "udp" or "tcp". It gives up
+// after timeout, and stopExchange cancels it.
 func (q *query) dialWithTimeout(d Dialer, network string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(q.ctx, timeout)
 	defer cancel()

@@ -31,7 +31,8 @@ func newFirstRTTs(percentile float64) *firstRTTs {
 	return &firstRTTs{percentile: percentile, median: initialMedian, hedgeDelay: initialHedgeDelay}
 }
 
-// addSample adds the round trip time of the first answer of a server.
+// addSample adds took, the round trip time of the first answer of a server. It updates the quantiles after each
+// updateInterval samples.
 func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 	c.window.Add(now, took)
 	c.newSamples++

@@ -75,7 +75,8 @@ func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneSer
 	return s
 }
 
-// removeUnansweredZones resets the unanswered zones of a server. It must be called when the server has answered.
+// removeUnansweredZones resets the unanswered zones of the server with the address addr. It must be called when the
+// server has answered.
 func (t *healthTable) removeUnansweredZones(addr netip.AddrPort) {
 	k := healthKey{addr, unansweredZones}
 	if s := t.all[k]; s != nil {

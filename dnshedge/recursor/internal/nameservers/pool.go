@@ -61,7 +61,8 @@ type queryCounters struct {
 	wire, tcp, hedges, hedgeWins, timeouts, failovers, lame, ignored atomic.Int64
 }
 
-// NewPool returns a Pool that has not queried any server. The caller must call Close when it is no longer used.
+// NewPool returns a Pool with the configuration conf that has not queried any server. The caller must call Close when
+// the Pool is no longer used.
 func NewPool(conf Config) *Pool {
 	f := &Pool{conf: &conf, epoch: time.Now(), hedgeBudget: newHedgeBudget(conf.Hedge), firstRTTs: newFirstRTTs(cmp.Or(conf.Hedge.Percentile, 0.65))}
 	if d, ok := conf.Dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {

@@ -367,7 +367,8 @@ func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
 	return err == nil
 }
 
-// acquireSlots returns a new query and its candidate. The query either has its slots, or is in stateWaiting.
+// acquireSlots returns a new query and its candidate. The query either has its slots, or is in stateWaiting. For a
+// repetition, repeated has its options. Otherwise it is nil.
 //
 // The candidate is c, unless the server of c has no free slot and another candidate is better. The query is nil if it
 // is a hedge and a slot is missing, or if the Pool is closed.
