@@ -266,8 +266,6 @@ func checkSections(m *dns.Msg) error {
 	return nil
 }
 
-// parseQuestion returns the question of m. The error is not nil if m is a response, or has another opcode than QUERY.
-// It is also not nil if m has not exactly one question, or asks for an invalid name or type.
 func parseQuestion(s string) *dns.Msg {
 	f := strings.Fields(s)
 	m := new(dns.Msg).SetQuestion(f[0], dns.StringToType[f[1]])

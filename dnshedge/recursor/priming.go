@@ -117,7 +117,7 @@ func (c *core) primeRoot(b primingBudget) {
 	}
 	if unvalidated != nil { // the keys are already being queried
 		short, stop := context.WithTimeout(ctx, primingKeysTimeout)
-		_ = c.validator.ValidateResponse(short, b, unvalidated) // if the keys come later, the response is validated below
+		_ = c.validator.ValidateResponse(short, b, unvalidated) // if the keys arrive later, the response is validated at the end
 		switch end := time.Now().Add(time.Duration(unvalidated.TTL) * time.Second).Round(0); {
 		case unvalidated.Status == validate.Bogus:
 			primed = nil

@@ -93,7 +93,7 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 		j.keepFallback(r)
 	}
 	if unsigned {
-		j.task.EndEarly = true // the response may be right below an insecure zone cut that no referral has shown; validation searches for it next
+		j.task.EndEarly = true // the response is valid if it is from an insecure zone without a referral; validation searches for that zone next
 		return errUnprovenDenial
 	}
 	return nameservers.ErrUnsigned

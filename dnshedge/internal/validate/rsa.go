@@ -28,7 +28,7 @@ var rsaPrefixes = map[crypto.Hash][]byte{
 func decodeHex(s string) []byte {
 	b, err := hex.DecodeString(s)
 	if err != nil {
-		panic(err) // the strings above are right
+		panic(err) // unreachable: the constants are valid
 	}
 	return b
 }
