@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// Export writes what the Resolver has learned, for Import in another process or after a restart. The export has the
-// round trip times of servers, and the delegations and DS records of the root and its child zones.
+// Export writes learned data, for Import in another process or after a restart. The export has the round trip times of
+// servers, and the delegations and DS records of the root and its child zones.
 func (r *Resolver) Export(w io.Writer) error {
 	c, err := r.setUpOnce()
 	if err != nil {

@@ -60,8 +60,8 @@ func (b typeBitmap) isDelegation() bool { return b.hasType(dns.TypeNS) && !b.has
 // proves nothing about names below its owner name (RFC 6840 §4.1, RFC 6672 §5.3.4).
 func (b typeBitmap) isDelegationOrDNAME() bool { return b.isDelegation() || b.hasType(dns.TypeDNAME) }
 
-// proofAtOwner returns what a record with this bitmap proves about a type at q, which must be the record's owner name.
-// The result is NoData, NoDS or Unproven (RFC 4035 §5.4, RFC 5155 §8.5, RFC 6840 §4.1 and 4.4).
+// proofAtOwner returns the conclusion from a record with this bitmap about the type typ at q, which must be the
+// record's owner name. The result is NoData, NoDS or Unproven (RFC 4035 §5.4, RFC 5155 §8.5, RFC 6840 §4.1 and 4.4).
 //
 // A record at a delegation is from the parent zone and denies only DS. A record at an apex is from the zone itself and
 // does not deny DS. The root is an exception, because it has no parent.
