@@ -7,13 +7,7 @@
 //		grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor()))
 //
 // Both work without options. They measure the latency of each host (HTTP) or method (gRPC), and hedge the slowest tenth of
-// the calls: at most 10 % more requests. [Do] hedges any function, and package dnshedge hedges DNS.
-//
-// # Terms
-//
-// A call is sent as one or several attempts. The first attempt is the primary. A hedge is a further attempt, which starts
-// after a hedge delay while the call is unanswered. The attempt whose result the caller gets is the winner; the others
-// are losers, and are cancelled. Latency is measured per key: a host, route or method.
+// the calls: at most 10 % more requests. [Do] hedges any function, and package dnshedge hedges DNS. The [Glossary] has the terms.
 //
 // # Options
 //
@@ -24,7 +18,7 @@
 //   - [WithRoute]: a separate latency and [Policy] for some calls of a host
 //   - [WithShadow]: a dry run, which decides and counts, and sends no hedge
 //   - [WithName]: a name of the client, for metrics, logs and the debug page
-//   - [WithLogger]: a log of pauses of hedging, exhausted budgets and changed settings
+//   - [WithLogger]: a log of pauses, exhausted budgets and changes
 //   - [WithObserver]: metrics and traces, for example by hedgeprom and hedgeotel
 //
 // Advanced:
@@ -81,6 +75,7 @@
 // Any other value disables hedging, and is logged. Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and
 // 1.5 µs over HTTP/1.1. With -tags hedge_nogrpc, a program is built without grpc.
 //
+// [Glossary]: https://github.com/gohedge/hedge/blob/main/docs/glossary.md
 // [Roll out and run]: https://github.com/gohedge/hedge/blob/main/docs/rollout.md
 package hedge
 

@@ -9,25 +9,25 @@ import "github.com/gohedge/hedge/observe"
 type (
 	// An Observer receives the events of every call of a client, see [WithObserver] and the field Observers of a dnshedge.Client.
 	Observer = observe.Observer
-	// NopObserver is an Observer that does nothing.
+	// NopObserver is an Observer whose methods do nothing.
 	NopObserver = observe.NopObserver
-	// A KeyInfo identifies the client, the host and the route of a call.
+	// A KeyInfo identifies the client, the host and the route of an event, for example as labels of metrics.
 	KeyInfo = observe.KeyInfo
-	// An AttemptInfo identifies an attempt of a call by its number.
+	// An AttemptInfo holds the number of an attempt within its call, which distinguishes hedges from the primary.
 	AttemptInfo = observe.AttemptInfo
-	// An AttemptResult is the outcome and the latency of an attempt that has ended.
+	// An AttemptResult describes an attempt that has ended: its number, its latency, and whether it won.
 	AttemptResult = observe.AttemptResult
-	// An Outcome is the way in which an attempt ended: [Won], [Lost] or [Failed].
+	// An Outcome says whether the caller got the result of an attempt ([Won]), got the result of another attempt ([Lost]), or the attempt failed ([Failed]).
 	Outcome = observe.Outcome
-	// A RequestResult describes a call that has ended: its attempts, winner, latency and saved time.
+	// A RequestResult describes a call that has ended: the number of its attempts, the winner, the latency and the saved time.
 	RequestResult = observe.RequestResult
-	// An EndpointEvent reports that an endpoint was used, has failed, was overtaken, or was ejected or restored.
+	// An EndpointEvent reports to observers that an endpoint was used, has failed, was overtaken, or was ejected or restored.
 	EndpointEvent = observe.EndpointEvent
-	// An EndpointKind is the kind of an [EndpointEvent].
+	// An EndpointKind says which event an [EndpointEvent] reports, such as [EndpointCalled], [EndpointFailed] or [EndpointEjected].
 	EndpointKind = observe.EndpointKind
-	// A Reason is the reason why a hedge was not sent, or why a call could not be hedged.
+	// A Reason says why a hedge was not sent, or why a call could not be hedged.
 	Reason = observe.Reason
-	// A Verdict is the result of an audit: whether hedging helps a host, see [WithAudit].
+	// A Verdict is the conclusion of an audit about a host: whether hedging reduces latency and failures there, see [WithAudit].
 	Verdict = observe.Verdict
 	// An Audit is the measured effect of hedging on the calls to a host, see [WithAudit].
 	Audit = observe.Audit
@@ -36,8 +36,8 @@ type (
 // The outcomes of attempts.
 const (
 	Won    = observe.Won    // the caller got the result of this attempt; for a primary, this includes a gRPC status that ended the call
-	Lost   = observe.Lost   // another attempt has won, and this one was mostly cancelled; or the hedge was not sent (see [DeniedSameBackend]), or a [Limiter] refused it
-	Failed = observe.Failed // the attempt failed by itself, even if that ended the call, or the caller gave up
+	Lost   = observe.Lost   // another attempt has won, and this attempt was usually cancelled; also a hedge that was not sent (see [DeniedSameBackend]) or that a [Limiter] refused
+	Failed = observe.Failed // the attempt ended with a failure, even if that ended the call, or the caller cancelled the call
 )
 
 // The kinds of events of endpoints.
@@ -53,12 +53,12 @@ const (
 // Reasons why a hedge that was due was not sent.
 const (
 	DeniedBudget      = observe.DeniedBudget      // the budget or MaxHedgesPerSecond was exhausted
-	DeniedSlow        = observe.DeniedSlow        // most calls are slow, which is an outage and not a slow tail
+	DeniedSlow        = observe.DeniedSlow        // most calls are slow, which indicates an outage, in which hedges would add load
 	DeniedPaused      = observe.DeniedPaused      // the server pushed back; never over DNS
 	DeniedDeadline    = observe.DeniedDeadline    // too little time was left before the deadline for a hedge to succeed
 	DeniedInFlight    = observe.DeniedInFlight    // the limit of concurrent hedges was reached: a thousand per key, or [MaxDetached] for DoDetached
 	DeniedNotReady    = observe.DeniedNotReady    // no connection was ready, or the request could not be copied; never over DNS
-	DeniedSameBackend = observe.DeniedSameBackend // the gRPC balancer hedge_elsewhere had no other backend for the hedge, see [Interceptor]
+	DeniedSameBackend = observe.DeniedSameBackend // the gRPC balancer hedge_elsewhere found no other backend for the hedge, see [Interceptor]
 	DeniedAudit       = observe.DeniedAudit       // the audit has paused hedging to measure its effect, or has found that it harms, see [WithAudit]
 	DeniedShadow      = observe.DeniedShadow      // shadow mode: the hedge was only counted, see [WithShadow]
 )
@@ -68,7 +68,7 @@ const (
 	DeniedWarming  = observe.DeniedWarming  // too few calls of the key were measured
 	DeniedDisabled = observe.DeniedDisabled // hedging was disabled by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
 	DeniedMethod   = observe.DeniedMethod   // nothing declares the call safe to send twice
-	DeniedNested   = observe.DeniedNested   // the call is made for a hedge, see [Middleware], or an outer client hedges it already
+	DeniedNested   = observe.DeniedNested   // the call is made while a server handles a hedge, see [Middleware], or an outer client hedges it already
 	DeniedBody     = observe.DeniedBody     // the request cannot be sent twice, see [Transport] and [Interceptor.Stream]; never over DNS
 )
 
