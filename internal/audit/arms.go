@@ -8,33 +8,36 @@ import (
 )
 
 const (
-	minReportCalls = 300 // minimum of calls in each arm for a report of the p99
-	minReportPairs = 4   // minimum of pairs for a report of the p99
-	maxArmPairs    = 256 // number of pairs after which the arms are deleted and start again
+	minReportCalls = 300 // minimum number of calls in each arm from which the p99 is reported
+	minReportPairs = 4   // minimum number of compared pairs from which the p99 is reported
+	maxArmPairs    = 256 // number of compared pairs after which all statistics of the arms are deleted
 
-	zScore95 = 1.96 // standard errors on each side of an estimate, for an interval of 95 %
+	zScore95 = 1.96 // a 95 % confidence interval extends this many standard errors to each side
 )
 
-// arms are the statistics of the two arms of the experiment, control and treatment, for the report. The verdict does not depend on them.
+// An arms holds the statistics of both arms of the experiment, control and treatment, from which the report for users is made.
+// The verdict does not depend on them. The audit's mu guards them.
 type arms struct {
-	openLatencies      slotLatencies // of the open slot
+	openLatencies      slotLatencies // latencies of the slot that is being measured
 	control, treatment arm
-	pairs              int // compared pairs
+	pairs              int // number of compared pairs
 
-	// For each pair, the difference between control and treatment of the share of failed calls.
-	failureDifferences       float64 // sum
-	failureDifferenceSquares float64 // sum of the squares
+	// Each pair has one difference: the share of failed calls in the control slot minus that in the treatment slot.
+	failureDifferences       float64 // sum of the differences
+	failureDifferenceSquares float64 // sum of the squared differences
 }
 
-// An arm holds sums over the compared slots of one arm: control, in which hedging is off, or treatment.
+// An arm holds sums over all compared slots of the control arm, in which hedging is off, or of the treatment arm.
 type arm struct {
 	latencies                    histogram
 	slots, calls, failed, hedges float64
-	latencySum                   float64 // sum of the mean latencies of the slots
-	aboveP99, aboveP99Squares    float64 // number of calls that were slower than the p99 of the arm, and its squares
+	latencySum                   float64 // sum of the mean latencies of the slots, in octaves
+	// aboveP99 counts the calls that were slower than the p99 of the arm when their slot was added. aboveP99Squares sums the
+	// squares of this count per slot.
+	aboveP99, aboveP99Squares float64
 }
 
-// armOf returns the control arm if hedgingOff is true, and otherwise the treatment arm.
+// armOf returns the arm of a slot: the control arm if hedging is off in the slot, and otherwise the treatment arm.
 func (a *arms) armOf(hedgingOff bool) *arm {
 	if hedgingOff {
 		return &a.control
@@ -42,7 +45,7 @@ func (a *arms) armOf(hedgingOff bool) *arm {
 	return &a.treatment
 }
 
-// addSlot adds the open slot with its summary to its arm.
+// addSlot adds the statistics of the slot s, which has ended, to its arm. The argument sum is the summary of s.
 func (a *arms) addSlot(s *slot, sum *summary) {
 	slot, m, above := a.openLatencies.answers, a.armOf(s.hedgingOff), 0.0
 	for i, n := range a.openLatencies.failures {
@@ -61,13 +64,13 @@ func (a *arms) addSlot(s *slot, sum *summary) {
 	m.aboveP99Squares += above * above
 }
 
-// addPair adds the difference in failures between the two slots of a pair.
+// addPair adds the difference between the failures of the two slots of a pair.
 func (a *arms) addPair(control, treatment *summary) {
 	d := control.failureShare - treatment.failureShare
 	a.pairs, a.failureDifferences, a.failureDifferenceSquares = a.pairs+1, a.failureDifferences+d, a.failureDifferenceSquares+d*d
 }
 
-// writeReport writes latencies and failures of both arms to r, if there are enough calls and pairs.
+// writeReport stores latencies and failures of both arms in r, if there are enough calls and pairs.
 func (a *arms) writeReport(r *observe.Audit) {
 	r.Pairs = max(r.Pairs, a.pairs)
 	if a.pairs < minReportPairs || min(a.control.calls, a.treatment.calls) < minReportCalls {
@@ -83,8 +86,8 @@ func (a *arms) writeReport(r *observe.Audit) {
 	r.Extra = a.treatment.hedges / a.treatment.calls
 }
 
-// estimateP99 returns the 99th percentile of the latencies of an arm, and half the width of its 95 % confidence interval. Slow calls come
-// in clusters, so their variance is estimated from their number in each slot.
+// estimateP99 returns the 99th percentile of the arm's latencies. plusMinus is half the width of its 95 % confidence interval,
+// in nanoseconds. Slow calls come in clusters, so the variance is estimated from the number of slow calls in each slot.
 func (m *arm) estimateP99() (p99 time.Duration, plusMinus float64) {
 	mean, cluster := m.aboveP99/m.slots, 1.0
 	if mean > 0 && m.slots > 1 {

@@ -20,47 +20,49 @@ import (
 )
 
 const (
-	fullTrialPeriod = time.Hour      // first part of a trial, in which every pair is compared; later, half of the pairs are
-	verdictLifetime = 24 * time.Hour // time without a compared pair after which a verdict ends
-	retestBits      = 6              // after a verdict, one pair in 2^retestBits is compared: one every 43 minutes on average
-	retestPairs     = 16             // number of pairs without another verdict after which the test of a verdict starts again
+	fullTrialPeriod = time.Hour      // duration of the first part of a trial, in which every pair has a control slot; after it, half of the pairs have one
+	verdictLifetime = 24 * time.Hour // a verdict ends when no pair has been compared for this time
+	retestBits      = 6              // when the verdict is decided, one pair in 2^retestBits has a control slot: one every 43 minutes on average
+	retestPairs     = 16             // the test of a decided verdict starts again after this number of pairs
 
-	minPairCalls       = 28 // if a pair has fewer calls in its measured parts, the next pair has no control slot
-	latencyChangeSlots = 10 // number of consecutive slots whose mean latency must differ by 30 % from that at the verdict to start a new trial
+	minPairCalls       = 28 // after a pair with fewer measured calls, the next pair has no control slot
+	latencyChangeSlots = 10 // number of consecutive slots whose mean latency must differ by 30 % from that at the verdict, to start a new trial
 
 	never = math.MaxInt64 // a time that no call reaches
 )
 
-// An Audit is the experiment for one host. It is safe for concurrent use. Times are nanoseconds of the engine's clock, but slots are
-// computed from the time of day.
-type Audit struct {
+// An Audit is the experiment for one host. All keys of the host share it, and it is safe for concurrent use. Times are
+// nanoseconds of the engine's clock. Slots are computed from the time of day, so that all clients have the same slots.
+type Audit struct { // hash of the host's name; never changes
 	hash uint64 // hash of the host; never changes
 
-	// Written with mu held, and read by calls without it.
-	nextChange    atomic.Int64 // time at which changeSlot is due
-	measuredFrom  atomic.Int64 // start of the measured part of the open slot
-	inFlightFrom  atomic.Int64 // measuredFrom if the calls in flight of the open slot are counted; otherwise never
+	// These fields are written while mu is held. Calls read them without mu.
+	nextChange    atomic.Int64 // time at which the next slot, or the measured part of the current slot, starts
+	measuredFrom  atomic.Int64 // start of the measured part of the slot open; never: there is none
+	inFlightFrom  atomic.Int64 // measuredFrom if calls of the slot open are counted when they begin; otherwise never
 	hedgingOff    atomic.Bool  // no hedge may start now
-	hasNewResults atomic.Bool  // there are results that TakeNewResults has not returned
+	hasNewResults atomic.Bool  // there are results that TakeNewResults has not returned yet
 
-	mu            sync.Mutex // guards the fields below
-	slot          int64      // number of the current slot, counted since 1970
-	compared      bool       // the current pair has a control slot
-	previousCalls int        // measured calls of the slot before the open slot
-	open          slot       // the slot whose calls are measured; it is closed 6 s after its end
-	first         summary    // summary of the first slot of the pair
+	mu            sync.Mutex // guards the fields that follow
+	slot          int64      // number of the current slot since 1970
+	compared      bool       // the current pair has a control slot and will be compared
+	previousCalls int        // number of measured calls in the slot before open
+	open          slot       // slot whose calls are being measured; it is closed 6 s after its end
+	first         summary    // summary of the slot that was closed last
 
-	verdict        observe.Verdict
-	reported       observe.Verdict // verdict that TakeNewResults has returned last
-	report         *observe.Audit  // all results except the verdict
-	trial          *evidence       // evidence of the current trial, which looks for a verdict or tests it
-	arms           *arms           // statistics for the report; nil: no pair had a control slot yet
-	lastPairAt     int64           // time at which a pair was compared last
-	verdictLatency float64         // mean latency at the verdict, as log2 of the nanoseconds minus lowestExponent; 0: not known
-	changedSlots   int             // number of consecutive slots whose mean latency differs from verdictLatency
+	verdict    observe.Verdict // current verdict
+	reported   observe.Verdict // verdict that the latest TakeNewResults returned
+	report     *observe.Audit  // results of the audit; its Verdict is not used
+	trial      *evidence       // evidence of the current trial, which looks for a verdict or retests it
+	arms       *arms           // statistics for the report; nil: no pair had a control slot since the last reset
+	lastPairAt int64           // time at which the latest pair was compared or the latest verdict was set
+	// verdictLatency is the mean latency of the calls when the verdict was set: log2 of the nanoseconds minus lowestExponent.
+	// It is 0 if unknown.
+	verdictLatency float64
+	changedSlots   int // number of consecutive slots whose mean latency differs from verdictLatency
 }
 
-// New returns an Audit for the host, without any result.
+// New returns an Audit for the given host, which has no results yet.
 func New(host string) *Audit {
 	h := fnv.New64a()
 	h.Write([]byte(host))
@@ -72,10 +74,12 @@ func New(host string) *Audit {
 	return a
 }
 
-// IsHedgingOff reports whether no hedge may start now. It is false if a is nil.
+// IsHedgingOff reports whether no hedge may start now, because of a control slot or because the verdict is AuditOff. It is
+// false if a is nil.
 func (a *Audit) IsHedgingOff() bool { return a != nil && a.hedgingOff.Load() }
 
-// BeginCall records a call that begins at the time now. The function wall converts a time of the engine's clock to the time of day.
+// BeginCall records a call that begins at the time now, in nanoseconds of the engine's clock. The function wall must convert a
+// time of the engine's clock to the time of day.
 func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 	if now >= a.nextChange.Load() {
 		a.mu.Lock()
@@ -89,7 +93,7 @@ func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 	}
 }
 
-// EndCall records the result of a call. The argument began is the time that was passed to BeginCall.
+// EndCall records the result r of a call. The argument began is the time that was passed to BeginCall for this call.
 func (a *Audit) EndCall(began int64, r Result) {
 	if uint64(began-a.measuredFrom.Load()) < uint64(measuredLength) {
 		a.mu.Lock()
@@ -98,7 +102,8 @@ func (a *Audit) EndCall(began int64, r Result) {
 	}
 }
 
-// openLatencies returns the latencies of the open slot; nil if no slot is compared. The caller holds mu.
+// openLatencies returns the histograms of the slot that is being measured. It returns nil if no pair had a control slot yet.
+// The caller must hold mu.
 func (a *Audit) openLatencies() *slotLatencies {
 	if a.arms == nil {
 		return nil
@@ -106,8 +111,8 @@ func (a *Audit) openLatencies() *slotLatencies {
 	return &a.arms.openLatencies
 }
 
-// changeSlot starts the next slot, or the measured part of the current slot, if its time has come. The argument wall is the time of day in
-// nanoseconds. The caller holds mu.
+// changeSlot starts the next slot, or the measured part of the current slot, if it is due at the time now. The argument wall is
+// the time of day in nanoseconds since 1970. The caller must hold mu.
 func (a *Audit) changeSlot(now, wall int64) {
 	if now < a.nextChange.Load() {
 		return
@@ -138,8 +143,8 @@ func (a *Audit) changeSlot(now, wall int64) {
 	a.nextChange.Store(now - at + int64(slotLength))
 }
 
-// beginSlot starts a slot, and decides whether hedging is off in it. The argument inTime is true if the measured part has not started yet.
-// The caller holds mu.
+// beginSlot starts the slot with the given number, and decides whether hedging is off in it. inTime is true if the measured
+// part of the slot has not started yet. The caller must hold mu.
 func (a *Audit) beginSlot(number int64, inTime bool, now int64) {
 	follows := inTime && number == a.slot+1 && a.open.number == a.slot
 	a.open.invalid = a.open.invalid || !follows
@@ -155,8 +160,8 @@ func (a *Audit) beginSlot(number int64, inTime bool, now int64) {
 	a.updateHedgingOff()
 }
 
-// updateHedgingOff stores whether hedging is off. In a compared pair, it is off in the control slot. In other pairs, it is off if the
-// verdict is AuditOff. The caller holds mu.
+// updateHedgingOff decides whether hedging is off in the current slot. In a compared pair, hedging is off in the control slot.
+// In other pairs, it is off if the verdict is AuditOff. The caller must hold mu.
 func (a *Audit) updateHedgingOff() {
 	isOff := a.verdict == observe.AuditOff
 	if a.compared {
@@ -165,8 +170,8 @@ func (a *Audit) updateHedgingOff() {
 	a.hedgingOff.Store(isOff)
 }
 
-// shouldComparePair reports whether the pair has a control slot. At first every pair has one, after fullTrialPeriod half of the pairs, and
-// after a verdict a few.
+// shouldComparePair reports whether the pair with the given number has a control slot. Every pair has one in the first hour of
+// a trial, half of the pairs after that, and a few pairs when the verdict is decided. The caller must hold mu.
 func (a *Audit) shouldComparePair(pair int64) bool {
 	bits := 1
 	switch {
@@ -178,8 +183,8 @@ func (a *Audit) shouldComparePair(pair int64) bool {
 	return a.pairHash(pair)&(1<<bits-1) == 0
 }
 
-// pairHash returns a hash of the host and the pair (SplitMix64). It must be the same in every version of this package, because all clients
-// must choose the same control slots.
+// pairHash returns a hash of the host and the pair number, made with SplitMix64. It must never change between versions of this
+// package, because all clients must choose the same control slots.
 func (a *Audit) pairHash(pair int64) uint64 {
 	z := a.hash + uint64(pair)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -187,8 +192,8 @@ func (a *Audit) pairHash(pair int64) uint64 {
 	return z ^ z>>31
 }
 
-// closeSlot evaluates the open slot, which has ended. If it was the second slot of a compared pair, it evaluates the pair. The caller holds
-// mu.
+// closeSlot evaluates the slot open, which has ended. If it was the second slot of a compared pair, closeSlot compares the
+// pair. The caller must hold mu.
 func (a *Audit) closeSlot(now int64) {
 	first, s := a.first, a.open.makeSummary(a.openLatencies())
 	a.first, a.previousCalls = s, a.open.calls
@@ -207,8 +212,9 @@ func (a *Audit) closeSlot(now int64) {
 	}
 }
 
-// hasLatencyChanged reports whether the mean latency differs by 30 % from that at the verdict, in latencyChangeSlots consecutive slots.
-// With hedging on, only an increase counts; with hedging off, only a decrease. The caller holds mu.
+// hasLatencyChanged reports whether the mean latency differs by at least 30 % from that at the verdict, in latencyChangeSlots
+// consecutive slots. If the verdict is AuditOff, only a decrease counts, and otherwise only an increase. The caller must hold
+// mu.
 func (a *Audit) hasLatencyChanged(s *summary) bool {
 	isOff, changed := a.verdict == observe.AuditOff, s.meanLatency-a.verdictLatency
 	if isOff {
@@ -224,7 +230,8 @@ func (a *Audit) hasLatencyChanged(s *summary) bool {
 	return a.changedSlots >= latencyChangeSlots
 }
 
-// comparePair adds the difference between the two slots of a pair to the evidence, and updates the verdict. The caller holds mu.
+// comparePair adds the difference between control and treatment, the two slots of a pair, to the evidence, and updates the
+// verdict. The caller must hold mu.
 func (a *Audit) comparePair(control, treatment *summary, now int64) {
 	a.lastPairAt = now
 	a.hasNewResults.Store(true)
@@ -255,7 +262,8 @@ func (a *Audit) comparePair(control, treatment *summary, now int64) {
 	}
 }
 
-// beginTrial sets the verdict v, and starts a trial that tests it. The verdict AuditTrying also deletes all results. The caller holds mu.
+// beginTrial sets the verdict v and starts a trial that retests it. If v is AuditTrying, it also deletes all results. The
+// caller must hold mu.
 func (a *Audit) beginTrial(v observe.Verdict, now int64) {
 	a.trial = &evidence{number: a.trial.number + 1, startedAt: now}
 	if v == observe.AuditTrying {
@@ -264,7 +272,8 @@ func (a *Audit) beginTrial(v observe.Verdict, now int64) {
 	a.setVerdict(v, now)
 }
 
-// setVerdict sets the verdict. The current pair does not count, because it started under another verdict. The caller holds mu.
+// setVerdict sets the verdict v. The current pair is not compared, because it started under another verdict. The caller must
+// hold mu.
 func (a *Audit) setVerdict(v observe.Verdict, now int64) {
 	a.verdict, a.lastPairAt, a.verdictLatency, a.changedSlots = v, now, 0, 0
 	if a.arms != nil {
@@ -276,7 +285,7 @@ func (a *Audit) setVerdict(v observe.Verdict, now int64) {
 	a.updateHedgingOff()
 }
 
-// Reset deletes all results and starts the first trial again.
+// Reset deletes all results and the verdict, and starts the first trial again.
 func (a *Audit) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -284,7 +293,8 @@ func (a *Audit) Reset() {
 	a.beginTrial(observe.AuditTrying, a.nextChange.Load())
 }
 
-// TakeNewResults returns the results, and whether the verdict has changed since the last call. ok is false if there are no new results.
+// TakeNewResults returns the results of the audit if there are new ones since its last call. Otherwise ok is false. changed is
+// true if the verdict differs from the one that the last call returned.
 func (a *Audit) TakeNewResults() (v observe.Audit, changed, ok bool) {
 	if !a.hasNewResults.Load() || !a.hasNewResults.Swap(false) {
 		return v, false, false
@@ -296,7 +306,7 @@ func (a *Audit) TakeNewResults() (v observe.Audit, changed, ok bool) {
 	return a.currentReport(), changed, true
 }
 
-// Verdict returns the current verdict; "" if a is nil.
+// Verdict returns the current verdict. It returns "" if a is nil.
 func (a *Audit) Verdict() observe.Verdict {
 	if a == nil {
 		return ""
@@ -306,14 +316,14 @@ func (a *Audit) Verdict() observe.Verdict {
 	return a.verdict
 }
 
-// Report returns the current results with the verdict.
+// Report returns the current results, including the verdict.
 func (a *Audit) Report() observe.Audit {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.currentReport()
 }
 
-// currentReport is Report for a caller that holds mu.
+// currentReport implements Report. The caller must hold mu.
 func (a *Audit) currentReport() observe.Audit {
 	v := *a.report
 	v.Verdict = a.verdict

@@ -7,32 +7,35 @@ import (
 )
 
 const (
-	// maxErrorProbability is the maximum probability that a verdict is false, for any number of pairs and trials. The maximum for trial k
-	// is maxErrorProbability * 6 / (π²k²).
+	// maxErrorProbability is the maximum probability that any verdict of the audit is false, over all pairs and trials. Trial k
+	// may use the part 6 / (π²k²) of it, so that the parts of all trials add up to 1.
 	maxErrorProbability = 0.03
 
-	maxStake = 0.95 // largest share of its wealth that a bettor stakes
+	maxStake = 0.95 // maximum share of its wealth that a bettor stakes on one pair
 )
 
-// betScales holds the difference, in octaves, from which each bettor stakes maxStake. The small scale serves differences from slower
-// servers, and the large one differences from rare stalls and failures. Each side has one bettor for each scale.
+// betScales holds, for each bettor, the difference from which it stakes maxStake, in octaves. The small scale detects
+// differences from slower servers, and the large scale detects differences from rare stalls and failures. Each side has one
+// bettor for each scale.
 var betScales = [...]float64{0.4, 4}
 
-// evidence is the result of the compared pairs of a trial: a sequential test by betting. One side bets that hedging helps, the other
-// side that it harms. Both bet on the sign of each pair's difference, and stake more on a larger difference.
+// evidence accumulates the compared pairs of one trial. It is a sequential test by betting: one side bets that hedging helps,
+// the other side that it harms. Both sides bet on the sign of each pair's difference, and stake more on a larger difference.
 //
-// Where hedging changes nothing, the bets are fair, because a hash has chosen the control slot. Then the wealth of a side ever
-// exceeds n times its initial wealth with a probability of at most 1/n (Ville's inequality; Howard, Ramdas et al.,
-// "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021).
+// If hedging has no effect, the bets are fair, because a hash chooses the control slot. Then the probability that a side ever
+// reaches n times its initial wealth is at most 1/n (Ville's inequality; Howard, Ramdas et al., "Time-uniform, nonparametric,
+// nonasymptotic confidence sequences", 2021).
 type evidence struct {
-	number    int                        // of the trial
-	startedAt int64                      // start of the trial, by the engine's clock; 0: there was no call yet
-	slowPairs int                        // pairs that do not count, because their calls took too long for a slot
-	pairs     int                        // pairs that count
-	wealth    [2][len(betScales)]float64 // logarithm of the wealth, by side (helps, harms) and bettor; 0 is the initial wealth
+	number    int   // number of the trial, from 1
+	startedAt int64 // start of the trial in nanoseconds of the engine's clock; 0: no call has begun yet
+	slowPairs int   // number of pairs that were not added, because their calls took too long for a slot
+	pairs     int   // number of pairs that were added
+	// wealth is the natural logarithm of each bettor's wealth, by side (0: helps, 1: harms) and scale. 0 is the initial wealth.
+	wealth [2][len(betScales)]float64
 }
 
-// addPair adds a pair. The difference d is the slowdown of the slowest calls without hedging, in octaves: 1 means twice as slow.
+// addPair adds a compared pair. The difference d says by how much the slowest calls are slower without hedging, in octaves: 1
+// means twice as slow, and a negative value means faster.
 func (e *evidence) addPair(d float64) {
 	e.pairs++
 	for i, scale := range betScales {
@@ -42,8 +45,8 @@ func (e *evidence) addPair(d float64) {
 	}
 }
 
-// pValue returns an upper bound of the probability that a side reaches its wealth by chance. The bound is valid after any number of pairs,
-// and corrected for the number of trials.
+// pValue returns an upper bound of the probability that the given side (0: helps, 1: harms) gets its present wealth by chance.
+// The bound holds after any number of pairs, and is corrected for the number of trials.
 func (e *evidence) pValue(side int) float64 {
 	wealth, k := 0.0, float64(e.number)
 	for _, w := range e.wealth[side] {
@@ -52,7 +55,8 @@ func (e *evidence) pValue(side int) float64 {
 	return k * k * math.Pi * math.Pi / 6 / wealth
 }
 
-// verdict returns AuditOn or AuditOff if the evidence proves that hedging helps or harms, and otherwise AuditTrying.
+// verdict returns AuditOn if the evidence proves that hedging helps, and AuditOff if it proves that hedging harms. Otherwise it
+// returns AuditTrying.
 func (e *evidence) verdict() observe.Verdict {
 	switch {
 	case e.pValue(0) <= maxErrorProbability/2:
@@ -64,8 +68,8 @@ func (e *evidence) verdict() observe.Verdict {
 	}
 }
 
-// isDecided reports whether v says that hedging helps or harms.
+// isDecided reports whether the verdict v is that hedging helps (AuditOn) or harms (AuditOff).
 func isDecided(v observe.Verdict) bool { return v == observe.AuditOn || v == observe.AuditOff }
 
-// confidence returns 1 minus the smaller p-value of the two sides. It is in [0.5, 1].
+// confidence returns 1 minus the smaller p-value of the two sides, but at least 0.5.
 func (e *evidence) confidence() float64 { return max(1-min(e.pValue(0), e.pValue(1)), 0.5) }

@@ -8,31 +8,31 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Limits of the values in an export.
+// Limits of imported states, which may be damaged or forged.
 const (
-	maxExportedCount = 1 << 20
-	maxStateBytes    = 1 << 10
-	maxExportedTime  = 24 * time.Hour
+	maxExportedCount = 1 << 20        // maximum of a trial number or a number of pairs
+	maxStateBytes    = 1 << 10        // maximum length of the JSON text of a state
+	maxExportedTime  = 24 * time.Hour // maximum of a duration
 )
 
-// A State is the exported state of an Audit. Its JSON text has the same fields.
+// A State is the exported state of an Audit with a decided verdict. Its JSON encoding uses the same field names.
 type State struct {
-	Trial  int           // number of the trial that tests the verdict
-	Age    time.Duration // time since the last compared pair
-	Level  float64       // mean latency of the calls at the verdict, in octaves
+	Trial  int           // number of the trial that retests the verdict
+	Age    time.Duration // time since the latest pair was compared
+	Level  float64       // mean latency at the verdict: log2 of the nanoseconds minus 14; 0: unknown
 	Report observe.Audit // results of the audit, including the verdict
 }
 
-// ExportState returns the state to export. ok is false if there is nothing to export, because the verdict is not decided. The argument now
-// is a time of the engine's clock.
+// ExportState returns the state to export at the time now of the engine's clock. ok is false if the verdict is not decided, so
+// that there is nothing to export.
 func (a *Audit) ExportState(now time.Time) (j State, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return State{a.trial.number, min(time.Duration(now.UnixNano()-a.lastPairAt), verdictLifetime), a.verdictLatency, a.currentReport()}, isDecided(a.verdict)
 }
 
-// ImportState adopts the state of another process, unless this audit has a decided verdict. The argument now is a time of the engine's
-// clock.
+// ImportState adopts the state j, which another process has exported. It does nothing if this audit already has a decided
+// verdict. The argument now is the time of the engine's clock.
 func (a *Audit) ImportState(j *State, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -44,13 +44,13 @@ func (a *Audit) ImportState(j *State, now time.Time) {
 	a.verdictLatency, *a.report = j.Level, j.Report
 }
 
-// AppendJSON appends the JSON text of the state to b, preceded by its length.
+// AppendJSON appends to b the length and the JSON encoding of the state.
 func (j *State) AppendJSON(b []byte) []byte {
 	text, _ := json.Marshal(j) // a State has only numbers that JSON allows
 	return decode.AppendBytes(b, text)
 }
 
-// DecodeState decodes a state that AppendJSON has encoded. It reports false if the state is invalid.
+// DecodeState decodes a state that AppendJSON has encoded. ok is false if the encoding or a value is invalid.
 func DecodeState(d *decode.Decoder) (j State, ok bool) {
 	err := json.Unmarshal(d.Bytes(maxStateBytes), &j)
 	r := &j.Report

@@ -10,27 +10,27 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// maxHostBytes limits the name of a host in an import. Exported names are shorter.
+// maxHostBytes is the maximum length of an imported host name in bytes. Exported host names are shorter.
 const maxHostBytes = 8 << 10
 
-// Hosts is the table of the audits of an engine's hosts. All keys of a host share its audit. It is not safe for concurrent use. Without a
-// table (nil), hosts are not audited.
+// A Hosts holds the audits of an engine's hosts. All keys of a host share one audit. Hosts must not be used concurrently. A nil
+// *Hosts means that hosts are not audited.
 type Hosts struct {
-	active  map[string]*hostAudit
-	evicted evicted.States[string, *hostAudit] // audits that have a verdict, of hosts without keys
+	active  map[string]*hostAudit              // audits of the hosts that have keys
+	evicted evicted.States[string, *hostAudit] // audits with a verdict, of hosts whose keys were all evicted
 }
 
-// A hostAudit is the audit of a host with the number of its keys.
+// A hostAudit is the audit of one host, which is shared by the keys of the host.
 type hostAudit struct {
 	*Audit
-	keys  int
+	keys  int   // number of keys of the host
 	calls int64 // number of calls of evicted keys
 }
 
-// NewHosts returns an empty table.
+// NewHosts returns a Hosts without audits.
 func NewHosts() *Hosts { return &Hosts{active: make(map[string]*hostAudit)} }
 
-// AddKey records a new key of the host, and returns the host's audit; nil if hosts are not audited.
+// AddKey counts a new key of the host, and returns the host's audit. It returns nil if hs is nil.
 func (hs *Hosts) AddKey(host string) *Audit {
 	if hs == nil {
 		return nil
@@ -46,8 +46,10 @@ func (hs *Hosts) AddKey(host string) *Audit {
 	return h.Audit
 }
 
-// RemoveKey records the eviction of a key that has had the given number of calls. After the last key of a host, the table keeps the
-// verdict, and at most limit such verdicts. The argument at is the time of any monotonic clock.
+// RemoveKey counts the eviction of a key that has had the given number of calls. When the last key of a host is evicted, the
+// host's verdict is kept, but at most limit such verdicts.
+//
+// The argument at is the current time of a monotonic clock, which orders the kept verdicts.
 func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int) {
 	if hs == nil {
 		return
@@ -63,15 +65,15 @@ func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int
 	}
 }
 
-// ForgetEvicted deletes the verdicts of hosts without keys, if matches returns true for the host.
+// ForgetEvicted deletes the verdict of each host that has no keys and for which matches returns true.
 func (hs *Hosts) ForgetEvicted(matches func(host string) bool) {
 	if hs != nil {
 		hs.evicted.Each(func(host string, _ **hostAudit, _ int64) bool { return !matches(host) })
 	}
 }
 
-// AppendVerdicts appends encoded verdicts to b until it has limit bytes, and returns their number. The argument now is a time of the
-// engine's clock.
+// AppendVerdicts appends the encoded verdicts of all hosts to b, until b has at least limit bytes. It returns the extended
+// slice and the number n of appended verdicts. The argument now is the time of the engine's clock.
 func (hs *Hosts) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n uint64) {
 	if hs == nil {
 		return b, 0
@@ -90,13 +92,14 @@ func (hs *Hosts) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n
 	return b, n
 }
 
-// A HostVerdict is the exported verdict of a host.
+// A HostVerdict is the exported state of one host's audit, which has a decided verdict.
 type HostVerdict struct {
 	host string
 	State
 }
 
-// DecodeVerdicts decodes a list of verdicts. It returns the first verdict of each host, for at most limit hosts.
+// DecodeVerdicts decodes a list of verdicts. It keeps the first verdict of each host, and at most limit verdicts. The error
+// wraps decode.ErrDamaged if a verdict is invalid.
 func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error) {
 	seen := make(map[string]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
@@ -113,8 +116,9 @@ func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error)
 	return all, nil
 }
 
-// ImportVerdicts stores imported verdicts for hosts that have none. The argument now is a time of the engine's clock. The arguments at and
-// limit have the meaning that they have for RemoveKey.
+// ImportVerdicts adopts imported verdicts for hosts whose audits have no decided verdict. Verdicts of hosts without keys are
+// kept for later, at most limit of them. The argument now is the time of the engine's clock, and at is the current time of the
+// monotonic clock, as for RemoveKey.
 func (hs *Hosts) ImportVerdicts(all []HostVerdict, now time.Time, at time.Duration, limit int) {
 	if hs == nil {
 		return
@@ -134,5 +138,5 @@ func (hs *Hosts) ImportVerdicts(all []HostVerdict, now time.Time, at time.Durati
 	}
 }
 
-// Len returns the number of hosts with keys.
+// Len returns the number of hosts that have keys.
 func (hs *Hosts) Len() int { return len(hs.active) }

@@ -7,40 +7,44 @@ import (
 
 const (
 	slotLength     = 20 * time.Second
-	washout        = 6 * time.Second // first part of a slot, in which queues drain; calls that begin in it are not measured
+	washout        = 6 * time.Second // first part of each slot, in which queues drain; calls that begin in it are not measured
 	measuredLength = slotLength - washout
 
-	minSlotCalls    = 10   // minimum of calls in each slot of a compared pair
-	tailShare       = 0.1  // share of the slowest calls of a slot, which hedging can make faster
-	maxUnendedShare = 0.01 // if in both slots a larger share of the calls has not ended when the slot is closed, the pair does not count
+	minSlotCalls    = 10   // minimum number of calls in each slot of a compared pair
+	tailShare       = 0.1  // share of the calls of a slot that are its slowest calls, which hedging can make faster
+	maxUnendedShare = 0.01 // a pair is not compared if both slots close with a larger share of calls in flight
 
 	measuredSeconds = int(measuredLength / time.Second)
 
-	binsPerOctave  = 8                  // histogram bins from a latency to twice the latency
-	lowestExponent = 14                 // the first bin starts at 2^lowestExponent ns: 16 µs
-	binCount       = 22 * binsPerOctave // up to 68 s
+	binsPerOctave  = 8                  // number of histogram bins in an octave, which is a factor of two
+	lowestExponent = 14                 // the first bin starts at 2^lowestExponent ns, which is 16 µs
+	binCount       = 22 * binsPerOctave // the last bin ends at 68 s
 )
 
-// failureBin is the bin of failures. It is that of a minute, so that a failure counts as slower than a success.
+// failureBin is the bin in which failed calls are counted. It is the bin of one minute, so that a failure counts as slower than
+// a success.
 var failureBin = binOf(time.Minute)
 
-// A histogram counts latencies. An octave, from one power of two of nanoseconds to the next, has eight bins of equal width.
+// A histogram counts latencies by bin. Each octave, from one power of two of nanoseconds to the next, has eight bins of equal
+// width.
 type histogram [binCount]uint32
 
-// binOf returns the index of the bin that counts d.
+// binOf returns the index of the bin that contains d. Durations outside the histogram belong to the first or the last bin.
 func binOf(d time.Duration) int {
 	n := uint64(max(d, 1<<lowestExponent))
 	octave := bits.Len64(n) - 1
 	return min((octave-lowestExponent)*binsPerOctave+int(n>>(octave-3)&(binsPerOctave-1)), binCount-1)
 }
 
-// durationAt converts a position in bins to a duration; it is the inverse of binOf. The position 8.5 is the middle of bin 8.
+// durationAt converts a position in the histogram to a duration: position 8.0 is the lower bound of bin 8, and 8.5 is its
+// middle. It is the inverse of binOf.
 func durationAt(position float64) time.Duration {
 	octave := int(position) / binsPerOctave
 	return time.Duration(float64(int64(1)<<(lowestExponent+octave)) * (1 + position/binsPerOctave - float64(octave)))
 }
 
-// quantile returns the position, in bins, below which the given share of the latencies lies.
+// quantile returns the position in the histogram below which the given share of the latencies lies, for durationAt. It returns
+// 0 if the histogram is empty.
 func (h *histogram) quantile(share float64) float64 {
 	above := 0.0
 	for _, n := range h {
@@ -55,33 +59,35 @@ func (h *histogram) quantile(share float64) float64 {
 	return 0
 }
 
-// A Result is the result of a call.
+// A Result holds the facts about an ended call that an Audit measures.
 type Result struct {
-	Latency time.Duration // time for which the caller waited
-	Failed  bool
-	Hedges  int // number of hedges that were sent
+	Latency time.Duration // time that the caller waited
+	Failed  bool          // the call failed; false if it succeeded or the caller canceled it
+	Hedges  int           // number of hedges that were sent
 }
 
-// A slot holds the statistics of the calls that began in the measured part of a time slot.
+// A slot holds the statistics of all calls that began in the measured part of one time slot.
 type slot struct {
-	number         int64
-	measuredFrom   int64 // start of the measured part, by the engine's clock
-	hedgingOff     bool
-	compared       bool // it will be compared with the other slot of its pair
-	invalid        bool // the process missed a part of the slot, or the verdict changed in it
-	countsInFlight bool // calls are counted when they begin; otherwise when they end
+	number         int64 // number of the slot since 1970
+	measuredFrom   int64 // start of the measured part, in nanoseconds of the engine's clock
+	hedgingOff     bool  // hedging was off in the slot
+	compared       bool  // the slot will be compared with the other slot of its pair
+	invalid        bool  // the process missed a part of the slot, or the verdict changed during the slot
+	countsInFlight bool  // calls are counted when they begin; false: when they end
 
 	calls      int                    // number of calls
-	inFlight   [measuredSeconds]int32 // number of calls that have not ended, by the second in which they began
-	failures   int
-	hedges     int
-	latencySum int // sum of the bin indexes of the calls
+	inFlight   [measuredSeconds]int32 // number of calls that have not ended, by the second of the measured part in which they began
+	failures   int                    // number of failed calls
+	hedges     int                    // number of hedges that were sent
+	latencySum int                    // sum of the bin indexes of the calls' latencies
 }
 
-// slotLatencies are the latencies of the calls of a compared slot, separately for successes and failures.
+// slotLatencies holds histograms of the latencies in a compared slot: one of successful calls (answers) and one of failed
+// calls.
 type slotLatencies struct{ answers, failures histogram }
 
-// beginCall records a call that begins at the given time.
+// beginCall counts a call that begins at the given time, in nanoseconds of the engine's clock. It ignores calls outside the
+// measured part.
 func (s *slot) beginCall(at int64) {
 	if i := uint64(at-s.measuredFrom) / 1e9; i < uint64(measuredSeconds) {
 		s.calls++
@@ -89,7 +95,8 @@ func (s *slot) beginCall(at int64) {
 	}
 }
 
-// endCall records the result of a call that began at the given time. In a compared slot, it adds the latency to l.
+// endCall records the result r of a call that began at the time began, in nanoseconds of the engine's clock. If the slot is to
+// be compared, it adds the latency to l.
 func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 	i, bin := uint64(began-s.measuredFrom)/1e9, binOf(r.Latency)
 	switch {
@@ -114,16 +121,18 @@ func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 	s.latencySum += bin
 }
 
-// A summary holds the results of a closed slot.
+// A summary holds the results of a slot that was closed.
 type summary struct {
-	number                     int64
-	hedgingOff, compared       bool
-	meanLatency, tailLatency   float64 // mean latency of all calls, and of the slowest calls: log2 of the nanoseconds, minus lowestExponent
-	unendedShare, failureShare float64 // shares of the calls
+	number               int64
+	hedgingOff, compared bool
+	// meanLatency is the mean latency of all calls, and tailLatency that of the slowest tenth of the calls. Both are log2 of
+	// the nanoseconds minus lowestExponent.
+	meanLatency, tailLatency   float64
+	unendedShare, failureShare float64 // shares of the calls that were in flight when the slot was closed, and that failed
 }
 
-// makeSummary returns the summary of s, which is closed 6 s after its end. A call in flight counts with the time that it has taken so far.
-// In a compared slot, makeSummary adds that time to l.
+// makeSummary returns the summary of s when the slot is closed, which is 6 s after its end. A call in flight counts with the
+// time that it has taken so far. If the slot is to be compared, makeSummary adds that time to l.
 func (s *slot) makeSummary(l *slotLatencies) summary {
 	sum := summary{number: s.number, hedgingOff: s.hedgingOff, compared: s.compared && !s.invalid && s.calls >= minSlotCalls}
 	n := max(float64(s.calls), 1)
@@ -144,8 +153,9 @@ func (s *slot) makeSummary(l *slotLatencies) summary {
 	return sum
 }
 
-// tailMean returns the mean latency of the slowest tenth of the calls of a slot, in the unit of [summary]. Failures count as slowest; the
-// histogram only holds successes.
+// tailMean returns the mean latency of the slowest tenth of a slot's calls: log2 of the nanoseconds minus lowestExponent. The
+// histogram holds successful calls only. calls is the number of all calls of the slot, and failures the number of failed calls,
+// which count as the slowest ones.
 func (h *histogram) tailMean(calls, failures float64) float64 {
 	most := tailShare * calls
 	left := max(most-failures, 0)

@@ -2,50 +2,56 @@ package budget
 
 import "time"
 
-// An Account is the hedge budget of a key: one or more token buckets. A hedge takes tokens from every bucket and from the rate limit, or
-// from none of them. Accounts may share buckets.
+// An Account is the hedge budget of one key. It consists of one or more token buckets, which it may share with other accounts.
+// A hedge takes tokens from every bucket and from the rate limit, or from none of them.
 //
-// Methods are safe for concurrent use, except AddBuckets and AddRouteBucket: the owner must not call them while another method runs.
+// An Account is safe for concurrent use, except for AddBuckets and AddRouteBucket, which must not be called concurrently with
+// other methods.
 type Account struct {
-	buckets       []*Bucket // all buckets, in the order in which Spend locks them: added buckets, main, route
-	main          *Bucket   // bucket of the key, of its host, or of several clients
-	route         *Bucket   // bucket of the route; nil: the route has no share of its own
-	routeShare    float64   // hedges per request of the route
-	ownsMain      bool      // Close closes main
-	fixedSize     bool      // AdaptSize does not change main
-	exclusiveMain bool      // no other account uses main
+	// buckets holds all buckets, in the order in which Spend locks them: buckets of AddBuckets, then main, then route.
+	buckets       []*Bucket
+	main          *Bucket // bucket of the key, of its host, or of several clients; also part of buckets
+	route         *Bucket // bucket that limits hedges to the share of the route; nil: the route has no own share
+	routeShare    float64 // hedges per request of the route, if route is not nil
+	ownsMain      bool    // main belongs to this account, so Close closes it
+	fixedSize     bool    // AdaptSize does not change the size of main
+	exclusiveMain bool    // no other account uses main
 }
 
-// NewAccount returns an Account that spends from b. AdaptSize does not change the size of b.
+// NewAccount returns an Account with the main bucket b, which the caller owns. AdaptSize and Close do not change b.
 func NewAccount(b *Bucket) *Account {
 	return &Account{buckets: []*Bucket{b}, main: b, fixedSize: true}
 }
 
-// NewAccount returns an Account with a new main bucket, whose initial tokens come from the reserve. Exclusive means that no other account
-// will share the main bucket.
+// NewAccount returns an Account with a new main bucket of the size s. The initial tokens come from the reserve for keys.
+// exclusive must be true if no other account will share the main bucket.
 func (r *Reserves) NewAccount(s Sizing, exclusive bool) *Account {
 	b := newSharingBucket(s, r.keyReserve)
 	return &Account{buckets: []*Bucket{b}, main: b, ownsMain: true, exclusiveMain: exclusive}
 }
 
-// ShareMain returns a new Account that spends from the main bucket of a. The bucket belongs to a.
+// ShareMain returns a new Account that uses the main bucket of a. The bucket still belongs to a, so Close of the new account
+// does not close it.
 func (a *Account) ShareMain() *Account {
 	return &Account{buckets: []*Bucket{a.main}, main: a.main}
 }
 
-// AddRouteBucket adds a bucket that limits hedges to the given share of the requests of this account.
+// AddRouteBucket adds a bucket that limits hedges to the given share, in hedges per request, of the requests of this account.
+// The initial tokens come from the reserve of r for this share.
 func (a *Account) AddRouteBucket(s Sizing, share float64, r *Reserves) {
 	a.route, a.routeShare = newRouteBucket(s, share, r.routeReserve(s, share)), share
 	a.buckets = append(a.buckets, a.route)
 }
 
-// AddBuckets adds buckets from which each hedge takes tokens as well. Their owner must call Earn on them for each request. Accounts
-// that share added buckets must add them in the same order, because Spend locks them in that order.
+// AddBuckets adds buckets that must also pay for each hedge. The account deposits no tokens in them: their owner must call Earn
+// for each request.
+//
+// Accounts that share added buckets must add them in the same order, because Spend locks them in that order.
 func (a *Account) AddBuckets(buckets ...*Bucket) {
 	a.buckets = append(buckets, a.buckets...)
 }
 
-// EarnAt counts a request at the time now. The main bucket and the bucket of the route earn tokens.
+// EarnAt deposits the tokens for one request, made at the time now, in the main bucket and the bucket of the route.
 func (a *Account) EarnAt(now time.Time) {
 	a.main.EarnAt(now)
 	if a.route != nil {
@@ -53,17 +59,19 @@ func (a *Account) EarnAt(now time.Time) {
 	}
 }
 
-// Earn counts a request in the main bucket, for an account that never adapts the size of its buckets.
+// Earn deposits the tokens for one request in the main bucket. It is for an account without route whose buckets never adapt
+// their sizes.
 func (a *Account) Earn() { a.main.Earn() }
 
-// IsExclusive reports whether no other account uses the main bucket, so that Requests only counts requests of this account.
+// IsExclusive reports whether no other account uses the main bucket. Only then does Requests return the number of requests of
+// this account alone.
 func (a *Account) IsExclusive() bool { return a.exclusiveMain }
 
-// Requests returns the number of requests that the main bucket has counted.
+// Requests returns the number of requests for which the main bucket got tokens.
 func (a *Account) Requests() int64 { return a.main.Requests() }
 
-// Spend pays for one hedge: it takes n tokens from each bucket and one token from limit. If one of them has too few tokens, Spend takes
-// none and reports false.
+// Spend pays for one hedge at the time now: it takes n tokens from each bucket, and one token from limit, which may be nil. If
+// a bucket or limit has too few tokens, Spend takes none and returns false.
 func (a *Account) Spend(now time.Time, limit *RateLimit, n int64) bool {
 	limit.lock()
 	defer limit.unlock()
@@ -84,7 +92,8 @@ func (a *Account) Spend(now time.Time, limit *RateLimit, n int64) bool {
 	return canPay
 }
 
-// Refund returns the tokens that Spend took for a hedge that was not sent. It gets the same arguments as Spend.
+// Refund returns the tokens that Spend took for a hedge that was not sent. The caller must pass the same limit and n as to
+// Spend.
 func (a *Account) Refund(now time.Time, limit *RateLimit, n int64) {
 	for _, b := range a.buckets {
 		b.RefundN(n)
@@ -94,7 +103,8 @@ func (a *Account) Refund(now time.Time, limit *RateLimit, n int64) {
 	limit.spendTokens(now, -1)
 }
 
-// Tokens returns the number of tokens in the emptiest bucket, rounded to a thousandth. It ignores the bucket of the route.
+// Tokens returns the number of tokens in the bucket that has the fewest, rounded to a thousandth of a token. It ignores the
+// bucket of the route.
 func (a *Account) Tokens() float64 {
 	n := a.main.Tokens()
 	for _, b := range a.buckets {
@@ -105,7 +115,7 @@ func (a *Account) Tokens() float64 {
 	return n
 }
 
-// IsHalfFull reports whether all buckets and the limit are at least half full.
+// IsHalfFull reports whether all buckets and limit hold at least half of their maximum number of tokens.
 func (a *Account) IsHalfFull(now time.Time, limit *RateLimit) bool {
 	for _, b := range a.buckets {
 		if !b.IsHalfFull() {
@@ -115,7 +125,8 @@ func (a *Account) IsHalfFull(now time.Time, limit *RateLimit) bool {
 	return limit.isHalfFull(now)
 }
 
-// AdaptSize adapts the sizes of the buckets to their measured request rates, and returns the effective share.
+// AdaptSize adapts the sizes of the buckets to their measured request rates. It returns the share, in hedges per request, that
+// the account can pay for.
 func (a *Account) AdaptSize(s Sizing, now time.Time) (share float64) {
 	if !a.fixedSize {
 		a.main.AdaptSize(s, s.Share, now)
@@ -126,8 +137,8 @@ func (a *Account) AdaptSize(s Sizing, now time.Time) (share float64) {
 	return a.EffectiveShare(s.Share)
 }
 
-// EffectiveShare returns the hedges per request that the account can pay for: the smaller one of the configured share and the share of the
-// route.
+// EffectiveShare returns the share, in hedges per request, that the account can pay for: the configured share or the share of
+// the route, whichever is smaller.
 func (a *Account) EffectiveShare(configured float64) float64 {
 	if a.route == nil {
 		return configured
@@ -135,7 +146,8 @@ func (a *Account) EffectiveShare(configured float64) float64 {
 	return min(configured, a.routeShare)
 }
 
-// Close closes the buckets that the account owns: their tokens return to the reserves, and they pay for no further hedge.
+// Close closes the buckets that belong to the account: their tokens return to the reserves, and they pay for no further hedge.
+// It does not change shared buckets.
 func (a *Account) Close() {
 	if a.ownsMain {
 		a.main.Close()

@@ -8,33 +8,41 @@ import (
 	"time"
 )
 
-// A Bucket is a token bucket that pays for hedges. Requests refill it, not time. So the number of hedges is at most share × requests +
-// burst at any request rate, and the rate need not be known. It is safe for concurrent use.
+// A Bucket is a token bucket that pays for hedges. Requests refill it, rather than time. Therefore the number of hedges is at
+// most share × requests + burst at any request rate. It is safe for concurrent use.
 //
-// The bucket of a key or host may consist of two token buckets, long and short. A hedge takes its tokens from both. The long bucket holds
-// tokens for the time in which a replica pauses. The short bucket limits how fast these tokens are spent in an outage.
+// The Bucket of a key or host may consist of a long and a short token bucket. A hedge takes tokens from both. The long bucket
+// holds enough tokens for the time in which a replica pauses. The short bucket limits how fast these tokens can be spent in an
+// outage.
 //
-// A Bucket with a [SharedReserve] takes its initial tokens from the reserve, and returns surplus tokens. Other buckets start full.
+// A Bucket with a [SharedReserve] takes its initial tokens from the reserve, and returns surplus tokens to it. A Bucket without
+// a reserve starts full.
 type Bucket struct {
-	requests atomic.Int64
-	reserve  *SharedReserve // nil: there is none; never changes
+	requests atomic.Int64   // number of requests that were counted
+	reserve  *SharedReserve // source of the initial tokens; nil: none; never changes
 
-	mu               sync.Mutex // guards the fields below; held while requests is read to earn tokens, so that no request earns twice
-	long             tokenBucket
-	short            *tokenBucket // nil: there is none
-	owedTokens       int64        // initial tokens that the reserve has not supplied yet; at most the free space of long
-	overflow         int64        // tokens that did not fit into long and were not returned to the reserve yet
-	reportedRequests int64        // number of requests that were reported to the reserve
-	closed           bool
-	meter            rateMeter
+	// mu guards the fields that follow. It is held while requests is converted to tokens, so that no request deposits tokens
+	// twice.
+	mu    sync.Mutex
+	long  tokenBucket
+	short *tokenBucket // nil: there is only the long bucket
+	// owedTokens is the number of billionths of initial tokens that the reserve has not supplied yet. It is at most the free
+	// space of long.
+	owedTokens int64
+	// overflow is the number of billionths of tokens that did not fit into long, and that were not returned to the reserve yet.
+	overflow         int64
+	reportedRequests int64     // number of requests that were reported to the reserve
+	closed           bool      // Close was called
+	meter            rateMeter // measures the request rate
 }
 
-// NewBucket returns a full bucket that earns share tokens per request and holds at most burst tokens.
+// NewBucket returns a full Bucket without a reserve. Each request deposits share tokens, and the bucket holds at most burst
+// tokens.
 func NewBucket(share, burst float64) *Bucket {
 	return &Bucket{long: newTokenBucket(share, burst)}
 }
 
-// newSharingBucket returns a bucket of a key or host, with initial tokens from r.
+// newSharingBucket returns the bucket of a key or host. Its initial tokens come from r.
 func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 	long, short := s.burstSizes(s.Share, 0, false)
 	b := NewBucket(s.Share, long)
@@ -46,8 +54,8 @@ func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 	return b
 }
 
-// newRouteBucket returns the bucket of a route with a share of its own, with initial tokens from r. Its burst is at most that of a
-// bucket with the share of s.
+// newRouteBucket returns the bucket of a route with the given share, in hedges per request. Its initial tokens come from r. If
+// share exceeds s.Share, the burst is that of a bucket with s.Share.
 func newRouteBucket(s Sizing, share float64, r *SharedReserve) *Bucket {
 	long, _ := s.burstSizes(min(share, s.Share), 0, false)
 	b := NewBucket(share, long)
@@ -55,13 +63,14 @@ func newRouteBucket(s Sizing, share float64, r *SharedReserve) *Bucket {
 	return b
 }
 
-// joinReserve replaces the tokens of a new bucket by tokens from r.
+// joinReserve empties a new bucket, and refills it with tokens from r, as far as r has enough.
 func (b *Bucket) joinReserve(r *SharedReserve) {
 	b.reserve, b.owedTokens, b.long.tokens = r, b.long.size, 0
 	b.refillFromReserve()
 }
 
-// refillFromReserve takes owed tokens from the reserve when the bucket holds fewer tokens than it is owed. The caller holds mu.
+// refillFromReserve takes initial tokens from the reserve, if the reserve owes more tokens than the long bucket holds. The
+// caller must hold mu.
 func (b *Bucket) refillFromReserve() {
 	if b.owedTokens > b.long.tokens {
 		n := b.reserve.takeTokens(b.owedTokens)
@@ -70,7 +79,7 @@ func (b *Bucket) refillFromReserve() {
 	}
 }
 
-// Close returns all tokens to the reserve, which the bucket must have. After that, Spend reports false.
+// Close returns all tokens to the reserve. The bucket must have a reserve. After Close, Spend returns false.
 func (b *Bucket) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +90,7 @@ func (b *Bucket) Close() {
 	b.reserve.returnTokens(b.takeUnreported())
 }
 
-// earnTokens adds the tokens for the requests since its last call. The caller holds mu.
+// earnTokens converts the requests since its last call to tokens. The caller must hold mu.
 func (b *Bucket) earnTokens() {
 	n := b.requests.Load()
 	b.overflow += b.long.earn(n)
@@ -91,18 +100,19 @@ func (b *Bucket) earnTokens() {
 	}
 }
 
-// takeUnreported returns the overflow and the number of requests since its last call. The caller holds mu, and passes both to the
-// reserve.
+// takeUnreported returns the overflow, in billionths of a token, and the number of requests since its last call. The caller
+// must hold mu, and must pass both results to SharedReserve.returnTokens.
 func (b *Bucket) takeUnreported() (overflow, requests int64) {
 	overflow, requests = b.overflow, b.long.earnedRequests-b.reportedRequests
 	b.overflow, b.reportedRequests = 0, b.long.earnedRequests
 	return overflow, requests
 }
 
-// Earn counts a request, which earns the share of a token.
+// Earn deposits the tokens for one request.
 func (b *Bucket) Earn() { b.requests.Add(1) }
 
-// EarnN counts n requests at once; n is at most 1<<28. In a budget of bytes, each byte counts as a request.
+// EarnN deposits the tokens for n requests at once, where n must be at most 1<<28. In a budget of bytes, each byte counts as a
+// request.
 func (b *Bucket) EarnN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,14 +120,16 @@ func (b *Bucket) EarnN(n int64) {
 	b.earnTokens()
 }
 
-// EarnAt does the same as Earn for a bucket that adapts its size. The first request starts the measurement of the request rate.
+// EarnAt does the same as Earn for a bucket that adapts its size to the request rate. The first call starts the measurement of
+// the rate at the time now.
 func (b *Bucket) EarnAt(now time.Time) {
 	if b.requests.Add(1) == 1 {
 		b.startMeter(now)
 	}
 }
 
-// startMeter starts the rate meters of the bucket and of its reserve, unless they run already.
+// startMeter starts to measure the request rates of the bucket and of its reserve. It has no effect on a measurement that has
+// started already.
 func (b *Bucket) startMeter(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,13 +139,13 @@ func (b *Bucket) startMeter(now time.Time) {
 	}
 }
 
-// Requests returns the number of counted requests.
+// Requests returns the number of requests that were counted by Earn, EarnN and EarnAt.
 func (b *Bucket) Requests() int64 { return b.requests.Load() }
 
-// Spend takes one token. It reports false if there is none. A bucket with share 0 never pays.
+// Spend takes one token. It returns false if the bucket holds less than one token, or if its share is 0.
 func (b *Bucket) Spend() bool { return b.SpendN(1) }
 
-// SpendN takes n tokens. If there are fewer, it takes none and reports false.
+// SpendN takes n tokens. If the bucket holds fewer tokens, SpendN takes none and returns false.
 func (b *Bucket) SpendN(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,10 +156,10 @@ func (b *Bucket) SpendN(n int64) bool {
 	return true
 }
 
-// Refund puts back the token that Spend took for a hedge that was not sent.
+// Refund puts back one token that Spend took for a hedge that was not sent.
 func (b *Bucket) Refund() { b.RefundN(1) }
 
-// RefundN puts back n tokens that SpendN took.
+// RefundN puts back n tokens that SpendN took. If the bucket was closed in the meantime, the tokens go to its reserve.
 func (b *Bucket) RefundN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +170,8 @@ func (b *Bucket) RefundN(n int64) {
 	}
 }
 
-// addTokens adds tokens, in units, to the long and the short bucket. A negative number removes tokens. The caller holds mu.
+// addTokens adds the given number of billionths of a token to the long and the short bucket. A negative number removes tokens.
+// The caller must hold mu.
 func (b *Bucket) addTokens(tokens int64) {
 	b.long.tokens += tokens
 	if b.short != nil {
@@ -166,17 +179,18 @@ func (b *Bucket) addTokens(tokens int64) {
 	}
 }
 
-// canSpend reports whether the bucket holds n tokens. The caller holds mu.
+// canSpend reports whether at least n tokens can be spent. The caller must hold mu.
 func (b *Bucket) canSpend(n int64) bool { return b.availableTokens()/tokenUnits >= n } // n*tokenUnits may overflow
 
-// Tokens returns the number of tokens that can be spent now, rounded to a thousandth.
+// Tokens returns the number of tokens that can be spent now, rounded to a thousandth of a token.
 func (b *Bucket) Tokens() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return math.Round(float64(b.availableTokens())/(tokenUnits/1000)) / 1000
 }
 
-// availableTokens returns the tokens that can be spent now. The caller holds mu.
+// availableTokens returns the number of billionths of a token that can be spent now: the smaller content of the long and the
+// short bucket. It returns 0 if the share is 0. The caller must hold mu.
 func (b *Bucket) availableTokens() int64 {
 	b.earnTokens()
 	switch {
@@ -189,7 +203,8 @@ func (b *Bucket) availableTokens() int64 {
 	}
 }
 
-// IsHalfFull reports whether the bucket holds at least half of its burst, and at least one token.
+// IsHalfFull reports whether the bucket holds at least half of its burst, and at least one token. It is false if the share is
+// 0.
 func (b *Bucket) IsHalfFull() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -197,8 +212,9 @@ func (b *Bucket) IsHalfFull() bool {
 	return b.long.unitsPerRequest > 0 && b.long.isHalfFull() && (b.short == nil || b.short.isHalfFull())
 }
 
-// AdaptSize resizes the bucket of a key, host or route for the share, the sizing and the measured request rate. It returns the
-// overflow to the reserve, and resizes the reserve. The bucket must have a reserve.
+// AdaptSize changes the size of a key's, host's or route's bucket according to s, the share in hedges per request, and the
+// measured request rate. It also returns surplus tokens to the reserve, and resizes the reserve. The bucket must have a
+// reserve.
 func (b *Bucket) AdaptSize(s Sizing, share float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

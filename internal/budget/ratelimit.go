@@ -8,14 +8,18 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A RateLimit limits the hedges per second of several accounts together. A nil RateLimit sets no limit. It is safe for concurrent use.
+// A RateLimit limits the number of hedges per second that several accounts send together. A nil RateLimit allows any number. It
+// is safe for concurrent use.
 type RateLimit struct {
-	mu         sync.Mutex // held while an account spends; locked before the mutex of a bucket; guards latestTime
+	// mu guards the fields that follow. It is held while an account spends tokens, and must be locked before the mutex of a
+	// bucket.
+	mu         sync.Mutex
 	limiter    *rate.Limiter
-	latestTime time.Time // latest time that a method was called with
+	latestTime time.Time // latest time that was passed to monotonicTime
 }
 
-// NewRateLimit returns a limit of perSecond hedges per second. It returns nil, which sets no limit, if perSecond is not positive.
+// NewRateLimit returns a limit of perSecond hedges per second. If perSecond is not positive, it returns nil, which means no
+// limit.
 func NewRateLimit(perSecond float64) *RateLimit {
 	if perSecond <= 0 {
 		return nil
@@ -23,20 +27,23 @@ func NewRateLimit(perSecond float64) *RateLimit {
 	return &RateLimit{limiter: rate.NewLimiter(rate.Limit(min(perSecond, math.MaxFloat64)), int(unitsForBurst(perSecond)/tokenUnits))} // rate.Inf is not +Inf
 }
 
+// lock locks mu. It does nothing if l is nil.
 func (l *RateLimit) lock() {
 	if l != nil {
 		l.mu.Lock()
 	}
 }
 
+// unlock unlocks mu. It does nothing if l is nil.
 func (l *RateLimit) unlock() {
 	if l != nil {
 		l.mu.Unlock()
 	}
 }
 
-// monotonicTime returns the latest time that it was called with, including now. If time went back, the limiter would earn tokens twice. If
-// now is more than a second earlier, the clock was set back, and monotonicTime returns now. The caller holds mu.
+// monotonicTime returns now, or the latest time that was passed to an earlier call if that is later: if time went back, the
+// limiter would deposit tokens twice. However, if now is at least one second earlier, the clock was set back, and monotonicTime
+// returns now. The caller must hold mu.
 func (l *RateLimit) monotonicTime(now time.Time) time.Time {
 	if late := l.latestTime.Sub(now); late <= 0 || late >= time.Second { // or the clock was set back
 		l.latestTime = now
@@ -44,19 +51,21 @@ func (l *RateLimit) monotonicTime(now time.Time) time.Time {
 	return l.latestTime
 }
 
-// canSpend reports whether the limit allows one more hedge. The caller holds mu.
+// canSpend reports whether the limit allows one more hedge at the time now. The caller must hold mu.
 func (l *RateLimit) canSpend(now time.Time) bool {
 	return l == nil || l.limiter.TokensAt(l.monotonicTime(now)) >= 1
 }
 
-// spendTokens takes one token for each hedge. A negative number of hedges puts tokens back. The caller holds mu.
+// spendTokens takes one token for each of the given number of hedges. A negative number puts tokens back. The caller must hold
+// mu.
 func (l *RateLimit) spendTokens(now time.Time, hedges int) {
 	if l != nil {
 		l.limiter.AllowN(l.monotonicTime(now), hedges)
 	}
 }
 
-// isHalfFull reports whether the limiter holds at least half of its burst, and at least one token. It locks mu.
+// isHalfFull reports whether the limiter holds at least half of its maximum number of tokens, and at least one. It is true if l
+// is nil. The caller must not hold mu.
 func (l *RateLimit) isHalfFull(now time.Time) bool {
 	if l == nil {
 		return true

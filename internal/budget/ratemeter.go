@@ -3,23 +3,24 @@ package budget
 import "time"
 
 const (
-	minMeasureTime     = time.Second           // a rate is known after this time;
+	minMeasureTime     = time.Second           // a rate is known after this time,
 	minMeasureRequests = 20                    // or after this number of requests
-	minBusyMeasureTime = 10 * time.Millisecond // together with this time
-	markPeriod         = 10 * time.Second      // a rate is measured over 1 to 2 periods, while there are calls
+	minBusyMeasureTime = 10 * time.Millisecond // if at least this time has passed
+	markPeriod         = 10 * time.Second      // a rate is measured over the last one to two periods
 )
 
-// A rateMeter measures a request rate from the older of its two marks until now. The older mark comes first. The zero value has not
-// started.
+// A rateMeter measures a request rate over the time since its older mark, element 0. Element 1 is the younger mark, which later
+// replaces the older one. The zero value has not started. The owner of a rateMeter guards it with a lock.
 type rateMeter [2]rateMark
 
-// A rateMark holds the number of requests that were counted until the time at.
+// A rateMark is a reading of the request counter at one point in time.
 type rateMark struct {
 	at       time.Time
 	requests int64
 }
 
-// startAt starts the measurement at now, unless it has started already.
+// startAt starts the measurement at the time now with the given reading of the request counter. It does nothing if the
+// measurement has already started.
 func (m *rateMeter) startAt(now time.Time, requests int64) {
 	if m[0].at.IsZero() {
 		m[0] = rateMark{now, requests}
@@ -27,8 +28,10 @@ func (m *rateMeter) startAt(now time.Time, requests int64) {
 	}
 }
 
-// measure returns the requests per second during the last 10 to 20 s, or since the start if that is shorter. The rate is known after a
-// second, or after twenty requests and 10 ms.
+// measure returns the number of requests per second over the last 10 to 20 seconds, or since the start if that is less. The
+// argument requests is the reading of the request counter at the time now.
+//
+// known is false, and rps is 0, until the measurement has lasted one second, or 10 ms with at least 20 requests.
 func (m *rateMeter) measure(now time.Time, requests int64) (rps float64, known bool) {
 	switch late := m[1].at.Sub(now); {
 	case late >= markPeriod: // the clock was set back

@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// Reserves are the reserves for all buckets of an engine. They are not safe for concurrent use.
+// A Reserves holds the shared reserves for all buckets of an engine. It must not be used concurrently.
 type Reserves struct {
-	keyReserve    *SharedReserve             // for the buckets of keys and hosts
-	routeReserves map[float64]*SharedReserve // for the buckets of routes, by their share
+	keyReserve    *SharedReserve             // reserve for the buckets of keys and hosts
+	routeReserves map[float64]*SharedReserve // reserves for the buckets of routes, by share of the route in hedges per request
 }
 
-// NewReserves returns Reserves with a full reserve for keys.
+// NewReserves returns Reserves with a full reserve for keys and hosts, whose size follows from s.
 func NewReserves(s Sizing) Reserves {
 	return Reserves{keyReserve: newSharedReserve(s, s.Share), routeReserves: make(map[float64]*SharedReserve)}
 }
 
-// routeReserve returns the reserve for the buckets of all routes with the given share, and creates it if it is missing.
+// routeReserve returns the reserve for all routes with the given share, in hedges per request. It creates the reserve if it
+// does not exist yet.
 func (r *Reserves) routeReserve(s Sizing, share float64) *SharedReserve {
 	if r.routeReserves[share] == nil {
 		r.routeReserves[share] = newSharedReserve(s, share)
@@ -24,35 +25,37 @@ func (r *Reserves) routeReserve(s Sizing, share float64) *SharedReserve {
 	return r.routeReserves[share]
 }
 
-// A SharedReserve supplies new buckets with their initial tokens, so that all its buckets together spend at most the share of their
-// requests and one burst. Without a reserve, each new bucket would add another burst. It is safe for concurrent use.
+// A SharedReserve supplies new buckets with their initial tokens. Its purpose is that all its buckets together spend at most
+// the configured share of their requests plus one burst. Without a reserve, each new bucket would add a burst. It is safe for
+// concurrent use.
 //
-// A reserve starts with one burst. It grows to at most a burst at the request rate of all its buckets. A new bucket gets at most half of
-// the tokens at a time. Closed buckets return their tokens, and full buckets their overflow.
+// A reserve starts with one burst. It can grow to the burst for the request rate of all its buckets together. A new bucket gets
+// at most half of the reserve's tokens at a time. Buckets return all their tokens when they are closed, and their surplus
+// tokens when they are full.
 type SharedReserve struct {
-	mu           sync.Mutex // guards the fields below; locked after the mutex of a bucket
-	tokens       int64
-	size         int64
-	issuedTokens int64 // tokens that were added without a request
-	requests     int64 // number of requests that the buckets have reported
-	meter        rateMeter
+	mu           sync.Mutex // guards the fields that follow; must be locked after the mutex of a bucket
+	tokens       int64      // content in billionths of a token
+	size         int64      // maximum of tokens, in billionths of a token
+	issuedTokens int64      // tokens that were created without a request, in billionths of a token
+	requests     int64      // number of requests that the buckets have reported
+	meter        rateMeter  // measures the request rate of all buckets together
 }
 
-// newSharedReserve returns a full SharedReserve for buckets with the given share.
+// newSharedReserve returns a full SharedReserve for buckets with the given share, in hedges per request.
 func newSharedReserve(s Sizing, share float64) *SharedReserve {
 	long, _ := s.burstSizes(min(share, s.Share), 0, false)
 	n := unitsForBurst(long)
 	return &SharedReserve{tokens: n, size: n, issuedTokens: n}
 }
 
-// startMeter starts the measurement of the request rate, unless it runs already.
+// startMeter starts to measure the request rate at the time now. It does nothing if the measurement has already started.
 func (r *SharedReserve) startMeter(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.meter.startAt(now, 0)
 }
 
-// takeTokens removes up to n units, but at most half of the reserve, and returns the number of removed units.
+// takeTokens removes up to n billionths of a token, but at most half of the content. It returns the number that it removed.
 func (r *SharedReserve) takeTokens(n int64) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +64,8 @@ func (r *SharedReserve) takeTokens(n int64) int64 {
 	return n
 }
 
-// returnTokens adds the units that a bucket returns. It also counts the requests of the bucket since its last report.
+// returnTokens adds tokens that a bucket returns, in billionths of a token. Tokens that do not fit are lost. The argument
+// requests is the number of requests of the bucket since its last call.
 func (r *SharedReserve) returnTokens(tokens, requests int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,8 +73,8 @@ func (r *SharedReserve) returnTokens(tokens, requests int64) {
 	r.tokens = min(r.tokens+tokens, r.size)
 }
 
-// resize sets the size to a burst at the request rate of all buckets. When the size exceeds all earlier sizes, it adds the difference in
-// tokens.
+// resize sets the size of the reserve to the burst for the measured request rate of all its buckets. If the new size exceeds
+// all earlier sizes, resize adds the difference in tokens.
 func (r *SharedReserve) resize(s Sizing, share float64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

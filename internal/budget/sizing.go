@@ -3,27 +3,30 @@ package budget
 import "time"
 
 const (
-	// minShortShare and minShortBurst are the least share and burst of a short bucket. With higher values, the hedges of a thousand quiet
-	// clients could keep a busy server overloaded for ever.
+	// minShortShare (in tokens per request) and minShortBurst (in tokens) are the minimum refill and size of a short bucket.
+	// With higher values, the hedges of a thousand clients with few requests could permanently overload a busy server.
 	minShortShare = 0.17
 	minShortBurst = 3
 
-	// minSizingRate is the least request rate for which a long bucket is sized. The slow calls of a quiet key come in clusters, for which
-	// the bucket must hold enough tokens.
+	// minSizingRate is the minimum request rate, in requests per second, for which a long bucket is sized. The slow calls of a
+	// key with few requests come in clusters, and the bucket must hold enough tokens for a cluster.
 	minSizingRate = 100
 )
 
-// A Sizing holds the settings from which the sizes of buckets are computed.
+// A Sizing holds the settings that determine the sizes of buckets and reserves.
 type Sizing struct {
-	Share          float64       // hedges per request
-	EstimatedRPS   float64       // request rate until the rate is measured; without HasShortBucket, also the least request rate
-	Burst          time.Duration // the burst holds the tokens that requests at that rate earn in this time
-	HasShortBucket bool          // the bucket of a key or host also has a short token bucket, see [Bucket]
-	MinBurst       float64       // least burst of every bucket, in tokens
+	Share float64 // hedges per request
+	// EstimatedRPS is the assumed number of requests per second until the rate is measured. Without HasShortBucket, it is also
+	// the minimum of the rate.
+	EstimatedRPS   float64
+	Burst          time.Duration // the burst is the number of tokens that requests deposit in this time
+	HasShortBucket bool          // buckets of keys and hosts also have a short token bucket, see [Bucket]
+	MinBurst       float64       // minimum burst of every bucket, in tokens
 }
 
-// burstSizes returns the bursts of the long and the short bucket, in tokens, for a share and a request rate. If known is false,
-// EstimatedRPS replaces rps.
+// burstSizes returns the sizes of the long and the short token bucket, in tokens, for a share in hedges per request and a rate
+// of rps requests per second. If known is false, the rate is not measured yet, and burstSizes uses EstimatedRPS in place of
+// rps.
 func (s Sizing) burstSizes(share, rps float64, known bool) (long, short float64) {
 	sized := rps
 	switch {
@@ -38,4 +41,5 @@ func (s Sizing) burstSizes(share, rps float64, known bool) (long, short float64)
 	return max(s.MinBurst, perRPS*sized), max(minShortBurst, s.MinBurst, perRPS*rps)
 }
 
+// shortShare returns the number of tokens that each request deposits in a short bucket.
 func (s Sizing) shortShare() float64 { return max(minShortShare, s.Share) }

@@ -2,39 +2,41 @@ package budget
 
 import "math"
 
-// tokenUnits is the number of units of a token. Tokens are counted in billionths, so that a tenth and a hundredth are exact.
+// tokenUnits is the number of units in a token. Counts of tokens are integers in billionths of a token, so that shares such as
+// 0.1 and 0.01 are exact.
 const tokenUnits = 1_000_000_000
 
-// A tokenBucket holds tokens up to its size. Each request adds a part of a token, and surplus tokens overflow. Tokens are counted in units
-// of [tokenUnits]. The owner guards it by a lock.
+// A tokenBucket holds tokens up to its size. Each request deposits a part of a token. Tokens that do not fit overflow. The
+// owner of a tokenBucket guards it with a lock.
 type tokenBucket struct {
-	unitsPerRequest int64
-	size            int64
-	tokens          int64
-	earnedRequests  int64 // number of requests whose tokens were added
+	unitsPerRequest int64 // deposit for each request, in billionths of a token
+	size            int64 // maximum of tokens, in billionths of a token
+	tokens          int64 // content, in billionths of a token
+	earnedRequests  int64 // number of requests whose tokens were deposited
 }
 
-// maxEarnedRequests is the largest number of requests whose tokens are added at once. Further requests earn nothing: with their
-// tokens, the arithmetic could overflow.
+// maxEarnedRequests is the maximum number of requests whose tokens are deposited at once. More requests deposit nothing,
+// because the multiplication could overflow.
 const maxEarnedRequests = 1 << 28
 
-// newTokenBucket returns a full tokenBucket.
+// newTokenBucket returns a full tokenBucket, in which each request deposits share tokens, and which holds at most burst tokens.
 func newTokenBucket(share, burst float64) tokenBucket {
 	return tokenBucket{unitsPerRequest: unitsForShare(share), size: unitsForBurst(burst), tokens: unitsForBurst(burst)}
 }
 
-// unitsForShare converts a share, in tokens per request, to units per request. The maximum is 8 tokens.
+// unitsForShare converts a share, in tokens per request, to billionths of a token. The result is at most 8 tokens.
 func unitsForShare(share float64) int64 {
 	return int64(min(math.Round(share*tokenUnits), 8*tokenUnits))
 }
 
-// unitsForBurst converts a burst, in tokens, to units. It rounds up to a whole token.
+// unitsForBurst converts a burst, in tokens, to billionths of a token. It rounds up to a whole token, and returns at least one
+// token.
 func unitsForBurst(burst float64) int64 {
 	return int64(min(max(math.Ceil(burst), 1), math.MaxInt32)) * tokenUnits
 }
 
-// earn adds the tokens for the requests since its last call; the argument is the total number of requests. It returns the overflow in
-// units.
+// earn deposits the tokens for the requests since its last call. The argument requests is the number of requests since the
+// bucket was created. earn returns the tokens that did not fit, in billionths of a token.
 func (b *tokenBucket) earn(requests int64) (overflow int64) {
 	if n := requests - b.earnedRequests; n > 0 {
 		b.tokens += min(n, maxEarnedRequests) * b.unitsPerRequest
@@ -45,11 +47,13 @@ func (b *tokenBucket) earn(requests int64) (overflow int64) {
 	return overflow
 }
 
-// resize changes the share and the size for further requests. Earned tokens stay, up to the new size. It returns the overflow in units.
+// resize changes the share, in tokens per request, and the burst, in tokens, for future requests. It first deposits the tokens
+// for past requests, as earn does. It returns the tokens that do not fit into the new size, in billionths of a token.
 func (b *tokenBucket) resize(requests int64, share, burst float64) (overflow int64) {
 	overflow = b.earn(requests)
 	b.unitsPerRequest, b.size = unitsForShare(share), unitsForBurst(burst)
 	return overflow + b.earn(requests)
 }
 
+// isHalfFull reports whether the bucket holds at least half of its size, and at least one token.
 func (b *tokenBucket) isHalfFull() bool { return b.tokens >= max(tokenUnits, b.size/2) }

@@ -6,26 +6,30 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A HedgeRequest describes a hedge that needs admission. The zero value describes a hedge that costs one token and goes to the server of
-// the primary.
+// A HedgeRequest describes a hedge for which a call asks admission. The zero value describes a hedge that costs one token and
+// goes to the same server as the primary.
 type HedgeRequest struct {
-	Cost         int  // tokens; 0: one
-	OtherBackend bool // the hedge goes to another server than the primary, so outage and pushback of the primary's server do not deny it
+	// Cost is the number of tokens that the hedge takes from the budget. 0 means one token.
+	Cost int
+	// OtherBackend is true if the hedge goes to a server other than that of the primary. An outage or pushback of the primary's
+	// server does not deny it.
+	OtherBackend bool
 }
 
 // tokens returns the cost of the hedge in tokens, at least 1.
 func (r HedgeRequest) tokens() int64 { return int64(max(r.Cost, 1)) }
 
-// An admission is a request for a hedge together with the data that admission checks need.
+// An admission holds all data by which the admission checks decide about one hedge.
 type admission struct {
 	HedgeRequest
-	now      time.Time
-	deadline time.Time // of the call; zero: there is none
-	schedule *Schedule // of the key; nil: the key is not hedged
+	now      time.Time // when the hedge would start
+	deadline time.Time // deadline of the call; zero: the call has none
+	schedule *Schedule // current schedule of the key; nil: calls of the key are not hedged
 }
 
-// An admissionCheck denies hedges for one reason.
+// An admissionCheck denies hedges for one reason, such as an outage or the deadline of the call.
 type admissionCheck interface {
-	// deny returns the reason why the hedge must not start; None if it may start. It has no side effects. The caller holds Key.mu.
+	// deny returns the reason why the hedge must not start, or None if the check allows the hedge. It has no side effects. The
+	// caller must hold Key.mu.
 	deny(a admission) observe.Reason
 }

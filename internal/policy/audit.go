@@ -9,11 +9,13 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An experiment connects a key to the audit of its host: it denies hedges in control slots, and passes results of calls to the audit. The
-// embedded pointer is nil if the host is not audited.
+// An experiment connects a key to the audit of its host. It denies hedges in the audit's control slots, in which hedging is
+// off, and passes the results of calls to the audit.
+//
+// The embedded pointer is nil if the host is not audited.
 type experiment struct{ *audit.Audit }
 
-// isAudited reports whether the host has an audit.
+// isAudited reports whether the key's host is audited.
 func (x *experiment) isAudited() bool { return x.Audit != nil }
 
 func (x *experiment) deny(admission) observe.Reason {
@@ -23,14 +25,16 @@ func (x *experiment) deny(admission) observe.Reason {
 	return None
 }
 
-// endCall passes the result of a call that ends now to the audit.
+// endCall passes the result r of a call to the audit. The call ended at the time now.
 func (x *experiment) endCall(now time.Time, r *Result) {
 	waited := cmp.Or(r.Waited, r.Latency)
 	x.EndCall(now.Add(-waited).UnixNano(), audit.Result{Latency: waited, Failed: !r.Answered && !r.Canceled, Hedges: r.Hedges})
 }
 
-// takeNewResults returns a function that reports the new results of the audit to an observer, and the change of the verdict. The function
-// is nil if there are no new results. The change is nil if the verdict stays.
+// takeNewResults returns the results that the audit has produced since the last call of takeNewResults. The caller passes the
+// audited host to report, which then reports the results to an observer.
+//
+// report is nil if there are no new results. change describes a new verdict, and is nil if the verdict is the same as before.
 func (x *experiment) takeNewResults() (report func(observe.Observer, observe.KeyInfo), change *Change) {
 	v, changed, isNew := x.TakeNewResults()
 	if !isNew {
@@ -42,12 +46,14 @@ func (x *experiment) takeNewResults() (report func(observe.Observer, observe.Key
 	return func(o observe.Observer, host observe.KeyInfo) { o.Audited(host, v) }, change
 }
 
-// addVerdict adds the current verdict to the result of a call for observers.
+// addVerdict stores the current verdict of the host's audit in r, which is then reported to observers.
 func (x *experiment) addVerdict(r *observe.RequestResult) { r.Audit = string(x.Verdict()) }
 
-// experiments is the table of the audits of the engine's hosts; nil if hosts are not audited.
+// experiments holds the audits of all hosts of an engine. A nil pointer means that hosts are not audited.
 type experiments = audit.Hosts
 
+// newExperiments returns an empty set of audits. It returns nil if auditing is off or in shadow mode, which sends no hedges to
+// audit.
 func newExperiments(s *Setup) *experiments {
 	if !s.Audit || s.Shadow {
 		return nil
@@ -55,8 +61,10 @@ func newExperiments(s *Setup) *experiments {
 	return audit.NewHosts()
 }
 
+// A hostVerdict is the exported verdict of the audit of one host.
 type hostVerdict = audit.HostVerdict
 
+// decodeVerdicts decodes the verdicts of an export. It returns at most limit verdicts, and an error if the encoding is invalid.
 func decodeVerdicts(d *decode.Decoder, limit int) ([]hostVerdict, error) {
 	return audit.DecodeVerdicts(d, limit)
 }

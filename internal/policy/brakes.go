@@ -6,31 +6,35 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// brakes deny hedges of a key where hedges would do harm: in an outage, after pushback, and while few hedges win. They hold the state of
-// these three checks. [Key].mu guards them.
+// brakes are the safety checks of a key: they deny hedges in an outage, after pushback, and while few hedges win. [Key].mu
+// guards them.
 type brakes struct {
 	outage   outageCheck
 	pushback pushbackCheck
 	winRate  winRateThrottle
 
-	budgetExhausted bool                         // the budget did not pay for a hedge, and has not been half full since
-	throttles       *[changeKinds]ReportThrottle // nil: no change was reported
+	// budgetExhausted is set when the budget cannot pay for a hedge. It is cleared when the budget is at least half full.
+	budgetExhausted bool
+	// throttles limits how often changes are reported, indexed by ChangeKind. It is nil until takeChanges is first called.
+	throttles *[changeKinds]ReportThrottle
 }
 
-// resetResults resets the state that results of calls have changed. An exhausted budget stays exhausted.
+// resetResults forgets the results of calls: no outage, no pushback, and the full budget. It does not change budgetExhausted.
 func (b *brakes) resetResults() {
 	b.winRate = winRateThrottle{}
 	b.setState(&brakeState{scale: 1})
 }
 
-// copyState returns the part of the state that is kept when the key is evicted.
+// copyState returns the part of the state that the engine keeps after the key is evicted.
 func (b *brakes) copyState() brakeState { return brakeState{b.outage, b.pushback, b.winRate.scale} }
 
+// setState replaces the part of the state that copyState returns by s.
 func (b *brakes) setState(s *brakeState) {
 	b.outage, b.pushback, b.winRate.scale = s.outage, s.pushback, s.scale
 }
 
-// takeChanges returns the changes that are due to be reported, and marks them as reported.
+// takeChanges returns the pauses and budget exhaustions that have begun or ended and are due to be reported. It marks them as
+// reported.
 func (b *brakes) takeChanges(now time.Time) (all []Change) {
 	if b.throttles == nil {
 		b.throttles = new([changeKinds]ReportThrottle)

@@ -8,14 +8,16 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// A brakeState is the part of the brakes that is kept after the key is evicted, and that is exported.
+// A brakeState is the part of the state of a key's safety checks that the engine keeps after the key is evicted, and that it
+// exports.
 type brakeState struct {
 	outage   outageCheck
 	pushback pushbackCheck
-	scale    float64 // see [winRateThrottle]
+	scale    float64 // factor of the budget while few hedges win, see [winRateThrottle]
 }
 
-// isNotable reports whether the state must be kept, because it restrains hedging, or nearly does.
+// isNotable reports whether the state restricts hedging or is close to it, so that the state must be kept. Other states equal
+// the initial state well enough.
 func (s *brakeState) isNotable() bool {
 	return s.outage.slowShare > SlowLimit/2 || s.pushback.share > PushResume || s.pushback.stopped || s.scale < 1
 }
@@ -30,8 +32,8 @@ func (s *brakeState) mergeState(other *brakeState) {
 	}
 }
 
-// appendTo appends the encoded state to b. The first numbers are the bits of slow share, scale and pushback share as float64. Then follow 1
-// or 0 for the stop by pushback, and the remaining pause in nanoseconds. Each number is a Uvarint.
+// appendTo appends the encoded state to b: slow share, scale and pushback share as the bits of a float64, then 1 if pushback
+// has stopped hedging or 0 if not, and the remaining pause after the time now in nanoseconds. Each number is a uvarint.
 func (s *brakeState) appendTo(b []byte, now time.Time) []byte {
 	for _, x := range [...]float64{s.outage.slowShare, s.scale, s.pushback.share} {
 		b = binary.AppendUvarint(b, math.Float64bits(x))
@@ -44,7 +46,8 @@ func (s *brakeState) appendTo(b []byte, now time.Time) []byte {
 	return binary.AppendUvarint(b, uint64(min(max(s.pushback.waitUntil.Sub(now), 0), maxPause)))
 }
 
-// decodeBrakeState decodes a state that appendTo has encoded at the time then. It reports false if the state is invalid.
+// decodeBrakeState decodes a state that appendTo has encoded at the time then. ok is false if the encoding or one of its values
+// is invalid.
 func decodeBrakeState(d *decode.Decoder, then time.Time) (s brakeState, ok bool) {
 	for _, x := range [...]*float64{&s.outage.slowShare, &s.scale, &s.pushback.share} {
 		if *x = math.Float64frombits(d.Uvarint()); !(*x >= 0 && *x <= 1) { // written so that NaN fails

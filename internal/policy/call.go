@@ -11,53 +11,71 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Call is the state of one call from Begin to End. The zero value is ready for Begin. It must not be copied while the call lasts.
+// A Call is the state of one call from Begin to End: its latency key, its schedule and its hedges. The zero value is ready for
+// Begin, and a Call may be used again after End. It must not be copied between Begin and End.
 type Call struct {
-	// Key is the latency key of the call. Begin sets it. It stays when the call has ended: the next call often has the same key.
+	// Key is the latency key of the call, as passed to Begin. It is kept after End, because the next call often has the same
+	// key.
 	Key *Key
 
-	// Begin and SetStart write these fields before the race. The race only reads them.
+	// Begin and SetStart write these fields before the race of the call starts. They must not change during the race.
 	ctx           context.Context
 	start         time.Time
-	schedule      *Schedule     // nil: no hedge can become due
-	startedBefore time.Duration // from the start of the call to Begin, see SetStart
+	schedule      *Schedule     // schedule of the call; nil: no hedge becomes due
+	startedBefore time.Duration // time between start and Begin; not 0 only after SetStart
 
-	// AdmitRequest and SkipHedge write these fields with the race locked. The caller reads them after the race.
-	reachedFirstDelay bool
-	slow              bool          // the call has reached the delay by which it counts as slow
-	predictedHedgeEnd time.Duration // from start to the predicted answer of the first hedge that shadow mode did not send; 0: no answer is predicted
-	// Denied is the reason of the last denial of a hedge that was due after a delay; None if there was no denial.
+	// AdmitRequest and SkipHedge write these fields while they hold the lock of the race. They may only be read after the race.
+	reachedFirstDelay bool // a hedge became due after its delay
+	slow              bool // the call has reached the slow marker of its schedule
+	// predictedHedgeEnd is the time from start to the predicted response to a hedge that shadow mode did not send. It is the
+	// earliest prediction of the call; 0 means that there is none.
+	predictedHedgeEnd time.Duration
+	// Denied is the reason why the latest hedge that was due after a delay was denied. It is None if no hedge was denied.
 	Denied observe.Reason
-	// Hedges is the number of admitted hedges.
+	// Hedges is the number of hedges that Admit or AdmitRequest has allowed to start.
 	Hedges int
 
-	attemptStarts   [1 + race.MaxHedges]time.Duration // time from start to the start of each attempt; only the attempt itself uses its element
-	rescheduled     atomic.Bool                       // see MarkRescheduled
-	withdrawnHedges atomic.Int32                      // hedges that were admitted and could not be sent
+	// attemptStarts holds the time from start to the start of each attempt, by attempt number. Only the goroutine of an attempt
+	// uses the element of that attempt.
+	attemptStarts   [1 + race.MaxHedges]time.Duration
+	rescheduled     atomic.Bool  // set by MarkRescheduled
+	withdrawnHedges atomic.Int32 // number of hedges that were admitted, but could not be sent
 }
 
-// An Outcome is the result of a call as its caller gets it.
+// An Outcome describes how a call ended, from the point of view of its caller.
 type Outcome struct {
-	Answered        bool          // the caller gets an answer; false: the call failed, or its caller canceled it
-	Winner          int           // number of the attempt whose result the caller gets; -1: no attempt succeeded
-	HeldBack        bool          // the winner is a hedge, and the caller got its answer much later than it arrived
-	LatencyUnknown  bool          // the latency is only an upper bound: the answer arrived before the caller asked for it, or has no first byte
-	AnswersNotTaken int           // number of hedges with an answer that would end the call only from the primary, see [race.ErrAnswer]
-	Setup           time.Duration // time in which the winner set up a connection; the learned latency does not include it
-	Delay           time.Duration // delay of the first hedge; 0: that of the schedule
+	// Answered is true if the caller gets a response. It is false if the call failed or its caller canceled it.
+	Answered bool
+	// Winner is the number of the attempt whose result the caller gets: 0 for the primary. It is -1 if no attempt succeeded.
+	Winner int
+	// HeldBack is true if a hedge has won, but its response was passed to the caller much later than it arrived.
+	HeldBack bool
+	// LatencyUnknown is true if the measured latency is only an upper bound: the response arrived before the caller asked for
+	// it, or the time of its first byte is unknown.
+	LatencyUnknown bool
+	// AnswersNotTaken is the number of hedges whose responses were discarded, because only the primary may end the call with a
+	// response like theirs, see [race.ErrAnswer].
+	AnswersNotTaken int
+	// Setup is the time in which the winner set up its connection. It is not part of the recorded latency.
+	Setup time.Duration
+	// Delay is the delay of the first hedge. 0 stands for the first delay of the schedule.
+	Delay time.Duration
 }
 
-// hedgeWon reports whether a hedge gave the result earlier than the primary would have. It is false for a hedge that was held back.
+// hedgeWon reports whether a hedge won and made the call faster. It is false for a winning hedge that was held back.
 func (o *Outcome) hedgeWon() bool { return o.Winner > 0 && !o.HeldBack }
 
-// Begin counts the call and returns its schedule; nil: the call is not hedged. The schedule has the delay that the caller has set for this
-// call, or the learned delays of the key if delay is 0.
+// Begin starts the call c on the key k: it deposits tokens in the budget of k and counts the call. It returns the schedule of
+// the call's hedges, or nil if the call must not be hedged.
+//
+// A positive delay is a fixed hedge delay that the caller has set for this call. If delay is 0, the schedule has the learned
+// delays of k.
 func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Schedule {
 	return c.BeginOn(ctx, k, delay, nil)
 }
 
-// BeginOn does the same as Begin for a call to which the override t applies. If t is nil, no override applies. A positive delay takes
-// precedence over t.
+// BeginOn does the same as Begin, but applies the override t, which may be nil, to the schedule. A positive delay takes
+// precedence over the delays of t.
 func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
 	c.initialize(ctx, k)
 	p := k.Begin(c.start)
@@ -77,8 +95,8 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 // notifier returns the notifier of the observers; nil if there are no observers.
 func (c *Call) notifier() *observers.Notifier { return c.Key.engine.setup.Notifier }
 
-// initialize resets c for a call on k that begins now. It assigns each field: during garbage collection, that is faster than an assignment
-// of the whole struct.
+// initialize prepares c for a call on k that starts now. It assigns fields one by one, because assigning the whole struct is
+// slower during garbage collection.
 func (c *Call) initialize(ctx context.Context, k *Key) {
 	c.ctx, c.Key, c.start, c.schedule, c.startedBefore = ctx, k, k.engine.now(), nil, 0
 	c.reachedFirstDelay, c.slow, c.predictedHedgeEnd, c.Denied = false, false, 0, None
@@ -91,13 +109,15 @@ func (c *Call) initialize(ctx context.Context, k *Key) {
 	}
 }
 
-// P99Latency returns the 99th percentile of the key's latencies; 0 if it is not known.
+// P99Latency returns the 99th percentile of the learned latencies of the call's key. It is 0 if too few latencies are known or
+// the call has no schedule.
 func (c *Call) P99Latency() time.Duration { return c.RaceSchedule().UsualLatency }
 
-// noHedges is the schedule of calls without hedges.
+// noHedges is the schedule of a call that is not hedged. It is never modified.
 var noHedges race.FixedSchedule
 
-// RaceSchedule returns the schedule of the call for its race.
+// RaceSchedule returns the hedge delays by which the race of this call starts hedges. It is never nil. It has no delays if the
+// call is not hedged.
 func (c *Call) RaceSchedule() *race.FixedSchedule {
 	if c.schedule == nil {
 		return &noHedges
@@ -105,51 +125,55 @@ func (c *Call) RaceSchedule() *race.FixedSchedule {
 	return &c.schedule.FixedSchedule
 }
 
-// InBubble reports whether the call or its engine was made in a bubble of testing/synctest. The clock of a bubble starts in the year 2000,
-// so a call in a bubble begins before an engine that was made outside.
+// InBubble reports whether the call or its engine started in a bubble of testing/synctest. It must be called after Begin.
+//
+// The fake clock of a bubble starts in the year 2000. So a call that starts before its engine was made must be in a bubble.
 func (c *Call) InBubble() bool {
 	e := c.Key.engine
 	return e.inBubble || c.start.Before(e.startedAt)
 }
 
-// SetStart sets the start of the call to a time before Begin, for a call whose primary was sent before Begin.
+// SetStart sets the start of the call to the time at, for a call whose primary was sent before Begin. It must be called after
+// Begin, and before the race starts.
 func (c *Call) SetStart(at time.Time) {
 	begin := c.start
 	c.start = c.Key.engine.engineTime(at)
 	c.startedBefore = begin.Sub(c.start)
 }
 
-// MarkRescheduled records that the delays of the schedule do not say when hedges of this call are due.
+// MarkRescheduled records that hedges of this call may become due earlier than their delays in the schedule, for example
+// because a host is down.
 func (c *Call) MarkRescheduled() { c.rescheduled.Store(true) }
 
-// Elapsed returns how long ago the call began.
+// Elapsed returns the time since the start of the call.
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 
-// ElapsedSinceBegin returns the time since Begin was called. After SetStart, it is shorter than Elapsed.
+// ElapsedSinceBegin returns the time since Begin was called. It is shorter than Elapsed if SetStart has set an earlier start.
 func (c *Call) ElapsedSinceBegin() time.Duration { return c.Elapsed() - c.startedBefore }
 
-// WouldBeDenied predicts whether Admit will deny the hedge at the given time. It uses the deadline of ctx, which is the context of an
-// attempt, because the attempt may outlive its call.
+// WouldBeDenied predicts whether Admit would deny the described hedge at the time then. ctx is the context of an attempt, and
+// the prediction uses its deadline: an attempt can still run after its call has ended.
 func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeRequest) bool {
 	deadline, _ := ctx.Deadline()
 	return c.Key.wouldBeDenied(then, deadline, request)
 }
 
-// isBeforeDelay reports whether the call has not yet reached the delay with the given index. This is possible for a rescheduled hedge, and
-// always true for an [Immediate] one.
+// isBeforeDelay reports whether the call has not yet reached the delay with the given index. It is always true for a hedge with
+// index [Immediate], and can be true for a hedge that is due early, see MarkRescheduled.
 func (c *Call) isBeforeDelay(now time.Time, index int) bool {
 	return index == Immediate || c.rescheduled.Load() && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
 }
 
-// Admit decides whether the hedge at the delay with the given index may start. If it reports true, the budget has paid for the hedge, and
-// Ended must be called when it has ended.
+// Admit decides whether the hedge at the delay with the given index may start. If Admit returns true, the budget has paid for
+// the hedge, and the caller must call Ended when the hedge has ended.
 func (c *Call) Admit(index int) bool { return c.AdmitRequest(index, HedgeRequest{}, None) }
 
-// Immediate is the index of a hedge that starts together with the primary. Its denial is not stored in [Call].Denied.
+// Immediate is the delay index of a hedge that starts together with the primary. If such a hedge is denied, Call.Denied does
+// not change.
 const Immediate = -1
 
-// AdmitRequest does the same as Admit for the hedge that request describes. If denial is not [None], the adapter denies the hedge for that
-// reason: AdmitRequest then only records and reports the denial.
+// AdmitRequest does the same as Admit for the hedge that request describes. A denial other than [None] means that the adapter
+// has already denied the hedge for this reason. AdmitRequest then records and reports the denial, and returns false.
 func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reason) bool {
 	now := time.Now()
 	isBefore := c.isBeforeDelay(now, index)
@@ -186,23 +210,24 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	return true
 }
 
-// predictHedgeEnd predicts when a hedge that shadow mode does not send would have answered. It keeps the earliest prediction of the call.
+// predictHedgeEnd predicts when a hedge that shadow mode did not send at the time now would have ended. It keeps the earliest
+// prediction of the call.
 func (c *Call) predictHedgeEnd(now time.Time) {
 	if d := c.Key.RandomLatency(); d > 0 && (c.predictedHedgeEnd == 0 || now.Sub(c.start)+d < c.predictedHedgeEnd) {
 		c.predictedHedgeEnd = now.Sub(c.start) + d
 	}
 }
 
-// SkipHedge records that the call has reached the delay with the given index after it sent its maximum of hedges. The delay may be the slow
-// marker of the schedule.
+// SkipHedge records that the call has reached the delay with the given index, but has already sent its maximum number of
+// hedges. If that delay is the slow marker of the schedule, the call counts as slow.
 func (c *Call) SkipHedge(index int) {
 	isBefore := c.isBeforeDelay(time.Now(), index)
 	c.reachedFirstDelay = c.reachedFirstDelay || !isBefore
 	c.recordSlowCall(index, isBefore)
 }
 
-// recordSlowCall counts the call as slow if index is the slow marker of the schedule, see [Schedule]. If isBefore is true, the delay has
-// not passed, and recordSlowCall does nothing.
+// recordSlowCall counts the call as slow if index is the index of the schedule's slow marker. It does nothing if isBefore is
+// true, which means that the call has not reached the delay yet.
 func (c *Call) recordSlowCall(index int, isBefore bool) {
 	if c.schedule != nil && index == c.schedule.slowMarkerIndex && !isBefore {
 		c.slow = true
@@ -210,7 +235,8 @@ func (c *Call) recordSlowCall(index int, isBefore bool) {
 	}
 }
 
-// reportDecision reports to observers whether a hedge is admitted, and for which reason it is denied.
+// reportDecision reports the decision about a hedge to observers. denial is the reason why the hedge is denied, or None if it
+// was admitted.
 func (c *Call) reportDecision(denial observe.Reason) {
 	reported := denial != None // a denied hedge is not in flight
 	defer c.Key.HedgeEndedUnless(&reported)
@@ -224,8 +250,10 @@ func (c *Call) reportDecision(denial observe.Reason) {
 	reported = true
 }
 
-// Withdraw takes back the admission of a hedge that could not be sent. The request must be equal to that of AdmitRequest, and the error of
-// the attempt must be [race.ErrRefused]. Withdraw may be called after the end of the call, so ctx is the context of the attempt.
+// Withdraw reverses the admission of a hedge that could not be sent, for the given reason. The attempt of the hedge must fail
+// with [race.ErrRefused], and request must be the argument of AdmitRequest.
+//
+// Withdraw may be called after the end of the call. Therefore ctx must be the context of the attempt, not that of the call.
 func (c *Call) Withdraw(ctx context.Context, reason observe.Reason, request HedgeRequest) {
 	c.withdrawnHedges.Add(1)
 	c.Key.Withdraw(time.Now(), reason, request)
@@ -237,16 +265,18 @@ func (c *Call) reportDenied(reason observe.Reason) {
 	c.notifier().Notify(func(o observe.Observer) { o.Denied(c.ctx, c.Key.Info, reason) })
 }
 
-// SentHedges returns the number of hedges that were sent. It is final when the race is over.
+// SentHedges returns the number of hedges that were sent. The number can change until the race of the call is over.
 func (c *Call) SentHedges() int { return c.Hedges - int(c.withdrawnHedges.Load()) }
 
-// Ended implements [race.Op]: the hedge is no longer in flight.
+// Ended implements [race.Op]. It records that one admitted hedge is no longer in flight.
 func (c *Call) Ended(int) { c.Key.HedgeEnded() }
 
-// ClearReferences drops the references to the caller's objects, after the end of the call.
+// ClearReferences drops the context and the schedule of a call that has ended, so that they can be garbage collected while the
+// Call waits for its next use.
 func (c *Call) ClearReferences() { c.ctx, c.schedule = nil, nil }
 
-// End records the outcome of the call, which ends now. It reports whether a hedge that shadow mode did not send would have won.
+// End records the outcome of the call, which ends now. shadowWon is true if a hedge that shadow mode did not send would have
+// won.
 func (c *Call) End(o Outcome) (shadowWon bool) {
 	took := time.Since(c.start) // takes half as long as time.Now
 	var gone error
@@ -273,7 +303,8 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 	return shadowWon
 }
 
-// reportEnd reports the outcome of the call to observers.
+// reportEnd reports the outcome of the call to observers. took is the latency of the call, and saved is the estimated time that
+// the winning hedge saved.
 func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 	r := observe.RequestResult{
 		Attempts: 1 + c.SentHedges(), Winner: -1, Latency: took, Delay: o.Delay, AnswersNotTaken: o.AnswersNotTaken, Saved: saved, HeldBack: o.HeldBack,
@@ -289,7 +320,8 @@ func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 	c.notifier().Notify(func(o observe.Observer) { o.RequestDone(c.ctx, c.Key.Info, r) })
 }
 
-// AttemptObserver returns the observer of the attempts that notifies the program's observers; nil if there are none.
+// AttemptObserver returns c as the observer of its attempts, which reports them to the observers of the engine. It returns nil
+// if the engine has no observers.
 func (c *Call) AttemptObserver() race.AttemptObserver {
 	if c.notifier() == nil {
 		return nil
@@ -308,7 +340,7 @@ func (c *Call) AttemptStarted(ctx context.Context, n int) {
 	c.notifier().Notify(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, observe.AttemptInfo{Number: n}) })
 }
 
-// AttemptEnded reports to observers that attempt n has ended with the given outcome.
+// AttemptEnded reports to observers that attempt n has ended with the outcome how.
 func (c *Call) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 	if c.notifier() == nil {
 		return
@@ -319,13 +351,16 @@ func (c *Call) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 	c.notifier().Notify(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })
 }
 
-// BeginResumption makes c a hedge that resumes the response body of a call: it requests the bytes that are still missing. The call itself
-// has ended, so c earns no tokens and its latency is not recorded. Like other hedges, it needs Admit. EndResumption ends it.
+// BeginResumption prepares c for a hedge that resumes a stalled response body: it requests the missing bytes of a call that has
+// already ended. Therefore c deposits no tokens, and its latency is not recorded.
+//
+// The hedge needs Admit, as other hedges do. If it is admitted, the caller must call EndResumption.
 func (c *Call) BeginResumption(ctx context.Context, k *Key) {
 	c.initialize(ctx, k)
 }
 
-// EndResumption ends the hedge of BeginResumption. If won is true, the caller gets its bytes.
+// EndResumption ends a hedge that was started with BeginResumption. won is true if the caller of the stalled call gets the
+// bytes of this hedge.
 func (c *Call) EndResumption(won bool) {
 	c.Key.HedgeEnded()
 	if won {

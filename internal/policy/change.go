@@ -6,10 +6,11 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Change reports that a condition of a key has begun or ended.
+// A Change reports that a condition of a key has begun or ended, for example a pause of hedging. Adapters write it to the log.
 type Change struct {
-	Kind     ChangeKind
-	Bad      bool           // true if the condition begins, such as a pause of hedging; false if it ends
+	Kind ChangeKind
+	// Bad is true if the condition begins, and false if it ends.
+	Bad      bool
 	Reason   observe.Reason // reason of a pause: DeniedSlow or DeniedPaused
 	Until    time.Time      // end of the pause, if the server has named a time; otherwise zero
 	Audit    observe.Audit  // results of the audit, if Kind is KindVerdict
@@ -17,35 +18,42 @@ type Change struct {
 	Endpoint string         // the ejected or restored endpoint, if Kind is KindEndpoint
 }
 
-// A ChangeKind is the kind of a condition that begins or ends.
+// A ChangeKind says which condition has begun or ended.
 type ChangeKind int
 
-// The kinds. Changes of the kinds from KindVerdict on are reported at once.
+// Kinds of changes. Reports of KindPause and KindBudget are throttled. Changes of all other kinds are reported at once.
 const (
-	KindPause  ChangeKind = iota // hedging is paused
-	KindBudget                   // the budget is exhausted; this ends when the budget is half full
-	changeKinds
+	KindPause   ChangeKind = iota // hedging is paused
+	KindBudget                    // the budget is exhausted; this ends when the budget is half full
+	changeKinds                   // number of kinds that are throttled
 
-	KindVerdict  = changeKinds     // the verdict of an audit has changed
-	KindEndpoint = changeKinds + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another endpoint
+	KindVerdict = changeKinds // the verdict of an audit has changed
+	// KindEndpoint: an endpoint is ejected, because it fails or because it is slower than another endpoint. In the second case,
+	// Reason is DeniedSlow.
+	KindEndpoint = changeKinds + 1
 )
 
-// Minimum times between two equal reports. That of the budget is long, because a busy budget is often exhausted and needs no action.
+// Minimum times between two reports of the same state. The time for the budget is long, because the budget of a busy key is
+// often exhausted and this needs no action.
 const (
 	MinChangeInterval = 10 * time.Second
 	MinBudgetInterval = 10 * time.Minute
 )
 
-// A ReportThrottle limits how often the begin and the end of a condition, such as an exhausted budget, are reported. It holds the current
-// state and the last reported state. The zero value is for a condition that has not begun. It is not safe for concurrent use.
+// A ReportThrottle limits how often the start and the end of a condition, such as an exhausted budget, are reported. The zero
+// value is ready for a condition that has not started. A ReportThrottle must not be used concurrently.
 type ReportThrottle struct {
+	// bad is the current state, and reported is the last reported state: true while the condition lasts.
 	bad, reported bool
 	changes       int          // number of changes since the last report
-	last          [2]time.Time // times of the last reports of its end, and of its begin
+	last          [2]time.Time // time of the last report of the end (index 0) and of the start (index 1); zero: never reported
 }
 
-// Update stores the current state, and reports whether to report it now. It delays a report until the time every has passed since the last
-// equal report, and drops it if the state changes back before. The number of dropped changes since the last report is returned as well.
+// Update stores the current state: bad is true while the condition lasts. It returns report == true if the caller must report
+// this state now.
+//
+// A report is delayed until the interval every has passed since the last report of the same state. It is dropped if the state
+// changes back before that. dropped is the number of changes since the last report that were not reported.
 func (n *ReportThrottle) Update(now time.Time, every time.Duration, bad bool) (dropped int, report bool) {
 	if bad != n.bad {
 		n.bad = bad

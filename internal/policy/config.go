@@ -8,44 +8,50 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// MinSamples is the number of latencies that a key records before its calls are hedged. A guessed delay would double the load of every
-// service that is slower.
+// MinSamples is the number of latencies that a key must have recorded before its calls are hedged by learned delays. A guessed
+// delay could be shorter than every latency of a slow service, and would double the load of that service.
 const MinSamples = 10
 
-// None means that there is no reason to deny a hedge.
+// None is the empty Reason: the hedge is not denied.
 const None observe.Reason = ""
 
-// A Config holds the settings of an Engine. Each adapter has its own defaults.
+// A Config holds the settings of an Engine. Each adapter supplies its own default values.
 type Config struct {
-	Percentile     float64       // the first delay is at least this quantile of the latencies, in [0, 1)
-	MaxHedges      int           // maximum per call
-	Share          float64       // hedges per request
-	EstimatedRPS   float64       // request rate that sizes the burst until the rate is measured; without HasShortBucket, also the least rate
-	Burst          time.Duration // the burst is the budget that requests at that rate earn in this time
-	HasShortBucket bool          // the bucket of a key has a short token bucket as well, see [budget.Bucket]
+	// Percentile is a quantile of the latencies, in [0, 1). The first hedge delay is at least this quantile.
+	Percentile float64
+	MaxHedges  int     // maximum number of hedges per call
+	Share      float64 // budget in hedges per request, for example 0.05
+	// EstimatedRPS is the assumed number of requests per second. It sets the burst until the rate is measured. Without
+	// HasShortBucket, it is also the minimum of the measured rate.
+	EstimatedRPS float64
+	// Burst sets the capacity of the budget: the tokens that requests deposit in this time.
+	Burst time.Duration
+	// HasShortBucket adds a second, short token bucket to the bucket of each key, see [budget.Bucket].
+	HasShortBucket bool
 	MinDelay       time.Duration // minimum of the first delay and of the time between two hedges
 	MaxDelay       time.Duration // no hedge is due later; 0: no limit
-	InitialDelay   time.Duration // delay while too few latencies are known; 0: calls are not hedged then
-	MaxPerSecond   float64       // maximum of hedges per second, of all keys together; 0: no limit
-	MaxKeys        int           // maximum number of keys; the least recently used keys are evicted
+	InitialDelay   time.Duration // hedge delay while too few latencies are known; 0: calls are not hedged in that time
+	MaxPerSecond   float64       // maximum number of hedges per second of all keys together; 0: no limit
+	MaxKeys        int           // maximum number of keys; if there are more, the least recently used keys are evicted
 
 	Setup
 }
 
-// A Setup holds the settings that cannot change after New.
+// A Setup holds the settings of an Engine that cannot change after New.
 type Setup struct {
-	Client, Protocol string                        // as in [observe.KeyInfo]
+	Client, Protocol string                        // names of the client and the protocol that observers get, see [observe.KeyInfo]
 	Notifier         *observers.Notifier           // notifies the observers; nil: there are no observers
-	Changed          func(observe.KeyInfo, Change) // is called with each reported change of a key's state; may be nil
-	Shared           *budget.Bucket                // bucket that pays for the hedges of all keys; nil: each key has its own bucket
-	PerHost          bool                          // all keys of a host share one bucket
+	Changed          func(observe.KeyInfo, Change) // called with each change that is due to be reported; nil: changes are not reported
+	Shared           *budget.Bucket                // bucket that pays for the hedges of all keys; nil: keys do not share one bucket
+	PerHost          bool                          // if Shared is nil: all keys of a host share one bucket
 	Shadow           bool                          // shadow mode: hedges are decided and counted, but not sent
-	Audit            bool                          // audit each host, see package audit
-	Wall             func() time.Time              // returns the time of day, for audits; nil: the engine's clock shows the time of day
+	Audit            bool                          // measure the benefit of hedging for each host, see package audit
+	Wall             func() time.Time              // returns the time of day for audits; nil: the clock of the engine is used
 	MaxHedgeCost     int                           // highest cost of a hedge in tokens; 0: every hedge costs one token
 }
 
-// bucketSizing returns the settings for the sizes of the buckets of keys, hosts and routes.
+// bucketSizing returns the sizes of the token buckets of keys, hosts and routes. Each bucket holds at least twice the highest
+// cost of a hedge.
 func (c *Config) bucketSizing() budget.Sizing {
 	s := budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, HasShortBucket: c.HasShortBucket}
 	if c.MaxHedgeCost > 1 {

@@ -2,7 +2,8 @@ package policy
 
 import "github.com/gohedge/hedge/observe"
 
-// A deadlineCheck denies a hedge if less time than the median latency remains before the deadline of the call.
+// A deadlineCheck denies a hedge if the time that remains before the deadline of the call is shorter than the median latency of
+// the key. Such a hedge is unlikely to succeed in time.
 type deadlineCheck struct{}
 
 func (deadlineCheck) deny(a admission) observe.Reason {

@@ -5,19 +5,20 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An Eligibility holds the facts that decide whether a call may be hedged. Each true field, and each number above 0, is a reason to send
-// the call only once. The zero value permits hedging.
+// An Eligibility holds the facts that decide whether a call may be hedged. Each true field and each positive number is a reason
+// to send the call without hedges. The zero value allows hedging.
 type Eligibility struct {
 	SwitchedOff bool // hedging is switched off for every call of the adapter
-	RouteOff    bool // the call's route is sent once, unless the caller allows hedging
-	Hedge       int  // the call is part of a hedge of another process and states its number; 0: it states none
-	IsNested    bool // the call is made within a hedged call to the same target
-	Unrepeated  bool // the call cannot be sent twice
-	Unsafe      bool // the call is not known to be safe to send twice; the caller can override that
+	RouteOff    bool // hedging is off for the call's route, unless the caller allows hedging of this call
+	// Hedge is positive if the call belongs to a hedge that another process has sent. It is the number of that hedge.
+	Hedge      int
+	IsNested   bool // the call is made within a hedged call to the same target
+	Unrepeated bool // the call cannot be sent twice, for example because its body can only be read once
+	Unsafe     bool // the call may not be idempotent; the caller can allow hedging nevertheless
 }
 
-// Reason returns the reason why a call with the overrides o is sent only once, or [None] if it may be hedged. Every protocol decides by
-// this function.
+// Reason returns the reason why a call with the facts f and the caller's overrides o must be sent without hedges. It returns
+// [None] if the call may be hedged.
 func (f Eligibility) Reason(o race.Overrides) observe.Reason {
 	switch {
 	case f.SwitchedOff, o.Never, f.RouteOff && !o.Allow:

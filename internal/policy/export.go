@@ -13,11 +13,11 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// Limits of an export.
+// Limits of exported data, which Import enforces because the data may be damaged or forged.
 const (
-	maxExport        = 64 << 20 // bytes
-	maxNameBytes     = 8 << 10  // bytes of a host or route; Export writes shortened names
-	maxExportedCalls = 1 << 50  // maximum number of calls of a state; larger numbers count as this
+	maxExport        = 64 << 20 // maximum size of an export in bytes
+	maxNameBytes     = 8 << 10  // maximum length of a host or route in bytes; Export writes shortened names
+	maxExportedCalls = 1 << 50  // maximum number of calls of a brake state; larger numbers are reduced to this one
 )
 
 // envelope frames an export. Its content is three lists, each preceded by its length:
@@ -27,10 +27,13 @@ const (
 //   - for each key with a notable brake state: host, route, number of calls and state, see [brakeState.appendTo].
 var envelope = decode.Envelope{Name: "hedge windows ", Foreign: errForeign, Max: maxExport}
 
+// errForeign is the error of Import for data that is not an export.
 var errForeign = errors.New("this is no export of learned latencies")
 
-// Export writes the latencies of the keys, the states of their brakes and the verdicts of the audits. If the export would be larger than
-// Import accepts, it leaves out the least recently used keys. Keys without latencies are left out.
+// Export writes to w the latencies of the keys, the states of their safety checks and the verdicts of the audits. Keys without
+// latencies are left out. If the export would be larger than Import accepts, the least recently used keys are left out too.
+//
+// An error of w is returned.
 func (e *Engine) Export(w io.Writer, now time.Time) error {
 	type aged struct {
 		*Key
@@ -61,7 +64,7 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 	return err
 }
 
-// appendWindow appends the name and the latency window of the key to b. It appends nothing if the window is empty.
+// appendWindow appends the encoded name and latency window of the key to b. It returns b unchanged if the window is empty.
 func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -73,11 +76,13 @@ func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, k.latency.window.Append(nil, now))
 }
 
-// Import adds the latencies, brake states and verdicts that another Engine has exported. It adds keys while there is room, and evicts none.
-// A brake state only applies to a key without calls. Import returns the number of keys that got latencies.
+// Import reads an export from r, and adds its latencies, brake states and verdicts to the engine. It adds new keys while the
+// engine has room, and evicts no keys. A brake state is applied only to keys that have had no calls.
 //
-// The function share returns the share of a new route key, see [Engine.RouteKey]. If the export is invalid, nothing changes. Windows of
-// keys for which there is no room are not decoded, so they use no memory.
+// For a new route key, share returns the share of its requests to which hedges are limited, see [Engine.RouteKey].
+//
+// Import returns the number of keys that got latencies. If the export is invalid, it returns an error and changes nothing.
+// Latencies of keys without room are not decoded, so that they use no memory.
 func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (keys int, err error) {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
@@ -112,7 +117,8 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	return keys, nil
 }
 
-// acceptsKey returns a function that reports whether to import a key: the key exists, or the table has room for it.
+// acceptsKey returns a function that reports whether Import can add latencies to the key n: the key exists, or the engine has
+// room for it. The function counts the room that accepted keys take. It must not be called concurrently.
 func (e *Engine) acceptsKey() func(Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -129,7 +135,8 @@ func (e *Engine) acceptsKey() func(Name) bool {
 	}
 }
 
-// hasRoom reports whether the table has room for a key, and for the key of its host if that is missing.
+// hasRoom reports whether the key can be added without evicting other keys. If the host of the key has no key yet, there must
+// be room for that one as well.
 func (e *Engine) hasRoom(name Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -140,12 +147,14 @@ func (e *Engine) hasRoom(name Name) bool {
 	return e.size+more <= e.Config().MaxKeys
 }
 
+// An importedWindow is the latency window of one key of an export.
 type importedWindow struct {
 	name   Name
 	window *sketch.Window
 }
 
-// decodeWindows decodes the list of windows, and returns the windows of the keys for which wanted returns true.
+// decodeWindows decodes the list of latency windows. It returns the windows of the keys for which wanted returns true, and an
+// error that wraps decode.ErrDamaged if the list is invalid.
 func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (all []importedWindow, err error) {
 	seen := make(map[Name]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
@@ -169,19 +178,20 @@ func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (al
 	return all, nil
 }
 
+// decodeName decodes the name of a key. Names longer than the engine's limit are shortened.
 func decodeName(d *decode.Decoder) Name {
 	return Name{Host: string(d.Bytes(maxNameBytes)), Route: string(d.Bytes(maxNameBytes))}.shortened()
 }
 
-// A keyBrakeState is the exported brake state of a key.
+// A keyBrakeState is the brake state of one key in an export.
 type keyBrakeState struct {
 	name  Name
-	calls int64
+	calls int64 // number of calls of the key before the export
 	brakeState
 }
 
-// encodeStates returns the encoded verdicts of all hosts, and the encoded brake states of all keys, including evicted keys. It also returns
-// the number of verdicts (judged) and of states (braked).
+// encodeStates returns the encoded verdicts of all hosts, and the encoded brake states of all keys, including evicted keys.
+// judged is the number of verdicts, and braked is the number of brake states.
 func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, brakes []byte, braked uint64) {
 	add := func(name Name, s *brakeState, calls int64) bool {
 		if s.isNotable() && len(brakes) < maxExport/8 {
@@ -202,8 +212,8 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, br
 	return verdicts, judged, brakes, braked
 }
 
-// decodeBrakeStates decodes the list of brake states that was encoded at the time then. It returns the first states, for at most the given
-// number of keys.
+// decodeBrakeStates decodes the list of brake states, which was encoded at the time then. It returns at most the first keys
+// states. The error wraps decode.ErrDamaged if the list is invalid.
 func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBrakeState, err error) {
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		k := keyBrakeState{name: decodeName(d), calls: int64(min(d.Uvarint(), maxExportedCalls))}
@@ -218,8 +228,8 @@ func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBr
 	return all, nil
 }
 
-// importBrakeStates merges the states into keys without calls. It stores the states of keys that do not exist, merged with states that are
-// stored already.
+// importBrakeStates applies imported brake states to keys that have had no calls. For keys that do not exist, it stores the
+// states, so that they apply when the key is added. A stored state is merged with the imported one.
 func (e *Engine) importBrakeStates(all []keyBrakeState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -237,7 +247,8 @@ func (e *Engine) importBrakeStates(all []keyBrakeState) {
 	}
 }
 
-// importBrakeState merges s into the state of k. It does nothing if k has had calls.
+// importBrakeState merges s into the state of k, so that the more restrictive values apply. It does nothing if k has already
+// had calls.
 func (k *Key) importBrakeState(s brakeState) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

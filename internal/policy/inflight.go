@@ -6,7 +6,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// MaxInFlight is the maximum number of hedges of one key in flight.
+// MaxInFlight is the maximum number of hedges of one key that may be in flight at the same time.
 const MaxInFlight = 1000
 
 // An inFlightCheck denies hedges while MaxInFlight hedges of the key are in flight.

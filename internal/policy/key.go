@@ -10,80 +10,86 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// A Key is the learned state of the calls with one latency key: a host, a route or a method. Its methods are safe for concurrent use. They
-// get the time as an argument, so that a simulation can use its own clock.
+// A Key holds what is learned about the calls with one latency key (a host, a route or a method): their latencies, budget and
+// safety checks. It is safe for concurrent use. Methods get the current time as an argument, so that a simulation can use its
+// own clock.
 type Key struct {
-	// These fields never change after the key was added to the table.
+	// These fields do not change after the engine has added the key to its table.
 	Name         Name
-	Info         observe.KeyInfo // the same for observers
+	Info         observe.KeyInfo // description of the key for observers
 	engine       *Engine
-	host         *Key            // key of the host, whose bucket this key shares; nil: the key shares no bucket
-	account      *budget.Account // pays for the hedges of the key
-	experiment   experiment      // of the host
-	earlierCalls int64           // number of calls of an evicted key with this name
+	host         *Key            // key of the host, if this key shares the bucket of its host; otherwise nil
+	account      *budget.Account // buckets that pay for the hedges of the key
+	experiment   experiment      // audit of the key's host
+	earlierCalls int64           // number of calls of evicted keys with the same name
 
-	schedule     atomic.Pointer[Schedule] // stored with scheduleMu held; nil: calls are not hedged
-	lastUsed     atomic.Int64             // the engine's age when a call last began, see [Engine]
+	schedule     atomic.Pointer[Schedule] // stored while scheduleMu is held; nil: calls are not hedged
+	lastUsed     atomic.Int64             // age of the engine when a call last began, in milliseconds, see [Engine]
 	inFlight     inFlightCheck
-	evicted      atomic.Bool // the engine's table has evicted the key
-	scheduleMu   sync.Mutex  // held while a schedule is made; locked before mu
+	evicted      atomic.Bool // true after the engine has removed the key from its table
+	scheduleMu   sync.Mutex  // held while a schedule is made and stored; must be locked before mu
 	AdapterState             // written by the adapter
 
-	_            [64]byte     // keeps fields that every call writes out of the cache line of fields that it only reads
-	requestCount atomic.Int64 // number of calls; not used if the account counts them
+	// The padding separates fields that every call writes from the cache line of the fields that calls only read.
+	_            [64]byte
+	requestCount atomic.Int64 // number of calls; not used if the account already counts them
 
-	mu       sync.Mutex // guards the fields below, and payments of the account
+	mu       sync.Mutex // guards the fields that follow and the account
 	brakes   brakes
-	counters Counters     // Denied is nil until a hedge is denied
+	counters Counters     // its map Denied is nil until a hedge is denied
 	latency  *latencies   // never nil
-	shadow   *shadowStats // nil unless in shadow mode
+	shadow   *shadowStats // predictions of shadow mode; nil if shadow mode is off
 }
 
-// An AdapterState is state that an adapter stores with a key. The engine itself only reads TypicalCost, and calls an Extension that is an
-// [EvictionListener].
+// An AdapterState holds data that the adapter for a protocol stores with each key. The engine only reads TypicalCost, and calls
+// an Extension that implements [EvictionListener].
 type AdapterState struct {
-	Features    atomic.Int32 // bits that the adapter defines; 0 at first
-	Extension   atomic.Value // empty at first; an [EvictionListener] is called when the key changes
-	TypicalCost atomic.Int32 // tokens that a hedge usually costs; 0: one
+	Features    atomic.Int32 // bits whose meaning the adapter defines; initially 0
+	Extension   atomic.Value // value of the adapter, initially empty; the engine calls it if it is an [EvictionListener]
+	TypicalCost atomic.Int32 // usual cost of a hedge in tokens; 0 means one token
 }
 
-// An EvictionListener is an Extension with hooks: Reset is called when its key is reset, and Forget when the key is evicted. The engine is
-// locked during the call. After the engine is unlocked, it calls the returned function, which may call observers. A nil function is not
-// called.
+// An EvictionListener is an Extension that the engine informs about its key. Reset is called when the key is reset, and Forget
+// when the key is evicted.
+//
+// The engine is locked during both calls, so the methods must not call the engine. They may return a function, which the engine
+// calls after it has unlocked, for example to notify observers. They may return nil.
 type EvictionListener interface {
 	Reset() (report func())
 	Forget() (report func())
 }
 
-// IsEvicted reports whether the engine has evicted k.
+// IsEvicted reports whether the engine has removed k from its table.
 func (k *Key) IsEvicted() bool { return k.evicted.Load() }
 
-// ReportEndpointEvent reports an event at an endpoint, such as its ejection, to observers.
+// ReportEndpointEvent passes p, an event such as the ejection of an endpoint, to the observers of the engine.
 func (k *Key) ReportEndpointEvent(p observe.EndpointEvent) {
 	if w := k.engine.setup.Notifier; w != nil {
 		w.Notify(func(o observe.Observer) { o.EndpointEvent(k.Info, p) })
 	}
 }
 
-// ReportChange reports a change of state that the adapter has detected to [Setup].Changed.
+// ReportChange passes c, a change that the adapter has detected, to the function [Setup].Changed. It does nothing if that
+// function is nil.
 func (k *Key) ReportChange(c Change) {
 	if f := k.engine.setup.Changed; f != nil {
 		f(k.Info, c)
 	}
 }
 
-// Counters count events since the key was made.
+// Counters count events of a key since the key was made.
 type Counters struct {
-	Hedges     int64
-	Wins       int64
-	ShadowWins int64                    // hedges that shadow mode did not send and that would have won
+	Hedges     int64                    // hedges that were admitted and sent
+	Wins       int64                    // hedges that won
+	ShadowWins int64                    // hedges that shadow mode did not send, and that would have won
 	Saved      time.Duration            // estimated time that Wins and ShadowWins have saved
-	Denied     map[observe.Reason]int64 // hedges that were due and not sent
-	Unresumed  map[string]int64         // stalled bodies that could not be resumed, by obstacle; nil: there is none
+	Denied     map[observe.Reason]int64 // hedges that were due and denied, by reason
+	Unresumed  map[string]int64         // stalled bodies that could not be resumed, by cause; nil: there were none
 }
 
-// newKey returns a new key, which the caller adds to the table. If host is not nil, the key shares the bucket of host. If share is
-// positive, the key also gets a route bucket with that share. The caller holds the engine's mu.
+// newKey returns a new key with the given name, which the caller must add to the table. If host is not nil, the key shares the
+// bucket of host. If share is positive, the key also gets a route bucket, which limits its hedges to this share of its
+// requests. The caller must hold the engine's mu.
 func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	c := e.Config()
 	k := &Key{Name: name, Info: e.keyInfo(name), engine: e, host: host, latency: newLatencies()}
@@ -106,28 +112,29 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	return k
 }
 
-// IsCurrent reports whether k is the key that the engine has for the name. It is false if k is nil or was evicted. It is faster than
-// Lookup.
+// IsCurrent reports whether k has the given name and was not evicted, so that the caller need not look up the key again. It is
+// false if k is nil. IsCurrent is faster than Engine.Lookup.
 func (k *Key) IsCurrent(name Name) bool { return k != nil && k.Name == name && !k.evicted.Load() }
 
-// Schedule returns the current schedule; nil means that calls are not hedged.
+// Schedule returns the current schedule of the key, or nil if its calls are not hedged.
 func (k *Key) Schedule() *Schedule { return k.schedule.Load() }
 
-// AddBuckets adds buckets from which each hedge of the key takes tokens as well. The caller counts the requests that refill these buckets.
+// AddBuckets adds token buckets that must also pay for each hedge of the key. The key deposits no tokens in them: the caller
+// must do this for each request.
 func (k *Key) AddBuckets(buckets ...*budget.Bucket) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.account.AddBuckets(buckets...)
 }
 
-// Tokens returns the number of tokens that the budget has for hedges.
+// Tokens returns the number of tokens that are available for hedges of the key.
 func (k *Key) Tokens() float64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.account.Tokens()
 }
 
-// totalRequests returns the number of calls that have begun on the key.
+// totalRequests returns the number of calls that Begin has counted.
 func (k *Key) totalRequests() int64 {
 	if k.account.IsExclusive() {
 		return k.account.Requests()
@@ -135,7 +142,8 @@ func (k *Key) totalRequests() int64 {
 	return k.requestCount.Load()
 }
 
-// Begin counts a call that starts now, and returns the schedule of the key; nil: the call is not hedged.
+// Begin counts a call that starts now and deposits its tokens. It returns the schedule of the call's hedges, or nil if the call
+// is not hedged.
 func (k *Key) Begin(now time.Time) *Schedule {
 	k.MarkUsed(now)
 	if k.experiment.isAudited() {
@@ -148,17 +156,19 @@ func (k *Key) Begin(now time.Time) *Schedule {
 	return k.schedule.Load()
 }
 
-// MarkUsed records that k is in use, which delays its eviction.
+// MarkUsed records that k is in use at the time now. Least recently used keys are evicted first.
 func (k *Key) MarkUsed(now time.Time) {
 	if age := k.engine.advanceAge(now); k.lastUsed.Load() != age {
 		k.lastUsed.Store(age)
 	}
 }
 
-// Admit decides whether a hedge may start. If Admit returns None, the hedge may start: the budget has paid for it, and it counts as in
-// flight until HedgeEnded. In shadow mode, Admit returns DeniedShadow in place of None.
+// Admit decides whether a hedge may start at the time now. If it returns None, the hedge may start: the budget has paid for it,
+// and it counts as in flight until HedgeEnded is called. Otherwise Admit returns the reason of the denial. In shadow mode, that
+// reason is DeniedShadow if nothing else denies the hedge.
 //
-// If slow is true, the call has just reached the slow marker of its schedule, see [Schedule].
+// slow is true if the call has just reached the slow marker of its schedule. deadline is the deadline of the call, or zero if
+// there is none.
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeRequest) observe.Reason {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -182,8 +192,8 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 	return None
 }
 
-// denyAdmission returns the reason of the first admission check that denies the hedge; None if all checks pass. Budget and shadow mode are
-// not among these checks. The caller holds mu.
+// denyAdmission returns the reason of the first admission check that denies the hedge, or None if all checks allow it. It does
+// not check the budget and shadow mode. The caller must hold mu.
 func (k *Key) denyAdmission(a admission) observe.Reason {
 	for _, check := range [...]admissionCheck{
 		&k.experiment,
@@ -199,15 +209,16 @@ func (k *Key) denyAdmission(a admission) observe.Reason {
 	return None
 }
 
-// recordResult passes the result of a call to the checks that learn from results. A list of interfaces would cost each call a few
-// nanoseconds more. The caller holds mu.
+// recordResult passes the result of a call to the checks that learn from results. It calls each check directly, because a list
+// of interfaces would cost a few nanoseconds per call. The caller must hold mu.
 func (k *Key) recordResult(r *Result) {
 	k.brakes.outage.record(r)
 	k.brakes.pushback.record(r)
 	k.brakes.winRate.record(r)
 }
 
-// wouldBeDenied predicts whether Admit will deny a hedge at the given time to a call with the given deadline.
+// wouldBeDenied predicts whether Admit would deny the described hedge at the time then. deadline is the deadline of the call,
+// or zero if there is none.
 func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -215,7 +226,8 @@ func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool
 		k.denyAdmission(admission{request, then, deadline, k.schedule.Load()}) != None
 }
 
-// recordDenied counts a hedge that the adapter denied. The argument slow has the meaning that it has for Admit.
+// recordDenied counts a hedge that the adapter has denied. slow is true if the call has just reached the slow marker of its
+// schedule.
 func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -225,7 +237,8 @@ func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 	k.countDenied(reason)
 }
 
-// countDenied counts a hedge that was due and is not sent. If the budget is the reason, it counts as exhausted. The caller holds mu.
+// countDenied counts a hedge that was due but was denied. If the budget is the reason, the budget is marked as exhausted. The
+// caller must hold mu.
 func (k *Key) countDenied(reason observe.Reason) {
 	k.brakes.budgetExhausted = k.brakes.budgetExhausted || reason == observe.DeniedBudget
 	if k.counters.Denied == nil {
@@ -234,15 +247,15 @@ func (k *Key) countDenied(reason observe.Reason) {
 	k.counters.Denied[reason]++
 }
 
-// recordSlowCall counts a slow call for the outage check.
+// recordSlowCall counts a call that has reached the slow marker of its schedule, so that the outage check learns it.
 func (k *Key) recordSlowCall() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.brakes.outage.recordSlowCall()
 }
 
-// Withdraw takes back the admission of a hedge that was not sent. It returns the tokens to the budget, and counts the hedge as denied for
-// the given reason. The caller calls HedgeEnded as well.
+// Withdraw reverses the admission of a hedge that was not sent: it returns the tokens to the budget, and counts the hedge as
+// denied for the given reason. The caller must call HedgeEnded as well.
 func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeRequest) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -252,39 +265,40 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 	k.account.Refund(now, k.engine.limit.Load(), request.tokens())
 }
 
-// HedgeEnded records that an admitted hedge is no longer in flight.
+// HedgeEnded records that an admitted hedge is no longer in flight. It must be called once for each admitted hedge.
 func (k *Key) HedgeEnded() { k.inFlight.hedges.Add(-1) }
 
-// HedgeEndedUnless calls [Key.HedgeEnded] unless *reported is true. Functions that call observers between Admit and the start of the hedge
-// defer it: if an observer ends the goroutine, the hedge never starts.
+// HedgeEndedUnless calls [Key.HedgeEnded] if *reported is false. A function that calls observers between Admit and the start of
+// the hedge must defer it: an observer may end the goroutine, and then the hedge never starts.
 func (k *Key) HedgeEndedUnless(reported *bool) {
 	if !*reported {
 		k.HedgeEnded()
 	}
 }
 
-// RecordPushback records an answer with pushback that asks for a pause of d; 0 if the answer names no time. [Key.RecordCall] counts answers
-// without pushback. See [pushbackCheck].
+// RecordPushback records a response by which the server asks for less load. d is the pause that the response asks for, or 0 if
+// it names no time. RecordCall counts responses without pushback.
 func (k *Key) RecordPushback(now time.Time, d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.brakes.pushback.recordPushback(now, d)
 }
 
-// clearPushback ends a pause after pushback at once.
+// clearPushback ends a pause after pushback at once, and forgets the share of responses with pushback.
 func (k *Key) clearPushback() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.brakes.pushback = pushbackCheck{}
 }
 
+// copyBrakeState returns the part of the brakes that the engine keeps after the key is evicted.
 func (k *Key) copyBrakeState() brakeState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.brakes.copyState()
 }
 
-// resetLearned deletes the learned latencies and the state of the brakes. Counters and budgets stay.
+// resetLearned deletes the learned latencies and the state of the safety checks. It keeps counters and budgets.
 func (k *Key) resetLearned() {
 	k.scheduleMu.Lock() // otherwise updateSchedule could store a schedule of the old latencies afterwards
 	defer k.scheduleMu.Unlock()
@@ -298,7 +312,8 @@ func (k *Key) resetLearned() {
 	k.schedule.Store(k.engine.Config().initialSchedule())
 }
 
-// CountUnresumed counts a stalled response body that could not be resumed because of the obstacle.
+// CountUnresumed counts a response body that stalled and could not be resumed. The argument obstacle says why, for example that
+// the response has no ETag.
 func (k *Key) CountUnresumed(obstacle string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -308,7 +323,7 @@ func (k *Key) CountUnresumed(obstacle string) {
 	k.counters.Unresumed[obstacle]++
 }
 
-// recordResumptionWin counts a hedge of [Call.BeginResumption] whose bytes the caller got.
+// recordResumptionWin counts a winning hedge that resumed a stalled response body, see [Call.BeginResumption].
 func (k *Key) recordResumptionWin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -6,28 +6,31 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// A new schedule is made after callsPerSchedule calls. For a key with few calls, it is made earlier. For a busy key, it is made when
-// 1/newShareOfSchedule of the calls in its window are new: about every third of a second.
+// A key makes a new schedule after callsPerSchedule calls, or after fewer calls if it has few latencies. A busy key makes a new
+// schedule when 1/newShareOfSchedule of the calls in its window are new, which is about three times per second.
 const (
 	callsPerSchedule   = 256
 	newShareOfSchedule = 32
 )
 
-// latencies are the latency statistics of a key. [Key].mu guards them.
+// latencies holds the latency statistics of a key. [Key].mu guards it.
 type latencies struct {
-	window   sketch.Window // latencies of calls; in shadow mode, as they would have been with hedges
-	newCalls int           // number of completed calls since the schedule was made
-	dueCalls int           // number of new calls after which the schedule is made again
-	residual *residualTime // of primaries; nil: no primary has reached its first delay
-	pauses   *pauseLengths // of response bodies; nil: no pause was recorded
+	// window holds the latencies of recent calls. In shadow mode, it holds the latencies that calls would have had with hedges.
+	window   sketch.Window
+	newCalls int           // number of recorded calls since the last schedule was made
+	dueCalls int           // a new schedule is due when newCalls reaches this number
+	residual *residualTime // estimates the remaining time of primaries; nil: no primary has reached its first hedge delay
+	pauses   *pauseLengths // longest pauses of response bodies; nil: none was recorded
 }
 
+// newLatencies returns empty statistics, for which the first schedule is due after MinSamples calls.
 func newLatencies() *latencies { return &latencies{dueCalls: MinSamples} }
 
+// resetWindow deletes all statistics.
 func (l *latencies) resetWindow() { *l = *newLatencies() }
 
-// recordPrimary records the latency of a primary that has reached its first delay. If a hedge has won, it returns the estimated time that
-// the hedge saved.
+// recordPrimary records how long the primary of a call took that has reached its first hedge delay. If a hedge won, the primary
+// was canceled then, and recordPrimary returns the estimated time that the hedge saved. Otherwise it returns 0.
 func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 	if r.HedgeWon {
 		saved = l.residual.After(r.Latency)
@@ -39,7 +42,7 @@ func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 	return saved
 }
 
-// callsUntilDue returns the number of completed calls after which a schedule made from d must be made again.
+// callsUntilDue returns the number of calls after which a schedule that was made from the latencies d must be replaced.
 func callsUntilDue(d *sketch.Distribution) int {
 	n := d.Len()
 	if n < MinSamples {

@@ -9,11 +9,13 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// RecordCall records the result of a call that has ended. It returns the estimated time that the winning hedge saved, and whether a hedge
-// that shadow mode did not send would have won.
+// RecordCall records the result r of a call that ended at the time now. It returns the estimated time that the winning hedge
+// saved. shadowWon is true if a hedge that shadow mode did not send would have won.
 //
-// The latency of an abandoned call is a lower bound. It is recorded only if the call reached its first delay, because a shorter bound has
-// no information. RecordCall makes schedules and reports changes after it unlocks mu, so that other calls do not wait.
+// The latency of an abandoned call is only a lower bound. It is recorded only if the call reached its first hedge delay,
+// because a shorter bound says too little.
+//
+// RecordCall makes schedules and reports changes after it has unlocked mu, so that other calls do not wait.
 func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWon bool) {
 	index := sketch.Index(r.Latency)
 	k.mu.Lock()
@@ -40,8 +42,8 @@ func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWo
 	return saved, shadowWon
 }
 
-// recordCall is the part of RecordCall that needs mu: it makes no schedule and reports no change. The index is that of the latency in the
-// window. The caller holds mu.
+// recordCall is the part of RecordCall for which the caller must hold mu. The argument index is the result of sketch.Index for
+// the latency. recordCall makes no schedule and reports no changes.
 func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Duration, shadowWon bool) {
 	isKnown := r.isTimed()
 	switch {
@@ -69,7 +71,8 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 	return saved, shadowWon
 }
 
-// reportVerdict reports new results of the audit to observers, and a change of its verdict to [Setup].Changed.
+// reportVerdict reports new results of the host's audit to observers. If the verdict has changed, it also calls
+// [Setup].Changed.
 func (k *Key) reportVerdict() {
 	report, change := k.experiment.takeNewResults()
 	if report == nil {
@@ -82,7 +85,8 @@ func (k *Key) reportVerdict() {
 	}
 }
 
-// takeChanges returns the changes of the brakes that are due to be reported. The caller holds mu.
+// takeChanges returns the changes of the safety checks that are due to be reported, and marks them as reported. The caller must
+// hold mu.
 func (k *Key) takeChanges(now time.Time) []Change {
 	if k.brakes.budgetExhausted && k.account.IsHalfFull(now, k.engine.limit.Load()) {
 		k.brakes.budgetExhausted = false
@@ -90,10 +94,11 @@ func (k *Key) takeChanges(now time.Time) []Change {
 	return k.brakes.takeChanges(now)
 }
 
+// distributionPool holds distributions for reuse by updateSchedule.
 var distributionPool = sync.Pool{New: func() any { return new(sketch.Distribution) }}
 
-// updateSchedule makes a schedule from the window and stores it. The caller holds scheduleMu, but not mu: updateSchedule locks mu only to
-// copy the window.
+// updateSchedule makes a schedule from the recorded latencies and stores it. The caller must hold scheduleMu, but not mu, which
+// is locked only to copy the latencies.
 func (k *Key) updateSchedule(now time.Time) {
 	d := distributionPool.Get().(*sketch.Distribution)
 	defer distributionPool.Put(d)
@@ -111,15 +116,16 @@ func (k *Key) updateSchedule(now time.Time) {
 	}
 }
 
-// Quantile returns the quantile q of the latencies that callers observed. It reports false if no latency is known.
+// Quantile returns the q-quantile of the latencies that callers observed, for q in [0, 1]. It returns false if no latency is
+// known.
 func (k *Key) Quantile(q float64) (time.Duration, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.observedWindow().Quantile(q)
 }
 
-// observedWindow returns the window of the latencies that callers observed. In shadow mode, that is not the window from which schedules are
-// made. The caller holds mu.
+// observedWindow returns the latencies that callers observed. In shadow mode, these are not the latencies from which schedules
+// are made. The caller must hold mu.
 func (k *Key) observedWindow() *sketch.Window {
 	if k.shadow != nil {
 		return &k.shadow.observedWindow
@@ -127,7 +133,7 @@ func (k *Key) observedWindow() *sketch.Window {
 	return &k.latency.window
 }
 
-// RecordPause records d, the longest time for which the reader of one response body waited for data.
+// RecordPause records d, the longest time that a read of one response body waited for data.
 func (k *Key) RecordPause(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -137,15 +143,16 @@ func (k *Key) RecordPause(d time.Duration) {
 	k.latency.pauses.Add(d)
 }
 
-// StallThreshold returns the length from which a pause of a response body is a stall. It is twice the 95th percentile of the longest
-// pauses, but at least 50 ms and at least the first hedge delay. It is 0 until ten bodies and ten calls are known.
+// StallThreshold returns the length from which a pause of a response body counts as a stall. It is twice the 95th percentile of
+// the longest pauses per body, but at least 50 ms and at least the first hedge delay. It is 0 until ten bodies and ten calls
+// are recorded.
 func (k *Key) StallThreshold() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.stallThreshold()
 }
 
-// stallThreshold is StallThreshold for a caller that holds mu.
+// stallThreshold implements StallThreshold. The caller must hold mu.
 func (k *Key) stallThreshold() time.Duration {
 	s, d := k.schedule.Load(), k.latency.pauses.StallThreshold()
 	if s == nil || d == 0 {
@@ -154,14 +161,14 @@ func (k *Key) stallThreshold() time.Duration {
 	return max(d, s.usualDelay)
 }
 
-// reconfigure makes a new schedule after a change of the configuration.
+// reconfigure makes a new schedule after the configuration of the engine has changed.
 func (k *Key) reconfigure(now time.Time) {
 	k.scheduleMu.Lock()
 	defer k.scheduleMu.Unlock()
 	k.updateSchedule(now)
 }
 
-// importWindow adds imported latencies to those of k.
+// importWindow adds imported latencies to those of k, and makes a new schedule.
 func (k *Key) importWindow(w *sketch.Window, now time.Time) {
 	k.scheduleMu.Lock()
 	defer k.scheduleMu.Unlock()
@@ -174,8 +181,10 @@ func (k *Key) importWindow(w *sketch.Window, now time.Time) {
 	k.updateSchedule(now)
 }
 
-// RandomLatency predicts the latency of a hedge that shadow mode does not send. It returns the latency of a random recorded call, or 0 if
-// the hedge would fail or no call is recorded. Hedges fail as often as calls.
+// RandomLatency predicts the latency of a hedge that shadow mode does not send: the latency of a random recorded call. It
+// returns 0 if it predicts that the hedge fails, which it does as often as calls fail, or if no call is recorded.
+//
+// It must only be called in shadow mode.
 func (k *Key) RandomLatency() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

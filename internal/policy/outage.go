@@ -2,15 +2,16 @@ package policy
 
 import "github.com/gohedge/hedge/observe"
 
-// SlowLimit is the share of slow calls above which no hedge starts: if so many calls are slow, there is an outage.
-// Keep it above 0.7: that is the share of slow calls when one of three replicas pauses.
+// SlowLimit is the share of slow calls above which hedges are denied, because so many slow calls indicate an outage. It must be
+// above 0.7: that share of calls is slow when one of three replicas pauses.
 const SlowLimit = 0.75
 
-const slowWeight = 1.0 / 16 // weight of one call in the moving average of slow calls
+const slowWeight = 1.0 / 16 // weight of one call in the moving average of slow calls, about the last 16 calls
 
-// An outageCheck denies hedges while most calls are slow, unless the hedge goes to another backend.
+// An outageCheck denies hedges while most calls of the key are slow. Hedges to a server other than that of the primary are not
+// denied.
 type outageCheck struct {
-	slowShare float64 // moving average of the calls that reached the slow marker of their schedule
+	slowShare float64 // moving average of the share of calls that reached the slow marker of their schedule
 }
 
 func (c *outageCheck) deny(a admission) observe.Reason {
@@ -20,12 +21,14 @@ func (c *outageCheck) deny(a admission) observe.Reason {
 	return None
 }
 
+// isOutage reports whether the share of slow calls exceeds SlowLimit.
 func (c *outageCheck) isOutage() bool { return c.slowShare > SlowLimit }
 
 // recordSlowCall counts a call that has reached the slow marker of its schedule.
 func (c *outageCheck) recordSlowCall() { c.slowShare += (1 - c.slowShare) * slowWeight }
 
-// record counts a call that ended before it reached the slow marker of its schedule.
+// record lowers the share of slow calls if the call ended before it reached the slow marker. Slow calls are counted by
+// recordSlowCall.
 func (c *outageCheck) record(r *Result) {
 	if r.Learned && !r.Slow {
 		c.slowShare -= c.slowShare * slowWeight

@@ -6,21 +6,21 @@ import (
 )
 
 const (
-	minBodies      = 10                    // fewer bodies give no threshold
+	minBodies      = 10                    // number of recorded bodies from which StallThreshold returns a threshold
 	MinStall       = 50 * time.Millisecond // shortest pause that counts as a stall
-	usualShare     = 0.95                  // percentile of the longest pauses that is the usual pause
-	stallFactor    = 2                     // a stall is this many times as long as the usual pause
-	maxBodySamples = 500
+	usualShare     = 0.95                  // quantile of the longest pauses that counts as the usual pause
+	stallFactor    = 2                     // a pause is a stall if it is this many times as long as the usual pause
+	maxBodySamples = 500                   // number of recorded bodies at which all counts are halved
 )
 
-// A pauseLengths is a histogram of the longest pause in each of the latest few hundred response bodies. A pause is the time for which a
-// Read waits for data. A bucket spans a quarter of an octave.
+// A pauseLengths is a histogram of the longest pause in each of the last few hundred response bodies. A pause is the time that
+// one Read of the body waits for data. Bucket i spans a quarter of an octave, as in bucketIndex. [Key].mu guards it.
 type pauseLengths struct {
 	longest [octaveCount * 4]float32
 	total   float32
 }
 
-// Add records the longest pause of one body.
+// Add records d, the longest pause of one response body.
 func (p *pauseLengths) Add(d time.Duration) {
 	if p.total >= maxBodySamples {
 		p.total = 0
@@ -33,8 +33,8 @@ func (p *pauseLengths) Add(d time.Duration) {
 	p.total++
 }
 
-// StallThreshold returns the length from which a pause is a stall: twice the 95th percentile of the longest pauses, and at least MinStall.
-// It is 0 until ten bodies are recorded.
+// StallThreshold returns the length from which a pause is a stall: twice the 95th percentile of the recorded pauses, and at
+// least MinStall. It is 0 if fewer than ten bodies are recorded or p is nil.
 func (p *pauseLengths) StallThreshold() time.Duration {
 	if p == nil || p.total < minBodies {
 		return 0

@@ -1,11 +1,13 @@
 // Package policy decides for each latency key whether calls are hedged, after which delays, and whether the budget pays for a hedge.
 //
-// It hedges the slowest tenth of the calls; if the hedge is slow too, it hedges the slowest tenth of these calls again. The first delay is
-// the shortest delay at which all hedges together fit the budget. Each request refills the budget by a share of a hedge. While most calls
-// are slow, no hedge starts: that is an outage. If hedges never win, a tenth of the budget remains.
+// It hedges the slowest tenth of the calls. If the hedge is slow too, it sends a second hedge for the slowest tenth of these
+// calls. The first delay is the shortest delay for which the budget can pay all hedges.
 //
-// Package race starts the attempts. The adapters for HTTP, gRPC and DNS connect both packages. A call reads two atomics and takes one lock,
-// that of its key.
+// Each request deposits a fraction of a token, and a hedge costs one token. While most calls are slow, hedges are denied,
+// because this is an outage. While hedges never win, the budget shrinks to a tenth.
+//
+// Package race starts the attempts of a call. The adapters for HTTP, gRPC and DNS connect the two packages. On its fast path, a
+// call reads two atomic variables and locks one mutex, that of its key.
 package policy
 
 import (
@@ -21,43 +23,46 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Name identifies a key by its host and its route. Route is "" for the key of the host itself. Names come from untrusted sources: the
-// engine shortens them with [sanitize.ShortenText].
+// A Name identifies a key by host and route. Route is "" for the key of a whole host. Names may come from untrusted sources.
+// Therefore the engine shortens them with [sanitize.ShortenText].
 type Name struct{ Host, Route string }
 
+// shortened returns n with host and route shortened to the maximum length that the engine stores.
 func (n Name) shortened() Name {
 	return Name{sanitize.ShortenText(n.Host), sanitize.ShortenText(n.Route)}
 }
 
-// An Engine is a bounded table of keys with one configuration. It is safe for concurrent use.
+// An Engine holds the keys of one adapter, up to a maximum number, and their configuration. It is safe for concurrent use.
 //
-// Names come from untrusted sources, so keys can be made and evicted at any rate. The total number of tokens stays limited: all keys
-// together send at most the configured share of their calls as hedges, and one burst. See [budget.SharedReserve].
+// Names of keys may come from untrusted sources, so keys can be added and evicted at any rate. Nevertheless, the number of
+// tokens is limited: all keys together send at most the configured share of their calls as hedges, plus one burst. See
+// [budget.SharedReserve].
 //
-// When a key is evicted, the engine keeps the state of its brakes. When the last key of a host is evicted, it keeps the verdict of its
-// audit. It keeps at most as many states and verdicts as the table can hold keys.
+// When a key is evicted, the engine keeps the state of the key's safety checks. When the last key of a host is evicted, the
+// engine keeps the verdict of the host's audit. It keeps at most as many states and verdicts as it can hold keys.
 //
-// Each key stores the engine's age at its last use, which orders keys for eviction. The age grows with the clock, in milliseconds, and by
-// one with each new key. It never decreases, even if the clock is set back.
+// The age of the engine orders keys for eviction: each key stores the age at its last use. The age grows with the clock, in
+// milliseconds, and by one for each new key. It never decreases, even if the clock is set back.
 type Engine struct {
 	setup     Setup     // never changes
 	startedAt time.Time // never changes
-	inBubble  bool      // made in a bubble of testing/synctest; never changes
+	inBubble  bool      // New was called in a bubble of testing/synctest; never changes
 
+	// age is the age of the engine in milliseconds, see Engine.
 	age    atomic.Int64
-	config atomic.Pointer[Config]           // stored with mu held
-	limit  atomic.Pointer[budget.RateLimit] // stored with mu held; nil: no limit
-	keys   sync.Map                         // Name to *Key; stored and deleted with mu held
+	config atomic.Pointer[Config]           // stored while mu is held
+	limit  atomic.Pointer[budget.RateLimit] // limit of hedges per second, stored while mu is held; nil: no limit
+	keys   sync.Map                         // map from Name to *Key, modified only while mu is held
 
-	mu             sync.Mutex                       // guards the fields below; locked before the mutex of a key or an experiment
+	mu             sync.Mutex                       // guards the fields that follow; must be locked before the mutex of a key or an experiment
 	size           int                              // number of keys
-	reserves       budget.Reserves                  // supply the initial tokens of keys
-	experiments    *experiments                     // audits of the hosts; nil: hosts are not audited
-	brakeStates    evicted.States[Name, brakeState] // of evicted keys
-	pendingReports []func()                         // called after mu is unlocked, because observers may call the engine
+	reserves       budget.Reserves                  // shared supply of the initial tokens of new keys
+	experiments    *experiments                     // audits of all hosts; nil: hosts are not audited
+	brakeStates    evicted.States[Name, brakeState] // brake states of evicted keys
+	pendingReports []func()                         // functions to call after mu is unlocked, because they notify observers, which may call the engine
 }
 
-// unlockAndReport unlocks mu, and then calls the pending reports.
+// unlockAndReport unlocks mu, and then calls the functions in pendingReports.
 func (e *Engine) unlockAndReport() {
 	reports := e.pendingReports
 	e.pendingReports = nil
@@ -67,8 +72,9 @@ func (e *Engine) unlockAndReport() {
 	}
 }
 
-// notifyExtension calls the method f of the key's Extension, if that is an [EvictionListener]. It adds the returned function to the pending
-// reports. The caller holds mu, and must unlock it by unlockAndReport.
+// notifyExtension calls f, a method such as EvictionListener.Forget, on the Extension of the key if that is an
+// [EvictionListener]. The function that f returns is added to pendingReports. The caller must hold mu, and unlock it with
+// unlockAndReport.
 func (e *Engine) notifyExtension(k *Key, f func(EvictionListener) func()) {
 	if n, ok := k.Extension.Load().(EvictionListener); ok {
 		if report := f(n); report != nil {
@@ -77,7 +83,7 @@ func (e *Engine) notifyExtension(k *Key, f func(EvictionListener) func()) {
 	}
 }
 
-// New returns an Engine without keys.
+// New returns an Engine with the configuration c and without keys.
 func New(c Config) *Engine {
 	e := &Engine{startedAt: time.Now(), setup: c.Setup, reserves: budget.NewReserves(c.bucketSizing()), experiments: newExperiments(&c.Setup)}
 	e.inBubble = e.startedAt == e.startedAt.Round(0)
@@ -86,7 +92,8 @@ func New(c Config) *Engine {
 	return e
 }
 
-// advanceAge sets the engine's age to the time since its start, unless the age is higher. It returns the age in milliseconds.
+// advanceAge raises the age of the engine to the time since it was made, unless the age is already higher. It returns the age
+// in milliseconds.
 func (e *Engine) advanceAge(now time.Time) int64 {
 	age := e.age.Load()
 	if t := now.Sub(e.startedAt).Milliseconds(); t > age {
@@ -99,14 +106,15 @@ func (e *Engine) advanceAge(now time.Time) int64 {
 // ageDuration returns the engine's age as a duration.
 func (e *Engine) ageDuration() time.Duration { return time.Duration(e.age.Load()) * time.Millisecond }
 
-// now returns the time by the engine's clock, which takes half as long as time.Now. The clock starts at the time of day at which the engine
-// is made. It ignores later changes of the system clock, so it only serves to measure durations.
+// now returns the current time by the clock of the engine, which is twice as fast as time.Now. This clock starts at the time of
+// day at which the engine was made, and ignores later changes of the system clock. Therefore it must only be used to measure
+// durations.
 func (e *Engine) now() time.Time { return e.startedAt.Add(time.Since(e.startedAt)) }
 
-// engineTime converts a time from time.Now to the engine's clock.
+// engineTime converts now, a time that time.Now returned, to the clock of the engine.
 func (e *Engine) engineTime(now time.Time) time.Time { return e.startedAt.Add(now.Sub(e.startedAt)) }
 
-// timeOfDay returns the time of day: the result of Setup.Wall, or the argument now if Wall is nil.
+// timeOfDay returns the result of Setup.Wall, or the argument now if Wall is nil.
 func (e *Engine) timeOfDay(now time.Time) time.Time {
 	if f := e.setup.Wall; f != nil {
 		return f()
@@ -117,8 +125,8 @@ func (e *Engine) timeOfDay(now time.Time) time.Time {
 // Config returns the current configuration. The caller must not modify it.
 func (e *Engine) Config() *Config { return e.config.Load() }
 
-// SetConfig replaces the configuration, except for its Setup, which stays. Existing keys keep their latencies and states, and get new
-// schedules.
+// SetConfig replaces the configuration, but keeps the embedded Setup. Existing keys keep their latencies and states, and get
+// new schedules. If c allows fewer keys, the least recently used keys are evicted.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.unlockAndReport()
@@ -140,11 +148,11 @@ func (e *Engine) keyInfo(name Name) observe.KeyInfo {
 	return observe.KeyInfo{Client: e.setup.Client, Protocol: e.setup.Protocol, Host: name.Host, Route: name.Route}
 }
 
-// Key returns the key with the given name, and adds it if it is missing.
+// Key returns the key with the given name. It adds the key if it does not exist.
 func (e *Engine) Key(name Name) *Key { return e.RouteKey(name, 0) }
 
-// RouteKey does the same as Key for a route. If share is positive, the hedges of a new key are also limited to that share of the key's own
-// requests. An existing key keeps its share.
+// RouteKey returns the key with the given name, which should have a route. It adds the key if it does not exist. If share is
+// positive, hedges of the new key are also limited to this share of the key's requests. share has no effect on an existing key.
 func (e *Engine) RouteKey(name Name, share float64) *Key {
 	if k := e.Lookup(name); k != nil {
 		return k
@@ -154,8 +162,7 @@ func (e *Engine) RouteKey(name Name, share float64) *Key {
 	return e.addKey(name.shortened(), share)
 }
 
-// addKey returns the key with the given name, and adds it if it is missing. The name must be shortened. If share is positive, the hedges of
-// a new key are limited to that share of its requests. The caller holds mu.
+// addKey implements RouteKey for a name that is already shortened. The caller must hold mu, and unlock it with unlockAndReport.
 func (e *Engine) addKey(name Name, share float64) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
@@ -177,7 +184,7 @@ func (e *Engine) addKey(name Name, share float64) *Key {
 	return k
 }
 
-// Lookup returns the key with the given name; nil if it is not in the table.
+// Lookup returns the key with the given name, or nil if the engine has no such key.
 func (e *Engine) Lookup(name Name) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
@@ -190,8 +197,8 @@ func (e *Engine) Lookup(name Name) *Key {
 	return nil
 }
 
-// evictLeastUsed evicts the least recently used keys if the table is too large. It evicts a sixteenth of the table at once, because the
-// search for these keys is expensive. The caller holds mu.
+// evictLeastUsed evicts the least recently used keys if the engine has more keys than MaxKeys. It then evicts a sixteenth of
+// the keys at once, because sorting them is expensive. The caller must hold mu, and unlock it with unlockAndReport.
 func (e *Engine) evictLeastUsed() {
 	bound := max(e.Config().MaxKeys, 1)
 	if e.size <= bound {
@@ -213,8 +220,11 @@ func (e *Engine) evictLeastUsed() {
 	}
 }
 
-// evictKey removes a key from the table, and returns its tokens to the reserve. It keeps the state of the key's brakes, and the verdict of
-// its host if this was the last key of the host. At most bound states and bound verdicts are kept. The caller holds mu.
+// evictKey removes k from the engine, and returns its tokens to the shared reserve. It keeps the state of k's safety checks. If
+// k was the last key of its host, it also keeps the verdict of the host's audit. At most bound states and bound verdicts are
+// kept.
+//
+// The caller must hold mu, and unlock it with unlockAndReport.
 func (e *Engine) evictKey(k *Key, bound int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
@@ -228,7 +238,7 @@ func (e *Engine) evictKey(k *Key, bound int) {
 	e.experiments.RemoveKey(k.Name.Host, calls, at, bound)
 }
 
-// ClearPushback ends all pauses after pushback, for all keys and for the states of evicted keys.
+// ClearPushback ends all pauses that pushback has caused, for all keys and in the stored states of evicted keys.
 func (e *Engine) ClearPushback() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -241,8 +251,8 @@ func (e *Engine) ClearPushback() {
 	})
 }
 
-// Reset deletes learned latencies and states of the keys with the given host and route. The value "" matches any host or any route. It
-// returns the number of matching keys.
+// Reset deletes the learned latencies and the states of the keys with the given host and route. An empty host or route matches
+// every host or route. Reset returns the number of keys that matched.
 func (e *Engine) Reset(host, route string) (keys int) {
 	want := Name{host, route}.shortened()
 	e.mu.Lock()
@@ -262,11 +272,13 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	return keys
 }
 
-// matchesName reports whether n, as a pattern, matches other. An empty Host or Route of n matches any.
+// matchesName reports whether other matches the pattern n. An empty Host or Route of n matches every host or route.
 func (n Name) matchesName(other Name) bool {
 	return (n.Host == "" || n.Host == other.Host) && (n.Route == "" || n.Route == other.Route)
 }
 
+// allKeys returns an iterator over the keys of the engine, in no particular order. Keys may be added and evicted during the
+// iteration.
 func (e *Engine) allKeys() func(yield func(*Key) bool) {
 	return func(yield func(*Key) bool) {
 		e.keys.Range(func(_, k any) bool { return yield(k.(*Key)) })

@@ -7,20 +7,21 @@ import (
 )
 
 const (
-	// PushStop is the share of answers with pushback above which hedging pauses. It pauses until the share is below PushResume.
+	// PushStop is the share of responses with pushback above which hedges are denied. Hedges are allowed again when the share
+	// is below PushResume.
 	PushStop   = 0.05
 	PushResume = 0.025
 
-	pushWeight = 1.0 / 128        // weight of one answer in the moving average of answers with pushback
-	maxPause   = 10 * time.Second // longest pause that one answer can cause
+	pushWeight = 1.0 / 128        // weight of one response in the moving average of responses with pushback, about the last 128
+	maxPause   = 10 * time.Second // longest pause that one response can ask for
 )
 
-// A pushbackCheck denies hedges to a server that answers with pushback. It denies them while the share of these answers is high, and during
-// a pause that an answer asks for.
+// A pushbackCheck denies hedges to a server that asks for less load. It denies them while the share of responses with pushback
+// is high, and during a pause that a response has asked for. Hedges to a server other than that of the primary are not denied.
 type pushbackCheck struct {
-	share     float64   // moving average of the answers with pushback
+	share     float64   // moving average of the share of responses with pushback
 	stopped   bool      // share exceeded PushStop, and has not been below PushResume since
-	waitUntil time.Time // latest end of a pause that an answer asked for; zero: there was none
+	waitUntil time.Time // latest end of a pause that a response asked for; zero: no response asked for a pause
 }
 
 func (c *pushbackCheck) deny(a admission) observe.Reason {
@@ -30,7 +31,8 @@ func (c *pushbackCheck) deny(a admission) observe.Reason {
 	return None
 }
 
-// recordPushback counts an answer with pushback, which asks for a pause of d; 0 if it names no time.
+// recordPushback counts a response with pushback. d is the pause that the response asks for, or 0 if it names no time. The
+// pause is limited to maxPause.
 func (c *pushbackCheck) recordPushback(now time.Time, d time.Duration) {
 	c.share += (1 - c.share) * pushWeight
 	c.stopped = c.stopped || c.share > PushStop
@@ -39,7 +41,7 @@ func (c *pushbackCheck) recordPushback(now time.Time, d time.Duration) {
 	}
 }
 
-// record counts an answer without pushback.
+// record counts a response without pushback. It ignores calls that failed.
 func (c *pushbackCheck) record(r *Result) {
 	if r.Answered && c.share > 0 {
 		c.share -= c.share * pushWeight
@@ -47,11 +49,12 @@ func (c *pushbackCheck) record(r *Result) {
 	}
 }
 
-// isPaused reports whether hedging pauses at the given time.
+// isPaused reports whether hedges are denied at the time now, because of a pause or because the share of responses with
+// pushback is high.
 func (c *pushbackCheck) isPaused(now time.Time) bool { return c.stopped || now.Before(c.pausedUntil()) }
 
-// pausedUntil returns the end of the pause that an answer asked for. It is zero if no answer asked for a pause, or if so few answers have
-// pushback that the pause does not apply.
+// pausedUntil returns the end of the latest pause that a response has asked for. It returns the zero time if no response asked
+// for a pause, or if the share of responses with pushback is at most PushResume, so that the pause is ignored.
 func (c *pushbackCheck) pausedUntil() time.Time {
 	if c.share <= PushResume {
 		return time.Time{}

@@ -5,35 +5,38 @@ import (
 	"time"
 )
 
-// A residualTime estimates the remaining time of a primary that has not answered yet. A primary that was cancelled because a hedge won has
-// a right-censored latency. So the estimate is the Kaplan-Meier estimator (Kaplan, Meier: "Nonparametric Estimation from Incomplete
-// Observations", 1958).
+// A residualTime estimates how much longer a primary would take that has not responded yet. A primary that was canceled because
+// a hedge won has a right-censored latency. Therefore the estimate uses the Kaplan-Meier estimator (Kaplan, Meier:
+// "Nonparametric Estimation from Incomplete Observations", 1958).
 //
-// It holds a histogram of about the latest 1000 to 2000 primaries that reached their first delay. A bucket spans a quarter of an octave.
-// The zero value is empty.
+// It holds a histogram of the latest 1000 to 2000 primaries that reached their first hedge delay. A bucket spans a quarter of
+// an octave. The zero value is an empty histogram. [Key].mu guards it.
 type residualTime struct {
+	// ended counts the primaries that ended by themselves, and cancelled those that were canceled, by bucketIndex of their
+	// latency.
 	ended, cancelled [octaveCount * 4]float32
-	total            float32
+	total            float32 // sum of all counts
 }
 
 const (
-	octaveCount        = 32 // from a microsecond to an hour and more
-	maxResidualSamples = 2000
+	octaveCount        = 32   // histograms range from a microsecond to more than an hour
+	maxResidualSamples = 2000 // sum at which all counts are halved
 )
 
-// bucketIndex returns the index of the histogram bucket for d. A bucket spans a quarter of an octave, and the first one begins at a
-// microsecond.
+// bucketIndex returns the index of the histogram bucket that contains d. Buckets have logarithmic widths: each spans a quarter
+// of an octave. The first bucket starts at one microsecond, and the last bucket contains all longer durations.
 func bucketIndex(d time.Duration) int {
 	i := int(4 * math.Log2(float64(max(d, time.Microsecond))/float64(time.Microsecond)))
 	return min(i, octaveCount*4-1)
 }
 
-// bucketMiddle returns the geometric mean of the ends of bucket i.
+// bucketMiddle returns the geometric mean of the lower and upper bound of bucket i.
 func bucketMiddle(i int) time.Duration {
 	return time.Duration(float64(time.Microsecond) * math.Exp2((float64(i)+0.5)/4))
 }
 
-// Add records the latency d of a primary. If ended is false, the primary was cancelled after d.
+// Add records a primary that took d. If ended is false, the primary was canceled after d, so its latency would have been
+// longer.
 func (r *residualTime) Add(d time.Duration, ended bool) {
 	if r.total >= maxResidualSamples {
 		r.total = 0
@@ -51,13 +54,13 @@ func (r *residualTime) Add(d time.Duration, ended bool) {
 	r.total++
 }
 
-// After returns the mean remaining time of a primary that has not answered after d. It is 0 if d exceeds every recorded latency, or r is
-// nil.
+// After returns the estimated mean of the remaining time of a primary that has not responded after d. It returns 0 if all
+// recorded latencies are shorter than d, or if r is nil.
 func (r *residualTime) After(d time.Duration) time.Duration {
 	if r == nil {
 		return 0
 	}
-	var risk float32 // primaries that are known to have taken as long
+	var risk float32 // number of primaries that took at least as long as the current bucket
 	for i := bucketIndex(d); i < len(r.ended); i++ {
 		risk += r.ended[i] + r.cancelled[i]
 	}

@@ -2,26 +2,29 @@ package policy
 
 import "time"
 
-// A Result holds the facts about a call that has ended.
+// A Result holds the facts about an ended call that [Key.RecordCall] learns from.
 type Result struct {
-	Latency           time.Duration // from the start of the call to its end, without the time to set up a connection
-	Waited            time.Duration // for which the caller waited since Begin; 0: as long as Latency
-	Answered          bool          // the call succeeded; the latency of a failure is not learned
-	LatencyUnknown    bool          // Latency is only an upper bound, which is not learned
+	Latency           time.Duration // from the start of the call to its end, without the time in which the connection was set up
+	Waited            time.Duration // time that the caller waited since Begin; 0: the same as Latency
+	Answered          bool          // the call succeeded; latencies of failed calls are not learned
+	LatencyUnknown    bool          // Latency is only an upper bound and is not learned
 	Abandoned         bool          // the caller canceled the call, or its deadline passed
 	Canceled          bool          // the caller canceled the call
 	Hedges            int           // number of hedges that were sent
-	ReachedFirstDelay bool
-	Learned           bool // the schedule has a slow marker
-	Slow              bool // the call has reached the slow marker
-	HedgeWon          bool
-	PredictedHedgeEnd time.Duration // from the start to the predicted answer of a hedge that shadow mode did not send; 0: no answer is predicted
+	ReachedFirstDelay bool          // a hedge of the call became due, even if it was denied
+	Learned           bool          // the schedule of the call had a slow marker
+	Slow              bool          // the call reached the slow marker of its schedule
+	HedgeWon          bool          // a hedge won and made the call faster
+	// PredictedHedgeEnd is the time from the start of the call to the predicted response to a hedge that shadow mode did not
+	// send. It is 0 if no response is predicted.
+	PredictedHedgeEnd time.Duration
 }
 
-// isTimed reports whether Latency is the latency of a success, or a useful lower bound of it.
+// isTimed reports whether Latency should be learned: the call succeeded, or it was abandoned late enough that Latency is a
+// useful lower bound.
 func (r *Result) isTimed() bool {
 	return r.Answered && !r.LatencyUnknown || r.Abandoned && r.ReachedFirstDelay
 }
 
-// hasFailed reports whether the call failed by itself: it has no success, and its caller did not abandon it.
+// hasFailed reports whether the call failed by itself. It is false if the call succeeded or the caller abandoned it.
 func (r *Result) hasFailed() bool { return !r.Answered && !r.Abandoned }

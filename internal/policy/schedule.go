@@ -13,27 +13,30 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// nextShare limits the calls that a further hedge is for: at most this share of the calls that had no answer at the hedge before.
+// nextShare limits each further hedge to this share of the calls that were still without response at the previous hedge.
 const nextShare = 0.1
 
-// A Schedule holds the hedge delays of a call, each counted from the start of its primary. It is immutable after it was published, except
-// for its cache.
+// A Schedule holds the hedge delays of a call, each measured from the start of the primary. It is immutable after it was stored
+// in a key, except for the field adjusted.
 //
-// A Schedule also has a slow marker: the delay from which a call counts as slow, see [outageCheck]. Hedge delays alone do not show that: a
-// user can set a delay that most calls reach. A slow marker that is not a hedge delay is appended as the last delay.
+// A Schedule also has a slow marker: the delay at which a call starts to count as slow, see [outageCheck]. The hedge delays
+// cannot serve for that, because a user can set a delay that most calls reach. If no hedge delay is the slow marker, it is
+// appended to the delays as the last one.
 type Schedule struct {
-	race.FixedSchedule               // its UsualLatency is the 99th percentile of the learned latencies; 0 if unknown
-	Median             time.Duration // of the learned latencies; 0 if unknown
+	race.FixedSchedule               // UsualLatency is the 99th percentile of the learned latencies; 0: unknown
+	Median             time.Duration // median of the learned latencies; 0: unknown
 
-	usualDelay      time.Duration // the learned first delay; MaxDelay and delays that the user sets do not change it; 0 if unknown
-	slowMarkerIndex int           // index of the slow marker; -1: there is none
-	hasOwnMarker    bool          // the last delay is the slow marker and no hedge delay
+	// usualDelay is the learned first delay, not limited by MaxDelay and not replaced by a delay that the user has set. It is 0
+	// if unknown.
+	usualDelay      time.Duration
+	slowMarkerIndex int  // index of the slow marker in Delays; -1: there is no slow marker
+	hasOwnMarker    bool // the last delay is only the slow marker: no hedge is due at it
 
-	override *PolicyOverride          // the override for which the schedule was made; nil: there is none
-	adjusted atomic.Pointer[Schedule] // cache: the schedule for the latest override; nil: there was no override yet
+	override *PolicyOverride          // override for which the schedule was made; nil: none
+	adjusted atomic.Pointer[Schedule] // cached schedule for the override that was applied last; nil: no override was applied yet
 }
 
-// hedgeDelays returns the delays at which hedges are due; none for a nil Schedule.
+// hedgeDelays returns the delays at which hedges are due. It returns nil if p is nil.
 func (p *Schedule) hedgeDelays() []time.Duration {
 	switch {
 	case p == nil:
@@ -44,7 +47,8 @@ func (p *Schedule) hedgeDelays() []time.Duration {
 	return p.Delays
 }
 
-// setSlowMarker makes the first delay of at least usual the slow marker. If there is none, it appends usual as a delay of its own.
+// setSlowMarker makes the first delay that is at least usual the slow marker. If there is no such delay, it appends usual to
+// the delays as a slow marker at which no hedge is due.
 func (p *Schedule) setSlowMarker(usual time.Duration) {
 	p.usualDelay = usual
 	if p.slowMarkerIndex = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slowMarkerIndex < 0 {
@@ -53,7 +57,8 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 	}
 }
 
-// copyLatencyMarks copies the slow marker and the 99th percentile from own, the learned schedule of the key, to p. It returns p.
+// copyLatencyMarks copies the slow marker and the 99th percentile of own, the learned schedule of the key, to p. It returns p.
+// It changes nothing if own is nil or has no learned delay, or if p has no delays.
 func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
 	if own != nil && own.usualDelay > 0 && len(p.Delays) > 0 {
 		p.UsualLatency = own.UsualLatency
@@ -62,7 +67,8 @@ func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
 	return p
 }
 
-// unscheduledReason returns the reason why a call without a schedule is not hedged: hedging is disabled, or too few latencies are known.
+// unscheduledReason returns the reason why a call without schedule is not hedged. It is DeniedDisabled if hedging is disabled,
+// and DeniedWarming if too few latencies are known.
 func (c *Config) unscheduledReason() observe.Reason {
 	if c.MaxHedges == 0 || c.Share <= 0 {
 		return observe.DeniedDisabled
@@ -70,7 +76,8 @@ func (c *Config) unscheduledReason() observe.Reason {
 	return observe.DeniedWarming
 }
 
-// NewFixedSchedule returns a schedule of the given number of hedges at the delays d, 2d, 3d and so on.
+// NewFixedSchedule returns a schedule with the given number of hedges, which are due at the delays d, 2d, 3d and so on. It has
+// no slow marker.
 func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
 	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: make([]time.Duration, hedges, hedges+1)}, slowMarkerIndex: -1}
 	for k := range p.Delays {
@@ -79,7 +86,8 @@ func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
 	return p
 }
 
-// initialSchedule returns the schedule of a key for which too few latencies are known; nil if the calls of such keys are not hedged.
+// initialSchedule returns the schedule of a key for which too few latencies are known. It returns nil if such a key's calls are
+// not hedged.
 func (c *Config) initialSchedule() *Schedule {
 	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
 		return nil
@@ -89,15 +97,16 @@ func (c *Config) initialSchedule() *Schedule {
 	return p
 }
 
-// A PolicyOverride replaces the configured number of hedges, and possibly the learned delays, for some calls of a key.
+// A PolicyOverride replaces the configured number of hedges for some calls of a key. It can also replace the learned delays. It
+// is immutable and may be shared by calls.
 type PolicyOverride struct {
-	Hedges int           // maximum per call
+	Hedges int           // maximum number of hedges per call
 	Fixed  bool          // hedges are due at multiples of Delay; otherwise at the learned delays
 	Delay  time.Duration // time between attempts, if Fixed is true
 }
 
-// MaxHedges returns the maximum number of hedges per call, where allowed is the configured number. It returns allowed if t is nil or
-// allowed is 0, and otherwise the number of the override.
+// MaxHedges returns the maximum number of hedges per call under the override t. The argument allowed is the configured number.
+// MaxHedges returns allowed if t is nil or allowed is 0, and otherwise the number of t.
 func (t *PolicyOverride) MaxHedges(allowed int) int {
 	if t == nil || allowed == 0 {
 		return allowed
@@ -105,8 +114,8 @@ func (t *PolicyOverride) MaxHedges(allowed int) int {
 	return t.Hedges
 }
 
-// adjustSchedule returns the schedule of a call with the override. The argument own is the schedule of the key, which caches the result. It
-// returns nil if own is nil or the configuration allows no hedges.
+// adjustSchedule returns the schedule of a call to which the override t applies. The argument own is the schedule of the call's
+// key, which caches the result. adjustSchedule returns nil if own is nil or c allows no hedges.
 func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
 	if c.MaxHedges == 0 || own == nil {
 		return nil
@@ -125,7 +134,8 @@ func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
 	return p
 }
 
-// withHedgeCount returns a copy of p with n hedge delays. A schedule without hedge delays is returned unchanged.
+// withHedgeCount returns a copy of p with n hedge delays and the same slow marker. It returns p itself if p has no hedge
+// delays.
 func (p *Schedule) withHedgeCount(n int) *Schedule {
 	if len(p.hedgeDelays()) == 0 {
 		return p
@@ -137,8 +147,8 @@ func (p *Schedule) withHedgeCount(n int) *Schedule {
 	return out
 }
 
-// ResizeDelays returns n delays. It drops surplus delays, or adds delays at the distance of the last two. It returns nil if delays is
-// empty.
+// ResizeDelays returns a slice of n delays. It drops delays at the end, or appends delays at the distance between the last two.
+// It returns nil if delays is empty or n is 0.
 func ResizeDelays(delays []time.Duration, n int) []time.Duration {
 	d := slices.Clone(delays[:min(n, len(delays))])
 	if len(d) == 0 {
@@ -154,19 +164,22 @@ func ResizeDelays(delays []time.Duration, n int) []time.Duration {
 	return d
 }
 
-// A tailDistribution is the slow part of a latency distribution: bucket edges, slowest first, and the share of the calls above each edge.
+// A tailDistribution is the slow part of a latency distribution: the bounds of histogram buckets, slowest first, and the share
+// of the calls that are slower than each bound.
 type tailDistribution struct {
-	edges       []time.Duration // in descending order
-	sharesAbove []float64       // share of the calls that are slower than the edge with the same index; in ascending order
+	edges       []time.Duration // bounds of the buckets, in descending order
+	sharesAbove []float64       // share of the calls that are slower than the edge with the same index, in ascending order
 }
 
+// tailPool holds tail distributions for reuse by makeSchedule.
 var tailPool = sync.Pool{New: func() any { return new(tailDistribution) }}
 
-// makeSchedule returns the schedule for a latency distribution and a budget in hedges per call. It chooses the shortest first delay for
-// which all hedges together cost at most the budget. It returns nil if no hedge is allowed or w has too few latencies.
+// makeSchedule returns the schedule for the latency distribution w and a budget in hedges per call. It chooses the shortest
+// first delay for which all hedges together cost at most the budget. It returns nil if no hedge is allowed or w has fewer than
+// MinSamples latencies.
 //
-// The distribution holds the latencies that callers observed, with hedges. So a hedge at x is sent for P(L > x) of the calls, even if the
-// latencies of the attempts are correlated.
+// The distribution holds the latencies that callers observed, including the effect of hedges. Therefore a hedge at delay x is
+// sent for the share P(L > x) of the calls, even if the latencies of attempts are correlated.
 func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule {
 	hedges := min(c.MaxHedges, race.MaxHedges)
 	if hedges == 0 || budget <= 0 || w.Len() < MinSamples {
@@ -204,7 +217,8 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 	return p
 }
 
-// placeDelays fills delays for a first delay at edge i. It returns their cost in hedges per call.
+// placeDelays fills delays with a schedule whose first delay is edge i. It returns the cost of this schedule in hedges per
+// call.
 func (t *tailDistribution) placeDelays(delays []time.Duration, i int) (cost float64) {
 	open := t.sharesAbove[i] // share of the calls without an answer at the previous hedge
 	delays[0], cost = t.edges[i], open
@@ -227,9 +241,11 @@ func (t *tailDistribution) placeDelays(delays []time.Duration, i int) (cost floa
 	return cost
 }
 
-// placeDelaysBeforeGap fills delays for a distribution with a gap: more calls lie beyond the gap than the budget can pay two hedges for.
-// The first hedge is due at edge first, before the gap. Further hedges are due where the rest of the budget pays for them. It returns the
-// number of delays.
+// placeDelaysBeforeGap fills delays for a distribution with a gap, where more calls are slower than the gap than the budget can
+// pay two hedges for. The first hedge is due at the edge with the index first, before the gap. Further hedges are due as early
+// as the rest of the budget allows.
+//
+// It returns the number of delays that it has set.
 func (t *tailDistribution) placeDelaysBeforeGap(delays []time.Duration, first int, budget float64) (n int) {
 	open := t.sharesAbove[first]
 	delays[0] = t.edges[first]
@@ -247,7 +263,8 @@ func (t *tailDistribution) placeDelaysBeforeGap(delays []time.Duration, first in
 	return n
 }
 
-// clampDelays enforces MinDelay, for the first delay and between delays, and MaxDelay. It drops delays that do not fit.
+// clampDelays returns the delays adjusted to the limits of c: MinDelay before the first hedge and between hedges, and MaxDelay.
+// It drops delays that do not fit between these limits.
 func (c *Config) clampDelays(delays []time.Duration) []time.Duration {
 	var kept []time.Duration
 	var last time.Duration

@@ -8,17 +8,17 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// failureWindowCalls is the length, in calls, of the moving average of failures. Shadow mode predicts the same share of failures for hedges.
+// failureWindowCalls is the number of calls over which the moving average of failures extends. Shadow mode predicts that hedges
+// fail as often as calls.
 const failureWindowCalls = 256
 
-// A shadowStats predicts the results of hedges that shadow mode does not send. It is nil if the key is not in shadow mode. [Key].mu guards
-// it.
+// A shadowStats holds the data by which shadow mode predicts the results of hedges that it does not send. [Key].mu guards it.
 type shadowStats struct {
-	observedWindow sketch.Window // latencies of the calls without hedges, as callers observed them
-	failureShare   float64       // moving average of the failed calls
+	observedWindow sketch.Window // latencies as callers observed them, without hedges
+	failureShare   float64       // moving average of the share of calls that failed
 }
 
-// deny returns DeniedShadow in shadow mode, and otherwise None.
+// deny returns DeniedShadow, or None if s is nil, which means that shadow mode is off.
 func (s *shadowStats) deny() observe.Reason {
 	if s != nil {
 		return observe.DeniedShadow
@@ -26,7 +26,8 @@ func (s *shadowStats) deny() observe.Reason {
 	return None
 }
 
-// record records the result of a call. The index is that of its latency in the window.
+// record records the result r of a call that ended at the time now. The argument index is the result of sketch.Index for its
+// latency.
 func (s *shadowStats) record(now time.Time, r *Result, index int) {
 	failed := 0.0
 	if r.hasFailed() {
@@ -38,8 +39,9 @@ func (s *shadowStats) record(now time.Time, r *Result, index int) {
 	}
 }
 
-// wouldHaveWon reports whether a hedge that was not sent would have given the call its result. Its predicted end must be before the end of
-// the call. If the primary failed, the time for which the failure would have been held is added.
+// wouldHaveWon reports whether a hedge that was not sent would have won: its predicted end is before the end of the call. If
+// the primary failed, the race would have delayed the failure to wait for the hedge. Therefore the hedge then may end later
+// than the call by that time.
 func (s *shadowStats) wouldHaveWon(r *Result, schedule *Schedule) bool {
 	limit := r.Latency
 	if r.hasFailed() && schedule != nil {

@@ -9,27 +9,27 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Snapshot is a copy of the state of a key at one moment.
+// A Snapshot is a copy of the state of a key at one point in time.
 type Snapshot struct {
 	Name            Name
-	Requests        int64
-	Counters        // Denied is not nil; reasons that never applied are missing
-	Samples         int
-	Delays          []time.Duration
-	P50, P90        time.Duration
+	Requests        int64           // number of calls since the key was made
+	Counters                        // Denied is never nil; it has no entries for reasons that never applied
+	Samples         int             // number of latencies in the window
+	Delays          []time.Duration // hedge delays of the current schedule; nil: calls are not hedged
+	P50, P90        time.Duration   // percentiles of the latencies that callers observed; 0: unknown
 	P99             time.Duration
-	Tokens          float64
-	BudgetScale     float64
-	SlowShare       float64
-	PushbackShare   float64       // share of the last answers with pushback
-	PushbackStopped bool          // PushbackShare is too large for hedges
-	PausedUntil     time.Time     // until then the server asked to wait; zero: it did not
-	Stall           time.Duration // see [Key.Stall]
-	Audit           observe.Audit // of the host
-	Extension       any           // the adapter's; nil: there is none
+	Tokens          float64       // tokens that are available for hedges
+	BudgetScale     float64       // factor of the budget while few hedges win, in [0.1, 1]
+	SlowShare       float64       // share of the last calls that were slow
+	PushbackShare   float64       // share of the last responses with pushback
+	PushbackStopped bool          // hedges are denied because PushbackShare was too large
+	PausedUntil     time.Time     // end of the pause that the server asked for; zero: it asked for none
+	Stall           time.Duration // length from which a pause of a response body is a stall, see [Key.StallThreshold]
+	Audit           observe.Audit // results of the audit of the host
+	Extension       any           // value that the adapter stored in AdapterState; nil: none
 }
 
-// Snapshot returns the present state of the key.
+// Snapshot returns a copy of the current state of the key.
 func (k *Key) Snapshot() Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -55,7 +55,7 @@ func (k *Key) Snapshot() Snapshot {
 	return v
 }
 
-// Snapshots returns the state of every key, sorted by name.
+// Snapshots returns a snapshot of every key, sorted by host and route.
 func (e *Engine) Snapshots() []Snapshot {
 	var all []Snapshot
 	for k := range e.allKeys() {

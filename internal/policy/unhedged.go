@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An Unhedged is a call that is sent only once. It is reported to observers, and nothing is learned from it.
+// An Unhedged is a call that is sent without hedges. It is reported to observers, but nothing is learned from it.
 type Unhedged struct {
 	notifier *observers.Notifier // nil: there are no observers
 	ctx      context.Context
@@ -16,10 +16,10 @@ type Unhedged struct {
 	start    time.Time
 }
 
-// HasObservers reports whether the engine has observers.
+// HasObservers reports whether the engine has observers. If it has none, nothing needs to be reported to them.
 func (e *Engine) HasObservers() bool { return e.setup.Notifier != nil }
 
-// BeginUnhedged begins a call that is sent only once, and reports the reason to observers. The caller must call End.
+// BeginUnhedged starts a call that is sent without hedges, and reports to observers the reason why. The caller must call End.
 func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Reason) Unhedged {
 	if !e.HasObservers() {
 		return Unhedged{}
@@ -31,7 +31,7 @@ func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Re
 	return u
 }
 
-// End reports the end of the call to observers. The argument answered reports whether the call succeeded.
+// End reports the end of the call to observers. answered is true if the call succeeded.
 func (u Unhedged) End(answered bool) {
 	if u.notifier == nil {
 		return

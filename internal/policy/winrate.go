@@ -1,25 +1,26 @@
 package policy
 
 const (
-	// After restoreWins wins, the scale of the budget doubles, up to 1. If fewer than minWins of judgedHedges hedges win, it is halved.
+	// When restoreWins hedges have won, the scale of the budget doubles, up to 1. When fewer than minWins of judgedHedges
+	// hedges have won, the scale is halved.
 	judgedHedges = 100
 	minWins      = 2
 	restoreWins  = 5
 
-	minBudgetScale = 0.1 // the least scale, even if no hedge wins
+	minBudgetScale = 0.1 // minimum of the scale, which still allows some hedges to win
 )
 
-// A winRateThrottle reduces the budget by a scale while few hedges win.
+// A winRateThrottle reduces the budget while few hedges win: it multiplies the budget by scale. [Key].mu guards it.
 type winRateThrottle struct {
-	scale  float64 // factor of the budget, in [minBudgetScale, 1]
-	hedges int     // number of hedges since the last decision about scale
-	wins   int     // number of wins since then
+	scale  float64 // factor of the budget, from minBudgetScale to 1
+	hedges int     // number of hedges since scale was last reviewed
+	wins   int     // number of hedges that won in that time
 }
 
-// withdrawHedge uncounts a hedge that was not sent, unless a decision about scale has reset the count.
+// withdrawHedge subtracts a hedge that was not sent from the count, unless the count was reset after it.
 func (y *winRateThrottle) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
 
-// record changes the scale if enough hedges or wins were counted for a decision.
+// record reviews the scale after a call, if enough hedges or wins have been counted since the last review.
 func (y *winRateThrottle) record(*Result) {
 	switch {
 	case y.wins >= restoreWins:
