@@ -312,7 +312,7 @@ func (k *Key) resetLearned() {
 	k.schedule.Store(k.engine.Config().initialSchedule())
 }
 
-// CountUnresumed counts a response body that stalled and could not be resumed. The argument obstacle says why, for example that
+// CountUnresumed counts a response body that stalled and could not be resumed. The argument obstacle names the cause, for example that
 // the response has no ETag.
 func (k *Key) CountUnresumed(obstacle string) {
 	k.mu.Lock()

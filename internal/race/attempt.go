@@ -8,25 +8,26 @@ import (
 	"time"
 )
 
-// errLost is the type of ErrLost. It has a name of its own because traces record the type of an error.
+// errLost is the type of ErrLost. It is a named type because traces record the type name of an error.
 type errLost struct{}
 
 func (errLost) Error() string        { return "hedge: another attempt won" }
 func (errLost) Is(target error) bool { return target == context.Canceled }
 
-// ErrLost is the cancellation cause of an attempt that lost its race.
-// errors.Is(ErrLost, context.Canceled) holds.
+// ErrLost is the cancellation cause of an attempt that lost its race. errors.Is(ErrLost, context.Canceled) is true.
 var ErrLost error = errLost{}
 
-// ErrRefused is the error of a hedge that was not sent, or that the server refused. Its outcome is [Lost].
+// ErrRefused is the error of a hedge that could not be sent or that the server refused. Such an attempt has the outcome [Lost],
+// not [Failed].
 var ErrRefused = errors.New("hedge: the hedge was refused")
 
-// ErrAnswer is the error of an attempt whose answer is not a success, such as "not found". From the primary, the answer ends the call and counts as success
-// for Run. From a hedge, it counts as failure, because the primary may still succeed.
+// ErrAnswer is the error that Op.Attempt returns for a response that is not a success, such as "not found". If the primary
+// returns it, the response ends the call, and Run treats it as success. If a hedge returns it, the hedge has failed, because
+// the primary may still succeed.
 var ErrAnswer = errors.New("hedge: the answer is no success")
 
-// PrimaryError converts the error of a primary to that of its call. It returns nil for [ErrAnswer], because an answer of the primary ends
-// the call, and otherwise err.
+// PrimaryError converts the error of a primary to the error of its call. It returns nil for [ErrAnswer], because the response
+// of a primary always ends the call. It returns any other err unchanged.
 func PrimaryError(err error) error {
 	if err == ErrAnswer {
 		return nil
@@ -34,54 +35,54 @@ func PrimaryError(err error) error {
 	return err
 }
 
-// An Attempt is one attempt of a race. It is also the [context.Context] of the attempt: it has the values and the deadline of the caller's
-// context, and the race can cancel it. The [Overrides] that apply to a single call are missing in it.
+// An Attempt is one attempt of a race, and also the [context.Context] of that attempt. The context has the values and the
+// deadline of the caller's context, except for the [Overrides] that apply to one call only. The race can cancel it.
 //
-// The first call of Done makes a cancellable inner context, to which derived contexts attach without a goroutine. An attempt without that
-// call costs one allocation.
+// The first call of Done creates a cancellable context, from which further contexts can be derived without a goroutine. An
+// attempt whose Done is never called costs one allocation.
 type Attempt struct {
 	context.Context // the caller's context
 
-	// Call is the target of the call. Hedging in nested calls reads it from the context, to recognise a call that is hedged already. The
-	// zero value has no effect. The adapter sets it in the primary before the race.
+	// Call is the target of the call. A nested call finds it in its context, and is not hedged if it has the same target. The
+	// zero value disables this check. The adapter may only set Call in the primary, before the race starts.
 	Call CallTarget
 
-	n        uint8 // 0 is the primary
-	async    bool  // the attempt may outlive the caller's context, see ignoreCaller
-	detaches bool  // the attempt may outlive its call, see [Detachment]
+	n        uint8 // number of the attempt; 0: the primary
+	async    bool  // the attempt may continue after the caller's context has ended, see ignoreCaller
+	detaches bool  // the attempt may continue after its call has ended, see [Detachment]
 
-	mu    sync.Mutex                   // guards the field guard and the creation of in
-	in    atomic.Pointer[innerContext] // nil: not created yet; released: never created
-	guard Guard                        // may delay cancellation; nil: there is no delay
+	mu    sync.Mutex                   // guards guard and the creation of in
+	in    atomic.Pointer[innerContext] // cancellable context; nil: not created yet; released: it must not be created any more
+	guard Guard                        // may delay cancellation; nil: cancellation is not delayed
 }
 
-// NewAttempt returns attempt n outside of a race, for a hedge that resumes the response of a call that has ended. The number n is at most
-// MaxHedges.
+// NewAttempt returns an attempt with number n that does not belong to a race. It serves a hedge that resumes the response of a
+// call that has ended. n must be at most MaxHedges.
 func NewAttempt(parent context.Context, n int) *Attempt {
 	return &Attempt{Context: parent, n: uint8(n), detaches: true}
 }
 
-// CancelAndDetach cancels an attempt that has lost, as soon as its guard allows. An attempt that may outlive its call also stops using the
-// caller's context.
+// CancelAndDetach cancels an attempt that has lost, as soon as its guard allows. If the attempt may continue after its call, it
+// also stops using the caller's context.
 func (a *Attempt) CancelAndDetach() {
 	a.Cancel()
 	a.detach(a.recordedValues())
 }
 
-// An innerContext is the cancellable context of an attempt.
+// An innerContext is the cancellable context of an attempt. It is derived from the caller's context.
 type innerContext struct {
 	context.Context
-	cancel context.CancelCauseFunc
-	caller callerContext // parent of the context, if the attempt may outlive its call; otherwise zero
-	stop   func() bool   // argument of AdoptContext; nil for other contexts
+	cancel context.CancelCauseFunc // cancels Context with a cause
+	caller callerContext           // parent of Context if the attempt may continue after its call; otherwise unused
+	stop   func() bool             // argument of AdoptContext; nil if the context was not adopted
 
-	ending sync.Mutex // held while the context is detached from that of the caller
+	ending sync.Mutex // held while the context is cancelled or detached from the caller's context
 }
 
-// released stands for the inner context of an attempt that was released before it had one.
+// released is the value of Attempt.in after an attempt without cancellable context was released.
 var released = new(innerContext)
 
-// loadInnerContext returns the inner context; nil if it was not created.
+// loadInnerContext returns the cancellable context of the attempt. It returns nil if that was not created.
 func (a *Attempt) loadInnerContext() *innerContext {
 	if in := a.in.Load(); in != released {
 		return in
@@ -89,7 +90,7 @@ func (a *Attempt) loadInnerContext() *innerContext {
 	return nil
 }
 
-// endContext cancels the inner context with the given cause, and detaches it from the caller's context.
+// endContext cancels the context with the given cause, and detaches it from the caller's context.
 func (in *innerContext) endContext(cause error) {
 	in.ending.Lock()
 	defer in.ending.Unlock()
@@ -99,8 +100,8 @@ func (in *innerContext) endContext(cause error) {
 	in.cancel(cause)
 }
 
-// Done returns the channel that is closed when the attempt is cancelled. The first call creates the inner context. After Release without an
-// earlier call, Done returns the channel of the caller's context.
+// Done returns a channel that is closed when the attempt is canceled. The first call creates the cancellable context. If the
+// attempt was released before, Done returns the channel of the caller's context.
 func (a *Attempt) Done() <-chan struct{} {
 	if in := a.ensureInnerContext(); in != nil {
 		return in.Done()
@@ -108,7 +109,7 @@ func (a *Attempt) Done() <-chan struct{} {
 	return a.Context.Done()
 }
 
-// Deadline returns the deadline of the caller's context.
+// Deadline returns the deadline of the caller's context. ok is false if there is no deadline.
 func (a *Attempt) Deadline() (time.Time, bool) {
 	if in := a.loadInnerContext(); in != nil {
 		return in.Deadline()
@@ -116,7 +117,8 @@ func (a *Attempt) Deadline() (time.Time, bool) {
 	return a.Context.Deadline()
 }
 
-// Err returns the error of the inner context, or that of the caller's context if there is no inner context.
+// Err returns nil until the attempt is canceled or the caller's context ends. Then it returns the reason, context.Canceled or
+// context.DeadlineExceeded.
 func (a *Attempt) Err() error {
 	in := a.loadInnerContext()
 	if in == nil {
@@ -128,8 +130,8 @@ func (a *Attempt) Err() error {
 	return in.caller.endError() // the inner context gets the same error a moment later
 }
 
-// Value returns values of the caller's context, the number of the attempt, and its Overrides. After Done, package context also gets the
-// inner context by it.
+// Value returns the value of the caller's context for key. In addition, it returns the number of the attempt and the Overrides
+// that apply to the attempt. Package context also calls it to find the cancellable context.
 func (a *Attempt) Value(key any) any {
 	if key == (numberKey{}) {
 		return a.n
@@ -147,16 +149,18 @@ func (a *Attempt) Value(key any) any {
 	return from.Value(key)
 }
 
+// attemptContext marks a as a context that already has the Overrides of an attempt.
 func (*Attempt) attemptContext() {}
 
-// An AdoptedContext is memory that the caller of [Attempt.AdoptContext] allocates.
+// An AdoptedContext is memory in which [Attempt.AdoptContext] keeps its state. The caller allocates it, usually as part of a
+// larger struct.
 type AdoptedContext struct{ innerContext }
 
-// AdoptContext makes ctx the inner context of the attempt, which keeps its state in own. It reports false if the attempt has an inner
-// context or was released.
+// AdoptContext makes ctx the cancellable context of the attempt, so that the attempt need not create one. It keeps its state in
+// own. It returns false, and does nothing, if the attempt already has a cancellable context or was released.
 //
-// The context ctx must end when the caller's context ends, and when cancel is called. To cancel the attempt, the race first calls stop and
-// then cancel.
+// The context ctx must end when the caller's context ends, and when cancel is called. To cancel the attempt, the race calls
+// stop and then cancel.
 func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -167,7 +171,8 @@ func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel 
 	return a.in.CompareAndSwap(nil, &own.innerContext) // false if the attempt was released at the same time
 }
 
-// ensureInnerContext returns the inner context, and creates it at the first call. It returns nil if the attempt was released without one.
+// ensureInnerContext returns the cancellable context, and creates it if necessary. It returns nil if the attempt was released
+// before a context was created.
 func (a *Attempt) ensureInnerContext() *innerContext {
 	if a.in.Load() != nil {
 		return a.loadInnerContext()
@@ -191,22 +196,23 @@ func (a *Attempt) ensureInnerContext() *innerContext {
 	return in
 }
 
+// A numberKey is the context key of the number of an attempt.
 type numberKey struct{}
 
-// AttemptNumber returns the number of the attempt that ctx belongs to; 0 is a primary. In nested races, the innermost counts. It reports
-// false if ctx belongs to no attempt.
+// AttemptNumber returns the number of the attempt that ctx belongs to: 0 for a primary. If races are nested, it is an attempt
+// of the race that started last. ok is false if ctx does not belong to an attempt.
 func AttemptNumber(ctx context.Context) (n int, ok bool) {
 	v, ok := ctx.Value(numberKey{}).(uint8)
 	return int(v), ok
 }
 
-// A PrimaryContext is the context of a primary that starts before its race.
+// A PrimaryContext is the context of a primary that is sent before its race starts.
 type PrimaryContext struct {
 	context.Context
-	Call CallTarget // as in [Attempt]
+	Call CallTarget // target of the call, see [Attempt].Call
 }
 
-// Value returns the same values as an [Attempt] of the primary.
+// Value returns the same values as the context of a primary that is sent within a race.
 func (o *PrimaryContext) Value(key any) any {
 	switch key {
 	case numberKey{}:
@@ -217,21 +223,21 @@ func (o *PrimaryContext) Value(key any) any {
 	return o.Context.Value(key)
 }
 
-// SetGuard sets the guard, which may delay the cancellation of the attempt.
+// SetGuard sets the guard, which can delay the cancellation of the attempt. It replaces an earlier guard.
 func (a *Attempt) SetGuard(g Guard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.guard = g
 }
 
-// Guard returns the guard of the attempt; nil if it has none.
+// Guard returns the guard of the attempt, or nil if there is none.
 func (a *Attempt) Guard() Guard {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.guard
 }
 
-// Cancel cancels an attempt that has lost, with the cause [ErrLost], as soon as its guard allows.
+// Cancel cancels the attempt with the cause [ErrLost], as soon as the guard allows. It has no effect on a released attempt.
 func (a *Attempt) Cancel() {
 	in := a.ensureInnerContext()
 	if in == nil {
@@ -246,14 +252,15 @@ func (a *Attempt) Cancel() {
 	}
 }
 
-// ignoreCaller keeps an asynchronous attempt alive when the caller's context ends.
+// ignoreCaller makes an attempt of an asynchronous race continue when the caller's context ends.
 func (a *Attempt) ignoreCaller() {
 	if in := a.ensureInnerContext(); in != nil { // created now: an inner context that is created later would end with the caller's context
 		in.caller.ignoreEnd()
 	}
 }
 
-// detach stops the use of the caller's context, if the attempt may outlive its call. After that, Value only finds the given values.
+// detach makes the attempt stop using the caller's context. After that, Value only finds the given values. It has no effect on
+// an attempt that cannot continue after its call.
 func (a *Attempt) detach(values []contextValue) {
 	if in := a.ensureInnerContext(); in != nil && in.caller.Context != nil {
 		in.ending.Lock()
@@ -262,7 +269,7 @@ func (a *Attempt) detach(values []contextValue) {
 	}
 }
 
-// recordedValues returns the values of the caller's context that were looked up through the attempt.
+// recordedValues returns the values of the caller's context that the attempt has looked up with Value.
 func (a *Attempt) recordedValues() []contextValue {
 	if in := a.loadInnerContext(); in != nil {
 		return in.caller.recordedValues()
@@ -270,25 +277,26 @@ func (a *Attempt) recordedValues() []contextValue {
 	return nil
 }
 
-// NeedsRelease reports whether the attempt has an inner context that is attached to the caller's context, so that Release must be called.
-// It also prevents that an inner context is created later.
+// NeedsRelease reports whether the attempt has a cancellable context that is attached to the caller's context, so that the
+// owner of its result must call Release. It also prevents that a cancellable context is created later.
 func (a *Attempt) NeedsRelease() bool { return a.sealInnerContext() != nil && a.Context.Done() != nil }
 
-// Release cancels the attempt and detaches it from the caller's context. If NeedsRelease reports true, the owner of the result must call
-// Release when it no longer needs the result. Further calls have no effect.
+// Release cancels the attempt and detaches it from the caller's context. If NeedsRelease returned true, the owner of the result
+// must call Release when the result is no longer needed. Further calls have no effect.
 func (a *Attempt) Release() {
 	if in := a.sealInnerContext(); in != nil {
 		in.endContext(nil)
 	}
 }
 
-// Abandon releases an attempt whose result is not needed. If the attempt may outlive its call, it also stops using the caller's context.
+// Abandon releases an attempt whose result is not needed. If the attempt may continue after its call, it also stops using the
+// caller's context.
 func (a *Attempt) Abandon() {
 	a.detach(nil)
 	a.Release()
 }
 
-// sealInnerContext returns the inner context, or nil if there is none. In the latter case no inner context can be created later.
+// sealInnerContext returns the cancellable context. If there is none, it returns nil, and prevents that one is created later.
 func (a *Attempt) sealInnerContext() *innerContext {
 	if a.in.CompareAndSwap(nil, released) {
 		return nil

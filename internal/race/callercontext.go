@@ -8,36 +8,40 @@ import (
 	"time"
 )
 
-// A callerContext stands between the caller's context and the inner context of an attempt that may outlive its call. Contexts that are
-// derived from it end together with the caller's context, with the same error and cause, until ignoreEnd is called.
+// A callerContext is the parent of an attempt's cancellable context, in place of the caller's context. It is used if the
+// attempt may continue after its call. Derived contexts end when the caller's context ends, with the same error and cause,
+// until ignoreEnd is called.
 //
-// After detach, it does not use the caller's context any more, because the caller may reuse that for another call. It then finds copies of
-// the values that hedges have looked up before, because attempts look up the same values.
+// After detach, a callerContext no longer uses the caller's context, because the caller may reuse that for another call. It
+// then has copies of the values that hedges looked up before, because attempts usually look up the same values.
 //
-// The fields above mu are written before other goroutines get the inner context.
+// The fields before mu are written before other goroutines get the derived context. The type is safe for concurrent use.
 type callerContext struct {
 	context.Context
-	canEnd        bool        // the caller's context can end, and had not ended when c was made
-	recordsValues bool        // whether Value records the values that it finds
-	stop          func() bool // stops the AfterFunc of the caller's context; nil: there is none
+	canEnd        bool        // the caller's context can end, and had not ended when this callerContext was made
+	recordsValues bool        // Value records the values that it finds
+	stop          func() bool // undoes AfterFunc; nil: AfterFunc was not called
 
-	mu         sync.RWMutex // guards the fields below; held for reading while the caller's context is used
-	ignoresEnd bool         // ignoreEnd was called
-	detached   bool
-	values     []contextValue
-	deadline   time.Time // deadline of the caller's context, set by detach; zero: none
-	err        error     // result of Err after detach
+	mu         sync.RWMutex   // guards the fields that follow; read-locked while the caller's context is used
+	ignoresEnd bool           // ignoreEnd was called
+	detached   bool           // detach was called
+	values     []contextValue // recorded values; after detach, the values that Value finds
+	deadline   time.Time      // deadline of the caller's context, set by detach; zero: it has none
+	err        error          // result of Err after detach; until then not used
 }
 
-// A contextValue is a key of the caller's context with its value.
+// A contextValue is a value of the caller's context with its key.
 type contextValue struct{ key, value any }
 
 // maxRecordedValues is the maximum number of values that an attempt records.
 const maxRecordedValues = 32
 
-// neverClosed is the Done channel of a callerContext. Package context uses AfterFunc of such a context, and never waits for the channel.
+// neverClosed is the Done channel of a callerContext that can end. Package context calls the AfterFunc method of such a
+// context, and does not receive from the channel.
 var neverClosed = make(chan struct{})
 
+// Done returns nil or a channel that is never closed, because package context uses AfterFunc. If the caller's context had ended
+// already when c was made, Done returns its closed channel.
 func (c *callerContext) Done() <-chan struct{} {
 	if c.canEnd {
 		return neverClosed
@@ -45,14 +49,14 @@ func (c *callerContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// AfterFunc arranges that f is called when the caller's context ends. Package context calls it once, for the inner context that is derived
-// from c.
+// AfterFunc arranges that f is called when the caller's context ends, and returns a function that undoes this. Package context
+// calls it once, for the cancellable context that is derived from c.
 func (c *callerContext) AfterFunc(f func()) func() bool {
 	c.stop = context.AfterFunc(c.Context, f)
 	return c.stop
 }
 
-// ignoreEnd keeps derived contexts alive when the caller's context ends.
+// ignoreEnd makes derived contexts continue when the caller's context ends.
 func (c *callerContext) ignoreEnd() {
 	if c.stop != nil {
 		c.stop()
@@ -62,7 +66,8 @@ func (c *callerContext) ignoreEnd() {
 	c.ignoresEnd = true
 }
 
-// endError returns the error of the caller's context. It is nil if that has not ended, or c ignores its end.
+// endError returns the error of the caller's context if its end also ends the attempt. It returns nil if the caller's context
+// has not ended, or after ignoreEnd or detach.
 func (c *callerContext) endError() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -72,6 +77,8 @@ func (c *callerContext) endError() error {
 	return c.Context.Err()
 }
 
+// Value returns the value of the caller's context for key. After detach, it returns the value that was passed to detach for
+// key.
 func (c *callerContext) Value(key any) any {
 	value, detached := c.lookupValue(key)
 	if !detached && c.recordsValues && value != nil {
@@ -80,6 +87,7 @@ func (c *callerContext) Value(key any) any {
 	return value
 }
 
+// lookupValue implements Value without recording the value. detached is true if detach was called before.
 func (c *callerContext) lookupValue(key any) (value any, detached bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -89,6 +97,8 @@ func (c *callerContext) lookupValue(key any) (value any, detached bool) {
 	return c.Context.Value(key), false
 }
 
+// recordValue records a value that Value has found, unless maxRecordedValues is reached, the key is not comparable, or detach
+// was called.
 func (c *callerContext) recordValue(key, value any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +107,7 @@ func (c *callerContext) recordValue(key, value any) {
 	}
 }
 
-// findValue returns the value of key in values; nil if it is missing.
+// findValue returns the value of key in values, or nil if there is none.
 func findValue(values []contextValue, key any) any {
 	for _, v := range values {
 		if v.key == key {
@@ -107,13 +117,14 @@ func findValue(values []contextValue, key any) any {
 	return nil
 }
 
-// recordedValues returns the values that were looked up through c.
+// recordedValues returns the values that Value has found. The caller must not modify the slice.
 func (c *callerContext) recordedValues() []contextValue {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.values
 }
 
+// Deadline returns the deadline of the caller's context, also after detach.
 func (c *callerContext) Deadline() (time.Time, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -123,6 +134,8 @@ func (c *callerContext) Deadline() (time.Time, bool) {
 	return c.Context.Deadline()
 }
 
+// Err returns the error of the caller's context. After detach, it returns the error at the time of detach, or context.Canceled
+// if there was none.
 func (c *callerContext) Err() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -132,8 +145,8 @@ func (c *callerContext) Err() error {
 	return c.Context.Err()
 }
 
-// detach stops the use of the caller's context: it returns when no goroutine uses it any more. After that, Value only finds the given
-// values.
+// detach stops the use of the caller's context. When it returns, no goroutine uses the caller's context any more. After that,
+// Value only finds the given values.
 func (c *callerContext) detach(values []contextValue) {
 	if c.Context.Err() == nil { // otherwise derived contexts end, and must get the error
 		c.ignoreEnd()

@@ -9,30 +9,33 @@ import (
 // Overrides are settings for single calls that a caller puts into a context. Allow and Delay apply to one call: contexts of attempts do not
 // have them, and neither has the context of [SingleAttemptContext]. Never also applies to calls within that call.
 type Overrides struct {
-	Never  bool          // send the call once
-	Allow  bool          // the call is safe to send twice, whatever its method
-	Delay  time.Duration // time between attempts, in place of the learned delays; 0: learned delays
-	Hedge  int           // number of the hedge within which the call is made; 0: none
-	Parent CallTarget    // target of the hedged call within which the call is made; zero: none
+	Never  bool          // send the call without hedges
+	Allow  bool          // the caller declares that the call is safe to send twice
+	Delay  time.Duration // time between attempts; 0: use the learned delays
+	Hedge  int           // number of the hedge within which this call is nested; 0: none
+	Parent CallTarget    // target of the hedged call within which this call is nested; zero: none
 }
 
-// A CallTarget identifies the target of a call. A call within a hedged call to the same target is not hedged.
+// A CallTarget identifies the target of a call. A call that is nested in a hedged call to the same target is not hedged,
+// because the numbers of attempts would multiply.
 type CallTarget struct {
-	HTTP   bool   // an HTTP request; its Target may be "", as for a file URL
-	Target string // host, or target of a gRPC connection
-	Method string // of gRPC
+	HTTP   bool   // the call is an HTTP request; Target may then be "", as for a file URL
+	Target string // host of an HTTP request, or target of a gRPC connection
+	Method string // gRPC method; "" for HTTP
 }
 
+// An overridesKey is the context key of Overrides.
 type overridesKey struct{}
 
-// WithOverrides returns a context with the Overrides of ctx, as modified by f.
+// WithOverrides returns a context derived from ctx with changed Overrides: f gets a copy of the Overrides of ctx and modifies
+// it.
 func WithOverrides(ctx context.Context, f func(*Overrides)) context.Context {
 	o := OverridesFrom(ctx)
 	f(&o)
 	return context.WithValue(ctx, overridesKey{}, o)
 }
 
-// OverridesFrom returns the Overrides of ctx; zero Overrides if it has none.
+// OverridesFrom returns the Overrides of ctx, or the zero value if ctx has none.
 func OverridesFrom(ctx context.Context) Overrides {
 	o, _ := ctx.Value(overridesKey{}).(Overrides)
 	return o
@@ -56,11 +59,12 @@ func attemptOverrides(parent context.Context, n int, call CallTarget) any {
 	return o
 }
 
-// An attemptContext is a context that already has the Overrides of an attempt.
+// An attemptContext is a context that already has the Overrides of an attempt, such as an [Attempt].
 type attemptContext interface{ attemptContext() }
 
-// SingleAttemptContext returns the context for a call that is sent only once, without a race: it lacks the Overrides that apply to one
-// call. It reports whether the context differs from ctx. If ctx is the context of an attempt, it is returned unchanged.
+// SingleAttemptContext returns the context for a call that is sent without hedges and without a race. It has the values of ctx,
+// except for the Overrides that apply to one call only. changed is false if the result is ctx itself. A context of an attempt
+// is returned unchanged.
 func SingleAttemptContext(ctx context.Context) (once context.Context, changed bool) {
 	if _, is := ctx.(attemptContext); is {
 		return ctx, false
@@ -71,13 +75,14 @@ func SingleAttemptContext(ctx context.Context) (once context.Context, changed bo
 	return context.WithValue(ctx, overridesKey{}, attemptOverrides(ctx, 0, CallTarget{})), true
 }
 
-// HedgeContext returns a context for work that a server does for hedge n of its client.
+// HedgeContext returns a context for the work that a server does for hedge n of a client. Calls with this context are not
+// hedged, because they are nested in that hedge.
 func HedgeContext(ctx context.Context, n int) context.Context {
 	return context.WithValue(ctx, overridesKey{}, attemptOverrides(ctx, n, CallTarget{}))
 }
 
-// HedgeNumber parses the number of a hedge from the values of a header or a metadata key. It returns the first number above 0, or 0 if
-// there is none. An invalid value counts as 1.
+// HedgeNumber returns the number of the hedge that the values of a header or a metadata key state: the first number above 0. It
+// returns 0 if there is none. A value that is not a number from 0 to 65535 counts as 1.
 func HedgeNumber(values []string) int {
 	for _, v := range values {
 		n, err := strconv.ParseUint(v, 10, 16)

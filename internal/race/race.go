@@ -16,97 +16,104 @@ import (
 	"time"
 )
 
-// MaxHedges is the maximum number of hedges in a race.
+// MaxHedges is the maximum number of hedges that a race starts.
 const MaxHedges = 4
 
-// An Op is the operation that a [Race] runs. Its methods are called from several goroutines.
+// An Op is the operation that a [Race] runs, for example one HTTP request. Its methods are called from several goroutines
+// concurrently.
 type Op[T any] interface {
-	// Attempt makes attempt n and returns its result; attempt 0 is the primary. A nil error means success, and the first success wins. The
-	// error [ErrAnswer] means success for the primary, and failure for a hedge. After any other error, v is used only if n is 0 and every
-	// attempt fails. Attempt must return soon after a is done.
+	// Attempt makes attempt n, where 0 is the primary, and returns its result. It must return soon after the context a is done.
+	//
+	// A nil error means success, and the first success wins. [ErrAnswer] means success for the primary, and failure for a
+	// hedge. After any other error, v is used only if n is 0 and all attempts fail.
 	Attempt(a *Attempt, n int) (v T, err error)
 
-	// Discard releases the result of an attempt that Run does not return. It is called once for each attempt except the one that Run
-	// returns, and never in the goroutine that called Run. It may be called after Run has returned. The error is a *Panic if the attempt
-	// panicked or ended its goroutine.
+	// Discard releases the result of an attempt that Run does not return. It is called once for every other attempt, in a
+	// goroutine other than that of Run's caller. It may be called after Run has returned. err is a *Panic if the attempt
+	// panicked or called runtime.Goexit.
 	Discard(v T, err error)
 
-	// Admit reports whether the hedge of the given index of the [Schedule] may start. It is called with the race locked and must not block.
-	// A hedge does not start if Admit panics or ends its goroutine.
+	// Admit reports whether the hedge with the given index in the [Schedule] may start. The race holds its lock during the
+	// call, so Admit must not block. The hedge does not start if Admit panics or calls runtime.Goexit.
 	Admit(index int) bool
 
-	// Ended is called once for each admitted hedge, with the number n of its attempt, after Attempt has returned.
+	// Ended is called once for each admitted hedge after its Attempt has returned. The argument n is the number of the attempt.
 	Ended(n int)
 }
 
 // An Outcome says how an attempt ended.
 type Outcome int
 
-// The outcomes.
+// Outcomes of an attempt.
 const (
 	Won    Outcome = iota
-	Lost           // another attempt had won before, or the hedge was not sent, or the server refused it
+	Lost           // another attempt had already won, the hedge was not sent, or the server refused it
 	Failed         // the attempt failed, or the caller canceled the call
 )
 
-// String returns the corresponding Outcome of package observe.
+// String returns the name of the outcome in package observe.
 func (o Outcome) String() string { return [...]string{Won: "won", Lost: "lost", Failed: "failed"}[o] }
 
-// An AttemptObserver is notified of the start and the end of every attempt, in the goroutine of the attempt. A loser may end after Run has
-// returned. AttemptEnded may be called with the race locked, so it must not block. The methods may end the goroutine by runtime.Goexit, but
-// must not panic.
+// An AttemptObserver is notified when an attempt starts and ends, in the goroutine of the attempt. A loser may end after Run
+// has returned. The race may hold its lock when it calls AttemptEnded, so that method must not block. The methods may end the
+// goroutine with runtime.Goexit, but must not panic.
 type AttemptObserver interface {
 	AttemptStarted(ctx context.Context, n int)
 	AttemptEnded(ctx context.Context, n int, how Outcome)
 }
 
-// A Detachment selects the attempts that stop using the caller's context when Run returns.
+// A Detachment says which attempts stop using the caller's context when Run returns, so that the caller can use that context
+// for another call.
 type Detachment uint8
 
-// The detachments. DetachHedges suffices if the primary does not use its context after it has returned.
+// Values of a Detachment. DetachHedges is sufficient if the primary does not use its context after it has returned.
 const (
 	DetachNone Detachment = iota
 	DetachHedges
 	DetachAll
 )
 
-// A Style holds the settings of a race. The zero Style runs the primary in the caller's goroutine, cancels losers and does not wait for
-// hedges.
+// A Style holds the settings of a race. With the zero Style, the race runs the primary in the caller's goroutine, cancels
+// losers at once, and lets all attempts use the caller's context.
 type Style[T any] struct {
-	// Async runs the primary in a goroutine of its own, so that Run can return before the primary does.
+	// Async runs the primary in a new goroutine, so that Run can return before the primary does.
 	Async bool
-	// Detach selects the attempts that stop using the caller's context when Run returns. After that, they only find the values of that
-	// context that were looked up through a hedge before.
+	// Detach selects the attempts that stop using the caller's context when Run returns. After that, these attempts find only
+	// values that a hedge has already looked up.
 	Detach Detachment
-	// LoserPolicy decides how losers of an asynchronous race end. If it is nil, they are cancelled at once.
+	// LoserPolicy decides how losers end. If it is nil, the race cancels them at once.
 	LoserPolicy LoserPolicy[T]
-	// TryAbandon is called, with the race locked, when the caller's context ends before the primary of an asynchronous race has returned.
-	// If it reports true, Run returns the context's error at once, and discards the results of attempts when they end. If it reports false
-	// or is nil, Run waits for the primary.
+	// TryAbandon is called when the caller's context ends before the primary of an asynchronous race has returned. If it
+	// returns true, Run returns the error of the context at once, and discards the results of the attempts when they end. If it
+	// returns false or is nil, Run waits for the primary.
+	//
+	// The race holds its lock during the call.
 	TryAbandon func() bool
-	// Observer is notified of every attempt. It may be nil.
+	// Observer is notified of the start and the end of every attempt. It may be nil.
 	Observer AttemptObserver
-	// Primary is memory for the [Attempt] of the primary, which must be zero except for Call. It must not be used for another race. If it
-	// is nil, Run allocates an Attempt.
+	// Primary is memory for the [Attempt] of the primary. It must be zero except for Call, and must not be used for a second
+	// race. If it is nil, Run allocates an Attempt.
 	Primary *Attempt
-	// FreshTimer makes a new timer and a new channel for this run. A race in a bubble of testing/synctest needs them, because timers and
-	// channels belong to their bubble.
+	// FreshTimer makes Run create a new timer and a new channel. It must be set in a bubble of testing/synctest, because timers
+	// and channels belong to the bubble in which they were created.
 	FreshTimer bool
 }
 
-// A Result is the result of a race.
+// A Result is the result of a race. It holds the result of the winner, or of the primary if all attempts failed.
 type Result[T any] struct {
-	Value           T
-	Err             error    // error of the primary, if every attempt failed
-	Winner          int      // number of the attempt that returned Value; -1 if all attempts failed
-	Started         int      // number of started attempts, including the primary
-	AnswersNotTaken int      // number of hedges that returned ErrAnswer before an attempt won
-	Attempt         *Attempt // attempt that returned Value or Err; see [Attempt.NeedsRelease]; nil if the primary was abandoned
+	Value           T     // result of the winner, or of the primary
+	Err             error // error of the primary if all attempts failed; otherwise nil
+	Winner          int   // number of the attempt that returned Value; -1 if all attempts failed
+	Started         int   // number of attempts that were started, including the primary
+	AnswersNotTaken int   // number of hedges that returned ErrAnswer before an attempt won
+	// Attempt is the attempt that returned Value or Err. The caller must call [Attempt.Release] if [Attempt.NeedsRelease]
+	// returns true. It is nil if Run returned before the primary did.
+	Attempt *Attempt
 }
 
 // A Panic is the error of an attempt that panicked or called runtime.Goexit.
 type Panic struct {
-	Value any    // nil if the attempt called runtime.Goexit
+	Value any    // argument of panic; nil if the attempt called runtime.Goexit
 	Stack []byte // stack trace of the panic
 }
 
@@ -114,15 +121,17 @@ func (p *Panic) Error() string {
 	return fmt.Sprintf("hedge: attempt panicked: %v\n\n%s", p.Value, p.Stack)
 }
 
-// Unwrap returns the value of the panic if it is an error; otherwise nil.
+// Unwrap returns the panic value if that is an error, and otherwise nil.
 func (p *Panic) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err
 }
 
-// Rethrow panics in the goroutine of the caller, or ends it if the attempt called runtime.Goexit. It panics with p, whose text has the
-// stack trace of the attempt. An error other than a [runtime.Error] is not wrapped in p, because recovering callers compare it, for example
-// with [http.ErrAbortHandler].
+// Rethrow panics again in the current goroutine, or calls runtime.Goexit if the attempt did. It panics with p, because the text
+// of p has the stack trace of the attempt.
+//
+// If the panic value is an error but not a [runtime.Error], Rethrow panics with that error instead. Callers that recover may
+// compare it, for example with [http.ErrAbortHandler].
 func (p *Panic) Rethrow() {
 	if p.Value == nil {
 		runtime.Goexit()
@@ -133,7 +142,8 @@ func (p *Panic) Rethrow() {
 	panic(p)
 }
 
-// RecoverPanic returns the error of f, or a *Panic if f panics. It serves goroutines whose panics another goroutine rethrows.
+// RecoverPanic calls f and returns its error. If f panics, it returns a *Panic, so that another goroutine can rethrow the
+// panic.
 func RecoverPanic(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -143,69 +153,72 @@ func RecoverPanic(f func() error) (err error) {
 	return f()
 }
 
-// A Race runs one operation at a time. The zero value is ready. After Run, it can be used again if Reset reports true. It must not be
-// copied.
+// A Race runs one operation at a time. The zero value is ready for use. After Run, it may be used again if Reset returns true.
+// It must not be copied.
 type Race[T any] struct {
 	op       Op[T]
 	schedule Schedule
 
-	// Style is set before Run, field by field, because copying a struct that was just written stalls the processor. Reset clears it.
+	// Style must be set before Run. Set it field by field: copying a struct that was just written stalls the processor. Reset
+	// clears it.
 	Style Style[T]
 
-	timer       *time.Timer   // calls onTimer; Reset keeps it
-	wake        chan struct{} // wakes Run; its capacity is 1; Reset keeps it
-	runPrimary  func()        // runs an asynchronous primary; Reset keeps it, to save the allocation of a closure
+	timer       *time.Timer   // calls onTimer; kept by Reset
+	wake        chan struct{} // wakes Run; has capacity 1; kept by Reset
+	runPrimary  func()        // runs an asynchronous primary; kept by Reset, because a new closure would be an allocation
 	notReusable atomic.Bool   // the race must not be used again, because onTimer was called or may still be called
 
-	mu          sync.Mutex // guards the fields below
+	mu          sync.Mutex // guards the fields that follow
 	phase       phase
-	armed       bool          // the timer is set for a hedge; false: no further hedge starts
+	armed       bool          // the timer is set for a hedge; false: no more hedges start
 	due         time.Duration // time from the start of the race to that hedge
 	primaryDone bool          // the primary has returned
 	winner      int           // number of the winner; -1: no attempt has won yet
-	value       T             // value of the winner; without a winner, that of the primary
-	err         error         // of the failed primary
-	hedges      *hedgeState   // nil: no hedge was due yet
+	value       T             // result of the winner; if no attempt has won, result of the primary
+	err         error         // error of a failed primary
+	hedges      *hedgeState   // state of the hedges; nil: no hedge was due yet
 }
 
-// A phase is the progress of a race.
+// A phase says whether Run is still waiting for a result.
 type phase uint8
 
 const (
-	racing    phase = iota
-	finished        // Run has its result
-	abandoned       // the caller has left Run by a panic or runtime.Goexit
+	racing    phase = iota // Run waits for a result
+	finished               // Run has its result
+	abandoned              // the caller has left Run by a panic or runtime.Goexit
 )
 
-// A hedgeState is the part of the state of a race that exists after a hedge was due. The race's mu guards it.
+// A hedgeState is the part of the state of a race that is needed only after the first hedge was due. The mu of the race guards
+// it.
 type hedgeState struct {
-	attempts        [1 + MaxHedges]attempt // 0 is the primary
-	started         int                    // number of started attempts, including the primary
-	index           int                    // index in the schedule of the hedge that the timer is set for
+	attempts        [1 + MaxHedges]attempt // all attempts by number; 0 is the primary
+	started         int                    // number of attempts that were started, including the primary
+	index           int                    // index in the schedule of the next hedge
 	isDue           bool                   // the next hedge starts even if the primary has failed
-	staleFires      int                    // number of calls of onTimer to ignore, because the time of the hedge has changed
-	answersNotTaken int                    // see Result
-	hold            failureHold            // time for which the failure of the primary is held
+	staleFires      int                    // number of calls of onTimer to ignore, because they were started before the hedge was rescheduled
+	answersNotTaken int                    // number of hedges that returned ErrAnswer
+	hold            failureHold            // wait for the hedges after the primary has failed
 }
 
+// An attempt is the record of one started attempt.
 type attempt struct {
 	*Attempt
 	running bool   // the attempt has not returned; not used for the primary, see [Race].primaryDone
-	ended   func() // is called after the result was discarded, see [LoserPolicy]; may be nil
+	ended   func() // called after the result was discarded, see [LoserPolicy]; nil: nothing to call
 }
 
-// Run races op until an attempt succeeds or all attempts have failed. The primary starts at once. Hedges start at the times of the
-// schedule, if op admits them, until an attempt succeeds. At most [MaxHedges] hedges start.
+// Run races op until an attempt succeeds or all attempts have failed. The primary starts at once. Hedges start at the times
+// that the schedule returns, if op admits them, until an attempt succeeds. At most [MaxHedges] hedges start.
 //
-// If all attempts fail, Run returns the value and the error of the primary. A primary that fails while no hedge runs ends the race at once,
-// unless the schedule moves the next hedge, see [Reschedule].
+// If all attempts fail, Run returns the value and the error of the primary. If the primary fails while no hedge runs, Run
+// returns at once, unless the schedule moves the next hedge, see [Reschedule].
 //
-// If hedges run when the primary fails, Run holds the failure until the hedges have failed as well, or the time of [Schedule].HedgeTimeout
-// has passed. Then it cancels the hedges and returns the failure. If parent ends in the meantime, Run returns the failure at once. If
-// parent ends while the primary runs, see [Style].TryAbandon.
+// If hedges run when the primary fails, Run waits until all hedges have failed, too, or until the time of
+// [Schedule].HedgeTimeout has passed. Then it cancels the hedges and returns the failure of the primary. If parent ends during
+// this wait, Run returns the failure at once. If parent ends while the primary runs, see [Style].TryAbandon.
 //
-// Run rethrows a panic of the primary by [Panic.Rethrow]. In an asynchronous race, it does so only if no hedge has won. A panic of a hedge
-// is a failure of that attempt.
+// If the primary panics, Run panics, too, see [Panic.Rethrow]. In an asynchronous race, it does so only if no hedge has won. A
+// panic of a hedge only makes that hedge fail.
 func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out Result[T]) {
 	r.op, r.schedule = op, schedule
 	style := &r.Style
@@ -258,8 +271,8 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out 
 	return out
 }
 
-// Reset prepares the race for another Run and reports true. It reports false if the race must not be used again, because its timer or an
-// attempt may still refer to it. It may be called once after Run.
+// Reset prepares the race for another Run and returns true. It returns false if the race must not be used again, because its
+// timer or an attempt may still refer to it. It must be called at most once after each Run.
 func (r *Race[T]) Reset() bool {
 	if r.notReusable.Load() {
 		return false
@@ -275,8 +288,8 @@ func (r *Race[T]) Reset() bool {
 	return true
 }
 
-// armNext sets the timer for the hedge with the given index, and reports whether the schedule has such a hedge. The caller holds mu, except
-// at the start of the race.
+// armNext sets the timer for the hedge with the given index. It returns false if the schedule has no such hedge. The caller
+// must hold mu, except at the start of the race.
 func (r *Race[T]) armNext(index int) bool {
 	wait, ok := r.schedule.Next(index)
 	if r.armed = ok; !ok {
@@ -290,7 +303,7 @@ func (r *Race[T]) armNext(index int) bool {
 	return true
 }
 
-// disarm stops the timer, so that no further hedge starts. The caller holds mu.
+// disarm stops the timer, so that no more hedges start. The caller must hold mu.
 func (r *Race[T]) disarm() {
 	if r.armed && !r.timer.Stop() {
 		r.notReusable.Store(true)
@@ -301,7 +314,7 @@ func (r *Race[T]) disarm() {
 	}
 }
 
-// onTimer starts the hedge that is due. The timer calls it.
+// onTimer starts the hedge that is due. It is called by the timer, in a new goroutine.
 func (r *Race[T]) onTimer() {
 	r.notReusable.Store(true)
 	if a, n := r.nextDueHedge(); a != nil {
@@ -309,8 +322,8 @@ func (r *Race[T]) onTimer() {
 	}
 }
 
-// nextDueHedge creates the attempt of the hedge that is due, and returns it with its number. It also sets the timer for the next hedge. It
-// returns nil if the hedge must not start.
+// nextDueHedge creates the attempt of the hedge that is due, and returns it with its number n. It also sets the timer for the
+// next hedge. It returns a == nil if the hedge must not start.
 func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,7 +354,7 @@ func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
 	return a, n
 }
 
-// initHedges returns the state of the hedges, and creates it at the first call. The caller holds mu.
+// initHedges returns the state of the hedges, which it creates at its first call. The caller must hold mu.
 func (r *Race[T]) initHedges() *hedgeState {
 	if r.hedges == nil {
 		r.hedges = &hedgeState{started: 1}
@@ -353,7 +366,7 @@ func (r *Race[T]) initHedges() *hedgeState {
 	return r.hedges
 }
 
-// startedCount returns the number of started attempts, including the primary. The caller holds mu.
+// startedCount returns the number of attempts that were started, including the primary. The caller must hold mu.
 func (r *Race[T]) startedCount() int {
 	if r.hedges == nil {
 		return 1
@@ -361,7 +374,7 @@ func (r *Race[T]) startedCount() int {
 	return r.hedges.started
 }
 
-// attemptAt returns attempt n, and whether it is still running. The caller holds mu.
+// attemptAt returns attempt n. running is true if the attempt has not returned yet. The caller must hold mu.
 func (r *Race[T]) attemptAt(n int) (a *Attempt, running bool) {
 	if n == 0 {
 		return r.Style.Primary, !r.primaryDone
@@ -370,7 +383,7 @@ func (r *Race[T]) attemptAt(n int) (a *Attempt, running bool) {
 	return me.Attempt, me.running
 }
 
-// isIdle reports whether every attempt has returned. The caller holds mu.
+// isIdle reports whether all attempts that were started have returned. The caller must hold mu.
 func (r *Race[T]) isIdle() bool {
 	for n := range r.startedCount() {
 		if _, running := r.attemptAt(n); running {
@@ -380,8 +393,8 @@ func (r *Race[T]) isIdle() bool {
 	return true
 }
 
-// admitHedge returns the result of Admit; false if Admit panics. The goroutine of the timer has no caller to which the panic could be
-// rethrown.
+// admitHedge returns the result of Op.Admit for the hedge with the given index, or false if Admit panics. The panic is not
+// rethrown, because the goroutine of the timer has no caller. The caller must hold mu.
 func (r *Race[T]) admitHedge(index int) (ok bool) {
 	defer func() {
 		if recover() != nil {
@@ -391,10 +404,10 @@ func (r *Race[T]) admitHedge(index int) (ok bool) {
 	return r.op.Admit(index)
 }
 
-// errExited is the error of an attempt that called runtime.Goexit.
+// errExited is the error of an attempt that called runtime.Goexit. Its Value is nil.
 var errExited = new(Panic)
 
-// runAttempt runs attempt n in the current goroutine, and settles its result.
+// runAttempt runs attempt n in the current goroutine and processes its result.
 func (r *Race[T]) runAttempt(a *Attempt, n int) {
 	var (
 		v   T
@@ -417,7 +430,7 @@ func (r *Race[T]) runAttempt(a *Attempt, n int) {
 	}
 }
 
-// OutcomeOf returns the outcome of an attempt that ended with err before any attempt won.
+// OutcomeOf returns the outcome of an attempt that ended with err while no other attempt had won.
 func OutcomeOf(err error) Outcome {
 	switch err {
 	case nil:
@@ -458,8 +471,8 @@ func (r *Race[T]) finishAttempt(n int, v T, err error) {
 	}
 }
 
-// settleResult keeps or discards the result of attempt n, according to the table of finishAttempt. The caller holds mu, and settleResult
-// unlocks it.
+// settleResult keeps or discards the result of attempt n, according to the table in finishAttempt. open is true if the race was
+// open. The caller must hold mu, and settleResult unlocks it.
 func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 	if open && err != nil {
 		r.reschedule(n, err)
@@ -493,7 +506,8 @@ func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 	}
 }
 
-// reschedule lets the schedule change the time of the next hedge after the failure of attempt n. The race is open. The caller holds mu.
+// reschedule asks the schedule whether the next hedge becomes due at another time after the failure of attempt n with err. The
+// race must be open. The caller must hold mu.
 func (r *Race[T]) reschedule(n int, err error) {
 	next := 0
 	if h := r.hedges; h != nil {
@@ -515,11 +529,12 @@ func (r *Race[T]) reschedule(n int, err error) {
 	}
 }
 
-// hasScheduledHedge reports whether no attempt is running but another hedge will start. The caller holds mu.
+// hasScheduledHedge reports whether all attempts have returned, but another hedge is due and will start. The caller must hold
+// mu.
 func (r *Race[T]) hasScheduledHedge() bool { return r.hedges != nil && r.hedges.isDue && r.isIdle() }
 
-// endLoser cancels attempt n, which has lost, or ends it as the [LoserPolicy] decides. It returns the attempt and the function to call
-// after the result was discarded, which may be nil. The caller holds mu.
+// endLoser cancels attempt n, which has lost, or ends it as the [LoserPolicy] decides. It returns the attempt, and the function
+// to call after the result was discarded, which may be nil. The caller must hold mu.
 func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
 	a, running := r.attemptAt(n)
 	if r.hedges != nil {
@@ -541,7 +556,8 @@ func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
 	return a, ended
 }
 
-// discardResult releases the result of a loser or a failed attempt, and then the attempt.
+// discardResult passes the result of a loser or a failed attempt to op.Discard. It then releases the attempt a, and calls ended
+// if that is not nil.
 func discardResult[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	defer func() {
 		_ = recover() // Discard has no caller; its panic must not end the process
@@ -553,8 +569,8 @@ func discardResult[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	op.Discard(v, err)
 }
 
-// setWinner makes attempt n, which returned v, the winner, and ends the running attempts. It returns the kept result of a failed primary,
-// which is to be discarded. The caller holds mu.
+// setWinner makes attempt n, which returned v, the winner, and ends the running attempts. It returns the result of a primary
+// that failed before, which the caller must discard. The caller must hold mu.
 func (r *Race[T]) setWinner(n int, v T) (T, error) {
 	kept, err := r.value, r.err
 	r.winner, r.value, r.err = n, v, nil
@@ -569,7 +585,7 @@ func (r *Race[T]) setWinner(n int, v T) (T, error) {
 	return kept, err
 }
 
-// holdFailure begins to hold the failure of the primary, if hedges run or are due. The caller holds mu.
+// holdFailure starts the wait for hedges after the primary has failed, if hedges run or are due. The caller must hold mu.
 func (r *Race[T]) holdFailure() {
 	if r.isIdle() && !r.hasScheduledHedge() {
 		return
@@ -590,7 +606,7 @@ func (r *Race[T]) holdFailure() {
 	}
 }
 
-// releaseFailure stops holding the failure of the primary, so that Run returns it.
+// releaseFailure ends the wait for hedges, so that Run returns the failure of the primary. The LoserPolicy calls it.
 func (r *Race[T]) releaseFailure() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -598,7 +614,8 @@ func (r *Race[T]) releaseFailure() {
 	r.wakeRun()
 }
 
-// stopHolding stops holding the failure of the primary, and cancels the running hedges. The caller holds mu.
+// stopHolding ends the wait for hedges and cancels the running hedges. It does nothing if the race already has a result. The
+// caller must hold mu.
 func (r *Race[T]) stopHolding() {
 	if r.phase == racing && r.winner < 0 && !r.hedges.hold.ended {
 		r.hedges.hold.ended = true
@@ -607,7 +624,8 @@ func (r *Race[T]) stopHolding() {
 	}
 }
 
-// holdTimer returns a timer for the end of the time for which a failure is held; nil if no failure is held. The caller holds mu.
+// holdTimer returns a timer that fires when the wait for hedges must end. It returns nil if Run does not wait for hedges after
+// a failure. The caller must hold mu.
 func (r *Race[T]) holdTimer() *time.Timer {
 	h := r.hedges
 	if h == nil || h.hold.failed.IsZero() || r.winner >= 0 || h.hold.ended || r.hasScheduledHedge() {
@@ -616,7 +634,7 @@ func (r *Race[T]) holdTimer() *time.Timer {
 	return time.NewTimer(time.Until(h.hold.holdUntil(r.schedule)))
 }
 
-// cancelRunning cancels all running attempts. The caller holds mu.
+// cancelRunning cancels all attempts that have not returned. The caller must hold mu.
 func (r *Race[T]) cancelRunning() {
 	for n := range r.startedCount() {
 		if a, running := r.attemptAt(n); running {
@@ -625,7 +643,7 @@ func (r *Race[T]) cancelRunning() {
 	}
 }
 
-// wakeRun wakes Run if it waits.
+// wakeRun wakes Run if it waits. It never blocks.
 func (r *Race[T]) wakeRun() {
 	select {
 	case r.wake <- struct{}{}:
@@ -633,7 +651,8 @@ func (r *Race[T]) wakeRun() {
 	}
 }
 
-// awaitResult waits until the race is settled, and returns its result. The primary has returned, or runs in a goroutine of its own.
+// awaitResult waits until the result of the race is final, and returns it. The primary must have returned or must run in
+// another goroutine.
 func (r *Race[T]) awaitResult() Result[T] {
 	done, left, stays := r.Style.Primary.Context.Done(), false, r.Style.TryAbandon == nil
 	var hold *time.Timer
@@ -668,7 +687,8 @@ func (r *Race[T]) awaitResult() Result[T] {
 	return r.endRace()
 }
 
-// waitForWake waits until wakeRun is called, the channel ended is closed (gone), or the timer hold expires (late).
+// waitForWake waits for the first of three events: a call of wakeRun, the close of the channel ended (then gone is true), or
+// the expiry of the timer hold (then late is true). A nil channel or timer never fires.
 func (r *Race[T]) waitForWake(ended <-chan struct{}, hold *time.Timer) (gone, late bool) {
 	if ended == nil && hold == nil {
 		<-r.wake // cheaper than a select
@@ -688,7 +708,8 @@ func (r *Race[T]) waitForWake(ended <-chan struct{}, hold *time.Timer) (gone, la
 	return gone, late
 }
 
-// endRace ends the race, and returns its result or rethrows the panic of the primary. The caller holds mu, and endRace unlocks it.
+// endRace ends the race. It returns the result, or rethrows the panic of the primary. The caller must hold mu, and endRace
+// unlocks it.
 func (r *Race[T]) endRace() Result[T] {
 	r.phase = finished
 	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.startedCount()}
@@ -711,7 +732,7 @@ func (r *Race[T]) endRace() Result[T] {
 	return out
 }
 
-// detachAllBut detaches all attempts except attempt n from the caller's context, as [Style].Detach says. The race is over.
+// detachAllBut detaches all attempts except attempt n from the caller's context, as [Style].Detach says. The race must be over.
 func (r *Race[T]) detachAllBut(n int) {
 	if r.Style.Detach == DetachNone {
 		return
@@ -739,7 +760,7 @@ func (r *Race[T]) detachAllBut(n int) {
 	}
 }
 
-// isSettled reports whether the result of the race is final, so that Run can return. The caller holds mu.
+// isSettled reports whether the result of the race is final, so that Run can return. The caller must hold mu.
 func (r *Race[T]) isSettled() bool {
 	if r.winner >= 0 {
 		return r.primaryDone || r.Style.Async
@@ -748,15 +769,16 @@ func (r *Race[T]) isSettled() bool {
 	return r.primaryDone && (h == nil || h.hold.ended || r.isIdle() && !h.isDue)
 }
 
-// Winner returns the value of the winner. It reports false if no attempt has won, or the caller has left Run by a panic. Discard may call
-// it to find out whether a loser returned the same value as the winner.
+// Winner returns the result of the winner. ok is false if no attempt has won, or if the caller has left Run by a panic.
+// Op.Discard may call Winner to find out whether a loser has the same result as the winner.
 func (r *Race[T]) Winner() (v T, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.value, r.winner >= 0 && r.phase != abandoned
 }
 
-// abandonRace ends the race after the caller has left Run by a panic or runtime.Goexit. It cancels the attempts and discards their results.
+// abandonRace ends the race after the caller has left Run by a panic or runtime.Goexit. It cancels all attempts and discards
+// their results.
 func (r *Race[T]) abandonRace() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

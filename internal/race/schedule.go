@@ -2,38 +2,43 @@ package race
 
 import "time"
 
-// A Schedule decides when the hedges of one race may start. The race calls it with its lock held: it must not block, panic or call the
-// race.
+// A Schedule decides when the hedges of one race start. The race holds its lock during the calls, so the methods must not
+// block, panic or use the race.
 type Schedule interface {
-	// Next returns the time from now to the hedge with the given index; false: there is no such hedge. When the time has passed, the race
-	// calls [Op.Admit]. Next is called for index 0 at the start of the race, and for each further index after the Admit of the hedge
+	// Next returns the time from now until the hedge with the given index is due. ok is false if there is no such hedge. When
+	// the time has passed, the race calls [Op.Admit].
+	//
+	// Next is called for index 0 when the race starts. It is called for each further index after Admit was called for the index
 	// before.
 	Next(index int) (wait time.Duration, ok bool)
 
-	// Failed is called when attempt n has failed with err and no attempt has won. It returns a change of the time of the hedge with the
-	// index next.
+	// Failed is called when attempt n has failed with err while no attempt has won. The result can change the time of the next
+	// hedge, which has the index next in the schedule.
 	Failed(n, next int, err error) Reschedule
 
-	// HedgeTimeout returns the maximum age of the youngest hedge after the primary has failed. The argument took is the time that the
-	// primary took.
+	// HedgeTimeout returns how long after its start the youngest hedge may still run when the primary has failed. The argument
+	// took is the time from the start of the primary to its failure.
 	HedgeTimeout(took time.Duration) time.Duration
 }
 
-// A Reschedule changes the time of the next hedge. The zero value changes nothing.
+// A Reschedule changes the time at which the next hedge is due. The zero value changes nothing.
 type Reschedule struct {
-	Stop    bool          // no further hedge starts
-	Move    bool          // the next hedge is due when After has passed, even if the primary has failed; no effect if Next returned false
-	After   time.Duration // time from now to the next hedge, if Move is set
-	Elapsed time.Duration // time since the start of the race, if Move is set
+	Stop bool // no more hedges start
+	// Move makes the next hedge due after the time After, even if the primary has failed. It has no effect if Next returned
+	// false.
+	Move    bool
+	After   time.Duration // time from now until the next hedge is due, if Move is true
+	Elapsed time.Duration // time since the start of the race, if Move is true
 }
 
-// A FixedSchedule is a list of delays. After the primary has failed, no further hedge starts.
+// A FixedSchedule starts hedges after fixed delays. After the primary has failed, it starts no more hedges.
 type FixedSchedule struct {
 	Delays       []time.Duration // times from the start of the race to each hedge, in ascending order
-	UsualLatency time.Duration   // high percentile of the latencies of successes, such as the 99th; 0: not known
+	UsualLatency time.Duration   // high percentile of the latencies of successes, such as the 99th; 0: unknown
 }
 
-// Next returns the time between two delays, or the first delay for index 0.
+// Next returns the difference between the delay with the given index and the delay before it. For index 0, it returns the first
+// delay.
 func (s *FixedSchedule) Next(index int) (wait time.Duration, ok bool) {
 	if index >= len(s.Delays) {
 		return 0, false
@@ -44,22 +49,26 @@ func (s *FixedSchedule) Next(index int) (wait time.Duration, ok bool) {
 	return wait, true
 }
 
-// Failed stops hedging if the primary, attempt 0, has failed.
+// Failed returns a Reschedule that stops hedging if the primary, attempt 0, has failed. Otherwise the Reschedule changes
+// nothing.
 func (s *FixedSchedule) Failed(n, _ int, _ error) Reschedule { return Reschedule{Stop: n == 0} }
 
-// HedgeTimeout returns [BoundHedgeTimeout] for UsualLatency.
+// HedgeTimeout returns the result of [BoundHedgeTimeout] for UsualLatency.
 func (s *FixedSchedule) HedgeTimeout(took time.Duration) time.Duration {
 	return BoundHedgeTimeout(s.UsualLatency, took)
 }
 
 const (
 	minFailureHold = 10 * time.Millisecond
-	// MaxFailureHold is the maximum of [BoundHedgeTimeout] for a primary that took less time.
+	// MaxFailureHold is the maximum result of [BoundHedgeTimeout], unless the primary took longer.
 	MaxFailureHold = time.Second
 )
 
-// BoundHedgeTimeout returns the time that the youngest hedge may take after the primary has failed. It is the usual latency of a success,
-// or took, the time that the primary took, if usual is 0. It is at least 10 ms, and at most took or [MaxFailureHold], whichever is longer.
+// BoundHedgeTimeout returns how long after its start the youngest hedge may still run when the primary has failed. The argument
+// usual is the usual latency of a success, and took is the time until the primary failed.
+//
+// The result is usual, or took if usual is 0 or negative. It is at least 10 ms, and at most the larger of took and
+// [MaxFailureHold].
 func BoundHedgeTimeout(usual, took time.Duration) time.Duration {
 	if usual <= 0 {
 		usual = took
@@ -67,15 +76,16 @@ func BoundHedgeTimeout(usual, took time.Duration) time.Duration {
 	return max(min(usual, max(took, MaxFailureHold)), minFailureHold)
 }
 
-// A failureHold measures the time for which the failure of a primary is held while hedges run.
+// A failureHold measures how long Run has waited for hedges after the primary has failed. The mu of the race guards it.
 type failureHold struct {
-	began    time.Time // approximate start of the primary; set when the first hedge starts
-	youngest time.Time // start of the latest hedge
-	failed   time.Time // time at which the primary failed while hedges were running or due; zero: it has not
-	ended    bool      // the failure is no longer held
+	began    time.Time // approximate start of the primary, set when the first hedge starts
+	youngest time.Time // start of the hedge that was started last
+	failed   time.Time // time at which the primary failed while hedges ran or were due; zero: it has not
+	ended    bool      // the wait is over
 }
 
-// holdUntil returns the time until which the failure of the primary is held. It must be called after a hedge has started.
+// holdUntil returns the time until which Run waits for hedges after the primary has failed. It must only be called after a
+// hedge has started.
 func (w *failureHold) holdUntil(s Schedule) time.Time {
 	return w.youngest.Add(s.HedgeTimeout(w.failed.Sub(w.began)))
 }
