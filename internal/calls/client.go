@@ -1,5 +1,5 @@
-// Package calls holds the state that the calls of one client share, and the steps that calls of every protocol have in common: a call is counted,
-// its eligibility for hedging is decided, and its outcome is counted. A client is a Transport, an Interceptor or a Hedger.
+// Package calls holds the state that all calls of one client share, and the steps that calls of every protocol have in common:
+// count a call, decide whether it may be hedged, and count its outcome. A client is a Transport, an Interceptor or a Hedger.
 package calls
 
 import (
@@ -13,19 +13,20 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Client holds the state that the calls of one Transport, Interceptor or Hedger share. The clients of the call packages embed it. Its
-// exported fields must be set before the first call and not changed. It is safe for concurrent use.
+// A Client holds the state that all calls of one Transport, Interceptor or Hedger share. The Client types of the protocols
+// embed it. The exported fields must be set before the first call, and must not change after it. A Client is safe for
+// concurrent use.
 type Client struct {
-	Policy   *policy.Engine
-	Counters *Counters
-	Log      *ops.Log
+	Policy   *policy.Engine // learned latencies and budgets of the client
+	Counters *Counters      // statistics of the client
+	Log      *ops.Log       // reports changes of state to operators
 
-	disabled atomic.Bool
-	settings atomic.Pointer[Settings]
+	disabled atomic.Bool              // hedging is switched off
+	settings atomic.Pointer[Settings] // current settings
 }
 
-// Counters count calls and attempts. The public type Stats documents the fields. A pointer to one of the two types can be converted to a
-// pointer to the other.
+// Counters counts calls and attempts. The public type Stats documents the fields: both types have the same fields in the same
+// order, so that a pointer to one type can be converted to a pointer to the other.
 type Counters struct {
 	TotalRequests   atomic.Int64
 	HedgedRequests  atomic.Int64
@@ -48,35 +49,38 @@ type Counters struct {
 	ObserverPanics atomic.Int64
 }
 
-// Settings are the settings that calls read. Package policy has the other settings.
+// Settings are the settings that the calls of a client read. Package policy has all other settings.
 type Settings struct {
-	MaxHedges      int
-	MaxReplayBytes int64         // size of the largest request body that is kept for hedges
-	Linger         time.Duration // time that losers have to finish; 0: losers are cancelled at once
-	AttemptHeader  string        // canonical name of the header with the number of a hedge; "": no header is sent
+	MaxHedges      int           // maximum number of hedges per call
+	MaxReplayBytes int64         // maximum size, in bytes, of a request body that is kept to be sent again by hedges
+	Linger         time.Duration // time that losers have to finish; 0: losers are canceled at once
+	AttemptHeader  string        // canonical name of the request header that states the number of a hedge; "": no header is sent
 }
 
-// Settings returns the current settings. The caller must not change them.
+// Settings returns the current settings. The caller must not modify them.
 func (c *Client) Settings() *Settings { return c.settings.Load() }
 
-// SetSettings replaces the settings. They apply to calls that start later.
+// SetSettings replaces the settings. They apply to calls that start after SetSettings.
 func (c *Client) SetSettings(s Settings) { c.settings.Store(&s) }
 
-// Enabled reports whether hedging is switched on.
+// Enabled reports whether hedging is switched on. It is on until SetEnabled switches it off.
 func (c *Client) Enabled() bool { return !c.disabled.Load() }
 
-// SetEnabled switches hedging on or off for calls that start later, and reports whether that is a change. Hedging is on at first.
+// SetEnabled switches hedging on or off for calls that start after it. It returns true if hedging was in the other state
+// before.
 func (c *Client) SetEnabled(on bool) (changed bool) { return c.disabled.Swap(!on) == on }
 
-// CountCall counts a call. It returns an Eligibility with the facts that apply to every protocol, to which the caller adds its own. If
-// SwitchedOff is true, the caller can omit them.
+// CountCall counts a call that starts now. It returns an Eligibility with the facts that apply to all protocols, to which the
+// caller must add the facts of its protocol. If SwitchedOff is true, the caller may skip that.
 func (c *Client) CountCall() policy.Eligibility {
 	c.Counters.TotalRequests.Add(1)
 	return policy.Eligibility{SwitchedOff: c.disabled.Load()}
 }
 
-// IneligibleReason returns the reason why a call is sent only once, or [policy.None] if it may be hedged. It counts calls that may not be
-// hedged, unless hedging is switched off, and logs the first nested call.
+// IneligibleReason returns the reason why a call with the facts f and the caller's overrides o must be sent without hedges. It
+// returns [policy.None] if the call may be hedged.
+//
+// It counts calls that may not be hedged, except while hedging is switched off. It also logs the first nested call.
 func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observe.Reason {
 	reason := f.Reason(o)
 	if reason != policy.None && !f.SwitchedOff {
@@ -88,8 +92,9 @@ func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observ
 	return reason
 }
 
-// NestingMark returns the [race.CallTarget] for the context of the call, by which nested calls recognise that it is hedged. It returns zero
-// if the client never sends a hedge, so nested calls may be hedged.
+// NestingMark returns the mark to put into the context of a hedged call, so that nested calls to the same target are not
+// hedged. It returns the argument call, or the zero value if this client never sends hedges, because nested calls may then be
+// hedged.
 func (c *Client) NestingMark(call race.CallTarget) race.CallTarget {
 	if p := c.Policy.Config(); p.Shadow || p.MaxHedges == 0 || p.Share == 0 {
 		return race.CallTarget{}
@@ -97,7 +102,7 @@ func (c *Client) NestingMark(call race.CallTarget) race.CallTarget {
 	return call
 }
 
-// EndCall records the outcome of a call that was eligible for hedging, and updates the counters.
+// EndCall records the outcome of a call that could be hedged, and updates the counters.
 func (c *Client) EndCall(call *policy.Call, o policy.Outcome) {
 	if call.End(o) {
 		c.Counters.ShadowWins.Add(1)

@@ -1,4 +1,5 @@
-// Package funccall makes the calls of functions that may be hedged: the implementation of hedge.Do and hedge.DoDetached, which document the behaviour.
+// Package funccall implements hedge.Do and hedge.DoDetached, which hedge calls of functions. These functions document the
+// behaviour.
 package funccall
 
 import (
@@ -16,18 +17,20 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Client makes calls of functions. It is safe for concurrent use. The embedded Client must be set before the first call.
+// A Client makes hedged calls of functions. The embedded Client must be set before the first call. A Client is safe for
+// concurrent use.
 type Client struct {
 	*calls.Client
-	calls    sync.Pool    // of *call[T], for every T
-	detached atomic.Int64 // slots in use, see [MaxDetached]
+	calls    sync.Pool    // calls for reuse: *call[T] for every T
+	detached atomic.Int64 // number of slots in use, see [MaxDetached]
 }
 
-// MaxDetached is the number of slots of a Client, which limit the hedges and the abandoned attempts of DoDetached in flight.
+// MaxDetached is the maximum number of attempts of DoDetached, per Client, that run in addition to the one for which each
+// caller waits. Hedges and abandoned attempts count.
 const MaxDetached = 64
 
-// Do calls f, and calls it again concurrently if the first call takes longer than usual for the key. It returns the first result without an
-// error, but waits for the first call of f to return.
+// Do calls f, and calls f again concurrently if the first call takes longer than usual for the key. It returns the first result
+// without an error, but not before the first call of f has returned.
 func Do[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error)) (T, error) {
 	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
@@ -43,8 +46,10 @@ func Do[T any](ctx context.Context, h *Client, key string, f func(context.Contex
 	return c.sendHedged(ctx, c)
 }
 
-// DoDetached does the same as Do, but does not wait for the first call of f. It returns with the first result without an error, or when ctx
-// ends. Later results go to discard. If discard is nil, they are closed if they are io.Closers.
+// DoDetached does the same as Do, but does not wait for the first call of f to return. It returns the first result without an
+// error, or returns when ctx ends.
+//
+// Each later result without an error is passed to discard. If discard is nil, the result is closed if it is an io.Closer.
 func DoDetached[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error), discard func(T)) (T, error) {
 	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
@@ -56,13 +61,15 @@ func DoDetached[T any](ctx context.Context, h *Client, key string, f func(contex
 	return c.sendHedged(ctx, c)
 }
 
-// CallOnce calls f once. The context of f lacks the Overrides that apply to a single call.
+// CallOnce calls f without hedges. The context of f has the values of ctx, except for the Overrides that apply to one call
+// only.
 func CallOnce[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	once, _ := race.SingleAttemptContext(ctx)
 	return f(once)
 }
 
-// sendOnce makes a call that may not be hedged for the given reason.
+// sendOnce calls f without hedges, because the call may not be hedged for the given reason. It reports the call and the reason
+// to observers.
 func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.Reason, f func(context.Context) (T, error)) (T, error) {
 	p := h.Policy.BeginUnhedged(ctx, policy.Name{Host: key}, reason)
 	v, err := CallOnce(ctx, f)
@@ -70,22 +77,27 @@ func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.
 	return v, err
 }
 
-// A call is one call of Do in flight. It implements [race.Op].
+// A call is the state of one call of Do while it runs. It implements [race.Op].
 //
-// Do writes the fields before the race begins, and attempts read them. Each hedge writes its own element of contexts before it returns. Do
-// only reads the element of the winner.
+// Do writes the fields before the race starts, and attempts only read them. The exception is contexts: each hedge writes its
+// own element before it returns, and Do reads only the element of the winner.
 type call[T any] struct {
 	policy.Call
-	race     race.Race[T] // asynchronous if the call is detached; a detached call is not used again, because attempts may outlive it
-	client   *Client
-	f        func(context.Context) (T, error)
-	contexts [1 + race.MaxHedges]*attemptctx.Context
+	// race runs the attempts. It is asynchronous for DoDetached. A call of DoDetached is not used again, because attempts may
+	// outlive it.
+	race     race.Race[T]
+	client   *Client                                 // client that makes the call
+	f        func(context.Context) (T, error)        // function of the caller
+	contexts [1 + race.MaxHedges]*attemptctx.Context // context of each attempt, by attempt number
 
-	primarySucceeded    bool         // the first call of f returned without an error; written by the goroutine of Do; not used if the call is detached
-	hedgeSucceededAfter atomic.Int64 // time from the start to the first success of a hedge, in nanoseconds; 0: none
+	// primarySucceeded is true if the first call of f returned without an error. The goroutine of Do writes it. DoDetached does
+	// not use it.
+	primarySucceeded    bool
+	hedgeSucceededAfter atomic.Int64 // nanoseconds from the start of the call to the first success of a hedge; 0: no hedge has succeeded
 }
 
-// beginCall begins the call and returns its hedge schedule; nil if no hedge can become due.
+// beginCall starts the call on the given latency key, and returns the schedule of its hedges. It returns nil if the call is not
+// hedged.
 func (c *call[T]) beginCall(ctx context.Context, key string) *policy.Schedule {
 	h := c.client
 	if name := (policy.Name{Host: key}); !c.Key.IsCurrent(name) {
@@ -98,7 +110,7 @@ func (c *call[T]) beginCall(ctx context.Context, key string) *policy.Schedule {
 	return schedule
 }
 
-// sendWithoutHedges makes a call that has no schedule, and records its latency.
+// sendWithoutHedges calls f without hedges, because the call has no schedule, and records the latency.
 func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 	c.AttemptStarted(ctx, 0)
 	v, err := CallOnce(ctx, c.f)
@@ -108,7 +120,7 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 	return v, err
 }
 
-// sendHedged makes the call, and hedges it according to its schedule.
+// sendHedged runs the race of op, with hedges at the delays of the call's schedule, and records the outcome.
 func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style := &c.race.Style
@@ -131,17 +143,18 @@ func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	return out.Value, out.Err
 }
 
-// isDelayedByPrimary reports whether the result of the winning hedge was delayed by the wait for the first call of f. It is true if the
-// call took twice as long as the hedge. If the first call succeeded as well, a quarter longer suffices. It must be called after the race.
+// isDelayedByPrimary reports whether a hedge has won, but Do had to wait much longer for the first call of f. It is true if Do
+// took at least twice as long as the hedge. If the first call succeeded, too, 1.25 times is enough. It must only be called
+// after the race.
 func (c *call[T]) isDelayedByPrimary() bool {
 	answered, took := time.Duration(c.hedgeSucceededAfter.Load()), c.Elapsed()
 	return !c.isDetached() && answered > 0 && (took >= 2*answered || c.primarySucceeded && took >= answered+answered/4)
 }
 
-// isDetached reports whether DoDetached made the call.
+// isDetached reports whether the call was made by DoDetached.
 func (c *call[T]) isDetached() bool { return c.race.Style.Async }
 
-// freeCall clears the call and puts it back into the pool.
+// freeCall clears the call and puts it back into the pool. The call must not be used after that.
 func (c *call[T]) freeCall() {
 	c.ClearReferences()
 	c.primarySucceeded = false
@@ -150,7 +163,7 @@ func (c *call[T]) freeCall() {
 	c.client.calls.Put(c)
 }
 
-// Attempt calls f with the context of attempt n.
+// Attempt implements [race.Op]. It calls f with the context of attempt n.
 func (c *call[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
 		v, err := c.f(c.contexts[0])
@@ -167,7 +180,8 @@ func (c *call[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	return v, err
 }
 
-// Discard closes the result of a loser if it is an io.Closer and differs from the result of the winner.
+// Discard implements [race.Op]. It closes the result of a loser if that is an io.Closer and differs from the result of the
+// winner. It counts attempts that panicked.
 func (c *call[T]) Discard(v T, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		c.client.Counters.HedgePanics.Add(1)
@@ -181,7 +195,8 @@ func (c *call[T]) Discard(v T, err error) {
 	_ = closer.Close() // the call is over, so no caller can get the error
 }
 
-// isWinner reports whether v equals the value of the winner. It is false for types that are not comparable.
+// isWinner reports whether v equals the result of the winner. It is false if no attempt has won, or if the values cannot be
+// compared.
 func (c *call[T]) isWinner(v any) (same bool) {
 	defer func() { _ = recover() }() // a runtime error, if the type cannot be compared
 	won, ok := c.race.Winner()
@@ -197,24 +212,26 @@ func isNil(v any) bool {
 	return false
 }
 
-// countPanic recovers a panic of a function of the program and counts it. It must be deferred: on a goroutine of this package, the panic
-// would end the process.
+// countPanic recovers and counts a panic of a function that the program has supplied. It must be deferred: in a goroutine of
+// this package, the panic would otherwise end the process.
 func (c *call[T]) countPanic() {
 	if recover() != nil {
 		c.client.Counters.HedgePanics.Add(1)
 	}
 }
 
-// A detachedCall is a call of DoDetached. Its attempts may outlive it.
+// A detachedCall is the state of one call of DoDetached. Attempts may continue after the call has returned.
 type detachedCall[T any] struct {
 	call[T]
-	discard func(T)
+	discard func(T)      // function of the caller that gets later results; may be nil
 	ended   atomic.Int32 // number of calls of releaseSlot
 }
 
-// Admit decides whether a hedge starts, which needs one of the MaxDetached slots. A call with n hedges holds n slots for its n+1 attempts,
-// because the caller waits for one of them. So the first attempt that ends frees no slot, and each further one frees a slot. If the caller
-// returns before any attempt has ended, its return counts as the first end.
+// Admit implements [race.Op]. A hedge needs one of the MaxDetached slots. A call with n hedges has n+1 attempts, but uses only
+// n slots, because its caller waits for one attempt.
+//
+// Therefore the first attempt that ends frees no slot, and each later one frees a slot. If the caller returns before any
+// attempt has ended, that counts as the first end.
 func (c *detachedCall[T]) Admit(index int) bool {
 	slots, reason, admitted := &c.client.detached, policy.None, false
 	if slots.Add(1) > MaxDetached {
@@ -229,13 +246,13 @@ func (c *detachedCall[T]) Admit(index int) bool {
 	return admitted
 }
 
-// Ended frees the slot of a hedge, even if its Attempt was not called.
+// Ended implements [race.Op]. It frees the slot of a hedge, even if Attempt was not called for that hedge.
 func (c *detachedCall[T]) Ended(n int) {
 	c.call.Ended(n)
 	c.releaseSlot()
 }
 
-// Attempt calls f with the context of attempt n. After the first call of f, it releases a slot.
+// Attempt implements [race.Op]. It calls f with the context of attempt n. When the primary returns, it calls releaseSlot.
 func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
 		defer c.releaseSlot()
@@ -243,8 +260,8 @@ func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	return c.call.Attempt(a, n)
 }
 
-// tryAbandon takes a slot for the primary when the caller returns before it, unless another attempt has ended before. It reports false if
-// no slot is free. The caller must wait then.
+// tryAbandon takes a slot for the primary, whose caller is about to return before it. It takes none if another attempt has
+// already ended. It returns false if no slot is free, and the caller must then wait for the primary.
 func (c *detachedCall[T]) tryAbandon() bool {
 	if slots := &c.client.detached; slots.Add(1) > MaxDetached && c.ended.Load() == 0 {
 		slots.Add(-1)
@@ -254,14 +271,16 @@ func (c *detachedCall[T]) tryAbandon() bool {
 	return true
 }
 
-// releaseSlot records that an attempt has ended or that the caller has returned early. It frees a slot, except at the first call.
+// releaseSlot records that an attempt has ended, or that the caller has returned before the primary. Each call except the first
+// one frees a slot.
 func (c *detachedCall[T]) releaseSlot() {
 	if c.ended.Add(1) > 1 {
 		c.client.detached.Add(-1)
 	}
 }
 
-// Discard passes the result of a loser to the discard function of the caller, or closes it if there is none.
+// Discard implements [race.Op]. It passes the result of a loser to the caller's function discard, or closes it if discard is
+// nil.
 func (c *detachedCall[T]) Discard(v T, err error) {
 	if err != nil || c.discard == nil {
 		c.call.Discard(v, err)

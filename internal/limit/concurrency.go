@@ -8,17 +8,18 @@ import (
 	"github.com/gohedge/hedge/internal/semaphore"
 )
 
-// A ConcurrencyLimit limits the number of requests that a server works on at a time. Further requests wait in the order of their arrival.
-// It is safe for concurrent use. Use [New] to make one.
+// A ConcurrencyLimit limits the number of requests that a server handles at the same time. Further requests wait in the order
+// of their arrival. It must be made with [New], and is safe for concurrent use.
 type ConcurrencyLimit struct {
 	semaphore *semaphore.Semaphore
-	capacity  int64
+	capacity  int64 // number of slots
 
-	// A request is counted in requests from its arrival, and in activeRequests while it holds a slot.
+	// requests is the number of requests that wait for a slot or have one. activeRequests is the number of requests that have
+	// one.
 	requests, activeRequests atomic.Int64
 }
 
-// New returns a ConcurrencyLimit with n slots.
+// New returns a ConcurrencyLimit with n slots, so that n requests can be handled at the same time.
 func New(n int) *ConcurrencyLimit {
 	return &ConcurrencyLimit{semaphore: semaphore.New(n), capacity: int64(n)}
 }
@@ -26,40 +27,41 @@ func New(n int) *ConcurrencyLimit {
 // Capacity returns the number of slots.
 func (p *ConcurrencyLimit) Capacity() int64 { return p.capacity }
 
-// AddRequest counts a request that has arrived. It returns the number of requests that were counted before. The caller must call
-// [ConcurrencyLimit.RemoveRequest] or [Slot.Acquire] next.
+// AddRequest counts a request that has arrived. It returns the number of requests that waited for a slot or had one before. The
+// caller must call [Slot.Acquire] or [ConcurrencyLimit.RemoveRequest] next.
 func (p *ConcurrencyLimit) AddRequest() (before int64) { return p.requests.Add(1) - 1 }
 
-// RemoveRequest uncounts a request that gets no slot.
+// RemoveRequest undoes AddRequest for a request that was rejected, or gave up, before it got a slot.
 func (p *ConcurrencyLimit) RemoveRequest() { p.requests.Add(-1) }
 
-// RequestCount returns the number of requests that wait for a slot or hold a slot.
+// RequestCount returns the number of requests that wait for a slot or have one.
 func (p *ConcurrencyLimit) RequestCount() int64 { return p.requests.Load() }
 
-// ActiveCount returns the number of requests that hold a slot.
+// ActiveCount returns the number of requests that have a slot.
 func (p *ConcurrencyLimit) ActiveCount() int64 { return p.activeRequests.Load() }
 
-// A Slot is the permission to work on one request. Several handlers may share it, such as an outer handler that returns before the inner
-// handler. The slot is free again when the last handler has returned. Requests that need no slot have a nil Slot.
+// A Slot is the permission to handle one request. Several handlers may share it, for example a timeout handler that returns
+// early and the handler that it has called. The slot becomes free when the last handler has returned. A request that needs no
+// slot has a nil *Slot.
 //
-// Use [ConcurrencyLimit.NewSlot] to make one.
+// A Slot must be made with [ConcurrencyLimit.NewSlot]. It is safe for concurrent use.
 type Slot struct {
-	limit    *ConcurrencyLimit
-	handlers atomic.Int32 // number of handlers that share the slot; 0: it was released; notAcquired: before Acquire
+	limit    *ConcurrencyLimit // limit that the slot counts against
+	handlers atomic.Int32      // number of handlers that share the slot; 0: released; notAcquired: Acquire was not called
 }
 
 // notAcquired is the value of Slot.handlers before [Slot.Acquire].
 const notAcquired = -1
 
-// NewSlot returns a Slot that is not acquired yet.
+// NewSlot returns a Slot that must be acquired before the request is handled.
 func (p *ConcurrencyLimit) NewSlot() *Slot {
 	slot := &Slot{limit: p}
 	slot.handlers.Store(notAcquired)
 	return slot
 }
 
-// Acquire waits for a free slot. If ctx ends first, Acquire uncounts the request and returns the error of ctx. If Release was called in the
-// meantime, the slot is free again at once. The caller must have called [ConcurrencyLimit.AddRequest].
+// Acquire waits for a free slot. The caller must have called [ConcurrencyLimit.AddRequest]. If ctx ends first, Acquire returns
+// the error of ctx and undoes AddRequest. If Release was called during the wait, the slot is freed at once.
 func (p *Slot) Acquire(ctx context.Context) error {
 	if err := p.limit.semaphore.Acquire(ctx); err != nil {
 		p.limit.RemoveRequest()
@@ -72,14 +74,14 @@ func (p *Slot) Acquire(ctx context.Context) error {
 	return nil
 }
 
-// IsPending reports whether the slot was neither acquired nor released yet.
+// IsPending reports whether the slot was neither acquired nor released so far.
 func (p *Slot) IsPending() bool { return p.handlers.Load() == notAcquired }
 
-// IsReleased reports whether the slot was released, by Release or by the last handler.
+// IsReleased reports whether the slot was released, by Release or because the last handler has returned.
 func (p *Slot) IsReleased() bool { return p.handlers.Load() == 0 }
 
-// AddHandler adds a handler that shares the slot; the handler must be run by [Slot.RunHandler]. It reports false if the slot is not
-// acquired, or was released.
+// AddHandler registers one more handler that shares the slot. The caller must then run this handler with [Slot.RunHandler].
+// AddHandler returns false, and registers nothing, if the slot was not acquired yet or was released.
 func (p *Slot) AddHandler() bool {
 	for {
 		n := p.handlers.Load()
@@ -92,8 +94,8 @@ func (p *Slot) AddHandler() bool {
 	}
 }
 
-// RunHandler calls work, which is a handler that shares the slot. When the last handler returns or panics, the slot is released. With a nil
-// Slot, RunHandler only calls work.
+// RunHandler calls work, a handler that shares the slot. It releases the slot when the last handler has returned or panicked.
+// If p is nil, it only calls work.
 func (p *Slot) RunHandler(work func()) {
 	if p != nil {
 		defer p.removeHandler()
@@ -101,6 +103,7 @@ func (p *Slot) RunHandler(work func()) {
 	work()
 }
 
+// removeHandler records that a handler has returned. It releases the slot if that was the last handler.
 func (p *Slot) removeHandler() {
 	for {
 		n := p.handlers.Load()
@@ -116,14 +119,15 @@ func (p *Slot) removeHandler() {
 	}
 }
 
-// Release releases the slot even if handlers still run. Before Acquire, it makes a later Acquire release the slot at once. Further calls
-// have no effect.
+// Release releases the slot even if handlers are still running. If it is called before Acquire, Acquire frees the slot at once.
+// Further calls have no effect.
 func (p *Slot) Release() {
 	if p.handlers.Swap(0) > 0 {
 		p.returnSlot()
 	}
 }
 
+// returnSlot makes the slot available for another request.
 func (p *Slot) returnSlot() {
 	p.limit.activeRequests.Add(-1)
 	p.limit.requests.Add(-1)

@@ -1,8 +1,8 @@
 package limit
 
-// Headers by which clients that hedge and servers with a Limiter recognise each other. The names are in canonical form.
+// Headers by which a hedging client and a server with a Limiter recognise each other, in canonical form.
 const (
-	AttemptHeader = "Hedge-Attempt" // of a request: the number of the hedge
-	LimitHeader   = "Hedge-Limit"   // of a response: 1 if the server has a Limiter
-	RefusedHeader = "Hedge-Refused" // of a response: 1 if the Limiter has refused the hedge
+	AttemptHeader = "Hedge-Attempt" // request header: number of the hedge
+	LimitHeader   = "Hedge-Limit"   // response header: 1 if the server has a Limiter
+	RefusedHeader = "Hedge-Refused" // response header: 1 if the Limiter has refused the hedge
 )

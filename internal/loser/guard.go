@@ -1,5 +1,5 @@
-// Package loser ends HTTP/1.1 attempts that have lost their race. Cancelling one closes its connection, and may hit
-// the request before or after it on that connection. So a [Guard] puts the cancellation off while that can happen, and a
+// Package loser ends HTTP/1.1 attempts that have lost their race. Cancelling an attempt closes its connection, which may break
+// the request before or after it on that connection. Therefore a [Guard] delays the cancellation while that can happen, and a
 // [List] lets losers finish.
 package loser
 
@@ -12,34 +12,35 @@ import (
 )
 
 const (
-	// MaxCancelDelay is the longest time for which a [Guard] puts off a cancellation, and for which a response waits for
-	// the end of an attempt that has been cancelled.
+	// MaxCancelDelay is the longest time for which a [Guard] delays a cancellation. It is also the longest time for which
+	// ResponseStarted waits until a canceled attempt has returned.
 	MaxCancelDelay = time.Second
-	// settleTime is the time after the last use of a connection in which its next user is not cancelled.
+	// settleTime is the time after the last use of a connection in which the next request on it is not canceled.
 	settleTime = 100 * time.Millisecond
 )
 
-// A Guard observes the connection of one attempt. It delays the cancellation of the attempt while that would harm another request. net/http
-// (Go 1.26) may give a connection to the next request before the previous one has its response. Cancelling one of the two then fails the
-// other.
+// A Guard observes the connection of one attempt. It delays the cancellation of the attempt while that would break another
+// request: net/http (Go 1.26) may give a connection to the next request before the previous request has its response.
+// Cancelling one of these two requests then makes the other one fail.
 //
-// So the attempt is not cancelled for [settleTime] after it has got a used connection, and not between the arrival of its response and its
-// return. Only the attempt itself waits for that.
+// Therefore an attempt is not canceled for settleTime after it got a used connection. It is also not canceled between the
+// arrival of its response and its return. Only the attempt itself waits for that.
 //
-// The methods are hooks that report events of the attempt. The zero Guard is ready for Attach. It must not be copied.
+// Most methods are hooks, which are called on events of the attempt. The zero value is ready for Attach. A Guard is safe for
+// concurrent use, and must not be copied.
 type Guard struct {
-	mu       sync.Mutex    // guards the fields below, but for conn
+	mu       sync.Mutex    // guards the fields that follow, except for conn
 	returned bool          // Returned was called
-	conn     atomic.Uint32 // one of the states below
+	conn     atomic.Uint32 // state of the connection, such as connReady
 
-	responseAt time.Time     // arrival of the response; zero: it has not arrived
-	settledAt  time.Time     // time from which the previous request of the connection surely has its response
-	done       chan struct{} // closed by Returned; nil: no ResponseStarted waits
-	cancel     func()        // cancels the attempt; nil: Cancel has not been called
-	timer      *time.Timer   // cancels the attempt later; nil: no cancellation is delayed
+	responseAt time.Time     // arrival of the response; zero: no response has arrived
+	settledAt  time.Time     // time at which the previous request of the connection certainly has its response
+	done       chan struct{} // closed by Returned; nil: no ResponseStarted is waiting
+	cancel     func()        // cancels the attempt; nil: Cancel was not called
+	timer      *time.Timer   // calls cancel later; nil: no cancellation is delayed
 }
 
-// The states of the connection of an attempt.
+// States of an attempt's connection.
 const (
 	connUnknown uint32 = iota // the attempt has not reached net/http, or is sent by another RoundTripper
 	connReady                 // the attempt has a connection
@@ -47,7 +48,7 @@ const (
 	connDialing               // a connection is being made for the attempt
 )
 
-// Attach makes g the guard of a. It replaces an earlier guard, whose connection state g takes over.
+// Attach makes g the guard of the attempt a. If a already has a guard, g replaces it and copies its connection state.
 func (g *Guard) Attach(a *race.Attempt) {
 	if before := guardOf(a); before != nil {
 		g.conn.Store(before.conn.Load())
@@ -55,19 +56,19 @@ func (g *Guard) Attach(a *race.Attempt) {
 	a.SetGuard(g)
 }
 
-// guardOf returns the guard of a; nil if a has none.
+// guardOf returns the guard of a, or nil if a has no guard of this package.
 func guardOf(a *race.Attempt) *Guard {
 	g, _ := a.Guard().(*Guard)
 	return g
 }
 
-// ReportsConn reports whether the state of the connection of a is known, because net/http has called a hook of its guard.
+// ReportsConn reports whether the state of a's connection is known. It is known after net/http has called a hook of a's guard.
 func ReportsConn(a *race.Attempt) bool { return connOf(a) != connUnknown }
 
-// IsQueued reports whether a waits for a connection that another request uses, while no connection is being made for a.
+// IsQueued reports whether a waits for a connection that another request uses, while no new connection is being made for a.
 func IsQueued(a *race.Attempt) bool { return connOf(a) == connQueued }
 
-// connOf returns the state of the connection of a.
+// connOf returns the state of a's connection. It is connUnknown if a has no guard.
 func connOf(a *race.Attempt) uint32 {
 	if g := guardOf(a); g != nil {
 		return g.conn.Load()
@@ -75,8 +76,8 @@ func connOf(a *race.Attempt) uint32 {
 	return connUnknown
 }
 
-// GetConn is called when the attempt begins to wait for a connection. It is called again if net/http sends the request again on another
-// connection.
+// GetConn must be called when the attempt starts to wait for a connection. net/http may call it a second time, when it sends
+// the request again on another connection.
 func (g *Guard) GetConn() {
 	g.conn.Store(connQueued)
 	g.mu.Lock()
@@ -84,12 +85,14 @@ func (g *Guard) GetConn() {
 	g.responseAt = time.Time{}
 }
 
-// Dialing is called when a connection is being made for an attempt that waits for one.
+// Dialing must be called when net/http starts to make a new connection for an attempt that waits for one.
 func (g *Guard) Dialing() { g.conn.CompareAndSwap(connQueued, connDialing) }
 
-// GotConn is called when a gets a connection. If used is true, other requests have used the connection, and it was idle for the given time.
-// If a is cancelled already, GotConn first waits until the previous request surely has its response: a closes the connection when it uses
-// it.
+// GotConn must be called when the attempt a gets a connection. used is true if the connection was used by other requests
+// before, and idle is the time since the last of them.
+//
+// If a is already canceled, it closes the connection as soon as it uses it. Therefore GotConn then waits until the previous
+// request certainly has its response.
 func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 	g.conn.Store(connReady)
 	g.mu.Lock()
@@ -104,8 +107,9 @@ func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 	}
 }
 
-// ResponseStarted is called when the response to a begins to arrive. It delays cancellation until Returned is called, but for at most
-// [MaxCancelDelay]. If a is cancelled already, ResponseStarted waits for Returned, or for that time.
+// ResponseStarted must be called when the response to the attempt a starts to arrive. It delays cancellation until Returned is
+// called, but by at most [MaxCancelDelay]. If a is already canceled, ResponseStarted waits until Returned is called, but for at
+// most MaxCancelDelay.
 func (g *Guard) ResponseStarted(a *race.Attempt) {
 	g.mu.Lock()
 	g.responseAt = time.Now()
@@ -126,8 +130,8 @@ func (g *Guard) ResponseStarted(a *race.Attempt) {
 	}
 }
 
-// Got1xx is called when the response that has started has a 1xx status. The final response is still to come, so the attempt can be
-// cancelled again.
+// Got1xx must be called when the response that has started to arrive has a 1xx status. The final response comes later, so the
+// attempt may be canceled in the meantime.
 func (g *Guard) Got1xx() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,7 +142,8 @@ func (g *Guard) Got1xx() {
 	}
 }
 
-// Returned is called when the RoundTrip of the attempt has returned. From then on, cancellation harms no other request.
+// Returned must be called when the RoundTrip of the attempt has returned. After that, cancellation breaks no other request and
+// is not delayed.
 func (g *Guard) Returned() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,7 +158,7 @@ func (g *Guard) Returned() {
 	}
 }
 
-// Cancel implements [race.Guard]. It calls cancel, which cancels the attempt, as soon as that harms no other request.
+// Cancel implements [race.Guard]. It calls the function cancel as soon as cancellation breaks no other request.
 func (g *Guard) Cancel(cancel func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -163,14 +168,15 @@ func (g *Guard) Cancel(cancel func()) {
 	}
 }
 
-// canCancelNow reports whether Cancel would cancel the attempt without delay.
+// canCancelNow reports whether Cancel would cancel the attempt without a delay.
 func (g *Guard) canCancelNow() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.cancelDelay() <= 0
 }
 
-// cancelDelay returns the time for which cancellation must still be delayed; 0 or less if it need not. The caller holds mu.
+// cancelDelay returns the time for which cancellation must still be delayed. It is 0 or negative if the attempt can be canceled
+// now. The caller must hold mu.
 func (g *Guard) cancelDelay() time.Duration {
 	switch {
 	case g.returned:
@@ -182,7 +188,8 @@ func (g *Guard) cancelDelay() time.Duration {
 	}
 }
 
-// cancelOrDelay cancels the attempt now, or starts a timer that does. The caller holds mu.
+// cancelOrDelay cancels the attempt if that is allowed now. Otherwise it starts a timer that tries again. The caller must hold
+// mu.
 func (g *Guard) cancelOrDelay() {
 	wait := g.cancelDelay()
 	if wait <= 0 {

@@ -8,34 +8,35 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A List holds the losers that may finish. When there are more than Max, the oldest loser is cancelled. It is safe for concurrent use; Max
-// must not change after the first use.
+// A List holds the losers that were allowed to finish. If there are more than Max, the oldest one is canceled. Max must not
+// change after the first use. A List is safe for concurrent use.
 type List struct {
-	Max int
+	Max int // maximum number of losers
 
 	mu     sync.Mutex // guards losers
-	losers list.List  // of *entry, oldest first
+	losers list.List  // list of *entry, oldest first
 }
 
-// An entry is a loser in a [List].
+// An entry is one loser in a [List].
 type entry struct {
 	attempt *race.Attempt
-	timer   *time.Timer // cancels the attempt
+	timer   *time.Timer // cancels the attempt when its time is over
 }
 
-// EndOptions decide whether a loser is cancelled at once or may finish.
+// EndOptions say whether a loser is canceled at once or may finish.
 type EndOptions struct {
 	// Grace is the time that the loser has to finish; 0 means that it is cancelled at once.
 	Grace time.Duration
-	// ReportsConn means that the [Guard] observes the connection of the attempt. If so, an attempt without an observed connection has none,
-	// and is cancelled at once.
+	// ReportsConn is true if a [Guard] observes the connections of attempts. Then an attempt for which no connection was
+	// observed has none, and is canceled at once.
 	ReportsConn bool
-	// Prompt cancels the loser at once if its [Guard] allows it. A server behind a Limiter then need not start to work on the request.
+	// Prompt makes the loser be canceled at once if its [Guard] allows that. It is for servers with a Limiter, which then need
+	// not start to work on the request.
 	Prompt bool
 }
 
-// EndLoser ends a, which has lost. It either cancels a and returns nil, or lets a finish and returns a function that must be called when a
-// has ended.
+// EndLoser ends the attempt a, which has lost its race. It either cancels a and returns nil, or lets a finish. In the second
+// case, it returns a function that the caller must call when a has ended.
 func (l *List) EndLoser(a *race.Attempt, t EndOptions) (ended func()) {
 	if t.Grace <= 0 || hasNoConn(a, t.ReportsConn) || t.Prompt && canCancelNow(a) {
 		a.Cancel()
@@ -44,8 +45,8 @@ func (l *List) EndLoser(a *race.Attempt, t EndOptions) (ended func()) {
 	return l.Add(a, t.Grace)
 }
 
-// hasNoConn reports whether a still waits for a connection. If the state of the connection is not known, it returns reports: a guard that
-// reports connections has seen none.
+// hasNoConn reports whether the attempt a still waits for a connection. If the state of the connection is unknown, it returns
+// reports, which is true if a guard would have observed a connection.
 func hasNoConn(a *race.Attempt, reports bool) bool {
 	switch connOf(a) {
 	case connUnknown:
@@ -57,14 +58,14 @@ func hasNoConn(a *race.Attempt, reports bool) bool {
 	}
 }
 
-// canCancelNow reports whether a would be cancelled without delay.
+// canCancelNow reports whether the attempt a would be canceled without a delay. That is always so if a has no guard.
 func canCancelNow(a *race.Attempt) bool {
 	g := guardOf(a)
 	return g == nil || g.canCancelNow()
 }
 
-// Add lets a run until it has run for grace, until its deadline, or until more than Max losers run. The caller calls the returned function
-// when a has ended.
+// Add lets a continue for the time grace, until its deadline, or until the list has more than Max newer losers. Then it cancels
+// a. The caller must call remove when a has ended.
 func (l *List) Add(a *race.Attempt, grace time.Duration) (remove func()) {
 	if at, ok := a.Deadline(); ok {
 		grace = min(grace, time.Until(at))

@@ -109,7 +109,7 @@ func (a *Attempt) Done() <-chan struct{} {
 	return a.Context.Done()
 }
 
-// Deadline returns the deadline of the caller's context. ok is false if there is no deadline.
+// Deadline returns the deadline of the caller's context. It returns false if there is none.
 func (a *Attempt) Deadline() (time.Time, bool) {
 	if in := a.loadInnerContext(); in != nil {
 		return in.Deadline()

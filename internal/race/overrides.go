@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Overrides are settings for single calls that a caller puts into a context. Allow and Delay apply to one call: contexts of attempts do not
-// have them, and neither has the context of [SingleAttemptContext]. Never also applies to calls within that call.
+// Overrides are settings for single calls that a caller puts into a context. Allow and Delay apply to one call only: neither
+// contexts of attempts nor the result of [SingleAttemptContext] have them. Never also applies to nested calls.
 type Overrides struct {
 	Never  bool          // send the call without hedges
 	Allow  bool          // the caller declares that the call is safe to send twice

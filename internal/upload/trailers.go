@@ -5,18 +5,19 @@ import (
 	"net/http"
 )
 
-// CopyTrailers makes the trailers of an HTTP/1 request available in a copy of the request. The argument made is the request that net/http
-// has made, and copied the copy. Without CopyTrailers, net/http sets undeclared trailers only in made.
+// CopyTrailers makes the trailers of an HTTP/1 request available in copied, a copy of made. made is the request that net/http
+// has created. Without CopyTrailers, net/http stores undeclared trailers only in made.
 func CopyTrailers(made, copied *http.Request) {
 	if made.ProtoMajor == 1 && made.ContentLength < 0 && made.Trailer == nil && made.Body != nil {
 		copied.Body = &trailerBody{made.Body, made, copied}
 	}
 }
 
-// A trailerBody is the body of a copied request. At its end, it copies the trailers.
+// A trailerBody is the body of a copied HTTP/1 request. When it has been read to its end, it copies the trailers of the
+// original request to the copy.
 type trailerBody struct {
 	io.ReadCloser
-	made, copied *http.Request
+	made, copied *http.Request // original request and its copy
 }
 
 func (t *trailerBody) Read(p []byte) (int, error) {

@@ -1,4 +1,5 @@
-// Package upload reads small request bodies before their requests get a slot, so that a client that sends slowly holds no slot.
+// Package upload reads small request bodies before the requests get a slot of the concurrency limit, so that clients that send
+// slowly occupy no slots.
 package upload
 
 import (
@@ -13,15 +14,16 @@ import (
 )
 
 const (
-	maxBodyBytes     = 64 << 10 // largest body that is read ahead
-	maxPoolBytes     = 64 << 20 // capacity of a MemoryPool
-	firstBufferBytes = 4 << 10  // first buffer of a body; a client that sends nothing takes no more memory
+	maxBodyBytes     = 64 << 10 // maximum size of a body that is read ahead, in bytes
+	maxPoolBytes     = 64 << 20 // size of a MemoryPool, in bytes
+	firstBufferBytes = 4 << 10  // size of the first buffer of a body, in bytes; a client that sends nothing occupies no more memory
 )
 
-// A MemoryPool limits the total memory for bodies that are read ahead to 64 MiB. The zero value is a pool from which nothing is reserved.
-// It is safe for concurrent use.
+// A MemoryPool limits the memory for all bodies that are read ahead to 64 MiB in total. The zero value is a pool of which
+// nothing is in use. It is safe for concurrent use.
 type MemoryPool struct{ used atomic.Int64 }
 
+// reserveBytes reserves n bytes of the pool. It returns false, and reserves nothing, if fewer bytes are left.
 func (m *MemoryPool) reserveBytes(n int) bool {
 	if m.used.Add(int64(n)) > maxPoolBytes {
 		m.used.Add(-int64(n))
@@ -30,11 +32,11 @@ func (m *MemoryPool) reserveBytes(n int) bool {
 	return true
 }
 
-// ShouldReadAhead reports whether to read the body of a request before the request gets a slot. The length must be known and at most 64
-// KiB.
+// ShouldReadAhead reports whether the body of r should be read before r gets a slot. The length of the body must be known and
+// at most 64 KiB.
 //
-// A body is not read ahead if the client waits for the status 100 (Continue), as HTTP/1 requests with the header Expect do. Neither is the
-// body of an upgrade request, which its handler reads from the connection.
+// It is false if the client waits for the status 100 (Continue), as HTTP/1 requests with an Expect header do. It is also false
+// for an upgrade request, because its handler reads the data from the connection.
 func ShouldReadAhead(r *http.Request) bool {
 	if r.ContentLength <= 0 || r.ContentLength > maxBodyBytes || r.Body == nil || len(r.Header["Expect"]) > 0 || len(r.Header["Upgrade"]) > 0 {
 		return false
@@ -49,25 +51,27 @@ func ShouldReadAhead(r *http.Request) bool {
 // After Close, or when net/http has closed the body because the response has started, Read returns the error of net/http. If the source is
 // a body of another package, Read returns the rest of the buffer.
 type BufferedBody struct {
-	source io.ReadCloser
-	length int // Content-Length
-	http2  bool
-	memory *MemoryPool
+	source io.ReadCloser // original body of the request
+	length int           // value of Content-Length in bytes
+	http2  bool          // the request uses HTTP/2
+	memory *MemoryPool   // pool from which the buffer is reserved
 
-	mu          sync.Mutex // guards the fields below
-	buffer      []byte     // bytes that were read ahead and not returned by Read yet
-	err         error      // error that follows the buffer; nil: the source has more bytes, or Read has returned the error
-	errWithData bool       // the source returned err together with its last bytes
-	closed      bool
-	reserved    int // number of bytes that are reserved from memory
+	mu          sync.Mutex // guards the fields that follow
+	buffer      []byte     // bytes that were read ahead and that Read has not returned yet
+	err         error      // error that follows the bytes in buffer; nil: source has more bytes, or Read has already returned the error
+	errWithData bool       // source returned err in the same call as its last bytes
+	closed      bool       // Close was called
+	reserved    int        // number of bytes that are reserved from the pool
 }
 
-// NewBody returns a BufferedBody for the body of r. Nothing is read yet. The caller must call ReleaseMemory.
+// NewBody returns a BufferedBody for the body of r, without reading from it. The caller must call ReleaseMemory when the
+// request has been handled.
 func NewBody(r *http.Request, memory *MemoryPool) *BufferedBody {
 	return &BufferedBody{source: r.Body, length: int(r.ContentLength), http2: r.ProtoMajor == 2, memory: memory}
 }
 
-// ReadAhead reads into the buffer until the body ends or fails, the memory pool is exhausted, or the body is longer than Content-Length.
+// ReadAhead reads from the original body until it ends or fails, the pool is used up, or the body turns out to be longer than
+// Content-Length. It must only be called before the first Read.
 func (b *BufferedBody) ReadAhead() {
 	for len(b.buffer) < cap(b.buffer) || b.growBuffer() {
 		n, err := b.source.Read(b.buffer[len(b.buffer):cap(b.buffer)])
@@ -82,8 +86,8 @@ func (b *BufferedBody) ReadAhead() {
 	}
 }
 
-// growBuffer enlarges the buffer. Its maximum is one byte more than Content-Length, so that the last Read gets io.EOF. It reports false at
-// the maximum, or if the memory pool is exhausted.
+// growBuffer enlarges the buffer to at most Content-Length plus one byte, so that the last read from the original body returns
+// io.EOF. It returns false if the buffer has its maximum size or the pool is used up.
 func (b *BufferedBody) growBuffer() bool {
 	size := min(max(2*cap(b.buffer), firstBufferBytes), b.length+1)
 	more := size - cap(b.buffer)
@@ -95,8 +99,9 @@ func (b *BufferedBody) growBuffer() bool {
 	return true
 }
 
-// CallerContext returns the context in which the request waits for a slot. If ctx ended because the body did not arrive in time, the result
-// does not end. The client is still connected then, and the handler gets the error from Read.
+// CallerContext returns the context in which the request should wait for a slot. It is ctx, unless the body did not arrive
+// before the read deadline of the connection. net/http then ends ctx, although the client is still connected, so the result is
+// a context that does not end. The handler gets the error from Read.
 func (b *BufferedBody) CallerContext(ctx context.Context) context.Context {
 	if errors.Is(b.err, os.ErrDeadlineExceeded) {
 		return context.WithoutCancel(ctx)
@@ -104,7 +109,7 @@ func (b *BufferedBody) CallerContext(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Read returns the bytes that were read ahead, and then reads from the source.
+// Read returns the bytes that were read ahead, and after them the bytes of the original body.
 func (b *BufferedBody) Read(p []byte) (int, error) {
 	if n, ok, err := b.readBuffer(p); ok {
 		return n, err
@@ -112,7 +117,8 @@ func (b *BufferedBody) Read(p []byte) (int, error) {
 	return b.source.Read(p)
 }
 
-// readBuffer reads from the buffer. ok is false if the buffer and the error after it were read.
+// readBuffer implements Read for the bytes in the buffer and the error that follows them. ok is false if Read has already
+// returned all of these.
 func (b *BufferedBody) readBuffer(p []byte) (n int, ok bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,10 +139,11 @@ func (b *BufferedBody) readBuffer(p []byte) (n int, ok bool, err error) {
 	return n, true, err
 }
 
+// hasUnread implements HasUnread. The caller must hold mu.
 func (b *BufferedBody) hasUnread() bool { return len(b.buffer) > 0 || b.err != nil }
 
-// closedError returns the error that Read must return because the source was closed; nil if the source can be read. It calls the source's
-// Read only if that cannot block, because the source has ended or was closed.
+// closedError returns the error that Read must return because the body was closed, or nil if Read may continue. It calls Read
+// of the original body only if that cannot block, because the body has ended or was closed. The caller must hold mu.
 func (b *BufferedBody) closedError() error {
 	if !b.closed && b.err != io.EOF {
 		return nil
@@ -151,7 +158,7 @@ func (b *BufferedBody) closedError() error {
 	return nil
 }
 
-// Close closes the source.
+// Close closes the original body.
 func (b *BufferedBody) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -159,14 +166,15 @@ func (b *BufferedBody) Close() error {
 	return b.source.Close()
 }
 
-// HasUnread reports whether Read has still to return buffered bytes, or the error after them.
+// HasUnread reports whether the buffer has bytes, or an error after them, that Read has not returned yet.
 func (b *BufferedBody) HasUnread() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.hasUnread()
 }
 
-// TakeUnread empties the buffer and returns a copy of the bytes that Read has not returned yet. It drops the error after them.
+// TakeUnread empties the buffer and returns the bytes that Read has not returned yet. An error that follows these bytes is
+// dropped.
 func (b *BufferedBody) TakeUnread() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,13 +184,14 @@ func (b *BufferedBody) TakeUnread() []byte {
 	return unread
 }
 
-// ReleaseMemory returns the reserved memory to the pool. Buffered bytes can still be read.
+// ReleaseMemory returns the reserved memory to the pool. Bytes in the buffer can still be read.
 func (b *BufferedBody) ReleaseMemory() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.returnMemory()
 }
 
+// returnMemory implements ReleaseMemory. The caller must hold mu.
 func (b *BufferedBody) returnMemory() {
 	b.memory.used.Add(-int64(b.reserved))
 	b.reserved = 0
