@@ -1,4 +1,4 @@
-// Package deadline implements the deadlines of in-memory connections, see [net.Conn.SetDeadline].
+// Package deadline implements read and write deadlines for in-memory connections, see [net.Conn.SetDeadline].
 package deadline
 
 import (
@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// A Deadline closes a channel when a time has come. The time can be changed. The zero value has no time, so its channel stays open. It is
-// safe for concurrent use, and must not be copied.
+// A Deadline closes a channel when a point in time is reached, which can be changed. The zero value is a deadline that never
+// passes. A Deadline is safe for concurrent use, and must not be copied.
 type Deadline struct {
-	mu    sync.Mutex // guards the fields below
-	timer *time.Timer
-	ch    chan struct{}
+	mu    sync.Mutex    // guards the fields that follow
+	timer *time.Timer   // closes ch at the deadline; nil: there is no deadline or it has passed
+	ch    chan struct{} // channel that Passed returns; nil: not created yet
 }
 
-// Passed returns a channel that is closed when the deadline passes. After that, the next Set replaces the channel.
+// Passed returns a channel that is closed when the deadline passes. After the deadline has passed and Set was called, Passed
+// returns a new channel.
 func (d *Deadline) Passed() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -24,8 +25,8 @@ func (d *Deadline) Passed() <-chan struct{} {
 	return d.ch
 }
 
-// Set changes the deadline; the zero time removes it. If the old deadline has not passed, channels that Passed has returned before apply to
-// the new deadline.
+// Set changes the deadline to t. The zero time removes the deadline. If the old deadline has not passed, the new one also
+// applies to channels that Passed has already returned.
 func (d *Deadline) Set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

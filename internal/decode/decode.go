@@ -1,4 +1,4 @@
-// Package decode decodes exports, which consist of values in an [Envelope], and has functions to encode them.
+// Package decode reads and writes the binary format of exports, which consist of values in an [Envelope].
 package decode
 
 import (
@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// A Decoder holds the bytes that are still to be decoded. Each method decodes a value at the beginning and removes it. After a failure, the
-// Decoder is nil, and all further values are zero.
+// A Decoder holds the bytes of an export that are not decoded yet. Each method decodes one value at the start of these bytes
+// and removes it. If a method fails, the Decoder becomes nil, and all further values are zero. So the caller may check for nil
+// once, at the end.
 type Decoder []byte
 
 // Uvarint decodes a number that [binary.AppendUvarint] has encoded.
@@ -25,13 +26,14 @@ func (d *Decoder) Varint() int64 {
 	return v
 }
 
-// Duration decodes a Uvarint of nanoseconds. A number that is too large gives the longest Duration.
+// Duration decodes an unsigned number of nanoseconds that [binary.AppendUvarint] has encoded. Numbers that are too large are
+// decoded as the maximum Duration.
 func (d *Decoder) Duration() time.Duration {
 	return time.Duration(min(d.Uvarint(), math.MaxInt64))
 }
 
-// Bytes decodes a byte slice that [AppendBytes] has encoded. It fails if the slice is longer than most. The result shares memory with the
-// Decoder.
+// Bytes decodes a byte slice that [AppendBytes] has encoded. It fails if the slice has more than most bytes. The result is a
+// part of the Decoder's memory.
 func (d *Decoder) Bytes(most uint64) []byte {
 	n := d.Uvarint()
 	if n > most || n > uint64(len(*d)) {
@@ -43,12 +45,13 @@ func (d *Decoder) Bytes(most uint64) []byte {
 	return b
 }
 
-// AppendBytes appends s to b, preceded by its length as a Uvarint.
+// AppendBytes appends the length of s, as a uvarint, and the bytes of s to b.
 func AppendBytes[S string | []byte](b []byte, s S) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// Skip removes n bytes. The Decoder must have as many. It fails if n is not positive, so that Skip accepts the result of [binary.Uvarint].
+// Skip removes n bytes, where n must not exceed the length of d. It fails if n is 0 or negative, so that n may be a result of
+// [binary.Uvarint].
 func (d *Decoder) Skip(n int) {
 	if n <= 0 {
 		*d = nil

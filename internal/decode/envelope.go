@@ -10,33 +10,36 @@ import (
 	"time"
 )
 
-// MaxAge is the maximum age of an export. Older latencies say too little about today's.
+// MaxAge is the maximum age of an export that Open accepts. Older latencies say too little about the present.
 const MaxAge = 24 * time.Hour
 
-// ErrDamaged is the error for an export that was modified or cut off.
+// ErrDamaged is the error for an export that was modified or truncated.
 var ErrDamaged = errors.New("the export is damaged or cut off")
 
-// version is the version of the format of all exports.
+// version is the version of the export format.
 const version = "1"
 
-// An Envelope describes the frame of an export. The header is a line with name and version, and the time in Unix nanoseconds as a Varint. A
-// checksum follows the content.
+// An Envelope describes the frame of one kind of export. The frame starts with a line that has the name and the version, and
+// with the time in Unix nanoseconds as a varint. It ends with a CRC-32 checksum.
 type Envelope struct {
-	Name    string // name of the content, with a space at its end
-	Foreign error  // error that Open returns if the name differs
+	Name    string // name of the kind of export, which must end with a space
+	Foreign error  // error that Open returns for data that does not start with Name
 	Max     int    // maximum size of an export in bytes
 }
 
-// Header returns the header of an export that is written at the time now.
+// Header returns the first bytes of an export that is written at the time now.
 func (e *Envelope) Header(now time.Time) []byte {
 	return binary.AppendVarint([]byte(e.Name+version+"\n"), now.UnixNano())
 }
 
-// AppendChecksum returns b, an export with header and content, with the checksum appended.
+// AppendChecksum appends the checksum to b, which must be a whole export: the header and the content.
 func AppendChecksum(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b)) }
 
-// Open reads an export. It returns the time since the export was written, and its content. It returns an error if the export has another
-// name or version, is damaged, larger than Max, or older than MaxAge. If the clock of the writer was ahead, the time is 0.
+// Open reads an export from r and checks its frame. It returns the time that has passed since the export was written, and the
+// content. passed is 0 if the clock of the writer was ahead.
+//
+// Open returns an error if reading fails, if the export has another name or version, is damaged or larger than Max, or is older
+// than MaxAge.
 func (e *Envelope) Open(r io.Reader, now time.Time) (passed time.Duration, d Decoder, err error) {
 	b, err := io.ReadAll(io.LimitReader(r, int64(e.Max)+1))
 	if err != nil {

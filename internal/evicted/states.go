@@ -1,4 +1,4 @@
-// Package evicted keeps the learned state of keys that are evicted from a bounded table.
+// Package evicted keeps the learned states of keys after the keys were evicted from a bounded table.
 package evicted
 
 import (
@@ -8,22 +8,24 @@ import (
 	"time"
 )
 
-// States is a bounded table of the states of evicted keys. The zero value is an empty table. It is not safe for concurrent use.
+// States holds the states of evicted keys, up to a limit. The zero value is empty. It must not be used concurrently.
 //
-// A full table deletes the states that were learned from the fewest calls. Each hour of age halves the number of calls that counts. So to
-// displace a state, an attacker needs about as many calls as the state was learned from.
+// If there are too many states, the states that were learned from the fewest calls are deleted first. With each hour of age,
+// the number of calls counts half. Therefore an attacker who wants to displace a state needs about as many calls as the state
+// was learned from.
 type States[K comparable, V any] struct {
 	all map[K]state[V]
 }
 
+// A state is one stored state, with the data that decide when it is deleted.
 type state[V any] struct {
 	value V
-	calls int64
-	worth float64 // log2 of the number of calls, plus the time of Put in hours
+	calls int64   // number of calls from which value was learned
+	worth float64 // log2 of the number of calls, plus the time of Put in hours; states with the smallest worth are deleted first
 }
 
-// Put stores v, which was learned from the given number of calls. If the table has more than limit states then, it deletes some. The
-// argument at is the time of any monotonic clock.
+// Put stores v for the key. The argument calls is the number of calls from which v was learned. If there are then more than
+// limit states, Put deletes some. The argument at is the current time of a monotonic clock.
 func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int) {
 	if s.all == nil {
 		s.all = make(map[K]state[V])
@@ -34,7 +36,7 @@ func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int)
 	}
 }
 
-// trim deletes the states with the smallest worth until the given number of states is left.
+// trim deletes the states with the smallest worth until only left states remain.
 func (s *States[K, V]) trim(left int) {
 	type entry struct {
 		key   K
@@ -50,17 +52,19 @@ func (s *States[K, V]) trim(left int) {
 	}
 }
 
-// Take removes the state of a key and returns it with the number of calls from which it was learned. ok is false if there is none.
+// Take removes the state of the key. It returns the state, and the number of calls from which it was learned. ok is false if
+// there is no state.
 func (s *States[K, V]) Take(key K) (v V, calls int64, ok bool) {
 	k, ok := s.all[key]
 	delete(s.all, key)
 	return k.value, k.calls, ok
 }
 
+// Len returns the number of stored states.
 func (s *States[K, V]) Len() int { return len(s.all) }
 
-// Each calls f for each state, with the number of calls from which it was learned. If f returns true, Each stores the changes that f made
-// to v. If f returns false, it deletes the state.
+// Each calls f for every state, with the number of calls from which the state was learned. f may modify *v. If f returns false,
+// the state is deleted.
 func (s *States[K, V]) Each(f func(key K, v *V, calls int64) bool) {
 	for key, k := range s.all {
 		if f(key, &k.value, k.calls) {

@@ -1,4 +1,4 @@
-// Package ops has the parts of adapters that serve operators: environment variables and logging.
+// Package ops provides the parts of adapters that serve operators: settings from environment variables, and log messages.
 package ops
 
 import (
@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// An Environment holds the settings from the environment variables HEDGE_MODE and HEDGE_DISABLED.
+// An Environment holds the settings that operators have made with the environment variables HEDGE_MODE and HEDGE_DISABLED.
 type Environment struct {
-	Shadow  bool   // shadow mode: hedges are counted and not sent
-	Audit   bool   // hedging is audited; for DNS it is not
-	Off     string // name of the variable that switches hedging off; "": no variable does
-	Invalid string // name of the variable with an invalid value; "": all values are valid
+	Shadow  bool   // shadow mode: hedges are decided and counted, but not sent
+	Audit   bool   // the benefit of hedging is measured; DNS ignores this setting
+	Off     string // name of the variable that switches hedging off; "": hedging is on
+	Invalid string // name of a variable with an invalid value; "": all values are valid
 }
 
-// ReadEnvironment reads the environment variables, by which operators override the settings of a program. An adapter calls it once, when it
-// is made or first used. The doc comment of package hedge lists the values.
+// ReadEnvironment reads the environment variables with which operators override the settings of a program. An adapter calls it
+// once, when it is made or first used. The doc comment of package hedge lists the valid values.
 //
 // If a value is invalid, the result allows no hedges, because a call without hedges is always safe.
 func ReadEnvironment() (e Environment) {

@@ -14,23 +14,25 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Log logs changes of the state of one client or Limiter. It is safe for concurrent use.
+// A Log writes log messages about one client or Limiter, mostly about changes of its state. It is safe for concurrent use.
 type Log struct {
-	out          *slog.Logger  // nil: only panics and the warnings of logWarning are logged, to slog.Default
-	prefix       string        // prefix of messages
+	// out is the logger. If it is nil, only panics and the messages of logWarning are logged, with slog.Default.
+	out          *slog.Logger
+	prefix       string        // start of each message
 	panics       *atomic.Int64 // number of panics of observers and loggers
-	panicLogged  atomic.Bool   // a panic was logged
-	nestedLogged atomic.Bool   // nested hedging was logged
+	panicLogged  atomic.Bool   // a panic was logged, so that later ones are only counted
+	nestedLogged atomic.Bool   // a nested call was logged, so that later ones are not
 
-	prepareErrorLogged atomic.Bool  // an error of Prepare was logged
-	boundPartCount     atomic.Int32 // length of boundParts
-	boundParts         sync.Map     // names of request parts, such as headers, that WarnOfBoundRequest has logged
-	heldBackKeyCount   atomic.Int32 // length of heldBackKeys
-	heldBackKeys       sync.Map     // keys that LogHeldBack has logged
+	prepareErrorLogged atomic.Bool  // an error of a Prepare function was logged, so that later ones are not
+	boundPartCount     atomic.Int32 // number of elements in boundParts
+	boundParts         sync.Map     // set of the request parts, such as header names, that WarnOfBoundRequest has logged
+	heldBackKeyCount   atomic.Int32 // number of elements in heldBackKeys
+	heldBackKeys       sync.Map     // set of the latency keys that LogHeldBack has logged
 }
 
-// NewLog returns a Log that writes to l, which may be nil. Each message begins with the prefix. Each record has the attribute protocol and,
-// if it is not empty, the attribute client. Panics of observers and of the logger are counted in panics.
+// NewLog returns a Log that writes to l, which may be nil. Each message starts with prefix and ": ". Each record has the
+// attribute protocol, and the attribute client if that is not empty. Panics of observers and of the logger are counted in
+// panics.
 func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int64) *Log {
 	if l != nil {
 		l = l.With("protocol", protocol)
@@ -41,10 +43,12 @@ func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int6
 	return &Log{out: l, prefix: prefix + ": ", panics: panics}
 }
 
-// IsDiscarded reports whether [Log.Log] discards its messages, because there is no logger.
+// IsDiscarded reports whether [Log.Log] discards its messages because there is no logger. The caller then need not prepare
+// attributes.
 func (l *Log) IsDiscarded() bool { return l.out == nil }
 
-// LogEnvironment logs the environment variable that switches hedging off, and the variable that has an invalid value.
+// LogEnvironment logs which environment variable switches hedging off and which has an invalid value. It logs nothing if there
+// are none.
 func (l *Log) LogEnvironment(e Environment) {
 	if e.Invalid != "" {
 		l.warnOfInvalidVariable(e.Invalid, os.Getenv(e.Invalid))
@@ -54,13 +58,14 @@ func (l *Log) LogEnvironment(e Environment) {
 	}
 }
 
+// warnOfInvalidVariable warns that the environment variable has an invalid value, and that therefore no hedges are sent.
 func (l *Log) warnOfInvalidVariable(name, value string) {
 	l.logWarning(name+"="+value, "a variable of the environment cannot be understood, so no hedge is sent",
 		slog.String("variable", name), slog.String("value", sanitize.CleanText(value)))
 }
 
-// WarnOfSmallBudget warns if the settings allow no hedge at all. It logs a budget below one percent of the calls, because a program that
-// confuses fractions with percentages may set 0.1 for ten percent.
+// WarnOfSmallBudget warns if the settings allow no hedges at all. It also logs, with level Info, a budget of less than one
+// percent of the calls: a program that confuses fractions with percentages may have set 0.1 for ten percent.
 func (l *Log) WarnOfSmallBudget(maxHedges int, budgetPercent float64) {
 	switch {
 	case maxHedges == 0 || budgetPercent == 0:
@@ -71,7 +76,8 @@ func (l *Log) WarnOfSmallBudget(maxHedges int, budgetPercent float64) {
 	}
 }
 
-// WarnOfSmallRouteBudget logs a budget of a route below one percent of the route's calls. A budget of 0 means that the route has none.
+// WarnOfSmallRouteBudget logs, with level Info, a route budget of less than one percent of the route's calls. A budget of 0
+// means that the route has no budget of its own, and is not logged.
 func (l *Log) WarnOfSmallRouteBudget(route string, budgetPercent float64) {
 	if budgetPercent > 0 && budgetPercent < 1 {
 		l.Log(slog.LevelInfo, "the budget of a route is less than 1 % of its calls", slog.String("route", sanitize.CleanText(route)),
@@ -79,26 +85,28 @@ func (l *Log) WarnOfSmallRouteBudget(route string, budgetPercent float64) {
 	}
 }
 
-// WarnOfNestedHedging warns when a call is made within a hedged call to the same target. Only the first such call is logged.
+// WarnOfNestedHedging warns that a call is nested in a hedged call to the same target, and is therefore sent without hedges.
+// The argument call names the target. Only the first call is logged.
 func (l *Log) WarnOfNestedHedging(call string) {
 	if !l.nestedLogged.Swap(true) {
 		l.logWarning("again", "nested hedging: a call within a hedged call is sent once", slog.String("call", sanitize.CleanText(call)))
 	}
 }
 
-// onceLogged holds the names of the warnings that were logged to slog.Default. The process logs each of them once, even if the program
-// makes many clients.
+// onceLogged is the set of warnings that were logged with slog.Default. A process logs each of these warnings once, even if the
+// program makes many clients.
 var onceLogged sync.Map
 
-// WarnOfPrepareError warns of an error of a Prepare function. Only the first error is logged.
+// WarnOfPrepareError warns that a Prepare function has returned err, so that a request could not be sent to another endpoint.
+// Only the first error is logged.
 func (l *Log) WarnOfPrepareError(err error) {
 	if !l.prepareErrorLogged.Swap(true) {
 		l.logWarning("unprepared", "a request could not be prepared for another endpoint; later errors are not logged", slog.String("error", sanitize.CleanText(err.Error())))
 	}
 }
 
-// WarnOfBoundRequest warns that calls with the given part, such as a header, cannot be sent to another endpoint. It logs each part once,
-// and at most eight parts.
+// WarnOfBoundRequest warns that calls with the given part, such as a header, cannot be sent to another endpoint. It logs each
+// part once, and at most eight parts.
 func (l *Log) WarnOfBoundRequest(with string) {
 	if _, known := l.boundParts.Load(with); known || l.boundPartCount.Load() >= 8 {
 		return
@@ -108,7 +116,8 @@ func (l *Log) WarnOfBoundRequest(with string) {
 	}
 }
 
-// LogHeldBack logs that the first call of a function delays the result of a hedge. It logs each key once, and at most 64 keys.
+// LogHeldBack logs that Do has returned the result of a hedge late, because the first call of the function had not returned. It
+// logs each latency key once, and at most 64 keys.
 func (l *Log) LogHeldBack(key string) {
 	if _, known := l.heldBackKeys.Load(key); known || l.heldBackKeyCount.Load() >= 64 {
 		return
@@ -119,7 +128,8 @@ func (l *Log) LogHeldBack(key string) {
 	}
 }
 
-// logWarning logs a warning to the logger. Without a logger, it logs the first warning of each name to slog.Default.
+// logWarning logs a warning with the logger. If there is no logger, it uses slog.Default, and logs each name only once per
+// process.
 func (l *Log) logWarning(name, message string, attrs ...slog.Attr) {
 	if l.IsDiscarded() {
 		if _, known := onceLogged.LoadOrStore(l.prefix+name, true); known {
@@ -129,7 +139,8 @@ func (l *Log) logWarning(name, message string, attrs ...slog.Attr) {
 	l.logAlways(slog.LevelWarn, message, attrs...)
 }
 
-// LogSwitch logs that hedging was switched on or off. The argument by names the function or the variable that did it.
+// LogSwitch logs that hedging was switched on or off. The argument by is the name of the function or environment variable that
+// has switched it.
 func (l *Log) LogSwitch(on bool, by string) {
 	if on {
 		l.Log(slog.LevelInfo, "enabled", slog.String("by", by))
@@ -138,13 +149,14 @@ func (l *Log) LogSwitch(on bool, by string) {
 	}
 }
 
-// LogObserverPanic counts a panic of an observer, and logs the first one. It must be called in the deferred function that recovers, so that
-// the stack is that of the panic.
+// LogObserverPanic counts a panic of the observer o, and logs the first panic. It must be called from the deferred function
+// that recovers, so that the logged stack is that of the panic.
 func (l *Log) LogObserverPanic(o observe.Observer, value any) {
 	l.LogPanic(fmt.Sprintf("%T", o), value)
 }
 
-// LogPanic does the same as LogObserverPanic for a panic of another function that receives events.
+// LogPanic does the same as LogObserverPanic for a panic of another function of the program that receives events. The argument
+// observer names that function.
 func (l *Log) LogPanic(observer string, value any) {
 	l.panics.Add(1)
 	if l.panicLogged.Swap(true) {
@@ -154,14 +166,14 @@ func (l *Log) LogPanic(observer string, value any) {
 		slog.String("observer", observer), slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
 }
 
-// changeMessages are the log messages for the begin (bad) and the end (good) of a condition.
+// changeMessages holds the log messages for the start (bad) and the end (good) of each kind of condition.
 var changeMessages = [...]struct{ bad, good string }{
 	policy.KindPause:    {"paused", "resumed"},
 	policy.KindBudget:   {"budget exhausted", "budget refilled"},
 	policy.KindEndpoint: {"endpoint ejected", "endpoint restored"},
 }
 
-// logVerdict logs the verdict of an audit.
+// logVerdict logs the verdict and the results of the audit of a host.
 func (l *Log) logVerdict(key observe.KeyInfo, v observe.Audit) {
 	level := slog.LevelInfo
 	message := map[observe.Verdict]string{
@@ -183,7 +195,7 @@ func (l *Log) logVerdict(key observe.KeyInfo, v observe.Audit) {
 	l.Log(level, message, attrs...)
 }
 
-// LogChange logs that a condition of a key has begun or ended.
+// LogChange logs that a condition of the key, such as a pause of hedging, has started or ended.
 func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
 	if change.Kind == policy.KindVerdict {
 		l.logVerdict(key, change.Audit)
@@ -215,7 +227,8 @@ func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
 	l.Log(level, message, attrs...)
 }
 
-// Log logs a message. Without a logger, it does nothing. A panic of the logger is recovered and counted.
+// Log logs a message with the given level. It does nothing if there is no logger. A panic of the logger is recovered and
+// counted.
 func (l *Log) Log(level slog.Level, message string, attrs ...slog.Attr) {
 	if !l.IsDiscarded() {
 		l.logAlways(level, message, attrs...)

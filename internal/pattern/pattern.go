@@ -1,4 +1,4 @@
-// Package pattern finds the value of a request, such as its route, by the patterns of [http.ServeMux].
+// Package pattern maps requests to values, such as routes, with the patterns of [http.ServeMux].
 package pattern
 
 import (
@@ -14,24 +14,26 @@ import (
 	"github.com/gohedge/hedge/internal/httpattempt"
 )
 
-// A Mux finds the value of the most specific pattern that matches a request. The zero Mux has no patterns. After the last Add, it is safe
-// for concurrent use.
+// A Mux maps requests to values: each pattern has a value, and the most specific pattern that matches a request determines its
+// value. The zero value has no patterns. After the last call of Add, a Mux is safe for concurrent use.
 type Mux[T any] struct {
-	mux     *http.ServeMux
-	all     map[string]*entry[T] // by pattern
-	subsets sync.Map             // *Mux[T] without one pattern, by that pattern; see withoutPattern
+	mux     *http.ServeMux       // finds the entry of a request; nil: there are no patterns
+	all     map[string]*entry[T] // entries by pattern
+	subsets sync.Map             // cache of withoutPattern: map from pattern to *Mux[T]
 }
 
-// An entry holds the value of a pattern. It is a handler, because a ServeMux only finds handlers.
+// An entry holds the value of one pattern. It implements http.Handler so that an http.ServeMux can find it. It never serves a
+// request.
 type entry[T any] struct {
 	value T
-	at    string // source line that gives the pattern
+	at    string // source line in which the program states the pattern
 }
 
 func (*entry[T]) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
-// Add adds a pattern with its value. The argument at is the source line that gives the pattern. An error about two conflicting patterns
-// names the source lines of both.
+// Add adds a pattern with its value. The argument at is the source line in which the program states the pattern. Add returns an
+// error if the pattern is invalid or conflicts with another pattern. In the second case, the error has the source lines of both
+// patterns.
 func (m *Mux[T]) Add(pattern, at string, value T) error {
 	method := pattern[:max(strings.IndexAny(pattern, " \t"), 0)]
 	if method != strings.ToUpper(method) {
@@ -56,7 +58,7 @@ func (m *Mux[T]) Add(pattern, at string, value T) error {
 	return nil
 }
 
-// registerPattern adds a pattern to a mux. If the mux panics, registerPattern returns the text of the panic as an error.
+// registerPattern calls mux.Handle. If that panics, registerPattern returns the panic text as an error.
 func registerPattern(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -67,8 +69,8 @@ func registerPattern(mux *http.ServeMux, pattern string, h http.Handler) (err er
 	return nil
 }
 
-// withSourceLine adds source lines to err, which is the error of a ServeMux about a pattern. If the pattern conflicts with another one, the
-// new error names the source lines of both patterns.
+// withSourceLine returns err with source lines added, where err is the error of http.ServeMux for the pattern of e. If the
+// pattern conflicts with another one, the result has the source lines of both patterns. Otherwise it is err itself.
 func (m *Mux[T]) withSourceLine(err error, pattern string, e *entry[T]) error {
 	_, details, conflict := strings.Cut(err.Error(), "):\n")
 	if !conflict {
@@ -83,11 +85,11 @@ func (m *Mux[T]) withSourceLine(err error, pattern string, e *entry[T]) error {
 	return err
 }
 
-// Find returns the value of the pattern whose handler a ServeMux would call for a request to the host. It ignores patterns for which a
-// ServeMux would redirect. ok is false if no pattern matches.
+// Find returns the value of the pattern that http.ServeMux would choose for a request to the host. It ignores patterns for
+// which http.ServeMux would send a redirect. ok is false if no pattern matches.
 //
-// Some servers read an unclean path, such as "//a" or "/x/../a", as "/a", and other servers do not. For such a path, Find returns the value
-// of "/a", and clean is false.
+// Some servers treat an unclean path, such as "//a" or "/x/../a", as "/a", and other servers do not. For an unclean path, Find
+// returns the value for the clean path, and clean is false.
 func (m *Mux[T]) Find(method, host string, u *url.URL) (value T, clean, ok bool) {
 	if m.mux == nil {
 		return value, true, false
@@ -109,7 +111,8 @@ func (m *Mux[T]) Find(method, host string, u *url.URL) (value T, clean, ok bool)
 	return value, to.Path == sent, ok
 }
 
-// cleanPath returns the path without the elements "." and ".." and without repeated slashes, as many servers read it.
+// cleanPath returns the path p without the elements "." and ".." and without repeated slashes. Many servers treat p as that
+// path.
 func cleanPath(p string) string {
 	clean := path.Clean("/" + p)
 	if p[len(p)-1] == '/' && clean != "/" {
@@ -118,7 +121,7 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// findClean returns the value of the pattern that matches a request whose path is clean.
+// findClean implements Find for a request with a clean path.
 func (m *Mux[T]) findClean(req *http.Request) (value T, ok bool) {
 	h, pattern := m.mux.Handler(req)
 	if to, ok := h.(*entry[T]); ok {
@@ -130,7 +133,7 @@ func (m *Mux[T]) findClean(req *http.Request) (value T, ok bool) {
 	return m.withoutPattern(pattern).findClean(req) // the pattern only redirects, as from "/items" to "/items/"
 }
 
-// withoutPattern returns a Mux with all patterns of m except the given one.
+// withoutPattern returns a Mux with all patterns of m except the given pattern. It caches the result.
 func (m *Mux[T]) withoutPattern(pattern string) *Mux[T] {
 	if known, ok := m.subsets.Load(pattern); ok {
 		return known.(*Mux[T])

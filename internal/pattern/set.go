@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// A Set is a set of patterns of [http.ServeMux] and of gRPC methods. The zero Set and a nil Set match nothing. After the last Add, a Set is
-// safe for concurrent use.
+// A Set is a set of patterns for HTTP requests and gRPC methods. The zero value and a nil *Set match nothing. After the last
+// call of Add, a Set is safe for concurrent use.
 //
-// A gRPC call is the request "POST /pkg.Service/Method" to its authority. The patterns "/pkg.Service/*" and "/*" match only gRPC calls.
+// Patterns of [http.ServeMux] also match gRPC calls, because a gRPC call is the HTTP request "POST /pkg.Service/Method". The
+// patterns "/pkg.Service/*" and "/*" match gRPC calls only.
 type Set struct {
-	muxes          []*Mux[struct{}] // several, because patterns of a Set may conflict, and those of a Mux must not
-	methodPatterns map[string]bool  // "/pkg.Service/*" and "/*"
+	muxes          []*Mux[struct{}] // several, because patterns of a Set may conflict, but patterns of a Mux must not
+	methodPatterns map[string]bool  // patterns of the forms "/pkg.Service/*" and "/*"
 }
 
 // Add adds a pattern. It returns an error if the pattern is invalid.
@@ -39,7 +40,8 @@ func (s *Set) Add(pattern string) error {
 	return m.Add(pattern, "", struct{}{})
 }
 
-// Match reports whether a pattern matches a request to a host. It is false for an unclean path, see [Mux.Find].
+// Match reports whether a pattern matches the HTTP request with the given method, host and URL. It is false if the path of the
+// URL is not clean, see [Mux.Find].
 func (s *Set) Match(method, host string, u *url.URL) bool {
 	if s == nil {
 		return false
@@ -52,13 +54,14 @@ func (s *Set) Match(method, host string, u *url.URL) bool {
 	return false
 }
 
-// MatchCall reports whether a pattern matches a gRPC call to the authority. The method has the form "/pkg.Service/Method".
+// MatchCall reports whether a pattern matches a call of the gRPC method, given as "/pkg.Service/Method", to the given
+// authority.
 func (s *Set) MatchCall(method, authority string) bool {
 	return s.MatchMethod(method) || s.Match(http.MethodPost, authority, &url.URL{Path: method})
 }
 
-// MatchMethod reports whether the Set has "/*" or the "/pkg.Service/*" of the gRPC method. It is false for an unclean path, and for a path
-// without service or method: an HTTP handler may read them as other paths.
+// MatchMethod reports whether the Set has the pattern "/*" or "/pkg.Service/*" for the gRPC method. It is false if method is
+// not a clean path or has no service or method name, because an HTTP server may treat it as another path.
 func (s *Set) MatchMethod(method string) bool {
 	if s == nil || s.methodPatterns == nil || path.Clean(method) != method {
 		return false
@@ -70,7 +73,7 @@ func (s *Set) MatchMethod(method string) bool {
 	return s.methodPatterns["/*"] || s.methodPatterns[service+"*"]
 }
 
-// IsMethodPattern reports whether pattern is a pattern of gRPC methods: /pkg.Service/Method, /pkg.Service/* or /*.
+// IsMethodPattern reports whether pattern has a form that is allowed for gRPC: /pkg.Service/Method, /pkg.Service/* or /*.
 func IsMethodPattern(pattern string) bool {
 	service, method, ok := strings.Cut(strings.TrimPrefix(pattern, "/"), "/")
 	return pattern == "/*" || strings.HasPrefix(pattern, "/") && ok && service != "" && method != "" &&

@@ -142,7 +142,7 @@ func (c *Call) SetStart(at time.Time) {
 }
 
 // MarkRescheduled records that hedges of this call may become due earlier than their delays in the schedule, for example
-// because a host is down.
+// because an attempt failed.
 func (c *Call) MarkRescheduled() { c.rescheduled.Store(true) }
 
 // Elapsed returns the time since the start of the call.

@@ -41,8 +41,8 @@ func OverridesFrom(ctx context.Context) Overrides {
 	return o
 }
 
-// attemptOverrides returns the context value that holds the Overrides in the context of attempt n. They derive from the Overrides of the
-// parent, which is the caller's context. If call is not zero, it becomes their Parent.
+// attemptOverrides returns the Overrides for the context of attempt n, or nil if there are none. They are the Overrides of
+// parent, the caller's context, without those that apply to one call only. If call is not zero, it becomes their Parent.
 func attemptOverrides(parent context.Context, n int, call CallTarget) any {
 	v := parent.Value(overridesKey{})
 	o, _ := v.(Overrides)

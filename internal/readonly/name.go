@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// readsByName reports whether a method only reads according to its name, and returns the reason. It is false for a name that is not in
-// CamelCase.
+// readsByName guesses from its name whether a method only reads, and returns the reason. reads is false for a name that is not
+// in CamelCase.
 func readsByName(name string) (reads bool, why string) {
 	first, object, ok := splitName(name)
 	switch {
@@ -40,8 +40,8 @@ func readsByName(name string) (reads bool, why string) {
 	return true, "its name begins with " + first + " and holds no word that writes or takes"
 }
 
-// splitName splits a CamelCase name into its first word and the other words. BatchGet and AggregatedList count as one first word. ok is
-// false if a part of the name is not a word.
+// splitName splits a CamelCase name into its first word and all other words. BatchGet and AggregatedList are one word if they
+// are at the start. ok is false if the name has a part that is not a word.
 func splitName(name string) (first string, others []string, ok bool) {
 	first, rest := nextWord(name)
 	if first == "Batch" || first == "Aggregated" {
@@ -59,8 +59,8 @@ func splitName(name string) (first string, others []string, ok bool) {
 	return first, others, first != ""
 }
 
-// nextWord splits off the first word of a CamelCase name, such as Item, HTTP, IDs or 2. A run of underscores is a word as well. The word is
-// empty if the name begins with another character.
+// nextWord splits name after its first word, such as Item, HTTP, IDs or 2. A sequence of underscores also counts as a word.
+// word is empty if name starts with another character, such as a lower-case letter.
 func nextWord(name string) (word, rest string) {
 	end := prefixLength(name, isUpper)
 	capitals := strings.ToLower(name[:end])
@@ -80,7 +80,7 @@ func nextWord(name string) (word, rest string) {
 	return name[:end], name[end:]
 }
 
-// prefixLength returns the length of the longest prefix of s for whose bytes class returns true.
+// prefixLength returns the length of the longest prefix of s in which class returns true for every byte.
 func prefixLength(s string, class func(byte) bool) int {
 	for i := range len(s) {
 		if !class(s[i]) {

@@ -1,5 +1,5 @@
-// Package readonly decides whether a gRPC method only reads: by the options of its descriptor, if the program has registered the descriptor,
-// or else by the name of the method.
+// Package readonly decides whether a gRPC method only reads, so that it is safe to send twice. It uses the options of the
+// method's descriptor if the program has registered that. Otherwise it uses the name of the method.
 package readonly
 
 import (
@@ -12,15 +12,15 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// A Classification states whether a method only reads.
+// A Classification says whether a gRPC method only reads, and why.
 type Classification struct {
-	Reads    bool
-	Declared bool   // options of the descriptor decide; false: Reads is a guess
-	Reason   string // a clause such as "it is bound to HTTP GET"
+	Reads    bool   // the method only reads
+	Declared bool   // options of the descriptor say so; false: Reads is a guess from the name
+	Reason   string // reason as a clause, such as "it is bound to HTTP GET"
 }
 
-// ClassifyMethod classifies the method with a full name such as "/pkg.Service/Method". The options of its descriptor decide, if they can.
-// Otherwise, the name of the method and the shape of its service decide.
+// ClassifyMethod classifies the gRPC method with the given full name, such as "/pkg.Service/Method". It uses the options of the
+// descriptor if they are conclusive. Otherwise it uses the name of the method and the other methods of its service.
 func ClassifyMethod(full string) Classification {
 	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	d, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + name))
@@ -30,6 +30,7 @@ func ClassifyMethod(full string) Classification {
 	return classifyName(name)
 }
 
+// classifyDescriptor classifies a method whose descriptor is registered.
 func classifyDescriptor(m protoreflect.MethodDescriptor) Classification {
 	if m.IsStreamingClient() {
 		return Classification{Reason: "its client sends a stream"}
@@ -48,12 +49,14 @@ func classifyDescriptor(m protoreflect.MethodDescriptor) Classification {
 	return v
 }
 
+// classifyName classifies a method by its name alone.
 func classifyName(name string) Classification {
 	reads, why := readsByName(name)
 	return Classification{Reads: reads, Reason: why}
 }
 
-// classifyOptions classifies a method by its options. If the options do not decide, Declared is false.
+// classifyOptions classifies a method by the options of its descriptor. The result has Declared set to false if the options are
+// not conclusive.
 func classifyOptions(o *descriptorpb.MethodOptions) Classification {
 	switch level := o.GetIdempotencyLevel(); level {
 	case descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN:
@@ -83,10 +86,10 @@ func classifyOptions(o *descriptorpb.MethodOptions) Classification {
 	return Classification{}
 }
 
-// Field numbers of google/api/http.proto and google/api/annotations.proto.
+// Field numbers in google/api/annotations.proto and google/api/http.proto.
 const (
-	httpExtension      = 72295728 // of MethodOptions, a HttpRule
-	httpGet            = 2        // of HttpRule, as all below
+	httpExtension      = 72295728 // field of MethodOptions that holds an HttpRule
+	httpGet            = 2        // field of HttpRule, as are the fields that follow
 	httpPut            = 3
 	httpPost           = 4
 	httpDelete         = 5
@@ -95,8 +98,9 @@ const (
 	additionalBindings = 11
 )
 
-// httpBinding reports whether an HttpRule binds a method to HTTP (bound), and whether one of its bindings is GET. A method with a GET
-// binding is safe to repeat (RFC 9110 §9.2.1), even if it also has a POST binding for long queries.
+// httpBinding decodes an encoded HttpRule. bound is true if the rule binds the method to HTTP, and get is true if one of its
+// bindings is GET. A method with a GET binding is safe to repeat (RFC 9110 §9.2.1), even if it also has a POST binding for long
+// queries.
 func httpBinding(rule []byte) (get, bound bool) {
 	forEachField(rule, func(n protowire.Number, v []byte) {
 		switch n {
@@ -112,8 +116,8 @@ func httpBinding(rule []byte) (get, bound bool) {
 	return get, bound
 }
 
-// forEachField calls f with the number and the value of each length-delimited field of a message: strings, bytes and messages. It stops at
-// malformed data.
+// forEachField calls f with the number and the value of each length-delimited field in an encoded message. Such fields are
+// strings, bytes and messages. It stops where the encoding is invalid.
 func forEachField(message []byte, f func(protowire.Number, []byte)) {
 	for len(message) > 0 {
 		n, kind, size := protowire.ConsumeTag(message)

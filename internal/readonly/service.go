@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// findContradiction returns a reason why a method may write although its name says that it reads; "" if there is none. It examines the
-// descriptors of the method and of its service.
+// findContradiction returns a reason why the method may write although its name says that it reads, or "" if there is no
+// reason. It checks the descriptors of the method and of the other methods of its service.
 func findContradiction(m protoreflect.MethodDescriptor) string {
 	first, object, _ := splitName(string(m.Name()))
 	reply := m.Output()
@@ -33,13 +33,14 @@ func findContradiction(m protoreflect.MethodDescriptor) string {
 	return ""
 }
 
-// namesOperation reports whether the name of the method or of its service contains "Operation".
+// namesOperation reports whether the name of the method or of its service contains "Operation". Such a method may return an
+// Operation without starting it.
 func namesOperation(m protoreflect.MethodDescriptor) bool {
 	return strings.Contains(string(m.Name()), "Operation") || strings.Contains(string(m.Parent().Name()), "Operation")
 }
 
-// namesItsObject reports whether a request identifies the object to read, such as by a field job_id for GetJob. A request for any element
-// of a queue has no such field.
+// namesItsObject reports whether the request identifies the object to read, for example with a field job_id for GetJob. A
+// request that takes any element of a queue has no such field.
 func namesItsObject(request protoreflect.MessageDescriptor, object []string) bool {
 	object = singularWords(object)
 	if len(object) == 0 {
@@ -56,8 +57,9 @@ func namesItsObject(request protoreflect.MessageDescriptor, object []string) boo
 	return false
 }
 
-// returnsObject reports whether the method with the given name returns to the service an object that the service's Get method has handed
-// out. Examples are FinishTask with GetTask, Ack with Get, and SubmitResult with GetTask, but not Submit with GetPrice.
+// returnsObject reports whether the method with the given name gives an object back to the service. The argument object holds
+// the words for that object in the name of the service's Get method. Examples are FinishTask with GetTask, Ack with Get, and
+// SubmitResult with GetTask. Submit with GetPrice is not an example.
 func returnsObject(name string, object []string) bool {
 	verb, handed, ok := splitName(name)
 	if !ok || !returningVerbs[strings.ToLower(verb)] {
@@ -67,13 +69,13 @@ func returnsObject(name string, object []string) bool {
 	return slices.Equal(got, handed) || mayNameQueueElement(got) && (mayNameQueueElement(handed) || handed[len(handed)-1] == "result")
 }
 
-// mayNameQueueElement reports whether the object of a method name may be an element of a queue. That is also true without an object, as in
-// Get.
+// mayNameQueueElement reports whether the object in a method name may be an element of a queue. It is also true for a name
+// without an object, such as Get.
 func mayNameQueueElement(object []string) bool {
 	return len(object) == 0 || queuedNouns[object[len(object)-1]]
 }
 
-// singularWords returns the words in lower case and in singular form.
+// singularWords returns a copy of words in lower case and in singular form.
 func singularWords(words []string) []string {
 	out := make([]string, len(words))
 	for i, w := range words {

@@ -5,43 +5,44 @@ import (
 	"strings"
 )
 
-// readingWords begin the names of methods that read, by published conventions for API design. The doc comment of WithMethods and
-// docs/protocols.md list them.
+// readingWords are the words with which names of reading methods start, according to published conventions for API design. The
+// doc comment of WithMethods and docs/protocols.md list the same words.
 //
-// Some words are left out on purpose: Check (CheckAndMutateRow, CheckIn and CheckOut write), Fetch (it may import its object) and Show (it
-// may display its object to a user).
+// Some words are missing on purpose: Check (CheckAndMutateRow, CheckIn and CheckOut write), Fetch (may import its object) and
+// Show (may display its object to a user).
 var readingWords = []string{
 	"Get", "BatchGet", "List", "AggregatedList", "Search", "Lookup", "Query", "Read", "Count", "Describe", "Find", "Is", "Has", "Exists", "Estimate", "Stat",
 }
 
-// ReadingWords returns the words with which the names of reading methods begin, in the order in which documents list them. The caller may
-// modify the slice.
+// ReadingWords returns the words with which names of reading methods start, in the order in which documents list them. The
+// caller may modify the slice.
 func ReadingWords() []string { return slices.Clone(readingWords) }
 
-// A wordRole is the role of a word after the reading word in the name of a method.
+// A wordRole says what a word in a method name, after the reading word at its start, means for the decision whether the method
+// only reads. Words without a role do not matter.
 type wordRole uint8
 
 const (
 	_              wordRole = iota
-	linkingWord             // joins a further action to the reading
-	writingVerb             // a verb that writes or takes; before a describing noun, it counts as a noun
-	createdNoun             // a noun for an object that a request may create or consume
-	issuedNoun              // a noun for an object that a Get issues if its name ends with the noun: GetAccessToken, not GetTokenBalance
-	identifierNoun          // a noun for an object that a Get creates if its name has no other word: GetId creates an ID, GetUserId reads one
+	linkingWord             // joins another action to reading, such as And
+	writingVerb             // verb that writes or takes; counts as a noun before a describing noun
+	createdNoun             // noun for an object that a request may create or consume
+	issuedNoun              // noun for an object that a Get method creates if its name ends with the noun: GetAccessToken, not GetTokenBalance
+	identifierNoun          // noun for an object that a Get method creates if its name has no other word: GetId creates an ID, GetUserId reads one
 )
 
-// A wordClass is a list of words with the same role for the same reason.
+// A wordClass is a list of words that have the same role for the same reason.
 type wordClass struct {
 	role   wordRole
-	reason string // for docs/methods.md, which lists all classes
-	words  string
+	reason string // explanation for docs/methods.md, which lists all classes
+	words  string // words separated by spaces
 }
 
-// wordClasses are the words that keep a method from being hedged because of its name. A missing word can make a write run twice. A
-// superfluous word costs a hedge, and a log line says how to allow it.
+// wordClasses are the words that prevent that a method is hedged because of its name. If a word is missing, a write may be sent
+// twice. If there is a word too many, a method is not hedged, and a log line says how to allow that.
 //
-// So words that are both verb and noun are listed (Lock, Lease, Grant). Exceptions are words that nearly always name the object that is
-// read: Order, Post, Book, Record, Log, Link, Report, Issue, Block, Tag, Index, Build, Run.
+// Therefore words that are both verb and noun are included (Lock, Lease, Grant). Some of them are left out, because they nearly
+// always name the object that is read: Order, Post, Book, Record, Log, Link, Report, Issue, Block, Tag, Index, Build, Run.
 var wordClasses = []wordClass{
 	{linkingWord, "They join a second action to the first, which can be anything: GetOrCreate, FindAndX, ReadThenX", `
 		And Or Then Else Plus`},
@@ -87,10 +88,11 @@ var wordClasses = []wordClass{
 		Id Uid Uuid Guid Ulid`},
 }
 
-// wordRoles are the roles of words, by the word in lower case. The plural of a noun has the same role. A verb form such as Updates has
-// none.
+// wordRoles maps words in lower case to their roles. The plural of a noun has the same role as the noun. A verb form such as
+// Updates has no role.
 var wordRoles = indexRoles(wordClasses)
 
+// indexRoles returns the roles of all words in classes, by the word in lower case.
 func indexRoles(classes []wordClass) map[string]wordRole {
 	roles := make(map[string]wordRole)
 	for _, c := range classes {
@@ -105,17 +107,19 @@ func indexRoles(classes []wordClass) map[string]wordRole {
 	return roles
 }
 
-// describingNounList are nouns that turn a preceding verb into a noun: TransferStatus, TransferConfig and TransferJob are objects to read.
-// Count is not among them, because ReadClearCount clears.
+// describingNounList are nouns that turn a verb before them into a noun: TransferStatus, TransferConfig and TransferJob are
+// objects that can be read. Count is missing, because ReadClearCount clears.
 const describingNounList = `Config Policy Status State Rule Setting Info Detail History Log Limit Metadata Template Schema Permission Progress Type Plan Job Request`
 
+// describingNouns is the set of the words in describingNounList and their plurals.
 var describingNouns = nounSet(describingNounList)
 
-// chainingWords are the reading words that a verb may follow, as in ReadModifyWrite, SearchReplace and FindUpdate. After the other reading
-// words, an object follows.
+// chainingWords are the reading words after which a second verb may follow, as in ReadModifyWrite, SearchReplace and
+// FindUpdate. After all other reading words, the object follows.
 var chainingWords = wordSet(`Read Search Find`)
 
-// misleadingNames are names of methods that begin with a reading word but write in widely used services. The value is the reason.
+// misleadingNames maps names that start with a reading word, but belong to methods that write in widely used services, to the
+// reason why.
 var misleadingNames = map[string]string{
 	"Query":              "a query can be any statement", // of Dgraph: mutations
 	"Search":             "a search can be anything",
@@ -125,11 +129,11 @@ var misleadingNames = map[string]string{
 	"GetContainerEvents": "it can take the events",       // of Kubernetes' CRI
 }
 
-// returningVerbs begin the names of methods that return an object to a service after another method has handed it out, such as an element
-// of a queue that is done, or the answer to a challenge.
+// returningVerbs are the verbs with which names of methods start that give an object back to a service. Such an object may be a
+// finished element of a queue, or the solution of a challenge.
 var returningVerbs = wordSet(`Ack Nack Acknowledge Finish Complete Submit Push Answer Solve Redeem Confirm Verify Authenticate`)
 
-// queuedNouns are names for elements of queues. Each element is given to one reader only.
+// queuedNouns are nouns for elements of a queue, each of which is given to one reader only.
 var queuedNouns = nounSet(`Work Job Task Item Message Event Element Assignment Command Callback Notification Update Change`)
 
 // wordSet returns the set of the words in list, in lower case.

@@ -1,4 +1,4 @@
-// Package route finds the policy that a program has given for some calls of a host by a pattern.
+// Package route finds the settings that a program has made for some calls of a host, which it selects with a pattern.
 package route
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Policy holds the settings of a route. The public type Policy documents its fields.
+// A Policy holds the settings of a route. The public type Policy, which has the same fields, documents them.
 type Policy struct {
 	Off           bool
 	Hedgeable     bool
@@ -22,31 +22,32 @@ type Policy struct {
 	BudgetPercent float64
 }
 
-// A Route is the policy for the calls that match a pattern.
+// A Route holds the settings for all calls that match a pattern. It is immutable after Table.Compile.
 type Route struct {
-	Pattern string
-	Line    string // source line of the program that registers the route, for errors
+	Pattern string // pattern of http.ServeMux or of gRPC methods
+	Line    string // source line in which the program registers the route, for error messages
 	Policy
-	withoutHedgeable *Route // the same route without Hedgeable; nil for itself
+	withoutHedgeable *Route // copy of the route with Hedgeable set to false
 }
 
-// Unrouted is the route of calls that match no pattern. Its Policy is zero.
+// Unrouted is the route of calls that match no pattern. It has no settings.
 var Unrouted = new(Route)
 
-// A Table finds the route of a call. Routes must be registered and compiled before the first call. A nil Table has no routes.
-type Table struct {
+// A Table finds the route of a call. All routes must be registered and compiled before the first call. After that, it is safe
+// for concurrent use. A nil *Table has no routes.
+type Table struct { // routes by pattern, for HTTP requests
 	mux        pattern.Mux[*Route]
-	exact      map[string]*Route // by pattern
-	registered []Route
+	exact      map[string]*Route // routes by the exact text of their patterns
+	registered []Route           // routes in the order of registration
 }
 
-// Validate returns an error that names the invalid field and its value, or nil if r is valid.
+// Validate returns an error if a setting or the pattern of r is invalid. The error has the name and the value of the setting.
 func (r Route) Validate() error { return new(Table).addRoute(r) }
 
-// Register adds r. The route takes effect when Compile is called.
+// Register adds r to the table. The route has no effect before Compile is called.
 func (t *Table) Register(r Route) { t.registered = append(t.registered, r) }
 
-// Registered returns the routes in the order of their registration; none for a nil Table.
+// Registered returns all routes in the order of their registration. It returns nil if t is nil.
 func (t *Table) Registered() []Route {
 	if t == nil {
 		return nil
@@ -54,8 +55,8 @@ func (t *Table) Registered() []Route {
 	return t.registered
 }
 
-// Compile makes the registered routes effective for a protocol: "http", "grpc" or "func". It returns an error if a route is invalid, if the
-// protocol does not support a pattern or a field, or if two patterns conflict.
+// Compile validates the registered routes and makes them effective for one protocol: "http", "grpc" or "func". It returns an
+// error if a route is invalid, if two patterns conflict, or if the protocol does not support a pattern or a setting.
 func (t *Table) Compile(protocol string) error {
 	for _, r := range t.Registered() {
 		if protocol == "grpc" && !pattern.IsMethodPattern(r.Pattern) {
@@ -71,6 +72,7 @@ func (t *Table) Compile(protocol string) error {
 	return nil
 }
 
+// addRoute validates r and makes it effective.
 func (t *Table) addRoute(r Route) error {
 	switch {
 	case r.Off && r.Hedgeable:
@@ -93,8 +95,10 @@ func (t *Table) addRoute(r Route) error {
 	return nil
 }
 
-// MatchRequest returns the route of an HTTP request; [Unrouted] if no pattern matches. The URL of the request must not be nil. If its path
-// is not clean, the route is returned without Hedgeable, because the server may read the path differently.
+// MatchRequest returns the route of an HTTP request, or [Unrouted] if no pattern matches. The URL of the request must not be
+// nil.
+//
+// If the path is not clean, the result has Hedgeable set to false, because the server may treat the path as another path.
 func (t *Table) MatchRequest(req *http.Request) *Route {
 	r, clean, ok := t.mux.Find(req.Method, httpattempt.HostName(req.URL.Scheme, cmp.Or(req.Host, req.URL.Host)), req.URL)
 	switch {
@@ -106,7 +110,7 @@ func (t *Table) MatchRequest(req *http.Request) *Route {
 	return r
 }
 
-// MatchMethod returns the route of a gRPC method; nil if no pattern matches.
+// MatchMethod returns the route of a gRPC method, given as "/pkg.Service/Method". It returns nil if no pattern matches.
 func (t *Table) MatchMethod(method string) *Route {
 	service := method[:strings.LastIndexByte(method, '/')+1]
 	for _, pattern := range [...]string{method, service + "*", "/*"} {
@@ -117,8 +121,8 @@ func (t *Table) MatchMethod(method string) *Route {
 	return nil
 }
 
-// RouteOfKey returns the route for the route name of a latency key; [Unrouted] if there is none. For gRPC, the name is a method, otherwise
-// a pattern.
+// RouteOfKey returns the route for the route name of a latency key. The name is a method if protocol is "grpc", and a pattern
+// otherwise. RouteOfKey returns [Unrouted] if there is no such route.
 func (t *Table) RouteOfKey(protocol, name string) *Route {
 	if t == nil {
 		return Unrouted

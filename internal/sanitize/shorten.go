@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	keptBytes = 200 // number of bytes that remain of a text that is too long
-	hashBytes = 16  // number of bytes of the hash that is appended
+	keptBytes = 200 // number of bytes that ShortenText keeps of a long text
+	hashBytes = 16  // number of bytes of the SHA-256 hash that ShortenText appends
 )
 
-// ShortenText returns s if it has at most [MaxBytes] bytes. Otherwise, it returns the first 200 bytes, an ellipsis and a hash of s. So a
-// name from an untrusted source takes little memory, and different names stay different.
+// ShortenText returns s if it has at most [MaxBytes] bytes. Otherwise it returns the first 200 bytes, an ellipsis and a hash of
+// s. Thus a name from an untrusted source needs little memory, and different names remain different.
 func ShortenText(s string) string {
 	if len(s) <= MaxBytes {
 		return s
@@ -20,7 +20,7 @@ func ShortenText(s string) string {
 	return shortenWithHash(s, s)
 }
 
-// shortenWithHash returns the beginning of shown with a hash of s, where shown is the displayed form of s.
+// shortenWithHash returns the first bytes of shown, an ellipsis and a hash of s. The argument shown is the printable form of s.
 func shortenWithHash(shown, s string) string {
 	end := min(len(shown), keptBytes)
 	for end > 0 && end > keptBytes-utf8.UTFMax && end < len(shown) && !utf8.RuneStart(shown[end]) {

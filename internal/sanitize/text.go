@@ -1,4 +1,4 @@
-// Package sanitize makes names from untrusted sources safe to display in metric labels, attributes, log records and pages.
+// Package sanitize makes names from untrusted sources safe for metric labels, attributes, log records and web pages.
 package sanitize
 
 import (
@@ -6,13 +6,15 @@ import (
 	"unicode"
 )
 
-// MaxBytes is the largest length of a clean text. A host name has at most 253 bytes.
+// MaxBytes is the maximum length of a text that CleanText or ShortenText returns, in bytes. It is enough for a host name, which
+// has at most 253 bytes.
 const MaxBytes = 256
 
 const ellipsis = "…"
 
-// CleanText returns s in valid UTF-8, without control characters, and with at most [MaxBytes] bytes. It replaces each control character and
-// each run of invalid bytes by U+FFFD, and shortens a longer string as [ShortenText] does. Most strings are returned unchanged.
+// CleanText returns s as valid UTF-8 without control characters, and with at most [MaxBytes] bytes. It replaces each control
+// character and each sequence of invalid bytes with U+FFFD, and shortens a longer text as [ShortenText] does. Most names are
+// returned unchanged.
 func CleanText(s string) string {
 	if isPrintableASCII(s) {
 		return s

@@ -1,4 +1,5 @@
-// Package semaphore implements a counting semaphore with a first-in, first-out queue and cancellation.
+// Package semaphore implements a counting semaphore that grants permits in the order of requests, and in which waiting can be
+// canceled.
 package semaphore
 
 import (
@@ -7,18 +8,20 @@ import (
 	"sync"
 )
 
-// A Semaphore has a fixed number of permits. It is safe for concurrent use. Use [New] to make one.
+// A Semaphore has a fixed number of permits. It must be made with [New], and is safe for concurrent use.
 type Semaphore struct {
-	mu                 sync.Mutex
-	capacity, acquired int
-	waiters            list.List // of channels, each closed when its owner gets a permit; empty while a permit is free
+	mu                 sync.Mutex // guards the fields that follow
+	capacity, acquired int        // number of all permits, and of the permits in use
+	// waiters is a list of chan struct{}, one for each waiting Acquire. A channel is closed when its Acquire gets a permit. The
+	// list is empty while a permit is free.
+	waiters list.List
 }
 
-// New returns a Semaphore with n free permits. Its queue is first in, first out.
+// New returns a Semaphore with n free permits.
 func New(n int) *Semaphore { return &Semaphore{capacity: n} }
 
-// Acquire takes a permit. If none is free, it waits in the queue. If ctx has ended or ends first, Acquire takes no permit and returns the
-// error of ctx.
+// Acquire takes a permit. If all permits are in use, it waits until it is its turn. If ctx ends before, or has ended already,
+// Acquire takes no permit and returns the error of ctx.
 func (s *Semaphore) Acquire(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -51,7 +54,7 @@ func (s *Semaphore) Acquire(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Release returns a permit that Acquire took.
+// Release returns one permit. It must be called once for each successful Acquire.
 func (s *Semaphore) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +62,7 @@ func (s *Semaphore) Release() {
 	s.wakeWaiters()
 }
 
-// wakeWaiters grants free permits to the longest waiting callers. The caller holds mu.
+// wakeWaiters grants free permits to the callers that have waited longest. The caller must hold mu.
 func (s *Semaphore) wakeWaiters() {
 	for s.acquired < s.capacity && s.waiters.Len() > 0 {
 		close(s.waiters.Remove(s.waiters.Front()).(chan struct{}))

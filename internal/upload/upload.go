@@ -45,11 +45,12 @@ func ShouldReadAhead(r *http.Request) bool {
 	return !again
 }
 
-// A BufferedBody is a request body whose beginning, or whole content, was read ahead into a buffer. Read returns the same bytes and the
-// same error as the source: first from the buffer, then from the source itself. It may be closed during a Read, like a body of net/http.
+// A BufferedBody is a request body whose first bytes, or all bytes, were read ahead into a buffer. Read returns the same bytes
+// and the same error as the original body: first from the buffer, and then from the original body. As with a body of net/http,
+// Close may be called during a Read.
 //
-// After Close, or when net/http has closed the body because the response has started, Read returns the error of net/http. If the source is
-// a body of another package, Read returns the rest of the buffer.
+// After Close, or after net/http has closed the body because the response has started, Read returns the error of net/http. If
+// the original body comes from another package, Read returns the rest of the buffer.
 type BufferedBody struct {
 	source io.ReadCloser // original body of the request
 	length int           // value of Content-Length in bytes
