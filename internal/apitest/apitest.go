@@ -1,4 +1,5 @@
-// Package apitest keeps the exported API of a module from changing unnoticed: a test compares it with a file that is committed.
+// Package apitest detects unintended changes of a module's exported API: a test compares the API with a listing in a committed
+// file.
 package apitest
 
 import (
@@ -19,14 +20,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Write is the environment variable with which AssertSameAPI writes the file instead of comparing it. make api sets it.
+// Write is the name of an environment variable. If it is not empty, AssertSameAPI writes the file instead of comparing it. The
+// command make api sets it.
 const Write = "HEDGE_WRITE_API"
 
-// owner is the common prefix of the import paths of this repository. Listings leave it out.
+// owner is the common prefix of the import paths of all modules in this repository. Listings omit it.
 const owner = "github.com/gohedge/"
 
-// AssertSameAPI fails the test if the exported API of the current module differs from the API that the file lists. It ignores internal
-// packages, commands and the folder test.
+// AssertSameAPI fails the test if the exported API of the current module differs from the listing in file. It ignores internal
+// packages, commands and packages in the folder test.
 func AssertSameAPI(t *testing.T, file string) {
 	t.Helper()
 	paths := importablePackages(t)
@@ -47,8 +49,8 @@ func AssertSameAPI(t *testing.T, file string) {
 	}
 }
 
-// Compare compares two listings line by line. It returns the lines of want that got lacks (gone), and the lines of got that want lacks
-// (added).
+// Compare compares two listings of an API line by line. It returns the lines of want that are missing in got (gone), and the
+// lines of got that are missing in want (added).
 func Compare(want, got string) (gone, added []string) {
 	lacks := func(listing, from string) (lines []string) {
 		have := strings.Split(listing, "\n")
@@ -64,7 +66,7 @@ func Compare(want, got string) (gone, added []string) {
 	return lacks(got, want), lacks(want, got)
 }
 
-// importablePackages returns the import paths of the packages that other modules can import.
+// importablePackages returns the import paths of all packages of the current module that other modules can import.
 func importablePackages(t *testing.T) (paths []string) {
 	for line := range strings.Lines(golist(t, "-f", "{{.Name}} {{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", "./...")) {
 		word := strings.Fields(line)
@@ -77,7 +79,8 @@ func importablePackages(t *testing.T) (paths []string) {
 	return paths
 }
 
-// describePackages returns the listing of the packages. It reads their export data, so that it needs no sources of other modules.
+// describePackages returns the listing of all given packages. It reads compiled export data, so that it needs no source code of
+// other modules.
 func describePackages(t *testing.T, paths []string) (lines []string) {
 	exports := make(map[string]string)
 	for line := range strings.Lines(golist(t, append([]string{"-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, paths...)...)) {
@@ -93,6 +96,7 @@ func describePackages(t *testing.T, paths []string) (lines []string) {
 	return lines
 }
 
+// golist runs go list with the given arguments and returns its output. It fails the test if go list fails.
 func golist(t *testing.T, args ...string) string {
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
@@ -102,8 +106,8 @@ func golist(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// Describe lists the exported API of a package: a line for each constant, variable, function, type, field and method. It leaves out the
-// names of parameters, and sorts the lines.
+// Describe returns a sorted listing of the exported API of pkg. It has a line for each constant, variable, function, type,
+// field and method. It omits the names of parameters, because they do not matter to callers.
 func Describe(pkg *types.Package) (lines []string) {
 	d := describer{pkg: pkg, prefix: "pkg " + strings.TrimPrefix(pkg.Path(), owner) + ", "}
 	for _, name := range pkg.Scope().Names() {
@@ -115,15 +119,17 @@ func Describe(pkg *types.Package) (lines []string) {
 	return slices.Compact(d.lines)
 }
 
+// A describer collects the listing of one package.
 type describer struct {
 	pkg    *types.Package
-	prefix string
+	prefix string // start of each line, which names the package
 	lines  []string
 }
 
+// add appends a line to the listing, which consists of the prefix and the given words.
 func (d *describer) add(words ...string) { d.lines = append(d.lines, d.prefix+strings.Join(words, "")) }
 
-// typeString returns the name of a type. Types of other packages have the name of their package in front.
+// typeString returns the name of a type. The name of a type of another package starts with the name of that package.
 func (d *describer) typeString(typ types.Type) string {
 	return types.TypeString(typ, func(p *types.Package) string {
 		if p == d.pkg {
@@ -133,6 +139,7 @@ func (d *describer) typeString(typ types.Type) string {
 	})
 }
 
+// addObject appends the lines for an exported constant, variable, function or type.
 func (d *describer) addObject(o types.Object) {
 	switch o := o.(type) {
 	case *types.Const:
@@ -146,7 +153,8 @@ func (d *describer) addObject(o types.Object) {
 	}
 }
 
-// signature describes a signature without the names of parameters and results.
+// signature returns the type parameters, parameter types and result types of a function, without the names of parameters and
+// results.
 func (d *describer) signature(s *types.Signature) string {
 	unnamed := func(tuple *types.Tuple) *types.Tuple {
 		var vars []*types.Var
@@ -159,6 +167,7 @@ func (d *describer) signature(s *types.Signature) string {
 	return d.typeParams(s.TypeParams()) + strings.TrimPrefix(d.typeString(plain), "func")
 }
 
+// typeParams returns a list of type parameters in brackets, with their constraints. It returns "" if there are none.
 func (d *describer) typeParams(list *types.TypeParamList) string {
 	if list.Len() == 0 {
 		return ""
@@ -170,7 +179,8 @@ func (d *describer) typeParams(list *types.TypeParamList) string {
 	return "[" + strings.Join(params, ", ") + "]"
 }
 
-// addType describes a type. An alias of a type that users cannot import is described with the fields and methods of that type.
+// addType appends the lines for a type with its fields and methods. An alias of a type that users cannot import also gets the
+// fields and methods of that type.
 func (d *describer) addType(o *types.TypeName) {
 	named, ok := types.Unalias(o.Type()).(*types.Named)
 	switch {
@@ -195,11 +205,13 @@ func (d *describer) addType(o *types.TypeName) {
 	d.addMethods(o.Name(), named)
 }
 
-// isHiddenType reports whether other modules cannot refer to the type by its own name.
+// isHiddenType reports whether other modules cannot refer to the type by its name, because it is not exported or is in an
+// internal package.
 func isHiddenType(o *types.TypeName) bool {
 	return o.Pkg() != nil && (!o.Exported() || slices.Contains(strings.Split(o.Pkg().Path(), "/"), "internal"))
 }
 
+// addFields appends a line for each exported field of a struct. The argument head is the description of the struct type.
 func (d *describer) addFields(head string, s *types.Struct) {
 	for i := range s.NumFields() {
 		f := s.Field(i)
@@ -217,6 +229,8 @@ func (d *describer) addFields(head string, s *types.Struct) {
 	}
 }
 
+// addInterfaceMethods appends a line for each method of an interface, and one for its constraint, if any. The argument head is
+// the description of the interface type.
 func (d *describer) addInterfaceMethods(head string, i *types.Interface) {
 	for m := range i.Methods() {
 		if m.Exported() {
@@ -230,7 +244,7 @@ func (d *describer) addInterfaceMethods(head string, i *types.Interface) {
 	}
 }
 
-// addMethods lists the exported methods of a type, including promoted methods of embedded types.
+// addMethods appends a line for each exported method of the named type, including promoted methods of embedded types.
 func (d *describer) addMethods(name string, named *types.Named) {
 	values := types.NewMethodSet(named)
 	for selection := range types.NewMethodSet(types.NewPointer(named)).Methods() {

@@ -1,11 +1,13 @@
-// Package connlimit limits the connections of a server, and selects the connection to close when a client opens one too many.
+// Package connlimit limits the number of connections to a server. If a client opens one connection too many, it chooses a
+// connection to close.
 //
-// A client is an address. It may have any number of connections while the server has free slots. When there is none, the client with the
-// most connections loses one: the connection that has been idle for longest. If all its connections are in use, it is the connection
-// that has been in use for longest, which closes when its queries are answered.
+// Clients are told apart by their addresses. A client may have any number of connections while the server has free slots. If
+// there is no free slot, the client with the most connections loses one: the connection that has been idle for the longest
+// time. If all its connections are in use, it loses the connection that has been in use for the longest time, which closes
+// after its queries were answered.
 //
-// So a client that opens many connections loses its own connections, even if it keeps them busy (RFC 7766 §6.2.3, §10). Each operation
-// takes constant time for any number of connections.
+// Therefore a client that opens many connections loses its own connections, even if it keeps them busy (RFC 7766 §6.2.3, §10).
+// Each operation takes constant time for any number of connections.
 package connlimit
 
 import (
@@ -15,55 +17,60 @@ import (
 	"sync"
 )
 
-// A Limiter limits the number of open connections. A nil Limiter sets no limit. It is safe for concurrent use.
+// A Limiter limits the number of open connections to one server. A nil *Limiter allows any number. It must be made with [New],
+// and is safe for concurrent use.
 type Limiter struct {
-	maxSlots   int // limit of heldSlots
-	maxEvicted int // limit of evictedSlots
+	maxSlots   int // maximum of heldSlots
+	maxEvicted int // maximum of evictedSlots
 
-	mu           sync.Mutex // guards the fields below, and the clients and slots that they refer to
-	heldSlots    int
-	evictedSlots int
-	clients      map[netip.Addr]*client
-	ranks        []*slotBucket // clients by their number of slots
-	highestRank  int           // index of the last rank with a client
-	slotReleased chan struct{} // closed when a slot is released; nil: no AcquireSlot waits
+	mu           sync.Mutex             // guards the fields that follow, and all clients and slots
+	heldSlots    int                    // number of connections that were not evicted
+	evictedSlots int                    // number of connections that were evicted but are not closed yet
+	clients      map[netip.Addr]*client // clients that have at least one slot
+	ranks        []*slotBucket          // ranks[n] holds the clients with n slots
+	highestRank  int                    // largest number of slots that a client has
+	slotReleased chan struct{}          // closed when a slot is released; nil: no AcquireSlot is waiting
 }
 
-// A slotBucket holds the clients with one number of slots, in the order in which they reached it.
+// A slotBucket holds all clients that have the same number of slots, in the order in which they reached that number.
 type slotBucket struct {
-	idle list.List // of *client: clients with an idle connection
-	busy list.List // of *client: clients whose connections are all in use
+	idle list.List // list of *client: clients with at least one idle connection
+	busy list.List // list of *client: clients without an idle connection
 }
 
-// A client is the state of a client with at least one slot.
+// A client holds the slots of one client address, which has at least one slot. The mu of the Limiter guards it.
 type client struct {
 	address    netip.Addr
-	idle, busy list.List     // of *Slot, in the order in which they became idle or busy
-	rank       *list.List    // idle or busy list of a slotBucket
-	element    *list.Element // position in rank
+	idle, busy list.List     // lists of *Slot, in the order in which the slots became idle or busy
+	rank       *list.List    // list of a slotBucket that contains the client
+	element    *list.Element // element of rank that holds the client
 }
 
+// slotCount returns the number of slots of the client.
 func (c *client) slotCount() int { return c.idle.Len() + c.busy.Len() }
 
-// A Slot is the permission to keep a connection open. A nil Slot belongs to a nil Limiter. It is safe for concurrent use.
+// A Slot is the permission to keep one connection open. The slots of a nil *Limiter are nil, and their methods do nothing. A
+// Slot is safe for concurrent use.
 type Slot struct {
 	limiter *Limiter
-	onEvict func(inUse bool)
-	client  *client       // nil: the slot was evicted
-	element *list.Element // position in the client's idle or busy list
-	uses    int           // number of requests in progress
-	release sync.Once
+	onEvict func(inUse bool) // called when the slot is evicted
+	client  *client          // owner of the slot; nil: the slot was evicted or released
+	element *list.Element    // element that holds the slot in the idle or busy list of client
+	uses    int              // number of requests in progress on the connection
+	release sync.Once        // makes further calls of Release have no effect
 }
 
-// New returns a Limiter with n slots. While an evicted connection is still open, its successor uses an additional slot. There are at most
-// n/8 additional slots, and at least one.
+// New returns a Limiter with n slots. In addition, there are n/8 slots, at least one, for connections that were evicted but are
+// not closed yet.
 func New(n int) *Limiter {
 	return &Limiter{maxSlots: n, maxEvicted: max(1, n/8), clients: make(map[netip.Addr]*client), ranks: []*slotBucket{new(slotBucket)}}
 }
 
-// ClientAddress returns the address that identifies a client. For IPv4, that is the address itself. For IPv6, it is the /64 network,
-// because one client can use all its addresses. A link-local address is not shortened, because other clients share its network. All
-// addresses other than TCP and UDP addresses are one client.
+// ClientAddress returns the address by which a Limiter identifies the client with the network address at. It is the IP address
+// for IPv4. For IPv6, it is the /64 network, because one client can use all its addresses.
+//
+// A link-local address is not shortened, because other clients share its network. All addresses that are not TCP or UDP
+// addresses identify the same client.
 func ClientAddress(at net.Addr) netip.Addr {
 	var ip netip.Addr
 	switch at := at.(type) {
@@ -80,12 +87,15 @@ func ClientAddress(at net.Addr) netip.Addr {
 	return ip
 }
 
-// AcquireSlot returns a slot for a new, idle connection of the client with the address key. If no slot is free, it evicts another
-// connection and calls the function leave of its slot, which must not block or use s. The evicted connection must close: at once if it is
-// idle (inUse is false), otherwise when it becomes idle.
+// AcquireSlot returns a slot for a new connection of the client with the address key. The connection is idle at first. If no
+// slot is free, AcquireSlot evicts another connection and calls the function leave that was passed for its slot. It waits first
+// if too many evicted connections are still open.
 //
-// AcquireSlot reports false if the client itself has the most slots and all of them are in use. If too many evicted connections are still
-// open, it waits. It also reports false if the channel closing is closed while it waits.
+// The function leave must not block or use s. It must make the connection close: at once if inUse is false, and otherwise when
+// the connection becomes idle.
+//
+// AcquireSlot returns false if the client itself has the most slots and all of them are in use. It also returns false if the
+// channel closing is closed while it waits.
 func (s *Limiter) AcquireSlot(key netip.Addr, closing <-chan struct{}, leave func(inUse bool)) (*Slot, bool) {
 	if s == nil {
 		return nil, true
@@ -126,7 +136,8 @@ func (s *Limiter) AcquireSlot(key netip.Addr, closing <-chan struct{}, leave fun
 	return t, true
 }
 
-// selectVictim returns the slot to evict for a new connection of the client; nil if there is none. The caller holds mu.
+// selectVictim returns the slot to evict for a new connection of the client with the address key. It returns nil if no slot may
+// be evicted. The caller must hold mu.
 func (s *Limiter) selectVictim(key netip.Addr) *Slot {
 	r := s.ranks[s.highestRank]
 	c := s.clients[key]
@@ -148,14 +159,14 @@ func (s *Limiter) selectVictim(key netip.Addr) *Slot {
 	return c.busy.Front().Value.(*Slot)
 }
 
-// evictSlot removes a slot from its client, and calls its onEvict. The caller holds mu.
+// evictSlot removes the slot t from its client, and calls the function onEvict of t. The caller must hold mu.
 func (s *Limiter) evictSlot(t *Slot) {
 	s.removeSlot(t)
 	s.evictedSlots++
 	t.onEvict(t.uses > 0)
 }
 
-// removeSlot removes a slot from its client. The caller holds mu.
+// removeSlot removes the slot t from its client. The caller must hold mu.
 func (s *Limiter) removeSlot(t *Slot) {
 	c := t.client
 	t.currentList().Remove(t.element)
@@ -164,7 +175,7 @@ func (s *Limiter) removeSlot(t *Slot) {
 	s.updateRank(c)
 }
 
-// currentList returns the list of its client that contains t: idle or busy. The caller holds mu.
+// currentList returns the idle or busy list of the client, whichever contains t. The caller must hold mu.
 func (t *Slot) currentList() *list.List {
 	if t.uses > 0 {
 		return &t.client.busy
@@ -172,7 +183,8 @@ func (t *Slot) currentList() *list.List {
 	return &t.client.idle
 }
 
-// updateRank moves a client to the rank for its number of slots, which has changed by at most one. The caller holds mu.
+// updateRank moves the client c to the slotBucket for its number of slots, which must have changed by at most one. It removes a
+// client without slots. The caller must hold mu.
 func (s *Limiter) updateRank(c *client) {
 	n := c.slotCount()
 	if n == len(s.ranks) {
@@ -198,13 +210,15 @@ func (s *Limiter) updateRank(c *client) {
 	}
 }
 
-// BeginUse records that a request on the connection begins. The connection is busy until EndUse was called for each request.
+// BeginUse records that a request on the connection starts. The connection counts as in use until EndUse was called for each
+// request.
 func (t *Slot) BeginUse() { t.addUses(1) }
 
 // EndUse records that a request on the connection has ended.
 func (t *Slot) EndUse() { t.addUses(-1) }
 
-// addUses adds n, which may be negative, to the number of requests in progress. It moves the slot between the idle and the busy list.
+// addUses adds n, which may be negative, to the number of requests in progress. It moves the slot to the idle or busy list if
+// necessary.
 func (t *Slot) addUses(n int) {
 	if t == nil {
 		return
@@ -225,7 +239,7 @@ func (t *Slot) addUses(n int) {
 	t.limiter.updateRank(t.client)
 }
 
-// Release frees the slot. It must be called when the connection has closed. Further calls have no effect.
+// Release frees the slot. The caller must call it when the connection was closed. Further calls have no effect.
 func (t *Slot) Release() {
 	if t == nil {
 		return

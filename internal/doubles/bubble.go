@@ -2,10 +2,11 @@ package doubles
 
 import "testing"
 
-// SkipWithoutHTTP2InBubble skips a test that uses HTTP/2 in a bubble of testing/synctest if Go is older than 1.26. There, net/http uses a
-// channel of one bubble in the next bubble, which ends the process. Connections of a bubble must be closed by Cleanup.
+// SkipWithoutHTTP2InBubble skips a test that uses HTTP/2 in a bubble of testing/synctest, if the Go version is older than 1.26.
+// In these versions, net/http uses a channel of one bubble in the next bubble, which crashes the process. The test must close
+// connections with t.Cleanup before its bubble ends.
 //
-// make floors counts the tests that are skipped with this message.
+// The command make floors counts the tests that are skipped with this message.
 func SkipWithoutHTTP2InBubble(t testing.TB) {
 	t.Helper()
 	if !Go126 {

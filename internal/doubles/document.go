@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// AssertContains fails the test if the content of the document lacks text. The failure shows text, but not the content.
+// AssertContains fails the test if content does not contain text. The argument document is the name of the document in the
+// failure message, which does not show the content.
 func AssertContains(t testing.TB, document, content, text string) {
 	t.Helper()
 	if !strings.Contains(content, text) {
@@ -14,8 +15,8 @@ func AssertContains(t testing.TB, document, content, text string) {
 	}
 }
 
-// AssertSameNames fails the test for each name that exists and is not documented, that is documented and does not exist, or that is
-// documented twice.
+// AssertSameNames fails the test unless the document describes exactly the names that exist. It reports each name that is not
+// documented, is documented but does not exist, or is documented twice.
 func AssertSameNames(t testing.TB, document string, exist, documented []string) {
 	t.Helper()
 	for _, name := range exist {

@@ -1,5 +1,5 @@
-// Package doubles has test doubles that the tests of several packages share. They work
-// in the fake time of testing/synctest, and are safe for concurrent use.
+// Package doubles provides test doubles and helpers that tests of several packages share. They work in the fake time of
+// testing/synctest, and are safe for concurrent use.
 package doubles
 
 import (
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Sleep waits for d and returns nil. If ctx ends first, it returns the cause of ctx.
+// Sleep waits for the duration d and returns nil. If ctx ends before, it returns the cancellation cause of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -31,17 +31,19 @@ type RoundTripperFunc func(*http.Request) (*http.Response, error)
 // RoundTrip calls f.
 func (f RoundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// A RoundTripper records requests, and answers them by a function.
+// A RoundTripper is a test double for an http.RoundTripper. It records each request, and returns the response of the function
+// Answer.
 type RoundTripper struct {
-	// Answer answers request number n; the first request is number 0. It must read req.Body itself.
+	// Answer returns the response to request number n, which counts from 0. It must read req.Body if the test needs the body to
+	// be read.
 	Answer func(req *http.Request, n int) (*http.Response, error)
 
-	mu   sync.Mutex
-	sent []*http.Request
-	open atomic.Int64
+	mu   sync.Mutex      // guards sent
+	sent []*http.Request // recorded requests
+	open atomic.Int64    // number of response bodies that were not closed yet
 }
 
-// RoundTrip records the request, calls Answer, and closes the body of the request.
+// RoundTrip records req, calls Answer, and then closes the body of req.
 func (rt *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil {
 		defer req.Body.Close()
@@ -57,24 +59,25 @@ func (rt *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// Sent returns the recorded requests in their order.
+// Sent returns a copy of the list of recorded requests, in the order in which they were sent.
 func (rt *RoundTripper) Sent() []*http.Request {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	return slices.Clone(rt.sent)
 }
 
-// Forget deletes the recorded requests. The next request is number 0 again.
+// Forget deletes the recorded requests. The next request has number 0 again.
 func (rt *RoundTripper) Forget() {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.sent = nil
 }
 
-// Open returns the number of bodies of Response that were not closed yet.
+// Open returns the number of bodies of responses made by Response that were not closed yet. A test uses it to detect leaks.
 func (rt *RoundTripper) Open() int { return int(rt.open.Load()) }
 
-// Response returns an HTTP/2 response to req. As with a real transport, its body cannot be read after the context of the request has ended.
+// Response returns an HTTP/2 response to req with the given status and body. As with http.Transport, reading the body fails
+// after the context of req has ended.
 func (rt *RoundTripper) Response(req *http.Request, status int, body string) *http.Response {
 	rt.open.Add(1)
 	return &http.Response{
@@ -84,11 +87,11 @@ func (rt *RoundTripper) Response(req *http.Request, status int, body string) *ht
 	}
 }
 
-// A trackedBody counts as open until it is closed.
+// A trackedBody is a response body that counts as open until Close is called.
 type trackedBody struct {
 	io.Reader
-	ctx  context.Context
-	open *atomic.Int64
+	ctx  context.Context // context of the request; reads fail after it has ended
+	open *atomic.Int64   // number of open bodies, which Close decrements
 	once sync.Once
 }
 

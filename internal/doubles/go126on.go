@@ -2,5 +2,5 @@
 
 package doubles
 
-// Go126 reports whether Go is 1.26 or newer.
+// Go126 is true if the program is built with Go 1.26 or newer.
 const Go126 = true

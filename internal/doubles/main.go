@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// RunWithoutLeaks implements TestMain of a package: it runs the tests and then clean. It fails if more goroutines run than before the
-// tests. It does not return.
+// RunWithoutLeaks implements the TestMain function of a package. It runs the tests and then clean, and exits the process. The
+// exit code is not 0 if a test has failed, or if more goroutines run after 5 seconds than before the tests.
 func RunWithoutLeaks(m *testing.M, clean func()) {
 	before := runtime.NumGoroutine()
 	code := m.Run()
@@ -29,23 +29,24 @@ func RunWithoutLeaks(m *testing.M, clean func()) {
 	os.Exit(code)
 }
 
-// PreloadNetConfig makes package net read its configuration outside of all bubbles of testing/synctest. Package net keeps a channel for the
-// configuration, and a channel of one bubble cannot be used in another.
+// PreloadNetConfig makes package net read its DNS configuration outside of every bubble of testing/synctest. A test must call
+// it before the first bubble, because package net stores a channel with the configuration, and a channel of one bubble cannot
+// be used in another.
 func PreloadNetConfig() {
 	own := net.Resolver{PreferGo: true}
 	_, _ = own.LookupHost(context.Background(), "localhost")
 }
 
-// SkipManyGoroutinesWithRace skips a test with more than a thousand concurrent goroutines if the race detector is on. The detector then
-// sometimes crashes ("ThreadSanitizer: CHECK failed") although there is no race.
+// SkipManyGoroutinesWithRace skips a test that runs more than a thousand goroutines at the same time, if the race detector is
+// on. The detector would sometimes crash ("ThreadSanitizer: CHECK failed") although there is no race.
 func SkipManyGoroutinesWithRace(t *testing.T) {
 	if RaceEnabled {
 		t.Skip("the race detector cannot follow thousands of goroutines")
 	}
 }
 
-// SkipSimulation skips a test that simulates many calls if -short is set. The race detector makes simulations ten times slower, and finds
-// no errors in their results.
+// SkipSimulation skips a test that simulates many calls if the flag -short is set. It is meant for runs with the race detector,
+// which makes simulations ten times slower without finding errors in their results.
 func SkipSimulation(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

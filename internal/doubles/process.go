@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// RunTool runs a program for at most 30 s and returns its output. It skips the test if the program is not installed, and fails the test if
-// the program fails.
+// RunTool runs the program name with the given arguments for at most 30 s, and returns its output and error output. It skips
+// the test if the program is not installed, and fails the test if the program fails.
 func RunTool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -27,7 +27,8 @@ func RunTool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// SoakTime returns the duration of a soak test: the value of HEDGE_TEST_SOAK, or usual if that is not set.
+// SoakTime returns the duration of a soak test. It is the value of the environment variable HEDGE_TEST_SOAK, such as "10m", or
+// usual if the variable is not set. An invalid value fails the test.
 func SoakTime(t *testing.T, usual time.Duration) time.Duration {
 	t.Helper()
 	s := os.Getenv("HEDGE_TEST_SOAK")
@@ -41,14 +42,14 @@ func SoakTime(t *testing.T, usual time.Duration) time.Duration {
 	return d
 }
 
-// A Usage holds the amounts of resources that the process uses.
+// A Usage holds the amounts of resources that the process uses at one point in time. Tests compare two of them to detect leaks.
 type Usage struct {
-	Goroutines int
-	Files      int    // open file descriptors; 0 if the system does not report them
-	Heap       uint64 // bytes after a garbage collection
+	Goroutines int    // number of goroutines
+	Files      int    // number of open file descriptors; 0 if the system does not report it
+	Heap       uint64 // bytes on the heap after a garbage collection
 }
 
-// MeasureUsage returns the resources that the process uses after a garbage collection.
+// MeasureUsage runs a garbage collection, and returns the resources that the process uses after it.
 func MeasureUsage() Usage {
 	runtime.GC()
 	var m runtime.MemStats
@@ -60,6 +61,7 @@ func MeasureUsage() Usage {
 	return u
 }
 
+// String returns the amounts as text for failure messages.
 func (u Usage) String() string {
 	return fmt.Sprintf("%d goroutines, %d descriptors, %.1f MB", u.Goroutines, u.Files, float64(u.Heap)/1e6)
 }

@@ -2,6 +2,5 @@
 
 package doubles
 
-// RaceEnabled reports whether the race detector is on, which makes everything several
-// times slower.
+// RaceEnabled is true if the race detector is on, which makes programs several times slower.
 const RaceEnabled = true

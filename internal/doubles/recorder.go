@@ -8,32 +8,35 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Recorder is an Observer that records events as lines of text. Times are in milliseconds.
+// A Recorder is an observe.Observer for tests, which records events as lines of text such as "start 0". Durations are in
+// milliseconds. The zero value is ready for use.
 type Recorder struct {
 	observe.NopObserver
-	mu     sync.Mutex // guards the fields below
-	events []string
-	key    observe.KeyInfo
-	last   observe.RequestResult
+	mu     sync.Mutex            // guards the fields that follow
+	events []string              // lines that Take has not returned yet
+	key    observe.KeyInfo       // key of the latest event
+	last   observe.RequestResult // result of the call that ended last
 }
 
+// add records a line, and the key of the event.
 func (r *Recorder) add(key observe.KeyInfo, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.key, r.events = key, append(r.events, fmt.Sprintf(format, args...))
 }
 
-// AttemptStart records the start of an attempt.
+// AttemptStart records the start of an attempt, as "start 0" for the primary.
 func (r *Recorder) AttemptStart(_ context.Context, key observe.KeyInfo, a observe.AttemptInfo) {
 	r.add(key, "start %d", a.Number)
 }
 
-// AttemptDone records the outcome of an attempt.
+// AttemptDone records the end of an attempt, as "won 0 after 10" for a primary that won after 10 ms.
 func (r *Recorder) AttemptDone(_ context.Context, key observe.KeyInfo, a observe.AttemptResult) {
 	r.add(key, "%s %d after %d", a.Outcome, a.Number, a.Latency.Milliseconds())
 }
 
-// RequestDone records the result of a call.
+// RequestDone records the end of a call, as "done by 1 of 2 after 30": the number of the winner, the number of attempts and the
+// milliseconds.
 func (r *Recorder) RequestDone(_ context.Context, key observe.KeyInfo, res observe.RequestResult) {
 	r.add(key, "done by %d of %d after %d", res.Winner, res.Attempts, res.Latency.Milliseconds())
 	r.mu.Lock()
@@ -41,7 +44,7 @@ func (r *Recorder) RequestDone(_ context.Context, key observe.KeyInfo, res obser
 	r.last = res
 }
 
-// Denied records the reason why a hedge was not sent.
+// Denied records the reason why a hedge was denied.
 func (r *Recorder) Denied(_ context.Context, key observe.KeyInfo, why observe.Reason) {
 	r.add(key, "denied: %s", why)
 }
@@ -51,7 +54,7 @@ func (r *Recorder) Budget(key observe.KeyInfo, tokens float64) {
 	r.add(key, "budget above 3: %t", tokens > 3)
 }
 
-// Take returns the lines that were recorded since the last Take.
+// Take returns the lines that were recorded since its last call.
 func (r *Recorder) Take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,14 +63,14 @@ func (r *Recorder) Take() []string {
 	return events
 }
 
-// Key returns the key of the last event.
+// Key returns the key of the latest event.
 func (r *Recorder) Key() observe.KeyInfo {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.key
 }
 
-// Last returns the result of the last call that ended.
+// Last returns the result of the call that ended last.
 func (r *Recorder) Last() observe.RequestResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()

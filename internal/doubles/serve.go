@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Protocols are the protocols of a [Server], each with the function that starts the server.
+// Protocols maps the names of the protocols that a [Server] supports to the function that starts a server with that protocol.
 var Protocols = map[string]func(*httptest.Server){
 	"HTTP/1.1": (*httptest.Server).Start,
 	"HTTP/1.1+TLS": func(s *httptest.Server) {
@@ -26,14 +26,14 @@ var Protocols = map[string]func(*httptest.Server){
 	},
 }
 
-// A Server is a server on the loopback interface that counts its connections (Accepted) and its requests (Hits).
+// A Server is an HTTP server on the loopback interface that counts connections and requests.
 type Server struct {
 	*httptest.Server
-	Accepted atomic.Int64
-	Hits     atomic.Int64
+	Accepted atomic.Int64 // number of connections that clients have opened
+	Hits     atomic.Int64 // number of requests
 }
 
-// NewServer starts a server for one of the [Protocols]. It is closed at the end of the test.
+// NewServer starts a server with the handler h and one of the [Protocols]. The server is closed when the test ends.
 func NewServer(t testing.TB, protocol string, h http.HandlerFunc) *Server {
 	s := new(Server)
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,7 +52,8 @@ func NewServer(t testing.TB, protocol string, h http.HandlerFunc) *Server {
 	return s
 }
 
-// NewTransport returns a transport to s that keeps enough idle connections for a busy host.
+// NewTransport returns a new transport for requests to s, which keeps up to 256 idle connections. They are closed when the test
+// ends.
 func NewTransport(t testing.TB, s *Server) *http.Transport {
 	tr := s.Client().Transport.(*http.Transport).Clone()
 	tr.MaxIdleConnsPerHost = 256
@@ -60,7 +61,7 @@ func NewTransport(t testing.TB, s *Server) *http.Transport {
 	return tr
 }
 
-// Fetch sends a GET request and returns the body of the response.
+// Fetch sends a GET request for url and returns the body of the response.
 func Fetch(ctx context.Context, rt http.RoundTripper, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
 	if err != nil {
@@ -75,7 +76,8 @@ func Fetch(ctx context.Context, rt http.RoundTripper, url string) (string, error
 	return string(b), err
 }
 
-// WarmUp makes ten calls, so that enough latencies are known for later calls to be hedged. These calls themselves are not hedged.
+// WarmUp makes ten calls to url, so that rt knows enough latencies to hedge later calls. The ten calls themselves are not
+// hedged. The test fails if a call fails.
 func WarmUp(t testing.TB, rt http.RoundTripper, url string) {
 	t.Helper()
 	for range 10 {
@@ -85,7 +87,7 @@ func WarmUp(t testing.TB, rt http.RoundTripper, url string) {
 	}
 }
 
-// WaitOrCanceled waits for d, or until the client cancels the request.
+// WaitOrCanceled lets a handler wait for the duration d, or until the client cancels the request r.
 func WaitOrCanceled(r *http.Request, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -93,14 +95,15 @@ func WaitOrCanceled(r *http.Request, d time.Duration) {
 	}
 }
 
-// A Gate is a TCP proxy. While Frozen is true, it drops all data of its first connection, but keeps the connection open.
+// A Gate is a TCP proxy that simulates a connection that hangs. While Frozen is true, it drops all data of the first
+// connection, but does not close it.
 type Gate struct {
-	net.Listener
-	Frozen   atomic.Bool
-	Accepted atomic.Int64 // number of connections
+	net.Listener              // accepts the connections of clients
+	Frozen       atomic.Bool  // drop all data of the first connection
+	Accepted     atomic.Int64 // number of connections that clients have opened
 }
 
-// NewGate starts a proxy to the address target. It is closed at the end of the test.
+// NewGate starts a proxy for the TCP server at the address target. The proxy is closed when the test ends.
 func NewGate(t testing.TB, target string) *Gate {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,7 +159,7 @@ func NewGate(t testing.TB, target string) *Gate {
 	return g
 }
 
-// NewRequest returns a request with the given context.
+// NewRequest returns an HTTP request with the context ctx. The test fails if an argument is invalid.
 func NewRequest(t testing.TB, ctx context.Context, method, url string, body io.Reader) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
@@ -166,7 +169,7 @@ func NewRequest(t testing.TB, ctx context.Context, method, url string, body io.R
 	return req
 }
 
-// ReadBody reads the body of a response to its end, and closes it.
+// ReadBody reads the whole body of a response, closes it, and returns its content. The test fails if that fails.
 func ReadBody(t testing.TB, resp *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(resp.Body)
@@ -179,9 +182,10 @@ func ReadBody(t testing.TB, resp *http.Response) string {
 	return string(b)
 }
 
-// AssertMaxDuration fails the test if each of 300 calls of f takes longer than most. It judges the fastest call, because other load on the
-// machine slows down some calls, and an expensive algorithm all of them. With the race detector, it calls f once and does not check the
-// time.
+// AssertMaxDuration fails the test if each of 300 calls of f takes longer than most. It checks the fastest call: other load on
+// the machine slows down some of the calls, but an expensive algorithm slows down all of them.
+//
+// With the race detector, it calls f once and does not check the time.
 func AssertMaxDuration(t testing.TB, most time.Duration, f func()) {
 	t.Helper()
 	if RaceEnabled {

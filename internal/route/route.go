@@ -27,7 +27,7 @@ type Route struct {
 	Pattern string // pattern of http.ServeMux or of gRPC methods
 	Line    string // source line in which the program registers the route, for error messages
 	Policy
-	withoutHedgeable *Route // copy of the route with Hedgeable set to false
+	withoutHedgeable *Route // copy of the route with Hedgeable set to false; nil in that copy
 }
 
 // Unrouted is the route of calls that match no pattern. It has no settings.
