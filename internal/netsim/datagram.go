@@ -7,14 +7,15 @@ import (
 	"syscall"
 )
 
-// A datagram is a UDP socket. It is connected if peer is valid.
+// A datagram is a UDP socket of a memory network. It is connected if peer is valid.
 type datagram struct {
 	socket
-	m  *memory
-	in chan message
+	m  *memory      // network of the socket
+	in chan message // received messages that were not read yet
 }
 
-// A message is a received datagram. If err is set, it reports that a datagram to the address from was refused.
+// A message is a received datagram with the address of its sender. If err is not nil, it reports instead that a datagram to the
+// address from was refused.
 type message struct {
 	data []byte
 	from netip.AddrPort
@@ -26,6 +27,7 @@ var (
 	_ net.PacketConn = (*datagram)(nil)
 )
 
+// listenPacket implements [backend].
 func (m *memory) listenPacket(_ *Host, network string, at netip.AddrPort) (net.PacketConn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -41,18 +43,21 @@ func (m *memory) listenPacket(_ *Host, network string, at netip.AddrPort) (net.P
 	return m.newDatagram(at, netip.AddrPort{}), nil
 }
 
-// newDatagram makes a socket. The caller holds m.mu.
+// newDatagram opens a UDP socket with the local address at. The socket is connected if peer is valid. The caller must hold
+// m.mu.
 func (m *memory) newDatagram(at, peer netip.AddrPort) *datagram {
 	d := &datagram{socket{network: "udp", local: at, peer: peer, closed: make(chan struct{})}, m, make(chan message, inbox)}
 	m.datagrams[at] = d
 	return d
 }
 
+// Read implements net.Conn. It reads one datagram, and drops the bytes that do not fit into b.
 func (d *datagram) Read(b []byte) (int, error) {
 	n, _, err := d.ReadFrom(b)
 	return n, err
 }
 
+// ReadFrom implements net.PacketConn. It returns an error if a datagram from this connected socket was refused.
 func (d *datagram) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		if err := d.checkOpen("read", &d.read); err != nil {
@@ -70,6 +75,7 @@ func (d *datagram) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
+// Write implements net.Conn. It returns an error if the socket is not connected.
 func (d *datagram) Write(b []byte) (int, error) {
 	if !d.peer.IsValid() {
 		return 0, d.wrapError("write", syscall.EDESTADDRREQ)
@@ -77,6 +83,7 @@ func (d *datagram) Write(b []byte) (int, error) {
 	return d.send(b, d.peer)
 }
 
+// WriteTo implements net.PacketConn. It returns an error if the socket is connected.
 func (d *datagram) WriteTo(b []byte, addr net.Addr) (int, error) {
 	a, ok := addr.(*net.UDPAddr)
 	if !ok || d.peer.IsValid() {
@@ -86,6 +93,7 @@ func (d *datagram) WriteTo(b []byte, addr net.Addr) (int, error) {
 	return d.send(b, netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()))
 }
 
+// send sends a copy of b to the address to.
 func (d *datagram) send(b []byte, to netip.AddrPort) (int, error) {
 	if err := d.checkOpen("write", &d.write); err != nil {
 		return 0, err
@@ -99,8 +107,8 @@ func (d *datagram) send(b []byte, to netip.AddrPort) (int, error) {
 	return len(b), nil
 }
 
-// deliverDatagram delivers a message to the socket with the address to. If there is none, it reports the refusal to the sender, as ICMP
-// does.
+// deliverDatagram delivers the message l to the socket with the address to. If there is no such socket, the sender gets a
+// message that the datagram was refused, as with ICMP. Messages that do not fit into the receive queue are lost.
 func (m *memory) deliverDatagram(l message, to netip.AddrPort) {
 	m.mu.Lock()
 	d := m.datagrams[to]
@@ -119,6 +127,7 @@ func (m *memory) deliverDatagram(l message, to netip.AddrPort) {
 	}
 }
 
+// Close closes the socket, whose port is then free. A second call returns an error.
 func (d *datagram) Close() error {
 	return d.closeOnce(func() {
 		d.m.mu.Lock()

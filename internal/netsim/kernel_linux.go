@@ -16,12 +16,15 @@ import (
 )
 
 const (
-	device = "sim0" // the name of the TUN device inside each namespace
-	mtu    = 1500
+	device = "sim0" // name of the TUN device in each namespace
+	mtu    = 1500   // maximum size of a packet in bytes
 )
 
-// NewKernel returns a network in which each host is a network namespace without a name. The namespaces exist only while this process keeps
-// them open: if the process is killed, the kernel removes them. Networks of several processes do not affect each other.
+// NewKernel returns a network in which each host is a network namespace of the Linux kernel. The namespaces have no names, and
+// exist only while this process keeps them open. If the process is killed, the kernel removes them.
+//
+// It returns [ErrUnsupported] if the process lacks the permission or the system lacks TUN devices. Networks of several
+// processes do not affect each other.
 func NewKernel(seed uint64, hosts ...string) (*Network, error) {
 	n, err := newNetwork(seed, hosts)
 	if err != nil {
@@ -41,18 +44,20 @@ func NewKernel(seed uint64, hosts ...string) (*Network, error) {
 	return n, nil
 }
 
+// A kernel is the backend of a network of namespaces.
 type kernel struct {
 	net    *Network
-	spaces []space // by host
-	wg     sync.WaitGroup
+	spaces []space        // namespaces by Host.id
+	wg     sync.WaitGroup // counts the goroutines that forward packets
 }
 
+// A space is the namespace of one host.
 type space struct {
-	ns  *os.File // the namespace
-	tun *os.File // its device
+	ns  *os.File // open file of the namespace
+	tun *os.File // TUN device in the namespace
 }
 
-// join makes the namespace and the TUN device of a host.
+// join creates the namespace of the host h, and a TUN device in it.
 func (k *kernel) join(h *Host) error {
 	return onThread(func() error {
 		ns, err := newNamespace()
@@ -68,7 +73,8 @@ func (k *kernel) join(h *Host) error {
 	})
 }
 
-// onThread calls f on a thread that is not reused, so that f may change the state of the thread.
+// onThread calls f on an operating system thread that is not used for anything else afterwards, so that f may change the state
+// of the thread. It returns the error of f.
 func onThread(f func() error) error {
 	result := make(chan error)
 	go func() {
@@ -78,7 +84,8 @@ func onThread(f func() error) error {
 	return <-result
 }
 
-// openTUN makes a TUN device in the current namespace, assigns the address a, and activates it and the loopback device.
+// openTUN creates a TUN device in the namespace of the current thread and gives it the address a. It activates the device and
+// the loopback device.
 func openTUN(a netip.Addr) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -106,6 +113,8 @@ func openTUN(a netip.Addr) (*os.File, error) {
 	return os.NewFile(uintptr(fd), device), nil
 }
 
+// configure gives the TUN device the address a, and activates the device and the loopback device. The argument s is a socket of
+// the namespace.
 func configure(s int, a netip.Addr) error {
 	ip := a.As4()
 	for _, step := range []struct {
@@ -125,7 +134,8 @@ func configure(s int, a netip.Addr) error {
 	return nil
 }
 
-// route forwards the packets that host i sends, until its device is closed.
+// route forwards the packets that host number i sends to their destinations. It returns when the TUN device of the host is
+// closed.
 func (k *kernel) route(i int) {
 	buf := make([]byte, mtu)
 	for {
@@ -147,7 +157,8 @@ func (k *kernel) route(i int) {
 	}
 }
 
-// parse returns the flow of an IPv4 packet. The ports are 0 for protocols without ports, and for fragments other than the first.
+// parse returns the flow of the IPv4 packet p, or false if p is not an IPv4 packet. The ports are 0 for protocols without
+// ports, and for fragments except the first.
 func parse(p []byte) (flow, bool) {
 	if len(p) < 20 || p[0]>>4 != 4 {
 		return flow{}, false
@@ -164,11 +175,13 @@ func parse(p []byte) (flow, bool) {
 	return f, true
 }
 
-// inside calls f in the namespace of the host. Sockets and processes that f makes stay in that namespace.
+// inside calls f in the namespace of the host h and returns its error. Sockets and processes that f creates belong to that
+// namespace.
 func (k *kernel) inside(h *Host, f func() error) error {
 	return enter(k.spaces[h.id].ns, f)
 }
 
+// dial implements [backend].
 func (k *kernel) dial(ctx context.Context, h *Host, network string, to netip.AddrPort) (c net.Conn, err error) {
 	err = k.inside(h, func() (err error) {
 		var d net.Dialer
@@ -178,6 +191,7 @@ func (k *kernel) dial(ctx context.Context, h *Host, network string, to netip.Add
 	return c, err
 }
 
+// listen implements [backend].
 func (k *kernel) listen(h *Host, network string, at netip.AddrPort) (l net.Listener, err error) {
 	err = k.inside(h, func() (err error) {
 		l, err = net.Listen(network, at.String())
@@ -186,6 +200,7 @@ func (k *kernel) listen(h *Host, network string, at netip.AddrPort) (l net.Liste
 	return l, err
 }
 
+// listenPacket implements [backend].
 func (k *kernel) listenPacket(h *Host, network string, at netip.AddrPort) (c net.PacketConn, err error) {
 	err = k.inside(h, func() (err error) {
 		c, err = net.ListenPacket(network, at.String())
@@ -194,8 +209,10 @@ func (k *kernel) listenPacket(h *Host, network string, at netip.AddrPort) (c net
 	return c, err
 }
 
+// start implements [backend].
 func (k *kernel) start(h *Host, c *exec.Cmd) error { return k.inside(h, c.Start) }
 
+// close implements [backend]. It closes the devices and namespaces, and waits for the goroutines that forward packets.
 func (k *kernel) close() error {
 	var errs []error
 	for _, s := range k.spaces {

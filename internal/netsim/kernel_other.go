@@ -7,7 +7,7 @@ import "net/netip"
 // NewKernel returns [ErrUnsupported], because only Linux has namespaces.
 func NewKernel(uint64, ...string) (*Network, error) { return nil, ErrUnsupported }
 
-// Namespace is a network namespace.
+// A Namespace is a network namespace. It exists on Linux only.
 type Namespace struct{}
 
 // NewNamespace returns [ErrUnsupported], because only Linux has namespaces.

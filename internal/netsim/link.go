@@ -9,61 +9,64 @@ import (
 	"time"
 )
 
-// Counters count the packets that were sent over a link.
+// Counters counts the packets that were sent over one link.
 type Counters struct {
-	Packets int64 // packets sent, including lost packets
-	Lost    int64 // packets that were lost for any reason
-	Bytes   int64 // of Packets, with headers on a kernel network and without on a memory one
-	UDP     int64 // packets that were UDP datagrams
-	TCP     int64 // packets that were TCP segments
+	Packets int64 // number of packets sent, including lost packets
+	Lost    int64 // number of packets that were lost for any reason
+	Bytes   int64 // bytes of all packets sent, with IP headers in a kernel network and without headers in a memory network
+	UDP     int64 // number of packets that were UDP datagrams
+	TCP     int64 // number of packets that were TCP segments
 }
 
-// A flow identifies packets whose order a link preserves.
+// A flow identifies packets that a link delivers in the order in which they were sent: those with the same addresses, ports and
+// protocol.
 type flow struct {
 	from, to netip.AddrPort
-	proto    uint8
+	proto    uint8 // IP protocol number
 }
 
 const (
 	protoTCP = 6
 	protoUDP = 17
 
-	maxQueue = time.Second // maximum time that a packet waits because of Rate
-	maxFlows = 4096        // number of flows after which a link deletes flows without packets in transit
+	maxQueue = time.Second // maximum time that a packet waits for a link with a limited rate; packets that would wait longer are lost
+	maxFlows = 4096        // number of flows from which a link deletes flows that have no packets in transit
 )
 
-// A Link carries packets from one host to another.
+// A Link carries packets from one host to another, in one direction. It is safe for concurrent use.
 type Link struct {
-	clock *clock
+	clock *clock // delivers the packets at their arrival times
 
-	mu    sync.Mutex // guards the fields below
-	rng   *rand.Rand
-	prof  Profile
-	bad   bool               // state of the burst model
-	busy  time.Time          // time at which a link with a Rate is free again
-	flows map[flow]time.Time // arrival of the last packet, by flow
+	mu    sync.Mutex         // guards the fields that follow
+	rng   *rand.Rand         // source of all random numbers of the link
+	prof  Profile            // delays and losses
+	bad   bool               // the link is in the bad state of Profile.Burst
+	busy  time.Time          // time from which a link with a limited rate can carry the next packet
+	flows map[flow]time.Time // arrival time of the last packet of each flow
 	count Counters
 }
 
+// newLink returns a link with the zero Profile. The arguments seed and stream determine its random numbers.
 func newLink(c *clock, seed, stream uint64) *Link {
 	return &Link{clock: c, rng: rand.New(rand.NewPCG(seed, stream)), flows: make(map[flow]time.Time)}
 }
 
-// Set sets the profile for packets that are sent from now on.
+// Set sets the profile for packets that are sent after Set. The link is then in the good state of Profile.Burst.
 func (l *Link) Set(p Profile) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.prof, l.bad = p, false
 }
 
-// Counters returns the counters of the link.
+// Counters returns the present values of the link's counters.
 func (l *Link) Counters() Counters {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count
 }
 
-// send sends a packet. If it reports true, deliver will be called when the packet arrives. It reports false if the packet is lost.
+// send sends a packet of the given size in bytes, which belongs to the flow f. It returns false if the packet is lost.
+// Otherwise it returns true, and deliver is called when the packet arrives.
 func (l *Link) send(f flow, size int, deliver func()) bool {
 	now := time.Now()
 	l.mu.Lock()
@@ -139,29 +142,32 @@ func (l *Link) arrivalTime(now time.Time, f flow, size int) (time.Time, bool) {
 	return at, true
 }
 
-// timerLag is the maximum delay of the timers of package time: on Linux, Go rounds waiting times up to whole milliseconds.
+// timerLag is the maximum time by which timers of package time expire too late: on Linux, Go rounds waiting times up to whole
+// milliseconds.
 const timerLag = time.Millisecond
 
-// A clock calls functions at given times, in order, in one goroutine.
+// A clock calls functions at given times, in the order of these times, in one goroutine. It is safe for concurrent use.
 type clock struct {
 	mu    sync.Mutex // guards queue and seq
-	queue events
-	seq   uint64 // sequence number of the next event
+	queue events     // functions that were not called yet
+	seq   uint64     // sequence number of the next event that is scheduled
 
-	precise atomic.Bool // see Network.Precise
+	precise atomic.Bool // set by Network.EnablePreciseTiming
 
-	wake chan struct{} // the first event changed
-	quit chan struct{}
-	done chan struct{}
+	wake chan struct{} // receives a value when a new event is the first one; has capacity 1
+	quit chan struct{} // closed by close to stop the goroutine
+	done chan struct{} // closed when the goroutine has ended
 }
 
+// newClock returns a clock and starts its goroutine. The caller must call close.
 func newClock() *clock {
 	c := &clock{wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 	go c.run()
 	return c
 }
 
-// schedule arranges that f is called at t. Functions with the same time are called in the order in which they were scheduled.
+// schedule arranges that f is called at the time t. Functions with the same time are called in the order in which they were
+// scheduled.
 func (c *clock) schedule(t time.Time, f func()) {
 	c.mu.Lock()
 	e := event{t, c.seq, f}
@@ -177,6 +183,7 @@ func (c *clock) schedule(t time.Time, f func()) {
 	}
 }
 
+// run calls the functions at their times until close is called.
 func (c *clock) run() {
 	defer close(c.done)
 	timer := time.NewTimer(time.Hour)
@@ -211,18 +218,20 @@ func (c *clock) run() {
 	}
 }
 
-// close stops the clock, and returns when no function is running any more. It must not be called from a scheduled function.
+// close stops the clock. When it returns, no function is running. It must not be called from a scheduled function.
 func (c *clock) close() {
 	close(c.quit)
 	<-c.done
 }
 
+// An event is a function that a clock calls at a given time.
 type event struct {
 	at  time.Time
 	seq uint64
 	f   func()
 }
 
+// events is a heap of events, which container/heap orders by time and then by sequence number.
 type events []event
 
 func (q events) Len() int      { return len(q) }

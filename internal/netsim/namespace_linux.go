@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Namespace is a network namespace with only the loopback device. It has no name. It exists while this process keeps it open, or sockets
-// or processes are in it.
+// A Namespace is a network namespace of Linux with only the loopback device. It has no name, and exists while it is open or
+// while sockets or processes belong to it.
 type Namespace struct{ ns *os.File }
 
-// NewNamespace returns a namespace in which every address of the IPv4 prefix local is an address of the loopback device, in addition to
-// 127.0.0.0/8. A socket that is not bound to an address receives packets to any of them. Without root, NewNamespace returns
-// [ErrUnsupported].
+// NewNamespace returns a namespace in which all addresses of the IPv4 prefix local are local addresses, in addition to
+// 127.0.0.0/8. A socket that is not bound to an address receives packets to all of them.
+//
+// It returns [ErrUnsupported] if the process lacks the permission. The caller must call Close.
 func NewNamespace(local netip.Prefix) (*Namespace, error) {
 	n := new(Namespace)
 	err := onThread(func() (err error) {
@@ -39,13 +40,15 @@ func NewNamespace(local netip.Prefix) (*Namespace, error) {
 	return n, nil
 }
 
-// Do calls f in the namespace. Sockets and processes that f makes stay in that namespace. Goroutines that f starts do not run in it.
+// Do calls f in the namespace and returns its error. Sockets and processes that f creates belong to the namespace. Goroutines
+// that f starts do not run in it.
 func (n *Namespace) Do(f func() error) error { return enter(n.ns, f) }
 
-// Close releases the namespace. It does not close sockets or end processes.
+// Close closes the namespace. It does not close sockets or end processes that belong to it.
 func (n *Namespace) Close() error { return n.ns.Close() }
 
-// ownPrefix assigns the prefix p to the loopback device, which makes all its addresses local.
+// ownPrefix gives the IPv4 prefix p to the loopback device, which makes all addresses of p local. The argument s is a socket of
+// the namespace.
 func ownPrefix(s int, p netip.Prefix) error {
 	if !p.IsValid() || !p.Addr().Is4() {
 		return fmt.Errorf("netsim: prefix %v is not IPv4", p)
@@ -71,7 +74,7 @@ func ownPrefix(s int, p netip.Prefix) error {
 	return nil
 }
 
-// newNamespace moves the current thread into a new namespace, and returns the namespace.
+// newNamespace creates a namespace, moves the current thread into it, and returns the open file of the namespace.
 func newNamespace() (*os.File, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("netsim: new namespace: %w", err)
@@ -79,9 +82,10 @@ func newNamespace() (*os.File, error) {
 	return os.Open(ownNamespace())
 }
 
+// ownNamespace returns the path of the current thread's network namespace.
 func ownNamespace() string { return fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()) }
 
-// enter calls f on a thread in the namespace ns.
+// enter calls f on a thread that is in the namespace ns, and returns the error of f.
 func enter(ns *os.File, f func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -107,6 +111,7 @@ func enter(ns *os.File, f func() error) error {
 	return <-result
 }
 
+// ioctl calls ioctl on the socket s to configure the network device dev. The function set stores the argument of the call.
 func ioctl(s int, dev string, call uint, set func(*unix.Ifreq) error) error {
 	req, err := unix.NewIfreq(dev)
 	if err != nil {
@@ -121,7 +126,8 @@ func ioctl(s int, dev string, call uint, set func(*unix.Ifreq) error) error {
 	return nil
 }
 
-// unsupported wraps err in [ErrUnsupported] if it says that a permission or a device is missing.
+// unsupported returns err wrapped in [ErrUnsupported] if the cause is a missing permission or device. Otherwise it returns err
+// unchanged.
 func unsupported(err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)

@@ -27,24 +27,25 @@ import (
 	"sync"
 )
 
-// ErrUnsupported is the error of [NewKernel] on a system without root, Linux or TUN devices, and of
-// [Host.Start] on a memory network.
+// ErrUnsupported is returned by [NewKernel] if the system is not Linux or lacks TUN devices, or if the process is not root.
+// [Host.Start] of a memory network returns it, too.
 var ErrUnsupported = errors.New("netsim: needs root, Linux and /dev/net/tun")
 
-// maxHosts is the number of host addresses in a /24 network.
+// maxHosts is the maximum number of hosts in a network, all of which have addresses in one /24 network.
 const maxHosts = 254
 
-// A Network is a set of hosts and the links between them. It is safe for concurrent use.
+// A Network is a set of hosts with links between all of them. It is safe for concurrent use. The caller must call Close.
 type Network struct {
 	hosts []*Host
-	links [][]*Link // by from and to
-	clock *clock
-	back  backend
-	close sync.Once
-	err   error // of close
+	links [][]*Link // links by Host.id of the sender, and then of the receiver
+	clock *clock    // delivers the packets of all links
+	back  backend   // makes the sockets
+	close sync.Once // makes further calls of Close have no effect
+	err   error     // result of Close
 }
 
-// A backend makes the sockets of a network: in memory or in the kernel.
+// A backend makes the sockets of a network, in memory or in the kernel. Its methods do the same as the exported methods of Host
+// and Network.
 type backend interface {
 	dial(ctx context.Context, h *Host, network string, to netip.AddrPort) (net.Conn, error)
 	listen(h *Host, network string, at netip.AddrPort) (net.Listener, error)
@@ -53,14 +54,16 @@ type backend interface {
 	close() error
 }
 
-// A Host is a host of a [Network], with one IPv4 address.
+// A Host is a host of a [Network], with one IPv4 address. It is immutable, and safe for concurrent use.
 type Host struct {
 	net  *Network
-	id   int
+	id   int // index of the host in Network.hosts
 	name string
 	addr netip.Addr
 }
 
+// newNetwork returns a network without a backend, with the given names of hosts. It returns an error if there are fewer than
+// two or more than maxHosts names, or if a name occurs twice.
 func newNetwork(seed uint64, names []string) (*Network, error) {
 	if len(names) < 2 || len(names) > maxHosts {
 		return nil, fmt.Errorf("netsim: %d hosts; want 2 to %d", len(names), maxHosts)
@@ -84,7 +87,7 @@ func newNetwork(seed uint64, names []string) (*Network, error) {
 	return n, nil
 }
 
-// Host returns the host with the given name. It panics if there is none.
+// Host returns the host with the given name. It panics if there is no such host.
 func (n *Network) Host(name string) *Host {
 	for _, h := range n.hosts {
 		if h.name == name {
@@ -94,21 +97,21 @@ func (n *Network) Host(name string) *Host {
 	panic(fmt.Sprintf("netsim: no host named %q", name))
 }
 
-// Link returns the link for packets in one direction, from one host to another. It panics if a host does not exist.
+// Link returns the link that carries packets from the host from to the host to. It panics if there is no such host.
 func (n *Network) Link(from, to string) *Link { return n.links[n.Host(from).id][n.Host(to).id] }
 
-// Set sets the profile of both links between two hosts.
+// Set sets the profile of the links in both directions between the hosts a and b. It panics if there is no such host.
 func (n *Network) Set(a, b string, p Profile) {
 	n.Link(a, b).Set(p)
 	n.Link(b, a).Set(p)
 }
 
-// EnablePreciseTiming makes packets arrive within about 0.1 ms of their time, if the system can, in place of 1 ms. It must not be used
-// under testing/synctest: fake time is exact anyway, and packets would not arrive.
+// EnablePreciseTiming makes packets arrive within about 0.1 ms of their arrival time, on Linux, instead of 1 ms. It must not be
+// used in a bubble of testing/synctest: fake time is exact anyway, and packets would not arrive.
 func (n *Network) EnablePreciseTiming() { n.clock.precise.Store(true) }
 
-// Close removes namespaces and devices. Packets in transit are lost. It does not close sockets or end processes. All calls return the error
-// of the first call, and only the first call has an effect.
+// Close removes the namespaces and devices of the network. Packets in transit are lost. It does not close sockets or end
+// processes. Further calls have no effect and return the same error.
 func (n *Network) Close() error {
 	n.close.Do(func() {
 		n.err = n.back.close()
@@ -123,8 +126,8 @@ func (h *Host) Name() string { return h.name }
 // Addr returns the IPv4 address of the host.
 func (h *Host) Addr() netip.Addr { return h.addr }
 
-// DialContext connects a socket on h, as [net.Dialer.DialContext] does. The network is tcp, tcp4, udp or udp4. The address is a port, and
-// the IP address or the name of a host of the network. No DNS resolver is used.
+// DialContext opens a connection from h, as [net.Dialer.DialContext] does. The network must be tcp, tcp4, udp or udp4. The
+// address consists of an IP address or the name of a host of the network, and a port number. No DNS resolver is used.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := h.resolve(network, address)
 	if err != nil {
@@ -133,7 +136,7 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	return h.net.back.dial(ctx, h, network, to)
 }
 
-// Listen listens for TCP connections on h. If the address has no host, it is that of h.
+// Listen listens for TCP connections at the address, whose host part is usually empty and then stands for h.
 func (h *Host) Listen(network, address string) (net.Listener, error) {
 	at, err := h.resolve(network, address)
 	if err != nil {
@@ -142,7 +145,7 @@ func (h *Host) Listen(network, address string) (net.Listener, error) {
 	return h.net.back.listen(h, network, at)
 }
 
-// ListenPacket opens a UDP socket on h. If the address has no host, it is that of h.
+// ListenPacket opens a UDP socket with the given address. An empty host part of the address stands for h.
 func (h *Host) ListenPacket(network, address string) (net.PacketConn, error) {
 	at, err := h.resolve(network, address)
 	if err != nil {
@@ -151,9 +154,11 @@ func (h *Host) ListenPacket(network, address string) (net.PacketConn, error) {
 	return h.net.back.listenPacket(h, network, at)
 }
 
-// Start starts a command in the network namespace of h. On a memory network, it returns [ErrUnsupported].
+// Start starts the command c in the network namespace of h. In a memory network, it returns [ErrUnsupported].
 func (h *Host) Start(c *exec.Cmd) error { return h.net.back.start(h, c) }
 
+// resolve parses an address such as "name:53", with the name or IP address of a host. An empty host part stands for h. It
+// returns an error if the network is not supported, the port is not a number, or there is no host with that name.
 func (h *Host) resolve(network, address string) (netip.AddrPort, error) {
 	switch network {
 	case "tcp", "tcp4", "udp", "udp4":

@@ -7,50 +7,51 @@ import (
 
 // A Profile describes how a link delays and loses packets. The zero value delivers all packets at once.
 type Profile struct {
-	// Delay is the distribution of the time that a packet takes; nil: no time.
+	// Delay is the distribution of the time that a packet takes. If it is nil, packets take no time.
 	Delay Dist
 
 	// Loss is the probability, from 0 to 1, that a packet is lost. Losses are independent.
 	Loss float64
 
-	// Burst, if not nil, loses further packets in bursts.
+	// Burst is a model by which additional packets are lost in bursts. If it is nil, there are no bursts.
 	Burst *Burst
 
 	// Reorder is the probability, from 0 to 1, that a packet may overtake earlier packets of its flow: those with the same addresses,
 	// protocol and ports. Other packets keep the order of their flow, even if their delay is shorter. Flows do not wait for each other.
 	Reorder float64
 
-	// Rate is the capacity of the link in bytes per second; 0: no limit.
-	// A packet that would wait for a second or more is lost.
+	// Rate is the capacity of the link in bytes per second. 0 means no limit. A packet that would have to wait for at least one
+	// second is lost.
 	Rate int
 
-	// BlackHole loses all packets.
+	// BlackHole makes the link lose all packets.
 	BlackHole bool
 }
 
-// A Burst is the Gilbert–Elliott model of packet loss: a link is in a good or a bad state. After each packet, it may change its state. Each
-// state has its own loss probability.
+// A Burst is the Gilbert–Elliott model of packet loss. A link is either in the good or in the bad state, and each state has its
+// own loss probability. After each packet, the link may change to the other state.
 type Burst struct {
-	GoodToBad float64 // probability per packet
-	BadToGood float64 // probability per packet; its inverse is the mean length of a burst in packets
-	LossGood  float64
-	LossBad   float64
+	GoodToBad float64 // probability, for each packet, of a change to the bad state
+	BadToGood float64 // probability, for each packet, of a change to the good state; 1/BadToGood is the mean length of a burst in packets
+	LossGood  float64 // loss probability in the good state, from 0 to 1
+	LossBad   float64 // loss probability in the bad state, from 0 to 1
 }
 
-// A Dist returns random durations of a distribution. Its argument must be its only source of randomness.
+// A Dist is a distribution of durations: each call returns a random duration. It must use its argument as its only source of
+// random numbers, so that results can be repeated.
 type Dist func(*rand.Rand) time.Duration
 
-// Constant returns the distribution that always gives d.
+// Constant returns a distribution whose only value is d.
 func Constant(d time.Duration) Dist { return func(*rand.Rand) time.Duration { return d } }
 
-// Uniform returns the uniform distribution from lo to hi.
+// Uniform returns the uniform distribution of durations from lo to hi.
 func Uniform(lo, hi time.Duration) Dist {
 	return func(r *rand.Rand) time.Duration {
 		return lo + time.Duration(r.Float64()*float64(hi-lo))
 	}
 }
 
-// Spikes returns the distribution of base, to which a duration of extra is added with probability p.
+// Spikes returns a distribution of the sum of two durations: one of base and, with probability p, one of extra.
 func Spikes(base Dist, p float64, extra Dist) Dist {
 	return func(r *rand.Rand) time.Duration {
 		d := base(r)

@@ -4,5 +4,5 @@ package netsim
 
 import "time"
 
-// sleep waits for d with the precision of a timer.
+// sleep waits for the duration d with the precision of a timer.
 func sleep(d time.Duration) { time.Sleep(d) }

@@ -11,18 +11,19 @@ import (
 	"github.com/gohedge/hedge/internal/deadline"
 )
 
-// A socket is the common part of datagram and stream: addresses, deadlines and closing.
+// A socket is the part that UDP sockets and TCP connections of a memory network have in common: addresses, deadlines and
+// closing.
 type socket struct {
-	network     string
-	local, peer netip.AddrPort // peer is not valid if the socket is not connected
-	closed      chan struct{}
-	close       sync.Once
+	network     string         // "tcp" or "udp"
+	local, peer netip.AddrPort // addresses; peer is not valid if the socket is not connected
+	closed      chan struct{}  // closed by Close
+	close       sync.Once      // makes further calls of Close return an error
 	read, write deadline.Deadline
 }
 
 func (s *socket) LocalAddr() net.Addr { return netAddr(s.network, s.local) }
 
-// RemoteAddr returns the address of the peer; nil if the socket is not connected.
+// RemoteAddr returns the address of the peer, or nil if the socket is not connected.
 func (s *socket) RemoteAddr() net.Addr {
 	if !s.peer.IsValid() {
 		return nil
@@ -36,6 +37,7 @@ func (s *socket) SetDeadline(t time.Time) error {
 func (s *socket) SetReadDeadline(t time.Time) error  { return s.set(&s.read, t) }
 func (s *socket) SetWriteDeadline(t time.Time) error { return s.set(&s.write, t) }
 
+// set sets the deadline d to t. It returns an error if the socket is closed.
 func (s *socket) set(d *deadline.Deadline, t time.Time) error {
 	select {
 	case <-s.closed:
@@ -46,7 +48,8 @@ func (s *socket) set(d *deadline.Deadline, t time.Time) error {
 	}
 }
 
-// checkOpen returns an error for the operation op if the socket is closed or the deadline d has passed.
+// checkOpen returns nil if the operation op may proceed. It returns an error if the socket is closed or the deadline d has
+// passed.
 func (s *socket) checkOpen(op string, d *deadline.Deadline) error {
 	select {
 	case <-s.closed:
@@ -58,11 +61,12 @@ func (s *socket) checkOpen(op string, d *deadline.Deadline) error {
 	}
 }
 
+// wrapError returns err as a net.OpError of the operation op on this socket.
 func (s *socket) wrapError(op string, err error) error {
 	return opError(op, s.network, s.LocalAddr(), err)
 }
 
-// closeOnce closes the socket and calls then. Further calls return net.ErrClosed.
+// closeOnce closes the socket and then calls the function then. Further calls return net.ErrClosed without calling then.
 func (s *socket) closeOnce(then func()) error {
 	err := net.ErrClosed
 	s.close.Do(func() {

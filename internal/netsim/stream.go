@@ -12,33 +12,35 @@ import (
 )
 
 const (
-	segment  = 1460 // maximum segment size in bytes
-	synRetry = time.Second
+	segment  = 1460                   // maximum segment size in bytes
+	synRetry = time.Second            // time after which a lost SYN is sent again for the first time
 	minRTO   = 200 * time.Millisecond // first retransmission timeout
-	maxRTO   = 8 * time.Second
+	maxRTO   = 8 * time.Second        // maximum retransmission timeout
 )
 
-// A stream is one end of a TCP connection.
+// A stream is one end of a TCP connection in a memory network.
 type stream struct {
 	socket
-	m     *memory
-	other *stream
+	m     *memory // network of the connection
+	other *stream // other end of the connection
 
-	mu   sync.Mutex     // guards the fields below
-	more chan struct{}  // closed when new data or an error can be read
-	buf  []byte         // data that arrived in order and was not read yet
-	err  error          // error that Read returns after buf
-	next int            // number of the segment that follows buf
-	late map[int][]byte // segments that arrived out of order, by number; a nil segment is the end of the stream
-	sent int            // number of segments sent
+	mu   sync.Mutex     // guards the fields that follow
+	more chan struct{}  // closed, and replaced, when new data or an error can be read
+	buf  []byte         // data that has arrived in order and was not read yet
+	err  error          // error that Read returns after the data in buf; nil: the connection is open
+	next int            // number of the next segment to append to buf
+	late map[int][]byte // segments that were not appended to buf yet, by number; a nil segment is the end of the stream
+	sent int            // number of segments that were sent
 }
 
 var _ net.Conn = (*stream)(nil)
 
+// newStream returns one end of a connection. The caller must set other.
 func (m *memory) newStream(local, peer netip.AddrPort) *stream {
 	return &stream{socket: socket{network: "tcp", local: local, peer: peer, closed: make(chan struct{})}, m: m, more: make(chan struct{}), late: make(map[int][]byte)}
 }
 
+// dialStream opens a TCP connection from the host h to the address to. It repeats a lost SYN until ctx ends.
 func (m *memory) dialStream(ctx context.Context, h *Host, network string, to netip.AddrPort) (net.Conn, error) {
 	there, back := m.link(h.addr, to.Addr()), m.link(to.Addr(), h.addr)
 	if there == nil {
@@ -86,18 +88,21 @@ func (m *memory) dialStream(ctx context.Context, h *Host, network string, to net
 	}
 }
 
+// release makes the local port of a dialled connection available again.
 func (m *memory) release(at netip.AddrPort) {
 	m.mu.Lock()
 	delete(m.streams, at)
 	m.mu.Unlock()
 }
 
+// A pair is the result of connectStreams: the dialling end of the connection, or an error.
 type pair struct {
 	local *stream
 	err   error
 }
 
-// connectStreams makes both ends of a connection, or returns ECONNREFUSED.
+// connectStreams creates both ends of a connection and passes the end at the address to to the listener. The result has the
+// error ECONNREFUSED if there is no listener or its queue is full.
 func (m *memory) connectStreams(from, to netip.AddrPort) pair {
 	m.mu.Lock()
 	l := m.listeners[to]
@@ -115,7 +120,8 @@ func (m *memory) connectStreams(from, to netip.AddrPort) pair {
 	}
 }
 
-// sendReliably sends a packet, and retransmits it until it arrives or the channel stop is closed.
+// sendReliably sends a packet of the given size in bytes over the link l, and calls arrived when the packet arrives. It sends a
+// lost packet again after the timeout rto, and then after doubled timeouts, until the channel stop is closed.
 func (m *memory) sendReliably(l *Link, f flow, size int, rto time.Duration, stop <-chan struct{}, arrived func()) {
 	if l.send(f, size, arrived) {
 		return
@@ -129,7 +135,8 @@ func (m *memory) sendReliably(l *Link, f flow, size int, rto time.Duration, stop
 	})
 }
 
-// transmit sends one segment; nil marks the end of the stream. It stops retransmitting when the channel stop is closed.
+// transmit sends one segment to the other end. If data is nil, it sends the end of the stream. It stops retransmitting when the
+// channel stop is closed.
 func (s *stream) transmit(data []byte, stop <-chan struct{}) {
 	s.mu.Lock()
 	n := s.sent
@@ -139,6 +146,7 @@ func (s *stream) transmit(data []byte, stop <-chan struct{}) {
 	s.m.sendReliably(s.m.link(s.local.Addr(), s.peer.Addr()), flow{s.local, s.peer, protoTCP}, len(data), minRTO, stop, func() { to.deliver(n, data) })
 }
 
+// deliver processes segment number n, which has arrived. It appends all segments that are now in order to the received data.
 func (s *stream) deliver(n int, data []byte) {
 	select {
 	case <-s.closed:
@@ -213,15 +221,16 @@ func (s *stream) Close() error {
 	})
 }
 
-// A listener accepts streams.
+// A listener accepts TCP connections in a memory network.
 type listener struct {
 	m      *memory
-	at     netip.AddrPort
-	in     chan *stream
-	closed chan struct{}
-	close  sync.Once
+	at     netip.AddrPort // address of the listener
+	in     chan *stream   // connections that Accept has not returned yet
+	closed chan struct{}  // closed by Close
+	close  sync.Once      // makes further calls of Close return an error
 }
 
+// listen implements [backend].
 func (m *memory) listen(_ *Host, network string, at netip.AddrPort) (net.Listener, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

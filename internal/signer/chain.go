@@ -11,35 +11,37 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Denial is a method by which a zone proves that a name or a type does not exist.
+// A Denial is the method by which a signed zone proves that a name or a record type does not exist.
 type Denial int
 
 const (
 	NSEC        Denial = iota // NSEC records (RFC 4034)
-	MinimalNSEC               // minimally covering NSEC records, made online (RFC 4470)
+	MinimalNSEC               // NSEC records that cover a minimal range and are made for each answer (RFC 4470)
 	NSEC3                     // NSEC3 records (RFC 5155)
-	NSEC3OptOut               // NSEC3 records with opt-out: unsigned delegations have none (RFC 5155 §6)
+	NSEC3OptOut               // NSEC3 records with opt-out: delegations without DS have no NSEC3 record (RFC 5155 §6)
 )
 
-// NSEC3Params are the parameters of NSEC3 hashes. The zero value has no additional iterations and no salt.
-type NSEC3Params struct {
+// NSEC3Params are the parameters of the hash in NSEC3 records. The zero value means no additional iterations and no salt.
+type NSEC3Params struct { // number of additional iterations of the hash
 	Iterations uint16
-	Salt       string // hexadecimal
+	Salt       string // salt in hexadecimal; "": no salt
 }
 
-// A Chain makes the unsigned NSEC or NSEC3 records that prove that names or types do not exist in a zone.
+// A Chain makes the NSEC or NSEC3 records by which one zone proves that names or record types do not exist. The records are not
+// signed. A Chain is immutable, and safe for concurrent use.
 type Chain struct {
-	zone        string
-	denial      Denial
-	hashing     NSEC3Params
-	ttl         uint32
-	types       map[string][]uint16 // types of all names in the chain; nil: an empty non-terminal
-	owners      []string            // names, or hashes
-	namesByHash map[string]string   // names by their hash
+	zone        string              // name of the zone
+	denial      Denial              // method of the proofs
+	hashing     NSEC3Params         // parameters of NSEC3 hashes
+	ttl         uint32              // TTL of the records in seconds
+	types       map[string][]uint16 // record types of each name in the chain; nil: an empty non-terminal
+	owners      []string            // owners of the records in canonical order: names, or hashes for NSEC3
+	namesByHash map[string]string   // name for each hash; empty unless the zone uses NSEC3
 }
 
-// NewChain returns the chain of a zone. The argument types has the record types of each name in the zone, in lower case, except types that
-// signing adds. A delegation has NS and possibly DS; names below a delegation must be left out.
+// NewChain returns the chain of a zone. The argument types lists the record types of each name in the zone, except for the
+// types that signing adds. Names must be in lower case. A delegation has the type NS and possibly DS. Names below a delegation
+// must be left out.
 func NewChain(zone string, how Denial, h NSEC3Params, ttl uint32, types map[string][]uint16) *Chain {
 	c := &Chain{zone: zone, denial: how, hashing: h, ttl: ttl, types: make(map[string][]uint16), namesByHash: make(map[string]string)}
 	for name, all := range types {
@@ -68,8 +70,8 @@ func NewChain(zone string, how Denial, h NSEC3Params, ttl uint32, types map[stri
 	return c
 }
 
-// ProveNoData proves that a name has no records of a type. For a name whose delegation is opted out, it proves that the name is not in the
-// chain.
+// ProveNoData returns the records which prove that name exists, but has no records of a queried type. If name is an opted-out
+// delegation, they prove that the chain does not contain name.
 func (c *Chain) ProveNoData(name string) []dns.RR {
 	if _, ok := c.types[name]; !ok {
 		return c.ProveNoCloserName(name) // a delegation that is opted out
@@ -80,14 +82,14 @@ func (c *Chain) ProveNoData(name string) []dns.RR {
 	return []dns.RR{c.matchingRecord(name)}
 }
 
-// ProveNoName proves that a name does not exist, and that no wildcard matches it.
+// ProveNoName returns the records which prove that name does not exist, and that no wildcard matches name.
 func (c *Chain) ProveNoName(name string) []dns.RR {
 	above, _ := c.closestEncloser(name)
 	return removeDuplicates(append(c.ProveNoCloserName(name), c.coveringRecord("*."+strings.TrimPrefix(above, "."))))
 }
 
-// ProveNoCloserName proves that the next closer name does not exist: the name one label below the closest encloser. Answers from wildcards
-// and opted-out delegations need this proof.
+// ProveNoCloserName returns the records which prove that the next closer name does not exist. That is the name one label longer
+// than the closest encloser of name. Answers from wildcards and answers for opted-out delegations need this proof.
 func (c *Chain) ProveNoCloserName(name string) []dns.RR {
 	above, next := c.closestEncloser(name)
 	if c.usesNSEC3() {
@@ -96,22 +98,26 @@ func (c *Chain) ProveNoCloserName(name string) []dns.RR {
 	return []dns.RR{c.coveringRecord(next)}
 }
 
-// ProveNoWildcardData proves that the wildcard which matches a name has no records of a type.
+// ProveNoWildcardData returns the records which prove that name does not exist, and that the wildcard that matches name has no
+// records of a queried type.
 func (c *Chain) ProveNoWildcardData(name string) []dns.RR {
 	above, _ := c.closestEncloser(name)
 	return removeDuplicates(append(c.ProveNoCloserName(name), c.ProveNoData("*."+strings.TrimPrefix(above, "."))...))
 }
 
-// Len returns the number of owner names in the chain.
+// Len returns the number of owners of records in the chain.
 func (c *Chain) Len() int { return len(c.owners) }
 
+// usesNSEC3 reports whether the zone has NSEC3 records, with or without opt-out.
 func (c *Chain) usesNSEC3() bool { return c.denial == NSEC3 || c.denial == NSEC3OptOut }
 
+// hashName returns the NSEC3 hash of a name, in lower case.
 func (c *Chain) hashName(name string) string {
 	return strings.ToLower(dns.HashName(name, dns.SHA1, c.hashing.Iterations, c.hashing.Salt))
 }
 
-// closestEncloser returns the closest encloser of a name (above), and the next closer name, one label longer (next).
+// closestEncloser returns the closest encloser of name (above), which is the longest existing name that name is or ends with.
+// It also returns the next closer name, which is one label longer (next), or "" if name exists.
 func (c *Chain) closestEncloser(name string) (above, next string) {
 	for above = name; ; above = parentName(above) {
 		if _, ok := c.types[above]; ok || above == "." {
@@ -121,7 +127,7 @@ func (c *Chain) closestEncloser(name string) (above, next string) {
 	}
 }
 
-// coveringRecord returns a record that proves that the name does not exist.
+// coveringRecord returns the record that proves that name does not exist.
 func (c *Chain) coveringRecord(name string) dns.RR {
 	switch {
 	case c.usesNSEC3():
@@ -132,7 +138,8 @@ func (c *Chain) coveringRecord(name string) dns.RR {
 	return c.matchingRecord(name)
 }
 
-// matchingRecord returns the record whose owner is the name or hash. If there is none, it returns the record that covers the name or hash.
+// matchingRecord returns the record whose owner is the given name or hash. If there is none, it returns the record that covers
+// the name or hash.
 func (c *Chain) matchingRecord(name string) dns.RR {
 	compare := Compare
 	if c.usesNSEC3() {
@@ -152,6 +159,7 @@ func (c *Chain) matchingRecord(name string) dns.RR {
 	return c.newNSEC(owner, next, c.types[owner])
 }
 
+// newNSEC returns an NSEC record. It adds the types that signing adds to types, the record types of the owner.
 func (c *Chain) newNSEC(owner, next string, types []uint16) dns.RR {
 	types = append(slices.Clone(types), dns.TypeRRSIG, dns.TypeNSEC)
 	if owner == c.zone {
@@ -161,6 +169,8 @@ func (c *Chain) newNSEC(owner, next string, types []uint16) dns.RR {
 	return &dns.NSEC{Hdr: c.newHeader(owner, dns.TypeNSEC), NextDomain: next, TypeBitMap: types}
 }
 
+// newNSEC3 returns an NSEC3 record. The arguments owner and next are hashes. It adds the types that signing adds to types, the
+// record types of the hashed name.
 func (c *Chain) newNSEC3(owner, next string, types []uint16) dns.RR {
 	types = slices.Clone(types)
 	if delegates := slices.Contains(types, dns.TypeNS) && !slices.Contains(types, dns.TypeSOA); len(types) > 0 && (!delegates || slices.Contains(types, dns.TypeDS)) {
@@ -180,11 +190,12 @@ func (c *Chain) newNSEC3(owner, next string, types []uint16) dns.RR {
 	}
 }
 
+// newHeader returns the header of a record with the owner name and the type t.
 func (c *Chain) newHeader(owner string, t uint16) dns.RR_Header {
 	return dns.RR_Header{Name: owner, Rrtype: t, Class: dns.ClassINET, Ttl: c.ttl}
 }
 
-// removeDuplicates returns the records, without records whose owner name has occurred before.
+// removeDuplicates returns the records without those whose owner name is the same as that of an earlier record.
 func removeDuplicates(all []dns.RR) (out []dns.RR) {
 	for _, rr := range all {
 		if !slices.ContainsFunc(out, func(o dns.RR) bool { return o.Header().Name == rr.Header().Name }) {
@@ -194,12 +205,13 @@ func removeDuplicates(all []dns.RR) (out []dns.RR) {
 	return out
 }
 
-// Compare compares two names by the canonical order of RFC 4034 §6.1. The names must be in lower case.
+// Compare compares two names in the canonical order of RFC 4034 §6.1, and returns -1, 0 or 1. The names must be in lower case.
 func Compare(a, b string) int {
 	return slices.CompareFunc(reversedLabels(a), reversedLabels(b), bytes.Compare)
 }
 
-// reversedLabels returns the labels of a name, starting with the top-level domain.
+// reversedLabels returns the labels of a name without escapes, starting with the top-level domain. It panics if name is
+// invalid.
 func reversedLabels(name string) (all [][]byte) {
 	b := make([]byte, 256)
 	if _, err := dns.PackDomainName(name, b, 0, nil, false); err != nil {
@@ -213,7 +225,7 @@ func reversedLabels(name string) (all [][]byte) {
 	return all
 }
 
-// parentName returns a name without its first label.
+// parentName returns the name without its first label. The parent of a top-level domain, and of the root, is ".".
 func parentName(name string) string {
 	i, end := dns.NextLabel(name, 0)
 	if end {
@@ -222,7 +234,8 @@ func parentName(name string) string {
 	return name[i:]
 }
 
-// predecessorName returns a name that precedes the given name so closely that hardly any name lies between the two.
+// predecessorName returns a name that is shortly before the given name in the canonical order, so that hardly any name lies
+// between them.
 func predecessorName(name string) string {
 	first := escapeFirstLabel(name)
 	last := len(first) - len(`\000`)
@@ -233,12 +246,12 @@ func predecessorName(name string) string {
 	return fmt.Sprintf(`%s\%03d\255.%s`, first[:last], b-1, strings.TrimPrefix(parentName(name), "."))
 }
 
-// successorBelow returns a name that follows the given name and all names below it.
+// successorBelow returns a name that is shortly after the given name, and after all names below it, in the canonical order.
 func successorBelow(name string) string {
 	return escapeFirstLabel(name) + `\000.` + strings.TrimPrefix(parentName(name), ".")
 }
 
-// escapeFirstLabel returns the first label of a name, with each byte escaped as a decimal number.
+// escapeFirstLabel returns the first label of a name, with each byte written as an escaped decimal number such as \097.
 func escapeFirstLabel(name string) string {
 	all := reversedLabels(name)
 	text := ""
@@ -248,5 +261,5 @@ func escapeFirstLabel(name string) string {
 	return text
 }
 
-// nextName returns the immediate successor of a name in the canonical order.
+// nextName returns the name that immediately follows the given name in the canonical order.
 func nextName(name string) string { return `\000.` + strings.TrimPrefix(name, ".") }

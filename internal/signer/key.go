@@ -1,6 +1,8 @@
-// Package signer signs zones that exist in memory only, one answer at a time: for tests and benchmarks of resolvers that
-// check signatures. What it makes follows from its arguments alone: the same ones give the same keys and signatures.
-// Its keys are known to everybody.
+// Package signer makes DNSSEC keys and signatures for zones that exist in memory only, for tests and benchmarks of resolvers
+// that validate signatures. It signs each answer when it is requested.
+//
+// All results depend only on the arguments: the same arguments give the same keys and signatures. Therefore the private keys
+// are not secret.
 package signer
 
 import (
@@ -23,22 +25,23 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Flags of a DNSKEY record.
+// Flags of a DNSKEY record: of a zone-signing key (ZSK) and of a key-signing key (KSK).
 const (
 	ZSK = dns.ZONE
 	KSK = dns.ZONE | dns.SEP
 )
 
-// A Key is a DNSSEC key of a zone.
+// A Key is a DNSSEC key of one zone: the DNSKEY record with its private key. It is immutable, and safe for concurrent use.
 type Key struct {
 	*dns.DNSKEY
 	private crypto.Signer
 }
 
-// NewKey returns the key of a zone that is derived from the seed. For an unknown algorithm, it returns a key whose signatures cannot be
-// verified.
+// NewKey returns a key of the given zone with the given flags (ZSK or KSK) and algorithm. The key is derived from the
+// arguments, so that zones can have several keys with different seeds. If the algorithm is unknown, the signatures of the key
+// cannot be verified.
 //
-// RSA keys have 2,048 bits. All zones and seeds share four of them, because RSA keys take long to generate.
+// RSA keys have 2,048 bits. All zones and seeds share four RSA keys, because RSA keys take long to generate.
 func NewKey(zone string, flags uint16, algorithm uint8, seed string) *Key {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %d %s", zone, flags, algorithm, seed))
 	var private crypto.Signer
@@ -62,7 +65,7 @@ func NewKey(zone string, flags uint16, algorithm uint8, seed string) *Key {
 	}}
 }
 
-// newCurveKey returns the private key with the given secret number, and its encoded public key.
+// newCurveKey returns the private key on the curve c with the given secret number, and the encoded public key.
 func newCurveKey(c elliptic.Curve, number []byte) (crypto.Signer, []byte) {
 	number[0] &= 0x7f // below the order of the group
 	p, err := ecdsa.ParseRawPrivateKey(c, number)
@@ -76,12 +79,13 @@ func newCurveKey(c elliptic.Curve, number []byte) (crypto.Signer, []byte) {
 	return p, public[1:] // without the byte that marks the uncompressed form
 }
 
-// SignatureOptions are deviations from a normal signature. The zero value gives a signature that is valid from 1998 to 2033.
+// SignatureOptions are deviations from a valid signature, for tests of resolvers. The zero value gives a signature that is
+// valid from 1998 to 2033.
 type SignatureOptions struct {
-	Signer   string // signer's name; "": the zone of the key
-	From, To uint32 // period of validity in seconds since 1970; both zero: from 1998 to 2033
-	Labels   int    // is added to the correct number of labels
-	Forged   bool   // the signature is made of other data, so it is invalid
+	Signer   string // signer's name in the signature; "": the zone of the key
+	From, To uint32 // start and end of the validity period in seconds since 1970; both 0: from 1998 to 2033
+	Labels   int    // number that is added to the correct number of labels
+	Forged   bool   // make the signature for other data, so that it is invalid
 }
 
 const (
@@ -89,13 +93,13 @@ const (
 	defaultExpiration = 1988150400 // 2033-01-01
 )
 
-// ExpiredSignature returns the options of a signature that was valid only in 1998.
+// ExpiredSignature returns options for a signature that was valid in 1998 only.
 func ExpiredSignature() SignatureOptions {
 	return SignatureOptions{From: defaultInception, To: defaultInception + 365*86400}
 }
 
-// Sign returns the signature of an RRset. Names must be in lower case. To sign for a wildcard, the owner must begin with "*"; the caller
-// may replace the owner of records and signature afterwards.
+// Sign returns the signature of the RRset set, with the deviations f. Names must be in lower case. For the RRset of a wildcard,
+// the owner must start with "*.". The caller may then replace the owner of the records and of the signature.
 func (k *Key) Sign(set []dns.RR, f SignatureOptions) *dns.RRSIG {
 	h := set[0].Header()
 	sig := &dns.RRSIG{
@@ -119,7 +123,7 @@ func (k *Key) Sign(set []dns.RR, f SignatureOptions) *dns.RRSIG {
 	return sig
 }
 
-// signedData returns the data that a signature covers (RFC 4034 §3.1.8.1).
+// signedData returns the data that the signature sig of the RRset set is computed from (RFC 4034 §3.1.8.1).
 func signedData(sig *dns.RRSIG, set []dns.RR) []byte {
 	bare := *sig
 	bare.Signature = ""
@@ -143,7 +147,8 @@ func signedData(sig *dns.RRSIG, set []dns.RR) []byte {
 	return data
 }
 
-// packRecord returns a record in wire format, split into the part before its RDATA and the RDATA.
+// packRecord returns a record in wire format, in two parts: the part before the RDATA (head), and the RDATA. It panics if the
+// record is invalid.
 func packRecord(rr dns.RR) (head, rdata []byte) {
 	b := make([]byte, dns.Len(rr)+1)
 	n, err := dns.PackRR(rr, b, 0, nil, false)
@@ -154,7 +159,7 @@ func packRecord(rr dns.RR) (head, rdata []byte) {
 	return b[:i:i], b[i:n]
 }
 
-// nameLength returns the length of the encoded name at the start of b.
+// nameLength returns the length in bytes of the name in wire format at the start of b.
 func nameLength(b []byte) int {
 	n := 0
 	for b[n] != 0 {
@@ -163,7 +168,7 @@ func nameLength(b []byte) int {
 	return n + 1
 }
 
-// signData returns the signature of data, in the encoding of RRSIG records.
+// signData returns the signature of data, in the encoding that RRSIG records use for the algorithm of the key.
 func (k *Key) signData(data []byte) []byte {
 	hash := crypto.SHA256
 	switch k.Algorithm {

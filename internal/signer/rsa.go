@@ -9,10 +9,11 @@ import (
 	"sync"
 )
 
-// rsaKeys are the shared RSA keys: two zone-signing keys and two key-signing keys. Each is generated at its first use.
+// rsaKeys are functions that return the shared RSA keys: two zone-signing keys, and then two key-signing keys. Each key is
+// generated when its function is first called.
 var rsaKeys = [4]func() *rsa.PrivateKey{newRSAKeyFunc(0), newRSAKeyFunc(1), newRSAKeyFunc(2), newRSAKeyFunc(3)}
 
-// newRSAKeyFunc returns a function that generates RSA key i at its first call, and returns it at each call.
+// newRSAKeyFunc returns a function that returns RSA key number i. The function generates the key when it is first called.
 func newRSAKeyFunc(i int) func() *rsa.PrivateKey {
 	return sync.OnceValue(func() *rsa.PrivateKey {
 		p, q := findPrime(fmt.Sprint("p", i)), findPrime(fmt.Sprint("q", i))
@@ -27,9 +28,11 @@ func newRSAKeyFunc(i int) func() *rsa.PrivateKey {
 	})
 }
 
+// exponent is the public exponent of the shared RSA keys.
 const exponent = 65537
 
-// PrecomputeRSAKeys generates the RSA keys, which takes about a second, so that later signatures are not delayed.
+// PrecomputeRSAKeys generates the shared RSA keys, which takes about a second. A test or benchmark calls it first, so that its
+// first RSA signatures are not delayed.
 func PrecomputeRSAKeys() {
 	var all sync.WaitGroup
 	for _, f := range rsaKeys {
@@ -38,8 +41,8 @@ func PrecomputeRSAKeys() {
 	all.Wait()
 }
 
-// findPrime returns a prime of 1,024 bits that is derived from the label. Its two highest bits are set, and the exponent does not divide it
-// minus one.
+// findPrime returns a prime number of 1,024 bits that is derived from the label. Its two highest bits are set, so that the
+// product of two such primes has 2,048 bits. The prime minus one is not divisible by the public exponent, as RSA requires.
 func findPrime(label string) *big.Int {
 	a, b := sha512.Sum512([]byte(label+"a")), sha512.Sum512([]byte(label+"b"))
 	n := new(big.Int).SetBytes(append(a[:], b[:]...))

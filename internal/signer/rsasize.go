@@ -13,17 +13,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// An RSASize is a size of RSA keys that few zones use. Of these sizes, crypto/rsa accepts only RSA4096.
+// An RSASize selects an RSA key with an unusual size or exponent. Of these keys, crypto/rsa supports only RSA4096.
 type RSASize int
 
 const (
 	RSA512      RSASize = iota // 512 bits, the shortest that RFC 5702 allows
-	RSA1000                    // 1,000 bits, which is no multiple of 64
-	RSA4096                    // 4,096 bits, the longest
+	RSA1000                    // 1,000 bits, which is not a multiple of 64
+	RSA4096                    // 4,096 bits, the longest that RFC 5702 allows
 	RSAExponent                // 2,048 bits, and an exponent above 2^32
 )
 
-// rsaSizes has the bits and the exponents of the keys. The offsets lead from the numbers of primeCandidate to the next suitable primes.
+// rsaSizes holds the number of bits and the exponent of each key. An offset is the difference between a result of
+// primeCandidate and the next suitable prime number, so that no search for primes is necessary.
 var rsaSizes = [...]struct {
 	bits     int
 	exponent int64
@@ -35,7 +36,8 @@ var rsaSizes = [...]struct {
 	RSAExponent: {bits: 2048, exponent: 1<<32 + 15, offsets: [2]int64{402, 2228}},
 }
 
-// NewRSAKey returns a key of the given size for a zone. Its algorithm is RSASHA256. All zones share one private key of each size.
+// NewRSAKey returns a key of a zone with the given flags (ZSK or KSK), with the algorithm RSASHA256 and the given size. All
+// zones share one private key of each size.
 func NewRSAKey(zone string, flags uint16, size RSASize) *Key {
 	shape := rsaSizes[size]
 	p, q := primeCandidate(size, 0), primeCandidate(size, 1)
@@ -53,8 +55,8 @@ func NewRSAKey(zone string, flags uint16, size RSASize) *Key {
 	}}
 }
 
-// primeCandidate returns an odd number with half the bits of the size. Its two highest bits are set. The argument which is 0 or 1 and
-// selects the prime.
+// primeCandidate returns an odd number that has half the bits of the key size, and whose two highest bits are set. The argument
+// which, 0 or 1, selects one of the two primes of the key.
 func primeCandidate(size RSASize, which int) *big.Int {
 	var all []byte
 	for i := range 4 {
@@ -67,14 +69,17 @@ func primeCandidate(size RSASize, which int) *big.Int {
 	return n.SetBit(n.SetBit(n.SetBit(n, bits-1, 1), bits-2, 1), 0, 1)
 }
 
-// An rsaSigner signs SHA-256 hashes with a key of any size and exponent (RFC 8017 §8.2.1).
+// An rsaSigner is a private RSA key of any size and exponent, which signs SHA-256 hashes (RFC 8017 §8.2.1). It implements
+// crypto.Signer.
 type rsaSigner struct{ modulus, p, q, dp, dq, coefficient *big.Int }
 
 // sha256Prefix is the DER encoding that precedes a SHA-256 hash in a signature (RFC 8017 §9.2).
 var sha256Prefix = []byte{0x30, 0x31, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01, 0x05, 0x00, 0x04, 0x20}
 
+// Public returns nil, because the DNSKEY record has the public key.
 func (s *rsaSigner) Public() crypto.PublicKey { return nil }
 
+// Sign returns the PKCS #1 v1.5 signature of the hash digest. It returns an error if hash is not SHA-256.
 func (s *rsaSigner) Sign(_ io.Reader, digest []byte, hash crypto.SignerOpts) ([]byte, error) {
 	if hash != crypto.SHA256 {
 		return nil, errors.New("signer: the hash is not that of SHA-256")
