@@ -62,7 +62,7 @@ func (h *histogram) quantile(share float64) float64 {
 // A Result holds the facts about an ended call that an Audit measures.
 type Result struct {
 	Latency time.Duration // time that the caller waited
-	Failed  bool          // the call failed; false if it succeeded or the caller canceled it
+	Failed  bool          // the call failed; false if it succeeded or the caller cancelled it
 	Hedges  int           // number of hedges that were sent
 }
 

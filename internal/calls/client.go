@@ -53,7 +53,7 @@ type Counters struct {
 type Settings struct {
 	MaxHedges      int           // maximum number of hedges per call
 	MaxReplayBytes int64         // maximum size, in bytes, of a request body that is kept to be sent again by hedges
-	Linger         time.Duration // time that losers have to finish; 0: losers are canceled at once
+	Linger         time.Duration // time that losers have to finish; 0: losers are cancelled at once
 	AttemptHeader  string        // canonical name of the request header that states the number of a hedge; "": no header is sent
 }
 

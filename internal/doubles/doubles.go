@@ -95,6 +95,7 @@ type trackedBody struct {
 	once sync.Once
 }
 
+// Read returns an error if the context of the request has ended.
 func (b *trackedBody) Read(p []byte) (int, error) {
 	if err := b.ctx.Err(); err != nil {
 		return 0, err
@@ -102,6 +103,7 @@ func (b *trackedBody) Read(p []byte) (int, error) {
 	return b.Reader.Read(p)
 }
 
+// Close counts the body as closed, once.
 func (b *trackedBody) Close() error {
 	b.once.Do(func() { b.open.Add(-1) })
 	return nil

@@ -13,9 +13,9 @@ import (
 
 const (
 	// MaxCancelDelay is the longest time for which a [Guard] delays a cancellation. It is also the longest time for which
-	// ResponseStarted waits until a canceled attempt has returned.
+	// ResponseStarted waits until a cancelled attempt has returned.
 	MaxCancelDelay = time.Second
-	// settleTime is the time after the last use of a connection in which the next request on it is not canceled.
+	// settleTime is the time after the last use of a connection in which the next request on it is not cancelled.
 	settleTime = 100 * time.Millisecond
 )
 
@@ -23,7 +23,7 @@ const (
 // request: net/http (Go 1.26) may give a connection to the next request before the previous request has its response.
 // Cancelling one of these two requests then makes the other one fail.
 //
-// Therefore an attempt is not canceled for settleTime after it got a used connection. It is also not canceled between the
+// Therefore an attempt is not cancelled for settleTime after it got a used connection. It is also not cancelled between the
 // arrival of its response and its return. Only the attempt itself waits for that.
 //
 // Most methods are hooks, which are called on events of the attempt. The zero value is ready for Attach. A Guard is safe for
@@ -91,7 +91,7 @@ func (g *Guard) Dialing() { g.conn.CompareAndSwap(connQueued, connDialing) }
 // GotConn must be called when the attempt a gets a connection. used is true if the connection was used by other requests
 // before, and idle is the time since the last of them.
 //
-// If a is already canceled, it closes the connection as soon as it uses it. Therefore GotConn then waits until the previous
+// If a is already cancelled, it closes the connection as soon as it uses it. Therefore GotConn then waits until the previous
 // request certainly has its response.
 func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 	g.conn.Store(connReady)
@@ -108,7 +108,7 @@ func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 }
 
 // ResponseStarted must be called when the response to the attempt a starts to arrive. It delays cancellation until Returned is
-// called, but by at most [MaxCancelDelay]. If a is already canceled, ResponseStarted waits until Returned is called, but for at
+// called, but by at most [MaxCancelDelay]. If a is already cancelled, ResponseStarted waits until Returned is called, but for at
 // most MaxCancelDelay.
 func (g *Guard) ResponseStarted(a *race.Attempt) {
 	g.mu.Lock()
@@ -131,7 +131,7 @@ func (g *Guard) ResponseStarted(a *race.Attempt) {
 }
 
 // Got1xx must be called when the response that has started to arrive has a 1xx status. The final response comes later, so the
-// attempt may be canceled in the meantime.
+// attempt may be cancelled in the meantime.
 func (g *Guard) Got1xx() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -175,7 +175,7 @@ func (g *Guard) canCancelNow() bool {
 	return g.cancelDelay() <= 0
 }
 
-// cancelDelay returns the time for which cancellation must still be delayed. It is 0 or negative if the attempt can be canceled
+// cancelDelay returns the time for which cancellation must still be delayed. It is 0 or negative if the attempt can be cancelled
 // now. The caller must hold mu.
 func (g *Guard) cancelDelay() time.Duration {
 	switch {

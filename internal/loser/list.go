@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A List holds the losers that were allowed to finish. If there are more than Max, the oldest one is canceled. Max must not
+// A List holds the losers that were allowed to finish. If there are more than Max, the oldest one is cancelled. Max must not
 // change after the first use. A List is safe for concurrent use.
 type List struct {
 	Max int // maximum number of losers
@@ -23,14 +23,14 @@ type entry struct {
 	timer   *time.Timer // cancels the attempt when its time is over
 }
 
-// EndOptions say whether a loser is canceled at once or may finish.
+// EndOptions say whether a loser is cancelled at once or may finish.
 type EndOptions struct {
 	// Grace is the time that the loser has to finish; 0 means that it is cancelled at once.
 	Grace time.Duration
 	// ReportsConn is true if a [Guard] observes the connections of attempts. Then an attempt for which no connection was
-	// observed has none, and is canceled at once.
+	// observed has none, and is cancelled at once.
 	ReportsConn bool
-	// Prompt makes the loser be canceled at once if its [Guard] allows that. It is for servers with a Limiter, which then need
+	// Prompt makes the loser be cancelled at once if its [Guard] allows that. It is for servers with a Limiter, which then need
 	// not start to work on the request.
 	Prompt bool
 }
@@ -58,7 +58,7 @@ func hasNoConn(a *race.Attempt, reports bool) bool {
 	}
 }
 
-// canCancelNow reports whether the attempt a would be canceled without a delay. That is always so if a has no guard.
+// canCancelNow reports whether the attempt a would be cancelled without a delay. That is always so if a has no guard.
 func canCancelNow(a *race.Attempt) bool {
 	g := guardOf(a)
 	return g == nil || g.canCancelNow()

@@ -88,8 +88,11 @@ func (l *Link) send(f flow, size int, deliver func()) bool {
 	return true
 }
 
-// arrivalTime returns the time at which a packet arrives, or false if it is lost. The number of random numbers that it draws does not
-// depend on their values. So links with the same seed lose the same packets whatever their delays are. The caller holds l.mu.
+// arrivalTime returns the time at which a packet that is sent at the time now arrives. It returns false if the packet is lost.
+// The caller must hold l.mu.
+//
+// The number of random numbers that it takes does not depend on their values. Therefore links with the same seed lose the same
+// packets, whatever their delays are.
 func (l *Link) arrivalTime(now time.Time, f flow, size int) (time.Time, bool) {
 	p := &l.prof
 	loss, reorder := l.rng.Float64() < p.Loss, l.rng.Float64() < p.Reorder

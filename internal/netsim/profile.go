@@ -16,8 +16,9 @@ type Profile struct {
 	// Burst is a model by which additional packets are lost in bursts. If it is nil, there are no bursts.
 	Burst *Burst
 
-	// Reorder is the probability, from 0 to 1, that a packet may overtake earlier packets of its flow: those with the same addresses,
-	// protocol and ports. Other packets keep the order of their flow, even if their delay is shorter. Flows do not wait for each other.
+	// Reorder is the probability, from 0 to 1, that a packet may overtake earlier packets of its flow. A flow consists of the
+	// packets with the same addresses, protocol and ports. All other packets keep the order of their flow, even if their delay
+	// is shorter.
 	Reorder float64
 
 	// Rate is the capacity of the link in bytes per second. 0 means no limit. A packet that would have to wait for at least one

@@ -101,7 +101,7 @@ type pair struct {
 	err   error
 }
 
-// connectStreams creates both ends of a connection and passes the end at the address to to the listener. The result has the
+// connectStreams creates both ends of a connection and passes the accepting end to the listener. The result has the
 // error ECONNREFUSED if there is no listener or its queue is full.
 func (m *memory) connectStreams(from, to netip.AddrPort) pair {
 	m.mu.Lock()
@@ -172,6 +172,7 @@ func (s *stream) deliver(n int, data []byte) {
 	s.more = make(chan struct{})
 }
 
+// Read implements net.Conn. It returns io.EOF after the data that the other end sent before its Close.
 func (s *stream) Read(b []byte) (int, error) {
 	for {
 		if err := s.checkOpen("read", &s.read); err != nil {
@@ -197,6 +198,7 @@ func (s *stream) Read(b []byte) (int, error) {
 	}
 }
 
+// Write implements net.Conn. It never blocks, and returns an error if the other end is closed.
 func (s *stream) Write(b []byte) (int, error) {
 	if err := s.checkOpen("write", &s.write); err != nil {
 		return 0, err
@@ -214,6 +216,7 @@ func (s *stream) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// Close implements net.Conn. It sends the end of the stream to the other end, after all data.
 func (s *stream) Close() error {
 	return s.closeOnce(func() {
 		s.transmit(nil, s.other.closed)
@@ -248,6 +251,7 @@ func (m *memory) listen(_ *Host, network string, at netip.AddrPort) (net.Listene
 	return l, nil
 }
 
+// Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case s := <-l.in:
@@ -257,8 +261,10 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
+// Addr implements net.Listener.
 func (l *listener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.at) }
 
+// Close implements net.Listener. A second call returns net.ErrClosed.
 func (l *listener) Close() error {
 	err := net.ErrClosed
 	l.close.Do(func() {

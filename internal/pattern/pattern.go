@@ -29,6 +29,7 @@ type entry[T any] struct {
 	at    string // source line in which the program states the pattern
 }
 
+// ServeHTTP makes an entry an http.Handler. It is never called.
 func (*entry[T]) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
 // Add adds a pattern with its value. The argument at is the source line in which the program states the pattern. Add returns an

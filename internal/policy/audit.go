@@ -18,6 +18,7 @@ type experiment struct{ *audit.Audit }
 // isAudited reports whether the key's host is audited.
 func (x *experiment) isAudited() bool { return x.Audit != nil }
 
+// deny implements [admissionCheck]. It denies hedges in control slots, and while the verdict is that hedging harms.
 func (x *experiment) deny(admission) observe.Reason {
 	if x.IsHedgingOff() {
 		return observe.DeniedAudit

@@ -44,7 +44,7 @@ type Call struct {
 
 // An Outcome describes how a call ended, from the point of view of its caller.
 type Outcome struct {
-	// Answered is true if the caller gets a response. It is false if the call failed or its caller canceled it.
+	// Answered is true if the caller gets a response. It is false if the call failed or its caller cancelled it.
 	Answered bool
 	// Winner is the number of the attempt whose result the caller gets: 0 for the primary. It is -1 if no attempt succeeded.
 	Winner int

@@ -30,7 +30,7 @@ func newLatencies() *latencies { return &latencies{dueCalls: MinSamples} }
 func (l *latencies) resetWindow() { *l = *newLatencies() }
 
 // recordPrimary records how long the primary of a call took that has reached its first hedge delay. If a hedge won, the primary
-// was canceled then, and recordPrimary returns the estimated time that the hedge saved. Otherwise it returns 0.
+// was cancelled then, and recordPrimary returns the estimated time that the hedge saved. Otherwise it returns 0.
 func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 	if r.HedgeWon {
 		saved = l.residual.After(r.Latency)

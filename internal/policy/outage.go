@@ -14,6 +14,7 @@ type outageCheck struct {
 	slowShare float64 // moving average of the share of calls that reached the slow marker of their schedule
 }
 
+// deny implements [admissionCheck].
 func (c *outageCheck) deny(a admission) observe.Reason {
 	if c.isOutage() && !a.OtherBackend {
 		return observe.DeniedSlow

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// A residualTime estimates how much longer a primary would take that has not responded yet. A primary that was canceled because
+// A residualTime estimates how much longer a primary would take that has not responded yet. A primary that was cancelled because
 // a hedge won has a right-censored latency. Therefore the estimate uses the Kaplan-Meier estimator (Kaplan, Meier:
 // "Nonparametric Estimation from Incomplete Observations", 1958).
 //
 // It holds a histogram of the latest 1000 to 2000 primaries that reached their first hedge delay. A bucket spans a quarter of
 // an octave. The zero value is an empty histogram. [Key].mu guards it.
 type residualTime struct {
-	// ended counts the primaries that ended by themselves, and cancelled those that were canceled, by bucketIndex of their
+	// ended counts the primaries that ended by themselves, and cancelled those that were cancelled, by bucketIndex of their
 	// latency.
 	ended, cancelled [octaveCount * 4]float32
 	total            float32 // sum of all counts
@@ -35,7 +35,7 @@ func bucketMiddle(i int) time.Duration {
 	return time.Duration(float64(time.Microsecond) * math.Exp2((float64(i)+0.5)/4))
 }
 
-// Add records a primary that took d. If ended is false, the primary was canceled after d, so its latency would have been
+// Add records a primary that took d. If ended is false, the primary was cancelled after d, so its latency would have been
 // longer.
 func (r *residualTime) Add(d time.Duration, ended bool) {
 	if r.total >= maxResidualSamples {

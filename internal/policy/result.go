@@ -8,8 +8,8 @@ type Result struct {
 	Waited            time.Duration // time that the caller waited since Begin; 0: the same as Latency
 	Answered          bool          // the call succeeded; latencies of failed calls are not learned
 	LatencyUnknown    bool          // Latency is only an upper bound and is not learned
-	Abandoned         bool          // the caller canceled the call, or its deadline passed
-	Canceled          bool          // the caller canceled the call
+	Abandoned         bool          // the caller cancelled the call, or its deadline passed
+	Canceled          bool          // the caller cancelled the call
 	Hedges            int           // number of hedges that were sent
 	ReachedFirstDelay bool          // a hedge of the call became due, even if it was denied
 	Learned           bool          // the schedule of the call had a slow marker

@@ -11,7 +11,10 @@ import (
 // errLost is the type of ErrLost. It is a named type because traces record the type name of an error.
 type errLost struct{}
 
-func (errLost) Error() string        { return "hedge: another attempt won" }
+// Error returns the text of ErrLost.
+func (errLost) Error() string { return "hedge: another attempt won" }
+
+// Is makes errors.Is report that ErrLost is context.Canceled, as for other cancelled contexts.
 func (errLost) Is(target error) bool { return target == context.Canceled }
 
 // ErrLost is the cancellation cause of an attempt that lost its race. errors.Is(ErrLost, context.Canceled) is true.
@@ -100,7 +103,7 @@ func (in *innerContext) endContext(cause error) {
 	in.cancel(cause)
 }
 
-// Done returns a channel that is closed when the attempt is canceled. The first call creates the cancellable context. If the
+// Done returns a channel that is closed when the attempt is cancelled. The first call creates the cancellable context. If the
 // attempt was released before, Done returns the channel of the caller's context.
 func (a *Attempt) Done() <-chan struct{} {
 	if in := a.ensureInnerContext(); in != nil {
@@ -117,7 +120,7 @@ func (a *Attempt) Deadline() (time.Time, bool) {
 	return a.Context.Deadline()
 }
 
-// Err returns nil until the attempt is canceled or the caller's context ends. Then it returns the reason, context.Canceled or
+// Err returns nil until the attempt is cancelled or the caller's context ends. Then it returns the reason, context.Canceled or
 // context.DeadlineExceeded.
 func (a *Attempt) Err() error {
 	in := a.loadInnerContext()

@@ -48,7 +48,7 @@ type Outcome int
 const (
 	Won    Outcome = iota
 	Lost           // another attempt had already won, the hedge was not sent, or the server refused it
-	Failed         // the attempt failed, or the caller canceled the call
+	Failed         // the attempt failed, or the caller cancelled the call
 )
 
 // String returns the name of the outcome in package observe.
@@ -117,6 +117,7 @@ type Panic struct {
 	Stack []byte // stack trace of the panic
 }
 
+// Error returns the panic value and the stack trace of the panic.
 func (p *Panic) Error() string {
 	return fmt.Sprintf("hedge: attempt panicked: %v\n\n%s", p.Value, p.Stack)
 }

@@ -1,5 +1,5 @@
 // Package semaphore implements a counting semaphore that grants permits in the order of requests, and in which waiting can be
-// canceled.
+// cancelled.
 package semaphore
 
 import (

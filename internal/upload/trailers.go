@@ -20,6 +20,7 @@ type trailerBody struct {
 	made, copied *http.Request // original request and its copy
 }
 
+// Read reads from the original body. With io.EOF, it copies the trailers.
 func (t *trailerBody) Read(p []byte) (int, error) {
 	n, err := t.ReadCloser.Read(p)
 	if err == io.EOF && t.copied.Trailer == nil {
