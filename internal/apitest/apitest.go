@@ -229,8 +229,8 @@ func (d *describer) addFields(head string, s *types.Struct) {
 	}
 }
 
-// addInterfaceMethods appends a line for each method of an interface, and one for its constraint, if any. The argument head is
-// the description of the interface type.
+// addInterfaceMethods appends a line for each method of the interface i. If i is a constraint, it also appends a line with the
+// constraint. The argument head is the description of the interface type.
 func (d *describer) addInterfaceMethods(head string, i *types.Interface) {
 	for m := range i.Methods() {
 		if m.Exported() {

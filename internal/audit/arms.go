@@ -15,8 +15,8 @@ const (
 	zScore95 = 1.96 // a 95 % confidence interval extends this many standard errors to each side
 )
 
-// An arms holds the statistics of both arms of the experiment, control and treatment, from which the report for users is made.
-// The verdict does not depend on them. The audit's mu guards them.
+// An arms holds the statistics of both arms of the experiment, control (hedging is off) and treatment. The report for users is
+// made from them. The verdict does not depend on them. The mutex of the Audit guards them.
 type arms struct {
 	openLatencies      slotLatencies // latencies of the slot that is being measured
 	control, treatment arm

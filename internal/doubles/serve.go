@@ -169,7 +169,7 @@ func NewRequest(t testing.TB, ctx context.Context, method, url string, body io.R
 	return req
 }
 
-// ReadBody reads the whole body of a response, closes it, and returns its content. The test fails if that fails.
+// ReadBody reads the whole body of a response, closes it, and returns its content. The test fails if an error occurs.
 func ReadBody(t testing.TB, resp *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(resp.Body)

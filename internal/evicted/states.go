@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// States holds the states of evicted keys, up to a limit. The zero value is empty. It must not be used concurrently.
+// States holds the learned states of keys that were evicted, up to a limit. The zero value is empty. It must not be used
+// concurrently.
 //
-// If there are too many states, the states that were learned from the fewest calls are deleted first. With each hour of age,
-// the number of calls counts half. Therefore an attacker who wants to displace a state needs about as many calls as the state
-// was learned from.
+// If there are too many states, the states that were learned from the fewest calls are deleted first. Each hour of age halves
+// the number of calls that counts for a state. Therefore an attacker who wants to displace a state needs about as many calls as
+// the state was learned from.
 type States[K comparable, V any] struct {
 	all map[K]state[V]
 }

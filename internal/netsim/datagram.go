@@ -27,7 +27,7 @@ var (
 	_ net.PacketConn = (*datagram)(nil)
 )
 
-// listenPacket implements [backend].
+// listenPacket implements [backend]. It opens a UDP socket at the address at, and chooses a port if that of the address is 0.
 func (m *memory) listenPacket(_ *Host, network string, at netip.AddrPort) (net.PacketConn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,7 +57,8 @@ func (d *datagram) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom implements net.PacketConn. It returns an error if a datagram from this connected socket was refused.
+// ReadFrom implements net.PacketConn. If the socket is connected and a datagram to its peer was refused, ReadFrom returns
+// ECONNREFUSED.
 func (d *datagram) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		if err := d.checkOpen("read", &d.read); err != nil {

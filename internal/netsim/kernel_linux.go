@@ -181,7 +181,7 @@ func (k *kernel) inside(h *Host, f func() error) error {
 	return enter(k.spaces[h.id].ns, f)
 }
 
-// dial implements [backend].
+// dial implements [backend]. It opens a UDP socket or a TCP connection in the namespace of the host h.
 func (k *kernel) dial(ctx context.Context, h *Host, network string, to netip.AddrPort) (c net.Conn, err error) {
 	err = k.inside(h, func() (err error) {
 		var d net.Dialer
@@ -191,7 +191,7 @@ func (k *kernel) dial(ctx context.Context, h *Host, network string, to netip.Add
 	return c, err
 }
 
-// listen implements [backend].
+// listen implements [backend]. It opens a TCP listener in the namespace of the host h.
 func (k *kernel) listen(h *Host, network string, at netip.AddrPort) (l net.Listener, err error) {
 	err = k.inside(h, func() (err error) {
 		l, err = net.Listen(network, at.String())
@@ -200,7 +200,7 @@ func (k *kernel) listen(h *Host, network string, at netip.AddrPort) (l net.Liste
 	return l, err
 }
 
-// listenPacket implements [backend].
+// listenPacket implements [backend]. It opens a UDP socket in the namespace of the host h.
 func (k *kernel) listenPacket(h *Host, network string, at netip.AddrPort) (c net.PacketConn, err error) {
 	err = k.inside(h, func() (err error) {
 		c, err = net.ListenPacket(network, at.String())
@@ -209,7 +209,7 @@ func (k *kernel) listenPacket(h *Host, network string, at netip.AddrPort) (c net
 	return c, err
 }
 
-// start implements [backend].
+// start implements [backend]. It starts the command c in the namespace of the host h.
 func (k *kernel) start(h *Host, c *exec.Cmd) error { return k.inside(h, c.Start) }
 
 // close implements [backend]. It closes the devices and namespaces, and waits for the goroutines that forward packets.

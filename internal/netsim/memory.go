@@ -45,10 +45,10 @@ type memory struct {
 	streams   map[netip.AddrPort]bool      // local addresses of TCP connections that were dialled
 }
 
-// close implements [backend]. It does nothing.
+// close implements [backend]. It does nothing, because garbage collection frees the sockets.
 func (m *memory) close() error { return nil }
 
-// start implements [backend]. It returns [ErrUnsupported].
+// start implements [backend]. It returns [ErrUnsupported], because other processes cannot use a memory network.
 func (m *memory) start(*Host, *exec.Cmd) error { return ErrUnsupported }
 
 // link returns the link for packets between two addresses, or nil if an address belongs to no host of the network.
@@ -89,7 +89,7 @@ func opError(op, network string, addr net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Addr: addr, Err: err}
 }
 
-// dial implements [backend].
+// dial implements [backend]. It opens a UDP socket or a TCP connection from the host h to the address to.
 func (m *memory) dial(ctx context.Context, h *Host, network string, to netip.AddrPort) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, opError("dial", network, netAddr(network, to), err)

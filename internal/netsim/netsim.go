@@ -136,7 +136,7 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	return h.net.back.dial(ctx, h, network, to)
 }
 
-// Listen listens for TCP connections at the address, whose host part is usually empty and then stands for h.
+// Listen opens a TCP listener on h. The address usually has an empty host part, which stands for h.
 func (h *Host) Listen(network, address string) (net.Listener, error) {
 	at, err := h.resolve(network, address)
 	if err != nil {
@@ -145,7 +145,7 @@ func (h *Host) Listen(network, address string) (net.Listener, error) {
 	return h.net.back.listen(h, network, at)
 }
 
-// ListenPacket opens a UDP socket with the given address. An empty host part of the address stands for h.
+// ListenPacket opens a UDP socket on h. The address usually has an empty host part, which stands for h.
 func (h *Host) ListenPacket(network, address string) (net.PacketConn, error) {
 	at, err := h.resolve(network, address)
 	if err != nil {

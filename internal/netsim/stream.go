@@ -233,7 +233,7 @@ type listener struct {
 	close  sync.Once      // makes further calls of Close return an error
 }
 
-// listen implements [backend].
+// listen implements [backend]. It opens a TCP listener at the address at, and chooses a port if that of the address is 0.
 func (m *memory) listen(_ *Host, network string, at netip.AddrPort) (net.Listener, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,16 +19,18 @@ type brakes struct {
 	throttles *[changeKinds]ReportThrottle
 }
 
-// resetResults forgets the results of calls: no outage, no pushback, and the full budget. It does not change budgetExhausted.
+// resetResults resets the outage check, the pushback check and the budget scale to the state of a new key. It does not change
+// budgetExhausted.
 func (b *brakes) resetResults() {
 	b.winRate = winRateThrottle{}
 	b.setState(&brakeState{scale: 1})
 }
 
-// copyState returns the part of the state that the engine keeps after the key is evicted.
+// copyState returns a copy of the outage check, the pushback check and the budget scale, which the engine keeps after the key
+// is evicted.
 func (b *brakes) copyState() brakeState { return brakeState{b.outage, b.pushback, b.winRate.scale} }
 
-// setState replaces the part of the state that copyState returns by s.
+// setState replaces the outage check, the pushback check and the budget scale by the values in s.
 func (b *brakes) setState(s *brakeState) {
 	b.outage, b.pushback, b.winRate.scale = s.outage, s.pushback, s.scale
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// A brakeState is the part of the state of a key's safety checks that the engine keeps after the key is evicted, and that it
-// exports.
+// A brakeState is the part of a key's safety checks that the engine exports, and that it keeps after the key is evicted: the
+// outage check, the pushback check and the budget scale.
 type brakeState struct {
 	outage   outageCheck
 	pushback pushbackCheck
 	scale    float64 // factor of the budget while few hedges win, see [winRateThrottle]
 }
 
-// isNotable reports whether the state restricts hedging or is close to it, so that the state must be kept. Other states equal
-// the initial state well enough.
+// isNotable reports whether the state restricts hedging or is close to it, so that the engine must keep it. Other states hardly
+// differ from the state of a new key.
 func (s *brakeState) isNotable() bool {
 	return s.outage.slowShare > SlowLimit/2 || s.pushback.share > PushResume || s.pushback.stopped || s.scale < 1
 }

@@ -92,7 +92,7 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 	return p
 }
 
-// notifier returns the notifier of the observers; nil if there are no observers.
+// notifier returns the notifier of the engine, or nil if the engine has no observers.
 func (c *Call) notifier() *observers.Notifier { return c.Key.engine.setup.Notifier }
 
 // initialize prepares c for a call on k that starts now. It assigns fields one by one, because assigning the whole struct is
@@ -218,16 +218,16 @@ func (c *Call) predictHedgeEnd(now time.Time) {
 	}
 }
 
-// SkipHedge records that the call has reached the delay with the given index, but has already sent its maximum number of
-// hedges. If that delay is the slow marker of the schedule, the call counts as slow.
+// SkipHedge records that the call has reached the delay with the given index, but sends no hedge, because it has already sent
+// its maximum number of hedges. If the delay is the slow marker of the schedule, the call counts as slow.
 func (c *Call) SkipHedge(index int) {
 	isBefore := c.isBeforeDelay(time.Now(), index)
 	c.reachedFirstDelay = c.reachedFirstDelay || !isBefore
 	c.recordSlowCall(index, isBefore)
 }
 
-// recordSlowCall counts the call as slow if index is the index of the schedule's slow marker. It does nothing if isBefore is
-// true, which means that the call has not reached the delay yet.
+// recordSlowCall counts the call as slow if index is the index of the schedule's slow marker, which is the delay from which a
+// call counts as slow. It does nothing if isBefore is true, which means that the call has not reached the delay yet.
 func (c *Call) recordSlowCall(index int, isBefore bool) {
 	if c.schedule != nil && index == c.schedule.slowMarkerIndex && !isBefore {
 		c.slow = true

@@ -178,7 +178,7 @@ func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (al
 	return all, nil
 }
 
-// decodeName decodes the name of a key. Names longer than the engine's limit are shortened.
+// decodeName decodes the name of a key. It shortens host and route to the maximum length that the engine stores.
 func decodeName(d *decode.Decoder) Name {
 	return Name{Host: string(d.Bytes(maxNameBytes)), Route: string(d.Bytes(maxNameBytes))}.shortened()
 }

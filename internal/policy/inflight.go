@@ -12,7 +12,7 @@ const MaxInFlight = 1000
 // An inFlightCheck denies hedges while MaxInFlight hedges of the key are in flight.
 type inFlightCheck struct{ hedges atomic.Int64 }
 
-// deny implements [admissionCheck].
+// deny implements [admissionCheck]. It denies hedges while MaxInFlight hedges of the key are in flight.
 func (c *inFlightCheck) deny(admission) observe.Reason {
 	if c.hedges.Load() >= MaxInFlight {
 		return observe.DeniedInFlight

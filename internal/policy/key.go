@@ -59,7 +59,7 @@ type EvictionListener interface {
 	Forget() (report func())
 }
 
-// IsEvicted reports whether the engine has removed k from its table.
+// IsEvicted reports whether the engine has removed k from its table. New calls must then look up the key again.
 func (k *Key) IsEvicted() bool { return k.evicted.Load() }
 
 // ReportEndpointEvent passes p, an event such as the ejection of an endpoint, to the observers of the engine.
@@ -226,8 +226,8 @@ func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool
 		k.denyAdmission(admission{request, then, deadline, k.schedule.Load()}) != None
 }
 
-// recordDenied counts a hedge that the adapter has denied. slow is true if the call has just reached the slow marker of its
-// schedule.
+// recordDenied counts a hedge that the adapter has denied for the given reason. slow is true if the call has just reached the
+// slow marker of its schedule, which is the delay from which a call counts as slow.
 func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,7 +247,8 @@ func (k *Key) countDenied(reason observe.Reason) {
 	k.counters.Denied[reason]++
 }
 
-// recordSlowCall counts a call that has reached the slow marker of its schedule, so that the outage check learns it.
+// recordSlowCall records in the outage check that a call has reached the slow marker of its schedule, which is the delay from which
+// a call counts as slow.
 func (k *Key) recordSlowCall() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -291,7 +292,8 @@ func (k *Key) clearPushback() {
 	k.brakes.pushback = pushbackCheck{}
 }
 
-// copyBrakeState returns the part of the brakes that the engine keeps after the key is evicted.
+// copyBrakeState returns a copy of the state that the engine keeps after the key is evicted: those of the outage and pushback
+// checks, and the budget scale.
 func (k *Key) copyBrakeState() brakeState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -312,8 +314,8 @@ func (k *Key) resetLearned() {
 	k.schedule.Store(k.engine.Config().initialSchedule())
 }
 
-// CountUnresumed counts a response body that stalled and could not be resumed. The argument obstacle names the cause, for example that
-// the response has no ETag.
+// CountUnresumed counts a response body that stalled and could not be resumed. The argument obstacle names the cause, for
+// example "status" for a response with an unsuitable status.
 func (k *Key) CountUnresumed(obstacle string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -14,7 +14,7 @@ type outageCheck struct {
 	slowShare float64 // moving average of the share of calls that reached the slow marker of their schedule
 }
 
-// deny implements [admissionCheck].
+// deny implements [admissionCheck]. It denies hedges in an outage, except hedges to another server.
 func (c *outageCheck) deny(a admission) observe.Reason {
 	if c.isOutage() && !a.OtherBackend {
 		return observe.DeniedSlow
@@ -25,11 +25,12 @@ func (c *outageCheck) deny(a admission) observe.Reason {
 // isOutage reports whether the share of slow calls exceeds SlowLimit.
 func (c *outageCheck) isOutage() bool { return c.slowShare > SlowLimit }
 
-// recordSlowCall counts a call that has reached the slow marker of its schedule.
+// recordSlowCall raises the share of slow calls. It must be called for each call that has reached the slow marker of its
+// schedule, which is the delay from which a call counts as slow.
 func (c *outageCheck) recordSlowCall() { c.slowShare += (1 - c.slowShare) * slowWeight }
 
-// record lowers the share of slow calls if the call ended before it reached the slow marker. Slow calls are counted by
-// recordSlowCall.
+// record lowers the share of slow calls if the call ended before it reached the slow marker of its schedule, which is the delay
+// from which a call counts as slow. For all other calls, recordSlowCall raises the share.
 func (c *outageCheck) record(r *Result) {
 	if r.Learned && !r.Slow {
 		c.slowShare -= c.slowShare * slowWeight

@@ -24,7 +24,7 @@ type pushbackCheck struct {
 	waitUntil time.Time // latest end of a pause that a response asked for; zero: no response asked for a pause
 }
 
-// deny implements [admissionCheck].
+// deny implements [admissionCheck]. It denies hedges while they are paused, except hedges to another server.
 func (c *pushbackCheck) deny(a admission) observe.Reason {
 	if c.isPaused(a.now) && !a.OtherBackend {
 		return observe.DeniedPaused

@@ -47,8 +47,8 @@ func (p *Schedule) hedgeDelays() []time.Duration {
 	return p.Delays
 }
 
-// setSlowMarker makes the first delay that is at least usual the slow marker. If there is no such delay, it appends usual to
-// the delays as a slow marker at which no hedge is due.
+// setSlowMarker sets the slow marker, the delay from which a call counts as slow. It is the first delay that is at least usual.
+// If there is no such delay, setSlowMarker appends usual as a delay at which no hedge is due.
 func (p *Schedule) setSlowMarker(usual time.Duration) {
 	p.usualDelay = usual
 	if p.slowMarkerIndex = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slowMarkerIndex < 0 {
@@ -57,8 +57,8 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 	}
 }
 
-// copyLatencyMarks copies the slow marker and the 99th percentile of own, the learned schedule of the key, to p. It returns p.
-// It changes nothing if own is nil or has no learned delay, or if p has no delays.
+// copyLatencyMarks copies the slow marker and the 99th percentile of own to p, and returns p. own is the learned schedule of
+// the key. copyLatencyMarks changes nothing if own is nil or has no learned delay, or if p has no delays.
 func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
 	if own != nil && own.usualDelay > 0 && len(p.Delays) > 0 {
 		p.UsualLatency = own.UsualLatency

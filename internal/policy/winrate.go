@@ -17,7 +17,8 @@ type winRateThrottle struct {
 	wins   int     // number of hedges that won in that time
 }
 
-// withdrawHedge subtracts a hedge that was not sent from the count, unless the count was reset after it.
+// withdrawHedge subtracts a hedge that was not sent from the number of hedges. It does nothing if that number is 0, because a
+// review has reset it since the hedge was admitted.
 func (y *winRateThrottle) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
 
 // record reviews the scale after a call, if enough hedges or wins have been counted since the last review.

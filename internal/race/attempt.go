@@ -85,7 +85,7 @@ type innerContext struct {
 // released is the value of Attempt.in after an attempt without cancellable context was released.
 var released = new(innerContext)
 
-// loadInnerContext returns the cancellable context of the attempt. It returns nil if that was not created.
+// loadInnerContext returns the cancellable context of the attempt, or nil if it does not exist.
 func (a *Attempt) loadInnerContext() *innerContext {
 	if in := a.in.Load(); in != released {
 		return in
@@ -152,7 +152,7 @@ func (a *Attempt) Value(key any) any {
 	return from.Value(key)
 }
 
-// attemptContext marks a as a context that already has the Overrides of an attempt.
+// attemptContext marks Attempt as a context that already has the Overrides of an attempt.
 func (*Attempt) attemptContext() {}
 
 // An AdoptedContext is memory in which [Attempt.AdoptContext] keeps its state. The caller allocates it, usually as part of a

@@ -62,8 +62,8 @@ type AttemptObserver interface {
 	AttemptEnded(ctx context.Context, n int, how Outcome)
 }
 
-// A Detachment says which attempts stop using the caller's context when Run returns, so that the caller can use that context
-// for another call.
+// A Detachment selects the attempts that must stop using the caller's context when Run returns, so that the caller can use that
+// context for another call.
 type Detachment uint8
 
 // Values of a Detachment. DetachHedges is sufficient if the primary does not use its context after it has returned.
@@ -201,7 +201,7 @@ type hedgeState struct {
 	hold            failureHold            // wait for the hedges after the primary has failed
 }
 
-// An attempt is the record of one started attempt.
+// An attempt is the record that a race keeps of one of its attempts.
 type attempt struct {
 	*Attempt
 	running bool   // the attempt has not returned; not used for the primary, see [Race].primaryDone

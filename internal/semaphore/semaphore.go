@@ -20,8 +20,8 @@ type Semaphore struct {
 // New returns a Semaphore with n free permits.
 func New(n int) *Semaphore { return &Semaphore{capacity: n} }
 
-// Acquire takes a permit. If all permits are in use, it waits until it is its turn. If ctx ends before, or has ended already,
-// Acquire takes no permit and returns the error of ctx.
+// Acquire takes a permit. If all permits are in use, it waits until Release has been called for all callers that came earlier.
+// If ctx has ended or ends during the wait, Acquire takes no permit and returns the error of ctx.
 func (s *Semaphore) Acquire(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
