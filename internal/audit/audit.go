@@ -1,11 +1,13 @@
 // Package audit measures whether hedging helps or harms the calls to a host. It is a switchback experiment: the time of day is
-// divided into slots of 20 seconds, and two consecutive slots are a pair. A hash of host and pair chooses the control slot of the
-// pair, in which no hedge is sent. In the other slot, the treatment slot, hedges are sent as usual.
+// divided into slots of 20 seconds, and two consecutive slots are a pair.
 //
-// Every client computes the same slots from the clock. So all clients of a host stop hedging at the same time, and the calls of
-// each client show the effect of the hedges of all clients.
+// A hash of host and pair chooses the control slot of the pair, in which no hedges are sent. In the other slot, the treatment
+// slot, hedges are sent as usual.
 //
-// The analysis is by intention to treat: every call that begins in the measured part of a slot counts there, whether it was
+// All clients compute the same slots from the clock. Therefore all clients of a host stop hedging at the same time. The calls
+// of each client show the effect of the hedges of all clients.
+//
+// The analysis is by intention to treat: each call that begins in the measured part of a slot counts there, whether it was
 // hedged, failed or has not ended. The verdict depends on one number for each pair, see [evidence].
 package audit
 
@@ -171,7 +173,7 @@ func (a *Audit) updateHedgingOff() {
 }
 
 // shouldComparePair reports whether the pair with the given number has a control slot. Every pair has one in the first hour of
-// a trial, half of the pairs after that, and a few pairs when the verdict is decided. The caller must hold mu.
+// a trial, and half of the pairs after that. When the verdict is decided, only a few pairs have one. The caller must hold mu.
 func (a *Audit) shouldComparePair(pair int64) bool {
 	bits := 1
 	switch {

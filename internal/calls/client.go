@@ -25,8 +25,8 @@ type Client struct {
 	settings atomic.Pointer[Settings] // current settings
 }
 
-// Counters counts calls and attempts. The public type Stats documents the fields: both types have the same fields in the same
-// order, so that a pointer to one type can be converted to a pointer to the other.
+// Counters counts calls and attempts. The public type Stats documents the fields. Both types have the same fields in the same
+// order, so that pointers to them can be converted to each other.
 type Counters struct {
 	TotalRequests   atomic.Int64
 	HedgedRequests  atomic.Int64

@@ -1,10 +1,11 @@
 // Package connlimit limits the number of connections to a server. If a client opens one connection too many, it chooses a
 // connection to close.
 //
-// Clients are told apart by their addresses. A client may have any number of connections while the server has free slots. If
-// there is no free slot, the client with the most connections loses one: the connection that has been idle for the longest
-// time. If all its connections are in use, it loses the connection that has been in use for the longest time, which closes
-// after its queries were answered.
+// A client is identified by its address, and may have any number of connections while the server has free slots. If there is no
+// free slot, the client with the most connections loses one: the connection that has been idle for the longest time.
+//
+// If all connections of that client are in use, it loses the connection that has been in use for the longest time. That
+// connection closes after its queries were answered.
 //
 // Therefore a client that opens many connections loses its own connections, even if it keeps them busy (RFC 7766 §6.2.3, §10).
 // Each operation takes constant time for any number of connections.

@@ -38,8 +38,8 @@ func AppendChecksum(b []byte) []byte { return binary.BigEndian.AppendUint32(b, c
 // Open reads an export from r and checks its frame. It returns the time that has passed since the export was written, and the
 // content. passed is 0 if the clock of the writer was ahead.
 //
-// Open returns an error if reading fails, if the export has another name or version, is damaged or larger than Max, or is older
-// than MaxAge.
+// Open returns an error if reading fails, or if the export has another name or version. It also returns an error if the export
+// is damaged, larger than Max or older than MaxAge.
 func (e *Envelope) Open(r io.Reader, now time.Time) (passed time.Duration, d Decoder, err error) {
 	b, err := io.ReadAll(io.LimitReader(r, int64(e.Max)+1))
 	if err != nil {

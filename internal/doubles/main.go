@@ -29,9 +29,9 @@ func RunWithoutLeaks(m *testing.M, clean func()) {
 	os.Exit(code)
 }
 
-// PreloadNetConfig makes package net read its DNS configuration outside of every bubble of testing/synctest. A test must call
-// it before the first bubble, because package net stores a channel with the configuration, and a channel of one bubble cannot
-// be used in another.
+// PreloadNetConfig makes package net read its DNS configuration outside of every bubble of testing/synctest. It must be called
+// before the first bubble. Package net stores a channel with the configuration, and a channel of one bubble cannot be used in
+// another.
 func PreloadNetConfig() {
 	own := net.Resolver{PreferGo: true}
 	_, _ = own.LookupHost(context.Background(), "localhost")

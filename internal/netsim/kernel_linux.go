@@ -73,8 +73,8 @@ func (k *kernel) join(h *Host) error {
 	})
 }
 
-// onThread calls f on an operating system thread that is not used for anything else afterwards, so that f may change the state
-// of the thread. It returns the error of f.
+// onThread calls f on an operating system thread that ends after the call, so that f may change the state of the thread. It
+// returns the error of f.
 func onThread(f func() error) error {
 	result := make(chan error)
 	go func() {

@@ -61,7 +61,7 @@ func (s *Set) MatchCall(method, authority string) bool {
 }
 
 // MatchMethod reports whether the Set has the pattern "/*" or "/pkg.Service/*" for the gRPC method. It is false if method is
-// not a clean path or has no service or method name, because an HTTP server may treat it as another path.
+// not a clean path or has no service or method name. An HTTP server may treat such a path as another path.
 func (s *Set) MatchMethod(method string) bool {
 	if s == nil || s.methodPatterns == nil || path.Clean(method) != method {
 		return false

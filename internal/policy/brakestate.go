@@ -32,8 +32,9 @@ func (s *brakeState) mergeState(other *brakeState) {
 	}
 }
 
-// appendTo appends the encoded state to b: slow share, scale and pushback share as the bits of a float64, then 1 if pushback
-// has stopped hedging or 0 if not, and the remaining pause after the time now in nanoseconds. Each number is a uvarint.
+// appendTo appends the encoded state to b. First come the slow share, the scale and the pushback share, each as the bits of a
+// float64. Then follow 1 if pushback has stopped hedging or 0 if not, and the remaining pause after the time now in
+// nanoseconds. Each number is a uvarint.
 func (s *brakeState) appendTo(b []byte, now time.Time) []byte {
 	for _, x := range [...]float64{s.outage.slowShare, s.scale, s.pushback.share} {
 		b = binary.AppendUvarint(b, math.Float64bits(x))

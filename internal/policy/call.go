@@ -218,16 +218,16 @@ func (c *Call) predictHedgeEnd(now time.Time) {
 	}
 }
 
-// SkipHedge records that the call has reached the delay with the given index, but sends no hedge, because it has already sent
-// its maximum number of hedges. If the delay is the slow marker of the schedule, the call counts as slow.
+// SkipHedge records that the call has reached the delay with the given index without sending a hedge. The reason is that it has
+// already sent its maximum number of hedges. If the delay is the slow marker of the schedule, the call counts as slow.
 func (c *Call) SkipHedge(index int) {
 	isBefore := c.isBeforeDelay(time.Now(), index)
 	c.reachedFirstDelay = c.reachedFirstDelay || !isBefore
 	c.recordSlowCall(index, isBefore)
 }
 
-// recordSlowCall counts the call as slow if index is the index of the schedule's slow marker, which is the delay from which a
-// call counts as slow. It does nothing if isBefore is true, which means that the call has not reached the delay yet.
+// recordSlowCall counts the call as slow if index is the index of the schedule's slow marker: the delay from which a call
+// counts as slow. It does nothing if isBefore is true, which means that the call has not reached the delay yet.
 func (c *Call) recordSlowCall(index int, isBefore bool) {
 	if c.schedule != nil && index == c.schedule.slowMarkerIndex && !isBefore {
 		c.slow = true
@@ -271,8 +271,8 @@ func (c *Call) SentHedges() int { return c.Hedges - int(c.withdrawnHedges.Load()
 // Ended implements [race.Op]. It records that one admitted hedge is no longer in flight.
 func (c *Call) Ended(int) { c.Key.HedgeEnded() }
 
-// ClearReferences drops the context and the schedule of a call that has ended, so that they can be garbage collected while the
-// Call waits for its next use.
+// ClearReferences drops the context and the schedule of a call that has ended. Otherwise they could not be garbage collected
+// until the Call is used again.
 func (c *Call) ClearReferences() { c.ctx, c.schedule = nil, nil }
 
 // End records the outcome of the call, which ends now. shadowWon is true if a hedge that shadow mode did not send would have

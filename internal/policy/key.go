@@ -227,7 +227,7 @@ func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool
 }
 
 // recordDenied counts a hedge that the adapter has denied for the given reason. slow is true if the call has just reached the
-// slow marker of its schedule, which is the delay from which a call counts as slow.
+// slow marker of its schedule. A call counts as slow from this delay on.
 func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,8 +247,8 @@ func (k *Key) countDenied(reason observe.Reason) {
 	k.counters.Denied[reason]++
 }
 
-// recordSlowCall records in the outage check that a call has reached the slow marker of its schedule, which is the delay from which
-// a call counts as slow.
+// recordSlowCall records in the outage check that a call has reached the slow marker of its schedule. A call counts as slow
+// from this delay on.
 func (k *Key) recordSlowCall() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

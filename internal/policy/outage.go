@@ -26,11 +26,11 @@ func (c *outageCheck) deny(a admission) observe.Reason {
 func (c *outageCheck) isOutage() bool { return c.slowShare > SlowLimit }
 
 // recordSlowCall raises the share of slow calls. It must be called for each call that has reached the slow marker of its
-// schedule, which is the delay from which a call counts as slow.
+// schedule. A call counts as slow from this delay on.
 func (c *outageCheck) recordSlowCall() { c.slowShare += (1 - c.slowShare) * slowWeight }
 
-// record lowers the share of slow calls if the call ended before it reached the slow marker of its schedule, which is the delay
-// from which a call counts as slow. For all other calls, recordSlowCall raises the share.
+// record lowers the share of slow calls if the call r ended before it reached the slow marker of its schedule. For slow calls,
+// recordSlowCall raises the share.
 func (c *outageCheck) record(r *Result) {
 	if r.Learned && !r.Slow {
 		c.slowShare -= c.slowShare * slowWeight

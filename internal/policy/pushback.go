@@ -55,7 +55,8 @@ func (c *pushbackCheck) record(r *Result) {
 func (c *pushbackCheck) isPaused(now time.Time) bool { return c.stopped || now.Before(c.pausedUntil()) }
 
 // pausedUntil returns the end of the latest pause that a response has asked for. It returns the zero time if no response asked
-// for a pause, or if the share of responses with pushback is at most PushResume, so that the pause is ignored.
+// for a pause. It also returns the zero time while the share of responses with pushback is at most PushResume, so that a single
+// response does not pause hedging.
 func (c *pushbackCheck) pausedUntil() time.Time {
 	if c.share <= PushResume {
 		return time.Time{}

@@ -280,8 +280,8 @@ func (a *Attempt) recordedValues() []contextValue {
 	return nil
 }
 
-// NeedsRelease reports whether the attempt has a cancellable context that is attached to the caller's context, so that the
-// owner of its result must call Release. It also prevents that a cancellable context is created later.
+// NeedsRelease reports whether the attempt has a cancellable context that is attached to the caller's context. The owner of the
+// attempt's result must then call Release. NeedsRelease also prevents that a cancellable context is created later.
 func (a *Attempt) NeedsRelease() bool { return a.sealInnerContext() != nil && a.Context.Done() != nil }
 
 // Release cancels the attempt and detaches it from the caller's context. If NeedsRelease returned true, the owner of the result

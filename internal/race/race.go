@@ -62,7 +62,7 @@ type AttemptObserver interface {
 	AttemptEnded(ctx context.Context, n int, how Outcome)
 }
 
-// A Detachment selects the attempts that must stop using the caller's context when Run returns, so that the caller can use that
+// A Detachment selects the attempts that must stop using the caller's context when Run returns. The caller can then use that
 // context for another call.
 type Detachment uint8
 

@@ -18,8 +18,8 @@ var readingWords = []string{
 // caller may modify the slice.
 func ReadingWords() []string { return slices.Clone(readingWords) }
 
-// A wordRole says what a word in a method name, after the reading word at its start, means for the decision whether the method
-// only reads. Words without a role do not matter.
+// A wordRole says how a word in a method name affects the decision whether the method only reads. It applies to words after the
+// reading word at the start of the name. Words without a role do not matter.
 type wordRole uint8
 
 const (

@@ -71,8 +71,8 @@ func NewBody(r *http.Request, memory *MemoryPool) *BufferedBody {
 	return &BufferedBody{source: r.Body, length: int(r.ContentLength), http2: r.ProtoMajor == 2, memory: memory}
 }
 
-// ReadAhead reads from the original body until it ends or fails, the pool is used up, or the body turns out to be longer than
-// Content-Length. It must only be called before the first Read.
+// ReadAhead reads from the original body until it ends or fails, or the pool is used up. It also stops if the body turns out to
+// be longer than Content-Length. It must only be called before the first Read.
 func (b *BufferedBody) ReadAhead() {
 	for len(b.buffer) < cap(b.buffer) || b.growBuffer() {
 		n, err := b.source.Read(b.buffer[len(b.buffer):cap(b.buffer)])
