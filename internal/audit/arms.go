@@ -19,8 +19,8 @@ const (
 // made from them. The verdict does not depend on them. The mutex of the Audit guards them.
 type arms struct {
 	openLatencies      slotLatencies // latencies of the slot that is being measured
-	control, treatment arm
-	pairs              int // number of compared pairs
+	control, treatment arm           // statistics of each arm
+	pairs              int           // number of compared pairs
 
 	// Each pair has one difference: the share of failed calls in the control slot minus that in the treatment slot.
 	failureDifferences       float64 // sum of the differences
@@ -29,9 +29,9 @@ type arms struct {
 
 // An arm holds sums over all compared slots of the control arm, in which hedging is off, or of the treatment arm.
 type arm struct {
-	latencies                    histogram
-	slots, calls, failed, hedges float64
-	latencySum                   float64 // sum of the mean latencies of the slots, in octaves
+	latencies                    histogram // latencies of all calls
+	slots, calls, failed, hedges float64   // numbers of slots, calls, failed calls and hedges
+	latencySum                   float64   // sum of the mean latencies of the slots, in octaves
 	// aboveP99 counts the calls that were slower than the p99 of the arm when their slot was added. aboveP99Squares sums the
 	// squares of this count per slot.
 	aboveP99, aboveP99Squares float64

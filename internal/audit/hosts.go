@@ -94,7 +94,7 @@ func (hs *Hosts) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n
 
 // A HostVerdict is the exported state of one host's audit, which has a decided verdict.
 type HostVerdict struct {
-	host string
+	host string // name of the host
 	State
 }
 

@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	slotLength     = 20 * time.Second
-	washout        = 6 * time.Second // first part of each slot, in which queues drain; calls that begin in it are not measured
-	measuredLength = slotLength - washout
+	slotLength     = 20 * time.Second     // length of a time slot
+	washout        = 6 * time.Second      // first part of each slot, in which queues drain; calls that begin in it are not measured
+	measuredLength = slotLength - washout // length of the measured part of a slot
 
 	minSlotCalls    = 10   // minimum number of calls in each slot of a compared pair
 	tailShare       = 0.1  // share of the calls of a slot that are its slowest calls, which hedging can make faster
@@ -123,8 +123,8 @@ func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 
 // A summary holds the results of a slot that was closed.
 type summary struct {
-	number               int64
-	hedgingOff, compared bool
+	number               int64 // number of the slot since 1970
+	hedgingOff, compared bool  // as in slot; compared is false if the slot was invalid or had too few calls
 	// meanLatency is the mean latency of all calls, and tailLatency that of the slowest tenth of the calls. Both are log2 of
 	// the nanoseconds minus lowestExponent.
 	meanLatency, tailLatency   float64

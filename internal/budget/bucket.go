@@ -24,7 +24,7 @@ type Bucket struct {
 	// mu guards the fields that follow. It is held while requests is converted to tokens, so that no request deposits tokens
 	// twice.
 	mu    sync.Mutex
-	long  tokenBucket
+	long  tokenBucket  // holds the burst
 	short *tokenBucket // nil: there is only the long bucket
 	// owedTokens is the number of billionths of initial tokens that the reserve has not supplied yet. It is at most the free
 	// space of long.

@@ -14,8 +14,8 @@ type RateLimit struct {
 	// mu guards the fields that follow. It is held while an account spends tokens, and must be locked before the mutex of a
 	// bucket.
 	mu         sync.Mutex
-	limiter    *rate.Limiter
-	latestTime time.Time // latest time that was passed to monotonicTime
+	limiter    *rate.Limiter // holds one token for each hedge that may be sent
+	latestTime time.Time     // latest time that was passed to monotonicTime
 }
 
 // NewRateLimit returns a limit of perSecond hedges per second. If perSecond is not positive, it returns nil, which means no

@@ -15,8 +15,8 @@ type rateMeter [2]rateMark
 
 // A rateMark is a reading of the request counter at one point in time.
 type rateMark struct {
-	at       time.Time
-	requests int64
+	at       time.Time // time of the reading; zero: not started
+	requests int64     // reading of the request counter
 }
 
 // startAt starts the measurement at the time now with the given reading of the request counter. It does nothing if the

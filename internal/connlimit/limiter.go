@@ -41,7 +41,7 @@ type slotBucket struct {
 
 // A client holds the slots of one client address, which has at least one slot. The mu of the Limiter guards it.
 type client struct {
-	address    netip.Addr
+	address    netip.Addr    // result of ClientAddress for the client
 	idle, busy list.List     // lists of *Slot, in the order in which the slots became idle or busy
 	rank       *list.List    // list of a slotBucket that contains the client
 	element    *list.Element // element of rank that holds the client

@@ -15,12 +15,12 @@ import (
 // the number of calls that counts for a state. Therefore an attacker who wants to displace a state needs about as many calls as
 // the state was learned from.
 type States[K comparable, V any] struct {
-	all map[K]state[V]
+	all map[K]state[V] // states by key
 }
 
 // A state is one stored state, with the data that decide when it is deleted.
 type state[V any] struct {
-	value V
+	value V       // the learned state
 	calls int64   // number of calls from which value was learned
 	worth float64 // log2 of the number of calls, plus the time of Put in hours; states with the smallest worth are deleted first
 }

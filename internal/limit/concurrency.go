@@ -11,8 +11,8 @@ import (
 // A ConcurrencyLimit limits the number of requests that a server handles at the same time. Further requests wait in the order
 // of their arrival. It must be made with [New], and is safe for concurrent use.
 type ConcurrencyLimit struct {
-	semaphore *semaphore.Semaphore
-	capacity  int64 // number of slots
+	semaphore *semaphore.Semaphore // has one permit for each slot
+	capacity  int64                // number of slots
 
 	// requests is the number of requests that wait for a slot or have one. activeRequests is the number of requests that have
 	// one.

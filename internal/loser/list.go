@@ -19,8 +19,8 @@ type List struct {
 
 // An entry is one loser in a [List].
 type entry struct {
-	attempt *race.Attempt
-	timer   *time.Timer // cancels the attempt when its time is over
+	attempt *race.Attempt // attempt that has lost
+	timer   *time.Timer   // cancels the attempt when its time is over
 }
 
 // EndOptions say whether a loser is cancelled at once or may finish.

@@ -21,13 +21,13 @@ type Counters struct {
 // A flow identifies packets that a link delivers in the order in which they were sent: those with the same addresses, ports and
 // protocol.
 type flow struct {
-	from, to netip.AddrPort
-	proto    uint8 // IP protocol number
+	from, to netip.AddrPort // addresses and ports of sender and receiver
+	proto    uint8          // IP protocol number
 }
 
 const (
-	protoTCP = 6
-	protoUDP = 17
+	protoTCP = 6  // IP protocol number of TCP
+	protoUDP = 17 // IP protocol number of UDP
 
 	maxQueue = time.Second // maximum time that a packet waits for a link with a limited rate; packets that would wait longer are lost
 	maxFlows = 4096        // number of flows from which a link deletes flows that have no packets in transit
@@ -229,9 +229,9 @@ func (c *clock) close() {
 
 // An event is a function that a clock calls at a given time.
 type event struct {
-	at  time.Time
-	seq uint64
-	f   func()
+	at  time.Time // time at which f is called
+	seq uint64    // orders events with the same time
+	f   func()    // function to call
 }
 
 // events is a heap of events, which container/heap orders by time and then by sequence number.

@@ -14,11 +14,11 @@ import (
 // A socket is the part that UDP sockets and TCP connections of a memory network have in common: addresses, deadlines and
 // closing.
 type socket struct {
-	network     string         // "tcp" or "udp"
-	local, peer netip.AddrPort // addresses; peer is not valid if the socket is not connected
-	closed      chan struct{}  // closed by Close
-	close       sync.Once      // makes further calls of Close return an error
-	read, write deadline.Deadline
+	network     string            // "tcp" or "udp"
+	local, peer netip.AddrPort    // addresses; peer is not valid if the socket is not connected
+	closed      chan struct{}     // closed by Close
+	close       sync.Once         // makes further calls of Close return an error
+	read, write deadline.Deadline // deadlines of read and write operations
 }
 
 func (s *socket) LocalAddr() net.Addr { return netAddr(s.network, s.local) }

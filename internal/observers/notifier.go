@@ -7,7 +7,7 @@ import "github.com/gohedge/hedge/observe"
 // goroutine ends. A nil *Notifier has no observers. A Notifier is safe for concurrent use. Its fields must not change after the
 // first use.
 type Notifier struct {
-	Observers []observe.Observer
+	Observers []observe.Observer // observers that get the events
 
 	// OnPanic is called when the observer o has panicked with value or has called runtime.Goexit. It is called from the
 	// deferred function that recovers, so debug.Stack returns the stack of the panic. It may be nil.

@@ -25,7 +25,7 @@ type Mux[T any] struct {
 // An entry holds the value of one pattern. It implements http.Handler so that an http.ServeMux can find it. It never serves a
 // request.
 type entry[T any] struct {
-	value T
+	value T      // value of the pattern
 	at    string // source line in which the program states the pattern
 }
 

@@ -20,7 +20,7 @@ type Call struct {
 
 	// Begin and SetStart write these fields before the race of the call starts. They must not change during the race.
 	ctx           context.Context
-	start         time.Time
+	start         time.Time     // start of the call by the clock of the engine, see SetStart
 	schedule      *Schedule     // schedule of the call; nil: no hedge becomes due
 	startedBefore time.Duration // time between start and Begin; not 0 only after SetStart
 

@@ -8,7 +8,7 @@ import (
 
 // A Change reports that a condition of a key has begun or ended, for example a pause of hedging. Adapters write it to the log.
 type Change struct {
-	Kind ChangeKind
+	Kind ChangeKind // condition that has begun or ended
 	// Bad is true if the condition begins, and false if it ends.
 	Bad      bool
 	Reason   observe.Reason // reason of a pause: DeniedSlow or DeniedPaused
@@ -36,8 +36,8 @@ const (
 // Minimum times between two reports of the same state. The time for the budget is long, because the budget of a busy key is
 // often exhausted and this needs no action.
 const (
-	MinChangeInterval = 10 * time.Second
-	MinBudgetInterval = 10 * time.Minute
+	MinChangeInterval = 10 * time.Second // for KindPause
+	MinBudgetInterval = 10 * time.Minute // for KindBudget
 )
 
 // A ReportThrottle limits how often the start and the end of a condition, such as an exhausted budget, are reported. The zero

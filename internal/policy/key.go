@@ -25,17 +25,17 @@ type Key struct {
 
 	schedule     atomic.Pointer[Schedule] // stored while scheduleMu is held; nil: calls are not hedged
 	lastUsed     atomic.Int64             // age of the engine when a call last began, in milliseconds, see [Engine]
-	inFlight     inFlightCheck
-	evicted      atomic.Bool // true after the engine has removed the key from its table
-	scheduleMu   sync.Mutex  // held while a schedule is made and stored; must be locked before mu
-	AdapterState             // written by the adapter
+	inFlight     inFlightCheck            // counts the hedges in flight
+	evicted      atomic.Bool              // true after the engine has removed the key from its table
+	scheduleMu   sync.Mutex               // held while a schedule is made and stored; must be locked before mu
+	AdapterState                          // written by the adapter
 
 	// The padding separates fields that every call writes from the cache line of the fields that calls only read.
 	_            [64]byte
 	requestCount atomic.Int64 // number of calls; not used if the account already counts them
 
-	mu       sync.Mutex // guards the fields that follow and the account
-	brakes   brakes
+	mu       sync.Mutex   // guards the fields that follow and the account
+	brakes   brakes       // safety checks that deny hedges
 	counters Counters     // its map Denied is nil until a hedge is denied
 	latency  *latencies   // never nil
 	shadow   *shadowStats // predictions of shadow mode; nil if shadow mode is off

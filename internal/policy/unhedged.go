@@ -11,9 +11,9 @@ import (
 // An Unhedged is a call that is sent without hedges. It is reported to observers, but nothing is learned from it.
 type Unhedged struct {
 	notifier *observers.Notifier // nil: there are no observers
-	ctx      context.Context
-	key      observe.KeyInfo
-	start    time.Time
+	ctx      context.Context     // context of the call
+	key      observe.KeyInfo     // latency key of the call
+	start    time.Time           // start of the call
 }
 
 // HasObservers reports whether the engine has observers. If it has none, nothing needs to be reported to them.

@@ -46,9 +46,9 @@ type Outcome int
 
 // Outcomes of an attempt.
 const (
-	Won    Outcome = iota
-	Lost           // another attempt had already won, the hedge was not sent, or the server refused it
-	Failed         // the attempt failed, or the caller cancelled the call
+	Won    Outcome = iota // the attempt succeeded, and its result is that of the call
+	Lost                  // another attempt had already won, the hedge was not sent, or the server refused it
+	Failed                // the attempt failed, or the caller cancelled the call
 )
 
 // String returns the name of the outcome in package observe.
@@ -68,9 +68,9 @@ type Detachment uint8
 
 // Values of a Detachment. DetachHedges is sufficient if the primary does not use its context after it has returned.
 const (
-	DetachNone Detachment = iota
-	DetachHedges
-	DetachAll
+	DetachNone   Detachment = iota // no attempts
+	DetachHedges                   // hedges only
+	DetachAll                      // the primary and the hedges
 )
 
 // A Style holds the settings of a race. With the zero Style, the race runs the primary in the caller's goroutine, cancels
@@ -157,8 +157,8 @@ func RecoverPanic(f func() error) (err error) {
 // A Race runs one operation at a time. The zero value is ready for use. After Run, it may be used again if Reset returns true.
 // It must not be copied.
 type Race[T any] struct {
-	op       Op[T]
-	schedule Schedule
+	op       Op[T]    // operation that Run runs
+	schedule Schedule // decides when hedges start
 
 	// Style must be set before Run. Set it field by field: copying a struct that was just written stalls the processor. Reset
 	// clears it.

@@ -59,7 +59,7 @@ func (s *FixedSchedule) HedgeTimeout(took time.Duration) time.Duration {
 }
 
 const (
-	minFailureHold = 10 * time.Millisecond
+	minFailureHold = 10 * time.Millisecond // minimum result of BoundHedgeTimeout
 	// MaxFailureHold is the maximum result of [BoundHedgeTimeout], unless the primary took longer.
 	MaxFailureHold = time.Second
 )

@@ -33,9 +33,9 @@ const (
 
 // A wordClass is a list of words that have the same role for the same reason.
 type wordClass struct {
-	role   wordRole
-	reason string // explanation for docs/methods.md, which lists all classes
-	words  string // words separated by spaces
+	role   wordRole // role of all words of the class
+	reason string   // explanation for docs/methods.md, which lists all classes
+	words  string   // words separated by spaces
 }
 
 // wordClasses are the words that prevent that a method is hedged because of its name. If a word is missing, a write may be sent

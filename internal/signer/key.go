@@ -34,7 +34,7 @@ const (
 // A Key is a DNSSEC key of one zone: the DNSKEY record with its private key. It is immutable, and safe for concurrent use.
 type Key struct {
 	*dns.DNSKEY
-	private crypto.Signer
+	private crypto.Signer // signs with the private key
 }
 
 // NewKey returns a key of the given zone with the given flags (ZSK or KSK) and algorithm. The key is derived from the
