@@ -8,7 +8,8 @@
 // of each client show the effect of the hedges of all clients.
 //
 // The analysis is by intention to treat: each call that begins in the measured part of a slot counts there, whether it was
-// hedged, failed or has not ended. The verdict depends on one number for each pair, see [evidence].
+// hedged, failed or has not ended. The verdict depends on one number for each pair: the difference between the latencies of the
+// slowest calls in its two slots.
 package audit
 
 import (

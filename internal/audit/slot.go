@@ -82,8 +82,8 @@ type slot struct {
 	latencySum int                    // sum of the bin indexes of the calls' latencies
 }
 
-// slotLatencies holds histograms of the latencies in a compared slot: one of successful calls (answers) and one of failed
-// calls.
+// slotLatencies holds two histograms of the latencies in a compared slot: one of successful calls (answers), and one of failed
+// calls (failures).
 type slotLatencies struct{ answers, failures histogram }
 
 // beginCall counts a call that begins at the given time, in nanoseconds of the engine's clock. It ignores calls outside the

@@ -17,14 +17,14 @@ import (
 const (
 	maxExport        = 64 << 20 // maximum size of an export in bytes
 	maxNameBytes     = 8 << 10  // maximum length of a host or route in bytes; Export writes shortened names
-	maxExportedCalls = 1 << 50  // maximum number of calls of a brake state; larger numbers are reduced to this one
+	maxExportedCalls = 1 << 50  // maximum number of calls of an exported key; larger numbers are reduced to this one
 )
 
 // envelope frames an export. Its content is three lists, each preceded by its length:
 //
 //   - for each key: host, route and window, each preceded by its length;
 //   - for each host with a verdict: the host and the verdict, see [hostVerdict];
-//   - for each key with a notable brake state: host, route, number of calls and state, see [brakeState.appendTo].
+//   - for each key whose safety checks restrict hedging: host, route, number of calls and state, see [brakeState.appendTo].
 var envelope = decode.Envelope{Name: "hedge windows ", Foreign: errForeign, Max: maxExport}
 
 // errForeign is the error of Import for data that is not an export.
@@ -76,8 +76,8 @@ func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, k.latency.window.Append(nil, now))
 }
 
-// Import reads an export from r, and adds its latencies, brake states and verdicts to the engine. It adds new keys while the
-// engine has room, and evicts no keys. A brake state is applied only to keys that have had no calls.
+// Import reads an export from r, and adds its latencies, states of safety checks and verdicts to the engine. It adds new keys
+// while the engine has room, and evicts no keys. States of safety checks are applied only to keys that have had no calls.
 //
 // For a new route key, share returns the share of its requests to which hedges are limited, see [Engine.RouteKey].
 //
@@ -183,15 +183,15 @@ func decodeName(d *decode.Decoder) Name {
 	return Name{Host: string(d.Bytes(maxNameBytes)), Route: string(d.Bytes(maxNameBytes))}.shortened()
 }
 
-// A keyBrakeState is the brake state of one key in an export.
+// A keyBrakeState is the state of one key's safety checks in an export.
 type keyBrakeState struct {
 	name  Name
 	calls int64 // number of calls of the key before the export
 	brakeState
 }
 
-// encodeStates returns the encoded verdicts of all hosts, and the encoded brake states of all keys, including evicted keys.
-// judged is the number of verdicts, and braked is the number of brake states.
+// encodeStates returns the encoded verdicts of all hosts, and the encoded states of the safety checks of all keys, including
+// evicted keys. judged is the number of verdicts, and braked is the number of states.
 func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, brakes []byte, braked uint64) {
 	add := func(name Name, s *brakeState, calls int64) bool {
 		if s.isNotable() && len(brakes) < maxExport/8 {
@@ -212,8 +212,8 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, br
 	return verdicts, judged, brakes, braked
 }
 
-// decodeBrakeStates decodes the list of brake states, which was encoded at the time then. It returns at most the first keys
-// states. The error wraps decode.ErrDamaged if the list is invalid.
+// decodeBrakeStates decodes a list of states of safety checks, which was encoded at the time then. It returns the first states
+// of the list, for at most the given number of keys. The error wraps decode.ErrDamaged if the list is invalid.
 func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBrakeState, err error) {
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		k := keyBrakeState{name: decodeName(d), calls: int64(min(d.Uvarint(), maxExportedCalls))}
@@ -228,8 +228,8 @@ func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBr
 	return all, nil
 }
 
-// importBrakeStates applies imported brake states to keys that have had no calls. For keys that do not exist, it stores the
-// states, so that they apply when the key is added. A stored state is merged with the imported one.
+// importBrakeStates applies imported states of safety checks to keys that have had no calls. If a key does not exist, it stores
+// the state for the time when the key is added. A state that is already stored is merged with the imported one.
 func (e *Engine) importBrakeStates(all []keyBrakeState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -247,8 +247,8 @@ func (e *Engine) importBrakeStates(all []keyBrakeState) {
 	}
 }
 
-// importBrakeState merges s into the state of k, so that the more restrictive values apply. It does nothing if k has already
-// had calls.
+// importBrakeState merges the imported state s into the safety checks of k, so that the more restrictive values apply. It does
+// nothing if k has already had calls.
 func (k *Key) importBrakeState(s brakeState) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -58,7 +58,7 @@ type Engine struct {
 	size           int                              // number of keys
 	reserves       budget.Reserves                  // shared supply of the initial tokens of new keys
 	experiments    *experiments                     // audits of all hosts; nil: hosts are not audited
-	brakeStates    evicted.States[Name, brakeState] // brake states of evicted keys
+	brakeStates    evicted.States[Name, brakeState] // states of the safety checks of evicted keys
 	pendingReports []func()                         // functions to call after mu is unlocked, because they notify observers, which may call the engine
 }
 

@@ -17,11 +17,12 @@ import (
 const nextShare = 0.1
 
 // A Schedule holds the hedge delays of a call, each measured from the start of the primary. It is immutable after it was stored
-// in a key, except for the field adjusted.
+// in a key, except for a cache.
 //
-// A Schedule also has a slow marker: the delay at which a call starts to count as slow, see [outageCheck]. The hedge delays
-// cannot serve for that, because a user can set a delay that most calls reach. If no hedge delay is the slow marker, it is
-// appended to the delays as the last one.
+// A Schedule also has a slow marker: the delay from which a call counts as slow. If most calls of a key are slow, there is an
+// outage. The hedge delays cannot serve for that, because a user can set a delay that most calls reach.
+//
+// If no hedge delay is the slow marker, the slow marker is appended to the delays as the last one.
 type Schedule struct {
 	race.FixedSchedule               // UsualLatency is the 99th percentile of the learned latencies; 0: unknown
 	Median             time.Duration // median of the learned latencies; 0: unknown
