@@ -22,10 +22,10 @@ type Call struct {
 	ctx           context.Context
 	start         time.Time     // start of the call by the clock of the engine, see SetStart
 	schedule      *Schedule     // schedule of the call; nil: no hedge becomes due
-	startedBefore time.Duration // time between start and Begin; not 0 only after SetStart
+	startedBefore time.Duration // time from start to Begin; 0 unless SetStart was called
 
 	// AdmitRequest and SkipHedge write these fields while they hold the lock of the race. They may only be read after the race.
-	reachedFirstDelay bool // a hedge became due after its delay
+	reachedFirstDelay bool // the call has reached the first hedge delay
 	slow              bool // the call has reached the slow marker of its schedule
 	// predictedHedgeEnd is the time from start to the predicted response to a hedge that shadow mode did not send. It is the
 	// earliest prediction of the call; 0 means that there is none.

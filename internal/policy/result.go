@@ -11,7 +11,7 @@ type Result struct {
 	Abandoned         bool          // the caller cancelled the call, or its deadline passed
 	Canceled          bool          // the caller cancelled the call
 	Hedges            int           // number of hedges that were sent
-	ReachedFirstDelay bool          // a hedge of the call became due, even if it was denied
+	ReachedFirstDelay bool          // the call reached its first hedge delay, even if no hedge was sent
 	Learned           bool          // the schedule of the call had a slow marker
 	Slow              bool          // the call reached the slow marker of its schedule
 	HedgeWon          bool          // a hedge won and made the call faster
