@@ -169,7 +169,7 @@ type Race[T any] struct {
 	runPrimary  func()        // runs an asynchronous primary; kept by Reset, because a new closure would be an allocation
 	notReusable atomic.Bool   // the race must not be used again, because onTimer was called or may still be called
 
-	mu          sync.Mutex // guards the fields that follow
+	mu          sync.Mutex    // guards the fields that follow
 	phase       phase         // says whether Run still waits
 	armed       bool          // the timer is set for a hedge; false: no more hedges start
 	due         time.Duration // time from the start of the race to that hedge
