@@ -20,8 +20,8 @@ type background struct {
 
 func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
 
-// addGoroutine counts a goroutine that waitForAll waits for. The goroutine must call wg.Done. After cancelAll it counts
-// nothing and reports false.
+// addGoroutine registers a goroutine, so that waitForAll waits for it. It returns true if the caller may start the
+// goroutine, which must then call wg.Done. It returns false after cancelAll.
 func (b *background) addGoroutine() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -32,8 +32,8 @@ func (b *background) addGoroutine() bool {
 	return true
 }
 
-// spawnGoroutine calls f in a new goroutine, which waitForAll waits for. cancelAll cancels the context of f. After
-// cancelAll, spawnGoroutine does not call f and reports false.
+// spawnGoroutine calls f in a new goroutine and returns true. cancelAll cancels the context of f, and waitForAll waits
+// until f has returned. After cancelAll, spawnGoroutine does not call f and returns false.
 func (b *background) spawnGoroutine(f func(context.Context)) bool {
 	if !b.addGoroutine() {
 		return false

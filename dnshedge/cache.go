@@ -120,12 +120,13 @@ func (c *Cache) expireSystemEntries() { c.systemChanges.Add(1) }
 // and entries with several sources.
 const notExported = math.MaxUint16
 
-// addClient returns the number of a Client that starts to use the Cache. Clients after the first 65534 share the last
-// number.
+// addClient assigns a number, from 1, to a Client that starts to use the Cache. The number marks the entries of that
+// Client for Export. All Clients after the first 65534 share the number notExported.
 func (c *Cache) addClient() uint16 { return uint16(min(c.clients.Add(1), notExported)) }
 
-// addOrigin adds the source of the target of an alias. The entry then has several sources, and no export includes it.
-// The entry is invalidated with the system's servers if one of its sources is the system.
+// addOrigin adds the origin of an alias's target to the origin of an answer that includes the target. Such an entry is
+// never exported. If the system's servers gave any part of the answer, the entry is invalidated when these servers
+// change.
 func (o *answerOrigin) addOrigin(target answerOrigin) {
 	o.client = notExported
 	if o.system == 0 {
@@ -133,7 +134,8 @@ func (o *answerOrigin) addOrigin(target answerOrigin) {
 	}
 }
 
-// isCurrent reports whether the source of an entry is still in use.
+// isCurrent reports whether the entry may still be used. It is false if the entry comes from the system's servers and
+// these servers have changed since.
 func (c *Cache) isCurrent(e *entry) bool { return e.system == 0 || e.system == c.systemGeneration() }
 
 // entry is a cached answer or failure. Only its atomic fields change.
@@ -228,7 +230,8 @@ func (c *Cache) staleTime() time.Duration { return durationOrDefault(c.MaxStale,
 // staleAfter returns how long a caller waits for the servers before it gets an expired answer.
 func (c *Cache) staleAfter() time.Duration { return durationOrDefault(c.StaleAfter, defaultStaleAfter) }
 
-// durationOrDefault returns zero if d is 0, 0 if d is negative, and otherwise d.
+// durationOrDefault returns the effective value of a duration field d: the default, zero, if d is 0, no time if d is
+// negative, and otherwise d.
 func durationOrDefault(d, zero time.Duration) time.Duration {
 	if d == 0 {
 		return zero
@@ -274,9 +277,11 @@ type cachedAnswer struct {
 	at             time.Duration // time of the lookup, since the epoch
 }
 
-// getAnswer returns the entry for a question and counts the hit. domain is the length in wire format of the domain of
-// the servers that would be asked, or 0. NXDOMAIN entries for names above that domain are ignored, because they come
-// from other servers.
+// getAnswer returns the cached entry for the question q and counts a hit. If there is none, the freshness in the result
+// is missing.
+//
+// domain is the length in wire format of the domain whose servers would be asked, or 0. An NXDOMAIN entry for a name
+// above that domain is ignored, because it comes from other servers.
 //
 // If isRefreshDue is set in the result, the caller must refresh the entry or call releaseRefresh.
 func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
@@ -315,8 +320,10 @@ func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
 }
 
-// findAnswer returns the entry of a key, or an entry which proves that the name does not exist. It modifies key. domain
-// is as for getAnswer.
+// findAnswer returns the entry for a key, or an entry which proves that the key's name or an ancestor does not exist. A
+// fresh entry is preferred to a stale one. If no entry is usable, the freshness is missing.
+//
+// It modifies key, which can no longer be used for the question. domain is as for getAnswer.
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
 	own := c.findEntry(key)
 	if own != nil && own.remainingTime(at) > 0 {
@@ -366,8 +373,8 @@ func parentName(key []byte) []byte {
 	return nil
 }
 
-// claimRefresh reports whether the caller must refresh the entry. After a true result it returns false to all callers
-// for the duration refreshClaim, or until releaseRefresh is called.
+// claimRefresh selects the one caller that refreshes the entry. It returns true if the caller must do so. It then
+// returns false to other callers for 30 s (refreshClaim), or until releaseRefresh is called.
 func (f *cachedAnswer) claimRefresh() bool {
 	until := f.claimed.Load()
 	return int64(f.at) >= until && f.claimed.CompareAndSwap(until, int64(f.at+refreshClaim))
@@ -390,7 +397,8 @@ var (
 	cachedError = []wire.EDE{{Code: edeCachedError}}
 )
 
-// answerFor returns the response to q: the answer and its view, or the error of a cached failure.
+// answerFor converts the entry into the response to q: the answer, and the options with its age, rotation and extended
+// errors. For a cached failure without a response, it returns the error.
 func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.ResponseOptions, error) {
 	switch {
 	case f.Answer == nil:
@@ -451,9 +459,11 @@ func (c *Cache) markNameExists(key []byte) {
 	}
 }
 
-// storeFailure stores a failure: the response a, or the error err if a is nil. A failure does not replace an answer,
-// not even an expired one, but postpones its refresh. Only a final failure (wire.FinalFailure) replaces an expired
-// answer. domain is as for getAnswer.
+// storeFailure caches a failure of the question q: the response a, or the error err if a is nil. keep says for how
+// long. from is the origin of the failure, and domain is as for getAnswer.
+//
+// If the cache has an answer, even an expired one, storeFailure keeps the answer and postpones its refresh. Only a
+// final failure (wire.FinalFailure) replaces an expired answer.
 func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep retryBackoff, from answerOrigin) {
 	c.init()
 	at := c.clock.sinceStart(now)

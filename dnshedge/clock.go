@@ -29,12 +29,13 @@ func (c *coarseClock) startClock() { c.epoch = time.Now() }
 // currentTime returns the time since the epoch, including sleep.
 func (c *coarseClock) currentTime() time.Duration { return c.addSleep(time.Since(c.epoch)) }
 
-// sinceStart converts a recent time to the time since the epoch, including sleep.
+// sinceStart converts now, a time of the monotonic clock, to the time since the clock's epoch, including sleep.
 func (c *coarseClock) sinceStart(now time.Time) time.Duration {
 	return c.addSleep(now.Sub(c.epoch))
 }
 
-// addSleep converts a time of the monotonic clock since the epoch to one that includes sleep.
+// addSleep adds the time for which the machine has slept to awake, a monotonic time since the epoch. At most once a
+// second it looks for new sleep.
 func (c *coarseClock) addSleep(awake time.Duration) time.Duration {
 	if awake-time.Duration(c.checked.Load()) >= sleepCheckInterval {
 		c.detectSleep(awake)

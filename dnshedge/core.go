@@ -122,8 +122,11 @@ func (c *core) closeAll() {
 	c.records.closeQueue()
 }
 
-// answerFromFreshCache returns a fresh answer from the cache that needs no refresh. It never blocks and sends no query.
-// Otherwise ok is false, and nothing is counted. Names in the hosts file are left to answerQuestion.
+// answerFromFreshCache returns a cached answer to q that is still fresh and needs no refresh. It never blocks and sends
+// no query, so that callers can answer cache hits without a goroutine.
+//
+// If ok is false, the caller must call answerQuestion, and no counter has changed. That includes all names in the hosts
+// file. ctx is only passed to Trace.
 func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cachedAnswer, ok bool) {
 	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
 		return f, false
@@ -164,8 +167,8 @@ func (c *core) findSystemServers() []*system.Servers {
 	return f.servers
 }
 
-// usesSystemServers reports whether an answer by route may come from the system's servers. A nil route means the
-// Exchanger or servers for all names.
+// usesSystemServers reports whether the Exchanger of a route, or an Exchanger that it wraps, asks the system's servers.
+// If route is nil, it reports whether the Client's Exchanger or servers for all other names do.
 func (c *core) usesSystemServers(route Exchanger) bool {
 	e := cmp.Or(route, c.servers.exchanger)
 	if e == nil || len(c.systemServers()) == 0 {
@@ -176,7 +179,8 @@ func (c *core) usesSystemServers(route Exchanger) bool {
 	return len(f.servers) > 0
 }
 
-// originOf returns the origin that an answer to q has if it is requested now.
+// originOf returns the origin to store with an answer to q that is requested now: the Client's number in the Cache, the
+// generation of the system's servers if they may be asked, and the route.
 func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 	route, n := c.servers.routes.findRoute(q)
 	from.domain, from.client = uint8(n), c.cacheClient // of MaxName bytes at most
@@ -189,8 +193,9 @@ func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 // answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, only the
 // server at that address is asked.
 //
-// It returns when ctx ends. If stay is not nil, a flight of its own runs in the calling goroutine, which saves a
-// goroutine. Then the call may outlast ctx, until the servers have answered or stay ends.
+// If stay is nil, the call returns when ctx ends, and the servers are asked in another goroutine. If stay is not nil,
+// the calling goroutine may ask the servers itself, which saves a goroutine. Then the call may outlast ctx, until the
+// servers have answered or stay ends.
 func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Earn()
@@ -218,7 +223,8 @@ type pendingQuestion struct {
 	queueEntry queuedQuery
 }
 
-// askServerAt sends a question to the server at address only. The answer is not cached.
+// askServerAt sends a question only to the server at address, with hedging. The answer is neither taken from the cache
+// nor stored. The result is an error if address is invalid.
 func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *result {
 	s, err := c.servers.serverAt(address)
 	if err != nil {
@@ -241,9 +247,11 @@ func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *
 	return c.trace.reportAnswer(ctx, q, r)
 }
 
-// answerLocally answers a question from the hosts file or from a special-use zone, and refuses a question without RD
-// that has no route. It returns nil if the cache or a server must answer. Cached answers are not used without RD,
-// because they reveal the questions of other clients.
+// answerLocally answers a question from the hosts file or from a special-use zone. It returns nil if the cache or a
+// server must answer.
+//
+// It refuses a question without RD (recursion desired) unless the name has a route. Such a question is not answered
+// from the cache, because that would reveal the questions of other clients.
 func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
 	if !q.IsStandard() {
 		return nil
@@ -302,9 +310,11 @@ func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// answerFromCache returns a result if the cache has an answer that can be returned at once. Otherwise r is nil, and had
-// is the expired answer to return if the servers fail, or an empty value. It starts a refresh of a popular or stale
-// entry.
+// answerFromCache returns a result in r if the cache has an answer that the caller may get at once. Then it also starts
+// a refresh if the entry is popular and expires soon, or is stale.
+//
+// If r is nil, the caller must ask the servers. Then had is the expired answer to return if the servers fail, or has
+// freshness missing if there is none.
 func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAnswer, r *result) {
 	cache := c.conf.Cache
 	if cache == nil || !q.Cacheable() || lookup.HasCacheBypass(ctx) {
@@ -327,8 +337,8 @@ func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAn
 	return had, nil
 }
 
-// startRefresh refreshes an entry in the background, if the refresh budget has a token. Otherwise it releases the claim
-// to the refresh.
+// startRefresh asks the servers in the background for a new answer to q, which replaces the cached answer had. If the
+// refresh budget has no token, it sends nothing, and lets a later caller start the refresh.
 func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 	if !c.refreshes.Spend() {
 		had.releaseRefresh()
@@ -338,9 +348,11 @@ func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 	c.startFlight(c.ctx, nil, q, exploring)
 }
 
-// shareFlight asks the servers once for all callers with the same question. If the servers are slow or fail, it returns
-// had, provided that had is an expired answer. A question that cannot be shared, or a caller with a short deadline and
-// no cache, gets its own exchange.
+// shareFlight asks the servers once for all callers that have the same question at the same time. If had is an expired
+// answer, shareFlight returns had when the servers are slow or fail.
+//
+// A question that is not standard gets its own exchange. So does an uncacheable question of a caller whose deadline is
+// less than Timeout away. stay is as for answerQuestion.
 func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedAnswer) *result {
 	if !q.IsStandard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // not shareable, or the deadline differs from that of other callers
 		return c.trace.reportAnswer(ctx, q, c.resolveQuestion(ctx, nil, nil, q, false))
@@ -387,16 +399,18 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 // isCacheable reports whether answers to q are cached.
 func (c *core) isCacheable(q *wire.Query) bool { return c.conf.Cache != nil && q.Cacheable() }
 
-// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. An exchange with a shorter deadline
-// divides its time differently between servers.
+// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. Such a caller must not share an
+// uncacheable exchange, which divides the whole Timeout between servers.
 func (c *core) hasShortDeadline(ctx context.Context) bool {
 	end, ok := ctx.Deadline()
 	return ok && time.Until(end) < c.timeout()
 }
 
-// joinSecondFlight asks again in another flight, and returns its result, or r if ctx or the time until end is over.
-// Callers of a second flight never start a third: a question that the servers send back to the Client would otherwise
-// never end.
+// joinSecondFlight asks again in a second flight, after the caller that started the first flight has left. It returns
+// the second flight's result. It returns r, the result of the first flight, if ctx or the time until end is over.
+//
+// A caller joins at most two flights for a question. Otherwise a question that the servers send back to this Client
+// would be repeated without end.
 func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -428,7 +442,8 @@ func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) 
 	return r
 }
 
-// flightMode is a set of flags for a flight.
+// A flightMode is a set of flags that say for what purpose a flight is started. 0 is the first flight for a waiting
+// caller.
 type flightMode uint8
 
 const (
@@ -436,10 +451,12 @@ const (
 	secondFlight                        // the flight repeats a flight that ended without an answer
 )
 
-// startFlight returns the running flight of a question, or starts one. A new flight has the values of ctx.
+// startFlight returns the running flight for the question q, or starts a flight. A new flight has the values of ctx,
+// and ends with the Client. how has the flags for a new flight.
 //
-// If stay is not nil, a new flight runs in the calling goroutine and ends when stay ends. Otherwise it runs in a
-// goroutine: until it has a result if the answer will be cached, and else until its last caller has left.
+// If stay is not nil, a new flight runs in the calling goroutine, until it has a result or stay ends. Otherwise it runs
+// in a new goroutine. If its answer can be cached, it continues without callers, and otherwise ends when the last
+// caller has left.
 func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightMode) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
@@ -462,9 +479,11 @@ func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightM
 	return f
 }
 
-// resolveQuestion asks the servers until ctx or stay ends; stay may be nil. It stores the result in the cache, and
-// finishes the flight f, if f is not nil. With explore, no caller waits, and any server of the group may be asked
-// first.
+// resolveQuestion asks the servers until ctx or stay ends, and stores the answer or failure in the cache. stay may be
+// nil.
+//
+// If f is not nil, resolveQuestion finishes the flight f with the result. With explore, no caller waits, so any server
+// of the group may be asked first, to measure its latency.
 func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wire.Query, explore bool) (r *result) {
 	if f != nil {
 		defer func() {
@@ -518,15 +537,15 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 	return r
 }
 
-// isUncacheable reports whether an error was caused on this machine or by the caller's cancellation. Such an error must
-// not be cached, because it says nothing about the question.
+// isUncacheable reports whether an error must not be cached, because it says nothing about the question: its cause is
+// this machine, a full queue, Close, or the caller's cancellation. It returns false for nil.
 func isUncacheable(err error) bool {
 	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
 		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
 }
 
-// appendAnswer answers q and appends the response in wire format, with the header of a forwarder and at most limit
-// bytes. It returns b and an error if there is no answer.
+// appendAnswer answers q and appends the response to b in wire format, with at most limit bytes. The response has the
+// header flags of a forwarder. After an error, appendAnswer returns b unchanged and the error.
 func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
 	if f, ok := c.answerFromFreshCache(context.Background(), q); ok {
 		return f.appendResponse(b, q, limit), nil
@@ -566,8 +585,8 @@ func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.Response
 	return b
 }
 
-// result is the outcome of a question. Its creator writes it before it is returned. After that it may be shared, and is
-// read-only.
+// A result is the answer to a question, or the error if there is no answer, and data for retries and Trace. It is
+// read-only once the function that creates it has returned, because several callers may share it.
 type result struct {
 	answer        *wire.Answer
 	view          wire.ResponseOptions // how the answer is presented: age and rotation
@@ -585,7 +604,8 @@ type result struct {
 	pause         time.Duration // time that the server has asked the client to wait before the next query
 }
 
-// isFailure reports whether another server may give a better result.
+// isFailure reports whether another server may give a better result: r is an error, or a failure response to a standard
+// question that is not final.
 func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.IsStandard() && r.answer.Outcome == wire.Failure
 }
@@ -593,9 +613,11 @@ func (r *result) isFailure(q *wire.Query) bool {
 // isFinalFailure reports whether the result is a failure that an expired answer must not replace.
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
-// limitTTL limits the TTLs of the answer, after which it may be shared. It returns how long c may store the answer; c
-// may be nil. The result is 0 for an error. It is also 0 for an answer with a part from the hosts file, because the
-// file may change before the TTLs end.
+// limitTTL limits the TTLs in the answer to those that c allows, and returns how long c may store the answer. It must
+// be called before several callers share r. c may be nil.
+//
+// The returned duration is 0 for an error. It is also 0 for an answer with a part from the hosts file, because the file
+// may change before the TTLs end.
 func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	if r.err != nil {
 		return 0
@@ -633,11 +655,11 @@ type flightGroup struct {
 	running map[string]*sharedFlight // by question, and by whether hedging is allowed
 }
 
-// joinFlight returns the running flight of a question, or a new flight, for which the caller must call finishFlight. A
-// new flight keeps a reference to question.
+// joinFlight returns the running flight with the key question, or a new flight. isNew is true for a new flight, and
+// then the caller must set its leader, and call finishFlight when there is a result.
 //
-// With once, the caller does not allow hedging. It may join a hedged flight, but its own new flight is joined only by
-// callers that do not allow hedging either.
+// With once, the caller does not allow hedging. It may join a flight that is hedged. But a new flight for this caller
+// is joined only by callers that do not allow hedging either.
 func (f *flightGroup) joinFlight(question []byte, once bool) (_ *sharedFlight, isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -656,8 +678,8 @@ func (f *flightGroup) joinFlight(question []byte, once bool) (_ *sharedFlight, i
 	return mine, true
 }
 
-// contextUntilAbandoned returns a context that ends when the last caller has left the flight, or when the flight is
-// finished.
+// contextUntilAbandoned returns a context that ends when the last caller has left the flight mine, or when the flight
+// is finished. Without such a context, a flight continues after its last caller has left.
 func (f *flightGroup) contextUntilAbandoned(mine *sharedFlight) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.mu.Lock()
@@ -666,8 +688,9 @@ func (f *flightGroup) contextUntilAbandoned(mine *sharedFlight) context.Context 
 	return ctx
 }
 
-// leaveFlight removes a caller that no longer waits for a flight. A flight with a context of contextUntilAbandoned is
-// cancelled after its last caller, and cannot be joined any more.
+// leaveFlight removes one caller, whose context has ended, from the flight mine. If no caller is left, it cancels the
+// context that contextUntilAbandoned has returned. New callers can then no longer join the flight. A flight without
+// such a context continues.
 func (f *flightGroup) leaveFlight(mine *sharedFlight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -678,7 +701,8 @@ func (f *flightGroup) leaveFlight(mine *sharedFlight) {
 	mine.cancel()
 }
 
-// finishFlight ends a flight with its result r, and wakes its callers.
+// finishFlight sets the result of the flight mine to r, removes the flight from the group, and wakes the callers that
+// wait for the result.
 func (f *flightGroup) finishFlight(mine *sharedFlight, r *result) {
 	mine.r = r
 	f.mu.Lock()
@@ -694,12 +718,12 @@ func (f *flightGroup) finishFlight(mine *sharedFlight, r *result) {
 
 const maxTargets = 16 // limit of alias targets that are followed for one question
 
-// followAliases completes an answer by route that ends with an alias, as returned by a server that knows its own zones
-// only (RFC 1034 §5.3.3). The target is asked for by the route of its own name. The origins of the targets are added to
-// from.
+// followAliases completes the answer r to q if r ends with an alias whose target the answering server did not resolve.
+// Servers that only know their own zones give such answers (RFC 1034 §5.3.3). It asks for each target by the route of
+// the target's name, and adds the target's origin to from.
 //
-// If a target cannot be resolved, or the aliases form a loop, the result is SERVFAIL. If asking for a target ends with
-// an error, that error is the result.
+// If a target has no answer, or the aliases form a loop, the result is SERVFAIL. If a query for a target ends with an
+// error, the result is that error.
 func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from *answerOrigin) *result {
 	if r.err != nil || !q.IsStandard() || !q.Recursive() || !c.servers.routes.hasRoute(q) {
 		return r

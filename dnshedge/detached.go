@@ -8,7 +8,8 @@ type detachedContext struct {
 	values context.Context
 }
 
-// detachContext returns a context that ends when client, the context of a Client, ends. It has the values of ctx.
+// detachContext returns a context for an exchange that outlasts its caller. It ends when client ends, which must be the
+// context of the Client, and has the values of the caller's context ctx.
 func detachContext(client, ctx context.Context) context.Context {
 	if _, ok := ctx.(*clientQuery); ok || ctx == context.Background() { // without values
 		return client

@@ -57,13 +57,13 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: upstream %s: HTTP status %d %s", e.Upstream, e.Code, http.StatusText(e.Code))
 }
 
-// newNoAnswerError returns the *Error of a question that s did not answer, with err as the cause.
+// newNoAnswerError returns the *Error for the question q after the server s has failed with the error err.
 func newNoAnswerError(q *wire.Query, s *group.Server, err error) error {
 	return &Error{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(s), Err: explainError(s, err)}
 }
 
-// explainError converts an internal error of a query to s to the exported error type. It returns other errors
-// unchanged.
+// explainError converts an internal HTTP status error of the server s into a *StatusError, which users can inspect. It
+// returns other errors, and nil, unchanged.
 func explainError(s *group.Server, err error) error {
 	if err == nil {
 		return nil

@@ -81,8 +81,9 @@ func (c *core) exportState(now time.Time) []byte {
 	return decode.AppendChecksum(append(binary.AppendUvarint(b, n), all...))
 }
 
-// appendAnswers encodes the stored answers of one Client, given by its number of, and the answers of Cache.Set. It
-// returns at most limit bytes and the number of answers.
+// appendAnswers appends the answers to export, in encoded form, the most popular first. These are the answers that the
+// Client with the number of has stored, and the answers of Cache.Set. It returns at most limit bytes, and the number n
+// of answers.
 func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n uint64) {
 	c.init()
 	at := c.clock.sinceStart(now)

@@ -21,7 +21,8 @@ type fairQueue struct {
 	subqueues []subqueue // nil before first use
 }
 
-// A queuedQuery is the entry of one query in a fairQueue. The zero value can be added to a queue once.
+// A queuedQuery is the entry of one query in a fairQueue. An entry is added to a queue at most once. fairQueue.mu
+// guards its fields.
 type queuedQuery struct {
 	canceller
 	subqueue   *subqueue // nil: the query is not in the queue
@@ -61,11 +62,14 @@ func (l *subqueue) removeQuery(p *queuedQuery) {
 	l.n--
 }
 
-// A canceller is a waiting query that can be cancelled.
+// A canceller is a waiting query. The queue calls Cancel when a newer query displaces the query.
 type canceller interface{ Cancel() }
 
-// enqueue adds the query c under a subqueue key, such as its domain. me must be the zero value. If the queue is full,
-// enqueue removes and cancels the oldest query of the longest subqueue, which may be c itself.
+// enqueue adds a query to the subqueue that domain selects. domain is the domain of the question, or the client's
+// address. me stores the position of the query in the queue, for dequeue. me must be the zero value.
+//
+// If the queue is full, enqueue removes the oldest query of the longest subqueue, and calls its Cancel. That query may
+// be the new query c itself.
 func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 	l.mu.Lock()
 	l.arrivals++
@@ -82,7 +86,8 @@ func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 	}
 }
 
-// subqueueOf returns the subqueue of a key, which other keys may share. The caller holds mu.
+// subqueueOf returns the subqueue for a domain or client. Several domains may share a subqueue, because their hash
+// selects it. The caller must hold mu.
 func (l *fairQueue) subqueueOf(domain string) *subqueue {
 	if l.subqueues == nil {
 		l.subqueues, l.seed = make([]subqueue, subqueuesPerQueue), maphash.MakeSeed()
@@ -90,8 +95,8 @@ func (l *fairQueue) subqueueOf(domain string) *subqueue {
 	return &l.subqueues[maphash.String(l.seed, domain)%subqueuesPerQueue]
 }
 
-// longestWaiting returns the oldest query of the subqueue with the largest share. If several subqueues have that share,
-// it returns the oldest query of all of them. The caller holds mu.
+// longestWaiting returns the query to displace: the oldest query of the subqueue with the largest share of the queue.
+// If several subqueues have the same share, it is the oldest query of all of them. The caller must hold mu.
 func (l *fairQueue) longestWaiting() (oldest *queuedQuery) {
 	for i := range l.subqueues {
 		candidate := &l.subqueues[i]
@@ -120,8 +125,8 @@ func (l *fairQueue) removeQuery(p *queuedQuery) {
 	l.n--
 }
 
-// dequeue removes a query, unless it has already been removed. It reports whether it had already been removed, for
-// example because it was cancelled.
+// dequeue removes the query me from the queue when the query has ended. It returns true if the query was no longer in
+// the queue, because a newer query displaced it or dequeue was called before.
 func (l *fairQueue) dequeue(me *queuedQuery) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -69,14 +69,14 @@ func identityOf(e Exchanger) (identity string) {
 	return hashIdentity(fmt.Sprintf("%T", e), identity)
 }
 
-// answerSources holds the identities of the servers and Exchangers from which a Client's answers come. An empty
-// identity is an unknown source.
+// answerSources identifies the servers and Exchangers that a Client asks, by strings that can be compared with those in
+// an export. An empty string is an unknown source, whose answers are not imported.
 type answerSources struct {
 	own    string            // of the Exchanger or the servers for all names, and of the RebindFilter
 	routes map[string]string // by the route's domain, in wire format and lower case
 }
 
-// currentSources returns the present sources of the Client's answers.
+// currentSources returns identities of the servers and Exchangers that the Client asks at the time now.
 func (c *core) currentSources(now time.Time) answerSources {
 	s := c.servers
 	filter := ""
@@ -124,8 +124,8 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 	return hashIdentity(slices.Compact(keys)...)
 }
 
-// identityOfSystem returns the identity of the system's servers for all names, or "" if they cannot be read. It adds
-// the system's servers for single domains to routes.
+// identityOfSystem returns the identity of the system's servers for all names, or "" if these servers cannot be read.
+// For each domain with separate system servers, it stores the identity of those servers in routes.
 func (c *core) identityOfSystem(now time.Time, routes map[string]string) string {
 	named, err := c.servers.system.DefaultServers(now)
 	if err != nil || named == nil {
@@ -161,7 +161,8 @@ func (s answerSources) appendSources(b []byte) []byte {
 	return decode.AppendBytes(b, own)
 }
 
-// decodeSources reads the output of appendSources. It returns unknown sources if b is anything else.
+// decodeSources decodes the output of appendSources. If b is damaged, it returns empty answerSources, which match no
+// source.
 func decodeSources(b []byte) answerSources {
 	d := decode.Decoder(b)
 	s := answerSources{own: string(d.Bytes(uint64(len(b)))), routes: make(map[string]string)}

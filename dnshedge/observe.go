@@ -24,8 +24,9 @@ type clientSettings struct {
 	shadow  bool        // hedges are counted and not sent
 }
 
-// init reads the environment variables, and creates the engine, the notifier of the observers, and the log. It returns
-// an error if an observer is nil. panics counts the panics of observers and loggers.
+// init reads the environment variables, and creates the hedging engine, the notifier of the observers, and the log.
+// conf configures the engine, name is the Client's name, and panics counts the panics of observers and loggers. It
+// returns an error if an observer in all is nil.
 func (o *clientSettings) init(conf policy.Config, name string, all []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
 	for i, one := range all {
 		if one == nil {

@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// recheckTimer calls a function after a time that may be extended while it runs. stopTimer prevents the call. A
-// recheckTimer is used once.
+// A recheckTimer calls a function after a duration that it computes again whenever the duration has passed. So the time
+// can be extended or shortened while the timer runs. stopTimer prevents the call. A recheckTimer must be started at
+// most once.
 type recheckTimer struct {
 	mu     sync.Mutex // guards the fields below
 	timer  *time.Timer
 	isOver bool
 }
 
-// startTimer starts the timer with the duration left(). When that has passed, it calls left again: if the result is
-// positive, the timer runs for that time again. Otherwise it calls then, in a goroutine of its own.
+// startTimer waits for the duration left(), and then calls left again. While left returns a positive duration, the
+// timer waits for that duration too. When left returns 0 or less, the timer calls then in a new goroutine, once.
 func (a *recheckTimer) startTimer(left func() time.Duration, then func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -40,7 +41,8 @@ func (a *recheckTimer) isDue(left func() time.Duration) bool {
 	return true
 }
 
-// stopTimer stops the timer. It reports whether the timer was stopped before it called the function.
+// stopTimer stops the timer. It returns true if the function has not been called and will not be called. It returns
+// false if the call has started, or if the timer was stopped before.
 func (a *recheckTimer) stopTimer() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

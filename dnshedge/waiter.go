@@ -7,8 +7,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// clientQuery is a query of a DNS client that waits for its answer. It is a context without values. The context ends
-// when the queue is full and a newer query displaces this query.
+// A clientQuery is the query of a DNS client while the query waits for its answer. It is the context of the exchange,
+// has no values, and ends when a newer query displaces the query from a full queue.
 type clientQuery struct {
 	transport.Span
 	core       *core
@@ -16,8 +16,11 @@ type clientQuery struct {
 	queueEntry queuedQuery
 }
 
-// enterQueue adds a query to the queue l, under the subqueue key subqueueKey. If the queue is full, it cancels the oldest
-// query of the longest subqueue. ctx must have no values. The caller must call answerInQueue, and then End.
+// enterQueue adds a DNS client's query to the queue l. subqueueKey is the client's address, or the domain of the
+// question. If the queue is full, the oldest query of the longest subqueue is cancelled.
+//
+// ctx must have no values, because callers with the same question share one exchange. The caller must call
+// answerInQueue and then End.
 func (c *core) enterQueue(ctx context.Context, l *fairQueue, subqueueKey string) *clientQuery {
 	w := &clientQuery{core: c, queue: l}
 	w.Begin(ctx, 0)
@@ -25,8 +28,11 @@ func (c *core) enterQueue(ctx context.Context, l *fairQueue, subqueueKey string)
 	return w
 }
 
-// answerInQueue answers the query by core.answerQuestion, and removes it from the queue. displaced reports whether a
-// newer query had displaced it. Then the error of r is ErrTooManyQuestions, unless r has an answer.
+// answerInQueue answers the question q by core.answerQuestion, and removes w from the queue. stay is as for
+// answerQuestion.
+//
+// displaced is true if a newer query has displaced w from the queue. Then an error in r is replaced by
+// ErrTooManyQuestions.
 func (w *clientQuery) answerInQueue(stay context.Context, q *wire.Query) (r *result, displaced bool) {
 	defer w.queue.dequeue(&w.queueEntry) // also if the user's code calls runtime.Goexit
 	r = w.core.answerQuestion(w, stay, q, "")
@@ -36,7 +42,7 @@ func (w *clientQuery) answerInQueue(stay context.Context, q *wire.Query) (r *res
 	return r, displaced
 }
 
-// Cancel ends the query because a newer query has displaced it.
+// Cancel ends the query and counts it as dropped. The queue calls it when a newer query displaces this query.
 func (w *clientQuery) Cancel() {
 	w.Span.Cancel()
 	w.core.count.dropped.Add(1)

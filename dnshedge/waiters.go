@@ -23,8 +23,8 @@ func (w *clientQueues) init(maxInFlight int) {
 	w.datagrams.max, w.streams.max = n, n
 }
 
-// queueFor returns the queue of a query and its subqueue key. The queue depends on the type of the client's address.
-// The key is the domain of the question over UDP, where addresses can be forged, and otherwise the client.
+// queueFor returns the queue for a client's query, and the key that selects a subqueue. Queries over UDP are grouped by
+// the domain of the question, because a UDP client can forge its address. Other queries are grouped by client.
 func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, subqueueKey string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.Zone()
