@@ -179,8 +179,8 @@ func (c *core) usesSystemServers(route Exchanger) bool {
 	return len(f.servers) > 0
 }
 
-// originOf returns the origin to store with an answer to q that is requested now: the Client's number in the Cache, the
-// generation of the system's servers if they may be asked, and the route.
+// originOf returns the origin to store with an answer to q that is requested now. It has the Client's number, the
+// route, and the generation of the system's servers if they may be asked.
 func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 	route, n := c.servers.routes.findRoute(q)
 	from.domain, from.client = uint8(n), c.cacheClient // of MaxName bytes at most
@@ -193,9 +193,8 @@ func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 // answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, only the
 // server at that address is asked.
 //
-// If stay is nil, the call returns when ctx ends, and the servers are asked in another goroutine. If stay is not nil,
-// the calling goroutine may ask the servers itself, which saves a goroutine. Then the call may outlast ctx, until the
-// servers have answered or stay ends.
+// If stay is nil, the call returns when ctx ends. If stay is not nil, the calling goroutine may ask the servers itself,
+// which saves a goroutine. Then the call may outlast ctx, until the servers have answered or stay ends.
 func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Earn()
@@ -537,7 +536,7 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 	return r
 }
 
-// isUncacheable reports whether an error must not be cached, because it says nothing about the question: its cause is
+// isUncacheable reports whether an error must not be cached, because it says nothing about the question. Its cause is
 // this machine, a full queue, Close, or the caller's cancellation. It returns false for nil.
 func isUncacheable(err error) bool {
 	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||

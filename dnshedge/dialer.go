@@ -111,10 +111,11 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// bootstrap is the context value of a lookup of an upstream's name. by identifies the Client that has the upstream.
+// A bootstrap marks the context of a dial during which an upstream's name is resolved. It prevents a Client from
+// resolving the name through the same upstream.
 type bootstrap struct {
-	by   *dialConfig
-	from *bootstrap // the lookup of another upstream's name during which this lookup is made; nil: none
+	by   *dialConfig // identifies the Client that has the upstream
+	from *bootstrap  // the lookup of another upstream's name during which this lookup is made; nil: none
 }
 
 func bootstrapFromContext(ctx context.Context) *bootstrap {

@@ -69,8 +69,8 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 	return nil, &net.DNSError{Err: fmt.Sprintf("more than %d aliases", maxAliases), Name: host}
 }
 
-// lookupHTTPS returns the HTTPS records at the end of a name's CNAME chain. It lowers least to the lowest TTL of the
-// CNAMEs, in seconds. It returns no records if a record is malformed.
+// lookupHTTPS returns the HTTPS records at the end of a name's CNAME chain. It returns none, without an error, if a
+// record is malformed. It lowers *least, a TTL in seconds, to the lowest TTL of the CNAMEs.
 func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (out []*dns.HTTPS, err error) {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeHTTPS)
@@ -98,8 +98,8 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	return out, nil
 }
 
-// parseServices converts records in ServiceMode to services, in the order of preference. It omits records that a client
-// cannot use. least limits the TTLs, in seconds.
+// parseServices converts HTTPS records in ServiceMode to services, in the order in which a client tries them. It omits
+// records that a client must not use. No TTL is longer than least, in seconds.
 func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	for _, r := range records {
 		if s, err := parseService(r); err == nil {

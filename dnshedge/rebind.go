@@ -43,7 +43,8 @@ func (f *RebindFilter) validate() error {
 	return nil
 }
 
-// filterAnswer removes records with private addresses from a. No other goroutine may use a yet.
+// filterAnswer removes records with private addresses from the answer a to q, unless Allow contains q's name. The
+// caller must not have shared a with other goroutines.
 func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	return a.Edit(func(m *dns.Msg) bool {
 		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || f.allowsRecord(q.Text()) {

@@ -70,8 +70,11 @@ type responseBuffer struct {
 
 var responseBuffers = sync.Pool{New: func() any { return &responseBuffer{b: make([]byte, 0, 2048)} }}
 
-// appendResponse appends the response to r in wire format, if no server must be asked. Then ask is nil. Otherwise it
-// returns the question to ask, and the limit of the response in bytes. It uses q as scratch memory.
+// appendResponse appends the response to r in wire format to b, if no server must be asked. Then ask is nil, and out is
+// the result.
+//
+// Otherwise ask is the question for the servers, and its response must have at most limit bytes. appendResponse uses q
+// as scratch memory, and w for the client's address.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
 	if code := rcodeForMessage(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0

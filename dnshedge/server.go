@@ -120,7 +120,8 @@ func (s *Server) init() {
 	})
 }
 
-// startServing validates the Server and registers c, a listener or socket, for Shutdown. After an error it closes c.
+// startServing validates the Server and registers c, a listener or UDP socket, so that Shutdown closes c. It returns an
+// error if the Server is invalid or was shut down. After an error, c is closed.
 func (s *Server) startServing(c io.Closer) error {
 	err := ErrServerClosed
 	switch {
@@ -141,8 +142,11 @@ func (s *Server) startServing(c io.Closer) error {
 	return err
 }
 
-// registerCloser registers c, so that Shutdown closes it. listens is false for a connection of a client, for whose end
-// Shutdown waits. After Shutdown it registers nothing and reports false.
+// registerCloser registers c, so that Shutdown closes it. It returns false, without registering c, after Shutdown was
+// called.
+//
+// listens is true for a listener or UDP socket, and false for a connection of a client. Shutdown waits for the end of
+// connections.
 func (s *Server) registerCloser(c io.Closer, listens bool) bool {
 	s.init()
 	s.mu.Lock()
@@ -169,7 +173,7 @@ func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	}
 }
 
-// handledMessage is the outcome of handleMessage: a reply, no response, or a question for the servers.
+// A handledMessage says what to do with a client's message: write a reply, ignore the message, or ask the servers.
 type handledMessage struct {
 	*wire.Query // the question to ask; nil: there is a reply, or no response
 	core        *core
@@ -177,8 +181,10 @@ type handledMessage struct {
 	drop        bool   // the message gets no response
 }
 
-// handleMessage parses the message m of a client, and answers it if no server must be asked. The response is appended
-// to b. It has at most limit bytes, and over UDP at most as many as the client accepts. q is scratch memory.
+// handleMessage parses a client's message m, and creates the response if no server must be asked for it. from is the
+// client's address, and q is scratch memory.
+//
+// The response is appended to b. It has at most limit bytes, and over UDP at most as many as the client accepts.
 func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit int) (out handledMessage) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
 		return handledMessage{drop: true} // not a query; two servers could respond to each other's responses for ever
@@ -392,9 +398,11 @@ func controlFrom(oob []byte) []byte {
 	return nil
 }
 
-// Shutdown ends Serve and ServePacket, answers the queries that have been received, and returns nil when all are
-// answered. If ctx ends first, it closes the remaining connections, and returns the cause of ctx without waiting for
-// their goroutines. It reads at most 256 KiB from each connection. The Client stays open.
+// Shutdown ends Serve and ServePacket, answers the queries that were received before, and returns nil when all are
+// answered. From each connection it reads at most 256 KiB more.
+//
+// If ctx ends first, Shutdown closes the remaining connections, and returns the cause of ctx without waiting for their
+// goroutines. The Client stays open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
 	received := s.endReading()
@@ -433,8 +441,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// endReading closes listeners, and limits the time for reading queries that sockets and connections have already
-// received. It reports whether there are UDP sockets, which may have received such queries.
+// endReading closes the listeners. It lets sockets and connections be read for 100 ms more, so that queries received
+// before Shutdown are answered. received is true if there are UDP sockets, whose last queries Shutdown must wait for.
 func (s *Server) endReading() (received bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -74,7 +74,8 @@ func (s *Server) startConn(conn net.Conn) {
 	go c.serveQueries()
 }
 
-// serverConn is a connection of a DNS client over TCP or TLS.
+// A serverConn is one connection of a DNS client over TCP or TLS. Its goroutine reads queries, and further goroutines
+// answer those that the cache cannot answer.
 type serverConn struct {
 	net.Conn
 	s           *Server
@@ -91,8 +92,8 @@ type serverConn struct {
 	readFor   time.Duration // time spent reading them
 }
 
-// stopReading is called by the limiter of connections when this connection must give up its slot. No more questions are
-// read. inUse says whether questions are in flight.
+// stopReading makes the connection end after its present responses, because the limiter of connections needs its slot.
+// No more questions are read. inUse is true if questions are being answered.
 func (c *serverConn) stopReading(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -138,9 +139,11 @@ func (c *serverConn) serveQueries() {
 	}
 }
 
-// answerQuery answers a question in a goroutine of wg. It reports false if too many questions of streams are being
-// answered. Questions count until their responses are written, even if they were displaced from the queue. So clients
-// that do not read use no more memory than others.
+// answerQuery answers a question in a new goroutine of wg and returns true. It returns false if too many questions of
+// all streams are being answered. Then the caller must respond with SERVFAIL.
+//
+// A question counts until its response is written, even if a newer question has displaced it from the queue. So clients
+// that do not read responses use no more memory than others.
 func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	s := c.s
 	c.waiting <- struct{}{}

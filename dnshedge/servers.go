@@ -20,7 +20,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// clientServers holds the servers of a Client, and asks them by route. The fields do not change after init.
+// clientServers holds the servers, routes and Exchanger of a Client, and sends questions to them. Its fields do not
+// change after init, so several goroutines may use it.
 type clientServers struct {
 	pool      *group.Pool
 	group     group.Servers   // the Upstreams; empty: the system's servers are asked
@@ -63,7 +64,7 @@ func (s *clientServers) configuredServers(ups []Upstream) (group.Servers, error)
 	return s.findServers(slices.Values(ups), group.UsePermanently)
 }
 
-// systemServers returns the group servers for servers of the system's configuration.
+// systemServers returns the pool's servers for the DNS servers named in the system's configuration.
 func (s *clientServers) systemServers(named []system.Server) (group.Servers, error) {
 	return s.findServers(func(yield func(Upstream) bool) {
 		for _, n := range named {
@@ -78,8 +79,8 @@ func (s *clientServers) systemServers(named []system.Server) (group.Servers, err
 	}, group.UseForQuestions)
 }
 
-// findServers returns the group servers of upstreams. Upstreams that are equal share one server, because asking the
-// same server again is no failover.
+// findServers returns the pool's servers for upstreams, in their order. Equal upstreams result in one server, because a
+// failover to the same server is useless. use says how long the pool must keep the servers.
 func (s *clientServers) findServers(ups iter.Seq[Upstream], use group.Usage) (out group.Servers, err error) {
 	for up := range ups {
 		known, err := s.findServer(up, use)
@@ -93,7 +94,8 @@ func (s *clientServers) findServers(ups iter.Seq[Upstream], use group.Usage) (ou
 	return out, nil
 }
 
-// findServer returns the group server of an upstream, which it creates if necessary.
+// findServer returns the pool's server for an upstream, and creates it if necessary. use says how long the pool must
+// keep the server. It returns an error if the upstream is invalid or the pool is closed.
 func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.Server(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
@@ -109,8 +111,8 @@ func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server,
 	})
 }
 
-// serverAt returns the server at an address: a host and port, or a string that ParseUpstream accepts. The caller must
-// release it.
+// serverAt returns the server for an address that a caller has given: a host and port, or a string that ParseUpstream
+// accepts. The caller must call pool.Release with the server after use.
 func (s *clientServers) serverAt(address string) (*group.Server, error) {
 	if up, ok := s.configuredUpstream(address); ok {
 		return s.findServer(up, group.UseOnce)
@@ -127,8 +129,8 @@ func (s *clientServers) serverAt(address string) (*group.Server, error) {
 	return s.findServer(up, group.UseOnce)
 }
 
-// configuredUpstream returns the entry of Upstreams or Fallback whose String is address. Such an entry has Addrs, which
-// address cannot express.
+// configuredUpstream returns the entry of Upstreams or Fallback whose String is equal to address. ok is false if there
+// is none. The entry may have Addrs, which an address cannot express.
 func (s *clientServers) configuredUpstream(address string) (Upstream, bool) {
 	if !strings.Contains(address, "://") {
 		return Upstream{}, false
@@ -182,9 +184,11 @@ func (s *clientServers) isStrict() bool {
 	}
 }
 
-// resolveByRoute answers q by its route: an Exchanger, the system's servers for a domain, or the servers for all names
-// with the fallback servers. If servers are unavailable, it asks again as askUntilAvailable describes. With explore, no
-// caller waits, and any server of the group may be asked first.
+// resolveByRoute sends q to the Exchanger or servers that its name's route selects. Without a route these are the
+// Client's Exchanger, or the servers for all names and the fallback servers. Unavailable servers are asked again, see
+// askUntilAvailable.
+//
+// With explore, no caller waits, so any server of the group may be asked first, to measure its latency.
 func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchangerFor(q), s.exchanger); e != nil {
 		return s.resolveByExchanger(ctx, q, e)
@@ -228,15 +232,15 @@ const (
 	maxEnds = 8 // limit of repetitions of a question that may have ended a connection
 )
 
-// shouldRetry reports whether asking the servers again soon may succeed: a server refuses or ends connections, or
-// reports overload, and the others gave no answer except a truncated response.
+// shouldRetry reports whether the servers should be asked again after a short pause. It is true if a server refuses or
+// ends connections or reports overload, and all other servers gave no answer, or only a truncated response.
 func (r *result) shouldRetry() bool {
 	refused := r.hasRefused || !r.refusingSince.IsZero() // hasRefused is needed if the server has since answered another question, refusingSince if it was not asked
 	return r.err != nil && (r.isUnavailable || refused && transport.IsTruncationError(r.err))
 }
 
-// waitFor waits for d and reports true. It reports false when ctx ends, and at once if the deadline of ctx comes before
-// d has passed.
+// waitFor waits for the duration d and then returns true. It returns false when ctx ends. It also returns false, at
+// once, if the deadline of ctx is earlier than the end of d.
 func waitFor(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false
@@ -271,8 +275,8 @@ func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q *wire.Qu
 	}
 }
 
-// resolveWhileCurrent asks the servers, and cancels the exchange when left returns 0. left returns the time after which
-// it is called again.
+// resolveWhileCurrent asks the servers, and cancels the exchange when the system's servers have changed. It calls left
+// from time to time: left returns 0 after a change, and otherwise the duration until its next call.
 func (s *clientServers) resolveWhileCurrent(ctx context.Context, q *wire.Query, explore bool, left func() time.Duration) *result {
 	var mine transport.Span
 	mine.Begin(ctx, 0)
@@ -311,12 +315,14 @@ func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore 
 	return s.queryTiersOnce(ctx, q, tiers)
 }
 
-// startProbes probes the servers of g and of the fallback that are silent or fail. Unless strict, it also probes the
-// servers of g without a recent measurement. first is the first server that is asked q.
+// startProbes sends probes to servers of g and of the fallback that are silent or fail. Unless strict is set, it also
+// probes servers of g without a recent measurement.
 //
-// A probe may ask for q's name. Probes of servers that must not see the name before first has failed do not: fallback
-// servers, and with strict the servers of g after first. The probe of first does not either, so that the same question
-// is not asked twice at a time.
+// A probe may ask for q's name. The probe of first, the server that is asked q now, asks for another name, so that no
+// question is asked twice at a time.
+//
+// Some servers must not see q's name before first has failed: fallback servers, and with strict the servers of g after
+// first. Probes of these servers ask for another name as well.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now := time.Now()
 	if len(g)+len(s.fallback) > 1 && (!g.AreSilent() || !s.fallback.AreSilent()) {
@@ -346,15 +352,18 @@ func indexOrLength(g group.Servers, s *group.Server) int {
 	return len(g)
 }
 
-// A queryTier is a group of servers that is asked when earlier tiers have failed or are late.
+// A queryTier is a group of servers that is asked only when the servers of the preceding tiers have failed or are late.
 type queryTier struct {
 	group      group.Servers
 	isFallback bool
 	position   int // position in the given order, which differs from the order of the tiers if servers are down
 }
 
-// queryTiers returns the tiers for q in the order in which they are asked. g is the group of servers for all names. The
-// fallback servers come last, or first if all servers of g are down.
+// queryTiers returns the tiers for q in the order in which they are asked. g is the group of servers for all names,
+// which with strict becomes one tier for each server.
+//
+// The fallback servers follow, one tier each, without silent ones. If all servers of g are down, the fallback tiers
+// come first.
 func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
 	first := []queryTier{{group: g}}
 	if strict {
@@ -380,7 +389,8 @@ func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) 
 	return append(first, later...)
 }
 
-// tiersInOrder returns one tier for each server, in the given order, but with servers that are down last.
+// tiersInOrder returns one tier for each server of g. The tiers have the order of g, except that servers that are down
+// come last.
 func tiersInOrder(g group.Servers) []queryTier {
 	ordered := g.SortDownLast()
 	tiers := make([]queryTier, len(ordered))
@@ -390,8 +400,9 @@ func tiersInOrder(g group.Servers) []queryTier {
 	return tiers
 }
 
-// sendTrials sends q, in the background, to the servers that precede the first tier in the given order but are asked
-// later because they are down. The given order lets these servers see q's name before the first tier.
+// sendTrials sends q in the background to the servers that precede the first tier in the given order, but come later
+// now because they are down. So a server that works again is found. The given order lets these servers see q's name
+// before the first tier.
 func sendTrials(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
@@ -427,8 +438,8 @@ const maxTierPatience = 5 * time.Second
 // recheckInterval is the time between two checks whether a waiting question still waits for the right servers.
 const recheckInterval = 200 * time.Millisecond
 
-// queryTiersOnce asks the tiers in order. A query that is not safe to repeat, such as an update, is sent at most once:
-// only if sending to a tier was impossible, it is sent to the next tier.
+// queryTiersOnce asks the tiers in order and returns the best result. A query that is not standard, such as an update,
+// may not be safe to repeat. It is sent to the next tier only if it could not be sent to the tier before.
 func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers []queryTier) (r *result) {
 	if q.IsStandard() {
 		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
@@ -445,12 +456,12 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers
 	return r
 }
 
-// queryTiersInOrder asks tier after tier. The next tier is asked when the previous tier has failed, is down, or has
-// used its share of the remaining time. The earlier tier continues, and its answer has precedence.
+// queryTiersInOrder asks one tier after the other. The next tier is asked when the tier before has failed, is down, or
+// has used its share of the remaining time. The earlier tier continues, and its answer has precedence.
 //
-// A later answer is held back only while the earlier tier answers other questions, and most questions of this kind. So
-// a server that never answers some questions does not delay the later servers for long. A server that is slow for some
-// names is not treated as dead. before returns the best response of earlier tiers so far.
+// The answer of a later tier is delayed while the earlier tier answers other questions, and most questions of this
+// type. Otherwise a server that never answers some questions would delay the later servers for long. before returns the
+// best response of earlier tiers, or nil.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tiers []queryTier, before responseSoFar) *result {
 	t := tiers[0]
 	if t.isFallback {
@@ -512,12 +523,12 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, ti
 	return rest
 }
 
-// responseSoFar is a function that returns the best response to a question so far, or nil. It may be called at any
-// time.
+// A responseSoFar is a function that returns the best response to a question that has arrived so far, or nil. It may be
+// called at any time, from any goroutine.
 type responseSoFar func() *result
 
-// bestResponse returns the better one of two failures: before, which may be nil, and the failure response that x has
-// received so far, if there is one.
+// bestResponse returns the better one of two failure responses: before, and the failure that this exchange has received
+// so far. It returns nil if neither exists.
 func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
@@ -535,11 +546,13 @@ func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 }
 
 // startNextTierWhenLate calls next in a goroutine when the first tier is late or fails: it has used its share of the
-// remaining time, it is down, or all its servers have failed in x. If next reports an answer, overtake is called: at
-// once, or after the answer was held back. ctx is the context of the first tier.
+// remaining time, it is down, or all its servers have failed in x. ctx is the context of the first tier.
 //
-// The caller calls inTime when the first tier has ended. It prevents the call of next, and reports whether it was in
-// time to prevent it.
+// If next returns true, a later tier has an answer. startNextTierWhenLate then calls overtake, at once or after it has
+// waited for an answer of the first tier.
+//
+// The caller must call inTime when the first tier has ended. inTime returns true if next has not been called, and is
+// not called any more.
 func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
@@ -621,8 +634,8 @@ func (s *clientServers) removeUnusedOptions(q *wire.Query) *wire.Query {
 	return q
 }
 
-// provesNothingBelow reports whether the AD bit in an NXDOMAIN answer r to q proves that no names exist below q's name
-// (RFC 8020 §2). It is true if the server or Exchanger is trusted to validate.
+// provesNothingBelow reports whether the AD bit of an NXDOMAIN answer r to q proves that no names exist below q's name
+// (RFC 8020 §2). That is so if the server or Exchanger that gave r is trusted to validate.
 func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
@@ -648,14 +661,16 @@ func (s *clientServers) resolveByExchanger(ctx context.Context, q *wire.Query, e
 	return &result{answer: answer, attempts: 1}
 }
 
-// groupQuery is a question to a group of servers and its result, in one allocation.
+// A groupQuery is one question to a group of servers together with its result. They share an allocation.
 type groupQuery struct {
 	group.Exchange
 	result
 }
 
-// askGroup sends q to a group of equivalent servers, with hedging. The result is the servers' response, even if it is a
-// failure, or an error if there is no response. It stores the state of the question in x, which must be new.
+// askGroup sends q to a group of equivalent servers, with hedging. x must be new, and holds the state of the exchange
+// and the result.
+//
+// The result has the servers' response, even if it is a failure, or an error if no server has responded.
 func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Query, g group.Servers) *result {
 	out, r := x.Ask(ctx, s.pool, q, g), &x.result
 	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
@@ -743,7 +758,8 @@ type unwrapper interface{ Unwrap() any }
 // maxUnwrapped limits the length of a chain of unwrappers, which may be a loop.
 const maxUnwrapped = 32
 
-// systemFinder collects the system's servers that are asked, directly or through Exchangers.
+// A systemFinder collects the system's servers that a Client asks, directly or through Exchangers. Their changes
+// invalidate answers in the Client's Cache.
 type systemFinder struct {
 	servers []*system.Servers
 	visited map[*Client]bool // prevents loops, because Clients may refer to each other

@@ -31,7 +31,7 @@ type AttemptInfo struct {
 	Hedge    bool
 }
 
-// Source says where an answer came from.
+// Source says which part of a Client gave an answer: a server, the cache, or local data.
 type Source string
 
 // The sources of answers.
@@ -53,8 +53,8 @@ type AnswerInfo struct {
 	Err      error // set if there is no answer
 }
 
-// recoverPanics returns a Trace whose functions call those of t and recover their panics. It passes the value of each
-// panic to panicked. It returns nil if t is nil.
+// recoverPanics returns a copy of t whose functions recover panics of t's functions, and pass the value of each panic
+// to panicked. It returns nil if t is nil.
 func (t *Trace) recoverPanics(panicked func(value any)) *Trace {
 	if t == nil {
 		return nil
