@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// defaultClients creates the Client of a Names without an Exchanger. It is safe for concurrent use.
+// defaultClients creates the Client for a Names whose field Exchanger is nil. It is safe for concurrent use.
 type defaultClients struct {
 	hosts string // path of the hosts file
 
@@ -40,7 +40,7 @@ func (o *defaultClients) hasHosts() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// closeClients closes the Clients. getClient must not be called any more.
+// closeClients closes all Clients that getClient has created. The caller must not call getClient after it.
 func (o *defaultClients) closeClients() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -45,7 +45,8 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 	return d.runDial(ctx)
 }
 
-// callDialer calls the Dialer. It returns an error if the Dialer panics or returns neither a connection nor an error.
+// callDialer connects to an address by the Dialer. It returns an error if the Dialer fails, panics, or returns neither
+// a connection nor an error.
 func (n *Names) callDialer(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -62,7 +63,8 @@ func (n *Names) callDialer(ctx context.Context, network, address string) (conn n
 	return conn, nil
 }
 
-// A hostDial is one call of DialContext.
+// A hostDial is the state of one call of DialContext for a host: the addresses that were tried, and the dials that are
+// still running.
 type hostDial struct {
 	h             *host
 	network, port string
@@ -83,8 +85,8 @@ type dialResult struct {
 	err error
 }
 
-// runDial connects to the first address that answers. It reads the list of addresses before each attempt, because a
-// lookup may add some.
+// runDial dials the addresses of the host in order, until a dial succeeds, and returns that connection. It reads the
+// list of addresses before each dial, because a lookup may add some.
 func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 	n := d.h.n
 	ctx, cancel := context.WithCancel(ctx)
@@ -188,15 +190,15 @@ func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	}()
 }
 
-// runRecovered calls the user's code, and drops its panic. It is used on goroutines without a caller that could recover
-// the panic.
+// runRecovered calls f, a function of the user, and drops a panic of f. It is used on goroutines of this package, where
+// no caller could recover the panic.
 func runRecovered(f func()) {
 	defer func() { _ = recover() }()
 	f()
 }
 
-// recordFailure records the failure of an address. If a dial to it has succeeded before, the host may have given the
-// address up, so recordFailure starts a lookup.
+// recordFailure records that the dial r has failed, so that the address is dialled last for a minute. If an earlier
+// dial to the address succeeded, the host may have given the address up. Then recordFailure starts a lookup.
 func (d *hostDial) recordFailure(r dialResult) {
 	h := d.h
 	h.n.mu.Lock()
@@ -214,8 +216,8 @@ func (d *hostDial) recordFailure(r dialResult) {
 	}
 }
 
-// recordSuccess returns the tracked connection. It marks addresses as failed whose dial started earlier and is still
-// pending.
+// recordSuccess records that the dial r has succeeded, and returns the connection, which is tracked until it is closed.
+// Addresses whose dial started earlier and is still running are recorded as failed, because they are slower.
 func (d *hostDial) recordSuccess(r dialResult) net.Conn {
 	h := d.h
 	h.n.mu.Lock()
@@ -231,7 +233,8 @@ func (d *hostDial) recordSuccess(r dialResult) net.Conn {
 	return h.n.trackConn(r.Conn, r.ip, []*host{h})
 }
 
-// connTracking is the record of an open connection: its hosts and its address.
+// A connTracking records one open connection: its remote address, and the hosts that use it. While it is open, these
+// hosts are looked up again, and the connection is drained if a host loses the address.
 type connTracking struct {
 	n      *Names
 	hosts  []*host // hosts to which the connection belongs
@@ -240,7 +243,8 @@ type connTracking struct {
 	once   sync.Once
 }
 
-// trackConn records a connection to ip until it is closed, and returns the wrapped connection. The caller holds mu.
+// trackConn registers the connection c to the address ip as a connection of hosts, until it is closed. It returns a
+// wrapper whose Close ends the tracking. The caller must hold mu.
 func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	t := &connTracking{n: n, hosts: hosts, ip: ip}
 	now := time.Now()
@@ -265,8 +269,8 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackReturned tracks a connection to an address that LookupNetIP has returned for a host. It returns other
-// connections unchanged.
+// trackReturned tracks the connection c if LookupNetIP has returned its address ip for a host. It returns the wrapper
+// of trackConn, or c itself if no host has the address. ctx may have the host of a request through Drain.
 func (n *Names) trackReturned(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostKey{}).(string)
 	n.init()
@@ -282,7 +286,7 @@ func (n *Names) trackReturned(ctx context.Context, c net.Conn, ip netip.Addr) ne
 	return n.trackConn(c, ip, hosts)
 }
 
-// recordClosed ends the tracking of a connection that is being closed.
+// recordClosed ends the tracking of the connection. It is called by Close, and only the first call has an effect.
 func (t *connTracking) recordClosed() {
 	t.once.Do(func() {
 		t.n.mu.Lock()

@@ -148,8 +148,8 @@ func (b *retryableBody) Close() error {
 	return from.Close()
 }
 
-// resetIfRetryable reports whether the request can be sent again: err is net/http's cannotRewind and the body has not
-// been read. Then b loses the body, which the next attempt uses.
+// resetIfRetryable reports whether the request can be sent again: err is net/http's cannotRewind, and the body has not
+// been read. If so, the next attempt uses the original body, and b no longer reads or closes that body.
 func (b *retryableBody) resetIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
@@ -163,8 +163,8 @@ func (b *retryableBody) resetIfRetryable(err error) bool {
 	return true
 }
 
-// recordReturned is called when RoundTrip has returned err. It closes the body if Close had no effect before, or if an
-// error left the body open.
+// recordReturned must be called when RoundTrip has returned, with its error. It closes the body if a call of Close had
+// no effect before, or if RoundTrip failed without reading the body.
 func (b *retryableBody) recordReturned(err error) {
 	b.mu.Lock()
 	b.over = true
@@ -176,8 +176,8 @@ func (b *retryableBody) recordReturned(err error) {
 	}
 }
 
-// shouldClose reports in ok whether a host has connections to be drained, and in closes whether a request to it should
-// close its connection.
+// shouldClose says how Drain sends a request to a host. ok is true if the host has connections to be drained. closes is
+// true if the request should close its connection.
 func (n *Names) shouldClose(name string) (closes, ok bool) {
 	if n.drainingHosts.Load() == 0 {
 		return false, false
@@ -195,7 +195,8 @@ func (n *Names) shouldClose(name string) (closes, ok bool) {
 	return now.Before(h.closeUntil), true
 }
 
-// recordUse records that a request to a host uses the connection c. closes says whether the request closes it.
+// recordUse records that a request to the host name uses the connection c. closes is true if the request closes c. If
+// the request should close c but does not, the next request will.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
@@ -219,8 +220,8 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	h.updateDraining(now)
 }
 
-// trackingOf returns the tracking of a connection that DialContext has made, or of the connection below a wrapper such
-// as a TLS connection. It returns nil for other connections.
+// trackingOf returns the record of a connection that DialContext has made. c may be a wrapper with a method NetConn,
+// such as a TLS connection. It returns nil for other connections.
 func trackingOf(c net.Conn) *connTracking {
 	for {
 		switch t := c.(type) {
@@ -234,7 +235,9 @@ func trackingOf(c net.Conn) *connTracking {
 	}
 }
 
-// shouldDrain reports whether connections to the address a of the host are to be drained.
+// shouldDrain reports whether connections to the address a are to be drained. It is true if the host no longer has the
+// address. If removed addresses of the host often return, a must have been absent for five minutes. The caller must
+// hold mu.
 func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	if a.removedAt.IsZero() {
 		return false
@@ -242,7 +245,8 @@ func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	return now.Sub(h.returnTimes[2]) >= removedMemory || now.Sub(a.removedAt) >= rotationDelay
 }
 
-// startDraining starts to drain the connections to removed addresses, if there are any.
+// startDraining closes idle connections to removed addresses, and makes the next requests close theirs. It does nothing
+// if there are no connections to drain. The caller must hold mu.
 func (h *host) startDraining(now time.Time) {
 	if h.updateDraining(now); h.draining {
 		h.closesNext = true
@@ -251,7 +255,8 @@ func (h *host) startDraining(now time.Time) {
 	}
 }
 
-// updateDraining updates whether the host has connections to be drained that no request is closing.
+// updateDraining sets draining, and counts the host in Names.drainingHosts while draining is true. The caller must hold
+// mu.
 func (h *host) updateDraining(now time.Time) {
 	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {
@@ -265,6 +270,8 @@ func (h *host) updateDraining(now time.Time) {
 	}
 }
 
+// hasConnsToDrain reports whether the host has a connection to drain that no request has begun to close within the last
+// minute. The caller must hold mu.
 func (h *host) hasConnsToDrain(now time.Time) bool {
 	for _, a := range h.addrs {
 		if !h.shouldDrain(a, now) {
@@ -279,8 +286,8 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 	return false
 }
 
-// sweepAfter closes idle connections after d, and again at growing intervals until the host has no connections to
-// drain.
+// sweepAfter closes the idle connections of all transports of Drain after the duration d. It repeats that at growing
+// intervals until the host has no connections to drain. The caller must hold mu.
 func (h *host) sweepAfter(d time.Duration) {
 	if h.sweepTimer != nil {
 		h.sweepTimer.Stop()

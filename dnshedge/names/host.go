@@ -32,7 +32,8 @@ const (
 
 var errNothing = errors.New("names: Exchanger returned neither a response nor an error")
 
-// A host is the state of one host name: its addresses, lookups and users. Names.mu guards it.
+// A host is the state of one host name: its addresses, its lookups, and the number of its users. Names.mu guards its
+// fields.
 type host struct {
 	n        *Names
 	name     string
@@ -63,7 +64,7 @@ type host struct {
 	sweepInterval   time.Duration
 }
 
-// A hostAddress is the state of one address of a host.
+// A hostAddress is the state of one address that a host has, or had until recently. Names.mu guards its fields.
 type hostAddress struct {
 	source    netip.Addr             // source address of connections; not valid: there is no route, or it is not known yet
 	unsure    bool                   // the source could not be determined
@@ -72,12 +73,15 @@ type hostAddress struct {
 	conns     map[*connTracking]struct{}
 }
 
-// A portHealth is the state of one port of an address. A failure of one port says nothing about other ports.
+// A portHealth says whether dials to one port of an address succeeded. Ports are separate, because a failure of one
+// port says nothing about other ports.
 type portHealth struct {
 	failed  time.Time // when a dial last failed, or was slower than a later dial
 	reached bool      // the last completed dial succeeded
 }
 
+// portHealthOf returns the state of a port, and creates it if necessary. If maxPorts states are stored, it forgets them
+// first. The caller must hold Names.mu.
 func (a *hostAddress) portHealthOf(port string) *portHealth {
 	s := a.ports[port]
 	if s == nil {
@@ -90,8 +94,8 @@ func (a *hostAddress) portHealthOf(port string) *portHealth {
 	return s
 }
 
-// isFailing reports whether a port has failed within failureDuration. With an empty port it reports whether all dialled
-// ports have failed.
+// isFailing reports whether the last dials to a port have failed, within the last minute (failureDuration). If port is
+// empty, it reports whether dials to all stored ports have.
 func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	if port != "" {
 		s := a.ports[port]
@@ -105,7 +109,7 @@ func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	return len(a.ports) > 0
 }
 
-// A lookupState is a running or waiting lookup.
+// A lookupState is the state of a lookup that is running or waits for a slot. Names.mu guards its fields.
 type lookupState struct {
 	started   bool            // it has a slot
 	abandoned chan struct{}   // closed when the lookup has not started and no caller waits for it any more
@@ -115,8 +119,8 @@ type lookupState struct {
 	published addressFamilies // families whose results are published
 }
 
-// hasEnough reports whether enough results are published for a caller. With all, the caller needs all families in want,
-// and otherwise any result.
+// hasEnough reports whether the lookup has published enough results for a caller. With all, the caller needs the
+// results for all families in want, and otherwise a result for any family.
 func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	if !all {
 		return !l.first.IsZero()
@@ -124,8 +128,8 @@ func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
-// waitLimit returns until when a caller with known addresses waits. With some, the caller has addresses of one wanted
-// family and waits only briefly for the other after the first result.
+// waitLimit returns the time until which a caller with known addresses waits for this lookup. If some is true, the
+// caller has addresses of a wanted family. After the first result it then waits at most 50 ms for the other family.
 func (l *lookupState) waitLimit(some bool) time.Time {
 	if end := l.first.Add(lookup.ResolutionDelay); some && !l.first.IsZero() && end.Before(l.patience) {
 		return end
@@ -133,9 +137,10 @@ func (l *lookupState) waitLimit(some bool) time.Time {
 	return l.patience
 }
 
+// isKnown reports whether a lookup of the host has found addresses.
 func (h *host) isKnown() bool { return h.version > 0 }
 
-// hasFamilies reports whether an address of one of the families is known.
+// hasFamilies reports whether the host has an address of at least one of the families in want.
 func (h *host) hasFamilies(want addressFamilies) bool {
 	return want[0] && len(h.families[0]) > 0 || want[1] && len(h.families[1]) > 0
 }
@@ -150,6 +155,8 @@ func (h *host) addUser() {
 	}
 }
 
+// removeUser reverts one call of addUser. Without users, a host is not looked up again, and a lookup of a new host is
+// dropped if it still waits for a slot. The caller must hold mu.
 func (h *host) removeUser() {
 	h.users--
 	if h.users == 0 {
@@ -164,6 +171,7 @@ func (h *host) removeUser() {
 	}
 }
 
+// stopTimers stops the timers for the next lookup and for closing idle connections. The caller must hold mu.
 func (h *host) stopTimers() {
 	for _, t := range []**time.Timer{&h.timer, &h.sweepTimer} {
 		if *t != nil {
@@ -173,7 +181,8 @@ func (h *host) stopTimers() {
 	}
 }
 
-// armTimers starts the timer for the next lookup, if the host has users.
+// armTimers sets the timer that starts the next lookup at nextLookup. It sets none if the host has no users, a lookup
+// is running, or Names is closed. The caller must hold mu.
 func (h *host) armTimers(now time.Time) {
 	if h.timer != nil {
 		h.timer.Stop()
@@ -191,7 +200,8 @@ func (h *host) armTimers(now time.Time) {
 	})
 }
 
-// expireAddresses ends the TTL of the addresses: the next lookup is due now, or MinTTL after the last lookup.
+// expireAddresses makes the next lookup due now, or MinTTL after the last lookup if that is later. The addresses remain
+// in use. The caller must hold mu.
 func (h *host) expireAddresses(now time.Time) {
 	due := h.lastLookup.Add(h.n.minTTL())
 	if due.Before(now) {
@@ -203,20 +213,23 @@ func (h *host) expireAddresses(now time.Time) {
 	}
 }
 
-// startLookupIfDue starts a lookup if the TTL has ended.
+// startLookupIfDue starts a lookup if the TTL of the addresses, or the delay after a failed lookup, has ended. The
+// caller must hold mu.
 func (h *host) startLookupIfDue(now time.Time) {
 	if !now.Before(h.nextLookup) {
 		h.startLookup(now)
 	}
 }
 
-// startLookupIfNeeded starts a lookup if the TTL has ended or no address is known.
+// startLookupIfNeeded starts a lookup if one is due, or if no address of the host is known. The caller must hold mu.
 func (h *host) startLookupIfNeeded(now time.Time) {
 	if !h.isKnown() || !now.Before(h.nextLookup) {
 		h.startLookup(now)
 	}
 }
 
+// startLookup starts a lookup in a new goroutine. It does nothing if a lookup is running or Names is closed. The caller
+// must hold mu.
 func (h *host) startLookup(now time.Time) {
 	if h.lookup != nil || h.n.closed {
 		return
@@ -233,8 +246,10 @@ func (h *host) startLookup(now time.Time) {
 	go h.runLookup(ctx, turn, h.lookup)
 }
 
-// waitForLookup waits until a result is published or the lookup has ended, and then reports true. It reports false when
-// ctx ends or, if bounded, at the deadline. It unlocks Names.mu while it waits.
+// waitForLookup returns true when the lookup has published a result or ended. It returns false when ctx ends. If
+// bounded is true, it also returns false at the deadline.
+//
+// The caller must hold Names.mu, which is unlocked while waitForLookup waits.
 func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bool) bool {
 	changed := h.changed
 	h.n.mu.Unlock()
@@ -254,18 +269,18 @@ func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bo
 	return false
 }
 
-// lookupResult is the result of a lookup in one address family.
+// A lookupResult is the result of one query of a lookup, for the addresses of one family.
 type lookupResult struct {
 	addrs []lookup.Addr
 	err   error // of type *net.DNSError; not nil: the addresses of the family are unknown
 	at    time.Time
 }
 
-// hasAddresses reports whether there are addresses.
+// hasAddresses reports whether the result has at least one address. It returns false for nil.
 func (f *lookupResult) hasAddresses() bool { return f != nil && len(f.addrs) > 0 }
 
-// runLookup waits for a lookup slot and looks the host up. It ends without a lookup if the lookup is abandoned
-// meanwhile.
+// runLookup waits for a slot of the semaphore turn, and then looks the host up. It returns the slot when the lookup
+// ends, or after a second. It does nothing if all callers have given up before there is a slot.
 func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
@@ -284,7 +299,8 @@ func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) 
 	}
 }
 
-// tryStart marks a lookup as started. It reports false if the lookup was abandoned.
+// tryStart marks the lookup l as started and returns true. It returns false if the lookup was abandoned, so that it
+// must not run.
 func (h *host) tryStart(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -298,8 +314,10 @@ func (h *host) tryStart(l *lookupState) bool {
 	return true
 }
 
-// lookupBoth looks up both address families. If the second result is late, the first is published after the resolution
-// delay of RFC 8305 §3. For a host without addresses, an IPv6 result is published at once.
+// lookupBoth looks up the IPv4 and IPv6 addresses of the host at the same time, and publishes both results together. If
+// one result is more than 50 ms late (RFC 8305 §3), the other is published before.
+//
+// For a host without addresses, an IPv6 result is published at once.
 func (h *host) lookupBoth(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -332,8 +350,8 @@ func (h *host) lookupBoth(ctx context.Context) {
 	h.endLookup(both)
 }
 
-// lookupType asks for the addresses of a record type, and sends the result to the returned channel. A panic of the
-// Exchanger becomes an error of the lookup, because no caller could recover it.
+// lookupType starts a query for one record type, A or AAAA, and returns a channel that receives the result. A panic of
+// the Exchanger becomes an error of the lookup, because no caller could recover it.
 func (h *host) lookupType(ctx context.Context, typ uint16) chan lookupResult {
 	result := make(chan lookupResult, 1)
 	go func() { // ends soon after ctx does
@@ -354,9 +372,12 @@ func (h *host) lookupType(ctx context.Context, typ uint16) chan lookupResult {
 	return result
 }
 
-// publishResults replaces the host's addresses with the results of one family or both. A family with a nil result or an
-// error keeps its addresses. If neither result has addresses, nothing changes. NXDOMAIN in one family counts as an
-// error if the other family has addresses (RFC 4074 §4.2).
+// publishResults makes the results of a lookup the addresses of the host, and wakes waiting callers. Index 0 is IPv4,
+// and index 1 is IPv6.
+//
+// A family whose result is nil or an error keeps its addresses. If neither result has addresses, nothing changes. So
+// NXDOMAIN for one family does not remove the addresses of that family if the other family has addresses (RFC 4074
+// §4.2).
 func (h *host) publishResults(both [2]*lookupResult) {
 	var all []netip.Addr
 	for _, f := range both {
@@ -407,7 +428,8 @@ func (h *host) publishResults(both [2]*lookupResult) {
 	h.notifyWatchers()
 }
 
-// replaceAddresses sets the addresses of a family, and reports whether they differ from the old ones.
+// replaceAddresses replaces the addresses of a family, and records which addresses are removed and which are back. It
+// returns true if the set of addresses has changed. If only the order differs, the old order remains.
 func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) bool {
 	old := h.families[family]
 	changed := len(addrs) != len(old)
@@ -440,8 +462,8 @@ func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) b
 	return changed
 }
 
-// trimAddresses forgets removed addresses without connections, after removedMemory, or at once if there are more than
-// maxAddrs.
+// trimAddresses forgets addresses that were removed ten minutes ago (removedMemory) and have no connections. If there
+// are more than maxAddrs addresses, it forgets removed addresses earlier. The caller must hold mu.
 func (h *host) trimAddresses(now time.Time) {
 	many := len(h.addrs) > maxAddrs
 	for ip, a := range h.addrs {
@@ -451,18 +473,20 @@ func (h *host) trimAddresses(now time.Time) {
 	}
 }
 
+// dropAddress removes the state of an address from the host. The caller must hold mu.
 func (h *host) dropAddress(ip netip.Addr) {
 	delete(h.addrs, ip)
 	h.n.returned.removeHost(ip, h)
 }
 
-// notifyWatchers wakes the goroutines that wait for a change of the host.
+// notifyWatchers wakes all goroutines that wait for a result of a lookup. The caller must hold mu.
 func (h *host) notifyWatchers() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// endLookup ends the running lookup, and schedules the next one.
+// endLookup ends the running lookup, stores its error if it found no address, and schedules the next lookup. both has
+// the results for IPv4 and IPv6.
 func (h *host) endLookup(both [2]*lookupResult) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -493,7 +517,8 @@ func (h *host) endLookup(both [2]*lookupResult) {
 	h.armTimers(now)
 }
 
-// isMissingFamily reports whether a family failed although addresses of it are known.
+// isMissingFamily reports whether the lookup failed for a family of which the host has addresses. Then the lookup is
+// repeated soon.
 func (h *host) isMissingFamily(both [2]*lookupResult) bool {
 	for i, f := range both {
 		if f.err != nil && len(h.families[i]) > 0 {
@@ -503,7 +528,8 @@ func (h *host) isMissingFamily(both [2]*lookupResult) bool {
 	return false
 }
 
-// retryDelay returns the time from a failed lookup to the next one.
+// retryDelay returns the delay between a failed lookup and the next lookup. It doubles with each failure in a row, up
+// to a minute.
 func (h *host) retryDelay() time.Duration {
 	d := firstRetry
 	if h.isKnown() {
@@ -516,8 +542,11 @@ func (h *host) retryDelay() time.Duration {
 	return min(d, most)
 }
 
-// expiryOf returns when the TTL of the addresses ends, and stores the TTLs. A TTL that is shorter than MinTTL and than
-// the previous TTLs is the remaining TTL in a server's cache.
+// expiryOf returns the time at which the addresses expire, and stores their TTLs for the next call. It raises TTLs to
+// MinTTL and lowers them to MaxTTL.
+//
+// If one of the last two TTLs was at least MinTTL, a TTL below MinTTL is the remaining TTL in a server's cache. It is
+// only raised to a second.
 func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
 	for i, f := range both {
 		if len(f.addrs) == 0 {
@@ -540,8 +569,8 @@ func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
 	return expiry
 }
 
-// lookupError returns the error of a lookup without addresses. An error other than NXDOMAIN has precedence, because the
-// family that failed may have addresses.
+// lookupError returns the error of a lookup that found no address. If one family failed and the other has no addresses,
+// the error is the failure, because the failed family may have addresses.
 func (h *host) lookupError(both [2]*lookupResult) error {
 	err := lookup.NewNotFoundError(h.name)
 	for _, f := range both {
@@ -555,9 +584,11 @@ func (h *host) lookupError(both [2]*lookupResult) error {
 	return err
 }
 
-// orderAddresses returns the addresses in the order in which a port is dialled. Addresses that failed recently come
-// last. Within both parts, addresses are sorted by RFC 6724, and the families alternate, beginning with the family of
-// the best address (RFC 8305 §4). Equal addresses of a family are rotated by turn positions.
+// orderAddresses returns the host's addresses of the families in want, in the order in which they are dialled at a
+// port. Addresses whose last dial failed come last.
+//
+// The others are sorted by RFC 6724. The families alternate, beginning with the family of the best address (RFC 8305
+// §4). Equal addresses of a family are rotated by turn positions, so that dials are distributed.
 func (h *host) orderAddresses(want addressFamilies, turn uint, port string) []netip.Addr {
 	now := time.Now()
 	var tiers [2][2][]netip.Addr // first index: 1 if the address failed; second: the family
@@ -593,13 +624,14 @@ func (h *host) orderAddresses(want addressFamilies, turn uint, port string) []ne
 	return out
 }
 
-// compareAddresses compares two addresses by RFC 6724. The result is negative if a is dialled before b.
+// compareAddresses compares two addresses of the host by RFC 6724. The result is negative if a is to be dialled before
+// b, positive if b is to be dialled before a, and otherwise 0.
 func (h *host) compareAddresses(a, b netip.Addr) int {
 	return destination{a, h.addrs[a].source}.compareTo(destination{b, h.addrs[b].source})
 }
 
-// otherFamily returns the index of the family that is dialled second: IPv4, unless the best IPv4 address comes before
-// the best IPv6 address.
+// otherFamily returns the index of the family that is dialled second. That is 0 (IPv4), or 1 (IPv6) if the best IPv4
+// address is better than the best IPv6 address.
 func (h *host) otherFamily(families [2][]netip.Addr) int {
 	if len(families[0]) > 0 && len(families[1]) > 0 && h.compareAddresses(families[0][0], families[1][0]) < 0 {
 		return 1

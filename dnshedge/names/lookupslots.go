@@ -24,6 +24,8 @@ type lookupSlots chan struct{}
 // delays the other.
 type exchangerSlots struct{ fresh, known lookupSlots }
 
+// slotsOf returns the lookup slots for lookups by x. Their number is an eighth of the MaxInFlight of a Client, and 256
+// for other Exchangers.
 func slotsOf(x dnshedge.Exchanger) exchangerSlots {
 	most := maxLookups
 	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {

@@ -120,6 +120,7 @@ func (n *Names) init() {
 	})
 }
 
+// exchanger returns the Exchanger for lookups: the field Exchanger, or the Client that replaces a nil Exchanger.
 func (n *Names) exchanger() dnshedge.Exchanger {
 	if n.own != nil {
 		return n.own.getClient()
@@ -267,8 +268,11 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// readyHost returns a host whose addresses are known. They are fresh if a lookup finishes in time. With all, it waits
-// for all families in want, and otherwise for any of them. The caller must call releaseHost.
+// readyHost returns the state of a host that has known addresses, after it has waited for a due lookup as long as
+// useful. With all, it waits until the addresses of all families in want are known, and otherwise until those of any
+// family are.
+//
+// It returns an error if no address is known, Names is closed, or ctx ends. Otherwise the caller must call releaseHost.
 func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.awaitHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
@@ -277,7 +281,7 @@ func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies
 	return h, err
 }
 
-// awaitHost does the work of readyHost. If ctx ends, its error may be that of the last lookup.
+// awaitHost is readyHost, except that its error may be that of the last lookup if ctx ends.
 func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
@@ -304,15 +308,15 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	return nil, h.err
 }
 
-// releaseHost ends a use of h that acquireHost has begun.
+// releaseHost ends one use of h. The caller must have acquired the use by readyHost or acquireHost.
 func (n *Names) releaseHost(h *host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h.removeUser()
 }
 
-// acquireHost returns the state of a host, which it creates if necessary, and counts a use. The caller holds mu, and
-// must call releaseHost.
+// acquireHost returns the state of a host, and creates it if necessary. While the state is in use, it is not removed
+// from memory. The caller must hold mu, and later call releaseHost.
 func (n *Names) acquireHost(name string) *host {
 	name = canonicalHost(name)
 	h := n.hosts[name]
@@ -324,8 +328,9 @@ func (n *Names) acquireHost(name string) *host {
 	return h
 }
 
-// addUnusedHost adds a host without users to the list of unused hosts, or removes it if it has no addresses. It then
-// removes the least recently used hosts while there are too many. The caller holds mu.
+// addUnusedHost puts a host without users at the front of the list of unused hosts. A host without addresses is removed
+// from memory instead. If the list is then too long, the least recently used hosts are removed. The caller must hold
+// mu.
 func (n *Names) addUnusedHost(h *host) {
 	if h.unusedElement == nil {
 		h.unusedElement = n.unused.PushFront(h)
@@ -339,7 +344,8 @@ func (n *Names) addUnusedHost(h *host) {
 	}
 }
 
-// removeUnusedHost removes a host from the list of unused hosts, if it is listed. The caller holds mu.
+// removeUnusedHost removes a host from the list of unused hosts, because the host is used again or forgotten. It does
+// nothing if the host is not in the list. The caller must hold mu.
 func (n *Names) removeUnusedHost(h *host) {
 	if h.unusedElement != nil {
 		n.unused.Remove(h.unusedElement)
@@ -348,6 +354,7 @@ func (n *Names) removeUnusedHost(h *host) {
 	}
 }
 
+// forgetHost removes the state of a host from memory. The caller must hold mu.
 func (n *Names) forgetHost(h *host) {
 	n.removeUnusedHost(h)
 	delete(n.hosts, h.name)
@@ -356,16 +363,19 @@ func (n *Names) forgetHost(h *host) {
 	}
 }
 
-// canonicalHost returns a host name in the form of the keys of Names.hosts: in lower case, without a final dot.
+// canonicalHost returns a host name in lower case and without a final dot, so that equal names have equal strings.
+// Names.hosts uses this form.
 func canonicalHost(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 
-// addressFamilies is a set of address families, by familyIndex.
+// addressFamilies is a set of address families: the first element stands for IPv4, and the second for IPv6.
 type addressFamilies [2]bool // IPv4, IPv6
 
 var anyFamily = addressFamilies{true, true}
 
+// hasFamilyOf reports whether the set contains the family of ip.
 func (f addressFamilies) hasFamilyOf(ip netip.Addr) bool { return f[familyIndex(ip)] }
 
+// familyIndex returns 0 for an IPv4 address, also one mapped into IPv6, and 1 for an IPv6 address.
 func familyIndex(ip netip.Addr) int {
 	if ip.Unmap().Is4() {
 		return 0
@@ -373,8 +383,8 @@ func familyIndex(ip netip.Addr) int {
 	return 1
 }
 
-// familiesOf returns the address families of a network. The network must be one of the kinds, with the suffix 4, 6 or
-// none.
+// familiesOf returns the address families that a network such as "tcp6" permits. kinds lists the permitted networks
+// without their suffix 4 or 6. Any other network is a net.UnknownNetworkError.
 func familiesOf(network string, kinds ...string) (addressFamilies, error) {
 	kind := strings.TrimRight(network, "46")
 	if slices.Contains(kinds, kind) {
@@ -390,10 +400,12 @@ func familiesOf(network string, kinds ...string) (addressFamilies, error) {
 	return addressFamilies{}, net.UnknownNetworkError(network)
 }
 
+// unsuitableError returns the error for a host that has no address of the requested family.
 func unsuitableError(host string) error {
 	return &net.DNSError{Err: "no suitable address", Name: host, IsNotFound: true}
 }
 
+// contextError returns the error of a lookup of host whose context ctx has ended. It wraps the cause of ctx.
 func contextError(host string, ctx context.Context) error {
 	err := context.Cause(ctx)
 	return &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host, IsTimeout: ctx.Err() == context.DeadlineExceeded}

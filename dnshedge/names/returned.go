@@ -9,7 +9,8 @@ import (
 // maxHostsOfAddress limits the hosts to which a connection to a shared address belongs.
 const maxHostsOfAddress = 8
 
-// returnedAddresses are the addresses that LookupNetIP has returned, which its callers may dial. Names.mu guards it.
+// returnedAddresses records for which hosts LookupNetIP has returned an address. So a connection to that address can be
+// attributed to a host. Names.mu guards its fields.
 type returnedAddresses struct {
 	hosts  map[netip.Addr][]*host // at most maxHostsOfAddress; the latest is last
 	shared atomic.Int64           // number of addresses with several hosts; read without a lock
@@ -18,7 +19,8 @@ type returnedAddresses struct {
 // hostKey is the context key for the host of the request for which a connection is made.
 type hostKey struct{}
 
-// addHost makes h the latest host of an address.
+// addHost records that LookupNetIP has returned the address ip for the host h. If ip has too many hosts, it removes the
+// host that was added first. The caller must hold mu.
 func (g *returnedAddresses) addHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	if len(hosts) > 0 && hosts[len(hosts)-1] == h {
@@ -34,6 +36,7 @@ func (g *returnedAddresses) addHost(ip netip.Addr, h *host) {
 	g.hosts[ip] = append(hosts, h)
 }
 
+// removeHost removes the host h from the hosts of the address ip. The caller must hold mu.
 func (g *returnedAddresses) removeHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	i := slices.Index(hosts, h)

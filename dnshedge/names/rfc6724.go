@@ -55,9 +55,11 @@ func scopeOf(ip netip.Addr) int {
 	return global
 }
 
-// compareTo returns a negative number if a is preferred to b by rules 1, 2, 5, 6 and 8 of RFC 6724 §6, a positive
-// number if b is, and otherwise 0. Rules 3, 4 and 7 need data that programs cannot read. Rule 9 would always choose the
-// same address of a family, but addresses are rotated.
+// compareTo returns a negative number if a is preferred to b by rules 1, 2, 5, 6 and 8 of RFC 6724 §6. It returns a
+// positive number if b is preferred, and otherwise 0.
+//
+// Rules 3, 4 and 7 need data that programs cannot read. Rule 9 is omitted, because it would always choose the same
+// address of a family.
 func (a destination) compareTo(b destination) int {
 	if c := compareBools(a.source.IsValid(), b.source.IsValid()); c != 0 || !a.source.IsValid() {
 		return c
@@ -91,9 +93,10 @@ var unreachable = [...]syscall.Errno{
 	10051, 10065, 10049, 10047, // WSAENETUNREACH, WSAEHOSTUNREACH, WSAEADDRNOTAVAIL, WSAEAFNOSUPPORT
 }
 
-// systemSource returns the source address of packets to an address. It connects a UDP socket, which sends nothing. The
-// result is not valid if there is no route. An error means that the source cannot be determined now, for example
-// because the process has too many open files.
+// systemSource returns the source address that the system uses for packets to ip. It connects a UDP socket, which sends
+// nothing. The result is the zero Addr if there is no route to ip.
+//
+// An error means that the source cannot be determined now, for example because the process has too many open files.
 func systemSource(ip netip.Addr) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 53)))
 	if err != nil {
@@ -106,9 +109,9 @@ func systemSource(ip netip.Addr) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
 }
 
-// sourceOf returns the source address of the Dialer's connections to ip; its results are those of systemSource. A
-// Dialer that is not a *net.Dialer may reach other networks than this machine. So its source is assumed to be ip
-// itself, and every address counts as reachable.
+// sourceOf returns the source address of the Dialer's connections to ip, with the results of systemSource. A Dialer
+// that is not a *net.Dialer, such as a proxy's, may reach other networks than this machine. For such a Dialer, sourceOf
+// returns ip itself, so that every address counts as reachable.
 func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	if _, plain := n.dialer().(*net.Dialer); !plain {
 		return ip, nil
@@ -116,8 +119,8 @@ func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	return systemSource(ip)
 }
 
-// sourcesOf returns the source addresses for addrs, by address. It omits addresses whose source cannot be determined.
-// It makes system calls: the caller must not hold mu.
+// sourcesOf returns a map from each address in addrs to its source address. It omits addresses whose source cannot be
+// determined now. The caller must not hold mu, because sourcesOf makes system calls.
 func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
 	sources := make(map[netip.Addr]netip.Addr, len(addrs))
 	for _, ip := range addrs {
@@ -144,8 +147,8 @@ func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr)
 	}
 }
 
-// determineSources determines the source addresses of unsure addresses again. The caller holds mu, which is unlocked
-// meanwhile.
+// determineSources tries again to determine the source addresses that could not be determined before. The caller must
+// hold mu, which is unlocked during the system calls.
 func (h *host) determineSources() {
 	h.hasUnsureSource = false
 	var unsure []netip.Addr
