@@ -88,6 +88,7 @@ func splitTarget(target resolver.Target) (host, port string, err error) {
 	return host, port, nil
 }
 
+// newState returns the resolver state that tells gRPC to connect to the given addresses at the given port.
 func newState(addrs []netip.Addr, port string) resolver.State {
 	var s resolver.State
 	for _, ip := range addrs {
@@ -96,7 +97,8 @@ func newState(addrs []netip.Addr, port string) resolver.State {
 	return s
 }
 
-// hostWatcher is a gRPC resolver that passes the addresses of a host to gRPC.
+// A hostWatcher is the gRPC resolver for one target. It passes the addresses of the target's host to gRPC whenever they
+// change.
 type hostWatcher struct {
 	n          *names.Names
 	cc         resolver.ClientConn
@@ -107,13 +109,14 @@ type hostWatcher struct {
 	found      chan watchResult // closed when the watch has ended
 }
 
-// watchResult is one result of a watch.
+// A watchResult is one element of names.Watch: the addresses of the host, or the error of a lookup.
 type watchResult struct {
 	addrs []netip.Addr
 	err   error
 }
 
-// watchHost sends each result of the host to updateConn. If the host is an IP address, it sends that address once.
+// watchHost sends the host's addresses to updateConn whenever they change, and errors of lookups as names.Watch reports
+// them. If the host is an IP address, it sends that address once.
 func (w *hostWatcher) watchHost() {
 	defer close(w.found)
 	if ip, err := netip.ParseAddr(w.host); err == nil {
@@ -126,6 +129,7 @@ func (w *hostWatcher) watchHost() {
 	}
 }
 
+// sendResult passes f to updateConn. It gives up when the resolver is closed.
 func (w *hostWatcher) sendResult(f watchResult) {
 	select {
 	case w.found <- f:
@@ -133,7 +137,8 @@ func (w *hostWatcher) sendResult(f watchResult) {
 	}
 }
 
-// updateConn passes results to gRPC, and passes a result again if gRPC has refused it.
+// updateConn passes the results from watchHost to gRPC. If gRPC refuses addresses, it starts a lookup, and passes them
+// again after a delay that doubles up to a minute.
 func (w *hostWatcher) updateConn() {
 	var addrs []netip.Addr
 	again := time.NewTimer(0)

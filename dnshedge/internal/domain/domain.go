@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// ParseKey converts a domain name to the keys of LongestMatch: wire format and lower case. It returns an error if the
-// name is empty or invalid.
+// ParseKey converts a domain name to wire format and lower case, which is the form of the keys of LongestMatch. It
+// returns an error if the name is empty or invalid.
 func ParseKey(domain string) (string, error) {
 	var buf [wire.MaxName]byte
 	n, err := dns.PackDomainName(dns.CanonicalName(domain), buf[:], 0, nil, false)
@@ -20,8 +20,9 @@ func ParseKey(domain string) (string, error) {
 	return string(buf[:max(n, 0)]), err
 }
 
-// LongestMatch returns the value of the longest domain that contains q's name, and the length of that domain in wire
-// format, or 0 if no domain does. The keys of domains are results of ParseKey.
+// LongestMatch finds the longest domain that contains q's name. It returns the value stored for that domain, and n, the
+// domain's length in wire format. Without a match it returns the zero value and 0. The keys of domains must be results
+// of ParseKey.
 //
 // For a DS question, the domain must contain the parent of q's name, because the parent zone has the DS records (RFC
 // 4035 §3.1.4.1).

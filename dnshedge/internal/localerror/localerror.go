@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// ErrBusy is the error of a query that was not sent, because all streams that the server allows are in use, and none is
-// free in time.
+// ErrBusy is the error of a query that was not sent, because the server limits the HTTP/2 streams of a connection, and
+// all of them remained in use.
 var ErrBusy = errors.New("dnshedge: no stream of the server is free in time")
 
 var local = [...]error{
@@ -16,8 +16,8 @@ var local = [...]error{
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
 }
 
-// IsLocal reports whether err was caused on this machine, and so says nothing about the server or the name. Causes are
-// missing file descriptors, memory, routes, permissions or HTTP streams.
+// IsLocal reports whether the cause of err is this machine or its network, so that err says nothing about the server or
+// the name. Causes are missing file descriptors, memory, routes, permissions or HTTP streams.
 func IsLocal(err error) bool {
 	return slices.ContainsFunc(local[:], func(one error) bool { return errors.Is(err, one) })
 }

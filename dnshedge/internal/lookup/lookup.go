@@ -33,8 +33,11 @@ type Exchanger interface {
 
 var errNothing = errors.New("dnshedge: Exchanger returned neither a response nor an error")
 
-// LookupAddrs looks up the addresses of a host for one record type, TypeA or TypeAAAA. It returns nil and no error if
-// the host has no such addresses. A response code other than success is returned as an RcodeError.
+// LookupAddrs asks x for the addresses of a host in one address family. typ is dns.TypeA or dns.TypeAAAA. It returns
+// nil and no error if the host has no address in that family.
+//
+// It returns the errors of x unchanged, and a response code other than success as an RcodeError. If host is not a valid
+// host name, it returns NXDOMAIN without asking x.
 func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, error) {
 	if !IsHostName(host) {
 		return nil, RcodeError(dns.RcodeNameError)
@@ -92,11 +95,11 @@ func IsHostName(name string) bool {
 	return true
 }
 
-// FollowCNAMEs follows the CNAME chain of a name in a response. It passes the records of each name to take, and stops
-// at the first name for which take has returned true.
+// FollowCNAMEs follows the CNAME chain of a name in the response r, for at most 16 names. For each name, it calls take
+// with every record that is not a CNAME. It stops after the first name for which take has returned true.
 //
-// ttl is the lowest of least, the record's TTL, and the TTLs of the CNAMEs before it, in seconds. The result is the
-// lowest of least and the TTLs of the CNAMEs.
+// ttl is the lowest of least, the record's TTL, and the TTLs of the CNAMEs before the record, in seconds. The result is
+// the lowest of least and the TTLs of the CNAMEs.
 func FollowCNAMEs(r *dns.Msg, name string, least uint32, take func(rr dns.RR, ttl uint32) bool) uint32 {
 	name = dns.CanonicalName(name)
 	owners := make([]string, len(r.Answer))
@@ -136,7 +139,8 @@ func NewNotFoundError(host string) error {
 	return &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// NewError converts the error of a lookup into a *net.DNSError with the fields that net.Resolver sets.
+// NewError converts the error err of a lookup of host into a *net.DNSError. It sets IsNotFound, IsTimeout and
+// IsTemporary as net.Resolver does, so that callers can treat both alike. The result wraps err.
 func NewError(host string, err error) error {
 	e := &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host}
 	var code RcodeError
@@ -161,5 +165,5 @@ func WithCacheBypass(ctx context.Context) context.Context {
 	return context.WithValue(ctx, cacheBypassKey{}, true)
 }
 
-// HasCacheBypass reports whether ctx, or a parent of ctx, comes from WithCacheBypass.
+// HasCacheBypass reports whether ctx was derived from a result of WithCacheBypass.
 func HasCacheBypass(ctx context.Context) bool { return ctx.Value(cacheBypassKey{}) != nil }

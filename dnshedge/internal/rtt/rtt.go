@@ -4,17 +4,19 @@ package rtt
 
 import "time"
 
-// Float is the type of stored times, in ns. A float32 halves the memory of large tables.
+// Float is the type in which an Estimate stores times, in nanoseconds. A float32 halves the memory of large tables.
 type Float interface{ float32 | float64 }
 
-// Estimate is the smoothed round trip time of a server and its mean deviation. The zero value has no sample.
+// An Estimate is the smoothed round trip time of a server and the mean deviation from it, as in RFC 6298. The zero
+// value has no sample. An Estimate is not safe for concurrent use.
 type Estimate[F Float] struct {
 	SRTT   F // smoothed round trip time in ns; 0: no sample
 	RTTVAR F // mean deviation in ns
 }
 
-// AddSample adds a measured round trip time. share is the deviation of the first sample, as a share of its time: 1/2 in
-// RFC 6298, and less where a single slow answer of a server costs little.
+// AddSample adds the measured round trip time took to the estimate. share is only used for the first sample: the
+// deviation is initially share times took. RFC 6298 uses 1/2. A lower share suits servers whose rare slow answers cost
+// little.
 func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	d := F(took)
 	if e.SRTT == 0 {
@@ -25,14 +27,17 @@ func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	e.SRTT = SmoothRTT(e.SRTT, took)
 }
 
-// UpperBound returns the time that an answer rarely exceeds: SRTT plus four times the deviation, and at least floor.
-// grain is the lowest deviation term, in ns: without it, a server with constant times would get a bound equal to its
-// time (RFC 6298 §2.3).
+// UpperBound returns a time that an answer rarely exceeds, for use as a retransmission timeout. It is SRTT plus four
+// times RTTVAR, and at least floor.
+//
+// grain, in nanoseconds, is the least value that is added to SRTT. Without it, the bound of a server with constant
+// times would be equal to its time (RFC 6298 §2.3).
 func (e Estimate[F]) UpperBound(grain F, floor time.Duration) time.Duration {
 	return max(floor, time.Duration(e.SRTT+max(4*e.RTTVAR, grain)))
 }
 
-// SmoothRTT returns the moving average avg, in ns, after another sample d. If avg is 0, the result is d.
+// SmoothRTT returns the exponential moving average of round trip times after a new sample d, with weight 1/8. avg is
+// the average before, in nanoseconds. If avg is 0, there was no sample, and the result is d.
 func SmoothRTT[F Float](avg F, d time.Duration) F {
 	if avg == 0 {
 		return F(d)

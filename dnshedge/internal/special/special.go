@@ -15,8 +15,8 @@ import (
 // TTL is the TTL, in seconds, of all records in these answers, including the SOA of negative answers (RFC 6303 §3).
 const TTL = 10800
 
-// Zone is a locally served zone. Its apex has an SOA and an NS record (RFC 6303 §3). Other names do not exist, except
-// for the zone's further records.
+// A Zone is a special-use zone that a program answers itself (RFC 6303 §3). Its apex has an SOA and an NS record, and
+// it may have further records. Other names do not exist, unless a field says that all do.
 type Zone struct {
 	name              string
 	isForEveryProgram bool // every program serves it, and not only a caching server
@@ -82,8 +82,10 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 	return zones
 })
 
-// FindZone returns the special-use zone that contains a name, or nil. The name is in wire format and lower case. With
-// all it also finds zones that only a caching server serves.
+// FindZone returns the special-use zone that contains a name, or nil. The name must be in wire format and lower case.
+//
+// If all is false, it only finds the zones that every program should answer itself, such as localhost. If all is true,
+// it also finds the zones that only a caching server should answer, such as home.arpa.
 func FindZone(name []byte, all bool) *Zone {
 	last := 0
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
@@ -103,11 +105,14 @@ func FindZone(name []byte, all bool) *Zone {
 	return nil
 }
 
-// Name returns the zone's name.
+// Name returns the domain name of the zone's apex, with a final dot.
 func (z *Zone) Name() string { return z.name }
 
-// Answer returns the response to a question for a name of the zone. Records have the name as spelled. It returns nil
-// for the DS records of a zone below arpa: its parent has the unsigned delegation, which validators need (RFC 8375 §4).
+// Answer returns the response to a question for a name in the zone. spelled is the name as the client spelled it, which
+// is also the owner name of the records.
+//
+// It returns nil for the DS records of a zone below arpa, so that servers are asked. The parent zone has the unsigned
+// delegation, which validators need (RFC 8375 §4).
 func (z *Zone) Answer(spelled string, qtype uint16) *dns.Msg {
 	name := dns.CanonicalName(spelled)
 	if qtype == dns.TypeDS && name == z.name && strings.HasSuffix(name, ".arpa.") {

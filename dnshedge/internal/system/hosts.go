@@ -51,7 +51,8 @@ func NewHosts(path string, spawn func(func(context.Context)) bool) *Hosts {
 	return &Hosts{path: path, spawn: spawn}
 }
 
-// Load reads the file, unless an earlier call has succeeded.
+// Load reads the hosts file for the first time. If an earlier call has succeeded, it does nothing. After an error the
+// next call reads again.
 func (f *Hosts) Load() error {
 	if f.hosts.Load() != nil {
 		return nil
@@ -68,9 +69,11 @@ func (f *Hosts) Load() error {
 	return f.readFile(context.Background(), info)
 }
 
-// Find returns the entry for the name of q, or nil. Load must have succeeded before. At most every five seconds it
-// checks whether the file has changed, and reads it again: a long file in the background. If that fails, the old
-// entries remain.
+// Find returns the entry for the name of q, or nil if the file has no such name. A call of Load must have succeeded
+// before.
+//
+// At most every five seconds, Find checks whether the file has changed, and reads it again, a long file in the
+// background. If reading fails, the old entries remain.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	if now.UnixNano()-f.checked.Load() >= int64(hostsCheckInterval) && f.mu.TryLock() {
 		f.refreshInBackground(now)
@@ -98,13 +101,14 @@ func (f *Hosts) refreshInBackground(now time.Time) {
 	f.mu.Unlock()
 }
 
-// statFile returns the state of the file, and records the time of this check.
+// statFile returns the size and modification time of the file, and records that the file was checked at the time now.
 func (f *Hosts) statFile(now time.Time) (os.FileInfo, error) {
 	f.checked.Store(now.UnixNano())
 	return os.Stat(f.path)
 }
 
-// readFile reads the file and replaces the entries. It fails when ctx ends. The caller holds mu.
+// readFile reads the file and replaces all entries. info is the state of the file before. It returns an error, and
+// keeps the old entries, if reading fails or ctx ends. The caller must hold mu.
 func (f *Hosts) readFile(ctx context.Context, info os.FileInfo) error {
 	file, err := os.Open(f.path)
 	if err != nil {
@@ -175,9 +179,11 @@ func addHosts(hosts map[string]*Host, line string) {
 	}
 }
 
-// Answer returns the response to a question for the name of h, or nil if the file does not determine it. If a name has
-// addresses in the file, the response for a missing address family, and for HTTPS and SVCB records, is empty. So a
-// program does not find public addresses of the name.
+// Answer returns the response to the question q for the name of h. It returns nil if the file says nothing about the
+// question, so that servers must be asked.
+//
+// If the file has an address of the name, the response for the other address family, and for HTTPS and SVCB records, is
+// empty. So a program does not find public addresses of the name.
 func (h *Host) Answer(q *wire.Query) *dns.Msg {
 	m := new(dns.Msg)
 	header := func(t uint16) dns.RR_Header {

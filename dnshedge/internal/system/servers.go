@@ -53,7 +53,8 @@ type Servers struct {
 	state   systemState
 }
 
-// systemState is the result of reading the configuration. Its fields are replaced, never changed.
+// A systemState is the result of one reading of the configuration. Its slices and maps are never changed, so copies may
+// share them.
 type systemState struct {
 	err            error // why defaultServers is nil; otherwise nil
 	asked          bool  // Ask has succeeded at least once
@@ -74,32 +75,35 @@ func NewServers(path string, ok func(addr string) bool, spawn func(func(context.
 	return &Servers{Path: path, OK: ok, Spawn: spawn}
 }
 
-// Domains returns the servers for single domains, by the domain in wire format and lower case. The map must not be
-// changed.
+// Domains returns the DNS servers for the names in single domains, such as those of a VPN. The keys are the domains, in
+// wire format and lower case. The caller must not change the map, which is nil if there are none.
 func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latestState(now).domains }
 
-// HasRotateOption reports whether the file has the option rotate.
+// HasRotateOption reports whether resolv.conf has the option rotate: its servers are asked in turn, and not in their
+// order.
 func (f *Servers) HasRotateOption() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.state.rotate
 }
 
-// DefaultServers returns the servers for all names. If the configuration lists none, or the file is missing or not
-// readable for lack of permission, it returns the addresses of this machine.
+// DefaultServers returns the DNS servers for all names without separate servers. If the configuration lists no server,
+// it returns the addresses of this machine. The same holds if the process may not read the file, or the file is
+// missing.
 //
-// It returns an error if reading has failed for another reason and no servers are known; the next call reads again. It
-// returns nil and no error if Spawn reported false before the first read.
+// It returns an error if reading fails for another reason and no earlier read has succeeded. The next call reads again.
+// It returns nil and no error if Spawn reported false before the first read.
 func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 	k := f.latestState(now)
 	return k.defaultServers, k.err
 }
 
-// Version returns a number that changes when the servers or their order change.
+// Version returns a number that changes whenever the servers or their order have changed. Callers compare it with an
+// earlier result.
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
-// RouteServers returns the servers for the longest domain that contains the name of q, and the length of the domain in
-// wire format. It returns nil and 0 if there is no such domain.
+// RouteServers returns the servers for the longest domain that contains the name of q and has separate servers. The
+// second result is the length of that domain in wire format. Without such a domain, it returns nil and 0.
 func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 	if f.Ask == nil {
 		return nil, 0
@@ -111,8 +115,9 @@ func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 // file takes less time, and scutil on a busy machine more.
 const refreshPatience = 10 * time.Millisecond
 
-// latestState returns the latest configuration. If it may have changed, a goroutine reads it again, and questions wait
-// for that for up to refreshPatience. So questions that arrive together use the same servers.
+// latestState returns the latest configuration. If the last check is five seconds old, a goroutine reads the
+// configuration again. Callers wait for that read for at most refreshPatience, so that questions that arrive together
+// use the same servers.
 func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
 	had, age := f.state, now.Sub(f.checked)
@@ -149,8 +154,8 @@ func (f *Servers) latestState(now time.Time) systemState {
 	return f.state
 }
 
-// refreshState reads the configuration again; k is the latest state. After an error the known servers remain, and the
-// next refresh reads again.
+// refreshState reads the configuration again and stores the result. k is the state before. If reading fails, the
+// servers in k remain, and the next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
 	all, domains := k.defaultServers, k.domains
 	ok, err := f.askSystem(&k)
@@ -176,9 +181,11 @@ func (f *Servers) refreshState(k systemState) {
 	f.reading = nil
 }
 
-// askSystem asks the system and stores the result in k. It reports whether the file must not be read: the system has
-// servers for all names, or it fails now after an earlier success. Then it is busy, and servers in the file must not
-// get names that only some of its servers know.
+// askSystem asks the operating system for its servers and stores them in k. It returns true if the file must not be
+// read as well: the system has servers for all names, or it fails now after an earlier success.
+//
+// After such a failure the system is probably busy. Servers in the file must then not get names that only some of the
+// system's servers know.
 func (f *Servers) askSystem(k *systemState) (bool, error) {
 	if f.Ask == nil {
 		return false, nil
@@ -198,7 +205,7 @@ func (f *Servers) askSystem(k *systemState) (bool, error) {
 	return k.defaultServers != nil, nil
 }
 
-// firstServers returns the first maxServers servers that are valid.
+// firstServers returns the valid servers in the list, at most the first three (maxServers).
 func (f *Servers) firstServers(servers []netip.AddrPort) (first []Server) {
 	for _, at := range servers {
 		if addr := at.String(); len(first) < maxServers && f.OK(addr) {
@@ -208,8 +215,8 @@ func (f *Servers) firstServers(servers []netip.AddrPort) (first []Server) {
 	return first
 }
 
-// readConfig reads the file into k if it has changed. A file that is missing or not readable for lack of permission
-// lists no servers, as in Go's resolver. Any other error is returned and changes nothing, because its cause may be
+// readConfig reads the resolv.conf file into k if the file has changed. A file that is missing, or that the process may
+// not read, lists no servers, as in Go's resolver. After any other error k is unchanged, because the cause may be
 // temporary.
 func (f *Servers) readConfig(k *systemState) error {
 	info, err := os.Stat(f.Path)

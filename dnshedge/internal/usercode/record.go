@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// IsNilRecord reports whether a record is nil or a nil pointer in an interface. Methods of a nil pointer panic. For
-// example, (*dns.DNSKEY).ToDS returns nil for an unsupported digest.
+// IsNilRecord reports whether rr is nil, or an interface that contains a nil pointer. Methods of such a record panic.
+// For example, (*dns.DNSKEY).ToDS returns a nil pointer for an unsupported digest.
 func IsNilRecord(rr dns.RR) bool {
 	if rr == nil {
 		return true

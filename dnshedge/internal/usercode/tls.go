@@ -78,6 +78,7 @@ func GuardTLS(t *tls.Config) {
 	}
 }
 
+// A guardedReader is an io.Reader that converts panics of the wrapped Reader to errors.
 type guardedReader struct{ r io.Reader }
 
 func (r guardedReader) Read(b []byte) (n int, err error) {
@@ -85,6 +86,7 @@ func (r guardedReader) Read(b []byte) (n int, err error) {
 	return r.r.Read(b)
 }
 
+// A guardedWriter is an io.Writer that converts panics of the wrapped Writer to errors.
 type guardedWriter struct{ w io.Writer }
 
 func (w guardedWriter) Write(b []byte) (n int, err error) {
@@ -92,6 +94,8 @@ func (w guardedWriter) Write(b []byte) (n int, err error) {
 	return w.w.Write(b)
 }
 
+// guardedSessions is a TLS session cache that recovers panics of the wrapped cache. After a panic no session is found
+// or stored.
 type guardedSessions struct{ cache tls.ClientSessionCache }
 
 func (s guardedSessions) Get(key string) (c *tls.ClientSessionState, ok bool) {
@@ -107,8 +111,8 @@ func (s guardedSessions) Put(key string, c *tls.ClientSessionState) {
 	RunGuarded(func() { s.cache.Put(key, c) })
 }
 
-// guardKey returns a key whose Sign methods return an error if those of key panic. It returns keys of the standard
-// library, and keys that cannot sign, unchanged.
+// guardKey wraps a private key of a user's type, so that a panic in its Sign methods becomes an error. It returns keys
+// of the standard library, and keys that cannot sign, unchanged.
 func guardKey(key crypto.PrivateKey) crypto.PrivateKey {
 	switch key := key.(type) {
 	case *rsa.PrivateKey, *ecdsa.PrivateKey, ed25519.PrivateKey:

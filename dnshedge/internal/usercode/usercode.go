@@ -20,15 +20,15 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("dnshedge: %s panicked: %v", e.Field, e.Value)
 }
 
-// RecoverPanic must be deferred. It recovers a panic of the surrounding function and stores it in err, as a *PanicError
-// with the given field.
+// RecoverPanic recovers a panic of the function that defers it, and stores a *PanicError in err. field is the name of
+// the configuration field whose code may panic. It must be called by a defer statement.
 func RecoverPanic(field string, err *error) {
 	if p := recover(); p != nil {
 		*err = &PanicError{field, p}
 	}
 }
 
-// RunGuarded calls f, and drops a panic of f.
+// RunGuarded calls f, a function of the user. If f panics, RunGuarded returns normally and ignores the panic.
 func RunGuarded(f func()) {
 	defer func() { _ = recover() }()
 	f()
@@ -55,8 +55,8 @@ func DialGuarded(ctx context.Context, d Dialer, network, address string) (conn n
 	return WrapConn(conn), nil
 }
 
-// WrapConn returns a connection whose methods return a *PanicError if a method of c panics. It returns connections of
-// package net unchanged.
+// WrapConn wraps a connection of a user's type, so that a panic in one of its methods becomes a *PanicError. It returns
+// connections of package net, which do not panic, unchanged.
 func WrapConn(c net.Conn) net.Conn {
 	switch c.(type) {
 	case *net.TCPConn, *net.UDPConn, *net.UnixConn, *Conn:
@@ -67,7 +67,8 @@ func WrapConn(c net.Conn) net.Conn {
 
 const connField = "method of a net.Conn"
 
-// Conn wraps a connection of the user's type and recovers its panics. Conns can be compared, whatever the type.
+// A Conn is a connection that wraps a connection of a user's type and recovers the panics of its methods. It is always
+// a comparable pointer, even if the wrapped type is not comparable.
 type Conn struct{ conn net.Conn }
 
 var _ net.Conn = (*Conn)(nil)
