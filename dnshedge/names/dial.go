@@ -79,6 +79,7 @@ type hostDial struct {
 	err           error         // error of the first address that failed
 }
 
+// A dialResult is the outcome of a dial to the address ip: a connection, or an error if err is not nil.
 type dialResult struct {
 	net.Conn
 	ip  netip.Addr
@@ -142,12 +143,16 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
+// endError returns the error of a DialContext whose context ctx has ended.
 func (d *hostDial) endError(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }
 
-// nextAddress returns the address to dial next, if there is one. Otherwise changed is closed when a lookup may have
-// added one. If all addresses have failed, it ends their TTL, and wait is the time to wait for the lookup.
+// nextAddress returns the address to dial next, or the zero Addr if there is none now. changed is closed when a lookup
+// has ended or published addresses, after which the caller should call nextAddress again.
+//
+// If all addresses have failed, nextAddress starts a lookup, or lets it start when MinTTL has passed. wait is then the
+// time for which the caller should wait for addresses.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()
@@ -171,7 +176,8 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 	return ip, h.changed, wait
 }
 
-// startAttempt dials an address in a goroutine, which ends when the Dialer has returned.
+// startAttempt dials the address ip in a goroutine, which sends the outcome to results. If the call of DialContext has
+// ended before, it closes the connection.
 func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	d.tried[ip] = len(d.tried)
 	d.pending = append(d.pending, ip)

@@ -60,6 +60,7 @@ func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	return &drainingTransport{n, rt}
 }
 
+// A drainingTransport is the RoundTripper that Names.Drain returns. rt is the wrapped RoundTripper.
 type drainingTransport struct {
 	n  *Names
 	rt http.RoundTripper

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// maxHostsOfAddress limits the hosts to which a connection to a shared address belongs.
+// maxHostsOfAddress is the limit of hosts per address, if LookupNetIP has returned the same address for several hosts.
 const maxHostsOfAddress = 8
 
 // returnedAddresses records for which hosts LookupNetIP has returned an address. So a connection to that address can be
