@@ -30,7 +30,8 @@ func mustParsePrefixes(all ...string) (out []netip.Prefix) {
 	return out
 }
 
-// accessControl decides which clients are served, and limits their rate of questions. It is safe for concurrent use.
+// accessControl decides which clients may ask questions, and limits the questions of each client per second. It is safe
+// for concurrent use.
 type accessControl struct {
 	allowed   []netip.Prefix
 	perSecond float64 // questions of one client; 0: no limit
@@ -58,8 +59,8 @@ func (a *accessControl) allowQuestion(ip netip.Addr) bool {
 // maxWait limits how long a question over a stream waits for the rate limit. Such a wait delays the shutdown.
 const maxWait = time.Second
 
-// reserveQuestion returns how long a client must wait before it may ask another question, and counts the question. If
-// the time is longer than maxWait, the client must not ask, and the question is not counted.
+// reserveQuestion returns how long a client must wait before it may ask another question over a stream, and counts the
+// question. If the duration is longer than maxWait, the question must be rejected, and was not counted.
 func (a *accessControl) reserveQuestion(ip netip.Addr) time.Duration {
 	if a.perSecond == 0 {
 		return 0
@@ -72,7 +73,8 @@ func (a *accessControl) reserveQuestion(ip netip.Addr) time.Duration {
 	return d
 }
 
-// limiterFor returns the rate limiter of a client, which it creates if necessary.
+// limiterFor returns the rate limiter of the client to which ip belongs, and creates it if necessary. An IPv6 /64
+// network is one client. Limiters of clients that have been quiet for long are removed.
 func (a *accessControl) limiterFor(ip netip.Addr) *rate.Limiter {
 	ip = clientNetwork(ip)
 	a.mu.Lock()
@@ -90,7 +92,8 @@ func (a *accessControl) limiterFor(ip netip.Addr) *rate.Limiter {
 	return l
 }
 
-// clientNetwork returns the addresses that count as one client: an IPv4 address, or an IPv6 /64 network.
+// clientNetwork returns the address that stands for a client in limits: the IPv4 address itself, or the first address
+// of an IPv6 /64 network.
 func clientNetwork(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	if ip.Is6() {
@@ -100,7 +103,8 @@ func clientNetwork(ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// clientAddress returns the IP address of a client, or an invalid address, which is never allowed.
+// clientAddress returns the IP address of a UDP or TCP client. For any other address it returns the zero Addr, which
+// isAllowed rejects.
 func clientAddress(at net.Addr) netip.Addr {
 	switch at := at.(type) {
 	case *net.UDPAddr:
@@ -111,9 +115,10 @@ func clientAddress(at net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// guardedListener is a listener that accepts only allowed clients, and limits the connections of each client. It closes
-// other connections at once. slots limits the connections of all clients; if it is nil, the server that accepts them
-// does.
+// A guardedListener accepts only connections of allowed clients, and limits the connections of each client. It closes
+// other connections at once.
+//
+// slots limits the connections of all clients. It is nil if the server that calls Accept limits them.
 type guardedListener struct {
 	net.Listener
 	access  *accessControl
@@ -162,7 +167,8 @@ type clientCounter struct {
 	byClient map[netip.Addr]int
 }
 
-// tryAdd counts one more for a client. It counts nothing and reports false if a limit is reached.
+// tryAdd counts one more connection or request of a client and returns true. It returns false, and counts nothing, if
+// the limit of the client or of all clients is reached.
 func (c *clientCounter) tryAdd(ip netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +183,7 @@ func (c *clientCounter) tryAdd(ip netip.Addr) bool {
 	return true
 }
 
-// remove reverts one tryAdd of a client.
+// remove undoes one tryAdd of a client, when the connection or request has ended.
 func (c *clientCounter) remove(ip netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +193,7 @@ func (c *clientCounter) remove(ip netip.Addr) {
 	}
 }
 
-// guardedConn is a connection that counts against the limits until it is closed.
+// A guardedConn is an accepted connection that counts against the connection limits until it is closed.
 type guardedConn struct {
 	net.Conn
 	release             func() // removes the connection from the counts
@@ -209,8 +215,8 @@ func (c *guardedConn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// giveUpSlot is called by the limiter when the connection must give up its slot. An unused connection is closed at
-// once, and one in use after its response.
+// giveUpSlot makes the connection end, because another connection needs its slot. If inUse is false, the connection is
+// closed at once, and otherwise after the present response.
 func (c *guardedConn) giveUpSlot(inUse bool) {
 	c.closesAfterResponse.Store(true)
 	if !inUse {
@@ -218,13 +224,15 @@ func (c *guardedConn) giveUpSlot(inUse bool) {
 	}
 }
 
-// guardedConnOf returns the connection below a TLS connection.
+// guardedConnOf returns the guardedConn that the TLS connection c wraps. c must come from the forwarder's own HTTPS
+// listener.
 func guardedConnOf(c net.Conn) *guardedConn { return c.(*tls.Conn).NetConn().(*guardedConn) }
 
 // lastWriteTime is the time to send the last response before an HTTP connection that gives up its slot is closed.
 const lastWriteTime = time.Second
 
-// trackConnUse is the ConnState callback of the HTTPS server. It tells the limiter whether the connection is in use.
+// trackConnUse is the ConnState callback of the HTTPS server. It reports to the limiter of connections whether conn is
+// answering a request, because connections that are not in use are closed first.
 func trackConnUse(conn net.Conn, is http.ConnState) {
 	c := guardedConnOf(conn)
 	switch is {
@@ -249,8 +257,8 @@ func withGuardedConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, guardedKey{}, guardedConnOf(c))
 }
 
-// announceClose adds "Connection: close" to a response if the connection must give up its slot. Over HTTP/2, the
-// connection then ends when all its requests are answered.
+// announceClose adds "Connection: close" to a response if another connection needs the slot of this connection. Over
+// HTTP/2, the connection then ends when all its requests are answered.
 func announceClose(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(guardedKey{}).(*guardedConn); ok && c.closesAfterResponse.Load() {
 		w.Header().Set("Connection", "close")

@@ -19,8 +19,8 @@ type certificate struct {
 	cert    *tls.Certificate
 }
 
-// getCertificate returns the certificate for a handshake. If the changed file cannot be read, it logs the error and
-// returns the old certificate.
+// getCertificate returns the certificate for a TLS handshake, and reads it again if its file has changed. If reading
+// fails, it logs the error and returns the old certificate. It returns an error if no certificate was ever read.
 func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

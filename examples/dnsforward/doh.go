@@ -69,7 +69,8 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}}, m)
 }
 
-// readMessage returns the DNS message of a request. After an error, code is the HTTP status of the response.
+// readMessage returns the DNS message in a request, from the URL (GET) or the body (POST). After an error, code is the
+// HTTP status with which the request must be answered.
 func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, err error) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -113,7 +114,7 @@ func maxAge(b []byte) uint32 {
 	return age
 }
 
-// responseWriter is a dns.ResponseWriter that passes packed messages to send.
+// A responseWriter is a dns.ResponseWriter for one HTTP request. It passes the response in wire format to send.
 type responseWriter struct {
 	tls           *tls.ConnectionState
 	local, remote net.Addr

@@ -114,7 +114,8 @@ func (f *forwarder) startHTTPS(config *tls.Config) error {
 	return nil
 }
 
-// serveInBackground calls serve in a goroutine, and sends its error to failed, unless the server was shut down.
+// serveInBackground calls serve in a goroutine. It sends the error of serve to failed, except the errors after a normal
+// shutdown.
 func (f *forwarder) serveInBackground(serve func() error) {
 	go func() {
 		if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, dnshedge.ErrServerClosed) {
@@ -126,7 +127,7 @@ func (f *forwarder) serveInBackground(serve func() error) {
 	}()
 }
 
-// serveStreams answers the queries on the connections of a listener, in a goroutine.
+// serveStreams accepts connections from the listener l and answers their queries, in a goroutine.
 func (f *forwarder) serveStreams(l net.Listener) {
 	f.serveInBackground(func() error { return f.server.Serve(l) })
 }
@@ -141,7 +142,7 @@ func (f *forwarder) listenTCP(at string, room *connlimit.Limiter) (net.Listener,
 	return &guardedListener{Listener: l, access: &f.access, conns: clientCounter{each: f.connsPerClient}, slots: room, closing: make(chan struct{})}, nil
 }
 
-// startUDP opens UDP sockets of an address and starts to serve them.
+// startUDP opens UDP sockets on the address at, and answers queries from them in goroutines.
 func (f *forwarder) startUDP(at string) error {
 	sockets, err := listenPackets(at, max(f.sockets, 1))
 	for _, pc := range sockets {

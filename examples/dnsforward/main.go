@@ -147,8 +147,9 @@ func run() error {
 // shutdownTime is how long the shutdown may take, in addition to the Timeout of a question.
 const shutdownTime = 2 * time.Second
 
-// runUntilEnd serves until waitForEnd returns or the duration last has passed, and shuts the forwarder down. If last is
-// 0, there is no time limit.
+// runUntilEnd serves DNS clients until a signal arrives, a listener fails, or the duration last has passed. Then it
+// shuts the forwarder down. If last is 0, there is no time limit. It returns the errors of the listeners and of the
+// shutdown.
 func (f *forwarder) runUntilEnd(signals <-chan os.Signal, last time.Duration) error {
 	log.Printf("dnsforward: listening on %v", slices.Concat(f.listen, f.dot, f.doh))
 	var end <-chan time.Time
@@ -162,8 +163,8 @@ func (f *forwarder) runUntilEnd(signals <-chan os.Signal, last time.Duration) er
 	return errors.Join(err, f.shutDown(ctx))
 }
 
-// waitForEnd returns when the forwarder must end: a signal arrives, end fires, or a listener has failed. On a signal in
-// reportSignals it writes a report and continues.
+// waitForEnd returns when the forwarder must end: a signal arrives, end fires, or a listener has failed, whose error it
+// returns. On a signal in reportSignals it writes the statistics and continues.
 func (f *forwarder) waitForEnd(signals <-chan os.Signal, end <-chan time.Time) error {
 	for {
 		select {
@@ -230,14 +231,15 @@ func routeFlag(to map[string]*dnshedge.Client) func(string) error {
 	}
 }
 
-// A learner can save its measurements and cached answers over a restart: a *dnshedge.Client or a *recursor.Resolver.
+// A learner can write its measurements and cached answers to a file, and read them after a restart. It is a
+// *dnshedge.Client or a *recursor.Resolver.
 type learner interface {
 	Export(io.Writer) error
 	Import(io.Reader) error
 }
 
-// loadState imports the file that saveState has written. If the file does not exist or cannot be imported, the learner
-// starts empty.
+// loadState reads a file that saveState has written into the learner l. If the file does not exist, or cannot be
+// imported, the learner starts without measurements and answers.
 func loadState(l learner, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -253,8 +255,8 @@ func loadState(l learner, path string) error {
 	return nil
 }
 
-// saveState writes the learner's state to a file. It replaces the file atomically, and leaves it unchanged after an
-// error.
+// saveState writes the measurements and answers of the learner l to a file. It replaces an existing file atomically,
+// and leaves the file unchanged after an error.
 func saveState(l learner, path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".dnsforward-*")
 	if err != nil {
@@ -299,7 +301,7 @@ func (f *forwarder) writeReport(w io.Writer) {
 	}
 }
 
-// reportSecurity writes the results of DNSSEC validation.
+// reportSecurity writes the counts of secure, insecure and bogus answers, which DNSSEC validation has found, to w.
 func reportSecurity(w io.Writer, s recursor.Stats) {
 	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, countBogus(s), s.PassedOver)
 }

@@ -85,7 +85,8 @@ func countBogus(s recursor.Stats) (n int64) {
 	return n
 }
 
-// securityMetrics returns the metrics of DNSSEC validation, with the prefix of in their names.
+// securityMetrics returns metrics that count the results of DNSSEC validation in s. Their names begin with the prefix
+// of.
 func securityMetrics(of string, s recursor.Stats) []metric {
 	return []metric{
 		{of + "_secure_total", "counter", "Answers with a valid signature.", s.Secure},

@@ -25,6 +25,7 @@ type recursiveFlags struct {
 	trust    dnssec.Trust
 }
 
+// registerFlags defines the flags of r in a flag set, which stores their values in r when it is parsed.
 func (r *recursiveFlags) registerFlags(flags *flag.FlagSet) {
 	flags.BoolVar(&r.enabled, "recursive", false, "ask the servers of the zones, from the root down, instead of a resolver, and check signatures (DNSSEC)")
 	flags.Func("root-hint", "`address` of a root server, for -recursive; may be repeated (default: the Internet's)", func(s string) error {
@@ -81,8 +82,10 @@ func (r *recursiveFlags) trustConfig() dnssec.Trust {
 	return t
 }
 
-// newResolver creates the Resolver for -recursive and makes it the Exchanger of c. It is called after the flags were
-// parsed. It returns nil without -recursive, and an error if flags contradict each other.
+// newResolver creates the Resolver for the flag -recursive, and makes it the Exchanger of c. It must be called after
+// flags was parsed.
+//
+// It returns nil without -recursive, and an error if flags contradict each other.
 func (r *recursiveFlags) newResolver(c *dnshedge.Client, flags *flag.FlagSet) (*recursor.Resolver, error) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })

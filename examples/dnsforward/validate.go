@@ -7,15 +7,17 @@ import (
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
 
-// validatingClient is a Validator together with the Client that it asks. With -validate, the forwarder's client asks
-// it.
+// A validatingClient is a DNSSEC Validator together with the Client that the Validator asks. With the flag -validate,
+// the forwarder's client asks the Validator.
 type validatingClient struct {
 	*dnssec.Validator
 	upstreams *dnshedge.Client // asked by the Validator
 }
 
-// newValidatingClient moves the upstreams of c to a new Client, and puts a Validator between c and that Client. It is
-// called after the flags were parsed. It returns nil without -validate.
+// newValidatingClient moves the upstreams of c to a new Client, and creates a Validator that asks that Client. The
+// Validator becomes the Exchanger of c.
+//
+// It must be called after the flags were parsed. It returns nil without the flag -validate.
 func (r *recursiveFlags) newValidatingClient(c *dnshedge.Client) *validatingClient {
 	if !r.validate {
 		return nil
@@ -35,7 +37,8 @@ func (v *validatingClient) closeBoth() {
 	v.upstreams.Close()
 }
 
-// upstreamClient returns the Client that asks the upstreams.
+// upstreamClient returns the Client whose upstreams are asked, for its statistics. With -validate that is not the
+// Client that answers the forwarder's clients.
 func (f *forwarder) upstreamClient() *dnshedge.Client {
 	if f.validating != nil {
 		return f.validating.upstreams

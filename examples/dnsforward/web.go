@@ -19,11 +19,11 @@ type webServer struct {
 	*http.Server
 	stateChanged func(net.Conn, http.ConnState) // called on each change of a connection's state; may be nil
 
-	mu          sync.Mutex // guards fresh
-	unusedConns map[net.Conn]bool
+	mu          sync.Mutex        // guards unusedConns
+	unusedConns map[net.Conn]bool // open connections that have not sent a request
 }
 
-// newWebServer returns a server of h, with limits for slow clients.
+// newWebServer returns an HTTP server with the handler h, and with time limits for slow clients.
 func newWebServer(h http.Handler) *webServer {
 	s := &webServer{unusedConns: make(map[net.Conn]bool)}
 	s.Server = &http.Server{
@@ -35,8 +35,8 @@ func newWebServer(h http.Handler) *webServer {
 	return s
 }
 
-// trackNewConns records the connections without a request. During a shutdown, net/http would wait five seconds for
-// their first request.
+// trackNewConns is the ConnState callback of the server. It records connections that have not sent a request, because a
+// shutdown of net/http waits five seconds for their first request.
 func (s *webServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	s.mu.Lock()
 	if is == http.StateNew {
@@ -50,7 +50,8 @@ func (s *webServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	}
 }
 
-// shutDown answers the requests that were received, until ctx ends, and closes all connections.
+// shutDown answers the requests that were received, and closes all connections. If ctx ends before all are answered, it
+// closes the remaining connections and returns the error of ctx.
 func (s *webServer) shutDown(ctx context.Context) error {
 	t := time.AfterFunc(newTime, s.closeUnusedConns)
 	defer t.Stop()
@@ -61,7 +62,7 @@ func (s *webServer) shutDown(ctx context.Context) error {
 	return err
 }
 
-// closeUnusedConns closes the connections without a request.
+// closeUnusedConns closes the connections that have not sent a request.
 func (s *webServer) closeUnusedConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
