@@ -45,7 +45,7 @@ func (b *background) spawnGoroutine(f func(context.Context)) bool {
 	return true
 }
 
-// cancelAll cancels the context of all goroutines, and prevents new ones.
+// cancelAll cancels the context of all goroutines. After that, addGoroutine and spawnGoroutine return false.
 func (b *background) cancelAll() {
 	b.mu.Lock()
 	b.isClosed.Store(true)

@@ -32,8 +32,8 @@ const (
 	refreshHits  = 2  // if it had more hits than this
 )
 
-// A retryBackoff says how long a failure is cached: first for the first failure of a question, and twice as long for
-// each further failure in a row, up to most (RFC 9520 §3.2).
+// A retryBackoff says how long failures are cached. The first failure of a question is cached for first. The time
+// doubles with each further failure in a row, up to most (RFC 9520 §3.2).
 type retryBackoff struct{ first, most time.Duration }
 
 var (
@@ -110,10 +110,11 @@ type answerOrigin struct {
 	validated bool   // a trusted validator has checked the answer
 }
 
-// systemGeneration returns the generation of the system's servers, which changes with the servers. It is never 0.
+// systemGeneration returns a number that changes when the system's servers change. Entries store the number, and are
+// invalid when it is no longer the same. It is never 0.
 func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.systemChanges.Load()%math.MaxUint16) }
 
-// expireSystemEntries invalidates all entries from the system's servers.
+// expireSystemEntries invalidates all entries that come from the system's servers, because these servers have changed.
 func (c *Cache) expireSystemEntries() { c.systemChanges.Add(1) }
 
 // notExported is the client number of entries that no export includes: entries of all Clients after the first 65534,
@@ -138,7 +139,8 @@ func (o *answerOrigin) addOrigin(target answerOrigin) {
 // these servers have changed since.
 func (c *Cache) isCurrent(e *entry) bool { return e.system == 0 || e.system == c.systemGeneration() }
 
-// entry is a cached answer or failure. Only its atomic fields change.
+// An entry is a cached answer or failure. After it is stored, only its atomic fields change, so several goroutines may
+// use it.
 type entry struct {
 	*wire.Answer               // nil if err is set
 	err          error         // error of an exchange without a response; nil if Answer is set
@@ -192,7 +194,8 @@ func (e *entry) matchesKey(key []byte) bool {
 	return string(own[:n]) == string(key[:n])
 }
 
-// findEntry returns the entry of a key, or nil. The entry may have expired.
+// findEntry returns the entry that is stored under a key, or nil. The entry may have expired. Entries of former system
+// servers are not returned.
 func (c *Cache) findEntry(key []byte) *entry {
 	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.matchesKey(key) && c.isCurrent(e) {
 		return e
@@ -203,8 +206,8 @@ func (c *Cache) findEntry(key []byte) *entry {
 // remainingTime returns the time until the entry expires. It is negative after that.
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
-// canServeStale reports whether e is an answer that may still be served when the servers fail (RFC 8767). It is true
-// for a fresh answer, and false for nil.
+// canServeStale reports whether e is an answer that may be served at the time at, if the servers fail (RFC 8767). It is
+// true for an answer that has not expired, or expired less than MaxStale ago. It is false for a failure and for nil.
 func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
 	return e != nil && e.fails == 0 && e.remainingTime(at) > -c.staleTime() && c.isCurrent(e)
 }
@@ -216,7 +219,7 @@ func (c *Cache) maxBytes() int64 {
 	return defaultMaxBytes
 }
 
-// ttlLimits returns the TTL limits of the Cache, with defaults for fields that are not set.
+// ttlLimits returns the limits for the TTLs of answers, from MinTTL, MaxTTL and MaxNegativeTTL or their defaults.
 func (c *Cache) ttlLimits() *wire.TTLLimits {
 	return &wire.TTLLimits{
 		Min: c.MinTTL, Max: durationOrDefault(c.MaxTTL, defaultMaxTTL),
@@ -224,10 +227,11 @@ func (c *Cache) ttlLimits() *wire.TTLLimits {
 	}
 }
 
-// staleTime returns how long an expired answer is stored.
+// staleTime returns the effective MaxStale: how long an answer remains in the cache after it has expired.
 func (c *Cache) staleTime() time.Duration { return durationOrDefault(c.MaxStale, defaultMaxStale) }
 
-// staleAfter returns how long a caller waits for the servers before it gets an expired answer.
+// staleAfter returns the effective StaleAfter: how long a caller waits for the servers before the caller gets an
+// expired answer.
 func (c *Cache) staleAfter() time.Duration { return durationOrDefault(c.StaleAfter, defaultStaleAfter) }
 
 // durationOrDefault returns the effective value of a duration field d: the default, zero, if d is 0, no time if d is
@@ -258,7 +262,7 @@ func (c *Cache) validate() error {
 	return nil
 }
 
-// freshness says whether, and when, an entry may be used.
+// freshness says whether an entry may be used now, only if the servers fail, or not at all.
 type freshness int
 
 const (
@@ -267,7 +271,8 @@ const (
 	stale                    // the entry may be used if the servers fail
 )
 
-// cachedAnswer is the result of a cache lookup. Its entry is nil if freshness is missing.
+// A cachedAnswer is the result of a search in the Cache for one question. The embedded entry is nil if freshness is
+// missing.
 type cachedAnswer struct {
 	*entry
 	freshness
@@ -298,8 +303,8 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	return f
 }
 
-// getFresh returns the entry for a question if it is a fresh answer that needs no refresh, and counts the hit.
-// Otherwise it reports false and counts nothing.
+// getFresh returns the entry for a question and true, if the entry is an answer that has not expired and need not be
+// refreshed. It counts a hit. Otherwise it returns false and counts nothing, so that the caller can call getAnswer.
 func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	if !q.Cacheable() {
 		return cachedAnswer{}, false
@@ -314,7 +319,11 @@ func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	return f, true
 }
 
-// isRefreshDue reports whether an answer with this number of hits should be refreshed now.
+// isRefreshDue reports whether an entry should be refreshed before it expires. It is true for an answer that was used
+// more than twice and is in the last tenth of its TTL.
+//
+// It is false if a refresh is running or has just failed, or if NoRefresh is set. hits is the number of uses of the
+// entry.
 func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 	return f.freshness == fresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
@@ -347,11 +356,12 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 	return cachedAnswer{at: at}
 }
 
-// findAncestor returns a fresh, validated entry which proves that an ancestor of a key's name does not exist, or nil.
-// wire.ToNameErrorKey must have been applied to the key.
+// findAncestor returns a fresh entry which proves that an ancestor of the key's name does not exist, or nil. Then the
+// name does not exist either (RFC 8020). The caller must have applied wire.ToNameErrorKey to the key. domain is as for
+// getAnswer.
 //
-// Nothing exists below a name that does not exist (RFC 8020). Without validation a server may deny a name although
-// names exist below it. An example is a server that has ad.corp. and asks public servers about corp.
+// Only entries that a trusted validator has checked count. Otherwise a server may deny a name although names exist
+// below it, for example a server that has ad.corp. and asks public servers about corp.
 func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry) {
 	was := [2]byte(key[len(key)-wire.KeyLen:])
 	wire.ToNonDSKey(key)
@@ -420,8 +430,10 @@ func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.ResponseOpti
 	return f.Answer, v, nil
 }
 
-// storeAnswer stores an answer for the duration ttl. The TTLs of its records must have been limited before. If ttl is
-// 0, storeAnswer stores nothing, and only removes entries that contradict the answer.
+// storeAnswer stores the answer a to q for the duration ttl. The caller must have limited the TTLs in a. from is the
+// origin of the answer.
+//
+// If ttl is 0, the answer is not stored. In both cases, entries that contradict the answer are removed.
 func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from answerOrigin) {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -449,8 +461,8 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	}
 }
 
-// markNameExists removes entries which say that a name or one of its ancestors does not exist. wire.ToNameErrorKey must have
-// been applied to the key.
+// markNameExists removes entries that deny the existence of a name or of one of its ancestors, because an answer has
+// shown that the name exists. The caller must have applied wire.ToNameErrorKey to the key.
 func (c *Cache) markNameExists(key []byte) {
 	for ; key != nil; key = parentName(key) {
 		if c.findEntry(key) != nil {
@@ -519,8 +531,8 @@ func (e *entry) postponeRefresh(at time.Duration, qtype uint16) {
 	e.noRefreshUntil.Store(int64(at + staleRecheck))
 }
 
-// Get returns a fresh answer to q, or false if the cache has none. The answer has the ID and the spelling of q, and its
-// TTLs have counted down. Get does not change q.
+// Get returns a cached answer to q that has not expired, and true. Without such an answer it returns nil and false. The
+// answer has the ID and the spelling of q, and the remaining TTLs. Get does not change q.
 func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	ask, err := wire.NewQuery(q)
 	if err != nil || !ask.Cacheable() {
@@ -540,8 +552,10 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	return a.Message(q, ask, view), true
 }
 
-// Set stores the response r as if a server had just sent it. It reports whether r could be stored. It does not change
-// r.
+// Set stores the response r as if a server had just sent it, and returns true. It does not change r.
+//
+// It returns false, and stores nothing, if r must not be cached. Then r is malformed, signed (TSIG) or no response, has
+// a TTL of 0, or has a question that is not cacheable.
 func (c *Cache) Set(r *dns.Msg) bool {
 	ask := &dns.Msg{MsgHdr: r.MsgHdr, Question: r.Question}
 	if opt := r.IsEdns0(); opt != nil {
@@ -567,8 +581,8 @@ func (c *Cache) Set(r *dns.Msg) bool {
 	return true
 }
 
-// Purge removes the entries of a name, for all types, and returns their number. Its running time is proportional to the
-// size of the cache.
+// Purge removes all entries of a name, and returns their number. It has no effect on names below. Its running time is
+// proportional to the size of the cache.
 func (c *Cache) Purge(name string) int {
 	c.init()
 	var buf [wire.MaxName]byte

@@ -257,7 +257,8 @@ var _ Exchanger = (*Client)(nil)
 // errPanicked is the error of a Client whose Logger panicked during first use. The first caller got the panic itself.
 var errPanicked = errors.New("dnshedge: Client.Logger panicked when the Client was first used")
 
-// getCore returns the core, which the first call creates. It returns an error if a field is invalid.
+// getCore returns the internal state of the Client, which the first call creates. Every call returns the same error if
+// a field is invalid.
 func (c *Client) getCore() (*core, error) {
 	c.once.Do(func() {
 		c.err = errPanicked // unless newCore returns
@@ -266,8 +267,8 @@ func (c *Client) getCore() (*core, error) {
 	return c.core, c.err
 }
 
-// init returns the core, after the hosts file has been read. After an error in reading the file, the next call reads it
-// again.
+// init returns the internal state of the Client, and makes sure that the hosts file was read. If reading the file
+// fails, init returns the error, and the next call reads the file again.
 func (c *Client) init() (*core, error) {
 	core, err := c.getCore()
 	if err != nil {
@@ -360,7 +361,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Exchange calls ExchangeContext with context.Background().
+// Exchange is ExchangeContext with context.Background(), as in a *dns.Client.
 func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error) {
 	return c.ExchangeContext(context.Background(), m, address)
 }

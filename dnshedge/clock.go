@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// A coarseClock measures the age of answers, and includes time for which the machine has slept. On most systems Go's
-// monotonic clock stops during sleep. So once a second the clock compares it with the wall clock.
+// A coarseClock measures the age of cached answers, including time for which the machine has slept. On most systems
+// Go's monotonic clock stops during sleep. So once a second the coarseClock compares the monotonic clock with the wall
+// clock.
 //
-// If the wall clock is ahead by a second more than at the last comparison, the machine has slept or the wall clock was
-// set. The difference is added to the age. The age never decreases.
+// If the wall clock has gained a second or more since the last comparison, the machine has slept or the wall clock was
+// set. The difference is added to the age. The age never decreases. A coarseClock is safe for concurrent use.
 type coarseClock struct {
 	epoch   time.Time
 	checked atomic.Int64 // time of the last comparison with the wall clock, in nanoseconds since the epoch
@@ -26,7 +27,7 @@ const sleepCheckInterval = time.Second
 
 func (c *coarseClock) startClock() { c.epoch = time.Now() }
 
-// currentTime returns the time since the epoch, including sleep.
+// currentTime returns the time since the clock's epoch, including sleep.
 func (c *coarseClock) currentTime() time.Duration { return c.addSleep(time.Since(c.epoch)) }
 
 // sinceStart converts now, a time of the monotonic clock, to the time since the clock's epoch, including sleep.

@@ -23,8 +23,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// core is the state of a Client in use. Its fields do not change after newCore has returned, and the values in them are
-// safe for concurrent use.
+// A core is the internal state of a Client, which the first use of the Client creates. Its fields do not change after
+// newCore has returned. It is safe for concurrent use.
 type core struct {
 	conf          *Client
 	trace         *Trace // Client.Trace, with its panics recovered; nil if there is none
@@ -44,7 +44,7 @@ type core struct {
 	background
 }
 
-// counters are the counts that Client.Stats returns.
+// counters holds the event counts that Client.Stats returns.
 type counters struct {
 	queries, hits, stale, shared, refreshes atomic.Int64
 	local, fallbacks, failures, dropped     atomic.Int64
@@ -111,7 +111,8 @@ func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTi
 
 func (c *core) isOff() bool { return c.conf.Hedge.isOff() || c.off.Load() }
 
-// closeAll does the work of Client.Close.
+// closeAll closes all connections, cancels the background goroutines, and waits until they have returned and the log is
+// written.
 func (c *core) closeAll() {
 	all := c.servers.pool.Close()
 	c.cancelAll()
@@ -215,8 +216,8 @@ func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address 
 	return c.shareFlight(ctx, stay, q, had)
 }
 
-// pendingQuestion is a question that waits for servers. It is the context of the exchange. It ends after Timeout, or
-// when a newer question displaces it from the queue.
+// A pendingQuestion is a question that waits for servers, and the context of its exchange. The context ends after
+// Timeout, or when a newer question displaces this question from the full queue.
 type pendingQuestion struct {
 	transport.Span
 	queueEntry queuedQuery
@@ -426,7 +427,8 @@ func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Tim
 	}
 }
 
-// cachedResult converts a cache entry into a result, and counts and traces the answer.
+// cachedResult returns the result for q from the cached entry f. It counts a hit, or a stale answer, and reports the
+// answer to Trace.
 func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) *result {
 	from := FromCache
 	if f.freshness == stale {
@@ -632,8 +634,10 @@ func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	return ttl
 }
 
-// A sharedFlight is one exchange for all callers that have the same question at a time (single flight). Its creator
-// writes leader, isSecond and r, and then closes done. Other goroutines read these fields only after done is closed.
+// A sharedFlight is one exchange whose result all callers with the same question share (single flight).
+//
+// The goroutine that runs the exchange sets leader, isSecond and r before it closes done. Other goroutines may read
+// these fields only after done is closed.
 type sharedFlight struct {
 	key      string
 	leader   *wire.Query   // query of the caller that started the flight
@@ -648,7 +652,8 @@ type sharedFlight struct {
 	cancel   func() // called when the last caller has left; nil: the flight continues without callers
 }
 
-// flightGroup is the set of running flights. It is safe for concurrent use.
+// A flightGroup is the set of running exchanges that callers with the same question share. It is safe for concurrent
+// use.
 type flightGroup struct {
 	mu      sync.Mutex               // guards running and the fields of its flights
 	running map[string]*sharedFlight // by question, and by whether hedging is allowed

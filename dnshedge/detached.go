@@ -2,7 +2,8 @@ package dnshedge
 
 import "context"
 
-// detachedContext is a context that ends with the Client and has the values of a caller's context.
+// A detachedContext has the values of a caller's context, but ends only when the Client is closed. So an exchange can
+// outlast its caller.
 type detachedContext struct {
 	context.Context
 	values context.Context

@@ -60,8 +60,8 @@ type connAddr struct{ network, address string }
 func (a connAddr) Network() string { return a.network }
 func (a connAddr) String() string  { return a.address }
 
-// inProcessConn is a connection from a resolver to a Client in the same process. It is not a net.PacketConn: from that,
-// Go's resolver reads at most 1232 bytes.
+// An inProcessConn is the connection that Client.Dial returns: a net.Conn from a resolver to a Client in the same
+// process. It is not a net.PacketConn, because Go's resolver reads at most 1232 bytes from a net.PacketConn.
 type inProcessConn struct {
 	core   *core
 	ctx    context.Context
@@ -127,7 +127,7 @@ func (k *inProcessConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// queueAnswer answers q, and appends the response or the error to the data that Read returns.
+// queueAnswer answers the question q, and makes the response, or the error, available to Read.
 func (k *inProcessConn) queueAnswer(q *wire.Query) {
 	b, err := k.core.appendAnswer(k.ctx, make([]byte, 2, 514), q, wire.MaxMsg)
 	k.mu.Lock()
@@ -142,7 +142,7 @@ func (k *inProcessConn) queueAnswer(q *wire.Query) {
 	k.wakeReader()
 }
 
-// wakeReader wakes a waiting Read after out or err has changed.
+// wakeReader wakes one waiting call of Read. It must be called after the fields out or err have changed.
 func (k *inProcessConn) wakeReader() {
 	select {
 	case k.wake <- struct{}{}:

@@ -21,7 +21,8 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// dialConfig says how a Client connects to its upstreams. Its fields never change.
+// A dialConfig holds the settings with which a Client connects to its upstreams: the Dialer, the TLS configuration and
+// the TLS sessions. Its fields do not change.
 type dialConfig struct {
 	with     Dialer                 // nil: a net.Dialer
 	conf     *tls.Config            // Client.TLSConfig; may be nil

@@ -210,8 +210,9 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	return e, nil
 }
 
-// importEntry adds exported answers for which the cache has no entry. The stored field of each entry is the answer's
-// age when it was exported, and passed is the time since then.
+// importEntry adds exported entries to the cache, except for questions that the cache already has. When it is called,
+// the field stored of each entry must be the answer's age at the time of the export. passed is the time since the
+// export.
 func (c *Cache) importEntry(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
 	at, limits := c.clock.sinceStart(now), c.ttlLimits()

@@ -30,7 +30,7 @@ type queuedQuery struct {
 	arrival    uint64
 }
 
-// A subqueue is a linked list of queries in the order of their arrival.
+// A subqueue is a linked list of waiting queries, the oldest first. fairQueue.mu guards its fields.
 type subqueue struct {
 	first, last *queuedQuery
 	n           int

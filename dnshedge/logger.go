@@ -9,9 +9,10 @@ import (
 
 const maxRecords = 1024 // limit of records that wait for a logger
 
-// logQueue passes log records to a logger in order, from a goroutine of its own. So a caller may hold locks, and a
-// logger may be slow or ask the Client. A record is dropped if maxRecords are waiting. A logQueue is safe for
-// concurrent use.
+// A logQueue passes log records to the user's handler in order, from a separate goroutine. So code that logs may hold
+// locks, and the handler may be slow or ask the Client.
+//
+// A record is dropped if maxRecords records are waiting. A logQueue is safe for concurrent use.
 type logQueue struct {
 	panics *atomic.Int64 // counts panics of loggers
 
@@ -27,7 +28,7 @@ type queuedRecord struct {
 	r  slog.Record
 }
 
-// newLogger returns a logger that passes its records to l through the queue. It returns nil if l is nil.
+// newLogger returns a logger whose records are passed to the handler of l by the queue. It returns nil if l is nil.
 func (q *logQueue) newLogger(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return nil
@@ -48,7 +49,7 @@ func (q *logQueue) addRecord(r queuedRecord) {
 	}
 }
 
-// writeRecords passes queued records to their handlers until the queue is empty.
+// writeRecords passes queued records to their handlers until the queue is empty. It runs in the goroutine of the queue.
 func (q *logQueue) writeRecords() {
 	for {
 		q.mu.Lock()
@@ -75,7 +76,7 @@ func (q *logQueue) handleRecord(r queuedRecord) {
 	_ = r.to.Handle(context.Background(), r.r)
 }
 
-// closeQueue drops later records, and waits until all queued records are handled.
+// closeQueue waits until all queued records are handled. Records that are added later are dropped.
 func (q *logQueue) closeQueue() {
 	q.mu.Lock()
 	q.closed = true
@@ -83,7 +84,8 @@ func (q *logQueue) closeQueue() {
 	q.wg.Wait()
 }
 
-// queuedHandler is a slog.Handler that adds its records to a logQueue, which passes them to the embedded Handler.
+// A queuedHandler is a slog.Handler that adds records to a logQueue. The queue passes them to the wrapped Handler
+// later.
 type queuedHandler struct {
 	slog.Handler
 	queue *logQueue

@@ -14,14 +14,14 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// AddrTTL is an address, and the time for which it may be used.
+// AddrTTL is an address of a host, and the time for which a program may use the address without another lookup.
 type AddrTTL struct {
 	Addr netip.Addr
 	TTL  time.Duration
 }
 
-// LookupNetIP looks up a host's addresses as net.Resolver.LookupNetIP does, with search domains and /etc/hosts. The
-// network is ip, ip4 or ip6.
+// LookupNetIP looks up the addresses of a host through this Client, with search domains and /etc/hosts, as
+// net.Resolver.LookupNetIP does. The network must be "ip", "ip4" or "ip6".
 func (c *Client) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	return c.Resolver().LookupNetIP(ctx, network, host)
 }

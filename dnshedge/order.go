@@ -2,7 +2,7 @@ package dnshedge
 
 import "fmt"
 
-// Order says which of the Upstreams is asked first, and to which server hedges go.
+// Order says in which order a Client asks its Upstreams, and to which of them hedges go.
 type Order int
 
 // The orders.

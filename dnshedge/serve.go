@@ -62,7 +62,7 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	_ = w.WriteMsg(m)
 }
 
-// responseBuffer is the reusable memory for reading a query and writing its response.
+// A responseBuffer is memory for one query and its response, which a pool reuses.
 type responseBuffer struct {
 	q wire.Query
 	b []byte
@@ -139,8 +139,8 @@ func rcodeForParseError(err error) int {
 	return dns.RcodeFormatError
 }
 
-// appendRefusal appends a response without records and with the given response code to b. r is the message that is
-// refused.
+// appendRefusal appends to b a response to the message r in wire format. The response has the given response code and
+// no records, except an OPT record if r has one.
 func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	m := new(dns.Msg)
 	m.SetRcode(r, code)

@@ -305,8 +305,9 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 	}
 }
 
-// answerPacket answers the question of a datagram in a goroutine that Shutdown waits for, and passes the response to
-// write. If the queue is full, a waiting question is displaced and gets no response.
+// answerPacket answers the question of a datagram in a goroutine that Shutdown waits for, and calls write with the
+// response. If the queue of waiting questions is full, the oldest question of the domain with the most questions gets
+// no response.
 func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

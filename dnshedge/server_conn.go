@@ -204,8 +204,9 @@ func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 	return b[:n], err
 }
 
-// setReadDeadline sets the deadline for reading the next message. It fails after stopReading. After Shutdown it fails
-// when the limits for queries that were received before Shutdown are exhausted.
+// setReadDeadline sets the deadline for reading the next message to idle from now. It returns ErrServerClosed if no
+// more messages may be read: after stopReading, and after Shutdown when the limits for queries that were received
+// before are exhausted.
 func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -218,8 +219,10 @@ func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	return c.SetReadDeadline(time.Now().Add(idle))
 }
 
-// lockWriting waits until no other response is being written, and sets the write deadline. The deadline includes that
-// wait. Otherwise a client that reads slowly could keep all its responses in memory.
+// lockWriting waits until no other goroutine writes to the connection, and sets the write deadline. The caller must
+// call unlockWriting after the write.
+//
+// The deadline includes the wait. Otherwise a client that reads slowly could keep all its responses in memory.
 func (c *serverConn) lockWriting() {
 	deadline := time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout))
 	c.writing <- struct{}{}

@@ -162,8 +162,8 @@ func (s *clientServers) defaultServers() (group.Servers, error) {
 	return g, err
 }
 
-// A systemError is the error of reading the system's configuration. It says nothing about a question, and is not
-// cached.
+// A systemError is the error of a question that was not sent, because the system's list of servers could not be read.
+// It is not cached, because it says nothing about the question.
 type systemError struct {
 	from string // the file's path, or "the system's servers"
 	err  error
@@ -752,7 +752,8 @@ func (r *routeTable) findRoute(q *wire.Query) (Exchanger, int) {
 	return e, n
 }
 
-// An unwrapper is an Exchanger that asks another Exchanger, for example a dnssec.Validator.
+// An unwrapper is an Exchanger that passes questions to another Exchanger, which Unwrap returns. An example is a
+// dnssec.Validator.
 type unwrapper interface{ Unwrap() any }
 
 // maxUnwrapped limits the length of a chain of unwrappers, which may be a loop.

@@ -22,7 +22,7 @@ type Trace struct {
 	Answer func(context.Context, AnswerInfo)
 }
 
-// AttemptInfo describes an attempt: one query to one server.
+// AttemptInfo describes one attempt: a query that is sent to one server. Functions of Trace receive it.
 type AttemptInfo struct {
 	Name     string
 	Type     uint16
@@ -42,7 +42,8 @@ const (
 	FromLocal  Source = "local" // this machine: the hosts file, or a special-use name
 )
 
-// AnswerInfo describes an answer or a failed question.
+// AnswerInfo describes the answer to a question, or the error if the question was not answered. Trace.Answer receives
+// it.
 type AnswerInfo struct {
 	Name     string
 	Type     uint16
@@ -86,7 +87,7 @@ func (t *Trace) recoverPanics(panicked func(value any)) *Trace {
 	return g
 }
 
-// traceAdapter adapts a Trace to the tracer of package group.
+// A traceAdapter converts the events of package group to calls of the functions of a Trace.
 type traceAdapter struct{ *Trace }
 
 func (t traceAdapter) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {

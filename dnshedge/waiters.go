@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// clientQueues limits the questions of DNS clients that wait for answers. Equal questions share one exchange of the
-// Client, but each uses a goroutine and its memory.
+// clientQueues limits how many questions of DNS clients wait for answers at a time, because each waiting question needs
+// a goroutine and memory. Equal questions count separately, although they share one exchange.
 type clientQueues struct {
 	datagrams fairQueue // in subqueues by the domain of the question, because addresses of datagrams can be forged
 	streams   fairQueue // in subqueues by the client
