@@ -310,7 +310,7 @@ func (t *connTracking) recordClosed() {
 // self returns t. Connection types that embed a connTracking get this method, by which trackingOf recognizes them.
 func (t *connTracking) self() *connTracking { return t }
 
-// conn is a tracked connection of any type.
+// A conn is a tracked connection that is neither a *net.TCPConn nor a *net.UDPConn.
 type conn struct {
 	net.Conn
 	*connTracking

@@ -119,7 +119,7 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 // request. Then net/http closes the unread body, but needs it again for another connection (Go 1.26).
 //
 // So until RoundTrip returns, Close does nothing to an unread body, and the request is sent again. The request gets no
-// GetBody, because inner RoundTrippers would rely on it.
+// GetBody, because RoundTrippers that Drain wraps would rely on it.
 type retryableBody struct {
 	io.ReadCloser
 

@@ -145,8 +145,8 @@ func (h *host) hasFamilies(want addressFamilies) bool {
 	return want[0] && len(h.families[0]) > 0 || want[1] && len(h.families[1]) > 0
 }
 
-// addUser counts a user. While a host has users, its addresses are looked up again when their TTL ends. The caller
-// holds mu.
+// addUser counts a connection, dial or watcher that uses the host. While a host has users, it is looked up again
+// whenever the TTL of its addresses ends. The caller must hold mu.
 func (h *host) addUser() {
 	h.users++
 	if h.users == 1 {

@@ -31,7 +31,8 @@ var policies = []struct {
 	{netip.MustParsePrefix("::/0"), 40, 1},
 }
 
-// policyOf returns the precedence and label of an address in the policy table.
+// policyOf returns the precedence and label that the default policy table of RFC 6724 has for an address. The label is
+// compared for equality only.
 func policyOf(ip netip.Addr) (precedence, label int) {
 	for _, p := range policies {
 		if p.prefix.Contains(ip.WithZone("")) {

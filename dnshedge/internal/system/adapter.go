@@ -7,7 +7,8 @@ import (
 	"strconv"
 )
 
-// adapter is a network adapter of Windows (IP_ADAPTER_ADDRESSES).
+// An adapter holds the properties of a Windows network adapter (IP_ADAPTER_ADDRESSES) that determine which DNS servers
+// are used.
 type adapter struct {
 	Index      uint32 // zone of the adapter's link-local addresses
 	Up         bool

@@ -33,7 +33,7 @@ var askSystem = func() (found Configuration, err error) {
 	}
 }
 
-// listAdapters converts a linked list of adapters, without the loopback adapter.
+// listAdapters converts the linked list of adapters that Windows returns to a slice. It omits the loopback adapter.
 func listAdapters(first *windows.IpAdapterAddresses) (all []adapter) {
 	for a := first; a != nil; a = a.Next {
 		if a.IfType == windows.IF_TYPE_SOFTWARE_LOOPBACK {

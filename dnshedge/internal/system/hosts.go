@@ -39,14 +39,16 @@ type Hosts struct {
 	size    int64
 }
 
-// Host is the entry of a name in a hosts file.
+// A Host holds the addresses of one name in a hosts file, or the name of one address. It does not change.
 type Host struct {
 	addrs []netip.Addr
 	name  string // the name of an address, if the entry is that of a reverse name such as 1.2.0.192.in-addr.arpa
 }
 
-// NewHosts returns the hosts file at path, which Load must read first. spawn must call its argument in a new goroutine,
-// with a context that ends when the file is no longer needed, or report false. It is used to read a long file again.
+// NewHosts returns the hosts file at path. The caller must call Load successfully before Find.
+//
+// spawn must call its argument in a new goroutine and return true, or return false after the owner was closed. Its
+// context must end when the owner is closed. Find uses spawn to read a long file again in the background.
 func NewHosts(path string, spawn func(func(context.Context)) bool) *Hosts {
 	return &Hosts{path: path, spawn: spawn}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// scutilResolver is one resolver in the output of scutil.
+// A scutilResolver is the description of one resolver in the output of "scutil --dns".
 type scutilResolver struct {
 	domain         string // domain of the names that it resolves, in lower case and without the final dot; empty: all names
 	order          int    // the resolver with the lowest order is asked first

@@ -29,7 +29,7 @@ type Server struct {
 	Stream bool   // it is asked over TCP
 }
 
-// Configuration lists the DNS servers that the system itself reports.
+// A Configuration lists the DNS servers that the operating system reports, on macOS and Windows.
 type Configuration struct {
 	Servers []netip.AddrPort            // in the order of preference
 	Domains map[string][]netip.AddrPort // servers for the names in a domain only, by domain
