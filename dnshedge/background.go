@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// background runs the goroutines of a Client that outlive a call. Close cancels their context and waits until they have
-// returned. init must be called before first use.
+// A background counts and cancels the goroutines of a Client that outlive a call. Client.Close cancels their context
+// and waits for them. init must be called before first use.
 type background struct {
 	ctx    context.Context // ends with Close; never changes
 	cancel context.CancelFunc

@@ -101,8 +101,8 @@ type Cache struct {
 	clients       atomic.Uint32 // number of Clients that have used the Cache
 }
 
-// answerOrigin is the source of a cache entry: the Client, the generation of the system's servers, and the route. The
-// zero value is an unknown source, whose entries stay until they expire.
+// An answerOrigin says where a cached answer came from: the Client, the generation of the system's servers, and the
+// route. The zero value is an unknown origin, and such an entry remains valid until it expires.
 type answerOrigin struct {
 	client    uint16 // number of the Client that got the answer; 0: Cache.Set stored the answer, or the Client is unknown
 	system    uint16 // generation of the system's servers; 0: the answer is not theirs
@@ -203,7 +203,8 @@ func (c *Cache) findEntry(key []byte) *entry {
 	return nil
 }
 
-// remainingTime returns the time until the entry expires. It is negative after that.
+// remainingTime returns the time from at until the entry expires. It is negative if the entry has expired. at is a time
+// of the cache's clock.
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
 // canServeStale reports whether e is an answer that may be served at the time at, if the servers fail (RFC 8767). It is
@@ -375,7 +376,8 @@ func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry
 	return e
 }
 
-// parentName returns the key without the first label of its name, or nil if the rest is the root.
+// parentName returns the key for the parent of a key's name. It returns nil if the parent is the root. The result
+// shares memory with key.
 func parentName(key []byte) []byte {
 	if up := key[1+int(key[0]):]; len(up) > 1+wire.KeyLen {
 		return up
@@ -390,7 +392,7 @@ func (f *cachedAnswer) claimRefresh() bool {
 	return int64(f.at) >= until && f.claimed.CompareAndSwap(until, int64(f.at+refreshClaim))
 }
 
-// releaseRefresh lets another caller claim the refresh of the entry.
+// releaseRefresh ends the claim to the refresh of the entry, so that claimRefresh returns true to another caller.
 func (e *entry) releaseRefresh() { e.claimed.Store(0) }
 
 // isRetryPostponed reports whether a question of type qtype must not refresh the entry now, because a refresh has just
@@ -514,7 +516,8 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 	})
 }
 
-// recordRefreshFailure postpones the next refresh by a question of type qtype, after a refresh has failed.
+// recordRefreshFailure is called when a refresh by a question of type qtype has failed. It prevents refreshes for 30 s
+// (staleRecheck), and ends the claim to the refresh.
 func (e *entry) recordRefreshFailure(at time.Duration, qtype uint16) {
 	e.postponeRefresh(at, qtype)
 	e.releaseRefresh()

@@ -85,7 +85,7 @@ func newCore(conf *Client) (*core, error) {
 	return c, nil
 }
 
-// newServers returns the servers of the Client, on which clientServers.init must still be called.
+// newServers returns the servers of the Client. The caller must then call clientServers.init.
 func (c *core) newServers(hedging group.Hedging) *clientServers {
 	conf := group.Config{
 		Hedging: hedging, Timeout: c.timeout(), IsOff: c.isOff, IsShadow: c.shadow,
@@ -143,8 +143,8 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 	return f, ok
 }
 
-// expireOnSystemChange invalidates the cached answers of the system's servers if these servers have changed since the
-// last call.
+// expireOnSystemChange invalidates the cached answers of the system's servers if these servers have changed since its
+// last call. It does nothing without a Cache.
 func (c *core) expireOnSystemChange(now time.Time) {
 	if c.conf.Cache == nil {
 		return
@@ -270,7 +270,8 @@ func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
 	return r
 }
 
-// localResponse returns the response to q from the hosts file or a special-use zone, or nil.
+// localResponse returns the response to q from the hosts file or a special-use zone. It returns nil if neither has the
+// name, or if a route has precedence.
 func (c *core) localResponse(q *wire.Query) *dns.Msg {
 	if q.Class != dns.ClassINET {
 		return nil

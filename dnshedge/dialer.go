@@ -29,8 +29,8 @@ type dialConfig struct {
 	sessions tls.ClientSessionCache // used unless conf has a session cache
 }
 
-// dialerFor returns the Dialer for connections to an upstream. If the upstream's host is a name, it is a
-// bootstrapDialer.
+// dialerFor returns the Dialer for connections to an upstream. If the upstream's host is a name without Addrs, that is
+// a bootstrapDialer, which prevents the name from being resolved through the upstream itself.
 func (d *dialConfig) dialerFor(up Upstream) Dialer {
 	with := d.with
 	if with == nil {
@@ -124,7 +124,8 @@ func bootstrapFromContext(ctx context.Context) *bootstrap {
 	return b
 }
 
-// isResolvingUpstream reports whether ctx belongs to a lookup of the name of one of this Client's upstreams.
+// isResolvingUpstream reports whether ctx is the context of a dial to an upstream of this Client, during which the
+// upstream's name is resolved. A query under ctx would wait for itself.
 func (d *dialConfig) isResolvingUpstream(ctx context.Context) bool {
 	for b := bootstrapFromContext(ctx); b != nil; b = b.from {
 		if b.by == d {

@@ -149,9 +149,10 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// hasSameOrigin reports whether this Client would ask the same source for an exported answer: the same route, and the
-// same servers or Exchanger. If so, it sets the entry's origin. The sources of the export are in then, and the sources
-// of this Client in here. For an answer of Cache.Set, which has no source, the result is true.
+// hasSameOrigin reports whether an exported answer may be imported. It is true if this Client would now ask the same
+// servers or Exchanger, by the same route, and then e's origin is set. It is also true for an answer of Cache.Set.
+//
+// then has the sources of the Client that wrote the export, and here the sources of this Client.
 func (c *core) hasSameOrigin(e *entry, then, here answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4
@@ -177,8 +178,8 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// decodeEntry reads one exported answer. In the returned entry, stored is the answer's age, and client is 0 for an
-// answer of Cache.Set and otherwise 1.
+// decodeEntry reads one exported answer. It returns decode.ErrDamaged if the data is invalid. In the returned entry,
+// stored is the answer's age, and client is 0 for an answer of Cache.Set and otherwise 1.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged

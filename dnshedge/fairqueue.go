@@ -119,7 +119,7 @@ func (l *fairQueue) subqueueShare(s *subqueue) int {
 	return s.n * 8 / l.max
 }
 
-// removeQuery removes a query from its subqueue. The caller holds mu.
+// removeQuery removes the query p from its subqueue and from the length of the queue. The caller must hold mu.
 func (l *fairQueue) removeQuery(p *queuedQuery) {
 	p.subqueue.removeQuery(p)
 	l.n--

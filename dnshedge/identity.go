@@ -15,9 +15,8 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// An identifier is an Exchanger with an Identity: a string that stands for the servers that it asks, and for its
-// changes to their answers. Exchangers of one type with the same Identity give the same answers. An empty Identity
-// means that the servers are unknown.
+// An identifier is an Exchanger that can say which answers it gives. Two Exchangers of one type whose Identity is the
+// same non-empty string give the same answers.
 type identifier interface{ Identity() string }
 
 // maxIdentifying limits the nested calls of Client.Identity, so that they end if Clients refer to each other.
@@ -108,8 +107,8 @@ func (c *core) currentSources(now time.Time) answerSources {
 	return all
 }
 
-// identityOfUpstreams returns the identity of a group of servers. The order of the servers matters only if they are
-// asked in that order.
+// identityOfUpstreams returns a string that is equal for equal lists of servers. The order of the servers is ignored
+// unless it determines which server is asked first.
 func (c *core) identityOfUpstreams(ups []Upstream) string {
 	keys := make([]string, len(ups))
 	for i, up := range ups {
@@ -151,7 +150,7 @@ func (s answerSources) identityFor(q *wire.Query, domain int) string {
 	return s.routes[string(name[len(name)-domain:])]
 }
 
-// appendSources appends the sources in the format of an export.
+// appendSources appends the sources to b, in the format of an export that decodeSources reads.
 func (s answerSources) appendSources(b []byte) []byte {
 	own := decode.AppendBytes(nil, s.own)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))

@@ -19,7 +19,7 @@ import (
 // maxAliases limits the records in AliasMode that are followed (RFC 9460 §2.4.2 demands a limit).
 const maxAliases = 8
 
-// HTTPSService is one way to reach an origin over HTTPS, from an HTTPS record (RFC 9460).
+// HTTPSService is one server and port at which an origin can be reached over HTTPS, from an HTTPS record (RFC 9460).
 type HTTPSService struct {
 	Priority uint16        // from 1; the lowest is tried first; 0: the record only names an alias of the origin
 	Target   string        // host to connect to, as a complete name with a final dot

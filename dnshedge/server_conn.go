@@ -231,7 +231,8 @@ func (c *serverConn) lockWriting() {
 
 func (c *serverConn) unlockWriting() { <-c.writing }
 
-// padResponse pads the response in b, after the two bytes of its length prefix, if the connection uses TLS.
+// padResponse pads the DNS message in b if the connection uses TLS, because TLS does not hide the length. The message
+// begins after a length prefix of two bytes.
 func (c *serverConn) padResponse(b []byte) []byte {
 	if c.pads {
 		return wire.PadResponse(b, 2)

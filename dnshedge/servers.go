@@ -40,7 +40,8 @@ type clientServers struct {
 	routes    routeTable
 }
 
-// init creates the servers and routes that conf lists. It returns an error if one is invalid.
+// init creates the servers and routes from the fields of conf. It returns an error if an upstream or a domain in Routes
+// is invalid.
 func (s *clientServers) init(conf *Client) (err error) {
 	if s.group, err = s.configuredServers(conf.Upstreams); err != nil {
 		return err
@@ -59,7 +60,7 @@ func (s *clientServers) init(conf *Client) (err error) {
 	return nil
 }
 
-// configuredServers returns the servers of Upstreams or Fallback.
+// configuredServers returns the pool's servers for the field Upstreams or Fallback, which the pool never forgets.
 func (s *clientServers) configuredServers(ups []Upstream) (group.Servers, error) {
 	return s.findServers(slices.Values(ups), group.UsePermanently)
 }
@@ -143,7 +144,8 @@ func (s *clientServers) configuredUpstream(address string) (Upstream, bool) {
 	return Upstream{}, false
 }
 
-// defaultServers returns the servers for all names: the Upstreams, or the system's servers.
+// defaultServers returns the servers for names without a route: the Upstreams, or the system's servers. It returns an
+// error if the system's configuration cannot be read, or the Client is closed.
 func (s *clientServers) defaultServers() (group.Servers, error) {
 	if s.system == nil {
 		return s.group, nil
@@ -540,7 +542,7 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 // isBeforeFallback reports whether the first tier is not a fallback tier and the second tier is one.
 func isBeforeFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
-// isFromFallbackOnly reports whether r is the answer of a server that is in a fallback tier and in no other tier.
+// isFromFallbackOnly reports whether the server that gave r is in no tier except fallback tiers.
 func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
@@ -596,9 +598,11 @@ func isAnyUp(tiers []queryTier) bool {
 	return slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.group.AreDown() })
 }
 
-// betterResult returns the better one of two results; first may be nil. A result that is not a failure is better, then
-// a response than an error, then a decision (isDecision) than another failure. Otherwise it returns first, with the
-// refusals and unavailability of both.
+// betterResult returns the better one of two results. first may be nil. The order is: an answer, a failure that a
+// healthy server has decided on (isDecision), another failure response, an error.
+//
+// Between equal failures it returns a copy of first that also has the refusals and the unavailability of second, which
+// determine whether servers are asked again.
 func betterResult(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDecision() && !first.isDecision() {
 		return second
@@ -615,8 +619,8 @@ func betterResult(q *wire.Query, first, second *result) *result {
 	return &both
 }
 
-// isDecision reports whether the result is a failure that a healthy server has decided on, so that fallback servers
-// must not replace it. r may be nil.
+// isDecision reports whether the result is a failure response that a healthy server has chosen, such as that of a
+// filter. Fallback servers must not replace such a response. r may be nil, and then the result is false.
 func (r *result) isDecision() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
@@ -648,7 +652,8 @@ func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
 	return nothing
 }
 
-// resolveByExchanger answers q with the response of e.
+// resolveByExchanger asks the Exchanger e the question q, applies the rebinding filter to the response, and returns the
+// result.
 func (s *clientServers) resolveByExchanger(ctx context.Context, q *wire.Query, e Exchanger) *result {
 	answer, err := callExchanger(ctx, q, e)
 	if err == nil && s.filter != nil {
@@ -696,7 +701,7 @@ func (s *clientServers) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	return s.filter.filterAnswer(q, a)
 }
 
-// routeTable maps domains to the Exchangers and system servers that answer for them. The fields never change.
+// A routeTable finds the Exchanger or the system's servers that answer for a name's domain. Its fields do not change.
 type routeTable struct {
 	exchangers map[string]Exchanger // Client.Routes by domain, in wire format and lower case
 	system     *system.Servers      // nil: the system's servers are not used
@@ -718,15 +723,15 @@ func newRouteTable(given map[string]Exchanger) (routeTable, error) {
 	return out, nil
 }
 
-// exchangerFor returns the Exchanger of the longest domain in Routes that contains q's name. It returns nil if the
-// servers are asked.
+// exchangerFor returns the Exchanger of the longest domain in Routes that contains q's name. It returns nil if there is
+// no such domain, or its Exchanger is nil. Then the Client's own servers are asked.
 func (r *routeTable) exchangerFor(q *wire.Query) Exchanger {
 	e, _ := r.findRoute(q)
 	return e
 }
 
-// systemServersFor returns the system's servers for a domain that contains q's name, or nil. They are asked unless
-// Routes has an Exchanger for the name.
+// systemServersFor returns the system's servers for the longest domain that contains q's name and has separate servers.
+// It returns nil if there is no such domain. An Exchanger in Routes has precedence over these servers.
 func (r *routeTable) systemServersFor(q *wire.Query) []system.Server {
 	if r.system == nil {
 		return nil

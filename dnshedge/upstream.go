@@ -334,7 +334,8 @@ func (u Upstream) serverName() string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// isLoopback reports whether the server is on this machine.
+// isLoopback reports whether all addresses of the server are loopback addresses, so that the server runs on this
+// machine.
 func (u Upstream) isLoopback() bool {
 	addrs := u.Addrs
 	if len(addrs) == 0 {

@@ -20,7 +20,7 @@ const (
 	maxCNAMEs = 16
 )
 
-// An Addr is an address and the time for which it may be used.
+// An Addr is an address of a host, and the time for which a program may use the address.
 type Addr struct {
 	Addr netip.Addr
 	TTL  time.Duration
@@ -127,7 +127,7 @@ func FollowCNAMEs(r *dns.Msg, name string, least uint32, take func(rr dns.RR, tt
 	return least
 }
 
-// RcodeError is a response code other than success, as an error.
+// An RcodeError is the error of a lookup whose response has a response code other than success. Its value is the code.
 type RcodeError int
 
 func (e RcodeError) Error() string {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A PanicError is the error of a function or interface of the user that has panicked.
+// A PanicError is the error that replaces a panic of the user's code.
 type PanicError struct {
 	Field string // the configuration field, such as "Dialer"
 	Value any    // value of the panic
