@@ -250,7 +250,7 @@ func trackConnUse(conn net.Conn, is http.ConnState) {
 	}
 }
 
-// guardedKey is the context key for the guardedConn of a request.
+// guardedKey is the context key under which the HTTPS server stores the connection of a request, a *guardedConn.
 type guardedKey struct{}
 
 func withGuardedConn(ctx context.Context, c net.Conn) context.Context {

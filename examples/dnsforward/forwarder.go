@@ -17,7 +17,8 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// forwarder is a Client with listeners. The fields of the first block must be set before start.
+// A forwarder answers DNS clients on several listeners by one dnshedge.Client. The fields of the first block must be
+// set before start.
 type forwarder struct {
 	client         *dnshedge.Client
 	resolver       *recursor.Resolver // asked by client; nil: there is none
@@ -38,7 +39,8 @@ type forwarder struct {
 	failed chan error       // error of a server; capacity 1
 }
 
-// start opens all listeners and starts to serve them, until shutDown. After an error some listeners may be open.
+// start opens all listeners and serves them in goroutines until shutDown is called. If it returns an error, some
+// listeners may remain open.
 func (f *forwarder) start() error {
 	f.failed = make(chan error, 1)
 	f.server = &dnshedge.Server{Client: f.client, Admit: f.admitQuery, MaxConns: max(f.conns, 1)}

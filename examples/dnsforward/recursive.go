@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// recursiveFlags holds the values of the flag -recursive, of the flags that depend on it, and of -validate.
+// recursiveFlags holds the values of the command-line flags for recursion and for DNSSEC validation.
 type recursiveFlags struct {
 	enabled  bool
 	hints    []netip.Addr
