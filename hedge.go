@@ -31,11 +31,10 @@
 //   - HTTP bodies: [WithMaxReplayBytes], [WithFirstByte], [WithResume]
 //   - HTTP connections: [WithEndpoints], [WithReplicas], [WithHedgeTransport], [WithLinger]
 //   - chains of HTTP services: [WithAttemptHeader]
-//
-// gRPC: [WithMethods] declares methods that are safe to send twice. Advanced are [WithDeclaredMethods], [WithNonFatalCodes],
-// [WithAnswerCodes], [WithHedgeConn], [WithHedgeConns] and [WithServiceConfig].
-//
-// Servers: [NewLimiter] takes [WithUnlimited], [WithLimitedHealthChecks], [WithName], [WithObserver] and [WithLogger].
+//   - gRPC methods: [WithMethods], [WithDeclaredMethods]
+//   - gRPC codes: [WithNonFatalCodes], [WithAnswerCodes]
+//   - gRPC connections: [WithHedgeConn], [WithHedgeConns], [WithServiceConfig]
+//   - servers, with [NewLimiter]: [WithUnlimited], [WithLimitedHealthChecks]
 //
 // An option that a constructor does not support does not compile. Options that contradict each other are an error.
 //
@@ -44,7 +43,6 @@
 // Only calls that are safe to send twice at the same time: HTTP requests with GET, HEAD, OPTIONS, TRACE and QUERY, and gRPC
 // methods that are declared as read-only or have the name of a read. [WithoutHedging], [AllowHedging] and [WithDelay]
 // change this for single calls.
-//
 // The hedge delay is the shortest delay for which the budget suffices. Calls are not hedged until ten calls of their key
 // have been measured. Hedging is paused while most calls are slow (an outage), and while the server pushes back (429, 503).
 //
