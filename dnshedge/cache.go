@@ -523,8 +523,9 @@ func (e *entry) recordRefreshFailure(at time.Duration, qtype uint16) {
 	e.releaseRefresh()
 }
 
-// postponeRefresh prevents refreshes by questions of type qtype for the duration staleRecheck. If refreshes by another
-// type are already prevented, it prevents refreshes by all types: servers may fail for some types of a name only.
+// postponeRefresh prevents refreshes that questions of type qtype trigger, for the duration staleRecheck from at, the
+// time since the cache was made. If refreshes by another type are already prevented, it prevents refreshes by every
+// type, because the whole name probably fails.
 func (e *entry) postponeRefresh(at time.Duration, qtype uint16) {
 	of := uint32(qtype)
 	if int64(at) < e.noRefreshUntil.Load() && e.noRefreshOf.Load() != of {

@@ -407,11 +407,9 @@ func (c *core) hasShortDeadline(ctx context.Context) bool {
 	return ok && time.Until(end) < c.timeout()
 }
 
-// joinSecondFlight asks again in a second flight, after the caller that started the first flight has left. It returns
-// the second flight's result. It returns r, the result of the first flight, if ctx or the time until end is over.
-//
-// A caller joins at most two flights for a question. Otherwise a question that the servers send back to this Client
-// would be repeated without end.
+// joinSecondFlight joins a second shared exchange for q after the caller that started the first one has left, and
+// returns its result. If ctx is done or end has passed, it returns r, the result of the first one. A caller joins at
+// most two, so that a forwarding loop back to this Client ends.
 func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()

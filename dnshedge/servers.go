@@ -65,7 +65,7 @@ func (s *clientServers) configuredServers(ups []Upstream) (group.Servers, error)
 	return s.findServers(slices.Values(ups), group.UsePermanently)
 }
 
-// systemServers returns the pool's servers for the DNS servers named in the system's configuration.
+// systemServers returns the pooled servers that correspond to the given name servers of the system configuration.
 func (s *clientServers) systemServers(named []system.Server) (group.Servers, error) {
 	return s.findServers(func(yield func(Upstream) bool) {
 		for _, n := range named {

@@ -205,8 +205,8 @@ func (v *Validator) NothingBelow(name string) bool {
 	return err == nil && ok && c.validator != nil && !c.validator.HasAnchorWithin(name)
 }
 
-// Unwrap returns the Exchanger. If the Exchanger uses the DNS servers of the system, a Client that uses the Validator
-// can clear its cache when these servers change.
+// Unwrap returns the Exchanger that the Validator asks. A Client uses it to find out whether that Exchanger asks the
+// DNS servers of the system. If so, the Client clears its own cache when these servers change.
 func (v *Validator) Unwrap() any { return v.Exchanger }
 
 // Identity returns a string that identifies the Exchanger and Trust. Validators with equal strings give equal answers.

@@ -23,11 +23,9 @@ const (
 	lossWindow       = 256 // number of recent queries that the loss rate covers; varies between lossWindow and 2*lossWindow
 )
 
-// A latencyEstimator learns from the responses of one server when to hedge a query to that server. It learns two
-// delays. After the loss delay, a packet is probably lost. After the slow delay, so few queries are unanswered that the
-// hedge budget suffices for hedging all of them.
-//
-// It is safe for concurrent use.
+// A latencyEstimator estimates two delays of queries to one server from the latencies of its responses. After the loss
+// delay, a query or its response is probably lost. The slow delay is the shortest delay at which the hedge budget
+// suffices for hedging every query that is still unanswered. It is safe for concurrent use.
 type latencyEstimator struct {
 	hedging      *Hedging      // the Client's configuration; never changes
 	key          *policy.Key   // the server's latency key, which limits the share of the budget that is used; never changes

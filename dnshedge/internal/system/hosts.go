@@ -45,10 +45,9 @@ type Host struct {
 	name  string // the name of an address, if the entry is that of a reverse name such as 1.2.0.192.in-addr.arpa
 }
 
-// NewHosts returns the hosts file at path. The caller must call Load successfully before Find.
-//
-// spawn must call its argument in a new goroutine and return true, or return false after the owner was closed. Its
-// context must end when the owner is closed. Find uses spawn to read a long file again in the background.
+// NewHosts returns the hosts file at path. The caller must call Load successfully before Find. Find uses spawn to read
+// a large file again in the background. spawn must call its argument in a new goroutine and return true, or return
+// false after the caller has shut down. The context that it passes must be cancelled on shutdown.
 func NewHosts(path string, spawn func(func(context.Context)) bool) *Hosts {
 	return &Hosts{path: path, spawn: spawn}
 }

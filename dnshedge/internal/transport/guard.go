@@ -36,8 +36,8 @@ type spoofGuard struct {
 	cookie []byte     // client cookie, followed by the server cookie if known; never modified in place
 }
 
-// recordWrongMessage starts the protection, or extends it to protectionTime from now. It must be called for each
-// message that is no response to a waiting query.
+// recordWrongMessage starts the protection against guessed responses, or extends it to protectionTime from now. It must
+// be called for each received message that matches no waiting query.
 func (g *spoofGuard) recordWrongMessage() {
 	now := time.Now()
 	if g.activeUntil.Swap(now.Add(protectionTime).UnixNano()) > now.UnixNano() {

@@ -107,8 +107,8 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// A Config describes the server of a Transport, and how to send queries to it. All fields except for Addrs, Path and
-// Post must be set. TLS must only be set for schemes that use TLS.
+// A Config describes the server of a Transport, and how to send queries to it. Addrs, Path and Post are optional. TLS
+// must be set if the scheme uses TLS, and must not be set otherwise. All other fields must be set.
 type Config struct {
 	Owner  Owner        // receives observations and sets timeouts
 	Dialer Dialer       // opens the connections to the server

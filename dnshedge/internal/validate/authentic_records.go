@@ -9,10 +9,10 @@ import (
 // AuthenticRecords returns copies of the records of the RRset, followed by copies of its RRSIG records. v must be the
 // result of Verify with the keys k.
 //
-// The copies have no field that an attacker could have changed. The owner name is in lower case, because signatures do
-// not cover upper case. The TTL, in seconds, is at most v.TTL and at most ttl.
+// An attacker cannot have changed any field of the copied records. Their owner name is in lower case, because
+// signatures do not protect its case. Their TTL, in seconds, is at most v.TTL and at most ttl.
 //
-// RRSIG records that cannot be from the zone of k are left out. Other invalid RRSIG records may remain.
+// RRSIG records that cannot be from the zone of k are left out. The remaining RRSIG records may be invalid.
 func (s *RRset) AuthenticRecords(k *Keys, v Verified, ttl uint32) []dns.RR {
 	c := s.canonicalForm()
 	owner := c.owner.String()

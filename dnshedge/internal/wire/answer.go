@@ -40,8 +40,9 @@ type Answer struct {
 	Extended uint16
 }
 
-// An addressRange locates the address records of an Answer that may be rotated. They are consecutive, so it holds the
-// index of the first record in Answer.ttls, and the number of records.
+// An addressRange holds the position of the address records of an Answer whose order may be rotated. The records are
+// consecutive. The position is the index of the first record in Answer.ttls, which has one element per record, and the
+// number of records.
 type addressRange struct{ first, n uint8 } // index of the first one in ttls, and their number
 
 // An EDE is an extended DNS error (RFC 8914), which explains a response code.

@@ -551,8 +551,8 @@ func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 }
 
 // appendOPTHead appends an OPT record without options to b (RFC 6891 §6.1), and returns the extended slice. size is the
-// maximum length in bytes of a UDP response. If the caller appends options, it must set the last two bytes of the
-// record to their length.
+// maximum length in bytes of a UDP response. RDLENGTH, the last two bytes of the result, is 0. A caller that appends
+// options must set it to their length in bytes.
 func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
 	b = append(b, 0, 0, byte(dns.TypeOPT))
 	b = binary.BigEndian.AppendUint16(b, size)

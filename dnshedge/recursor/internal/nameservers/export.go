@@ -123,7 +123,8 @@ func appendAddr(b []byte, at netip.AddrPort) []byte {
 	return binary.AppendUvarint(b, uint64(at.Port()))
 }
 
-// An exportedServer is a server in an export. Its durations count from the time of the export.
+// An exportedServer is the exported state of one server. It stores each time as a duration relative to the time of the
+// export.
 type exportedServer struct {
 	addr   netip.AddrPort
 	rtt    rtt.Estimate[float32] // in nanoseconds
@@ -211,8 +212,8 @@ func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	return netip.AddrPortFrom(a, uint16(port))
 }
 
-// decodeRTT decodes a round trip time, in nanoseconds. It marks a value above tcpTimeout as damaged by setting *d to
-// nil.
+// decodeRTT decodes a round trip time, in nanoseconds. A value above tcpTimeout is damaged data: decodeRTT then sets *d
+// to nil, so that d reports a failure.
 func decodeRTT(d *decode.Decoder) float32 {
 	t := d.Duration()
 	if t > tcpTimeout {

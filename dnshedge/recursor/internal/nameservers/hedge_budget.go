@@ -20,8 +20,8 @@ type hedgeBudget struct {
 	denied  atomic.Int64 // number of hedges that were not sent, because a token or a slot was missing
 }
 
-// newHedgeBudget returns a hedge budget for the configuration. BudgetPercent is the number of tokens per 100 queries
-// that are not hedges.
+// newHedgeBudget returns the hedge budget for conf. Every 100 queries that are not hedges add conf.BudgetPercent
+// tokens, and a hedge costs one token.
 func newHedgeBudget(conf Hedge) *hedgeBudget {
 	return &hedgeBudget{
 		off:     conf.Off,

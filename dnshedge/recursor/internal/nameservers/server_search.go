@@ -79,8 +79,8 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	return true
 }
 
-// requireServers makes sure that a search is running whose servers are queried at once. If a search is running already,
-// it turns that search into one.
+// requireServers makes sure that an urgent search is running: the servers that it finds are queried immediately. If a
+// search that is not urgent is running already, it makes that search urgent.
 func (s *serverSearch) requireServers(ctx context.Context, e SearchScope) {
 	switch {
 	case s.needed:
