@@ -102,17 +102,15 @@ func begin(t *testing.T, f *forwarder) *forwarder {
 		defer cancel()
 		assert.NoError(t, f.shutDown(ctx))
 	}
-	f.listen = []string{freeAddress(t)}
-	err := f.start()
-	for range 3 {
-		if !errors.Is(err, syscall.EADDRINUSE) {
+	for tries := 1; ; tries++ {
+		f.listen = []string{freeAddress(t)}
+		err := f.start()
+		if tries == 4 || !errors.Is(err, syscall.EADDRINUSE) {
+			require.NoError(t, err)
 			break
 		}
 		shutDown() // another process has taken the port
-		f.listen = []string{freeAddress(t)}
-		err = f.start()
 	}
-	require.NoError(t, err)
 	t.Cleanup(func() {
 		shutDown()
 		f.client.Close()

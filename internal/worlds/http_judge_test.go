@@ -133,7 +133,7 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 		}
 	}
 	if j.w.client.warm > 0 {
-		d += 300*ms + time.Duration(j.w.client.warm)*j.w.way.dialling
+		d += 300*ms + j.warming()
 	}
 	if j.w.past.outage > 0 {
 		d += after
@@ -144,6 +144,11 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 // slack is how much later than plainly something may happen: a call may need a connection because that of its primary is in use by a
 // loser, or was closed with one. Another endpoint than the first may be farther away.
 func (j *httpJudge) slack() time.Duration { return slack + j.w.way.dialling + j.w.elsewhere.away }
+
+// warming is how long requests of Warm hold what a call needs, one after another.
+func (j *httpJudge) warming() time.Duration {
+	return time.Duration(j.w.client.warm) * j.w.way.dialling
+}
 
 // lingers is how long a loser may run on.
 func (j *httpJudge) lingers() time.Duration {
@@ -401,7 +406,7 @@ func (j *httpJudge) whole() {
 	}
 	warming := time.Duration(0)
 	if j.w.way.bulkhead > 0 {
-		warming = time.Duration(j.w.client.warm) * j.w.way.dialling // requests of Warm are before it
+		warming = j.warming()
 	}
 	if a, b := p.next, h.next; a.good() && !j.w.client.judges && (!b.good() || b.header > a.header+j.slack()+warming) {
 		j.add("5 next call", "plain %v, hedged %v", a, b)
