@@ -9,15 +9,17 @@ import (
 
 // judgeFloods counts queries against proofs: of names that a zone does not have, its servers see no more than its chain has records, and two (RFC 8198).
 func (j *recJudge) judgeFloods() {
-	counted := make(map[string]bool)
+	judged := make(map[*recZone]bool) // zones that are judged already, or cannot be
 	for _, a := range j.w.asks {
-		if a.flood == nil || counted[a.what] {
+		if a.flood != nil && !j.proves(a) { // a question with CD asks the servers, and floods of one zone have equal names
+			judged[a.flood] = true
+		}
+	}
+	for _, a := range j.w.asks {
+		if a.flood == nil || judged[a.flood] {
 			continue
 		}
-		counted[a.what] = true
-		if !j.proves(a) {
-			continue
-		}
+		judged[a.flood] = true
 		names := make(map[string]bool)
 		for _, q := range j.p.seen {
 			if strings.HasSuffix(q.name, "flood."+a.flood.name) {
