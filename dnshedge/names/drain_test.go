@@ -264,7 +264,11 @@ func TestDrainDoesNotDisturbLongRequest(t *testing.T) {
 			calls[s.call("")]++
 		}
 		assert.LessOrEqual(t, calls["a"], 2, "over the connection that had been busy")
-		assert.LessOrEqual(t, s.saw("b").conns, 50, "other calls keep their connections but for two seconds")
+		most := 50
+		if s.scheme == "https" { // one connection to a, to which the first request after the removal has said to close
+			most = 5
+		}
+		assert.LessOrEqual(t, s.saw("b").conns, most, "other calls keep their connections but for two seconds")
 		wg.Wait()
 		s.until(180 * time.Second) // sweeps go on
 		assert.Zero(t, s.saw("a").open)
