@@ -125,7 +125,7 @@ func (c Config) Validate() error {
 	if err == nil {
 		err = c.validateTogether()
 	}
-	if err != nil && c.seemsHandmade() {
+	if err != nil && c.lacksDefaults() {
 		return fmt.Errorf("%w; start from DefaultConfig()", err)
 	}
 	return err
@@ -145,9 +145,9 @@ func (c *Config) validateTogether() error {
 	return nil
 }
 
-// seemsHandmade reports whether c was probably not made by [DefaultConfig]: MaxKeys and at least one other field are
+// lacksDefaults reports whether c was probably not made by [DefaultConfig]: MaxKeys and at least one other field are
 // zero although their defaults are not. Error texts then recommend DefaultConfig.
-func (c *Config) seemsHandmade() bool {
+func (c *Config) lacksDefaults() bool {
 	zeros, fields := 0, reflect.ValueOf(c).Elem()
 	for i, n := range numericSettings {
 		if fields.Field(numberFieldIndexes[i]).IsZero() && !reflect.ValueOf(n.defaultValue).IsZero() {
@@ -170,7 +170,7 @@ func (c *Config) validateFields() error {
 	for i, n := range numericSettings {
 		field := fields.Field(numberFieldIndexes[i])
 		if x := field.Convert(reflect.TypeFor[float64]()).Float(); !n.bounds.contains(x) {
-			return newFieldError(n.field, field.Interface(), n.bounds.want)
+			return newFieldError(n.field, field.Interface(), n.bounds.description)
 		}
 	}
 	if want := checkAttemptHeader(c.AttemptHeader); want != "" {
@@ -292,37 +292,37 @@ func describeKind(field any) string {
 // A numberRange is the set of valid values of a numeric field of [Config]: the numbers from low to high. NaN is in no
 // range.
 type numberRange struct {
-	want      string // the range as text for errors, such as "in [0, 1)"
-	low, high float64
-	open      bool // true if high itself is not valid
-	unset     bool // true if Unset is valid, too
+	description   string // the range as text for errors, such as "in [0, 1)"
+	low, high     float64
+	excludesHigh  bool // true if high itself is not valid
+	includesUnset bool // true if Unset is valid, too
 }
 
 // finite is the range of all finite numbers that are at least 0.
-var finite = numberRange{want: "finite and at least 0", high: math.MaxFloat64}
+var finite = numberRange{description: "finite and at least 0", high: math.MaxFloat64}
 
 // rangeFrom returns the range of all numbers that are at least low, without an upper bound.
 func rangeFrom(low float64) numberRange {
-	return numberRange{want: fmt.Sprintf("at least %v", low), low: low, high: math.Inf(1)}
+	return numberRange{description: fmt.Sprintf("at least %v", low), low: low, high: math.Inf(1)}
 }
 
 // closedRange returns the range [low, high], which includes both bounds.
 func closedRange(low, high float64) numberRange {
-	return numberRange{want: fmt.Sprintf("in [%v, %v]", low, high), low: low, high: high}
+	return numberRange{description: fmt.Sprintf("in [%v, %v]", low, high), low: low, high: high}
 }
 
 // halfOpenRange returns the range [low, high), which includes low and excludes high.
 func halfOpenRange(low, high float64) numberRange {
-	return numberRange{want: fmt.Sprintf("in [%v, %v)", low, high), low: low, high: high, open: true}
+	return numberRange{description: fmt.Sprintf("in [%v, %v)", low, high), low: low, high: high, excludesHigh: true}
 }
 
 // withUnset returns a copy of r in which [Unset] is valid, too.
 func (r numberRange) withUnset() numberRange {
-	r.want, r.unset = r.want+", or Unset", true
+	r.description, r.includesUnset = r.description+", or Unset", true
 	return r
 }
 
 // contains reports whether x is a valid value.
 func (r numberRange) contains(x float64) bool {
-	return r.unset && x == Unset || x >= r.low && x <= r.high && !(r.open && x == r.high)
+	return r.includesUnset && x == Unset || x >= r.low && x <= r.high && !(r.excludesHigh && x == r.high)
 }

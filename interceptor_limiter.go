@@ -72,7 +72,7 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 		}
 		stream.SetTrailer(limitTrailer)
 		hedge := grpccall.IncomingAttempt(ctx) > 0
-		if hedge && l.isCrowded(l.slots.RequestCount()) {
+		if hedge && l.shouldRefuseHedges(l.slots.RequestCount()) {
 			stream.SetTrailer(refusedTrailer)
 			return rejectionStatus(l.refuseHedge(ctx))
 		}

@@ -65,7 +65,7 @@ type Limiter struct {
 	name      string
 	slots     *limit.ConcurrencyLimit
 	unlimited *pattern.Set        // requests without limit; nil: none
-	watcher   *observers.Notifier // notifies observers; nil: there are none
+	notifier  *observers.Notifier // notifies observers; nil: there are none
 	uploads   upload.MemoryPool
 
 	limitsHealthChecks bool // see WithLimitedHealthChecks
@@ -91,7 +91,7 @@ func NewLimiter(n int, opts ...LimiterOption) *Limiter {
 		_ = l.unlimited.Add(p) // WithUnlimited has tried it
 	}
 	log := ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)
-	l.watcher = observers.NewNotifier(c.observers, log.LogObserverPanic)
+	l.notifier = observers.NewNotifier(c.observers, log.LogObserverPanic)
 	return l
 }
 
@@ -171,7 +171,7 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 			l.serveLimited(ctx, w, r, next, hedge, nil)
 			return
 		}
-		if hedge && l.isCrowded(l.slots.RequestCount()) {
+		if hedge && l.shouldRefuseHedges(l.slots.RequestCount()) {
 			rejectRequest(w, r, l.refuseHedge(ctx))
 			return
 		}
@@ -241,9 +241,9 @@ func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 // queue and in handlers.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
-// isCrowded reports whether hedges must be refused: inside is more than hedgeRefusalFactor times the limit. The
+// shouldRefuseHedges reports whether hedges must be refused: inside is more than hedgeRefusalFactor times the limit. The
 // argument inside is the number of requests in the queue and in handlers. The comparison cannot overflow.
-func (l *Limiter) isCrowded(inside int64) bool {
+func (l *Limiter) shouldRefuseHedges(inside int64) bool {
 	return (inside-1)/hedgeRefusalFactor >= l.slots.Capacity()
 }
 
@@ -259,12 +259,12 @@ func (l *Limiter) refuseHedge(ctx context.Context) error {
 // true if the request is a hedge. It returns errRefused if the request is a hedge and the Limiter is crowded, or the
 // error of ctx if ctx ends first.
 func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) error {
-	if before := l.slots.AddRequest(); hedge && l.isCrowded(before) {
+	if before := l.slots.AddRequest(); hedge && l.shouldRefuseHedges(before) {
 		l.slots.RemoveRequest()
 		return l.refuseHedge(ctx)
 	}
 	var begun time.Time
-	if l.watcher != nil {
+	if l.notifier != nil {
 		begun = time.Now()
 	}
 	if err := p.Acquire(ctx); err != nil {
@@ -287,23 +287,23 @@ func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) er
 // notifyObservers reports the outcome of a request to observers. The argument begun is the time when the request
 // started to wait for a slot; it is zero if the request did not wait.
 func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
-	if l.watcher == nil {
+	if l.notifier == nil {
 		return
 	}
 	r := observe.LimiterResult{Outcome: how}
 	if !begun.IsZero() {
 		r.Waited = time.Since(begun)
 	}
-	l.watcher.Notify(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
+	l.notifier.Notify(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
 }
 
 // An admission holds the slot that a request, or a gRPC stream, has at a Limiter. It is stored in the request's
 // context, so that a request that passes the Limiter twice takes only one slot.
 type admission struct {
 	slot *limit.Slot
-	// acquire takes the slot of a stream before its first message. It returns the error if the stream gets no slot. It is
+	// acquireStreamSlot takes the slot of a stream before its first message. It returns the error if the stream gets no slot. It is
 	// nil if the slot is already taken.
-	acquire func() error
+	acquireStreamSlot func() error
 }
 
 // An admissionKey is the key under which a context stores the admission at a Limiter. Each Limiter has its own key.
@@ -325,7 +325,7 @@ func (l *Limiter) admissionFromContext(ctx context.Context) *admission {
 // It is false if the stream already has its slot.
 func (l *Limiter) willTakeSlot(ctx context.Context) bool {
 	a := l.admissionFromContext(ctx)
-	return a != nil && a.acquire != nil && a.slot.IsPending()
+	return a != nil && a.acquireStreamSlot != nil && a.slot.IsPending()
 }
 
 // joinRequest lets a further handler use the slot that the request of ctx already has, and returns the slot. The slot
@@ -339,8 +339,8 @@ func (l *Limiter) joinRequest(ctx context.Context, exempt bool) (*limit.Slot, er
 	if a == nil || exempt {
 		return nil, nil
 	}
-	if a.acquire != nil {
-		if err := a.acquire(); err != nil {
+	if a.acquireStreamSlot != nil {
+		if err := a.acquireStreamSlot(); err != nil {
 			return nil, err
 		}
 	}

@@ -133,10 +133,10 @@ func newOption(name, argument string, set func(*config)) optionFunc {
 	}
 }
 
-// newSetting returns an option that sets a single field of Config by calling set. The name of the exported option
-// function and the value are recorded for error texts. newSetting panics if the value alone is invalid. Conflicts with
+// newSettingOption returns an option that sets a single field of Config by calling set. The name of the exported option
+// function and the value are recorded for error texts. newSettingOption panics if the value alone is invalid. Conflicts with
 // other fields are detected after all options have been applied.
-func newSetting(name string, value any, set func(*Config)) optionFunc {
+func newSettingOption(name string, value any, set func(*Config)) optionFunc {
 	probe := DefaultConfig()
 	set(&probe)
 	if err := probe.validateFields(); err != nil {
@@ -194,13 +194,13 @@ func (c *config) checkConflicts() error {
 // a tenth of the calls are slow enough for a hedge. The delay is usually longer, because hedging that early would
 // exceed the budget. It panics unless 0 <= q < 1.
 func WithPercentile(q float64) Option {
-	return newSetting("WithPercentile", q, func(c *Config) { c.Percentile = q })
+	return newSettingOption("WithPercentile", q, func(c *Config) { c.Percentile = q })
 }
 
 // WithMaxHedges limits the number of hedges of one call to n. The default is 2; with 0, no hedges are sent. All hedges
 // of a call use the same budget. It panics unless 0 <= n <= 4.
 func WithMaxHedges(n int) Option {
-	return newSetting("WithMaxHedges", n, func(c *Config) { c.MaxHedges = n })
+	return newSettingOption("WithMaxHedges", n, func(c *Config) { c.MaxHedges = n })
 }
 
 // WithBudgetPercent limits hedges to the given number per 100 requests, summed over all latency keys, plus one burst
@@ -212,20 +212,20 @@ func WithMaxHedges(n int) Option {
 // All keys share a reserve. It holds the rest of the first key's burst, the tokens of evicted keys, and tokens that did
 // not fit into full budgets. A new key starts with up to one burst of tokens from the reserve.
 func WithBudgetPercent(percent float64) Option {
-	return newSetting("WithBudgetPercent", percent, func(c *Config) { c.BudgetPercent = percent })
+	return newSettingOption("WithBudgetPercent", percent, func(c *Config) { c.BudgetPercent = percent })
 }
 
 // WithEstimatedRPS sets the expected number of requests per second of a latency key. It determines the burst of the
 // key's budget until the actual rate is measured, so a rough value is enough. The default is 100. It panics unless rps
 // is finite and not negative.
 func WithEstimatedRPS(rps float64) Option {
-	return newSetting("WithEstimatedRPS", rps, func(c *Config) { c.EstimatedRPS = rps })
+	return newSettingOption("WithEstimatedRPS", rps, func(c *Config) { c.EstimatedRPS = rps })
 }
 
 // WithMinDelay sets the minimum time between the start of the primary and the first hedge, and between the starts of
 // two hedges of a call. The default is 1ms. It panics if d is negative.
 func WithMinDelay(d time.Duration) Option {
-	return newSetting("WithMinDelay", d, func(c *Config) { c.MinDelay = d })
+	return newSettingOption("WithMinDelay", d, func(c *Config) { c.MinDelay = d })
 }
 
 // WithMaxDelay limits the learned hedge delay to d: a call that is still unanswered after d is hedged if the budget
@@ -234,7 +234,7 @@ func WithMinDelay(d time.Duration) Option {
 // It does not apply to delays from [WithDelay], a [Policy] or a gRPC hedgingPolicy. It panics if d is negative. [New]
 // panics if d is less than the minimum of [WithMinDelay].
 func WithMaxDelay(d time.Duration) Option {
-	return newSetting("WithMaxDelay", d, func(c *Config) { c.MaxDelay = d })
+	return newSettingOption("WithMaxDelay", d, func(c *Config) { c.MaxDelay = d })
 }
 
 // WithInitialDelay sets the hedge delay of a latency key to d until ten calls of the key have been measured. By
@@ -244,7 +244,7 @@ func WithMaxDelay(d time.Duration) Option {
 // It panics if d is negative. [New] panics if d is less than the minimum of [WithMinDelay] or more than the maximum of
 // [WithMaxDelay].
 func WithInitialDelay(d time.Duration) Option {
-	return newSetting("WithInitialDelay", d, func(c *Config) { c.InitialDelay = d })
+	return newSettingOption("WithInitialDelay", d, func(c *Config) { c.InitialDelay = d })
 }
 
 // WithBurst sets the burst of each key's budget, as a duration: the budget can hold the tokens that the requests of the
@@ -254,19 +254,19 @@ func WithInitialDelay(d time.Duration) Option {
 // A larger burst covers longer pauses of a replica, but allows more hedges during an outage. During an outage, hedges
 // are at most 17 % of the calls, plus the burst or three hedges, whichever is more. It panics if d is negative.
 func WithBurst(d time.Duration) Option {
-	return newSetting("WithBurst", d, func(c *Config) { c.Burst = d })
+	return newSettingOption("WithBurst", d, func(c *Config) { c.Burst = d })
 }
 
 // WithMaxHedgesPerSecond limits the hedges per second of all keys together, in addition to the budget of each key. The
 // default, [Unset], sets no limit; with 0, no hedges are sent. It panics unless n is finite and not negative.
 func WithMaxHedgesPerSecond(n float64) Option {
-	return newSetting("WithMaxHedgesPerSecond", n, func(c *Config) { c.MaxHedgesPerSecond = n })
+	return newSettingOption("WithMaxHedgesPerSecond", n, func(c *Config) { c.MaxHedgesPerSecond = n })
 }
 
 // WithMaxKeys limits the number of latency keys in memory to n. If a call needs a further key, the least recently used
 // key is evicted with its latencies. The default is 4096. It panics unless n is positive.
 func WithMaxKeys(n int) Option {
-	return newSetting("WithMaxKeys", n, func(c *Config) { c.MaxKeys = n })
+	return newSettingOption("WithMaxKeys", n, func(c *Config) { c.MaxKeys = n })
 }
 
 // WithLinger lets an HTTP/1.1 attempt that has lost run for up to d before it is cancelled, because cancelling it
@@ -281,7 +281,7 @@ func WithMaxKeys(n int) Option {
 // connections to httptrace, as net/http does. HTTP/2 and gRPC losers are cancelled at once as well, because that closes
 // no connection. Losers at a server with a [Limiter] are cancelled at once where that is safe.
 func WithLinger(d time.Duration) HTTPOption {
-	return newSetting("WithLinger", d, func(c *Config) { c.Linger = d })
+	return newSettingOption("WithLinger", d, func(c *Config) { c.Linger = d })
 }
 
 // WithMaxReplayBytes limits the size of request bodies that are sent again: requests with a body of more than n bytes
@@ -290,7 +290,7 @@ func WithLinger(d time.Duration) HTTPOption {
 // The body of a request that may be hedged is read into memory before the primary is sent. The default is 64 KiB. With
 // 0, only requests without a body are hedged. It panics if n is negative.
 func WithMaxReplayBytes(n int64) HTTPOption {
-	return newSetting("WithMaxReplayBytes", n, func(c *Config) { c.MaxReplayBytes = n })
+	return newSettingOption("WithMaxReplayBytes", n, func(c *Config) { c.MaxReplayBytes = n })
 }
 
 // WithConfig sets all settings of a [Config] at once, for example from a file. The default is [DefaultConfig]. It
@@ -629,7 +629,7 @@ func WithLimitedHealthChecks() LimiterOption {
 // grpc-previous-rpc-attempts. It panics if name is not a valid header name, or has a meaning in HTTP, as Host and Range
 // have.
 func WithAttemptHeader(name string) HTTPOption {
-	return newSetting("WithAttemptHeader", name, func(c *Config) { c.AttemptHeader = name })
+	return newSettingOption("WithAttemptHeader", name, func(c *Config) { c.AttemptHeader = name })
 }
 
 // WithObserver passes the events of every call to o. It may be given several times. With an Observer, a call without

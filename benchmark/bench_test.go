@@ -371,7 +371,7 @@ func BenchmarkDelay(b *testing.B) {
 	now := time.Now()
 	for i := range learned {
 		key.Begin(now)
-		key.RecordCall(now, policy.Result{Latency: time.Duration(i%100) * time.Millisecond, Answered: true, Learned: true})
+		key.RecordCall(now, policy.Result{Latency: time.Duration(i%100) * time.Millisecond, Answered: true, HasSlowMarker: true})
 	}
 	var delay time.Duration
 	b.ReportAllocs()

@@ -37,13 +37,13 @@ func (r recursorSource) Snapshot() hedge.Snapshot {
 type recursorView struct {
 	Title   string
 	Totals  []labeledValue
-	Known   []labeledValue // numbers of cached servers, zones and records, and the memory for them
-	Limited []namedValue   // numbers of questions that reached a limit, by limit
-	Trust   *trustView     // results of DNSSEC validation; nil: validation is off
+	Known   []labeledValue  // numbers of cached servers, zones and records, and the memory for them
+	Limited []namedValue    // numbers of questions that reached a limit, by limit
+	Trust   *validationView // results of DNSSEC validation; nil: validation is off
 }
 
-// A trustView is the part of a recursor's section that shows the results of DNSSEC validation.
-type trustView struct {
+// A validationView is the part of a recursor's section that shows the results of DNSSEC validation.
+type validationView struct {
 	Totals  []labeledValue
 	Reasons []namedValue // numbers of bogus answers, by extended DNS error
 	Anchors []namedValue // states of the trust anchors, by key tag
@@ -94,9 +94,9 @@ func renderRecursor(s observe.RecursorStats) recursorView {
 }
 
 // renderTrust returns the results of DNSSEC validation in s for the page.
-func renderTrust(s observe.RecursorStats) *trustView {
+func renderTrust(s observe.RecursorStats) *validationView {
 	var bogus int64
-	v := new(trustView)
+	v := new(validationView)
 	for _, code := range slices.Sorted(maps.Keys(s.Bogus)) {
 		bogus += s.Bogus[code]
 		v.Reasons = append(v.Reasons, namedValue{observe.ExtendedError(code), formatCount(s.Bogus[code])})

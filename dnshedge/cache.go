@@ -24,7 +24,7 @@ const (
 	staleTTL           = 30 * time.Second // RFC 8767 §4
 	staleRecheck       = 30 * time.Second // RFC 8767 §5: the failure recheck timer
 
-	forgetFailure = 5 * time.Minute // a failure that expired this long ago does not lengthen the lifetime of the next failure
+	failureMemoryTime = 5 * time.Minute // a failure that expired this long ago does not lengthen the lifetime of the next failure
 
 	refreshClaim = 30 * time.Second // the longest time for which one refresh of an entry prevents a second one
 
@@ -106,7 +106,7 @@ type Cache struct {
 type answerOrigin struct {
 	client    uint16 // number of the Client that got the answer; 0: Cache.Set stored the answer, or the Client is unknown
 	system    uint16 // generation of the system's servers; 0: the answer is not theirs
-	domain    uint8  // length in wire format of the domain of the route; 0: no route was used
+	domainLen uint8  // length in wire format of the domain of the route; 0: no route was used
 	validated bool   // a trusted validator has checked the answer
 }
 
@@ -142,19 +142,19 @@ func (c *Cache) isCurrent(e *entry) bool { return e.system == 0 || e.system == c
 // An entry is a cached answer or failure. After it is stored, only its atomic fields change, so several goroutines may
 // use it.
 type entry struct {
-	*wire.Answer               // nil if err is set
-	err          error         // error of an exchange without a response; nil if Answer is set
-	question     []byte        // name, type and class as in the key; nil if Answer is set
-	stored       time.Duration // when the TTLs began to count down, as time since the epoch of the cache's clock
-	ttl          time.Duration
-	fails        uint8 // failures in a row; 0: the entry is an answer
-	bits         byte  // last byte of the key
+	*wire.Answer                // nil if err is set
+	err           error         // error of an exchange without a response; nil if Answer is set
+	question      []byte        // name, type and class as in the key; nil if Answer is set
+	stored        time.Duration // when the TTLs began to count down, as time since the epoch of the cache's clock
+	ttl           time.Duration
+	failuresInRow uint8 // failures in a row; 0: the entry is an answer
+	keyBits       byte  // last byte of the key
 	answerOrigin
 
-	hits           atomic.Uint32
-	noRefreshOf    atomic.Uint32 // the question type to which noRefreshUntil applies; [dns.TypeANY]: all types
-	claimed        atomic.Int64  // until when a refresh prevents a second one, in nanoseconds since the epoch
-	noRefreshUntil atomic.Int64  // in nanoseconds since the epoch
+	hits                atomic.Uint32
+	noRefreshOf         atomic.Uint32 // the question type to which noRefreshUntil applies; [dns.TypeANY]: all types
+	refreshClaimedUntil atomic.Int64  // until when a refresh prevents a second one, in nanoseconds since the epoch
+	noRefreshUntil      atomic.Int64  // in nanoseconds since the epoch
 }
 
 func (c *Cache) init() {
@@ -188,7 +188,7 @@ func (e *entry) matchesKey(key []byte) bool {
 	if e.Answer != nil {
 		own = e.Question()
 	}
-	if len(own) != n+4 || e.bits != key[n+4] || e.bits&wire.KeyNameError == 0 && (own[n] != key[n] || own[n+1] != key[n+1]) {
+	if len(own) != n+4 || e.keyBits != key[n+4] || e.keyBits&wire.KeyNameError == 0 && (own[n] != key[n] || own[n+1] != key[n+1]) {
 		return false
 	}
 	return string(own[:n]) == string(key[:n])
@@ -210,7 +210,7 @@ func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (
 // canServeStale reports whether e is an answer that may be served at the time at, if the servers fail (RFC 8767). It is
 // true for an answer that has not expired, or expired less than MaxStale ago. It is false for a failure and for nil.
 func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
-	return e != nil && e.fails == 0 && e.remainingTime(at) > -c.staleTime() && c.isCurrent(e)
+	return e != nil && e.failuresInRow == 0 && e.remainingTime(at) > -c.staleTime() && c.isCurrent(e)
 }
 
 func (c *Cache) maxBytes() int64 {
@@ -267,9 +267,9 @@ func (c *Cache) validate() error {
 type freshness int
 
 const (
-	missing freshness = iota // there is no usable entry
-	fresh                    // the entry may be used at once
-	stale                    // the entry may be used if the servers fail
+	entryMissing freshness = iota // there is no usable entry
+	entryFresh                    // the entry may be used at once
+	entryStale                    // the entry may be used if the servers fail
 )
 
 // A cachedAnswer is the result of a search in the Cache for one question. The embedded entry is nil if freshness is
@@ -294,7 +294,7 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	c.init()
 	var buf [wire.MaxKey]byte
 	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.sinceStart(now), domain)
-	if f.freshness == missing || f.isFromAncestor {
+	if f.freshness == entryMissing || f.isFromAncestor {
 		return f
 	}
 	f.rotation = f.hits.Add(1)
@@ -307,13 +307,13 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 // getFresh returns the entry for a question and true, if the entry is an answer that has not expired and need not be
 // refreshed. It counts a hit. Otherwise it returns false and counts nothing, so that the caller can call getAnswer.
 func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
-	if !q.Cacheable() {
+	if !q.IsCacheable() {
 		return cachedAnswer{}, false
 	}
 	c.init()
 	var buf [wire.MaxKey]byte
 	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.currentTime(), 0)
-	if f.freshness != fresh || f.fails > 0 || f.isFromAncestor || c.isRefreshDue(&f, f.hits.Load()+1) {
+	if f.freshness != entryFresh || f.failuresInRow > 0 || f.isFromAncestor || c.isRefreshDue(&f, f.hits.Load()+1) {
 		return f, false
 	}
 	f.rotation = f.hits.Add(1)
@@ -326,8 +326,8 @@ func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 // It is false if a refresh is running or has just failed, or if NoRefresh is set. hits is the number of uses of the
 // entry.
 func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
-	return f.freshness == fresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
-		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
+	return f.freshness == entryFresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.failuresInRow == 0 && !c.NoRefresh &&
+		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.refreshClaimedUntil.Load()
 }
 
 // findAnswer returns the entry for a key, or an entry which proves that the key's name or an ancestor does not exist. A
@@ -337,22 +337,22 @@ func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
 	own := c.findEntry(key)
 	if own != nil && own.remainingTime(at) > 0 {
-		return cachedAnswer{entry: own, freshness: fresh, at: at}
+		return cachedAnswer{entry: own, freshness: entryFresh, at: at}
 	}
 	wire.ToNameErrorKey(key)
 	gone := c.findEntry(key)
 	if gone != nil && gone.remainingTime(at) > 0 {
-		return cachedAnswer{entry: gone, freshness: fresh, at: at}
+		return cachedAnswer{entry: gone, freshness: entryFresh, at: at}
 	}
 	if e := c.findAncestor(key, at, domain); e != nil {
-		return cachedAnswer{entry: e, freshness: fresh, isFromAncestor: true, at: at}
+		return cachedAnswer{entry: e, freshness: entryFresh, isFromAncestor: true, at: at}
 	}
 	// The newer answer is more likely to be still true.
 	if c.canServeStale(own, at) && !(c.canServeStale(gone, at) && gone.stored > own.stored) {
-		return cachedAnswer{entry: own, freshness: stale, at: at}
+		return cachedAnswer{entry: own, freshness: entryStale, at: at}
 	}
 	if c.canServeStale(gone, at) {
-		return cachedAnswer{entry: gone, freshness: stale, at: at}
+		return cachedAnswer{entry: gone, freshness: entryStale, at: at}
 	}
 	return cachedAnswer{at: at}
 }
@@ -388,12 +388,12 @@ func parentName(key []byte) []byte {
 // claimRefresh selects the one caller that refreshes the entry. It returns true if the caller must do so. It then
 // returns false to other callers for 30 s (refreshClaim), or until releaseRefresh is called.
 func (f *cachedAnswer) claimRefresh() bool {
-	until := f.claimed.Load()
-	return int64(f.at) >= until && f.claimed.CompareAndSwap(until, int64(f.at+refreshClaim))
+	until := f.refreshClaimedUntil.Load()
+	return int64(f.at) >= until && f.refreshClaimedUntil.CompareAndSwap(until, int64(f.at+refreshClaim))
 }
 
 // releaseRefresh ends the claim to the refresh of the entry, so that claimRefresh returns true to another caller.
-func (e *entry) releaseRefresh() { e.claimed.Store(0) }
+func (e *entry) releaseRefresh() { e.refreshClaimedUntil.Store(0) }
 
 // isRetryPostponed reports whether a question of type qtype must not refresh the entry now, because a refresh has just
 // failed.
@@ -418,7 +418,7 @@ func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.ResponseOpti
 	case f.isFromAncestor:
 		a, err := f.DenyNameBelow(q)
 		return a, wire.ResponseOptions{Age: f.at - f.stored}, err
-	case f.freshness == stale:
+	case f.freshness == entryStale:
 		v := wire.ResponseOptions{Stale: staleTTL, Rotation: f.rotation, EDE: staleAnswer}
 		if f.Rcode() == dns.RcodeNameError {
 			v.EDE = staleNX
@@ -426,7 +426,7 @@ func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.ResponseOpti
 		return f.Answer, v, nil
 	}
 	v := wire.ResponseOptions{Age: f.at - f.stored, Rotation: f.rotation}
-	if f.fails > 0 {
+	if f.failuresInRow > 0 {
 		v.EDE = cachedError
 	}
 	return f.Answer, v, nil
@@ -447,7 +447,7 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 		hash = maphash.Bytes(c.seed, key)
 	}
 	if ttl > 0 {
-		c.store.Set(hash, &entry{Answer: a, stored: c.clock.sinceStart(now), ttl: ttl, bits: key[len(key)-1], answerOrigin: from})
+		c.store.Set(hash, &entry{Answer: a, stored: c.clock.sinceStart(now), ttl: ttl, keyBits: key[len(key)-1], answerOrigin: from})
 	} else {
 		c.store.Invalidate(hash)
 	}
@@ -484,7 +484,7 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
 	hash, bits := maphash.Bytes(c.seed, key), key[len(key)-1]
-	e := &entry{Answer: a, err: err, stored: at, fails: 1, bits: bits, answerOrigin: from}
+	e := &entry{Answer: a, err: err, stored: at, failuresInRow: 1, keyBits: bits, answerOrigin: from}
 	if a == nil {
 		e.question = append([]byte(nil), key[:len(key)-1]...)
 	}
@@ -496,7 +496,7 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 		had.recordRefreshFailure(at, q.Type)
 		return true
 	}
-	if f := c.findAnswer(key, at, domain); f.entry != nil && f.fails == 0 {
+	if f := c.findAnswer(key, at, domain); f.entry != nil && f.failuresInRow == 0 {
 		if spared(f.entry) {
 			return
 		}
@@ -508,10 +508,10 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 		if ok && spared(had) {
 			return had, otter.CancelOp
 		}
-		if ok && had.fails > 0 && had.remainingTime(at) > -forgetFailure && c.isCurrent(had) {
-			e.fails = min(had.fails, 8) + 1
+		if ok && had.failuresInRow > 0 && had.remainingTime(at) > -failureMemoryTime && c.isCurrent(had) {
+			e.failuresInRow = min(had.failuresInRow, 8) + 1
 		}
-		e.ttl = min(keep.first<<(e.fails-1), keep.most)
+		e.ttl = min(keep.first<<(e.failuresInRow-1), keep.most)
 		return e, otter.WriteOp
 	})
 }
@@ -539,14 +539,14 @@ func (e *entry) postponeRefresh(at time.Duration, qtype uint16) {
 // answer has the ID and the spelling of q, and the remaining TTLs. Get does not change q.
 func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	ask, err := wire.NewQuery(q)
-	if err != nil || !ask.Cacheable() {
+	if err != nil || !ask.IsCacheable() {
 		return nil, false
 	}
 	f := c.getAnswer(ask, time.Now(), 0)
 	if f.isRefreshDue {
 		f.releaseRefresh() // a Cache cannot refresh entries
 	}
-	if f.freshness != fresh {
+	if f.freshness != entryFresh {
 		return nil, false
 	}
 	a, view, err := f.answerFor(ask)
@@ -566,7 +566,7 @@ func (c *Cache) Set(r *dns.Msg) bool {
 		ask.Extra = []dns.RR{opt}
 	}
 	q, err := wire.NewQuery(ask)
-	if err != nil || !r.Response || r.IsTsig() != nil || !q.Cacheable() {
+	if err != nil || !r.Response || r.IsTsig() != nil || !q.IsCacheable() {
 		return false
 	}
 	b, err := r.Pack()

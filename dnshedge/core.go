@@ -137,7 +137,7 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 	if f, ok = c.conf.Cache.getFresh(q); ok {
 		c.count.queries.Add(1)
 		c.count.hits.Add(1)
-		c.refreshes.Earn()
+		c.refreshes.Deposit()
 		c.trace.reportLocalAnswer(ctx, q, FromCache, nil)
 	}
 	return f, ok
@@ -184,7 +184,7 @@ func (c *core) usesSystemServers(route Exchanger) bool {
 // route, and the generation of the system's servers if they may be asked.
 func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 	route, n := c.servers.routes.findRoute(q)
-	from.domain, from.client = uint8(n), c.cacheClient // of MaxName bytes at most
+	from.domainLen, from.client = uint8(n), c.cacheClient // of MaxName bytes at most
 	if c.conf.Cache != nil && c.usesSystemServers(route) {
 		from.system = c.conf.Cache.systemGeneration()
 	}
@@ -198,7 +198,7 @@ func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 // which saves a goroutine. Then the call may outlast ctx, until the servers have answered or stay ends.
 func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address string) *result {
 	c.count.queries.Add(1)
-	c.refreshes.Earn()
+	c.refreshes.Deposit()
 	if c.isClosed.Load() {
 		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}
 	}
@@ -318,7 +318,7 @@ func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 // freshness missing if there is none.
 func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAnswer, r *result) {
 	cache := c.conf.Cache
-	if cache == nil || !q.Cacheable() || lookup.HasCacheBypass(ctx) {
+	if cache == nil || !q.IsCacheable() || lookup.HasCacheBypass(ctx) {
 		return cachedAnswer{}, nil
 	}
 	_, domain := c.servers.routes.findRoute(q)
@@ -327,9 +327,9 @@ func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAn
 		c.startRefresh(q, had)
 	}
 	switch {
-	case had.freshness == fresh, had.freshness == stale && had.isRetryPostponed(q.Type):
+	case had.freshness == entryFresh, had.freshness == entryStale && had.isRetryPostponed(q.Type):
 		return had, c.cachedResult(ctx, q, had)
-	case had.freshness == stale && cache.staleAfter() == 0:
+	case had.freshness == entryStale && cache.staleAfter() == 0:
 		if had.claimRefresh() {
 			c.startFlight(c.ctx, nil, q, 0)
 		}
@@ -346,7 +346,7 @@ func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 		return
 	}
 	c.count.refreshes.Add(1)
-	c.startFlight(c.ctx, nil, q, exploring)
+	c.startFlight(c.ctx, nil, q, explorationFlight)
 }
 
 // shareFlight asks the servers once for all callers that have the same question at the same time. If had is an expired
@@ -360,7 +360,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 	}
 	end := time.Now().Add(c.timeout())
 	var slow <-chan time.Time
-	if had.freshness == stale {
+	if had.freshness == entryStale {
 		t := time.NewTimer(c.conf.Cache.staleAfter())
 		defer t.Stop()
 		slow, stay = t.C, nil
@@ -379,7 +379,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 			// The flight's first caller has timed out or left, but this caller still waits.
 			r = c.joinSecondFlight(ctx, q, end, r)
 		}
-		if had.freshness == stale && r.isFailure(q) && !r.isFinalFailure() && !c.isClosed.Load() {
+		if had.freshness == entryStale && r.isFailure(q) && !r.isFinalFailure() && !c.isClosed.Load() {
 			return c.cachedResult(ctx, q, had)
 		}
 		if f.isShared {
@@ -398,7 +398,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 }
 
 // isCacheable reports whether answers to q are cached.
-func (c *core) isCacheable(q *wire.Query) bool { return c.conf.Cache != nil && q.Cacheable() }
+func (c *core) isCacheable(q *wire.Query) bool { return c.conf.Cache != nil && q.IsCacheable() }
 
 // hasShortDeadline reports whether the deadline of ctx is less than Timeout away. Such a caller must not share an
 // uncacheable exchange, which divides the whole Timeout between servers.
@@ -430,7 +430,7 @@ func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Tim
 // answer to Trace.
 func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) *result {
 	from := FromCache
-	if f.freshness == stale {
+	if f.freshness == entryStale {
 		from = FromStale
 		c.count.stale.Add(1)
 	} else {
@@ -447,8 +447,8 @@ func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) 
 type flightMode uint8
 
 const (
-	exploring    flightMode = 1 << iota // no caller waits, so any server of the group may be asked first
-	secondFlight                        // the flight repeats a flight that ended without an answer
+	explorationFlight flightMode = 1 << iota // no caller waits, so any server of the group may be asked first
+	secondFlight                             // the flight repeats a flight that ended without an answer
 )
 
 // startFlight returns the running flight for the question q, or starts a flight. A new flight has the values of ctx,
@@ -472,7 +472,7 @@ func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightM
 	case stay != nil:
 		c.resolveQuestion(detachContext(c.ctx, ctx), stay, f, q, false)
 	case c.isCacheable(q):
-		go c.resolveQuestion(detachContext(c.ctx, ctx), nil, f, q, how&exploring != 0)
+		go c.resolveQuestion(detachContext(c.ctx, ctx), nil, f, q, how&explorationFlight != 0)
 	default:
 		go c.resolveQuestion(detachContext(c.ctx, ctx), c.flights.contextUntilAbandoned(f), f, q, false)
 	}
@@ -521,7 +521,7 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 	ttl := r.limitTTL(q, c.conf.Cache)
 	now := time.Now()
 	switch cache := c.conf.Cache; {
-	case cache == nil || !q.Cacheable():
+	case cache == nil || !q.IsCacheable():
 	case isUncacheable(r.err) || c.ctx.Err() != nil:
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		route, domain := c.servers.routes.findRoute(q)

@@ -41,7 +41,7 @@ func (d *dialConfig) dialerFor(up Upstream) Dialer {
 		return with
 	}
 	_, plain := with.(*net.Dialer)
-	return &bootstrapDialer{Dialer: with, own: d, remembers: plain}
+	return &bootstrapDialer{Dialer: with, config: d, remembers: plain}
 }
 
 // rememberAddress is how long the address that a name resolved to is dialled instead of the name.
@@ -59,12 +59,12 @@ const dialRemembered = 300 * time.Millisecond
 // proxy.
 type bootstrapDialer struct {
 	Dialer
-	own       *dialConfig // configuration of the Client of the upstream
+	config    *dialConfig // configuration of the Client of the upstream
 	remembers bool        // Dialer is a net.Dialer
 
-	mu    sync.Mutex // guards the fields below
-	found string     // the remembered address; empty: none
-	until time.Time
+	mu             sync.Mutex // guards the fields below
+	rememberedAddr string     // the remembered address; empty: none
+	until          time.Time
 }
 
 func (d *bootstrapDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
@@ -80,7 +80,7 @@ func (d *bootstrapDialer) DialContext(ctx context.Context, network, address stri
 			return nil, err
 		}
 	}
-	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.own, bootstrapFromContext(ctx)}), network, address)
+	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.config, bootstrapFromContext(ctx)}), network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -99,15 +99,15 @@ func (d *bootstrapDialer) rememberedAddress() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if time.Now().After(d.until) {
-		d.found = ""
+		d.rememberedAddr = ""
 	}
-	return d.found
+	return d.rememberedAddr
 }
 
 func (d *bootstrapDialer) remember(at string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.found, d.until = at, time.Now().Add(rememberAddress)
+	d.rememberedAddr, d.until = at, time.Now().Add(rememberAddress)
 }
 
 type bootstrapKey struct{}

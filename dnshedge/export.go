@@ -95,7 +95,7 @@ func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n 
 		if len(b)+len(e.Packed())+1024*(1+len(e.EDE)) > limit {
 			break
 		}
-		b = append(b, e.bits, e.domain, boolByte(e.client == 0))
+		b = append(b, e.keyBits, e.domainLen, boolByte(e.client == 0))
 		b = binary.AppendUvarint(b, uint64(max(at-e.stored, 0)))
 		b = binary.AppendUvarint(b, uint64(e.ttl))
 		b = binary.AppendUvarint(b, uint64(len(e.EDE)))
@@ -143,7 +143,7 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 		}
 	}
 	if cache != nil {
-		cache.importEntry(entries, passed, now)
+		cache.importEntries(entries, passed, now)
 	}
 	c.log.Log(slog.LevelInfo, "imported what was learned", slog.Int("upstreams", len(learned)), slog.Int("answers", len(entries)))
 	return nil
@@ -164,7 +164,7 @@ func (c *core) hasSameOrigin(e *entry, then, here answerSources) bool {
 		return true
 	}
 	from := c.originOf(q)
-	if source := here.identityFor(q, int(from.domain)); from.domain != e.domain || source == "" || source != then.identityFor(q, int(e.domain)) {
+	if source := here.identityFor(q, int(from.domainLen)); from.domainLen != e.domainLen || source == "" || source != then.identityFor(q, int(e.domainLen)) {
 		return false
 	}
 	e.answerOrigin = from
@@ -184,7 +184,7 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
 	}
-	e := &entry{bits: (*d)[0], answerOrigin: answerOrigin{domain: (*d)[1], client: uint16(boolByte((*d)[2] == 0))}}
+	e := &entry{keyBits: (*d)[0], answerOrigin: answerOrigin{domainLen: (*d)[1], client: uint16(boolByte((*d)[2] == 0))}}
 	d.Skip(3)
 	e.stored, e.ttl = d.Duration(), d.Duration()
 	if e.stored > maxAnswerAge {
@@ -204,17 +204,17 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 		return nil, fmt.Errorf("%w: %w", decode.ErrDamaged, err)
 	}
 	a.EDE = errs
-	if e.bits&wire.KeyNameError != 0 && !a.DeniesQuestionName() || a.Outcome >= wire.FinalFailure {
+	if e.keyBits&wire.KeyNameError != 0 && !a.DeniesQuestionName() || a.Outcome >= wire.FinalFailure {
 		return nil, decode.ErrDamaged
 	}
 	e.Answer = a
 	return e, nil
 }
 
-// importEntry adds exported entries to the cache, except for questions that the cache already has. When it is called,
+// importEntries adds exported entries to the cache, except for questions that the cache already has. When it is called,
 // the field stored of each entry must be the answer's age at the time of the export. passed is the time since the
 // export.
-func (c *Cache) importEntry(entries []*entry, passed time.Duration, now time.Time) {
+func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
 	at, limits := c.clock.sinceStart(now), c.ttlLimits()
 	for _, e := range entries {
@@ -223,8 +223,8 @@ func (c *Cache) importEntry(entries []*entry, passed time.Duration, now time.Tim
 		if !c.canServeStale(e, at) {
 			continue
 		}
-		key := append(append([]byte(nil), e.Question()...), e.bits)
-		if e.bits&wire.KeyNameError != 0 {
+		key := append(append([]byte(nil), e.Question()...), e.keyBits)
+		if e.keyBits&wire.KeyNameError != 0 {
 			wire.ToNameErrorKey(key)
 		}
 		c.store.SetIfAbsent(maphash.Bytes(c.seed, key), e)

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// subqueuesPerQueue is the number of subqueues. It is so large that few domains share a subqueue with a flooded domain.
-const subqueuesPerQueue = 128
+// subqueueCount is the number of subqueues. It is so large that few domains share a subqueue with a flooded domain.
+const subqueueCount = 128
 
 // A fairQueue holds waiting queries in subqueues, by the domain of their question or by client. If the queue is full,
 // the oldest query of the longest subqueue is cancelled. So a flood of names in one dead domain displaces its own
@@ -90,9 +90,9 @@ func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 // selects it. The caller must hold mu.
 func (l *fairQueue) subqueueOf(domain string) *subqueue {
 	if l.subqueues == nil {
-		l.subqueues, l.seed = make([]subqueue, subqueuesPerQueue), maphash.MakeSeed()
+		l.subqueues, l.seed = make([]subqueue, subqueueCount), maphash.MakeSeed()
 	}
-	return &l.subqueues[maphash.String(l.seed, domain)%subqueuesPerQueue]
+	return &l.subqueues[maphash.String(l.seed, domain)%subqueueCount]
 }
 
 // longestWaiting returns the query to displace: the oldest query of the subqueue with the largest share of the queue.

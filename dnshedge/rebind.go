@@ -47,7 +47,7 @@ func (f *RebindFilter) validate() error {
 // caller must not have shared a with other goroutines.
 func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	return a.Edit(func(m *dns.Msg) bool {
-		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || f.allowsRecord(q.Text()) {
+		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || f.allowsName(q.Text()) {
 			return false
 		}
 		m.Answer, m.Extra = slices.DeleteFunc(m.Answer, isPrivateRecord), slices.DeleteFunc(m.Extra, isPrivateRecord)
@@ -60,7 +60,7 @@ func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	})
 }
 
-func (f *RebindFilter) allowsRecord(name string) bool {
+func (f *RebindFilter) allowsName(name string) bool {
 	return slices.ContainsFunc(f.Allow, func(domain string) bool { return dns.IsSubDomain(dns.Fqdn(domain), name) })
 }
 
@@ -105,21 +105,21 @@ func hasPrivateHint(rr *dns.SVCB) bool {
 }
 
 var (
-	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")      // RFC 1122 §3.2.1.3
-	shared      = netip.MustParsePrefix("100.64.0.0/10")  // RFC 6598
-	compatible  = netip.MustParsePrefix("::/96")          // RFC 4291 §2.5.5.1
-	translated  = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052 §2.1
-	within      = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215: translated within a network
-	site        = netip.MustParsePrefix("fec0::/10")      // RFC 3879
+	thisNetwork           = netip.MustParsePrefix("0.0.0.0/8")      // RFC 1122 §3.2.1.3
+	sharedNetwork         = netip.MustParsePrefix("100.64.0.0/10")  // RFC 6598
+	ipv4CompatibleNetwork = netip.MustParsePrefix("::/96")          // RFC 4291 §2.5.5.1
+	nat64Network          = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052 §2.1
+	localNAT64Network     = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215: translated within a network
+	siteLocalNetwork      = netip.MustParsePrefix("fec0::/10")      // RFC 3879
 )
 
 // isPrivateAddress reports whether an address belongs to a private network or to this machine.
 func isPrivateAddress(ip netip.Addr) bool {
 	ip = ip.Unmap()
-	if compatible.Contains(ip) || translated.Contains(ip) {
+	if ipv4CompatibleNetwork.Contains(ip) || nat64Network.Contains(ip) {
 		b := ip.As16()
 		ip = netip.AddrFrom4([4]byte(b[12:])) // ::1 becomes 0.0.0.1, which thisNetwork contains
 	}
-	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || thisNetwork.Contains(ip) || shared.Contains(ip) ||
-		within.Contains(ip) || site.Contains(ip)
+	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || thisNetwork.Contains(ip) || sharedNetwork.Contains(ip) ||
+		localNAT64Network.Contains(ip) || siteLocalNetwork.Contains(ip)
 }

@@ -9,9 +9,9 @@ import (
 // can be extended or shortened while the timer runs. stopTimer prevents the call. A recheckTimer must be started at
 // most once.
 type recheckTimer struct {
-	mu     sync.Mutex // guards the fields below
-	timer  *time.Timer
-	isOver bool
+	mu        sync.Mutex // guards the fields below
+	timer     *time.Timer
+	isStopped bool
 }
 
 // startTimer waits for the duration left(), and then calls left again. While left returns a positive duration, the
@@ -31,13 +31,13 @@ func (a *recheckTimer) isDue(left func() time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.isOver:
+	case a.isStopped:
 		return false
 	case wait > 0:
 		a.timer.Reset(wait)
 		return false
 	}
-	a.isOver = true
+	a.isStopped = true
 	return true
 }
 
@@ -47,7 +47,7 @@ func (a *recheckTimer) stopTimer() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timer.Stop()
-	over := a.isOver
-	a.isOver = true
+	over := a.isStopped
+	a.isStopped = true
 	return !over
 }

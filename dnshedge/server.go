@@ -100,11 +100,11 @@ type Server struct {
 
 	answering atomic.Int64 // goroutines that answer a question of a stream
 
-	mu     sync.Mutex         // guards the fields below
-	closed bool               // no socket or connection is accepted any more
-	ended  bool               // no datagram is answered any more
-	open   map[io.Closer]bool // sockets, listeners and connections to close; the value is false for connections of clients
-	wg     sync.WaitGroup     // questions and connections
+	mu             sync.Mutex         // guards the fields below
+	closed         bool               // no socket or connection is accepted any more
+	answersStopped bool               // no datagram is answered any more
+	open           map[io.Closer]bool // sockets, listeners and connections to close; the value is false for connections of clients
+	wg             sync.WaitGroup     // questions and connections
 }
 
 func (s *Server) init() {
@@ -311,7 +311,7 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
+	if s.answersStopped {
 		return
 	}
 	w := q.core.enterQueue(s.ctx, &s.waiting.datagrams, q.Zone())
@@ -416,7 +416,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		}
 	}
 	s.mu.Lock()
-	s.ended = true
+	s.answersStopped = true
 	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() {

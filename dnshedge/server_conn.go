@@ -87,9 +87,9 @@ type serverConn struct {
 	stopped     bool   // no more questions are read; guarded by s.mu
 	wasInUse    bool   // the connection was in use when it was stopped; guarded by s.mu
 
-	lastWrite time.Time     // when a response was last written; guarded by writing
-	received  int           // bytes read after Shutdown
-	readFor   time.Duration // time spent reading them
+	lastWrite     time.Time     // when a response was last written; guarded by writing
+	drainedBytes  int           // bytes read after Shutdown
+	drainDuration time.Duration // time spent reading them
 }
 
 // stopReading makes the connection end after its present responses, because the limiter of connections needs its slot.
@@ -198,8 +198,8 @@ func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 	}
 	_, err := io.ReadFull(c, b[:n])
 	if closing {
-		c.received += len(head) + n
-		c.readFor += time.Since(start)
+		c.drainedBytes += len(head) + n
+		c.drainDuration += time.Since(start)
 	}
 	return b[:n], err
 }
@@ -210,7 +210,7 @@ func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if c.stopped || c.s.closed && (c.received >= drainBytes || c.readFor >= drainTime) {
+	if c.stopped || c.s.closed && (c.drainedBytes >= drainBytes || c.drainDuration >= drainTime) {
 		return ErrServerClosed
 	}
 	if c.s.closed {

@@ -202,7 +202,7 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explo
 // be restarting. Pauses between the calls double. A pause is at most half of the remaining time, unless a server
 // demands a longer one. After a server has been unavailable for as long as Timeout, its error is returned at once.
 //
-// If q may be the reason why a connection ended, q is repeated over a connection of its own, maxEnds times at most.
+// If q may be the reason why a connection ended, q is repeated over a connection of its own, maxConnEndRepeats times at most.
 func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, ask func(q *wire.Query) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
@@ -211,7 +211,7 @@ func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, as
 			return r
 		}
 		if r.endedByQuery {
-			if ends++; ends > maxEnds {
+			if ends++; ends > maxConnEndRepeats {
 				return r
 			}
 			q = q.WithOwnConnection()
@@ -231,7 +231,7 @@ func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, as
 const (
 	firstPause = 200 * time.Millisecond // shortest pause before servers are asked again
 
-	maxEnds = 8 // limit of repetitions of a question that may have ended a connection
+	maxConnEndRepeats = 8 // limit of repetitions of a question that may have ended a connection
 )
 
 // shouldRetry reports whether the servers should be asked again after a short pause. It is true if a server refuses or
@@ -430,8 +430,8 @@ var errServersChanged = errors.New("dnshedge: the system has other servers now")
 // errOtherAnswered cancels a question to a late tier after a later tier has answered.
 var errOtherAnswered = errors.New("dnshedge: another server answered first")
 
-// finalShare says that no answer is held back in the last twentieth of the time.
-const finalShare = 20
+// finalTimeFraction says that no answer is held back in the last twentieth of the time.
+const finalTimeFraction = 20
 
 // maxTierPatience limits two times: how long a tier is asked alone, and how long it holds back the answer of a later
 // tier. Other resolvers wait as long (timeout in resolv.conf(5)).
@@ -579,8 +579,8 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 		if !next() {
 			return
 		}
-		hold := min(end.Sub(start)-end.Sub(start)/finalShare, maxTierPatience)
-		for !failed() && g.AnsweredSince(start) && g.AnswerMost(q) && time.Since(start) < hold {
+		hold := min(end.Sub(start)-end.Sub(start)/finalTimeFraction, maxTierPatience)
+		for !failed() && g.AnsweredSince(start) && g.HaveAnsweredMost(q) && time.Since(start) < hold {
 			if !waitFor(ctx, min(recheckInterval, hold-time.Since(start))) {
 				return
 			}

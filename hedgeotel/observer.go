@@ -105,8 +105,8 @@ type Observer struct {
 	limited metric.Int64Counter     // requests at Limiters
 	waited  metric.Float64Histogram // time in the queues of Limiters
 
-	byKey atomic.Pointer[map[observe.KeyInfo]*keyAttributes] // cached attributes by latency key; the map is replaced, and never changed
-	mu    sync.Mutex                                         // held while the map in byKey is replaced
+	attributesByKey atomic.Pointer[map[observe.KeyInfo]*keyAttributes] // cached attributes by latency key; the map is replaced, and never changed
+	mu              sync.Mutex                                         // held while the map in attributesByKey is replaced
 }
 
 var _ observe.Observer = (*Observer)(nil)
@@ -148,7 +148,7 @@ func New(opts ...Option) (*Observer, error) {
 		s.tracers = otel.GetTracerProvider()
 	}
 	o := &Observer{tracer: s.tracers.Tracer(scopeName)}
-	o.byKey.Store(&map[observe.KeyInfo]*keyAttributes{})
+	o.attributesByKey.Store(&map[observe.KeyInfo]*keyAttributes{})
 	m := instrumentMaker{meter: s.meters.Meter(scopeName)}
 	o.requests = m.newCounter("hedge.requests", "{request}", "Calls.")
 	o.request = m.newTimeHistogram("hedge.request", "What callers waited, by whether a hedge was sent.", timeBounds...)
@@ -238,7 +238,7 @@ const maxKeys = 4096
 // attributesFor returns the attributes of a latency key. It creates them for a new key, and caches them unless the
 // cache is full or a name of the key is not printable.
 func (o *Observer) attributesFor(key observe.KeyInfo) *keyAttributes {
-	if s := (*o.byKey.Load())[key]; s != nil {
+	if s := (*o.attributesByKey.Load())[key]; s != nil {
 		return s
 	}
 	s := new(keyAttributes)
@@ -261,10 +261,10 @@ func (o *Observer) attributesFor(key observe.KeyInfo) *keyAttributes {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if known := *o.byKey.Load(); len(known) < maxKeys && key == text { // a name may be very long
+	if known := *o.attributesByKey.Load(); len(known) < maxKeys && key == text { // a name may be very long
 		more := maps.Clone(known)
 		more[key] = s
-		o.byKey.Store(&more)
+		o.attributesByKey.Store(&more)
 	}
 	return s
 }

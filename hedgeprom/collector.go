@@ -89,7 +89,7 @@ type Collector struct {
 	recursors            *recursorMetrics
 	limiters             *limiterMetrics
 	stores               *storeMetrics
-	byEndpoint           *endpointMetrics
+	endpoints            *endpointMetrics
 
 	series atomic.Pointer[map[seriesKey]*series] // cached metrics by label values; the map is replaced, and never changed
 	mu     sync.Mutex                            // held while the map in series is replaced; guards hosts and routes
@@ -204,13 +204,13 @@ func New(opts ...Option) *Collector {
 			Name: "grpc_client_call_hedges", Help: "Hedges of gRPC calls that had any, by method and target, as gRFC A96 says.",
 			Buckets: []float64{1, 2, 3, 4, 5}, ConstLabels: s.labels,
 		}, []string{"grpc_method", "grpc_target"}),
-		dns:        newDNSMetrics(s.labels),
-		recursors:  newRecursorMetrics(s.labels),
-		limiters:   newLimiterMetrics(s.labels),
-		stores:     newStoreMetrics(s.labels),
-		byEndpoint: newEndpointMetrics(s.labels),
-		hosts:      make(map[string]bool),
-		routes:     make(map[string]bool),
+		dns:       newDNSMetrics(s.labels),
+		recursors: newRecursorMetrics(s.labels),
+		limiters:  newLimiterMetrics(s.labels),
+		stores:    newStoreMetrics(s.labels),
+		endpoints: newEndpointMetrics(s.labels),
+		hosts:     make(map[string]bool),
+		routes:    make(map[string]bool),
 	}
 	c.series.Store(&map[seriesKey]*series{})
 	return c
@@ -223,7 +223,7 @@ func (c *Collector) metrics() []prometheus.Collector {
 	for _, g := range c.auditGauges {
 		all = append(all, g)
 	}
-	return append(all, c.byEndpoint.collectors()...)
+	return append(all, c.endpoints.collectors()...)
 }
 
 // Describe implements [prometheus.Collector]: it sends the descriptions of all metrics to ch. The Prometheus registry

@@ -103,11 +103,11 @@ func (c *Collector) endpointSeriesFor(s *series, name string) *endpointSeries {
 		return v.WithLabelValues(s.client, s.host, s.protocol, label, value)
 	}
 	at := &endpointSeries{
-		called: of(c.byEndpoint.attempts, "original"), hedged: of(c.byEndpoint.attempts, "hedge"),
-		failed: of(c.byEndpoint.bad, "failed"), overtaken: of(c.byEndpoint.bad, "overtaken"),
+		called: of(c.endpoints.attempts, "original"), hedged: of(c.endpoints.attempts, "hedge"),
+		failed: of(c.endpoints.bad, "failed"), overtaken: of(c.endpoints.bad, "overtaken"),
 	}
 	if name != Other {
-		at.ejected = c.byEndpoint.ejected.WithLabelValues(s.client, s.host, s.protocol, label)
+		at.ejected = c.endpoints.ejected.WithLabelValues(s.client, s.host, s.protocol, label)
 	}
 	more := make(map[string]*endpointSeries, len(known)+1)
 	maps.Copy(more, known)

@@ -38,23 +38,23 @@ func Twice(t testing.TB, rt http.RoundTripper, state func() any) http.RoundTripp
 	if rt == nil {
 		rt = http.DefaultTransport
 	}
-	return &twiceTransport{rt, twin.NewJudge(t, state)}
+	return &repeatingTransport{rt, twin.NewCallComparer(t, state)}
 }
 
-// A twiceTransport is the RoundTripper that Twice returns.
-type twiceTransport struct {
+// A repeatingTransport is the RoundTripper that Twice returns.
+type repeatingTransport struct {
 	rt    http.RoundTripper
-	judge *twin.Judge
+	judge *twin.CallComparer
 }
 
-// An answer is the result of sending a request once: the response, its body as far as it could be read, and the error.
-type answer struct {
+// An callResult is the result of sending a request once: the response, its body as far as it could be read, and the error.
+type callResult struct {
 	resp *http.Response
 	body []byte
 	err  error
 }
 
-func (w *twiceTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w *repeatingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	w.judge.T.Helper()
 	var body []byte
 	if req.Body != nil {
@@ -65,7 +65,7 @@ func (w *twiceTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	a := twin.CompareCalls(w.judge, req.Method+" "+redact.URL(req.URL.Redacted()), func(int) answer { return w.send(req, body) }, nil, describeDifference)
+	a := twin.CompareCalls(w.judge, req.Method+" "+redact.URL(req.URL.Redacted()), func(int) callResult { return w.send(req, body) }, nil, describeDifference)
 	if a.resp == nil {
 		return nil, a.err
 	}
@@ -87,7 +87,7 @@ func (f errorReader) Read([]byte) (int, error) {
 }
 
 // send sends a copy of the request with the given body, and reads the response body into memory.
-func (w *twiceTransport) send(req *http.Request, body []byte) (a answer) {
+func (w *repeatingTransport) send(req *http.Request, body []byte) (a callResult) {
 	one := req.Clone(req.Context())
 	if req.Body != nil && req.Body != http.NoBody {
 		one.Body = io.NopCloser(bytes.NewReader(body))
@@ -107,7 +107,7 @@ func (w *twiceTransport) send(req *http.Request, body []byte) (a answer) {
 
 // describeDifference returns the first difference between two answers as text, such as "status 200 and 404". It returns
 // "" if the answers are equal.
-func describeDifference(a, b answer) string {
+func describeDifference(a, b callResult) string {
 	if how, decided := twin.CompareErrors(a.err, b.err); decided {
 		return how
 	}
@@ -152,7 +152,7 @@ func TwiceFunc[T any](t testing.TB, f func(context.Context) (T, error), state fu
 		text   string // of value
 		unread error  // a part of value that text does not have
 	}
-	judge := twin.NewJudge(t, state)
+	judge := twin.NewCallComparer(t, state)
 	return func(ctx context.Context) (T, error) {
 		t.Helper()
 		call := func(int) (r result) {

@@ -12,11 +12,11 @@ type readAheadPart struct {
 	cancel context.CancelFunc // cancels reading
 	done   chan struct{}      // closed when the background goroutine has ended
 
-	mu      sync.Mutex // guards the fields below
-	changed sync.Cond  // signalled when bytes or err change; its lock is mu
-	bytes   []byte     // bytes read so far, which do not change
-	taken   int        // number of bytes that nextBytes has returned so far
-	err     error      // error with which reading ended; nil: reading continues
+	mu             sync.Mutex // guards the fields below
+	changed        sync.Cond  // signalled when bytes or err change; its lock is mu
+	bytes          []byte     // bytes read so far, which do not change
+	deliveredBytes int        // number of bytes that nextBytes has returned so far
+	err            error      // error with which reading ended; nil: reading continues
 }
 
 // readAhead starts a goroutine that reads the n bytes at offset off into memory, and returns the part. The capacity of
@@ -66,11 +66,11 @@ func (a *readAheadPart) setError(err error) {
 func (a *readAheadPart) nextBytes() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for a.taken == len(a.bytes) && a.err == nil {
+	for a.deliveredBytes == len(a.bytes) && a.err == nil {
 		a.changed.Wait()
 	}
-	b := a.bytes[a.taken:]
-	if a.taken = len(a.bytes); len(b) > 0 {
+	b := a.bytes[a.deliveredBytes:]
+	if a.deliveredBytes = len(a.bytes); len(b) > 0 {
 		return b, nil
 	}
 	return nil, a.err

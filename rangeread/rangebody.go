@@ -13,28 +13,28 @@ import (
 // delivers the next byte first, the rangeBody continues with the response to the hedge. It is not safe for concurrent
 // use.
 type rangeBody struct {
-	request     *rangeRequest
-	caller      context.Context // context of the caller
-	hedged      bool            // whether hedges may be sent
-	offset      int64           // offset in the object of the next byte
-	end         int64           // offset at which the range ends, or the object if it is shorter
-	start       int64           // offset of the first byte of the range
-	opened      int64           // offset at which the last opened response starts
-	responses   int             // number of responses that were opened
-	destination []byte          // memory into which the whole range is read; nil: each chunk is only valid until the next one
+	request       *rangeRequest
+	callerContext context.Context // context of the caller
+	hedged        bool            // whether hedges may be sent
+	offset        int64           // offset in the object of the next byte
+	end           int64           // offset at which the range ends, or the object if it is shorter
+	start         int64           // offset of the first byte of the range
+	sourceStart   int64           // offset at which the last opened response starts
+	responses     int             // number of responses that were opened
+	destination   []byte          // memory into which the whole range is read; nil: each chunk is only valid until the next one
 
-	source      *response  // response that is being read; nil: there is none
-	sourceErr   error      // error of the failed response, while a hedge for the missing bytes is in flight
-	remainder   *remainder // hedge for the missing bytes that is in flight; nil: there is none
-	hedgesLeft  int        // number of further hedges for missing bytes that may be sent
-	nextAttempt int        // number of the next attempt
+	source      *response       // response that is being read; nil: there is none
+	sourceErr   error           // error of the failed response, while a hedge for the missing bytes is in flight
+	remainder   *remainderHedge // hedge for the missing bytes that is in flight; nil: there is none
+	hedgesLeft  int             // number of further hedges for missing bytes that may be sent
+	nextAttempt int             // number of the next attempt
 
-	began   time.Time     // when the range was requested
-	usual   time.Duration // 99th percentile of the time to the first byte; 0: unknown
-	stall   time.Duration // pause after which a body has stalled; 0: unknown, or the range is not hedged
-	retry   time.Duration // time after which a hedge is requested again if it was denied; 0: none was denied
-	longest time.Duration // longest pause of the body so far
-	timer   *time.Timer   // timer of stallTimer; nil: not yet needed
+	requestedAt    time.Time     // when the range was requested
+	usualLatency   time.Duration // 99th percentile of the time to the first byte; 0: unknown
+	stallThreshold time.Duration // pause after which a body has stalled; 0: unknown, or the range is not hedged
+	retryDelay     time.Duration // time after which a hedge is requested again if it was denied; 0: none was denied
+	longestPause   time.Duration // longest pause of the body so far
+	timer          *time.Timer   // timer of stallTimer; nil: not yet needed
 }
 
 // newRangeBody returns a rangeBody for the n bytes at offset off, where n must be at least 1. It sends no request yet.
@@ -42,8 +42,8 @@ type rangeBody struct {
 func newRangeBody(ctx context.Context, r *Reader, off, n int64) *rangeBody {
 	refused := policy.Eligibility{SwitchedOff: r.store.hedgingDisabled}.Reason(race.OverridesFrom(ctx))
 	f := &rangeBody{
-		request: &rangeRequest{store: r.store, fetch: r.fetch, version: &r.version, key: r.store.keyForLength(n)},
-		caller:  ctx, hedged: refused == policy.None, offset: off, start: off, end: off + n,
+		request:       &rangeRequest{store: r.store, fetch: r.fetch, version: &r.version, key: r.store.keyForLength(n)},
+		callerContext: ctx, hedged: refused == policy.None, offset: off, start: off, end: off + n,
 	}
 	t := f.request
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
@@ -84,13 +84,13 @@ func (f *rangeBody) nextBytes() ([]byte, error) {
 // the response. It is called again if a response was shorter than the range according to its Info. It returns an error
 // if no response can be read.
 func (f *rangeBody) openResponse() error {
-	if f.responses > 0 && f.opened == f.offset {
+	if f.responses > 0 && f.sourceStart == f.offset {
 		return f.handleObjectEnd() // the last response had no bytes
 	}
 	if f.responses == 0 {
-		f.began = time.Now()
+		f.requestedAt = time.Now()
 	}
-	s, started, err := raceFirstByte(f.caller, f.request, f.offset, f.end, f.hedged)
+	s, started, err := raceFirstByte(f.callerContext, f.request, f.offset, f.end, f.hedged)
 	switch {
 	case err == io.EOF:
 		return f.handleObjectEnd()
@@ -98,12 +98,12 @@ func (f *rangeBody) openResponse() error {
 		return err
 	}
 	if f.responses == 0 && f.hedged {
-		f.hedgesLeft, f.nextAttempt, f.stall = maxHedges, started, f.request.key.StallThreshold()
+		f.hedgesLeft, f.nextAttempt, f.stallThreshold = maxHedges, started, f.request.key.StallThreshold()
 		if p := f.request.key.Schedule(); p != nil {
-			f.usual = p.UsualLatency
+			f.usualLatency = p.UsualLatency
 		}
 	}
-	f.responses, f.opened = f.responses+1, f.offset
+	f.responses, f.sourceStart = f.responses+1, f.offset
 	if err := f.request.version.adoptInfo(s.info); err != nil {
 		s.attempt.Release()
 		go s.closeBody() // which may take long
@@ -133,7 +133,7 @@ func (f *rangeBody) switchTo(s *response) {
 	f.limitToSize()
 	s.chunks = make(chan chunk)
 	s.buffer.destination, s.buffer.from = f.destination, f.start
-	f.source, f.sourceErr, f.retry = s, nil, 0
+	f.source, f.sourceErr, f.retryDelay = s, nil, 0
 	go s.deliverChunks()
 }
 
@@ -147,17 +147,17 @@ func (f *rangeBody) awaitChunk() ([]byte, error) {
 	}
 	var answer chan openResult
 	if f.remainder != nil {
-		answer = f.remainder.answer
+		answer = f.remainder.resultChannel
 	}
 	since := time.Now()
 	select {
 	case p := <-pieces:
-		f.longest = max(f.longest, time.Since(since))
+		f.longestPause = max(f.longestPause, time.Since(since))
 		return f.takeChunk(p), f.handleSourceEnd(p.err)
 	case a := <-answer:
 		return nil, f.handleRemainder(a)
 	case <-f.stallTimer():
-		f.longest = max(f.longest, time.Since(since))
+		f.longestPause = max(f.longestPause, time.Since(since))
 		return nil, f.hedgeOrFail()
 	case <-f.request.ctx.Done():
 		return nil, f.request.ctx.Err()
@@ -171,7 +171,7 @@ func (f *rangeBody) takeChunk(p chunk) []byte {
 		return nil
 	}
 	f.cancelRemainder()
-	f.retry = 0
+	f.retryDelay = 0
 	b := f.copyToDestination(p.bytes[:min(int64(len(p.bytes)), f.end-f.offset)])
 	f.offset += int64(len(b))
 	f.request.returnedBytes.Add(int64(len(b)))
@@ -233,7 +233,7 @@ func (f *rangeBody) hedgeOrFail() error {
 			f.hedgesLeft--
 			return nil
 		case later:
-			f.retry = max(2*f.retry, f.stall)
+			f.retryDelay = max(2*f.retryDelay, f.stallThreshold)
 		default:
 			f.hedgesLeft = 0
 		}
@@ -265,7 +265,7 @@ func (f *rangeBody) handleRemainder(a openResult) error {
 	}
 	f.remainder.recordWin()
 	f.remainder = nil
-	f.opened = f.offset
+	f.sourceStart = f.offset
 	f.switchTo(a.stream)
 	return nil
 }
@@ -285,11 +285,11 @@ func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {
 	case f.sourceErr != nil:
-		d = race.BoundHedgeTimeout(f.usual, time.Since(f.began)) - time.Since(f.remainder.asked)
-	case f.remainder != nil || f.hedgesLeft == 0 || f.stall == 0:
+		d = race.BoundHedgeTimeout(f.usualLatency, time.Since(f.requestedAt)) - time.Since(f.remainder.sentAt)
+	case f.remainder != nil || f.hedgesLeft == 0 || f.stallThreshold == 0:
 		return nil
 	default:
-		d = max(f.stall, f.retry)
+		d = max(f.stallThreshold, f.retryDelay)
 	}
 	if f.timer == nil {
 		f.timer = time.NewTimer(d)
@@ -309,9 +309,9 @@ func (f *rangeBody) close() {
 	if f.source != nil {
 		f.source.attempt.CancelAndDetach()
 	}
-	if f.responses > 0 && (f.offset == f.end || f.stall > 0 && f.longest > f.stall) {
-		f.request.key.RecordPause(f.longest)
+	if f.responses > 0 && (f.offset == f.end || f.stallThreshold > 0 && f.longestPause > f.stallThreshold) {
+		f.request.key.RecordPause(f.longestPause)
 	}
-	f.request.store.bytes.EarnN(f.offset - f.start)
+	f.request.store.bytes.DepositN(f.offset - f.start)
 	f.request.removeUser()
 }

@@ -13,25 +13,25 @@ import (
 // errNoBytes is the error of a hedge whose response contains none of the missing bytes.
 var errNoBytes = errors.New("rangeread: the store has sent nothing of what is missing")
 
-// A remainder is a hedge that requests the bytes that a stalled or failed response has not delivered.
-type remainder struct {
+// A remainderHedge is a hedge that requests the bytes that a stalled or failed response has not delivered.
+type remainderHedge struct {
 	policy.Call
-	request *rangeRequest
-	attempt *race.Attempt
-	asked   time.Time       // time when the hedge was sent
-	answer  chan openResult // receives the response or the error of the hedge
+	request       *rangeRequest
+	attempt       *race.Attempt
+	sentAt        time.Time       // time when the hedge was sent
+	resultChannel chan openResult // receives the response or the error of the hedge
 }
 
 // requestRemainder sends a hedge, as attempt n, for the missing bytes [from, to). If the hedge is denied, r is nil, and
 // later reports whether the caller may request it again after a while.
-func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainder, later bool) {
-	r = &remainder{request: t}
+func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainderHedge, later bool) {
+	r = &remainderHedge{request: t}
 	r.BeginResumption(t.ctx, t.key)
 	if !t.admitHedge(&r.Call, 0, from, to) {
 		return nil, r.Denied != observe.DeniedShadow
 	}
 	t.store.stallHedges.Add(1)
-	r.attempt, r.asked, r.answer = race.NewAttempt(t.ctx, n), time.Now(), make(chan openResult)
+	r.attempt, r.sentAt, r.resultChannel = race.NewAttempt(t.ctx, n), time.Now(), make(chan openResult)
 	t.addUser()
 	go r.sendRequest(from, to)
 	return r, false
@@ -39,7 +39,7 @@ func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainder, lat
 
 // sendRequest requests the bytes [from, to) and sends the response or the error to the channel answer. If the hedge was
 // cancelled meanwhile, it closes the response. It runs in its own goroutine.
-func (r *remainder) sendRequest(from, to int64) {
+func (r *remainderHedge) sendRequest(from, to int64) {
 	defer r.request.removeUser()
 	done := r.attempt.Done()
 	a := openResult{err: &race.Panic{}} // unless open returns
@@ -51,7 +51,7 @@ func (r *remainder) sendRequest(from, to int64) {
 			r.request.store.panics.Add(1)
 		}
 		select {
-		case r.answer <- a:
+		case r.resultChannel <- a:
 		case <-done:
 			if a.stream != nil {
 				a.stream.closeBody()
@@ -65,13 +65,13 @@ func (r *remainder) sendRequest(from, to int64) {
 }
 
 // recordWin counts the hedge as won: reading continues with its response.
-func (r *remainder) recordWin() {
+func (r *remainderHedge) recordWin() {
 	r.request.store.stallWins.Add(1)
 	r.EndResumption(true)
 }
 
 // cancelRequest cancels the hedge and counts it as lost.
-func (r *remainder) cancelRequest() {
+func (r *remainderHedge) cancelRequest() {
 	r.EndResumption(false)
 	r.attempt.CancelAndDetach()
 }

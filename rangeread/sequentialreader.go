@@ -14,23 +14,23 @@ var errBadWrite = errors.New("rangeread: Write returned an impossible count")
 // and reads parts ahead. With each part that the caller reads to its end, it reads one more part ahead, up to a limit.
 // So a caller that reads little causes few requests.
 type sequentialReader struct {
-	reader *Reader
-	caller context.Context // context of the caller
-	ctx    context.Context // context of all requests
-	cancel context.CancelCauseFunc
+	reader        *Reader
+	callerContext context.Context // context of the caller
+	ctx           context.Context // context of all requests
+	cancel        context.CancelCauseFunc
 
-	mu         sync.Mutex       // held during reads; guards the fields below
-	offset     int64            // offset of the next byte to return
-	next       int64            // offset of the next part to request
-	end        int64            // offset at which the range ends
-	depth      int              // number of parts to read ahead
-	ahead      []*readAheadPart // parts being read ahead, in order
-	spare      [][]byte         // memory of parts that were read, for reuse
-	reserved   int64            // bytes of memory reserved in the Store
-	current    byteSource       // part that the caller is reading; nil: none
-	currentEnd int64            // offset at which the current part ends
-	bytes      []byte           // received bytes that the caller has not read yet
-	err        error            // error with which reading has ended; nil: reading continues
+	mu             sync.Mutex       // held during reads; guards the fields below
+	offset         int64            // offset of the next byte to return
+	nextPartOffset int64            // offset of the next part to request
+	end            int64            // offset at which the range ends
+	aheadLimit     int              // number of parts to read ahead
+	ahead          []*readAheadPart // parts being read ahead, in order
+	spareMemory    [][]byte         // memory of parts that were read, for reuse
+	reserved       int64            // bytes of memory reserved in the Store
+	current        byteSource       // part that the caller is reading; nil: none
+	currentEnd     int64            // offset at which the current part ends
+	bytes          []byte           // received bytes that the caller has not read yet
+	err            error            // error with which reading has ended; nil: reading continues
 }
 
 // A byteSource delivers the bytes of one part: a rangeBody delivers them as they arrive, and a readAheadPart from
@@ -60,7 +60,7 @@ var (
 // The context ctx applies to all requests. The caller must close the io.ReadCloser, or read until Read returns an error
 // such as io.EOF. It is not safe for concurrent use, except that Close may be called at any time.
 func (r *Reader) NewReader(ctx context.Context, off, n int64) io.ReadCloser {
-	s := &sequentialReader{reader: r, caller: ctx, offset: off, next: off, end: math.MaxInt64}
+	s := &sequentialReader{reader: r, callerContext: ctx, offset: off, nextPartOffset: off, end: math.MaxInt64}
 	if n >= 0 && off >= 0 {
 		s.end = off + min(n, math.MaxInt64-off)
 	}
@@ -149,7 +149,7 @@ func (s *sequentialReader) fillBytes() error {
 			s.stopWith(io.EOF) // the object has ended
 		case err == io.EOF:
 			s.closePart()
-			s.depth = min(s.depth+1, s.reader.store.options.Parallel-1)
+			s.aheadLimit = min(s.aheadLimit+1, s.reader.store.options.Parallel-1)
 			s.limitToSize()
 		case err != nil:
 			s.stopWith(err)
@@ -158,7 +158,7 @@ func (s *sequentialReader) fillBytes() error {
 	if len(s.bytes) > 0 {
 		return nil
 	}
-	return s.reader.convertError(s.caller, s.err)
+	return s.reader.convertError(s.callerContext, s.err)
 }
 
 // limitToSize shortens the range to the end of the object, if the size of the object is known. The caller must hold mu.
@@ -183,16 +183,16 @@ func (s *sequentialReader) startNextPart() error {
 	} else {
 		n := s.partLength(s.offset)
 		s.current = newRangeBody(s.ctx, s.reader, s.offset, n)
-		s.currentEnd, s.next = s.offset+n, s.offset+n
+		s.currentEnd, s.nextPartOffset = s.offset+n, s.offset+n
 	}
-	for len(s.ahead) < s.depth && s.next < s.end {
-		n := s.partLength(s.next)
+	for len(s.ahead) < s.aheadLimit && s.nextPartOffset < s.end {
+		n := s.partLength(s.nextPartOffset)
 		memory := s.allocateMemory(n)
 		if memory == nil {
 			break
 		}
-		s.ahead = append(s.ahead, readAhead(s.ctx, s.reader, s.next, n, memory))
-		s.next += n
+		s.ahead = append(s.ahead, readAhead(s.ctx, s.reader, s.nextPartOffset, n, memory))
+		s.nextPartOffset += n
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func (s *sequentialReader) closePart() {
 	}
 	s.current.close()
 	if a, ok := s.current.(*readAheadPart); ok {
-		s.spare = append(s.spare, a.bytes)
+		s.spareMemory = append(s.spareMemory, a.bytes)
 	}
 	s.current = nil
 }
@@ -217,9 +217,9 @@ func (s *sequentialReader) closePart() {
 // allocateMemory returns a slice of at least n bytes for reading ahead. It returns nil if the Store has reached
 // Options.MaxBytes. The caller must hold mu.
 func (s *sequentialReader) allocateMemory(n int64) []byte {
-	if i := len(s.spare) - 1; i >= 0 && int64(cap(s.spare[i])) >= n {
-		b := s.spare[i]
-		s.spare = s.spare[:i]
+	if i := len(s.spareMemory) - 1; i >= 0 && int64(cap(s.spareMemory[i])) >= n {
+		b := s.spareMemory[i]
+		s.spareMemory = s.spareMemory[:i]
 		return b
 	}
 	if !s.reader.store.reserveMemory(n) {
@@ -242,7 +242,7 @@ func (s *sequentialReader) stopWith(err error) {
 		a.close()
 	}
 	s.reader.store.releaseMemory(s.reserved)
-	s.ahead, s.spare, s.reserved = nil, nil, 0
+	s.ahead, s.spareMemory, s.reserved = nil, nil, 0
 }
 
 // Close implements [io.Closer]: it cancels all requests and releases their memory. A Read in progress, and later Reads,

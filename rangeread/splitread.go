@@ -25,9 +25,9 @@ type splitRead struct {
 
 // A partRead is the state and result of reading one part of a splitRead.
 type partRead struct {
-	n      int // number of bytes that were read
-	err    error
-	cancel context.CancelFunc // cancels reading; nil: the part is not being read
+	byteCount int // number of bytes that were read
+	err       error
+	cancel    context.CancelFunc // cancels reading; nil: the part is not being read
 }
 
 // readParts reads len(p) bytes at offset off into p, which must not be empty. A read that is longer than the part size
@@ -89,7 +89,7 @@ func readTail(ctx context.Context, r *Reader, f *rangeBody, p []byte, off int64,
 	all.readPending()
 	all.workers.Wait()
 	for _, one := range all.parts[1:] {
-		n += one.n
+		n += one.byteCount
 		if one.err != nil {
 			return n, one.err
 		}
@@ -137,7 +137,7 @@ func (a *splitRead) recordPart(i, n int, err error) {
 	a.mu.Lock()
 	one := &a.parts[i]
 	one.cancel()
-	one.n, one.err, one.cancel = n, err, nil
+	one.byteCount, one.err, one.cancel = n, err, nil
 	a.mu.Unlock()
 	if err != nil {
 		a.cancelAfter(i)

@@ -23,11 +23,11 @@ type counters struct {
 	asked, hedged, read        atomic.Int64
 	skipped, twice             atomic.Int64
 	panics                     atomic.Int64
-	denied                     denials
+	denied                     denialCounters
 }
 
-// A denials counts hedges that were due and not sent, by reason. It is safe for concurrent use.
-type denials struct {
+// A denialCounters counts hedges that were due and not sent, by reason. It is safe for concurrent use.
+type denialCounters struct {
 	mu       sync.Mutex // guards the fields below
 	byReason map[observe.Reason]int64
 	bytes    int64 // denied hedges for which the budget of bytes was too small
@@ -35,7 +35,7 @@ type denials struct {
 
 // countDenial counts a hedge that was denied for the given reason. The argument bytes is true if the budget of bytes
 // was too small.
-func (d *denials) countDenial(reason observe.Reason, bytes bool) {
+func (d *denialCounters) countDenial(reason observe.Reason, bytes bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.byReason == nil {
@@ -48,7 +48,7 @@ func (d *denials) countDenial(reason observe.Reason, bytes bool) {
 }
 
 // addTo copies the current counts to the fields of s about denied hedges.
-func (d *denials) addTo(s *Stats) {
+func (d *denialCounters) addTo(s *Stats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.DeniedBytes, s.DeniedBy = d.bytes, make(map[observe.Reason]int64)

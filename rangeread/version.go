@@ -9,12 +9,12 @@ import (
 // An objectVersion records which version of the object a Reader reads: the tag and size of the first response.
 // Responses of another version are rejected. It is safe for concurrent use.
 type objectVersion struct {
-	mu        sync.Mutex // guards the fields below
-	known     bool       // true once a response was received
-	tag       string     // Tag of the version; "": the server has no version tags
-	size      int64      // size of the object in bytes; only valid if sized is true
-	sized     bool       // true once the size is known
-	changeErr error      // first error with ErrChanged that a read has returned; nil: none
+	mu          sync.Mutex // guards the fields below
+	hasResponse bool       // true once a response was received
+	tag         string     // Tag of the version; "": the server has no version tags
+	size        int64      // size of the object in bytes; only valid if sized is true
+	hasSize     bool       // true once the size is known
+	changeErr   error      // first error with ErrChanged that a read has returned; nil: none
 }
 
 // changeError returns the first error with [ErrChanged] that a read has returned, or nil if there is none. All later
@@ -48,7 +48,7 @@ func (v *objectVersion) currentTag() string {
 func (v *objectVersion) knownSize() (size int64, known bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.size, v.sized
+	return v.size, v.hasSize
 }
 
 // checkInfo returns an error that wraps [ErrChanged] if a response with the Info i is from another version of the
@@ -64,9 +64,9 @@ func (v *objectVersion) checkLocked(i Info) error {
 	switch {
 	case v.changeErr != nil:
 		return v.changeErr
-	case v.known && i.Tag != v.tag:
+	case v.hasResponse && i.Tag != v.tag:
 		return fmt.Errorf("%w: its tag was %q and is %q", ErrChanged, v.tag, i.Tag)
-	case v.sized && i.Size >= 0 && i.Size != v.size:
+	case v.hasSize && i.Size >= 0 && i.Size != v.size:
 		return fmt.Errorf("%w: its size was %d and is %d", ErrChanged, v.size, i.Size)
 	}
 	return nil
@@ -80,9 +80,9 @@ func (v *objectVersion) adoptInfo(i Info) error {
 	if err := v.checkLocked(i); err != nil {
 		return err
 	}
-	v.known, v.tag = true, i.Tag
+	v.hasResponse, v.tag = true, i.Tag
 	if i.Size >= 0 {
-		v.size, v.sized = i.Size, true
+		v.size, v.hasSize = i.Size, true
 	}
 	return nil
 }
@@ -92,8 +92,8 @@ func (v *objectVersion) adoptInfo(i Info) error {
 func (v *objectVersion) recordEnd(at int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.sized {
-		v.size, v.sized = at, true
+	if !v.hasSize {
+		v.size, v.hasSize = at, true
 	}
 	return v.size <= at
 }

@@ -17,7 +17,7 @@ func (w *Window) Append(b []byte, t time.Time) []byte {
 		halfWindow
 		since time.Time
 	}{{w.current, w.currentStart}, {w.previous, w.previousStart}} {
-		if h.samples() == 0 {
+		if h.sampleCount() == 0 {
 			b = append(b, 0, 0)
 			continue
 		}
@@ -114,7 +114,7 @@ func (w *Window) Merge(from *Window) {
 	w.previous.addSamples(from.current)
 	w.previous.addSamples(from.previous)
 	for _, t := range [...]time.Time{w.currentStart, from.currentStart, from.previousStart} {
-		if w.previous.samples() > 0 && !t.IsZero() && (w.previousStart.IsZero() || t.Before(w.previousStart)) {
+		if w.previous.sampleCount() > 0 && !t.IsZero() && (w.previousStart.IsZero() || t.Before(w.previousStart)) {
 			w.previousStart = t
 		}
 	}

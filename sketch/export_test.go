@@ -6,7 +6,7 @@ const (
 	Accuracy      = accuracy
 	MinHalfAge    = minHalfAge
 	MinHalfSize   = minHalfSize
-	MaxPastWeight = maxPastWeight
+	MaxPastWeight = maxPreviousWeight
 )
 
 var (

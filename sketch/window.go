@@ -32,9 +32,9 @@ const (
 	minHalfAge  = 10 * time.Second
 	minHalfSize = 200
 
-	// maxPastWeight is the number of samples that the previous half counts as, if it has more. So many older samples
+	// maxPreviousWeight is the number of samples that the previous half counts as, if it has more. So many older samples
 	// cannot hide a shift of the distribution for long.
-	maxPastWeight = 500
+	maxPreviousWeight = 500
 
 	// maxBins is the maximum number of buckets of a half. With an accuracy of 1 % they cover 17 decades. So no buckets
 	// between 1 ns and a year need to be merged.
@@ -123,8 +123,8 @@ func (h *halfWindow) addToBucket(i int, n float64) {
 	h.bins.AddWithCount(i, n)
 }
 
-// samples returns the number of samples in the half.
-func (h *halfWindow) samples() float64 {
+// sampleCount returns the number of samples in the half.
+func (h *halfWindow) sampleCount() float64 {
 	if h.sketch == nil {
 		return 0
 	}
@@ -150,7 +150,7 @@ func (w *Window) AddIndex(t time.Time, i int) {
 	case w.currentStart.IsZero():
 		w.currentStart = t
 		w.current.init()
-	case t.Sub(w.currentStart) >= minHalfAge && w.current.samples() >= minHalfSize:
+	case t.Sub(w.currentStart) >= minHalfAge && w.current.sampleCount() >= minHalfSize:
 		w.current, w.previous = w.previous, w.current
 		if w.current.sketch != nil {
 			w.current.sketch.Clear()
@@ -162,7 +162,7 @@ func (w *Window) AddIndex(t time.Time, i int) {
 }
 
 // Len returns the number of samples in both halves of the window.
-func (w *Window) Len() int { return int(w.current.samples() + w.previous.samples()) }
+func (w *Window) Len() int { return int(w.current.sampleCount() + w.previous.sampleCount()) }
 
 // Rate returns the number of samples per second from the first sample in the window to the time t. It is zero for an
 // empty window, and within the first millisecond.
@@ -210,17 +210,17 @@ type Distribution struct {
 	weights     []float64 // weights[i] is the weight of bucket firstIndex+i
 	firstIndex  int       // index of the first bucket in weights
 	totalWeight float64   // sum of all weights
-	samples     int       // number of samples of the window, without weights
+	sampleCount int       // number of samples of the window, without weights
 }
 
 // Distribution replaces the content of d by the samples of the window, reusing the memory of d. It takes about a
 // microsecond. A caller that guards the window with a lock can release the lock after Distribution, and then evaluate
 // d.
 func (w *Window) Distribution(d *Distribution) {
-	d.weights, d.totalWeight, d.samples = d.weights[:0], 0, w.Len()
+	d.weights, d.totalWeight, d.sampleCount = d.weights[:0], 0, w.Len()
 	lo, hi := math.MaxInt, math.MinInt
 	for _, h := range [...]*halfWindow{&w.current, &w.previous} {
-		if h.samples() > 0 {
+		if h.sampleCount() > 0 {
 			l, _ := h.bins.MinIndex() // not empty
 			u, _ := h.bins.MaxIndex()
 			lo, hi = min(lo, l), max(hi, u)
@@ -237,8 +237,8 @@ func (w *Window) Distribution(d *Distribution) {
 		d.weights = make([]float64, n)
 	}
 	d.addHalf(&w.current, 1)
-	if n := w.previous.samples(); n > 0 {
-		d.addHalf(&w.previous, min(1, maxPastWeight/n))
+	if n := w.previous.sampleCount(); n > 0 {
+		d.addHalf(&w.previous, min(1, maxPreviousWeight/n))
 	}
 }
 
@@ -251,11 +251,11 @@ func (d *Distribution) addHalf(h *halfWindow, weight float64) {
 		d.weights[i-d.firstIndex] += n * weight
 		return false
 	})
-	d.totalWeight += h.samples() * weight
+	d.totalWeight += h.sampleCount() * weight
 }
 
 // Len returns the number of samples that the window had, all with weight one.
-func (d *Distribution) Len() int { return d.samples }
+func (d *Distribution) Len() int { return d.sampleCount }
 
 // Weight returns the number of samples of the window, where the previous half counts as at most 500.
 func (d *Distribution) Weight() float64 { return d.totalWeight }

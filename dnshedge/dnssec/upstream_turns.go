@@ -130,12 +130,12 @@ type unableUpstreams struct {
 	mu          sync.Mutex           // guards the following fields
 	unableUntil map[string]time.Time // by address: an upstream without DNSSEC is avoided until this time
 	silentUntil map[string]time.Time // by address: an unresponsive upstream is avoided until this time
-	latest      *upstreamTest        // running or last test; nil if there was none
+	latestTest  *upstreamTest        // running or last test; nil if there was none
 }
 
 // An upstreamTest is a test of the upstreams for DNSSEC support. Several questions may wait for the same test.
 type upstreamTest struct {
-	at            time.Time     // start of the test
+	startedAt     time.Time     // start of the test
 	done          chan struct{} // closed at the end of the test
 	withoutDNSSEC []string      // addresses of the upstreams without DNSSEC, valid once done is closed; "" is an upstream with unknown address
 }
@@ -158,11 +158,11 @@ func (c *core) testUpstreams(zone, name string) *upstreamTest {
 	u, now := &c.unable, time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if l := u.latest; l != nil && now.Sub(l.at) < searchInterval {
+	if l := u.latestTest; l != nil && now.Sub(l.startedAt) < searchInterval {
 		return l
 	}
-	l := &upstreamTest{at: now, done: make(chan struct{})}
-	u.latest = l
+	l := &upstreamTest{startedAt: now, done: make(chan struct{})}
+	u.latestTest = l
 	named := c.upstreamAddresses(name)
 	if named == nil {
 		named = []string{""}

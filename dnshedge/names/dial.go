@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// stagger is the time between the dials of two addresses (RFC 8305 §5).
-const stagger = 250 * time.Millisecond
+// dialInterval is the time between the dials of two addresses (RFC 8305 §5).
+const dialInterval = 250 * time.Millisecond
 
 var errNoConn = errors.New("names: Dialer returned neither a connection nor an error")
 
@@ -98,16 +98,16 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 	d.h.rotation++
 	d.rotation = d.h.rotation
 	n.mu.Unlock()
-	next := time.NewTimer(stagger)
+	next := time.NewTimer(dialInterval)
 	defer next.Stop()
-	patient := time.NewTimer(stagger)
+	patient := time.NewTimer(dialInterval)
 	patient.Stop()
 	defer patient.Stop()
 	for {
 		ip, changed, wait := d.nextAddress(time.Now())
 		if ip.IsValid() {
 			d.startAttempt(ctx, ip)
-			next.Reset(stagger)
+			next.Reset(dialInterval)
 		} else if len(d.pending) == 0 {
 			if wait <= 0 {
 				return nil, d.err
@@ -307,8 +307,8 @@ func (t *connTracking) recordClosed() {
 	})
 }
 
-// self returns t. Connection types that embed a connTracking get this method, by which trackingOf recognizes them.
-func (t *connTracking) self() *connTracking { return t }
+// getTracking returns t. Connection types that embed a connTracking get this method, by which trackingOf recognizes them.
+func (t *connTracking) getTracking() *connTracking { return t }
 
 // A conn is a tracked connection that is neither a *net.TCPConn nor a *net.UDPConn.
 type conn struct {

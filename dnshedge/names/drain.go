@@ -16,9 +16,9 @@ const (
 	// removed, and again when a request has used a connection to a removed address without closing it.
 	closingTime = 2 * time.Second
 
-	// closing is the time that a connection has to close after a request that closes it. If it is still open then, it
+	// connCloseTime is the time that a connection has to close after a request that closes it. If it is still open then, it
 	// counts as not drained: the request is slow, or was cancelled before net/http marked the connection.
-	closing = time.Minute
+	connCloseTime = time.Minute
 
 	// rotationDelay is how long an address must be absent from the answers before it is drained, if removed addresses
 	// of the host return. The host's name servers then return a part of a larger set, and the address is still in that
@@ -123,10 +123,10 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 type retryableBody struct {
 	io.ReadCloser
 
-	mu     sync.Mutex // guards the fields below, and ReadCloser
-	read   bool
-	closed bool // Close was called without effect
-	over   bool // RoundTrip has returned
+	mu          sync.Mutex // guards the fields below, and ReadCloser
+	read        bool
+	closed      bool // Close was called without effect
+	hasReturned bool // RoundTrip has returned
 }
 
 func (b *retryableBody) Read(p []byte) (int, error) {
@@ -139,7 +139,7 @@ func (b *retryableBody) Read(p []byte) (int, error) {
 
 func (b *retryableBody) Close() error {
 	b.mu.Lock()
-	later := !b.read && !b.over
+	later := !b.read && !b.hasReturned
 	b.closed = b.closed || later
 	from := b.ReadCloser
 	b.mu.Unlock()
@@ -168,7 +168,7 @@ func (b *retryableBody) resetIfRetryable(err error) bool {
 // no effect before, or if RoundTrip failed without reading the body.
 func (b *retryableBody) recordReturned(err error) {
 	b.mu.Lock()
-	b.over = true
+	b.hasReturned = true
 	closes := b.closed || err != nil && !b.read
 	from := b.ReadCloser
 	b.mu.Unlock()
@@ -226,8 +226,8 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 func trackingOf(c net.Conn) *connTracking {
 	for {
 		switch t := c.(type) {
-		case interface{ self() *connTracking }:
-			return t.self()
+		case interface{ getTracking() *connTracking }:
+			return t.getTracking()
 		case interface{ NetConn() net.Conn }:
 			c = t.NetConn()
 		default:
@@ -279,7 +279,7 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 			continue
 		}
 		for t := range a.conns {
-			if now.Sub(t.closes) >= closing {
+			if now.Sub(t.closes) >= connCloseTime {
 				return true
 			}
 		}

@@ -18,7 +18,7 @@ import (
 
 const (
 	lookupTimeout   = 10 * time.Second // limit of a lookup that has a slot
-	patience        = time.Second      // how long a caller waits for a lookup before it uses the addresses that are known
+	lookupPatience  = time.Second      // how long a caller waits for a lookup before it uses the addresses that are known
 	firstRetry      = time.Second      // delay after the first failed lookup of a host without addresses
 	longestRetry    = time.Minute      // longest delay after a failed lookup
 	failureMemory   = 2 * time.Minute  // for this long, callers do not wait for a lookup if the lookup before failed
@@ -111,12 +111,12 @@ func (a *hostAddress) isFailing(port string, now time.Time) bool {
 
 // A lookupState is the state of a lookup that is running or waits for a slot. Names.mu guards its fields.
 type lookupState struct {
-	started   bool            // it has a slot
-	abandoned chan struct{}   // closed when the lookup has not started and no caller waits for it any more
-	patience  time.Time       // until then, callers with known addresses wait for the lookup
-	doubtful  bool            // the lookup before has failed: callers with known addresses do not wait
-	first     time.Time       // when the first result arrived; set once that is published
-	published addressFamilies // families whose results are published
+	started        bool            // it has a slot
+	abandoned      chan struct{}   // closed when the lookup has not started and no caller waits for it any more
+	patience       time.Time       // until then, callers with known addresses wait for the lookup
+	previousFailed bool            // the lookup before has failed: callers with known addresses do not wait
+	first          time.Time       // when the first result arrived; set once that is published
+	published      addressFamilies // families whose results are published
 }
 
 // hasEnough reports whether the lookup has published enough results for a caller. With all, the caller needs the
@@ -238,7 +238,7 @@ func (h *host) startLookup(now time.Time) {
 	h.lookup = &lookupState{abandoned: make(chan struct{})}
 	if h.isKnown() {
 		ctx, turn = lookup.WithCacheBypass(ctx), h.n.slots.known
-		h.lookup.patience, h.lookup.doubtful = now.Add(patience), h.failuresInRow > 0 && now.Sub(h.lastLookup) < failureMemory
+		h.lookup.patience, h.lookup.previousFailed = now.Add(lookupPatience), h.failuresInRow > 0 && now.Sub(h.lastLookup) < failureMemory
 	}
 	h.lastLookup = now
 	h.armTimers(now)

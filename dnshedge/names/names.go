@@ -159,7 +159,7 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 		switch {
 		case n.isClosed():
 			return nil, errClosed
-		case !want.hasFamilyOf(ip):
+		case !want.containsFamilyOf(ip):
 			return nil, unsuitableError(host)
 		}
 		return []netip.Addr{ip}, nil
@@ -292,7 +292,7 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	h := n.acquireHost(name)
 	began := h.failures
 	h.startLookupIfNeeded(time.Now())
-	for h.lookup != nil && h.failures == began && !h.lookup.hasEnough(want, all) && !h.lookup.doubtful &&
+	for h.lookup != nil && h.failures == began && !h.lookup.hasEnough(want, all) && !h.lookup.previousFailed &&
 		h.waitForLookup(ctx, h.lookup.waitLimit(all && h.hasFamilies(want)), h.isKnown()) {
 	}
 	if h.isKnown() {
@@ -372,8 +372,8 @@ type addressFamilies [2]bool // IPv4, IPv6
 
 var anyFamily = addressFamilies{true, true}
 
-// hasFamilyOf reports whether the set contains the family of ip.
-func (f addressFamilies) hasFamilyOf(ip netip.Addr) bool { return f[familyIndex(ip)] }
+// containsFamilyOf reports whether the set contains the family of ip.
+func (f addressFamilies) containsFamilyOf(ip netip.Addr) bool { return f[familyIndex(ip)] }
 
 // familyIndex returns 0 for an IPv4 address, also one mapped into IPv6, and 1 for an IPv6 address.
 func familyIndex(ip netip.Addr) int {

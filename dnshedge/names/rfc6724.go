@@ -88,8 +88,8 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// unreachable lists the errors of Unix and Windows for a missing route to an address or a missing address family.
-var unreachable = [...]syscall.Errno{
+// unreachableErrnos lists the errors of Unix and Windows for a missing route to an address or a missing address family.
+var unreachableErrnos = [...]syscall.Errno{
 	syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT,
 	10051, 10065, 10049, 10047, // WSAENETUNREACH, WSAEHOSTUNREACH, WSAEADDRNOTAVAIL, WSAEAFNOSUPPORT
 }
@@ -101,7 +101,7 @@ var unreachable = [...]syscall.Errno{
 func systemSource(ip netip.Addr) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 53)))
 	if err != nil {
-		if slices.ContainsFunc(unreachable[:], func(e syscall.Errno) bool { return errors.Is(err, e) }) {
+		if slices.ContainsFunc(unreachableErrnos[:], func(e syscall.Errno) bool { return errors.Is(err, e) }) {
 			err = nil
 		}
 		return netip.Addr{}, err

@@ -47,7 +47,7 @@ type addressFinder struct {
 	inProgress    []question        // running lookups
 	nameResults   map[string]int    // by name: result of the finished lookups, see countUnresolvedName
 	results       chan lookupResult
-	hedge         bool // the lookups are hedges, because no address is needed yet
+	isHedging     bool // the lookups are hedges, because no address is needed yet
 	budgetSpent   bool // the hedge budget has refused a lookup
 }
 
@@ -100,7 +100,7 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 		rand.Shuffle(len(f.gluelessNames), func(i, j int) { f.gluelessNames[i], f.gluelessNames[j] = f.gluelessNames[j], f.gluelessNames[i] })
 		f.planLookups(f.gluelessNames)
 	}
-	f.hedge, f.budgetSpent = true, false
+	f.isHedging, f.budgetSpent = true, false
 	for {
 		if isClosed(needed) {
 			f.promoteHedges()
@@ -108,7 +108,7 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 		if addrs := f.cachedAddresses(); len(addrs) > 0 {
 			return addrs, nil
 		}
-		if len(f.inProgress) == 0 && !f.startLookup(ctx, e, f.hedge) {
+		if len(f.inProgress) == 0 && !f.startLookup(ctx, e, f.isHedging) {
 			if f.hasServerAnswered() || f.budgetSpent {
 				return nil, nil
 			}
@@ -126,7 +126,7 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 // awaitResult waits until a lookup has ended, and returns its new addresses. After nameHedgeDelay, it starts the next
 // lookup as a hedge, and returns nil. It also returns when needed is closed or ctx ends.
 func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
-	if !f.hedge {
+	if !f.isHedging {
 		needed = nil
 	}
 	timer := time.NewTimer(nameHedgeDelay)
@@ -136,7 +136,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 		f.inProgress = slices.DeleteFunc(f.inProgress, func(q question) bool { return q == r.question })
 		addrs := f.processResult(r)
 		switch {
-		case f.hedge:
+		case f.isHedging:
 		case errors.Is(r.err, nameservers.ErrNoHedgeBudget) && len(f.inProgress) == 0 && f.lookup.core.isOnlyHedged(f.node):
 			return nil, r.err // only hedges wait for f.node
 		default:
@@ -156,7 +156,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 
 // promoteHedges records that addresses are needed now. The running lookups are no longer hedges.
 func (f *addressFinder) promoteHedges() {
-	f.hedge, f.budgetSpent = false, false
+	f.isHedging, f.budgetSpent = false, false
 	f.lookup.core.promoteLookups(f.node)
 }
 
@@ -279,7 +279,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 		f.selector.questionSpecific.Store(true)
 	}
 	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // the lookup is repeated once it is needed
-		f.budgetSpent = f.hedge
+		f.budgetSpent = f.isHedging
 		f.pending = append(f.pending, r.question)
 		return f.cachedAddresses()
 	}

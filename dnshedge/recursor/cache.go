@@ -30,11 +30,11 @@ type cache struct {
 // A cacheKey identifies a cacheEntry. The entry is a delegation if zone is true, a failure if failed is true, and
 // otherwise an answer.
 type cacheKey struct {
-	name   string
-	qtype  uint16
-	do     bool // the question has the DO bit
-	zone   bool // the entry is the delegation of the zone name
-	failed bool // the entry is a failure: no server has answered the question
+	name      string
+	qtype     uint16
+	do        bool // the question has the DO bit
+	zone      bool // the entry is the delegation of the zone name
+	isFailure bool // the entry is a failure: no server has answered the question
 }
 
 // cacheKeyOf returns the key under which the answer to q is cached.
@@ -134,7 +134,7 @@ func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, nxdomain
 	if e := c.lookUpEntry(k, now); e != nil && e.answer.aliasTarget == "" {
 		return e.answer.answer, e.answer.rcode == dns.RcodeNameError, true
 	}
-	k.failed = true
+	k.isFailure = true
 	return nil, false, c.lookUpEntry(k, now) != nil
 }
 
@@ -191,19 +191,19 @@ const failureTTL = 5 * time.Second
 // addFailure caches the fact that no server has answered q. It expires after failureTTL.
 func (c *cache) addFailure(q question, now time.Time) {
 	k := cacheKeyOf(q)
-	k.failed = true
+	k.isFailure = true
 	c.insertEntry(k, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(q.name))}, now)
 }
 
 // addConfirmedReferral caches the fact that the parent zone has confirmed the delegation of a zone. It expires after
 // failureTTL.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
-	c.insertEntry(cacheKey{name: zone, failed: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
+	c.insertEntry(cacheKey{name: zone, isFailure: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }
 
 // isReferralConfirmed reports whether addConfirmedReferral was called for a zone within failureTTL.
 func (c *cache) isReferralConfirmed(zone string, now time.Time) bool {
-	return c.lookUpEntry(cacheKey{name: zone, failed: true}, now) != nil
+	return c.lookUpEntry(cacheKey{name: zone, isFailure: true}, now) != nil
 }
 
 // insertEntry caches the entry e, unless it is too large. While the cache exceeds its memory limit, it evicts other

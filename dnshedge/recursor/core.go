@@ -180,7 +180,7 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 			}
 		}
 		z := newEmptyDelegation(name)
-		z.addrs, z.stub, z.privateOK, z.chain.Stub = addrs, true, true, true
+		z.addrs, z.isStub, z.privateOK, z.chain.Stub = addrs, true, true, true
 		c.stubs[name] = z
 	}
 	return nil

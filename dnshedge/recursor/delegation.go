@@ -30,7 +30,7 @@ type delegation struct {
 	expires time.Time
 
 	chain     *chain.Zone // the same zone for package chain; never nil
-	stub      bool        // the zone is in Resolver.Zones, so that its servers need not be authoritative
+	isStub    bool        // the zone is in Resolver.Zones, so that its servers need not be authoritative
 	privateOK bool        // servers may have private addresses
 }
 

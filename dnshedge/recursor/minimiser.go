@@ -17,7 +17,7 @@ const (
 type minimiser struct {
 	q             question
 	do            bool // minimised questions have the DO bit
-	off           bool // the full question is sent
+	disabled      bool // the full question is sent
 	queries       int  // number of minimised questions so far
 	exposedLabels int  // number of labels of the longest minimised name or zone so far
 }
@@ -26,7 +26,7 @@ type minimiser struct {
 func (m *minimiser) nextQuestion(zone string) (question, bool) {
 	m.exposedLabels = max(m.exposedLabels, dnsname.CountLabels(zone))
 	left := dnsname.CountLabels(m.q.name) - m.exposedLabels
-	if m.off || left <= 1 || m.queries >= maxMinimisedQueries {
+	if m.disabled || left <= 1 || m.queries >= maxMinimisedQueries {
 		return m.q, true
 	}
 	add := 1

@@ -62,7 +62,7 @@ type lookupGroup struct {
 // lookups for which only hedges wait. The budget of the question pays for all other lookups.
 type waitNode struct {
 	waitsFor map[*waitNode]waitCount // number of waits of this node, by the node that it waits for
-	needed   bool                    // a client's question waits for the node, directly or through other nodes, and not only as a hedge
+	isNeeded bool                    // a client's question waits for the node, directly or through other nodes, and not only as a hedge
 }
 
 // waitCount holds the number of waits of one node for another (all), and how many of them are hedges (hedges).
@@ -82,7 +82,7 @@ func (n *waitNode) addWait(o *waitNode, hedge bool) {
 	w.all++
 	if hedge {
 		w.hedges++
-	} else if n.needed {
+	} else if n.isNeeded {
 		o.markNeeded()
 	}
 	n.waitsFor[o] = w
@@ -105,10 +105,10 @@ func (n *waitNode) removeWait(o *waitNode) {
 // markNeeded records that a client's question needs n. It then also needs each node for which n waits, unless the wait
 // is a hedge.
 func (n *waitNode) markNeeded() {
-	if n.needed {
+	if n.isNeeded {
 		return
 	}
-	n.needed = true
+	n.isNeeded = true
 	for o, w := range n.waitsFor {
 		if w.all > w.hedges {
 			o.markNeeded()
@@ -120,7 +120,7 @@ func (n *waitNode) markNeeded() {
 func (n *waitNode) promoteHedgedWaits() {
 	for o, w := range n.waitsFor {
 		n.waitsFor[o] = waitCount{all: w.all}
-		if n.needed {
+		if n.isNeeded {
 			o.markNeeded()
 		}
 	}
@@ -209,7 +209,7 @@ func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f
 		if l.depth >= maxLookupDepth {
 			return nil, false, errTooDeep
 		}
-		if !hedge && (n == nil || n.needed) {
+		if !hedge && (n == nil || n.isNeeded) {
 			if err := countWithinLimit(&l.budget.serverNames, "ServerNames", l.budget.limits.ServerNames); err != nil {
 				return nil, false, err
 			}
@@ -262,7 +262,7 @@ func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 func (c *core) isOnlyHedged(n *waitNode) bool {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
-	return !n.needed
+	return !n.isNeeded
 }
 
 // promoteLookups turns the waits of n that are hedges into ordinary waits, because their results are needed now.
@@ -370,7 +370,7 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full 
 		if s.err != nil && s.leaderSpecific || s.zone.HasMovedFor(z.chain) {
 			continue
 		}
-		if s.err == nil && slices.Contains(l.avoid, s.answer.server) && rejected < maxAvoidedAnswers { // the leader has not avoided this server
+		if s.err == nil && slices.Contains(l.avoidServers, s.answer.server) && rejected < maxAvoidedAnswers { // the leader has not avoided this server
 			rejected++
 			continue
 		}

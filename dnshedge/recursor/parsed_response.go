@@ -31,7 +31,7 @@ type parsedResponse struct {
 	invalidSignatures bool             // the check on arrival found invalid or missing signatures
 	zone              *delegation      // zone whose server was queried
 	server            netip.AddrPort   // server that sent the response
-	fallback          bool             // the response is dubious, and is used only if no better response comes
+	isFallback        bool             // the response is dubious, and is used only if no better response comes
 	nonAuthoritative  bool             // fallback from a recursive server, or without NS and SOA records
 	rcode             int
 	answer            []dns.RR      // records of the question's name, or the alias

@@ -31,11 +31,11 @@ func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Tim
 	}
 	if ns, inAnswer := findReferralSection(m, q); ns != nil {
 		if cut, mixed := readReferral(m, ns, z, q, now); cut != nil {
-			return &parsedResponse{kind: kindReferral, fallback: m.Authoritative || mixed || inAnswer, referral: cut}
+			return &parsedResponse{kind: kindReferral, isFallback: m.Authoritative || mixed || inAnswer, referral: cut}
 		}
 	}
-	r := &parsedResponse{kind: kindAnswer, fallback: full && !m.Authoritative && !z.stub}
-	if r.nonAuthoritative = !m.Authoritative && m.RecursionAvailable && !z.stub; r.nonAuthoritative && !full {
+	r := &parsedResponse{kind: kindAnswer, isFallback: full && !m.Authoritative && !z.isStub}
+	if r.nonAuthoritative = !m.Authoritative && m.RecursionAvailable && !z.isStub; r.nonAuthoritative && !full {
 		return &parsedResponse{kind: kindLame}
 	}
 	switch {
@@ -50,19 +50,19 @@ func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Tim
 		case soa != nil:
 			r.rcode = m.Rcode
 			r.authority = append(r.authority, soa)
-		case !m.Authoritative && !z.stub:
+		case !m.Authoritative && !z.isStub:
 			if !full || !mayBeNoData(m, z.zone) {
 				return &parsedResponse{kind: kindLame}
 			}
 			r.rcode, r.nonAuthoritative = m.Rcode, true
 		case m.Rcode == dns.RcodeNameError:
 			r.rcode = m.Rcode
-			r.fallback = r.fallback || full && !z.stub && hasSOA(m.Ns) // the SOA record is of another zone
+			r.isFallback = r.isFallback || full && !z.isStub && hasSOA(m.Ns) // the SOA record is of another zone
 		default:
 			if hasNSOfOtherZone(m.Ns, z.zone) {
 				return &parsedResponse{kind: kindLame}
 			}
-			r.fallback = full && !z.stub
+			r.isFallback = full && !z.isStub
 		}
 	}
 	if q.do {
@@ -109,7 +109,7 @@ func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bo
 	if len(proof) == 0 {
 		return false
 	}
-	if r.fallback = false; slices.ContainsFunc(proof, isDS) {
+	if r.isFallback = false; slices.ContainsFunc(proof, isDS) {
 		r.answer = proof
 		equalizeTTLs(r.answer)
 	}
@@ -199,7 +199,7 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 	if cut = parseDelegation(name, z.zone, ns, m.Extra, now); cut == nil {
 		return nil, mixed
 	}
-	if z.zone != "." && !z.stub && z.expires.Before(cut.expires) {
+	if z.zone != "." && !z.isStub && z.expires.Before(cut.expires) {
 		cut.expires = z.expires
 	}
 	if q.do {

@@ -31,7 +31,7 @@ type lookup struct {
 
 	queries            atomic.Int32     // number of queries for the current name in the chain of aliases
 	referrals          int              // number of referrals followed
-	avoid              []netip.AddrPort // servers that have sent bogus answers to the question
+	avoidServers       []netip.AddrPort // servers that have sent bogus answers to the question
 	cnameHint          *parsedResponse  // records of the alias target from the response with the alias, or nil
 	hasRecheckedParent bool             // recheckDelegation has queried a parent zone
 }
@@ -68,7 +68,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 		return r, nil
 	}
 	l.prefetchKeys(q, z)
-	minimised := &minimiser{q: q, do: c.wantsSignatures(), off: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
+	minimised := &minimiser{q: q, do: c.wantsSignatures(), disabled: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
 	for {
 		part, full := minimised.nextQuestion(z.zone)
 		if !full && synth.canSkipLabel(part, z) {
@@ -77,7 +77,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 		r, err := l.queryZone(ctx, z, part, full)
 		switch {
 		case err != nil && !full && (errors.Is(err, errMinimisedUnanswered) || errors.Is(err, nameservers.ErrNoServers)):
-			minimised.off = true
+			minimised.disabled = true
 		case err != nil:
 			if errors.Is(err, nameservers.ErrNoServers) && !isLocalFailure(err) || errors.Is(err, errTimeout) {
 				c.expireRoot(z)
@@ -99,7 +99,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 			if r := synth.learnFromMinimised(ctx, part, z, r.parsedResponse); r != nil {
 				return r, nil
 			}
-			minimised.off = r.kind == kindMinimisedRefused || r.rcode != dns.RcodeSuccess // false: the next question has more labels
+			minimised.disabled = r.kind == kindMinimisedRefused || r.rcode != dns.RcodeSuccess // false: the next question has more labels
 		default:
 			if (shared || r.isEmpty()) && (c.validator == nil || l.nameLookup != nil) {
 				c.cache.addAnswer(q, r.parsedResponse, time.Now())
@@ -172,7 +172,7 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, fu
 	var tries atomic.Int32
 	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}
 	t := &nameservers.Task{
-		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, RequireSignatures: l.core.expectsSignatures(z), Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoid,
+		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, RequireSignatures: l.core.expectsSignatures(z), Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoidServers,
 		Minimised: !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueryDeadline(s) }, CheckResponse: j.selectResponse,
 		IsHedge: func() bool { return l.core.isOnlyHedged(n) },
 		SpendQuery: func(hedge bool) error {
@@ -201,7 +201,7 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, fu
 	default:
 		s.leaderSpecific = j.lookupSpecific.Load() || j.questionSpecific.Load()
 		err = fmt.Errorf("%w: zone %s", err, z.zone)
-		if z.stub && j.refused {
+		if z.isStub && j.refused {
 			err = fmt.Errorf("%w: a server of Resolver.Zones has refused a query without RD", err)
 		}
 		if j.questionSpecific.Load() {
@@ -251,7 +251,7 @@ type validationBudget struct {
 // If a limit is reached, the error is a *validate.Reason.
 func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Response, error) {
 	stack.GrowTo16KiB()
-	l := &lookup{core: p.core, budget: p.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoid: avoid}
+	l := &lookup{core: p.core, budget: p.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoidServers: avoid}
 	at, q := z.Servers.(*delegation), question{name: name, qtype: qtype, do: true}
 	r, err := l.queryZone(ctx, at, q, true)
 	for ; err == nil && r.kind == kindReferral && l.referrals < p.limits.Referrals; l.referrals++ { // the servers may serve a child zone too

@@ -115,7 +115,7 @@ func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error
 		return err
 	}
 	switch {
-	case r.fallback:
+	case r.isFallback:
 		p := j.fallback.Load()
 		if p != nil && r.agreesWith(p) {
 			j.selected = p

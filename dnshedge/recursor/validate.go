@@ -27,7 +27,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	}
 	var bad *parsedResponse // first bogus answer; used only with Trust.Report
 	var badErr error        // error of bad
-	defer func() { l.avoid = nil }()
+	defer func() { l.avoidServers = nil }()
 	for retries := 0; ; retries++ {
 		r, err := l.followReferrals(ctx, q, shared)
 		if err == nil {
@@ -72,7 +72,7 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 		return !l.core.conf.Trust.Report && l.recheckDelegation(ctx, q, r.zone)
 	case r.server.IsValid():
 		l.core.pool.ReportBogus(r.zone.zone, r.server, q.name)
-		l.avoid = append(l.avoid, r.server)
+		l.avoidServers = append(l.avoidServers, r.server)
 	}
 	return true
 }

@@ -159,8 +159,8 @@ func (g *guardedListener) Close() error {
 
 // clientCounter limits the connections or requests that are open at a time. It is safe for concurrent use.
 type clientCounter struct {
-	each int // limit for one client
-	all  int // limit for all clients; 0: no limit
+	maxPerClient int // limit for one client
+	maxTotal     int // limit for all clients; 0: no limit
 
 	mu       sync.Mutex // guards the fields below
 	n        int
@@ -172,7 +172,7 @@ type clientCounter struct {
 func (c *clientCounter) tryAdd(ip netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.byClient[ip] >= c.each || c.all > 0 && c.n >= c.all {
+	if c.byClient[ip] >= c.maxPerClient || c.maxTotal > 0 && c.n >= c.maxTotal {
 		return false
 	}
 	if c.byClient == nil {

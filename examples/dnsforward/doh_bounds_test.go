@@ -31,7 +31,7 @@ func TestForwarderLimitsHTTPSRequests(t *testing.T) {
 		return new(dns.Msg).SetReply(m), nil
 	})}
 	defer c.Close()
-	d := &dohHandler{client: c, access: &accessControl{}, requests: &clientCounter{each: 1, all: 2}}
+	d := &dohHandler{client: c, access: &accessControl{}, requests: &clientCounter{maxPerClient: 1, maxTotal: 2}}
 	request := func(from, name string) int {
 		b, err := ask(name).Pack()
 		assert.NoError(t, err)

@@ -99,7 +99,7 @@ func (f *forwarder) start() error {
 
 // startHTTPS opens the listeners for HTTPS and starts to serve them.
 func (f *forwarder) startHTTPS(config *tls.Config) error {
-	room, requests := connlimit.New(max(f.conns, 1)), &clientCounter{each: maxRequestsOfClient, all: maxRequests}
+	room, requests := connlimit.New(max(f.conns, 1)), &clientCounter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests}
 	for _, at := range f.doh {
 		l, err := f.listenTCP(at, room)
 		if err != nil {
@@ -141,7 +141,7 @@ func (f *forwarder) listenTCP(at string, room *connlimit.Limiter) (net.Listener,
 	if err != nil {
 		return nil, fmt.Errorf("dnsforward: listen on tcp %s: %w", at, err)
 	}
-	return &guardedListener{Listener: l, access: &f.access, conns: clientCounter{each: f.connsPerClient}, slots: room, closing: make(chan struct{})}, nil
+	return &guardedListener{Listener: l, access: &f.access, conns: clientCounter{maxPerClient: f.connsPerClient}, slots: room, closing: make(chan struct{})}, nil
 }
 
 // startUDP opens UDP sockets on the address at, and answers queries from them in goroutines.

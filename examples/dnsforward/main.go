@@ -99,7 +99,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	learners := map[string]learner{"": client} // by the suffix of the file name
+	learners := map[string]stateStore{"": client} // by the suffix of the file name
 	if resolver != nil {
 		f.resolver, learners[".servers"] = resolver, resolver
 		defer resolver.Close()
@@ -231,16 +231,16 @@ func routeFlag(to map[string]*dnshedge.Client) func(string) error {
 	}
 }
 
-// A learner can write its measurements and cached answers to a file, and read them after a restart. It is a
+// A stateStore can write its measurements and cached answers to a file, and read them after a restart. It is a
 // *dnshedge.Client or a *recursor.Resolver.
-type learner interface {
+type stateStore interface {
 	Export(io.Writer) error
 	Import(io.Reader) error
 }
 
 // loadState reads a file that saveState has written into the learner l. If the file does not exist, or cannot be
 // imported, the learner starts without measurements and answers.
-func loadState(l learner, path string) error {
+func loadState(l stateStore, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the first start
@@ -257,7 +257,7 @@ func loadState(l learner, path string) error {
 
 // saveState writes the measurements and answers of the learner l to a file. It replaces an existing file atomically,
 // and leaves the file unchanged after an error.
-func saveState(l learner, path string) error {
+func saveState(l stateStore, path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".dnsforward-*")
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ import (
 // Concurrent calls wait for each other, so a goroutine must not make a call while another call of the same goroutine is
 // in progress.
 func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
-	judge := twin.NewJudge(t, state)
+	judge := twin.NewCallComparer(t, state)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		t.Helper()
 		in, ok := req.(proto.Message)
@@ -36,12 +36,12 @@ func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 			t.Errorf("hedgetest: %s has a %T and a %T, and not two messages of package proto", method, req, reply)
 			return invoker(ctx, method, req, reply, cc, opts...)
 		}
-		a := twin.CompareCalls(judge, method, func(n int) answer {
+		a := twin.CompareCalls(judge, method, func(n int) callResult {
 			own := opts
 			if n > 0 { // the first one has the caller's targets
 				own, _ = grpcattempt.CloneOptions(opts)
 			}
-			r := answer{reply: out.ProtoReflect().New().Interface()}
+			r := callResult{reply: out.ProtoReflect().New().Interface()}
 			r.err = invoker(ctx, method, proto.Clone(in), r.reply, cc, own...)
 			return r
 		}, nil, describeDifference)
@@ -53,15 +53,15 @@ func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 	}
 }
 
-// An answer is the result of making a call once: the reply, or the error.
-type answer struct {
+// An callResult is the result of making a call once: the reply, or the error.
+type callResult struct {
 	reply proto.Message
 	err   error
 }
 
 // describeDifference returns the difference between two answers as text, such as "code OK and Aborted". It returns ""
 // if the answers are equal.
-func describeDifference(a, b answer) string {
+func describeDifference(a, b callResult) string {
 	if x, y := status.Code(a.err), status.Code(b.err); x != y {
 		return fmt.Sprintf("code %s and %s", x, y)
 	}

@@ -68,7 +68,7 @@ func Compare(want, got string) (gone, added []string) {
 
 // importablePackages returns the import paths of all packages of the current module that other modules can import.
 func importablePackages(t *testing.T) (paths []string) {
-	for line := range strings.Lines(golist(t, "-f", "{{.Name}} {{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", "./...")) {
+	for line := range strings.Lines(runGoList(t, "-f", "{{.Name}} {{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", "./...")) {
 		word := strings.Fields(line)
 		name, path, module := word[0], word[1], word[2]
 		parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(path, module), "/"), "/")
@@ -83,7 +83,7 @@ func importablePackages(t *testing.T) (paths []string) {
 // other modules.
 func describePackages(t *testing.T, paths []string) (lines []string) {
 	exports := make(map[string]string)
-	for line := range strings.Lines(golist(t, append([]string{"-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, paths...)...)) {
+	for line := range strings.Lines(runGoList(t, append([]string{"-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, paths...)...)) {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exports[path] = file
 	}
@@ -96,8 +96,8 @@ func describePackages(t *testing.T, paths []string) (lines []string) {
 	return lines
 }
 
-// golist runs go list with the given arguments and returns its output. It fails the test if go list fails.
-func golist(t *testing.T, args ...string) string {
+// runGoList runs go list with the given arguments and returns its output. It fails the test if go list fails.
+func runGoList(t *testing.T, args ...string) string {
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
 	cmd.Stderr = &stderr

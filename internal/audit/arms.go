@@ -47,7 +47,7 @@ func (a *arms) armOf(hedgingOff bool) *arm {
 
 // addSlot adds the statistics of the slot s, which has ended, to its arm. The argument sum is the summary of s.
 func (a *arms) addSlot(s *slot, sum *summary) {
-	slot, m, above := a.openLatencies.answers, a.armOf(s.hedgingOff), 0.0
+	slot, m, above := a.openLatencies.successes, a.armOf(s.hedgingOff), 0.0
 	for i, n := range a.openLatencies.failures {
 		slot[i] += n
 		m.latencies[i] += slot[i]

@@ -84,7 +84,7 @@ type slot struct {
 
 // slotLatencies holds two histograms of the latencies in a compared slot: one of successful calls (answers), and one of failed
 // calls (failures).
-type slotLatencies struct{ answers, failures histogram }
+type slotLatencies struct{ successes, failures histogram }
 
 // beginCall counts a call that begins at the given time, in nanoseconds of the engine's clock. It ignores calls outside the
 // measured part.
@@ -112,7 +112,7 @@ func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 	case s.compared && r.Failed:
 		l.failures[bin]++
 	case s.compared:
-		l.answers[bin]++
+		l.successes[bin]++
 	}
 	if r.Failed {
 		s.failures++
@@ -142,13 +142,13 @@ func (s *slot) makeSummary(l *slotLatencies) summary {
 			s.latencySum += int(unended) * bin
 			sum.unendedShare += float64(unended) / n
 			if s.compared {
-				l.answers[bin] += uint32(unended)
+				l.successes[bin] += uint32(unended)
 			}
 		}
 	}
 	sum.meanLatency, sum.failureShare = float64(s.latencySum)/binsPerOctave/n, float64(s.failures)/n
 	if sum.compared {
-		sum.tailLatency = l.answers.tailMean(n, float64(s.failures))
+		sum.tailLatency = l.successes.tailMean(n, float64(s.failures))
 	}
 	return sum
 }

@@ -43,7 +43,7 @@ func (a *Account) AddRouteBucket(s Sizing, share float64, r *Reserves) {
 	a.buckets = append(a.buckets, a.route)
 }
 
-// AddBuckets adds buckets that must also pay for each hedge. The account deposits no tokens in them: their owner must call Earn
+// AddBuckets adds buckets that must also pay for each hedge. The account deposits no tokens in them: their owner must call Deposit
 // for each request.
 //
 // Accounts that share added buckets must add them in the same order, because Spend locks them in that order.
@@ -51,17 +51,17 @@ func (a *Account) AddBuckets(buckets ...*Bucket) {
 	a.buckets = append(buckets, a.buckets...)
 }
 
-// EarnAt deposits the tokens for one request, made at the time now, in the main bucket and the bucket of the route.
-func (a *Account) EarnAt(now time.Time) {
-	a.main.EarnAt(now)
+// DepositAt deposits the tokens for one request, made at the time now, in the main bucket and the bucket of the route.
+func (a *Account) DepositAt(now time.Time) {
+	a.main.DepositAt(now)
 	if a.route != nil {
-		a.route.EarnAt(now)
+		a.route.DepositAt(now)
 	}
 }
 
-// Earn deposits the tokens for one request in the main bucket. It is for an account without route whose buckets never adapt
+// Deposit deposits the tokens for one request in the main bucket. It is for an account without route whose buckets never adapt
 // their sizes.
-func (a *Account) Earn() { a.main.Earn() }
+func (a *Account) Deposit() { a.main.Deposit() }
 
 // IsExclusive reports whether no other account uses the main bucket. Only then does Requests return the number of requests of
 // this account alone.
@@ -82,7 +82,7 @@ func (a *Account) Spend(now time.Time, limit *RateLimit, n int64) bool {
 	}
 	for _, b := range a.buckets {
 		if canPay {
-			b.addTokens(-n * tokenUnits)
+			b.addTokens(-n * unitsPerToken)
 		}
 		b.mu.Unlock()
 	}

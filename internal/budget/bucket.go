@@ -84,45 +84,45 @@ func (b *Bucket) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed, b.owedTokens = true, 0
-	b.earnTokens()
+	b.depositTokens()
 	b.long.size = 0
-	b.overflow += b.long.earn(b.long.earnedRequests)
+	b.overflow += b.long.deposit(b.long.depositedRequests)
 	b.reserve.returnTokens(b.takeUnreported())
 }
 
-// earnTokens converts the requests since its last call to tokens. The caller must hold mu.
-func (b *Bucket) earnTokens() {
+// depositTokens converts the requests since its last call to tokens. The caller must hold mu.
+func (b *Bucket) depositTokens() {
 	n := b.requests.Load()
-	b.overflow += b.long.earn(n)
+	b.overflow += b.long.deposit(n)
 	b.owedTokens = min(b.owedTokens, b.long.size-b.long.tokens)
 	if b.short != nil {
-		b.short.earn(n)
+		b.short.deposit(n)
 	}
 }
 
 // takeUnreported returns the overflow, in billionths of a token, and the number of requests since its last call. The caller
 // must hold mu, and must pass both results to SharedReserve.returnTokens.
 func (b *Bucket) takeUnreported() (overflow, requests int64) {
-	overflow, requests = b.overflow, b.long.earnedRequests-b.reportedRequests
-	b.overflow, b.reportedRequests = 0, b.long.earnedRequests
+	overflow, requests = b.overflow, b.long.depositedRequests-b.reportedRequests
+	b.overflow, b.reportedRequests = 0, b.long.depositedRequests
 	return overflow, requests
 }
 
-// Earn deposits the tokens for one request.
-func (b *Bucket) Earn() { b.requests.Add(1) }
+// Deposit deposits the tokens for one request.
+func (b *Bucket) Deposit() { b.requests.Add(1) }
 
-// EarnN deposits the tokens for n requests at once, where n must be at most 1<<28. In a budget of bytes, each byte counts as a
+// DepositN deposits the tokens for n requests at once, where n must be at most 1<<28. In a budget of bytes, each byte counts as a
 // request.
-func (b *Bucket) EarnN(n int64) {
+func (b *Bucket) DepositN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.requests.Add(n)
-	b.earnTokens()
+	b.depositTokens()
 }
 
-// EarnAt does the same as Earn for a bucket that adapts its size to the request rate. The first call starts the measurement of
+// DepositAt does the same as Deposit for a bucket that adapts its size to the request rate. The first call starts the measurement of
 // the rate at the time now.
-func (b *Bucket) EarnAt(now time.Time) {
+func (b *Bucket) DepositAt(now time.Time) {
 	if b.requests.Add(1) == 1 {
 		b.startMeter(now)
 	}
@@ -139,7 +139,7 @@ func (b *Bucket) startMeter(now time.Time) {
 	}
 }
 
-// Requests returns the number of requests that were counted by Earn, EarnN and EarnAt.
+// Requests returns the number of requests that were counted by Deposit, DepositN and DepositAt.
 func (b *Bucket) Requests() int64 { return b.requests.Load() }
 
 // Spend takes one token. It returns false if the bucket holds less than one token, or if its share is 0.
@@ -152,7 +152,7 @@ func (b *Bucket) SpendN(n int64) bool {
 	if !b.canSpend(n) {
 		return false
 	}
-	b.addTokens(-n * tokenUnits)
+	b.addTokens(-n * unitsPerToken)
 	return true
 }
 
@@ -163,9 +163,9 @@ func (b *Bucket) Refund() { b.RefundN(1) }
 func (b *Bucket) RefundN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.earnTokens()
-	b.addTokens(n * tokenUnits)
-	if b.earnTokens(); b.closed {
+	b.depositTokens()
+	b.addTokens(n * unitsPerToken)
+	if b.depositTokens(); b.closed {
 		b.reserve.returnTokens(b.takeUnreported())
 	}
 }
@@ -180,19 +180,19 @@ func (b *Bucket) addTokens(tokens int64) {
 }
 
 // canSpend reports whether at least n tokens can be spent. The caller must hold mu.
-func (b *Bucket) canSpend(n int64) bool { return b.availableTokens()/tokenUnits >= n } // n*tokenUnits may overflow
+func (b *Bucket) canSpend(n int64) bool { return b.availableTokens()/unitsPerToken >= n } // n*unitsPerToken may overflow
 
 // Tokens returns the number of tokens that can be spent now, rounded to a thousandth of a token.
 func (b *Bucket) Tokens() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return math.Round(float64(b.availableTokens())/(tokenUnits/1000)) / 1000
+	return math.Round(float64(b.availableTokens())/(unitsPerToken/1000)) / 1000
 }
 
 // availableTokens returns the number of billionths of a token that can be spent now: the smaller content of the long and the
 // short bucket. It returns 0 if the share is 0. The caller must hold mu.
 func (b *Bucket) availableTokens() int64 {
-	b.earnTokens()
+	b.depositTokens()
 	switch {
 	case b.long.unitsPerRequest == 0:
 		return 0
@@ -208,7 +208,7 @@ func (b *Bucket) availableTokens() int64 {
 func (b *Bucket) IsHalfFull() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.earnTokens()
+	b.depositTokens()
 	return b.long.unitsPerRequest > 0 && b.long.isHalfFull() && (b.short == nil || b.short.isHalfFull())
 }
 
@@ -218,9 +218,9 @@ func (b *Bucket) IsHalfFull() bool {
 func (b *Bucket) AdaptSize(s Sizing, share float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.earnTokens()
+	b.depositTokens()
 	if !b.closed {
-		n := b.long.earnedRequests
+		n := b.long.depositedRequests
 		rps, known := b.meter.measure(now, n)
 		long, short := s.burstSizes(min(share, s.Share), rps, known)
 		b.overflow += b.long.resize(n, share, long)

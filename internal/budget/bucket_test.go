@@ -19,7 +19,7 @@ func TestBucketSpendsTokensOnceUnderConcurrency(t *testing.T) {
 		wg.Go(func() {
 			mine := 0
 			for range 10_000 {
-				b.Earn()
+				b.Deposit()
 				if b.Spend() {
 					mine++
 				}
@@ -39,7 +39,7 @@ func TestBucketRoundsTokensToThousandth(t *testing.T) {
 	for b.Spend() {
 	}
 	for n := 1; n <= 200; n++ {
-		b.Earn()
+		b.Deposit()
 		assert.Equal(t, strconv.FormatFloat(float64(n)/10, 'f', -1, 64), strconv.FormatFloat(b.Tokens(), 'f', -1, 64))
 	}
 	for range 20 {
@@ -54,13 +54,13 @@ func TestBucketSpendsManyTokensOrNone(t *testing.T) {
 	b := budget.NewBucket(0.1, 4*most)
 	assert.True(t, b.SpendN(4*most))
 	assert.False(t, b.SpendN(1))
-	b.EarnN(999)
+	b.DepositN(999)
 	assert.False(t, b.SpendN(100))
 	assert.True(t, b.SpendN(99))
-	b.EarnN(1)
+	b.DepositN(1)
 	assert.True(t, b.SpendN(1), "a tenth of 1000 bytes")
 	for range 100 {
-		b.EarnN(most)
+		b.DepositN(most)
 	}
 	assert.False(t, b.SpendN(4*most+1))
 	assert.True(t, b.SpendN(4*most))

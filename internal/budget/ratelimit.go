@@ -24,7 +24,7 @@ func NewRateLimit(perSecond float64) *RateLimit {
 	if perSecond <= 0 {
 		return nil
 	}
-	return &RateLimit{limiter: rate.NewLimiter(rate.Limit(min(perSecond, math.MaxFloat64)), int(unitsForBurst(perSecond)/tokenUnits))} // rate.Inf is not +Inf
+	return &RateLimit{limiter: rate.NewLimiter(rate.Limit(min(perSecond, math.MaxFloat64)), int(unitsForBurst(perSecond)/unitsPerToken))} // rate.Inf is not +Inf
 }
 
 // lock locks mu. It does nothing if l is nil.

@@ -31,7 +31,7 @@ func TestReserveIgnoresRateOfShortTime(t *testing.T) {
 	r := newSharedReserve(s, s.Share)
 	first := newSharingBucket(s, r)
 	for range 1000 {
-		first.EarnAt(epoch)
+		first.DepositAt(epoch)
 	}
 	first.AdaptSize(s, s.Share, epoch.Add(20*time.Millisecond)) // 50,000 per second
 	assert.LessOrEqual(t, newSharingBucket(s, r).Tokens(), 20.0)
@@ -51,7 +51,7 @@ func TestRateIsKnownForSlightlyEarlierTime(t *testing.T) {
 	now := epoch
 	for range 3 {
 		for range 10_000 {
-			b.EarnAt(now)
+			b.DepositAt(now)
 		}
 		now = now.Add(10 * time.Second)
 		b.AdaptSize(s, s.Share, now) // the bucket, and the reserve, begin to measure anew

@@ -34,7 +34,7 @@ type Config struct {
 // connection of the Set.
 type Set struct {
 	conns   []*conn
-	targets targets // targets of the calls that may have hedges
+	targets hedgeTargets // targets of the calls that may have hedges
 }
 
 // A conn is a connection for hedges: a validated [Config] with data that is computed once.
@@ -56,7 +56,7 @@ func NewSet(others []string, given []Config) (*Set, error) {
 	if n := len(given); n < 1 || n >= endpoint.MaxEndpoints {
 		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, endpoint.MaxEndpoints-1)
 	}
-	s := &Set{targets: targets{namedTargets: slices.Clone(others)}}
+	s := &Set{targets: hedgeTargets{namedTargets: slices.Clone(others)}}
 	for i, g := range given {
 		earlier := slices.IndexFunc(given[:i], func(other Config) bool { return other.Conn == g.Conn })
 		switch {
@@ -322,14 +322,14 @@ func (w *IdleConnector) IsReady(cc *grpc.ClientConn) bool {
 	return state == connectivity.Ready
 }
 
-// A targets value lists the targets of the calls that may have hedges over the connections of a [Set].
-type targets struct {
+// A hedgeTargets value lists the targets of the calls that may have hedges over the connections of a [Set].
+type hedgeTargets struct {
 	connTargets  []string // the targets of the connections in the Set
 	namedTargets []string // further targets that the program names, as package grpctarget returns them or as the program dialed them
 }
 
 // containsConn reports whether t lists the target of cc. The target of a nil cc, which only tests use, is "".
-func (t *targets) containsConn(cc *grpc.ClientConn) bool {
+func (t *hedgeTargets) containsConn(cc *grpc.ClientConn) bool {
 	name := grpctarget.Name(cc)
 	return slices.Contains(t.connTargets, name) || slices.Contains(t.namedTargets, name) || cc != nil && slices.Contains(t.namedTargets, cc.Target())
 }

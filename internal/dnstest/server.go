@@ -191,13 +191,13 @@ func (s *Server) ServeTCP(l net.Listener) { s.serveStream(l, "tcp") }
 
 // ServeTLS starts to serve DNS over TLS on connections that l accepts, and returns at once. Close closes l.
 func (s *Server) ServeTLS(l net.Listener) {
-	c := s.tls()
+	c := s.tlsConfig()
 	c.NextProtos = []string{"dot"}
 	s.serveStream(tls.NewListener(l, c), "tls")
 }
 
-// tls returns a copy of the field TLS, or of the server configuration of [Certificate] if the field is nil.
-func (s *Server) tls() *tls.Config {
+// tlsConfig returns a copy of the field TLS, or of the server configuration of [Certificate] if the field is nil.
+func (s *Server) tlsConfig() *tls.Config {
 	if s.TLS != nil {
 		return s.TLS.Clone()
 	}
@@ -223,14 +223,14 @@ func (s *Server) serveStream(l net.Listener, network string) {
 			n := int(s.Conns.Add(1))
 			go func() {
 				defer s.remove(c)
-				s.stream(c, network, n)
+				s.serveConn(c, network, n)
 			}()
 		}
 	}()
 }
 
 // stream serves DNS over TCP on connection c, which has the number n, until the client closes it.
-func (s *Server) stream(c net.Conn, network string, n int) {
+func (s *Server) serveConn(c net.Conn, network string, n int) {
 	var mu sync.Mutex
 	for {
 		var head [2]byte
@@ -260,7 +260,7 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 	if !s.add(l) {
 		return
 	}
-	h := &http.Server{Handler: http.HandlerFunc(s.http), TLSConfig: s.tls(), ErrorLog: log.New(io.Discard, "", 0)}
+	h := &http.Server{Handler: http.HandlerFunc(s.handleHTTP), TLSConfig: s.tlsConfig(), ErrorLog: log.New(io.Discard, "", 0)}
 	h.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: s.Streams}
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
 	h.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
@@ -293,25 +293,25 @@ func (l *trackingListener) Accept() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	l.s.Conns.Add(1)
-	return &tracked{Conn: c, s: l.s}, nil
+	return &trackedConn{Conn: c, s: l.s}, nil
 }
 
-// A tracked value is a connection that removes itself from the server when it is closed.
-type tracked struct {
+// A trackedConn value is a connection that removes itself from the server when it is closed.
+type trackedConn struct {
 	net.Conn
 	s    *Server
 	once sync.Once
 }
 
 // Close closes the connection and removes it from the server. A second call returns [net.ErrClosed].
-func (c *tracked) Close() error {
+func (c *trackedConn) Close() error {
 	err := net.ErrClosed
 	c.once.Do(func() { err = nil; c.s.remove(c.Conn) })
 	return err
 }
 
-// http handles an HTTP request to the path /dns-query, which must contain a DNS query (RFC 8484).
-func (s *Server) http(w http.ResponseWriter, r *http.Request) {
+// handleHTTP handles an HTTP request to the path /dns-query, which must contain a DNS query (RFC 8484).
+func (s *Server) handleHTTP(w http.ResponseWriter, r *http.Request) {
 	var b []byte
 	var err error
 	switch r.Method {

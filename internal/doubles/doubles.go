@@ -73,8 +73,8 @@ func (rt *RoundTripper) Forget() {
 	rt.sent = nil
 }
 
-// Open returns the number of bodies of responses made by Response that were not closed yet. A test uses it to detect leaks.
-func (rt *RoundTripper) Open() int { return int(rt.open.Load()) }
+// OpenBodies returns the number of bodies of responses made by Response that were not closed yet. A test uses it to detect leaks.
+func (rt *RoundTripper) OpenBodies() int { return int(rt.open.Load()) }
 
 // Response returns an HTTP/2 response to req with the given status and body. As with http.Transport, reading the body fails
 // after the context of req has ended.

@@ -70,8 +70,8 @@ func (r *Recorder) Key() observe.KeyInfo {
 	return r.key
 }
 
-// Last returns the result of the call that ended last.
-func (r *Recorder) Last() observe.RequestResult {
+// LastResult returns the result of the call that ended last.
+func (r *Recorder) LastResult() observe.RequestResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last

@@ -97,7 +97,7 @@ func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	}
 	eligible = 1
 	for i := 1; i < len(s.endpoints); i++ {
-		if o := s.endpoints[i].findObstacle(req, rest); o == "" {
+		if o := s.endpoints[i].ineligibleReason(req, rest); o == "" {
 			eligible = eligible.With(i)
 		} else {
 			obstacle = o
@@ -106,10 +106,10 @@ func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	return eligible, obstacle
 }
 
-// findObstacle describes the part of req because of which req must not be sent to e, such as "header X-Tenant". It
+// ineligibleReason describes the part of req because of which req must not be sent to e, such as "header X-Tenant". It
 // returns "" if req may be sent to e. The argument rest is the escaped path of req without the base path of the first
 // endpoint.
-func (e *endpoint) findObstacle(req *http.Request, rest string) string {
+func (e *endpoint) ineligibleReason(req *http.Request, rest string) string {
 	for name := range req.Header {
 		if _, ok := e.classifyHeader(name); !ok {
 			return "header " + name

@@ -32,9 +32,9 @@ const (
 
 // Factors for the comparison of two latencies.
 const (
-	slowerFactor     = 1.25 // a first hedge prefers the primary's endpoint if the next endpoint's latency is at least the median latency times this factor
-	silenceFactor    = 4    // an endpoint counts as unresponsive if its calls are unanswered for the next endpoint's latency times this factor
-	lateAnswerFactor = 2    // a response is late after another endpoint's expected latency times this factor; random variation rarely doubles a latency
+	slowerFactor       = 1.25 // a first hedge prefers the primary's endpoint if the next endpoint's latency is at least the median latency times this factor
+	unresponsiveFactor = 4    // an endpoint counts as unresponsive if its calls are unanswered for the next endpoint's latency times this factor
+	lateAnswerFactor   = 2    // a response is late after another endpoint's expected latency times this factor; random variation rarely doubles a latency
 )
 
 // A Detector detects outliers among the endpoints of one latency key. It counts the outcomes of attempts at each
@@ -51,11 +51,11 @@ type Detector struct {
 	key   *policy.Key // the latency key, through which events are reported; nil: events are not reported
 	names []string    // names of the endpoints by index; nil if key is nil
 
-	mu            sync.Mutex // guards the fields below
-	endpoints     [MaxEndpoints]endpointState
-	calls         int  // number of calls that considered sending a probe
-	skippedTrials int  // number of hedges, since the last trial, that were not sent to an ejected endpoint
-	evicted       bool // the latency key was evicted; events are no longer reported
+	mu               sync.Mutex // guards the fields below
+	endpoints        [MaxEndpoints]endpointState
+	calls            int  // number of calls that considered sending a probe
+	hedgesSinceTrial int  // number of hedges, since the last trial, that were not sent to an ejected endpoint
+	evicted          bool // the latency key was evicted; events are no longer reported
 }
 
 // An endpointState is the state of one endpoint in a [Detector]. The Detector's mutex guards it.
@@ -63,15 +63,15 @@ type endpointState struct {
 	ejected       bool // calls use other endpoints
 	ejectedAsSlow bool // a slow attempt ejected the endpoint, and no attempt at the endpoint has failed since
 	lastProbe     int  // value of Detector.calls at the last probe of the endpoint, or at its ejection if that is later
-	outcomes
-	latency
-	unanswered
+	outcomeStats
+	latencyEstimate
+	unansweredPrimaries
 	ejectionLog
 	counters Counters
 }
 
-// An outcomes value summarizes the good and bad outcomes of attempts at one endpoint, see [Detector].
-type outcomes struct {
+// An outcomeStats value summarizes the good and bad outcomes of attempts at one endpoint, see [Detector].
+type outcomeStats struct {
 	badShare     float64 // moving average of the share of bad outcomes, from 0 to 1
 	badRun       int     // number of consecutive bad outcomes up to now
 	goodRun      int     // number of consecutive good outcomes since the endpoint was ejected
@@ -81,15 +81,15 @@ type outcomes struct {
 	vainCalls    int     // value of Detector.calls at the last of them
 }
 
-// A latency estimates how long one endpoint takes to answer an attempt.
-type latency struct {
+// A latencyEstimate estimates how long one endpoint takes to answer an attempt.
+type latencyEstimate struct {
 	expectedLatency  time.Duration // moving average of the latencies; before the first answer, the longest time that an attempt has waited for a response
 	samples          int           // number of responses, but at most minLatencies
 	lastPromptAnswer time.Time     // time of the last response that took less than the expected latency of the next endpoint
 }
 
-// An unanswered value counts primaries that one endpoint has not answered yet.
-type unanswered struct {
+// An unansweredPrimaries value counts primaries that one endpoint has not answered yet.
+type unansweredPrimaries struct {
 	unansweredCalls int       // number of primaries since the last response
 	unansweredSince time.Time // start of the earliest of the counted primaries
 }
@@ -269,13 +269,13 @@ func (d *Detector) SelectPrimary(candidates Mask) int {
 }
 
 // isUnresponsive reports whether endpoint i should be ejected because it answers no primaries. The result is true if
-// more than ejectRun primaries are unanswered and the oldest has waited for silenceFactor times the latency of the next
+// more than ejectRun primaries are unanswered and the oldest has waited for unresponsiveFactor times the latency of the next
 // endpoint.
 //
 // So an endpoint can be ejected even if no hedge is sent. The caller must hold the mutex.
 func (d *Detector) isUnresponsive(candidates Mask, i int) bool {
 	s, next := &d.endpoints[i], d.findNext(candidates, i)
-	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].samples > 0 && time.Since(s.unansweredSince) >= silenceFactor*d.endpoints[next].expectedLatency
+	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].samples > 0 && time.Since(s.unansweredSince) >= unresponsiveFactor*d.endpoints[next].expectedLatency
 }
 
 // selectProbe counts a call and returns the endpoint to which the call sends a probe, or -1 if the call sends no probe.
@@ -383,7 +383,7 @@ func (d *Detector) selectHedge(candidates, used Mask, primary int) int {
 	if ejected < 0 {
 		return otherwise
 	}
-	if d.skippedTrials+1 < hedgesPerEjectedTrial && (available >= 0 || !d.endpoints[primary].ejected) {
+	if d.hedgesSinceTrial+1 < hedgesPerEjectedTrial && (available >= 0 || !d.endpoints[primary].ejected) {
 		return otherwise
 	}
 	return ejected
@@ -395,12 +395,12 @@ func (d *Detector) recordTrial(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.endpoints[i].ejected {
-		d.skippedTrials = 0
+		d.hedgesSinceTrial = 0
 		return
 	}
 	for j := range d.endpoints {
 		if d.endpoints[j].ejected {
-			d.skippedTrials++
+			d.hedgesSinceTrial++
 			return
 		}
 	}
@@ -411,7 +411,7 @@ func (d *Detector) recordTrial(i int) {
 func (d *Detector) recordUnsentHedge() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.skippedTrials++
+	d.hedgesSinceTrial++
 }
 
 // firstAvailable returns the first candidate that is not ejected. It returns 0 if all candidates are ejected.

@@ -120,16 +120,16 @@ func rewindBody(r *http.Request, getBody func() (io.ReadCloser, error)) (err err
 	return nil
 }
 
-// ErrRedirectLeaves is the error of an attempt whose response redirects to a URL that cannot be mapped to the first
+// ErrForeignRedirect is the error of an attempt whose response redirects to a URL that cannot be mapped to the first
 // endpoint. The caller may not follow that redirect, because the URL may belong to a foreign host or contain a secret.
-var ErrRedirectLeaves = errors.New("redirects to a host that is not among the endpoints, or with a secret in the URL")
+var ErrForeignRedirect = errors.New("redirects to a host that is not among the endpoints, or with a secret in the URL")
 
 // RestoreResponse changes resp so that the caller sees a response of the first endpoint. The argument sent is the
 // request that was sent to the endpoint of a. A nil Attempt leaves resp unchanged.
 //
 // RestoreResponse removes cookies, because the caller would store them for the first endpoint. It maps the URL of a
 // redirect to the first endpoint. If that is impossible, it closes the body of resp and returns an error that wraps
-// [ErrRedirectLeaves].
+// [ErrForeignRedirect].
 func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error {
 	if a.IsFirstEndpoint() {
 		return nil
@@ -154,7 +154,7 @@ func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error
 			if resp.Body != nil {
 				_ = resp.Body.Close()
 			}
-			return fmt.Errorf("hedge: endpoint %s %w", set.endpoints[a.endpoint].givenURL, ErrRedirectLeaves)
+			return fmt.Errorf("hedge: endpoint %s %w", set.endpoints[a.endpoint].givenURL, ErrForeignRedirect)
 		}
 		header = header.Clone()
 		header.Set("Location", to.String())
@@ -164,7 +164,7 @@ func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error
 }
 
 // mapToFirst converts a URL at any endpoint of s to the equivalent URL at the first endpoint. It returns
-// [ErrRedirectLeaves] if there is no equivalent. A URL with a query parameter that is not in Keep has no equivalent,
+// [ErrForeignRedirect] if there is no equivalent. A URL with a query parameter that is not in Keep has no equivalent,
 // because the parameter may be a secret.
 //
 // The argument answered is the index of the endpoint that sent the URL. That endpoint takes precedence if several
@@ -194,5 +194,5 @@ func (s *Set) mapToFirst(to *url.URL, answered int) (*url.URL, error) {
 		at.Scheme, at.Host, at.Path, at.RawPath = s.endpoints[0].scheme, s.endpoints[0].authority, path, s.endpoints[0].basePath+rest
 		return &at, nil
 	}
-	return nil, ErrRedirectLeaves
+	return nil, ErrForeignRedirect
 }

@@ -207,10 +207,10 @@ type CallEnd struct {
 }
 
 // isOverdue reports whether the call missed the caller's deadline after an unusually long time. The time is unusual if
-// it reaches the 99th percentile of latency, or silenceFactor times the median latency. The second limit is needed
+// it reaches the 99th percentile of latency, or unresponsiveFactor times the median latency. The second limit is needed
 // while most calls time out: then the 99th percentile equals the deadline.
 func (s *Selection) isOverdue(e CallEnd) bool {
-	return e.DeadlinePassed && (e.Latency >= e.P99 || s.median > 0 && e.Latency >= silenceFactor*s.median)
+	return e.DeadlinePassed && (e.Latency >= e.P99 || s.median > 0 && e.Latency >= unresponsiveFactor*s.median)
 }
 
 // RecordCallEnd records the outcomes of the primary and of the probe for the health of their endpoints. It must be

@@ -20,9 +20,9 @@ type States[K comparable, V any] struct {
 
 // A state is one stored state, with the data that decide when it is deleted.
 type state[V any] struct {
-	value V       // the learned state
-	calls int64   // number of calls from which value was learned
-	worth float64 // log2 of the number of calls, plus the time of Put in hours; states with the smallest worth are deleted first
+	value    V       // the learned state
+	calls    int64   // number of calls from which value was learned
+	priority float64 // log2 of the number of calls, plus the time of Put in hours; states with the smallest worth are deleted first
 }
 
 // Put stores v for the key. The argument calls is the number of calls from which v was learned. If there are then more than
@@ -45,7 +45,7 @@ func (s *States[K, V]) trim(left int) {
 	}
 	all := make([]entry, 0, len(s.all))
 	for key, v := range s.all {
-		all = append(all, entry{key, v.worth})
+		all = append(all, entry{key, v.priority})
 	}
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.worth, b.worth) })
 	for _, e := range all[:len(all)-left] {

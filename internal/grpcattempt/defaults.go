@@ -37,7 +37,7 @@ func isSameOption(a, b grpc.CallOption) bool {
 // writesOutput reports whether an option writes a header, a trailer or a peer to a variable of the caller.
 func writesOutput(o grpc.CallOption) bool {
 	t := optionTypeOf(o).output
-	return t == header || t == trailer || t == peerInfo
+	return t == headerOutput || t == trailerOutput || t == peerOutput
 }
 
 // defaultOptions returns the call options that cc got from [grpc.WithDefaultCallOptions]. It reads an unexported field,

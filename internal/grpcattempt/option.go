@@ -16,9 +16,9 @@ type outputKind int
 const (
 	unknownOutput outputKind = iota // the option cannot be copied safely
 	noOutput                        // the option writes to no variable
-	header                          // the option is [grpc.Header], or contains it
-	trailer                         // the option is [grpc.Trailer], or contains it
-	peerInfo                        // the option is [grpc.Peer], or contains it
+	headerOutput                    // the option is [grpc.Header], or contains it
+	trailerOutput                   // the option is [grpc.Trailer], or contains it
+	peerOutput                      // the option is [grpc.Peer], or contains it
 	codecChoice                     // the option writes to no variable, and chooses the codec of the reply
 )
 
@@ -26,7 +26,7 @@ const (
 // copied. OnFinishCallOption is listed although [SplitFinishFuncs] removes it, because the options are classified
 // before that.
 var grpcOptions = map[string]outputKind{
-	"HeaderCallOption": header, "TrailerCallOption": trailer, "PeerCallOption": peerInfo,
+	"HeaderCallOption": headerOutput, "TrailerCallOption": trailerOutput, "PeerCallOption": peerOutput,
 
 	"EmptyCallOption": noOutput, "StaticMethodCallOption": noOutput, "FailFastCallOption": noOutput, "OnFinishCallOption": noOutput,
 	"MaxRecvMsgSizeCallOption": noOutput, "MaxSendMsgSizeCallOption": noOutput, "MaxRetryRPCBufferSizeCallOption": noOutput,
@@ -72,7 +72,7 @@ func isCommonOption(o grpc.CallOption) bool {
 // content of a reply, and may write to memory that the reply refers to. The caller must have checked that the options
 // are cloneable.
 func choosesCodec(opts []grpc.CallOption) bool {
-	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommonOption(o) && optionTypeOf(o).output == codecChoice })
+	return isDefaultCodecReplaced() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommonOption(o) && optionTypeOf(o).output == codecChoice })
 }
 
 // optionTypeOf returns the optionType for the type of o, from the cache if possible.
@@ -113,8 +113,8 @@ func lookupGRPCOption(t reflect.Type) (outputKind, bool) {
 	return grpcOptions[t.Name()], true
 }
 
-// callOption is the type [grpc.CallOption].
-var callOption = reflect.TypeFor[grpc.CallOption]()
+// callOptionType is the type [grpc.CallOption].
+var callOptionType = reflect.TypeFor[grpc.CallOption]()
 
 // findEmbeddedOptions returns the optionType of each call option that the struct type t embeds, at any depth. The
 // argument path is the index path from the outermost struct to t.
@@ -139,7 +139,7 @@ func findEmbeddedOptions(t reflect.Type, path []int) (all []optionType) {
 		switch {
 		case grpcs && f.IsExported():
 			all = append(all, optionType{kind, at})
-		case grpcs, f.Type.Implements(callOption) && (pointer || own.Kind() == reflect.Interface):
+		case grpcs, f.Type.Implements(callOptionType) && (pointer || own.Kind() == reflect.Interface):
 			all = append(all, optionType{})
 		default:
 			all = append(all, findEmbeddedOptions(own, at)...)

@@ -26,7 +26,7 @@ const (
 	notCloneable requestKind = iota
 	nilMessage               // nil, or a nil pointer to a message
 	protoMessage             // a message of package proto
-	legacy                   // a message that implements legacyMessage
+	legacyKind               // a message that implements legacyMessage
 	preparedMsg              // a *grpc.PreparedMsg
 )
 
@@ -65,7 +65,7 @@ func requestKindOf(message any) requestKind {
 		if reflect.ValueOf(message).IsNil() {
 			return nilMessage
 		}
-		return legacy
+		return legacyKind
 	}
 	return notCloneable
 }
@@ -98,7 +98,7 @@ func (r *Request) Encode(buffer []byte) []byte {
 	case protoMessage:
 		r.encoded, err = proto.MarshalOptions{AllowPartial: true}.MarshalAppend(buffer[:0], r.message.(proto.Message))
 		buffer = r.encoded
-	case legacy:
+	case legacyKind:
 		r.encoded, err = r.message.(legacyMessage).Marshal()
 	case preparedMsg:
 		r.message = copyPrepared(r.message)
@@ -119,7 +119,7 @@ func (r *Request) Copy() (message any, ok bool) {
 	case r.kind == protoMessage:
 		m := r.message.(proto.Message).ProtoReflect().Type().New().Interface()
 		return m, proto.UnmarshalOptions{AllowPartial: true}.Unmarshal(r.encoded, m) == nil
-	case r.kind == legacy && r.isEncoded:
+	case r.kind == legacyKind && r.isEncoded:
 		m := reflect.New(reflect.TypeOf(r.message).Elem()).Interface().(legacyMessage)
 		return m, m.Unmarshal(r.encoded) == nil
 	case r.kind == preparedMsg:
@@ -139,7 +139,7 @@ func copyPrepared(message any) any {
 // memory with the message. It is also so if encoding writes to the message, because two attempts must not encode it
 // concurrently.
 func (r *Request) NeedsEncoding() bool {
-	return r.kind == legacy || r.kind == preparedMsg || r.sharesMemory
+	return r.kind == legacyKind || r.kind == preparedMsg || r.sharesMemory
 }
 
 // IsPrepared reports whether the message is a [grpc.PreparedMsg]. Such a message is encoded for one connection, so a

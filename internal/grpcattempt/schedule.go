@@ -64,7 +64,7 @@ func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
 	}
 	m := s.shifted
 	if n == 0 {
-		m.maxDelay = max(failure.Elapsed, race.MaxFailureHold)
+		m.maxDelay = max(failure.Elapsed, race.MaxFailureDelay)
 	}
 	switch {
 	case m.maxDelay > 0 && (failure.Hedges == 0 || failure.After > m.maxDelay):

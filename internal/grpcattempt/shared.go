@@ -53,9 +53,9 @@ func containsType(m protoreflect.MessageDescriptor, other protoreflect.FullName,
 	return false
 }
 
-// replacedCodec reports whether the program has replaced grpc's default codec, by registering another codec with the
+// isDefaultCodecReplaced reports whether the program has replaced grpc's default codec, by registering another codec with the
 // name "proto". The result is cached, because codecs must be registered before main starts.
-var replacedCodec = sync.OnceValue(func() bool { return !isGRPCCodec(encoding.GetCodecV2("proto")) })
+var isDefaultCodecReplaced = sync.OnceValue(func() bool { return !isGRPCCodec(encoding.GetCodecV2("proto")) })
 
 // isGRPCCodec reports whether codec is grpc's own codec for messages of package proto.
 func isGRPCCodec(codec encoding.CodecV2) bool {

@@ -54,7 +54,7 @@ func TestIsGRPCCodecRejectsCodecOfProgram(t *testing.T) {
 	assert.True(t, isGRPCCodec(own))
 	assert.False(t, isGRPCCodec(namedCodec{own}))
 	assert.False(t, isGRPCCodec(nil), "a codec of version 1")
-	assert.False(t, replacedCodec())
+	assert.False(t, isDefaultCodecReplaced())
 }
 
 func TestDefaultOptionsOfConnAreFound(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Choice records which attempt of a stream becomes the caller's stream. The first choice is final. It is safe for
+// A WinnerChoice records which attempt of a stream becomes the caller's stream. The first choice is final. It is safe for
 // concurrent use after Init.
-type Choice struct {
+type WinnerChoice struct {
 	once sync.Once
 	made chan struct{} // closed when winner and release are set
 
@@ -25,11 +25,11 @@ type Choice struct {
 }
 
 // Init prepares a zero Choice for use.
-func (c *Choice) Init() { c.made = make(chan struct{}) }
+func (c *WinnerChoice) Init() { c.made = make(chan struct{}) }
 
 // Choose chooses attempt n, unless another attempt is already chosen. The function release must end the context of
 // attempt n; ReleaseWinner calls it.
-func (c *Choice) Choose(n int, release func()) {
+func (c *WinnerChoice) Choose(n int, release func()) {
 	c.once.Do(func() {
 		c.winner, c.release = n, release
 		close(c.made)
@@ -37,7 +37,7 @@ func (c *Choice) Choose(n int, release func()) {
 }
 
 // IsMade reports whether an attempt has been chosen. If not, Winner would block.
-func (c *Choice) IsMade() bool {
+func (c *WinnerChoice) IsMade() bool {
 	select {
 	case <-c.made:
 		return true
@@ -47,13 +47,13 @@ func (c *Choice) IsMade() bool {
 }
 
 // Winner waits until an attempt is chosen, and returns the number of the attempt.
-func (c *Choice) Winner() int {
+func (c *WinnerChoice) Winner() int {
 	<-c.made
 	return c.winner
 }
 
 // ReleaseWinner waits until an attempt is chosen, and ends the context of the attempt.
-func (c *Choice) ReleaseWinner() {
+func (c *WinnerChoice) ReleaseWinner() {
 	<-c.made
 	c.release()
 }

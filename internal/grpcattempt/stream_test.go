@@ -13,7 +13,7 @@ import (
 )
 
 func TestChoiceIsMadeOnce(t *testing.T) {
-	var c grpcattempt.Choice
+	var c grpcattempt.WinnerChoice
 	c.Init()
 	assert.False(t, c.IsMade())
 	released := 0

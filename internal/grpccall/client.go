@@ -170,7 +170,7 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 			if why == grpcattempt.None {
 				return m, delay, policy.None
 			}
-			facts.Unrepeated = true
+			facts.NotRepeatable = true
 			in.rules.logObstacle(m, c.Method, why)
 		}
 	}
@@ -185,9 +185,9 @@ func callTargetOf(cc *grpc.ClientConn, method string) race.CallTarget {
 
 // beginUnhedged reports the start of a call without hedges to observers. The caller must call the method End of the
 // result at the end of the call.
-func (in *Client) beginUnhedged(ctx context.Context, c race.CallTarget, reason observe.Reason) policy.Unhedged {
+func (in *Client) beginUnhedged(ctx context.Context, c race.CallTarget, reason observe.Reason) policy.UnhedgedCall {
 	if !in.Policy.HasObservers() {
-		return policy.Unhedged{}
+		return policy.UnhedgedCall{}
 	}
 	return in.Policy.BeginUnhedged(ctx, in.keyName(ctx, c), reason)
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A hedging is the state of one call that unary calls and streams have in common. The types unaryCall and stream embed
+// A hedgedCall is the state of one call that unary calls and streams have in common. The types unaryCall and stream embed
 // it.
-type hedging struct {
+type hedgedCall struct {
 	policy.Call
 
 	// Written before the race begins.
@@ -38,7 +38,7 @@ type hedging struct {
 
 // beginCall begins a call over cc and returns the hedge delays. The result nil means that no hedge can become due. If
 // delay is not 0, it replaces the learned delays. The caller must have set the latency key.
-func (h *hedging) beginCall(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
+func (h *hedgedCall) beginCall(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
 	h.selection.Init(h.client.options.HedgeConns, cc, h.Key)
 	schedule := h.BeginOn(ctx, h.Key, delay, h.rule.override)
 	if schedule == nil {
@@ -52,7 +52,7 @@ func (h *hedging) beginCall(ctx context.Context, cc *grpc.ClientConn, delay time
 // caller must set able to false if the request cannot be copied.
 //
 // The hedge is also denied if its connection is not ready, or if too little time remains until the deadline.
-func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline grpcattempt.Deadline) bool {
+func (h *hedgedCall) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline grpcattempt.Deadline) bool {
 	due := conns.DueHedge{TargetPaused: h.isTargetPaused()}
 	switch own := h.client.options.HedgeConns == nil; {
 	case deadline.IsWithin(h.minRemainingTime()):
@@ -67,7 +67,7 @@ func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline
 
 // minRemainingTime returns the time that must remain until the deadline when a hedge starts. It is the median latency
 // of the call's latency key, or 0 if that is unknown.
-func (h *hedging) minRemainingTime() time.Duration {
+func (h *hedgedCall) minRemainingTime() time.Duration {
 	if p := h.Key.Schedule(); p != nil {
 		return p.Median
 	}
@@ -75,11 +75,13 @@ func (h *hedging) minRemainingTime() time.Duration {
 }
 
 // isTargetPaused reports whether pushback or retry throttling prevents hedges of the call to the call's target.
-func (h *hedging) isTargetPaused() bool { return h.targetExcluded.Load() || !h.throttle.AllowsHedge() }
+func (h *hedgedCall) isTargetPaused() bool {
+	return h.targetExcluded.Load() || !h.throttle.AllowsHedge()
+}
 
 // stopHedges prevents further hedges of the call to the server of attempt n. If attempt n uses the target of the call,
 // it prevents hedges to all servers of the target.
-func (h *hedging) stopHedges(n int) {
+func (h *hedgedCall) stopHedges(n int) {
 	if h.selection.Attempt(n).IsOtherTarget() {
 		h.selection.Exclude(h.selection.Attempt(n))
 	} else {
@@ -95,7 +97,7 @@ var errNotFinal = errors.New("hedge: another attempt may get a better status")
 // means a failure.
 //
 // It also records pushback, and the health of the connection. The deadline is the timeout of the call.
-func (h *hedging) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+func (h *hedgedCall) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	verdict := h.classifyStatus(a, n, err, trailer, deadline)
 	if h.client.options.HedgeConns != nil {
 		h.selection.RecordResult(a, n, h.client.isAnswer(err) && !h.client.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.IsWithin(0))
@@ -104,7 +106,7 @@ func (h *hedging) classifyAttempt(a *race.Attempt, n int, err error, trailer met
 }
 
 // classifyStatus does the same as classifyAttempt, but does not record the health of the connection.
-func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	switch {
 	case err == nil:
 		return nil
@@ -133,7 +135,7 @@ func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer meta
 // classifyRetryable classifies a failure of attempt n for a method with a hedging policy (gRFC A6). For a non-fatal
 // status, the result is a [grpcattempt.NonFatalError], which changes the time of the next hedge. For another status, it
 // is [race.ErrAnswer].
-func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+func (h *hedgedCall) classifyRetryable(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	if a.Err() != nil || h.selection.Attempt(n).IsClosed() {
 		return errNotFinal
 	}
@@ -159,7 +161,7 @@ func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer m
 }
 
 // Discard implements [race.Op]. It counts the panic of a hedge. There is nothing to release.
-func (h *hedging) Discard(_ error, err error) {
+func (h *hedgedCall) Discard(_ error, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		h.client.Counters.HedgePanics.Add(1)
 	}

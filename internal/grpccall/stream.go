@@ -68,7 +68,7 @@ func (in *Client) openWithoutHedges(args streamArgs, desc *grpc.StreamDesc, m *m
 // newStream returns a stream whose primary is not open yet. If delay is not 0, it replaces the learned hedge delays.
 // newStream copies the options, metadata and description for hedges, because the caller may change them.
 func (in *Client) newStream(args streamArgs, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{client: in, rule: m}, args: args, fixedDelay: delay, startTime: time.Now()}
+	s := &stream{hedgedCall: hedgedCall{client: in, rule: m}, args: args, fixedDelay: delay, startTime: time.Now()}
 	s.metadata, _ = metadata.FromOutgoingContext(args.ctx)
 	s.throttle = m.throttleOf(args.callTarget.Target)
 	if !grpcattempt.IsGRPCStreamer(args.streamer) {
@@ -99,7 +99,7 @@ type streamArgs struct {
 //
 // One goroutine may send while another goroutine receives.
 type stream struct {
-	hedging // used by the goroutine that begins the race, and by the attempts
+	hedgedCall // used by the goroutine that begins the race, and by the attempts
 
 	// Written before the caller gets the stream, and not changed afterwards.
 	args       streamArgs    // without OnFinish options
@@ -119,7 +119,7 @@ type stream struct {
 	delivered sync.Once // runs deliverOutputs once
 
 	// These types are safe for concurrent use.
-	choice       grpcattempt.Choice
+	choice       grpcattempt.WinnerChoice
 	sentRequest  grpcattempt.SentRequest
 	unhedged     grpcattempt.UnhedgedReport // reports a stream without hedges to observers
 	earlyContext grpcattempt.EarlyContext
@@ -441,7 +441,7 @@ func (s *stream) classifyAttempt(a *race.Attempt, n int, err error) error {
 	if opened := s.attempts[n].ClientStream; err != nil && opened != nil {
 		trailer, deadline = opened.Trailer(), s.callDeadline()
 	}
-	return s.hedging.classifyAttempt(a, n, err, trailer, deadline)
+	return s.hedgedCall.classifyAttempt(a, n, err, trailer, deadline)
 }
 
 // sendRequestAgain opens the stream of hedge n over cc, sends a copy of the request, and waits for the first message.

@@ -76,7 +76,7 @@ func (c *unaryCall) sendOnce(ctx context.Context, reason observe.Reason) error {
 func (in *Client) newCall(cc *grpc.ClientConn) *unaryCall {
 	c, ok := in.calls.Get().(*unaryCall)
 	if !ok {
-		c = &unaryCall{hedging: hedging{client: in}}
+		c = &unaryCall{hedgedCall: hedgedCall{client: in}}
 	}
 	if args := &c.args; args.cc != cc {
 		args.cc, args.callTarget.Target = cc, grpctarget.Name(cc)
@@ -110,7 +110,7 @@ type unaryArgs struct {
 // A unaryCall is one unary call in flight. It implements [race.Op]. The value of the race is the error that the caller
 // gets. A unaryCall is reused for another call if no hedge was sent.
 type unaryCall struct {
-	hedging
+	hedgedCall
 	race     race.Race[error]
 	schedule grpcattempt.Schedule
 
@@ -222,7 +222,7 @@ func (c *unaryCall) classifyAttempt(a *race.Attempt, n int, err error, trailer m
 	if err != nil {
 		deadline = c.callDeadline()
 	}
-	return c.hedging.classifyAttempt(a, n, err, trailer, deadline)
+	return c.hedgedCall.classifyAttempt(a, n, err, trailer, deadline)
 }
 
 // Attempt implements [race.Op]: it makes attempt n. The first result is the status of the attempt, and the second is

@@ -172,7 +172,7 @@ func (l *ConnTrace) EnforceHeaderLimit(resp *http.Response, err error) (*http.Re
 	if resp.Body != nil {
 		_ = resp.Body.Close()
 	}
-	return nil, errBroken
+	return nil, errConnBroken
 }
 
 // defaultHeaderLimit is net/http's default limit in bytes for all headers of an HTTP/1.1 response, including 1xx
@@ -180,10 +180,10 @@ func (l *ConnTrace) EnforceHeaderLimit(resp *http.Response, err error) (*http.Re
 const defaultHeaderLimit = 10 << 20
 
 var (
-	// errHeaderLimit is the error of got1xx. The error for the caller, errBroken, wraps it. Both have the texts of
+	// errHeaderLimit is the error of got1xx. The error for the caller, errConnBroken, wraps it. Both have the texts of
 	// net/http's own errors.
 	errHeaderLimit = fmt.Errorf("net/http: server response headers exceeded %d bytes; aborted", defaultHeaderLimit)
-	errBroken      = fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", errHeaderLimit)
+	errConnBroken  = fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", errHeaderLimit)
 )
 
 // headerSize returns the size of an HTTP/1.1 response header in bytes, assuming that it is sent without optional

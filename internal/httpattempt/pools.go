@@ -174,9 +174,9 @@ func (a *separateTransport) clone() *http.Transport {
 	return c
 }
 
-// altProto is the unexported field of [http.Transport] that holds the RoundTrippers registered by RegisterProtocol. The
-// variable hasAltProto is false if this version of net/http has no such field.
-var altProto, hasAltProto = reflect.TypeFor[http.Transport]().FieldByName("altProto")
+// altProtoField is the unexported field of [http.Transport] that holds the RoundTrippers registered by RegisterProtocol. The
+// variable hasAltProtoField is false if this version of net/http has no such field.
+var altProtoField, hasAltProtoField = reflect.TypeFor[http.Transport]().FieldByName("altProto")
 
 // hasRegisteredProtocol reports whether the program has called RegisterProtocol on base for the given URL scheme. It
 // does not count the RoundTripper that net/http itself registers for HTTP/2.
@@ -184,10 +184,10 @@ var altProto, hasAltProto = reflect.TypeFor[http.Transport]().FieldByName("altPr
 // It reads an unexported field, because net/http has no function that answers the question. It returns false if a
 // future version of net/http has no such field.
 func hasRegisteredProtocol(base *http.Transport, scheme string) bool {
-	if !hasAltProto || altProto.Type != reflect.TypeFor[atomic.Value]() {
+	if !hasAltProtoField || altProtoField.Type != reflect.TypeFor[atomic.Value]() {
 		return false
 	}
-	table := (*atomic.Value)(unsafe.Add(unsafe.Pointer(base), altProto.Offset)) // atomic, because RegisterProtocol may write it concurrently
+	table := (*atomic.Value)(unsafe.Add(unsafe.Pointer(base), altProtoField.Offset)) // atomic, because RegisterProtocol may write it concurrently
 	protocols, _ := table.Load().(map[string]http.RoundTripper)
 	rt, ok := protocols[scheme]
 	if !ok || rt == nil {

@@ -114,17 +114,17 @@ func readBody(req *http.Request, panics *atomic.Int64) (read []byte, cause, err 
 }
 
 var (
-	// nopCloser and nopCloserWriterTo are the unexported types that [io.NopCloser] returns. [http.NewRequest] wraps
+	// nopCloserType and nopCloserWriterToType are the unexported types that [io.NopCloser] returns. [http.NewRequest] wraps
 	// readers in them.
-	nopCloser         = reflect.TypeOf(io.NopCloser(io.LimitReader(nil, 0)))
-	nopCloserWriterTo = reflect.TypeOf(io.NopCloser(new(bytes.Buffer)))
+	nopCloserType         = reflect.TypeOf(io.NopCloser(io.LimitReader(nil, 0)))
+	nopCloserWriterToType = reflect.TypeOf(io.NopCloser(new(bytes.Buffer)))
 )
 
 // isInMemory reports whether body is known to read from memory, so that Read cannot block. The result is true for a
 // [bytes.Reader], [bytes.Buffer] or [strings.Reader] that was wrapped by [io.NopCloser].
 func isInMemory(body io.ReadCloser) bool {
 	v := reflect.ValueOf(body)
-	if t := v.Type(); t != nopCloser && t != nopCloserWriterTo {
+	if t := v.Type(); t != nopCloserType && t != nopCloserWriterToType {
 		return false
 	}
 	switch v.Field(0).Interface().(type) {

@@ -26,14 +26,14 @@ func IsRepeatable(req *http.Request, h HeaderTraits, maxBody int64, streams bool
 	if HasBody(req) && (req.ContentLength <= 0 || req.ContentLength > maxBody) {
 		return false
 	}
-	return !h.bound && !isSingleUse(req.URL) && (streams || !h.stream)
+	return !h.notRepeatable && !isSingleUse(req.URL) && (streams || !h.acceptsEventStream)
 }
 
 // HeaderTraits are the properties of a request header that decide whether the request may be hedged.
 type HeaderTraits struct {
-	Hedge  int  // number of the hedge that this request belongs to, from a header that marks hedges; 0 if there is no such header
-	bound  bool // the request can be sent only once or on one connection only, or it waits for the server before its body (Expect, Upgrade)
-	stream bool // the request accepts a response of the type text/event-stream
+	Hedge              int  // number of the hedge that this request belongs to, from a header that marks hedges; 0 if there is no such header
+	notRepeatable      bool // the request can be sent only once or on one connection only, or it waits for the server before its body (Expect, Upgrade)
+	acceptsEventStream bool // the request accepts a response of the type text/event-stream
 }
 
 // AttemptHeaders are the names of the two headers that contain the number of a hedge. The server uses them to recognize
@@ -55,36 +55,36 @@ func (h *HeaderTraits) addField(name string, values []string, marks *AttemptHead
 		return
 	}
 	if isNonce(name) {
-		h.bound = true
+		h.notRepeatable = true
 		return
 	}
-	switch lengthAndInitial(name) {
-	case lengthAndInitial("Accept"):
-		h.stream = h.stream || equalFold(name, "Accept") && slices.ContainsFunc(values, isEventStream)
-	case lengthAndInitial("Expect"):
-		h.bound = h.bound || equalFold(name, "Expect") && len(values) > 0
-	case lengthAndInitial("DPoP"): // RFC 9449
-		h.bound = h.bound || equalFold(name, "DPoP")
-	case lengthAndInitial("Signature-Input"): // RFC 9421
-		h.bound = h.bound || equalFold(name, "Signature-Input") && slices.ContainsFunc(values, hasNonce)
-	case lengthAndInitial("X-WSSE"):
-		h.bound = h.bound || equalFold(name, "X-WSSE") && slices.ContainsFunc(values, hasNonce)
-	case lengthAndInitial("Upgrade"):
-		h.bound = h.bound || equalFold(name, "Upgrade") && len(values) > 0
-	case lengthAndInitial("Connection"):
-		h.bound = h.bound || equalFold(name, "Connection") && slices.ContainsFunc(values, hasExtraConnectionOptions)
-	case lengthAndInitial("Authorization"):
-		h.bound = h.bound || equalFold(name, "Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
-	case lengthAndInitial("X-Authorization"):
-		h.bound = h.bound || equalFold(name, "X-Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
-	case lengthAndInitial("Proxy-Authorization"):
-		h.bound = h.bound || equalFold(name, "Proxy-Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
+	switch hashLengthAndInitial(name) {
+	case hashLengthAndInitial("Accept"):
+		h.acceptsEventStream = h.acceptsEventStream || equalFold(name, "Accept") && slices.ContainsFunc(values, isEventStream)
+	case hashLengthAndInitial("Expect"):
+		h.notRepeatable = h.notRepeatable || equalFold(name, "Expect") && len(values) > 0
+	case hashLengthAndInitial("DPoP"): // RFC 9449
+		h.notRepeatable = h.notRepeatable || equalFold(name, "DPoP")
+	case hashLengthAndInitial("Signature-Input"): // RFC 9421
+		h.notRepeatable = h.notRepeatable || equalFold(name, "Signature-Input") && slices.ContainsFunc(values, hasNonce)
+	case hashLengthAndInitial("X-WSSE"):
+		h.notRepeatable = h.notRepeatable || equalFold(name, "X-WSSE") && slices.ContainsFunc(values, hasNonce)
+	case hashLengthAndInitial("Upgrade"):
+		h.notRepeatable = h.notRepeatable || equalFold(name, "Upgrade") && len(values) > 0
+	case hashLengthAndInitial("Connection"):
+		h.notRepeatable = h.notRepeatable || equalFold(name, "Connection") && slices.ContainsFunc(values, hasExtraConnectionOptions)
+	case hashLengthAndInitial("Authorization"):
+		h.notRepeatable = h.notRepeatable || equalFold(name, "Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
+	case hashLengthAndInitial("X-Authorization"):
+		h.notRepeatable = h.notRepeatable || equalFold(name, "X-Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
+	case hashLengthAndInitial("Proxy-Authorization"):
+		h.notRepeatable = h.notRepeatable || equalFold(name, "Proxy-Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
 	}
 }
 
-// lengthAndInitial combines the length of a word and its first letter, in lower case, into one number for fast
+// hashLengthAndInitial combines the length of a word and its first letter, in lower case, into one number for fast
 // comparison. The word must not be empty.
-func lengthAndInitial(word string) int { return len(word)<<8 | int(word[0]|0x20) }
+func hashLengthAndInitial(word string) int { return len(word)<<8 | int(word[0]|0x20) }
 
 // equalFold reports whether s equals word, ignoring case. It is faster than [strings.EqualFold] because it compares the
 // lengths first. It must only be used for words in ASCII.

@@ -107,7 +107,7 @@ func (r *replicaPools) newPool(avoid netip.Addr) *replicaPool {
 		t.IdleConnTimeout = 90 * time.Second // as http.DefaultTransport has; a call that still uses a dropped pool may leave an idle connection
 	}
 	p := &replicaPool{Transport: t, used: r.uses}
-	dial := dialOf(t)
+	dial := dialFuncOf(t)
 	t.DialContext = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		defer func() { // net/http dials on a goroutine of its own, where a panic ends the process
 			if p := recover(); p != nil {
@@ -124,9 +124,9 @@ func (r *replicaPools) newPool(avoid netip.Addr) *replicaPool {
 // A dialFunc dials a connection, as the function in the DialContext field of an [http.Transport] does.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialOf returns the function by which t dials: its DialContext, its deprecated Dial, or the function of a
+// dialFuncOf returns the function by which t dials: its DialContext, its deprecated Dial, or the function of a
 // [net.Dialer].
-func dialOf(t *http.Transport) dialFunc {
+func dialFuncOf(t *http.Transport) dialFunc {
 	switch {
 	case t.DialContext != nil:
 		return t.DialContext

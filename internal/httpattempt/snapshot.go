@@ -73,14 +73,14 @@ func CloneForms(req *http.Request) {
 	}
 }
 
-// pathValues is the unexported field of [http.Request] that holds the values stored by SetPathValue in a request
+// pathValuesField is the unexported field of [http.Request] that holds the values stored by SetPathValue in a request
 // without a pattern. The standard library has no function that reports these values. It is the zero StructField if this
 // version of net/http has no such field.
-var pathValues, _ = reflect.TypeFor[http.Request]().FieldByName("otherValues")
+var pathValuesField, _ = reflect.TypeFor[http.Request]().FieldByName("otherValues")
 
 // hasPathValues reports whether SetPathValue was called on req although req matched no pattern of a [http.ServeMux].
 func hasPathValues(req *http.Request) bool {
-	return pathValues.Type != nil && pathValues.Type.Kind() == reflect.Map && reflect.ValueOf(req).Elem().FieldByIndex(pathValues.Index).Len() > 0
+	return pathValuesField.Type != nil && pathValuesField.Type.Kind() == reflect.Map && reflect.ValueOf(req).Elem().FieldByIndex(pathValuesField.Index).Len() > 0
 }
 
 // reset clears s, so that it can be reused for another request. It keeps the allocated memory.

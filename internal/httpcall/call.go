@@ -161,7 +161,7 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	h := c.requests.CopyHeader(req.Header, httpattempt.AttemptHeaders{Standard: limit.AttemptHeader, Configured: settings.AttemptHeader})
 	facts.Hedge = h.Hedge
 	facts.IsNested = o.Parent.HTTP && req.URL != nil && o.Parent == race.CallTarget{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
-	facts.Unrepeated = !httpattempt.IsRepeatable(req, h, settings.MaxReplayBytes, c.firstByte)
+	facts.NotRepeatable = !httpattempt.IsRepeatable(req, h, settings.MaxReplayBytes, c.firstByte)
 	if !o.Allow && !c.route.Hedgeable && facts.Reason(o) == policy.None {
 		facts.Unsafe = !t.options.isSafeToRepeat(req)
 	}

@@ -46,7 +46,7 @@ func (m *memory) listenPacket(_ *Host, network string, at netip.AddrPort) (net.P
 // newDatagram opens a UDP socket with the local address at. The socket is connected if peer is valid. The caller must hold
 // m.mu.
 func (m *memory) newDatagram(at, peer netip.AddrPort) *datagram {
-	d := &datagram{socket{network: "udp", local: at, peer: peer, closed: make(chan struct{})}, m, make(chan message, inbox)}
+	d := &datagram{socket{network: "udp", local: at, peer: peer, closed: make(chan struct{})}, m, make(chan message, queueCapacity)}
 	m.datagrams[at] = d
 	return d
 }

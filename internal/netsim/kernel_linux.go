@@ -39,7 +39,7 @@ func NewKernel(seed uint64, hosts ...string) (*Network, error) {
 		}
 	}
 	for i := range k.spaces {
-		k.wg.Go(func() { k.route(i) })
+		k.wg.Go(func() { k.forwardPackets(i) })
 	}
 	return n, nil
 }
@@ -47,12 +47,12 @@ func NewKernel(seed uint64, hosts ...string) (*Network, error) {
 // A kernel is the backend of a network of namespaces.
 type kernel struct {
 	net    *Network
-	spaces []space        // namespaces by Host.id
-	wg     sync.WaitGroup // counts the goroutines that forward packets
+	spaces []hostNamespace // namespaces by Host.id
+	wg     sync.WaitGroup  // counts the goroutines that forward packets
 }
 
-// A space is the namespace of one host.
-type space struct {
+// A hostNamespace is the namespace of one host.
+type hostNamespace struct {
 	ns  *os.File // open file of the namespace
 	tun *os.File // TUN device in the namespace
 }
@@ -68,7 +68,7 @@ func (k *kernel) join(h *Host) error {
 		if err != nil {
 			return errors.Join(err, ns.Close())
 		}
-		k.spaces = append(k.spaces, space{ns, tun})
+		k.spaces = append(k.spaces, hostNamespace{ns, tun})
 		return nil
 	})
 }
@@ -134,16 +134,16 @@ func configure(s int, a netip.Addr) error {
 	return nil
 }
 
-// route forwards the packets that host number i sends to their destinations. It returns when the TUN device of the host is
+// forwardPackets forwards the packets that host number i sends to their destinations. It returns when the TUN device of the host is
 // closed.
-func (k *kernel) route(i int) {
+func (k *kernel) forwardPackets(i int) {
 	buf := make([]byte, mtu)
 	for {
 		n, err := k.spaces[i].tun.Read(buf)
 		if err != nil {
 			return
 		}
-		f, ok := parse(buf[:n])
+		f, ok := parsePacket(buf[:n])
 		if !ok {
 			continue // not IPv4, as the kernel's router solicitations
 		}
@@ -157,9 +157,9 @@ func (k *kernel) route(i int) {
 	}
 }
 
-// parse returns the flow of the IPv4 packet p, or false if p is not an IPv4 packet. The ports are 0 for protocols without
+// parsePacket returns the flow of the IPv4 packet p, or false if p is not an IPv4 packet. The ports are 0 for protocols without
 // ports, and for fragments except the first.
-func parse(p []byte) (flow, bool) {
+func parsePacket(p []byte) (flow, bool) {
 	if len(p) < 20 || p[0]>>4 != 4 {
 		return flow{}, false
 	}
@@ -175,15 +175,15 @@ func parse(p []byte) (flow, bool) {
 	return f, true
 }
 
-// inside calls f in the namespace of the host h and returns its error. Sockets and processes that f creates belong to that
+// runInNamespace calls f in the namespace of the host h and returns its error. Sockets and processes that f creates belong to that
 // namespace.
-func (k *kernel) inside(h *Host, f func() error) error {
+func (k *kernel) runInNamespace(h *Host, f func() error) error {
 	return enter(k.spaces[h.id].ns, f)
 }
 
 // dial implements [backend]. It opens a UDP socket or a TCP connection in the namespace of the host h.
 func (k *kernel) dial(ctx context.Context, h *Host, network string, to netip.AddrPort) (c net.Conn, err error) {
-	err = k.inside(h, func() (err error) {
+	err = k.runInNamespace(h, func() (err error) {
 		var d net.Dialer
 		c, err = d.DialContext(ctx, network, to.String())
 		return err
@@ -193,7 +193,7 @@ func (k *kernel) dial(ctx context.Context, h *Host, network string, to netip.Add
 
 // listen implements [backend]. It opens a TCP listener in the namespace of the host h.
 func (k *kernel) listen(h *Host, network string, at netip.AddrPort) (l net.Listener, err error) {
-	err = k.inside(h, func() (err error) {
+	err = k.runInNamespace(h, func() (err error) {
 		l, err = net.Listen(network, at.String())
 		return err
 	})
@@ -202,7 +202,7 @@ func (k *kernel) listen(h *Host, network string, at netip.AddrPort) (l net.Liste
 
 // listenPacket implements [backend]. It opens a UDP socket in the namespace of the host h.
 func (k *kernel) listenPacket(h *Host, network string, at netip.AddrPort) (c net.PacketConn, err error) {
-	err = k.inside(h, func() (err error) {
+	err = k.runInNamespace(h, func() (err error) {
 		c, err = net.ListenPacket(network, at.String())
 		return err
 	})
@@ -210,7 +210,7 @@ func (k *kernel) listenPacket(h *Host, network string, at netip.AddrPort) (c net
 }
 
 // start implements [backend]. It starts the command c in the namespace of the host h.
-func (k *kernel) start(h *Host, c *exec.Cmd) error { return k.inside(h, c.Start) }
+func (k *kernel) start(h *Host, c *exec.Cmd) error { return k.runInNamespace(h, c.Start) }
 
 // close implements [backend]. It closes the devices and namespaces, and waits for the goroutines that forward packets.
 func (k *kernel) close() error {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	firstPort = 32768 // first port number that is chosen automatically
-	inbox     = 512   // capacity of a receive queue; further datagrams are lost, and further connections refused
+	firstPort     = 32768 // first port number that is chosen automatically
+	queueCapacity = 512   // capacity of a receive queue; further datagrams are lost, and further connections refused
 )
 
 // NewMemory returns a network whose sockets exist only in the memory of this process. A network that is created in a bubble of

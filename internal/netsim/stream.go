@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	segment  = 1460                   // maximum segment size in bytes
-	synRetry = time.Second            // time after which a lost SYN is sent again for the first time
-	minRTO   = 200 * time.Millisecond // first retransmission timeout
-	maxRTO   = 8 * time.Second        // maximum retransmission timeout
+	maxSegmentSize = 1460                   // maximum segment size in bytes
+	synRetry       = time.Second            // time after which a lost SYN is sent again for the first time
+	minRTO         = 200 * time.Millisecond // first retransmission timeout
+	maxRTO         = 8 * time.Second        // maximum retransmission timeout
 )
 
 // A stream is one end of a TCP connection in a memory network.
@@ -209,7 +209,7 @@ func (s *stream) Write(b []byte) (int, error) {
 	default:
 	}
 	for p := b; len(p) > 0; {
-		n := min(len(p), segment)
+		n := min(len(p), maxSegmentSize)
 		s.transmit(append([]byte(nil), p[:n]...), s.closed)
 		p = p[n:]
 	}
@@ -246,7 +246,7 @@ func (m *memory) listen(_ *Host, network string, at netip.AddrPort) (net.Listene
 	if err != nil {
 		return nil, opError("listen", network, netAddr(network, at), err)
 	}
-	l := &listener{m: m, at: at, in: make(chan *stream, inbox), closed: make(chan struct{})}
+	l := &listener{m: m, at: at, in: make(chan *stream, queueCapacity), closed: make(chan struct{})}
 	m.listeners[at] = l
 	return l, nil
 }

@@ -68,7 +68,7 @@ func (w *simClient) call() {
 	if !k.Resting() {
 		took *= w.factor
 	}
-	k.RecordCall(w.now.Add(time.Duration(took)), policy.Result{Latency: time.Duration(took), Answered: true, Learned: true})
+	k.RecordCall(w.now.Add(time.Duration(took)), policy.Result{Latency: time.Duration(took), Answered: true, HasSlowMarker: true})
 }
 
 func (w *simClient) verdict() observe.Verdict { return w.key.Snapshot().Audit.Verdict }
@@ -282,7 +282,7 @@ func BenchmarkAuditedCall(b *testing.B) {
 			for b.Loop() {
 				at := now.Add(time.Duration(i) * 10 * time.Microsecond)
 				k.Begin(at)
-				k.RecordCall(at, policy.Result{Latency: time.Duration(5+i%20) * ms, Answered: true, Learned: true})
+				k.RecordCall(at, policy.Result{Latency: time.Duration(5+i%20) * ms, Answered: true, HasSlowMarker: true})
 				i++
 			}
 		})

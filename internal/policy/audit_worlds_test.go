@@ -369,7 +369,7 @@ func (h *playedHost) finish(c *playedCall, at time.Duration) {
 	gone := h.deadline > 0 && took >= h.deadline
 	answered := !gone && at == c.answer && !c.dooms
 	h.key.RecordCall(h.now(at), policy.Result{
-		Latency: took, Answered: answered, Abandoned: gone, ReachedFirstDelay: c.reached, Learned: c.plan != nil, Slow: c.reached,
+		Latency: took, Answered: answered, Abandoned: gone, ReachedFirstDelay: c.reached, HasSlowMarker: c.plan != nil, Slow: c.reached,
 		HedgeWon: answered && c.won && c.answer != c.primary, Hedges: c.hedges, PredictedHedgeEnd: c.unsent,
 	})
 	if h.ended != nil {

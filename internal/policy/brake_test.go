@@ -32,9 +32,9 @@ func answers(k *policy.Key, now time.Time, n, every int) (admitted int) {
 		}
 		if every > 0 && i%every == every-1 {
 			k.RecordPushback(now, 0)
-			k.RecordCall(now, policy.Result{Latency: ms, Learned: true})
+			k.RecordCall(now, policy.Result{Latency: ms, HasSlowMarker: true})
 		} else {
-			k.RecordCall(now, policy.Result{Latency: ms, Answered: true, Learned: true})
+			k.RecordCall(now, policy.Result{Latency: ms, Answered: true, HasSlowMarker: true})
 		}
 	}
 	return admitted
@@ -203,7 +203,7 @@ func TestOutageCostsAtMostShortBurstAndBudget(t *testing.T) {
 					for _, k := range all {
 						k.Begin(now)
 						if !outage {
-							k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
+							k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, HasSlowMarker: true})
 							continue
 						}
 						for range 2 {

@@ -292,7 +292,7 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 		Canceled:          errors.Is(gone, context.Canceled),
 		Hedges:            c.SentHedges(),
 		ReachedFirstDelay: c.reachedFirstDelay,
-		Learned:           c.schedule != nil && c.schedule.slowMarkerIndex >= 0,
+		HasSlowMarker:     c.schedule != nil && c.schedule.slowMarkerIndex >= 0,
 		Slow:              c.slow,
 		HedgeWon:          o.hedgeWon(),
 		PredictedHedgeEnd: c.predictedHedgeEnd,

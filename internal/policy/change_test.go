@@ -46,7 +46,7 @@ func TestLastReportedChangeMatchesState(t *testing.T) {
 		changes, was := 0, false
 		done := func(n int) {
 			for range n {
-				k.RecordCall(now, policy.Result{Latency: ms, Answered: true, Learned: true})
+				k.RecordCall(now, policy.Result{Latency: ms, Answered: true, HasSlowMarker: true})
 				if is := paused(); is != was {
 					changes, was = changes+1, is
 				}

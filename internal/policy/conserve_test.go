@@ -99,7 +99,7 @@ func (l *life) call() {
 			l.hedgedRoute++
 		}
 	}
-	k.RecordCall(l.now, policy.Result{Latency: time.Duration(1+l.IntN(30)) * ms, Answered: true, Learned: true, HedgeWon: won})
+	k.RecordCall(l.now, policy.Result{Latency: time.Duration(1+l.IntN(30)) * ms, Answered: true, HasSlowMarker: true, HedgeWon: won})
 }
 
 func (l *life) step(t *testing.T) {
@@ -200,7 +200,7 @@ func TestOverflowOfFullBucketsRefillsReserve(t *testing.T) {
 	for n := range 10_000 {
 		now := epoch.Add(time.Duration(n) * 10 * ms)
 		busy.Begin(now)
-		busy.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
+		busy.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, HasSlowMarker: true})
 	}
 	assert.InDelta(t, 20, busy.Tokens(), 0.1)
 	assert.InDelta(t, 10, e.Key(policy.Name{Host: "new"}).Tokens(), 0.1)
@@ -222,7 +222,7 @@ func TestReserveAdaptsToRateOfAllKeys(t *testing.T) {
 			hedges++
 			k.HedgeEnded()
 		}
-		k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
+		k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, HasSlowMarker: true})
 	}
 	assert.InDelta(t, 1000+200, hedges, 20)
 }

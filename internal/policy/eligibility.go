@@ -11,10 +11,10 @@ type Eligibility struct {
 	SwitchedOff bool // hedging is switched off for every call of the adapter
 	RouteOff    bool // hedging is off for the call's route, unless the caller allows hedging of this call
 	// Hedge is positive if the call belongs to a hedge that another process has sent. It is the number of that hedge.
-	Hedge      int
-	IsNested   bool // the call is made within a hedged call to the same target
-	Unrepeated bool // the call cannot be sent twice, for example because its body can only be read once
-	Unsafe     bool // the call may not be idempotent; the caller can allow hedging nevertheless
+	Hedge         int
+	IsNested      bool // the call is made within a hedged call to the same target
+	NotRepeatable bool // the call cannot be sent twice, for example because its body can only be read once
+	Unsafe        bool // the call may not be idempotent; the caller can allow hedging nevertheless
 }
 
 // Reason returns the reason why a call with the facts f and the caller's overrides o must be sent without hedges. It returns
@@ -25,7 +25,7 @@ func (f Eligibility) Reason(o race.Overrides) observe.Reason {
 		return observe.DeniedDisabled
 	case o.Hedge > 0, f.Hedge > 0, f.IsNested:
 		return observe.DeniedNested
-	case f.Unrepeated:
+	case f.NotRepeatable:
 		return observe.DeniedBody
 	case f.Unsafe && !o.Allow:
 		return observe.DeniedMethod

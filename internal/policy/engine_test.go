@@ -43,7 +43,7 @@ func newKey(change func(*policy.Config)) *policy.Key {
 func learn(k *policy.Key, n int, latency func(i int) time.Duration) {
 	for i := range n {
 		k.Begin(epoch)
-		k.RecordCall(epoch, policy.Result{Latency: latency(i), Answered: true, Learned: true})
+		k.RecordCall(epoch, policy.Result{Latency: latency(i), Answered: true, HasSlowMarker: true})
 	}
 }
 
@@ -201,7 +201,7 @@ func TestFailuresRecordNoLatency(t *testing.T) {
 	want := k.Schedule().Delays[0]
 	for range 1000 { // a refusing host answers at once
 		k.Begin(epoch)
-		k.RecordCall(epoch, policy.Result{Latency: 100 * time.Microsecond, Learned: true})
+		k.RecordCall(epoch, policy.Result{Latency: 100 * time.Microsecond, HasSlowMarker: true})
 	}
 	assert.Equal(t, want, k.Schedule().Delays[0])
 	assert.Equal(t, 100, k.Snapshot().Samples)
@@ -210,9 +210,9 @@ func TestFailuresRecordNoLatency(t *testing.T) {
 func TestAbandonedCallsCountOnlyAfterFirstDelay(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(20*ms))
-	k.RecordCall(epoch, policy.Result{Latency: 5 * ms, Abandoned: true, Learned: true})
+	k.RecordCall(epoch, policy.Result{Latency: 5 * ms, Abandoned: true, HasSlowMarker: true})
 	assert.Equal(t, 100, k.Snapshot().Samples, "a call canceled before the first delay is not recorded")
-	k.RecordCall(epoch, policy.Result{Latency: 50 * ms, Abandoned: true, ReachedFirstDelay: true, Learned: true})
+	k.RecordCall(epoch, policy.Result{Latency: 50 * ms, Abandoned: true, ReachedFirstDelay: true, HasSlowMarker: true})
 	assert.Equal(t, 101, k.Snapshot().Samples, "a call canceled after the first delay is recorded")
 }
 
@@ -253,7 +253,7 @@ func TestBurstAdaptsToMeasuredRate(t *testing.T) {
 	for range 5000 { // 1000 per second
 		now = now.Add(ms)
 		k.Begin(now)
-		k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
+		k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, HasSlowMarker: true})
 	}
 	assert.InEpsilon(t, 200, k.Snapshot().Tokens, 0.05)
 }
@@ -336,7 +336,7 @@ func TestHedgesThatDoNotWinReduceBudgetToTenth(t *testing.T) {
 	scale := func() float64 { return k.Snapshot().BudgetScale }
 	lose := func(n int) {
 		hedgesOf(k, n)
-		k.RecordCall(epoch, policy.Result{Learned: true})
+		k.RecordCall(epoch, policy.Result{HasSlowMarker: true})
 	}
 	lose(99)
 	assert.Equal(t, 1.0, scale())
@@ -347,11 +347,11 @@ func TestHedgesThatDoNotWinReduceBudgetToTenth(t *testing.T) {
 	}
 	assert.Equal(t, 0.1, scale(), "a tenth of the budget remains, to notice new wins")
 	for range 5 {
-		k.RecordCall(epoch, policy.Result{HedgeWon: true, Learned: true})
+		k.RecordCall(epoch, policy.Result{HedgeWon: true, HasSlowMarker: true})
 	}
 	assert.Equal(t, 0.2, scale())
 	for range 100 {
-		k.RecordCall(epoch, policy.Result{HedgeWon: true, Learned: true})
+		k.RecordCall(epoch, policy.Result{HedgeWon: true, HasSlowMarker: true})
 	}
 	assert.Equal(t, 1.0, scale())
 }
@@ -588,7 +588,7 @@ func BenchmarkKey(b *testing.B) {
 		i := 0
 		for b.Loop() {
 			k.Begin(epoch)
-			k.RecordCall(epoch, policy.Result{Latency: lat[i%4096], Answered: true, Learned: true})
+			k.RecordCall(epoch, policy.Result{Latency: lat[i%4096], Answered: true, HasSlowMarker: true})
 			i++
 		}
 	})

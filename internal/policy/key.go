@@ -152,7 +152,7 @@ func (k *Key) Begin(now time.Time) *Schedule {
 	if !k.account.IsExclusive() {
 		k.requestCount.Add(1)
 	}
-	k.account.EarnAt(now)
+	k.account.DepositAt(now)
 	return k.schedule.Load()
 }
 

@@ -21,7 +21,7 @@ func latencies() (*policy.Key, []time.Duration) {
 	for i := range 50_000 {
 		now := epoch.Add(time.Duration(i) * ms)
 		k.Begin(now)
-		k.RecordCall(now, policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
+		k.RecordCall(now, policy.Result{Latency: all[i%4096], Answered: true, HasSlowMarker: true})
 	}
 	return k, all
 }
@@ -34,7 +34,7 @@ func BenchmarkDone(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		k.RecordCall(now.Add(time.Duration(i)*time.Microsecond), policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
+		k.RecordCall(now.Add(time.Duration(i)*time.Microsecond), policy.Result{Latency: all[i%4096], Answered: true, HasSlowMarker: true})
 		i++
 	}
 }
@@ -53,7 +53,7 @@ func BenchmarkContention(b *testing.B) {
 				for i := me; pb.Next(); i++ {
 					now := time.Now()
 					k.Begin(now)
-					k.RecordCall(now, policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
+					k.RecordCall(now, policy.Result{Latency: all[i%4096], Answered: true, HasSlowMarker: true})
 				}
 			})
 		})

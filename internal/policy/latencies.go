@@ -33,7 +33,7 @@ func (l *latencies) resetWindow() { *l = *newLatencies() }
 // was cancelled then, and recordPrimary returns the estimated time that the hedge saved. Otherwise it returns 0.
 func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 	if r.HedgeWon {
-		saved = l.residual.After(r.Latency)
+		saved = l.residual.RemainingAfter(r.Latency)
 	}
 	if l.residual == nil {
 		l.residual = new(residualTime)

@@ -32,7 +32,7 @@ func (c *outageCheck) recordSlowCall() { c.slowShare += (1 - c.slowShare) * slow
 // record lowers the share of slow calls if the call r ended before it reached the slow marker of its schedule. For slow calls,
 // recordSlowCall raises the share.
 func (c *outageCheck) record(r *Result) {
-	if r.Learned && !r.Slow {
+	if r.HasSlowMarker && !r.Slow {
 		c.slowShare -= c.slowShare * slowWeight
 	}
 }

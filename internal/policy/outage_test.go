@@ -20,10 +20,10 @@ func TestOutageCheckDeniesWhileMostCallsAreSlow(t *testing.T) {
 	assert.Equal(t, None, c.deny(admission{HedgeRequest: HedgeRequest{OtherBackend: true}}))
 
 	before := c
-	for _, r := range []Result{{Answered: true}, {Learned: true, Slow: true}} {
+	for _, r := range []Result{{Answered: true}, {HasSlowMarker: true, Slow: true}} {
 		c.record(&r)
 	}
 	assert.Equal(t, before, c, "all calls reached the slow marker")
-	c.record(&Result{Learned: true})
+	c.record(&Result{HasSlowMarker: true})
 	assert.Equal(t, None, c.deny(admission{}))
 }

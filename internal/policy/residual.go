@@ -54,9 +54,9 @@ func (r *residualTime) Add(d time.Duration, ended bool) {
 	r.total++
 }
 
-// After returns the estimated mean of the remaining time of a primary that has not responded after d. It returns 0 if all
+// RemainingAfter returns the estimated mean of the remaining time of a primary that has not responded after d. It returns 0 if all
 // recorded latencies are shorter than d, or if r is nil.
-func (r *residualTime) After(d time.Duration) time.Duration {
+func (r *residualTime) RemainingAfter(d time.Duration) time.Duration {
 	if r == nil {
 		return 0
 	}

@@ -12,7 +12,7 @@ type Result struct {
 	Canceled          bool          // the caller cancelled the call
 	Hedges            int           // number of hedges that were sent
 	ReachedFirstDelay bool          // the call reached its first hedge delay, even if no hedge was sent
-	Learned           bool          // the schedule of the call had a slow marker
+	HasSlowMarker     bool          // the schedule of the call had a slow marker
 	Slow              bool          // the call reached the slow marker of its schedule
 	HedgeWon          bool          // a hedge won and made the call faster
 	// PredictedHedgeEnd is the time from the start of the call to the predicted response to a hedge that shadow mode did not

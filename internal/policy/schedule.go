@@ -203,14 +203,14 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 	// The cost rises with every edge: that of hedge k is the larger of P(L > k·d_1)
 	// and a tenth of the cost of hedge k−1. The slowest edge costs nothing.
 	var delays [race.MaxHedges]time.Duration
-	i := sort.Search(len(t.edges), func(i int) bool { return t.placeDelays(delays[:hedges], i) > budget+1e-9 })
+	i := sort.Search(len(t.edges), func(i int) bool { return t.chooseDelays(delays[:hedges], i) > budget+1e-9 })
 	n := hedges
-	t.placeDelays(delays[:hedges], i-1)
+	t.chooseDelays(delays[:hedges], i-1)
 	// In a tail without gaps, the first hedge gets at least its part of the budget,
 	// and its delay does not become a multiple of the shortest one.
 	first := len(t.edges) - 1
 	if float64(hedges+1)*t.sharesAbove[i-1] < t.sharesAbove[first] || delays[0] > 4*t.edges[first] {
-		n = t.placeDelaysBeforeGap(delays[:hedges], first, budget)
+		n = t.chooseDelaysBeforeGap(delays[:hedges], first, budget)
 	}
 	median, _ := w.Quantile(0.5)
 	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: c.clampDelays(delays[:n]), UsualLatency: p99}, Median: median}
@@ -218,9 +218,9 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 	return p
 }
 
-// placeDelays fills delays with a schedule whose first delay is edge i. It returns the cost of this schedule in hedges per
+// chooseDelays fills delays with a schedule whose first delay is edge i. It returns the cost of this schedule in hedges per
 // call.
-func (t *tailDistribution) placeDelays(delays []time.Duration, i int) (cost float64) {
+func (t *tailDistribution) chooseDelays(delays []time.Duration, i int) (cost float64) {
 	open := t.sharesAbove[i] // share of the calls without an answer at the previous hedge
 	delays[0], cost = t.edges[i], open
 	for k := 1; k < len(delays); k++ {
@@ -242,12 +242,12 @@ func (t *tailDistribution) placeDelays(delays []time.Duration, i int) (cost floa
 	return cost
 }
 
-// placeDelaysBeforeGap fills delays for a distribution with a gap, where more calls are slower than the gap than the budget can
+// chooseDelaysBeforeGap fills delays for a distribution with a gap, where more calls are slower than the gap than the budget can
 // pay two hedges for. The first hedge is due at the edge with the index first, before the gap. Further hedges are due as early
 // as the rest of the budget allows.
 //
 // It returns the number of delays that it has set.
-func (t *tailDistribution) placeDelaysBeforeGap(delays []time.Duration, first int, budget float64) (n int) {
+func (t *tailDistribution) chooseDelaysBeforeGap(delays []time.Duration, first int, budget float64) (n int) {
 	open := t.sharesAbove[first]
 	delays[0] = t.edges[first]
 	left := budget - open

@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An Unhedged is a call that is sent without hedges. It is reported to observers, but nothing is learned from it.
-type Unhedged struct {
+// An UnhedgedCall is a call that is sent without hedges. It is reported to observers, but nothing is learned from it.
+type UnhedgedCall struct {
 	notifier *observers.Notifier // nil: there are no observers
 	ctx      context.Context     // context of the call
 	key      observe.KeyInfo     // latency key of the call
@@ -20,11 +20,11 @@ type Unhedged struct {
 func (e *Engine) HasObservers() bool { return e.setup.Notifier != nil }
 
 // BeginUnhedged starts a call that is sent without hedges, and reports to observers the reason why. The caller must call End.
-func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Reason) Unhedged {
+func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Reason) UnhedgedCall {
 	if !e.HasObservers() {
-		return Unhedged{}
+		return UnhedgedCall{}
 	}
-	u := Unhedged{notifier: e.setup.Notifier, ctx: ctx, key: e.keyInfo(name)}
+	u := UnhedgedCall{notifier: e.setup.Notifier, ctx: ctx, key: e.keyInfo(name)}
 	u.notifier.Notify(func(o observe.Observer) { o.Denied(ctx, u.key, reason) })
 	u.notifier.Notify(func(o observe.Observer) { o.AttemptStart(ctx, u.key, observe.AttemptInfo{}) })
 	u.start = time.Now()
@@ -32,7 +32,7 @@ func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Re
 }
 
 // End reports the end of the call to observers. answered is true if the call succeeded.
-func (u Unhedged) End(answered bool) {
+func (u UnhedgedCall) End(answered bool) {
 	if u.notifier == nil {
 		return
 	}

@@ -54,9 +54,9 @@ type Attempt struct {
 	async    bool  // the attempt may continue after the caller's context has ended, see ignoreCaller
 	detaches bool  // the attempt may continue after its call has ended, see [Detachment]
 
-	mu    sync.Mutex                   // guards guard and the creation of in
-	in    atomic.Pointer[innerContext] // cancellable context; nil: not created yet; released: it must not be created any more
-	guard Guard                        // may delay cancellation; nil: cancellation is not delayed
+	mu            sync.Mutex                    // guards guard and the creation of in
+	cancelContext atomic.Pointer[cancelContext] // cancellable context; nil: not created yet; released: it must not be created any more
+	guard         Guard                         // may delay cancellation; nil: cancellation is not delayed
 }
 
 // NewAttempt returns an attempt with number n that does not belong to a race. It serves a hedge that resumes the response of a
@@ -72,8 +72,8 @@ func (a *Attempt) CancelAndDetach() {
 	a.detach(a.recordedValues())
 }
 
-// An innerContext is the cancellable context of an attempt. It is derived from the caller's context.
-type innerContext struct {
+// An cancelContext is the cancellable context of an attempt. It is derived from the caller's context.
+type cancelContext struct {
 	context.Context
 	cancel context.CancelCauseFunc // cancels Context with a cause
 	caller callerContext           // parent of Context if the attempt may continue after its call; otherwise unused
@@ -83,18 +83,18 @@ type innerContext struct {
 }
 
 // released is the value of Attempt.in after an attempt without cancellable context was released.
-var released = new(innerContext)
+var released = new(cancelContext)
 
-// loadInnerContext returns the cancellable context of the attempt, or nil if it does not exist.
-func (a *Attempt) loadInnerContext() *innerContext {
-	if in := a.in.Load(); in != released {
+// loadCancelContext returns the cancellable context of the attempt, or nil if it does not exist.
+func (a *Attempt) loadCancelContext() *cancelContext {
+	if in := a.cancelContext.Load(); in != released {
 		return in
 	}
 	return nil
 }
 
 // endContext cancels the context with the given cause, and detaches it from the caller's context.
-func (in *innerContext) endContext(cause error) {
+func (in *cancelContext) endContext(cause error) {
 	in.ending.Lock()
 	defer in.ending.Unlock()
 	if in.stop != nil {
@@ -106,7 +106,7 @@ func (in *innerContext) endContext(cause error) {
 // Done returns a channel that is closed when the attempt is cancelled. The first call creates the cancellable context. If the
 // attempt was released before, Done returns the channel of the caller's context.
 func (a *Attempt) Done() <-chan struct{} {
-	if in := a.ensureInnerContext(); in != nil {
+	if in := a.ensureCancelContext(); in != nil {
 		return in.Done()
 	}
 	return a.Context.Done()
@@ -114,7 +114,7 @@ func (a *Attempt) Done() <-chan struct{} {
 
 // Deadline returns the deadline of the caller's context. It returns false if there is none.
 func (a *Attempt) Deadline() (time.Time, bool) {
-	if in := a.loadInnerContext(); in != nil {
+	if in := a.loadCancelContext(); in != nil {
 		return in.Deadline()
 	}
 	return a.Context.Deadline()
@@ -123,7 +123,7 @@ func (a *Attempt) Deadline() (time.Time, bool) {
 // Err returns nil until the attempt is cancelled or the caller's context ends. Then it returns the reason, context.Canceled or
 // context.DeadlineExceeded.
 func (a *Attempt) Err() error {
-	in := a.loadInnerContext()
+	in := a.loadCancelContext()
 	if in == nil {
 		return a.Context.Err()
 	}
@@ -139,9 +139,9 @@ func (a *Attempt) Value(key any) any {
 	if key == (numberKey{}) {
 		return a.n
 	}
-	in, from := a.loadInnerContext(), a.Context
+	in, from := a.loadCancelContext(), a.Context
 	if a.detaches && a.n > 0 {
-		in = a.ensureInnerContext() // records the values that are looked up
+		in = a.ensureCancelContext() // records the values that are looked up
 	}
 	if in != nil {
 		from = in
@@ -157,7 +157,7 @@ func (*Attempt) attemptContext() {}
 
 // An AdoptedContext is memory in which [Attempt.AdoptContext] keeps its state. The caller allocates it, usually as part of a
 // larger struct.
-type AdoptedContext struct{ innerContext }
+type AdoptedContext struct{ cancelContext }
 
 // AdoptContext makes ctx the cancellable context of the attempt, so that the attempt need not create one. It keeps its state in
 // own. It returns false, and does nothing, if the attempt already has a cancellable context or was released.
@@ -167,32 +167,32 @@ type AdoptedContext struct{ innerContext }
 func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.in.Load() != nil {
+	if a.cancelContext.Load() != nil {
 		return false
 	}
-	own.innerContext = innerContext{Context: ctx, cancel: cancel, stop: stop}
-	return a.in.CompareAndSwap(nil, &own.innerContext) // false if the attempt was released at the same time
+	own.cancelContext = cancelContext{Context: ctx, cancel: cancel, stop: stop}
+	return a.cancelContext.CompareAndSwap(nil, &own.cancelContext) // false if the attempt was released at the same time
 }
 
-// ensureInnerContext returns the cancellable context, and creates it if necessary. It returns nil if the attempt was released
+// ensureCancelContext returns the cancellable context, and creates it if necessary. It returns nil if the attempt was released
 // before a context was created.
-func (a *Attempt) ensureInnerContext() *innerContext {
-	if a.in.Load() != nil {
-		return a.loadInnerContext()
+func (a *Attempt) ensureCancelContext() *cancelContext {
+	if a.cancelContext.Load() != nil {
+		return a.loadCancelContext()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.in.Load() != nil {
-		return a.loadInnerContext()
+	if a.cancelContext.Load() != nil {
+		return a.loadCancelContext()
 	}
-	in, parent := new(innerContext), a.Context
+	in, parent := new(cancelContext), a.Context
 	if a.async || a.detaches {
 		in.caller.Context, in.caller.recordsValues = parent, a.detaches && a.n > 0
 		in.caller.canEnd = parent.Done() != nil && parent.Err() == nil
 		parent = &in.caller
 	}
 	in.Context, in.cancel = context.WithCancelCause(parent)
-	if !a.in.CompareAndSwap(nil, in) { // the attempt was released at the same time
+	if !a.cancelContext.CompareAndSwap(nil, in) { // the attempt was released at the same time
 		in.cancel(nil)
 		return nil
 	}
@@ -242,7 +242,7 @@ func (a *Attempt) Guard() Guard {
 
 // Cancel cancels the attempt with the cause [ErrLost], as soon as the guard allows. It has no effect on a released attempt.
 func (a *Attempt) Cancel() {
-	in := a.ensureInnerContext()
+	in := a.ensureCancelContext()
 	if in == nil {
 		return
 	}
@@ -257,7 +257,7 @@ func (a *Attempt) Cancel() {
 
 // ignoreCaller makes an attempt of an asynchronous race continue when the caller's context ends.
 func (a *Attempt) ignoreCaller() {
-	if in := a.ensureInnerContext(); in != nil { // created now: an inner context that is created later would end with the caller's context
+	if in := a.ensureCancelContext(); in != nil { // created now: an inner context that is created later would end with the caller's context
 		in.caller.ignoreEnd()
 	}
 }
@@ -265,7 +265,7 @@ func (a *Attempt) ignoreCaller() {
 // detach makes the attempt stop using the caller's context. After that, Value only finds the given values. It has no effect on
 // an attempt that cannot continue after its call.
 func (a *Attempt) detach(values []contextValue) {
-	if in := a.ensureInnerContext(); in != nil && in.caller.Context != nil {
+	if in := a.ensureCancelContext(); in != nil && in.caller.Context != nil {
 		in.ending.Lock()
 		defer in.ending.Unlock()
 		in.caller.detach(values)
@@ -274,7 +274,7 @@ func (a *Attempt) detach(values []contextValue) {
 
 // recordedValues returns the values of the caller's context that the attempt has looked up with Value.
 func (a *Attempt) recordedValues() []contextValue {
-	if in := a.loadInnerContext(); in != nil {
+	if in := a.loadCancelContext(); in != nil {
 		return in.caller.recordedValues()
 	}
 	return nil
@@ -282,12 +282,12 @@ func (a *Attempt) recordedValues() []contextValue {
 
 // NeedsRelease reports whether the attempt has a cancellable context that is attached to the caller's context. The owner of the
 // attempt's result must then call Release. NeedsRelease also prevents that a cancellable context is created later.
-func (a *Attempt) NeedsRelease() bool { return a.sealInnerContext() != nil && a.Context.Done() != nil }
+func (a *Attempt) NeedsRelease() bool { return a.sealCancelContext() != nil && a.Context.Done() != nil }
 
 // Release cancels the attempt and detaches it from the caller's context. If NeedsRelease returned true, the owner of the result
 // must call Release when the result is no longer needed. Further calls have no effect.
 func (a *Attempt) Release() {
-	if in := a.sealInnerContext(); in != nil {
+	if in := a.sealCancelContext(); in != nil {
 		in.endContext(nil)
 	}
 }
@@ -299,10 +299,10 @@ func (a *Attempt) Abandon() {
 	a.Release()
 }
 
-// sealInnerContext returns the cancellable context. If there is none, it returns nil, and prevents that one is created later.
-func (a *Attempt) sealInnerContext() *innerContext {
-	if a.in.CompareAndSwap(nil, released) {
+// sealCancelContext returns the cancellable context. If there is none, it returns nil, and prevents that one is created later.
+func (a *Attempt) sealCancelContext() *cancelContext {
+	if a.cancelContext.CompareAndSwap(nil, released) {
 		return nil
 	}
-	return a.loadInnerContext()
+	return a.loadCancelContext()
 }

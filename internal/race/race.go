@@ -198,7 +198,7 @@ type hedgeState struct {
 	isDue           bool                   // the next hedge starts even if the primary has failed
 	staleFires      int                    // number of calls of onTimer to ignore, because they were started before the hedge was rescheduled
 	answersNotTaken int                    // number of hedges that returned ErrAnswer
-	hold            failureHold            // wait for the hedges after the primary has failed
+	failureDelay    failureDelay           // wait for the hedges after the primary has failed
 }
 
 // An attempt is the record that a race keeps of one of its attempts.
@@ -348,8 +348,8 @@ func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
 	primary := r.Style.Primary
 	n, a = h.started, &Attempt{Context: primary.Context, Call: primary.Call, n: uint8(h.started), async: r.Style.Async, detaches: r.Style.Detach != DetachNone}
 	h.attempts[n] = attempt{Attempt: a, running: true}
-	if h.hold.youngest = time.Now(); n == 1 {
-		h.hold.began = h.hold.youngest.Add(-due)
+	if h.failureDelay.youngest = time.Now(); n == 1 {
+		h.failureDelay.began = h.failureDelay.youngest.Add(-due)
 	}
 	h.started++
 	return a, n
@@ -487,7 +487,7 @@ func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 		}
 	case open && n == 0:
 		r.value, r.err = v, err
-		r.holdFailure()
+		r.startFailureDelay()
 		loser = -1
 	case open && err == ErrAnswer:
 		r.hedges.answersNotTaken++
@@ -586,12 +586,12 @@ func (r *Race[T]) setWinner(n int, v T) (T, error) {
 	return kept, err
 }
 
-// holdFailure starts the wait for hedges after the primary has failed, if hedges run or are due. The caller must hold mu.
-func (r *Race[T]) holdFailure() {
+// startFailureDelay starts the wait for hedges after the primary has failed, if hedges run or are due. The caller must hold mu.
+func (r *Race[T]) startFailureDelay() {
 	if r.isIdle() && !r.hasScheduledHedge() {
 		return
 	}
-	r.hedges.hold.failed = time.Now()
+	r.hedges.failureDelay.failed = time.Now()
 	losers := r.Style.LoserPolicy
 	if losers == nil {
 		return
@@ -603,7 +603,7 @@ func (r *Race[T]) holdFailure() {
 	}
 	wait := false
 	if r.value, wait = losers.Failed(r.Style.Primary, r.value, r.err, r.releaseFailure); !wait {
-		r.stopHolding()
+		r.endFailureDelay()
 	}
 }
 
@@ -611,28 +611,28 @@ func (r *Race[T]) holdFailure() {
 func (r *Race[T]) releaseFailure() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stopHolding()
+	r.endFailureDelay()
 	r.wakeRun()
 }
 
-// stopHolding ends the wait for hedges and cancels the running hedges. It does nothing if the race already has a result. The
+// endFailureDelay ends the wait for hedges and cancels the running hedges. It does nothing if the race already has a result. The
 // caller must hold mu.
-func (r *Race[T]) stopHolding() {
-	if r.phase == racing && r.winner < 0 && !r.hedges.hold.ended {
-		r.hedges.hold.ended = true
+func (r *Race[T]) endFailureDelay() {
+	if r.phase == racing && r.winner < 0 && !r.hedges.failureDelay.ended {
+		r.hedges.failureDelay.ended = true
 		r.disarm()
 		r.cancelRunning()
 	}
 }
 
-// holdTimer returns a timer that fires when the wait for hedges must end. It returns nil if Run does not wait for hedges after
+// newFailureDelayTimer returns a timer that fires when the wait for hedges must end. It returns nil if Run does not wait for hedges after
 // a failure. The caller must hold mu.
-func (r *Race[T]) holdTimer() *time.Timer {
+func (r *Race[T]) newFailureDelayTimer() *time.Timer {
 	h := r.hedges
-	if h == nil || h.hold.failed.IsZero() || r.winner >= 0 || h.hold.ended || r.hasScheduledHedge() {
+	if h == nil || h.failureDelay.failed.IsZero() || r.winner >= 0 || h.failureDelay.ended || r.hasScheduledHedge() {
 		return nil
 	}
-	return time.NewTimer(time.Until(h.hold.holdUntil(r.schedule)))
+	return time.NewTimer(time.Until(h.failureDelay.delayUntil(r.schedule)))
 }
 
 // cancelRunning cancels all attempts that have not returned. The caller must hold mu.
@@ -664,7 +664,7 @@ func (r *Race[T]) awaitResult() Result[T] {
 			ended = nil // the primary observes the end of the context itself, and returns its own error
 		}
 		if hold == nil {
-			if hold = r.holdTimer(); hold != nil {
+			if hold = r.newFailureDelayTimer(); hold != nil {
 				defer hold.Stop()
 			}
 		}
@@ -673,10 +673,10 @@ func (r *Race[T]) awaitResult() Result[T] {
 		r.mu.Lock()
 		switch {
 		case r.isSettled():
-		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.hold.holdUntil(r.schedule))):
+		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.failureDelay.delayUntil(r.schedule))):
 			hold = nil // another hedge has started or will start, so the failure is held longer
 		case late:
-			r.stopHolding()
+			r.endFailureDelay()
 		case !gone:
 		case r.primaryDone:
 			left = true // running hedges end with the caller's context as well
@@ -767,7 +767,7 @@ func (r *Race[T]) isSettled() bool {
 		return r.primaryDone || r.Style.Async
 	}
 	h := r.hedges
-	return r.primaryDone && (h == nil || h.hold.ended || r.isIdle() && !h.isDue)
+	return r.primaryDone && (h == nil || h.failureDelay.ended || r.isIdle() && !h.isDue)
 }
 
 // Winner returns the result of the winner. ok is false if no attempt has won, or if the caller has left Run by a panic.

@@ -59,33 +59,33 @@ func (s *FixedSchedule) HedgeTimeout(took time.Duration) time.Duration {
 }
 
 const (
-	minFailureHold = 10 * time.Millisecond // minimum result of BoundHedgeTimeout
-	// MaxFailureHold is the maximum result of [BoundHedgeTimeout], unless the primary took longer.
-	MaxFailureHold = time.Second
+	minFailureDelay = 10 * time.Millisecond // minimum result of BoundHedgeTimeout
+	// MaxFailureDelay is the maximum result of [BoundHedgeTimeout], unless the primary took longer.
+	MaxFailureDelay = time.Second
 )
 
 // BoundHedgeTimeout returns how long after its start the youngest hedge may still run when the primary has failed. The argument
 // usual is the usual latency of a success, and took is the time until the primary failed.
 //
 // The result is usual, or took if usual is 0 or negative. It is at least 10 ms, and at most the larger of took and
-// [MaxFailureHold].
+// [MaxFailureDelay].
 func BoundHedgeTimeout(usual, took time.Duration) time.Duration {
 	if usual <= 0 {
 		usual = took
 	}
-	return max(min(usual, max(took, MaxFailureHold)), minFailureHold)
+	return max(min(usual, max(took, MaxFailureDelay)), minFailureDelay)
 }
 
-// A failureHold measures how long Run has waited for hedges after the primary has failed. The mu of the race guards it.
-type failureHold struct {
+// A failureDelay measures how long Run has waited for hedges after the primary has failed. The mu of the race guards it.
+type failureDelay struct {
 	began    time.Time // approximate start of the primary, set when the first hedge starts
 	youngest time.Time // start of the hedge that was started last
 	failed   time.Time // time at which the primary failed while hedges ran or were due; zero: it has not
 	ended    bool      // the wait is over
 }
 
-// holdUntil returns the time until which Run waits for hedges after the primary has failed. It must only be called after a
+// delayUntil returns the time until which Run waits for hedges after the primary has failed. It must only be called after a
 // hedge has started.
-func (w *failureHold) holdUntil(s Schedule) time.Time {
+func (w *failureDelay) delayUntil(s Schedule) time.Time {
 	return w.youngest.Add(s.HedgeTimeout(w.failed.Sub(w.began)))
 }

@@ -126,17 +126,17 @@ type Body struct {
 	isContested bool  // a request for the remainder was pending when a Read returned no bytes
 	sourceErr   error // error of the source that Read has not returned yet, because the remainder may still arrive
 
-	mu             sync.Mutex    // guards the fields below
-	timer          *time.Timer   // calls checkForStall; nil until the first Read
-	retryDelay     time.Duration // time from a denied request to the next request
-	remainder      *remainder    // pending or winning request for the remainder; nil if there is none
-	hedgesLeft     int           // largest number of further requests for the remainder
-	nextAttempt    int           // number of the next attempt of the call
-	recorded       bool          // recordResult has been called
-	closed         bool          // Close was called
-	closer         bodySource    // the source that Close has closed
-	closedByCaller bool          // Close was called after the remainder had won and before the reader used it
-	obstacle       Obstacle      // reason why the remainder was not requested; "" if it was requested or its denial was counted
+	mu                 sync.Mutex    // guards the fields below
+	timer              *time.Timer   // calls checkForStall; nil until the first Read
+	retryDelay         time.Duration // time from a denied request to the next request
+	remainder          *remainder    // pending or winning request for the remainder; nil if there is none
+	hedgesLeft         int           // largest number of further requests for the remainder
+	nextAttempt        int           // number of the next attempt of the call
+	recorded           bool          // recordResult has been called
+	closed             bool          // Close was called
+	closer             bodySource    // the source that Close has closed
+	closedBeforeSwitch bool          // Close was called after the remainder had won and before the reader used it
+	obstacle           Obstacle      // reason why the remainder was not requested; "" if it was requested or its denial was counted
 }
 
 // A readProgress holds the position of the reader in the body and the start of the current Read. The reader and the
@@ -199,7 +199,7 @@ func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	r := b.remainder
 	switch {
 	case r == nil: // no remainder is requested
-		gone := b.closedByCaller
+		gone := b.closedBeforeSwitch
 		b.isContested = false
 		b.mu.Unlock()
 		if gone {
@@ -334,7 +334,7 @@ func (b *Body) Close() error {
 	switch {
 	case r == nil:
 	case r.won:
-		b.closer, b.closedByCaller = r.source, true
+		b.closer, b.closedBeforeSwitch = r.source, true
 		close(r.released)
 	default:
 		r.decide(false)

@@ -71,7 +71,7 @@ func ByteRangeOf(req *http.Request, resp *http.Response) (p ByteRange, why Obsta
 		return p, TooSmall
 	case resp.StatusCode == http.StatusOK && !acceptsRanges(h["Accept-Ranges"]):
 		return p, NoRanges
-	case len(tags) == 1 && isStrongTag(tags[0]):
+	case len(tags) == 1 && isStrongETag(tags[0]):
 		p.validator = tags[0]
 		return p, ""
 	case len(tags) == 0 && len(modified) == 1 && isStrongDate(modified[0], h.Get("Date")): // RFC 9110, section 13.1.5: a client that has an ETag must not send a date
@@ -259,8 +259,8 @@ func acceptsRanges(values []string) bool {
 	})
 }
 
-// isStrongTag reports whether tag is a strong entity tag (RFC 9110, section 8.8.3).
-func isStrongTag(tag string) bool {
+// isStrongETag reports whether tag is a strong entity tag (RFC 9110, section 8.8.3).
+func isStrongETag(tag string) bool {
 	return len(tag) >= 2 && tag[0] == '"' && tag[len(tag)-1] == '"' && !strings.ContainsAny(tag[1:len(tag)-1], "\" \x7f")
 }
 

@@ -673,9 +673,9 @@ func (s *step) matchesQuery(q *query) bool {
 	return (!s.addr.IsValid() || s.addr == q.host) && (s.entry == nil || s.entry.matchesQuery(q.msg, q.network, false))
 }
 
-// findWaiting returns the oldest stored query that matches step s, or nil if there is none. If remove is true, it also
+// findStoredQuery returns the oldest stored query that matches step s, or nil if there is none. If remove is true, it also
 // removes the query from the stored queries.
-func (n *Network) findWaiting(s *step, remove bool) *query {
+func (n *Network) findStoredQuery(s *step, remove bool) *query {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i, q := range n.storedQueries {
@@ -692,7 +692,7 @@ func (n *Network) findWaiting(s *step, remove bool) *query {
 // wasQuerySent reports whether the server under test has sent a query that matches step s. Answered queries up to the
 // last match are not searched again.
 func (n *Network) wasQuerySent(s *step) bool {
-	if n.findWaiting(s, false) != nil {
+	if n.findStoredQuery(s, false) != nil {
 		return true
 	}
 	n.mu.Lock()
@@ -757,7 +757,7 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 				err = errors.New("no such query")
 			}
 		case "REPLY", "ERROR":
-			q := n.findWaiting(s, true)
+			q := n.findStoredQuery(s, true)
 			if q == nil {
 				if !n.AllowFewerQueries {
 					err = errors.New("no such query")
@@ -768,7 +768,7 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 				q.send(nil)
 			}
 		case "TIMEOUT":
-			n.findWaiting(new(step), true) // there may be no stored query: servers differ in how often they repeat a query
+			n.findStoredQuery(new(step), true) // there may be no stored query: servers differ in how often they repeat a query
 			time.Sleep(time.Second)
 		case "TIME_PASSES":
 			time.Sleep(s.duration)

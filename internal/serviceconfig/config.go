@@ -41,8 +41,8 @@ func (p *HedgingPolicy) IsNonFatal(c codes.Code) bool { return c < 32 && p.nonFa
 // the token bucket, and the amount that a successful call adds.
 type RetryThrottling struct{ MaxTokens, TokenRatio int64 }
 
-// oneToken is the value of one token in millionths of a token.
-const oneToken = 1_000_000
+// microTokensPerToken is the value of one token in millionths of a token.
+const microTokensPerToken = 1_000_000
 
 // A Config is a parsed service config. It is immutable. A nil Config has no hedging policies and no throttling.
 type Config struct {
@@ -137,11 +137,11 @@ func parseAccepted(text string) (*Config, error) {
 	if f.MethodConfig != nil {
 		for i, e := range *f.MethodConfig {
 			path := fmt.Sprintf("methodConfig[%d].", i)
-			hedging, err := c.parseHedgingPolicy(value{path + "hedgingPolicy", e.HedgingPolicy})
+			hedging, err := c.parseHedgingPolicy(jsonValue{path + "hedgingPolicy", e.HedgingPolicy})
 			if err != nil {
 				return nil, err
 			}
-			retry := value{path + "retryPolicy", e.RetryPolicy}
+			retry := jsonValue{path + "retryPolicy", e.RetryPolicy}
 			if retry.isSet() && hedging != nil {
 				return nil, retry.invalidError("allowed beside a hedgingPolicy")
 			}
@@ -165,7 +165,7 @@ func parseAccepted(text string) (*Config, error) {
 
 // parseHedgingPolicy parses the value of a field hedgingPolicy. It returns nil and no error if the field is not set. It
 // adds unknown fields to c.UnknownFields.
-func (c *Config) parseHedgingPolicy(policy value) (*HedgingPolicy, error) {
+func (c *Config) parseHedgingPolicy(policy jsonValue) (*HedgingPolicy, error) {
 	h, err := policy.parseObject()
 	if err != nil || h == nil {
 		return nil, err
@@ -218,7 +218,9 @@ func (c *Config) setThrottling(tokens, ratio float64) {
 
 // toMicroTokens converts tokens to millionths of a token. The result is at least 1, so that a positive ratio does not
 // become 0.
-func toMicroTokens(tokens float64) int64 { return max(int64(math.Round(tokens*oneToken)), 1) }
+func toMicroTokens(tokens float64) int64 {
+	return max(int64(math.Round(tokens*microTokensPerToken)), 1)
+}
 
 // Equal reports whether c and other were parsed from the same text, or are both nil.
 func (c *Config) Equal(other *Config) bool {
@@ -230,7 +232,7 @@ func (c *Config) Equal(other *Config) bool {
 
 // parseCode parses a gRPC status code, which may be a name or a number. The result ok is false if the value is not a
 // status code, or is OK.
-func (v value) parseCode() (c codes.Code, ok bool) {
+func (v jsonValue) parseCode() (c codes.Code, ok bool) {
 	if !v.isSet() || c.UnmarshalJSON(v.raw) != nil {
 		return 0, false
 	}
@@ -239,7 +241,7 @@ func (v value) parseCode() (c codes.Code, ok bool) {
 
 // parseDuration parses the JSON form of a protobuf Duration, such as "1.5s". The second result is false if the value is
 // invalid or negative.
-func (v value) parseDuration() (time.Duration, bool) {
+func (v jsonValue) parseDuration() (time.Duration, bool) {
 	var s string
 	if json.Unmarshal(v.raw, &s) != nil {
 		return 0, false

@@ -19,7 +19,7 @@ func (t *Throttle) AllowsHedge() bool { return t == nil || t.tokens.Load() > t.s
 
 // RecordFailure removes one token. It must be called for each attempt that failed with a non-fatal status, or whose
 // server asked for no more hedges.
-func (t *Throttle) RecordFailure() { t.addTokens(-oneToken) }
+func (t *Throttle) RecordFailure() { t.addTokens(-microTokensPerToken) }
 
 // RecordSuccess adds TokenRatio to the bucket. It must be called for each successful call.
 func (t *Throttle) RecordSuccess() {
@@ -39,10 +39,10 @@ func (t *Throttle) addTokens(d int64) {
 	}
 }
 
-// maxTargets is the largest number of targets for which a config or a throttle is stored.
+// maxAliasTargets is the largest number of targets for which a config or a throttle is stored.
 const maxTargets = 4096
 
-// evictIfFull deletes arbitrary targets from a map until it has fewer than maxTargets entries, so that one more can be
+// evictIfFull deletes arbitrary targets from a map until it has fewer than maxAliasTargets entries, so that one more can be
 // added.
 func evictIfFull[V any](all map[string]V) {
 	for target := range all {

@@ -11,21 +11,21 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// A value is a JSON value in a service config, with its path for errors.
-type value struct {
+// A jsonValue is a JSON value in a service config, with its path for errors.
+type jsonValue struct {
 	path string          // such as "methodConfig[0].hedgingPolicy"
 	raw  json.RawMessage // the value in JSON; nil if the field is missing
 }
 
-// An object is a JSON object in a service config, with its path for errors. The case of field names is ignored, as in
+// An jsonObject is a JSON object in a service config, with its path for errors. The case of field names is ignored, as in
 // gRPC.
-type object struct {
+type jsonObject struct {
 	path   string
-	fields map[string]field // keyed by the result of foldCase for the field name
+	fields map[string]jsonField // keyed by the result of foldCase for the field name
 }
 
-// A field is a field of a JSON object, with its name as it is spelled in the config.
-type field struct {
+// A jsonField is a field of a JSON object, with its name as it is spelled in the config.
+type jsonField struct {
 	name string
 	raw  json.RawMessage
 }
@@ -42,11 +42,11 @@ func foldCase(name string) string {
 }
 
 // isSet reports whether the field exists and its value is not null.
-func (v value) isSet() bool { return len(v.raw) > 0 && string(v.raw) != "null" }
+func (v jsonValue) isSet() bool { return len(v.raw) > 0 && string(v.raw) != "null" }
 
 // invalidError returns an error for an invalid value. The error names the path and the value, and says that the value
 // is not want, such as "an array".
-func (v value) invalidError(want string) error {
+func (v jsonValue) invalidError(want string) error {
 	if len(v.raw) == 0 {
 		return fmt.Errorf("%s: missing; it must be %s", v.path, want)
 	}
@@ -55,14 +55,14 @@ func (v value) invalidError(want string) error {
 
 // parseObject parses a JSON object. It returns nil and no error if the value is not set. It returns an error if the
 // value is not an object or has a duplicate field.
-func (v value) parseObject() (*object, error) {
+func (v jsonValue) parseObject() (*jsonObject, error) {
 	if !v.isSet() {
 		return nil, nil
 	}
 	if v.raw[0] != '{' {
 		return nil, v.invalidError("an object")
 	}
-	o := &object{path: v.path, fields: make(map[string]field)}
+	o := &jsonObject{path: v.path, fields: make(map[string]jsonField)}
 	d := json.NewDecoder(bytes.NewReader(v.raw))
 	_, err := d.Token()
 	for err == nil && d.More() {
@@ -70,7 +70,7 @@ func (v value) parseObject() (*object, error) {
 		if name, err = d.Token(); err != nil {
 			break
 		}
-		f := field{name: name.(string)}
+		f := jsonField{name: name.(string)}
 		if err = d.Decode(&f.raw); err != nil {
 			break
 		}
@@ -84,10 +84,10 @@ func (v value) parseObject() (*object, error) {
 }
 
 // fieldPath returns the path of the field with the given name, for errors.
-func (o *object) fieldPath(name string) string { return o.path + "." + name }
+func (o *jsonObject) fieldPath(name string) string { return o.path + "." + name }
 
 // fieldNames returns the names of all fields as they are spelled in the config, sorted.
-func (o *object) fieldNames() (all []string) {
+func (o *jsonObject) fieldNames() (all []string) {
 	for _, f := range o.fields {
 		all = append(all, f.name)
 	}
@@ -97,13 +97,13 @@ func (o *object) fieldNames() (all []string) {
 
 // field returns the value of the field with the given name, in any case. If the object has no such field, the value is
 // not set.
-func (o *object) field(name string) value {
-	return value{o.fieldPath(name), o.fields[foldCase(name)].raw}
+func (o *jsonObject) field(name string) jsonValue {
+	return jsonValue{o.fieldPath(name), o.fields[foldCase(name)].raw}
 }
 
 // parseArray returns the elements of the field with the given name, which must be an array. It returns nil and no error
 // if the field is not set.
-func (o *object) parseArray(name string) (all []value, err error) {
+func (o *jsonObject) parseArray(name string) (all []jsonValue, err error) {
 	v := o.field(name)
 	if !v.isSet() {
 		return nil, nil
@@ -113,13 +113,13 @@ func (o *object) parseArray(name string) (all []value, err error) {
 		return nil, v.invalidError("an array")
 	}
 	for i, raw := range raws {
-		all = append(all, value{fmt.Sprintf("%s[%d]", v.path, i), raw})
+		all = append(all, jsonValue{fmt.Sprintf("%s[%d]", v.path, i), raw})
 	}
 	return all, nil
 }
 
 // parseNumber parses a JSON number. The result ok is false if the value is not set or not a number.
-func (v value) parseNumber() (f float64, ok bool) {
+func (v jsonValue) parseNumber() (f float64, ok bool) {
 	ok = v.isSet() && json.Unmarshal(v.raw, &f) == nil
 	return f, ok
 }

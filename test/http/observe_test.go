@@ -32,7 +32,7 @@ func TestObserverReceivesEveryAttempt(t *testing.T) {
 		text(t, resp)
 		assert.Equal(t, []string{"start 0", "budget above 3: true", "start 1", "won 1 after 5", "lost 0 after 15", "done by 1 of 2 after 15"}, rec.Take())
 		assert.Equal(t, hedge.KeyInfo{Client: "shop", Protocol: "http", Host: "catalog.test"}, rec.Key())
-		assert.InDelta(t, usual, rec.Last().Delay, float64(ms/2))
+		assert.InDelta(t, usual, rec.LastResult().Delay, float64(ms/2))
 	})
 }
 

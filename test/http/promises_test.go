@@ -284,7 +284,7 @@ func TestR2HeldFailureReleasesConnection(t *testing.T) {
 				tr := hedge.New(base, hedge.WithMaxHedges(1), hedge.WithBudgetPercent(300))
 				warmUp(t, tr)
 				s.status.Store(&[2]scriptedAnswer{{}, {200, long}})
-				open := rt.Open()
+				open := rt.OpenBodies()
 				start := time.Now()
 				var resp *http.Response
 				var took time.Duration
@@ -302,7 +302,7 @@ func TestR2HeldFailureReleasesConnection(t *testing.T) {
 				if size > 64<<10 {
 					want = 100 * ms
 				} else {
-					assert.Equal(t, open, rt.Open(), "the body is closed while the failure is held")
+					assert.Equal(t, open, rt.OpenBodies(), "the body is closed while the failure is held")
 				}
 				<-done
 				assert.InDelta(t, want, took, float64(ms), "%d", size)

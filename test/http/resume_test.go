@@ -749,7 +749,7 @@ func TestResumeClosesBodyInEveryState(t *testing.T) {
 				assert.Zero(t, n)
 				assert.Error(t, err)
 				synctest.Wait()
-				assert.Zero(t, rt.Open(), "at once")
+				assert.Zero(t, rt.OpenBodies(), "at once")
 			})
 		})
 	}
@@ -786,7 +786,7 @@ func TestResumeClosesBodyWhileOriginalBlocks(t *testing.T) {
 			assert.True(t, bytes.Equal(object[:4096+last], got))
 			assert.Len(t, rt.Sent(), 2)
 			synctest.Wait()
-			assert.Zero(t, rt.Open(), "at once")
+			assert.Zero(t, rt.OpenBodies(), "at once")
 		})
 	}
 }
@@ -1296,7 +1296,7 @@ func TestResumeCountsRefusedRemainderAsLost(t *testing.T) {
 		assert.Equal(t, string(object), text(t, resp))
 		synctest.Wait()
 		assert.Equal(t, []string{"start 0", "won 0 0s", "start 1", "lost 1 0s"}, o.events)
-		assert.Zero(t, rt.Open())
+		assert.Zero(t, rt.OpenBodies())
 	})
 }
 
@@ -1407,7 +1407,7 @@ func TestLosingBodyIsNotClosedDuringRead(t *testing.T) {
 		_, err = io.ReadFull(resp.Body, make([]byte, 8192))
 		require.NoError(t, err)
 		synctest.Wait()
-		assert.Equal(t, 1, rt.Open(), "the first response is closed at once")
+		assert.Equal(t, 1, rt.OpenBodies(), "the first response is closed at once")
 		assert.Equal(t, string(object[8192:]), text(t, resp))
 		assert.Zero(t, overlapped.Load())
 	})

@@ -265,7 +265,7 @@ func TestObserverReceivesConfiguredShare(t *testing.T) {
 			resp, err := get(t, tr, "http://catalog.test"+path)
 			require.NoError(t, err)
 			text(t, resp)
-			return rec.Last().Share
+			return rec.LastResult().Share
 		}
 		assert.InDelta(t, 0.05, told("/"), 1e-9)
 		assert.InDelta(t, 0.01, told("/dear"), 1e-9)

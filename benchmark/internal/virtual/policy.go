@@ -79,7 +79,7 @@ func (o *Ours) Done(now time.Duration, host int, e End) {
 		Answered:          e.Winner >= 0,
 		Abandoned:         e.Winner < 0 && !e.Refused,
 		ReachedFirstDelay: e.Reached,
-		Learned:           e.Planned,
+		HasSlowMarker:     e.Planned,
 		Slow:              e.Reached,
 		HedgeWon:          e.Winner > 0,
 	})

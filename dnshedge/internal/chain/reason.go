@@ -10,12 +10,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// correctMissingEDE corrects the extended error code of err, the error of a failed proof. If missing is false, code 12
+// correctNSECMissing corrects the extended error code of err, the error of a failed proof. If missing is false, code 12
 // (NSEC Missing) becomes code 6 (DNSSEC Bogus).
 //
 // missing must be true only if the response has no NSEC or NSEC3 records (RFC 8914 §4.13). Other errors are returned
 // unchanged.
-func correctMissingEDE(err error, missing bool) error {
+func correctNSECMissing(err error, missing bool) error {
 	r, ok := err.(*validate.Reason)
 	if !ok || r.EDE != dns.ExtendedErrorCodeNSECMissing || missing {
 		return err

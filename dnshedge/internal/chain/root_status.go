@@ -35,7 +35,7 @@ func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err err
 		if !ok || k.Flags&dns.SEP == 0 || k.Flags&dns.REVOKE != 0 {
 			continue
 		}
-		if tag := k.KeyTag(); hasAnchorFor(d, k) {
+		if tag := k.KeyTag(); hasAnchorWithTag(d, k) {
 			r.anchoredTags = append(r.anchoredTags, tag)
 		} else {
 			r.unknownTags = append(r.unknownTags, tag)
@@ -43,7 +43,7 @@ func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err err
 	}
 }
 
-// hasAnchorFor reports whether a trust anchor in d has the same key tag as the key k.
-func hasAnchorFor(d *validate.DSSet, k *dns.DNSKEY) bool {
+// hasAnchorWithTag reports whether a trust anchor in d has the same key tag as the key k.
+func hasAnchorWithTag(d *validate.DSSet, k *dns.DNSKEY) bool {
 	return slices.Contains(d.KeyTags(), k.KeyTag())
 }

@@ -214,7 +214,7 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 		if v.Encloser >= 0 {
 			den, err := w.VerifyNoCloserName(dnsname.ToLower(set.Name), v.Encloser, sets[1], k, now)
 			if err != nil {
-				return correctMissingEDE(err, false)
+				return correctNSECMissing(err, false)
 			}
 			wild = true
 			found.ttl = min(found.ttl, den.TTL)
@@ -249,7 +249,7 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, k *validate.Keys, now time.Time) error {
 	den, err := w.VerifyDenial(s.Name, s.Type, sets, k, now)
 	if err != nil {
-		return correctMissingEDE(err, !hasDenialRecords(sets))
+		return correctNSECMissing(err, !hasDenialRecords(sets))
 	}
 	if den.Insecure != nil {
 		s.Status, s.Reason, s.TTL = validate.Insecure, den.Insecure, den.TTL

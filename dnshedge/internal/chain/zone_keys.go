@@ -636,7 +636,7 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	}
 	switch {
 	case err != nil:
-		return nil, c.keysAfterDSFailure(ctx, b, z, correctMissingEDE(err, !hasDenialRecords(evidence)), from)
+		return nil, c.keysAfterDSFailure(ctx, b, z, correctNSECMissing(err, !hasDenialRecords(evidence)), from)
 	case ago > time.Duration(den.TTL)*time.Second:
 		return nil, nil
 	case den.Insecure != nil:

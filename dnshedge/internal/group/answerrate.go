@@ -56,9 +56,9 @@ func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	r.next = (r.next + 1) % len(r.outcomes)
 }
 
-// answersMost reports whether the server answered more than half of the recent questions that had the type of q. It
+// hasAnsweredMost reports whether the server answered more than half of the recent questions that had the type of q. It
 // returns false if no such question was recorded.
-func (s *answerRate) answersMost(q *wire.Query) bool {
+func (s *answerRate) hasAnsweredMost(q *wire.Query) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all, answered int

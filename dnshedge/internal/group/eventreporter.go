@@ -16,7 +16,7 @@ import (
 // Each attempt runs in one goroutine, which alone uses the attempt's element of attempts. delay must be set before the
 // race begins.
 type eventReporter struct {
-	watcher  *observers.Notifier
+	notifier *observers.Notifier
 	ctx      context.Context
 	first    *Server       // the first server of the group; events of the whole exchange carry its latency key
 	delay    time.Duration // hedge delay of the first hedge; 0: no hedge is due
@@ -35,7 +35,7 @@ func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server)
 	if w == nil {
 		return nil
 	}
-	return &eventReporter{watcher: w, ctx: ctx, first: first}
+	return &eventReporter{notifier: w, ctx: ctx, first: first}
 }
 
 // raceObserver returns t for use as the observer of a race. It returns a nil interface if t is nil, because a race
@@ -50,7 +50,7 @@ func (t *eventReporter) raceObserver() race.AttemptObserver {
 // reportDenied reports to observers that a hedge, or every hedge of the exchange, is not sent for the given reason.
 func (t *eventReporter) reportDenied(reason observe.Reason) {
 	if t != nil {
-		t.watcher.Notify(func(o observe.Observer) { o.Denied(t.ctx, t.first.key.Info, reason) })
+		t.notifier.Notify(func(o observe.Observer) { o.Denied(t.ctx, t.first.key.Info, reason) })
 	}
 }
 
@@ -65,7 +65,7 @@ func (t *eventReporter) reportAttempt(ctx context.Context, n, number int, s *Ser
 	t.AttemptEnded(ctx, n, race.Failed)
 	a := &t.attempts[n]
 	a.to, a.began, a.number = s, time.Now(), number
-	t.watcher.Notify(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
+	t.notifier.Notify(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
 }
 
 // AttemptStarted implements race.AttemptObserver. It does nothing, because no server is selected yet. reportAttempt
@@ -77,7 +77,7 @@ func (t *eventReporter) AttemptStarted(context.Context, int) {}
 func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 	if a := &t.attempts[n]; a.to != nil {
 		r := observe.AttemptResult{AttemptInfo: observe.AttemptInfo{Number: a.number}, Outcome: observe.Outcome(how.String()), Latency: time.Since(a.began)}
-		t.watcher.Notify(func(o observe.Observer) { o.AttemptDone(ctx, a.to.key.Info, r) })
+		t.notifier.Notify(func(o observe.Observer) { o.AttemptDone(ctx, a.to.key.Info, r) })
 	}
 }
 
@@ -87,5 +87,5 @@ func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcom
 // It must only be called if the exchange records no latency, because policy.Call reports the end otherwise.
 func (t *eventReporter) reportEnd(winner, hedges int, took time.Duration) {
 	r := observe.RequestResult{Attempts: 1 + hedges, Winner: winner, Latency: took, Delay: t.delay}
-	t.watcher.Notify(func(o observe.Observer) { o.RequestDone(t.ctx, t.first.key.Info, r) })
+	t.notifier.Notify(func(o observe.Observer) { o.RequestDone(t.ctx, t.first.key.Info, r) })
 }

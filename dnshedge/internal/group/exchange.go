@@ -59,40 +59,40 @@ type Exchange struct {
 	// race.Attempt.
 	primaryContext *transport.Span
 
-	mu             sync.Mutex                   // guards the fields below; elements of attempts below admitted never change
-	attempts       [1 + MaxHedges]attemptTarget // the first admitted elements are in use
-	admitted       int                          // number of attempts started, with the primary
-	running        int                          // number of attempts besides the primary that have not ended
-	idle           chan struct{}                // closed when running becomes 0; nil: the primary does not wait for that
-	checkAt        time.Time                    // time at which the race must call Admit next
-	hasCheckedLate bool                         // Admit was called too late and has granted readGrace, which it does only once
-	selection      serverSelection
-	hedges         hedgeTimes
-	retransmission retransmissionTimer
-	failures       failures
+	mu                 sync.Mutex                   // guards the fields below; elements of attempts below admitted never change
+	attempts           [1 + MaxHedges]attemptTarget // the first admitted elements are in use
+	admitted           int                          // number of attempts started, with the primary
+	runningOthers      int                          // number of attempts besides the primary that have not ended
+	othersEnded        chan struct{}                // closed when running becomes 0; nil: the primary does not wait for that
+	checkAt            time.Time                    // time at which the race must call Admit next
+	hasGrantedReadTime bool                         // Admit was called too late and has granted readGrace, which it does only once
+	selection          serverSelection
+	hedges             hedgeDelays
+	retransmission     retransmissionTimer
+	failures           exchangeFailures
 }
 
-// hedgeTimes holds the delays after which the hedges of one exchange are due.
-type hedgeTimes struct {
-	due        []time.Duration          // delay of each hedge, counted from the start of the exchange
-	areInitial bool                     // the delays are defaults, because the first server has too few samples
-	next       int                      // index in due of the next hedge
-	dueBuffer  [MaxHedges]time.Duration // memory for due
+// hedgeDelays holds the delays after which the hedges of one exchange are due.
+type hedgeDelays struct {
+	due               []time.Duration          // delay of each hedge, counted from the start of the exchange
+	usesInitialDelays bool                     // the delays are defaults, because the first server has too few samples
+	next              int                      // index in due of the next hedge
+	dueBuffer         [MaxHedges]time.Duration // memory for due
 }
 
 // A primaryRun holds the race of an exchange and the state of its primary, so that both need only one allocation.
 type primaryRun struct {
-	race    race.Race[reply]
-	attempt race.Attempt
-	own     race.AdoptedContext // context that attempt derives from span
-	span    transport.Span      // cancellable context of the primary
+	race           race.Race[reply]
+	attempt        race.Attempt
+	adoptedContext race.AdoptedContext // context that attempt derives from span
+	span           transport.Span      // cancellable context of the primary
 }
 
 // An attemptTarget holds the kind of an attempt and the server that its first query goes to.
 type attemptTarget struct {
-	kind    attemptKind
-	server  int // index of the server in the group
-	earlier int // number of earlier queries of the exchange to that server
+	kind           attemptKind
+	server         int // index of the server in the group
+	earlierQueries int // number of earlier queries of the exchange to that server
 }
 
 // An attemptKind says why an attempt was started: as the primary, as a hedge, or as a retransmission.
@@ -107,9 +107,9 @@ const (
 // A reply is a successful response to an attempt, with its server.
 type reply struct {
 	*wire.Answer
-	from          *Server       // the server that sent the response
-	kind          attemptKind   // kind of the attempt
-	handshakeTime time.Duration // part of the attempt's latency that a handshake took; 0: there was none
+	answeringServer *Server       // the server that sent the response
+	kind            attemptKind   // kind of the attempt
+	handshakeTime   time.Duration // part of the attempt's latency that a handshake took; 0: there was none
 }
 
 var (
@@ -132,7 +132,7 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	x.primaryContext = &run.span
 	run.span.Begin(ctx, 0)
 	defer run.span.Cancel()
-	run.attempt.AdoptContext(&run.own, &run.span, run.span.End, nil)
+	run.attempt.AdoptContext(&run.adoptedContext, &run.span, run.span.End, nil)
 	run.race.Style.Observer, run.race.Style.Primary = x.events.raceObserver(), &run.attempt
 	out := run.race.Run(ctx, x, x)
 	x.recordOutcome(out.Winner, &out.Value)
@@ -142,11 +142,11 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	switch v := &out.Value; v.kind {
 	case hedgeAttempt:
 		x.conf.Counters.HedgeWins.Add(1)
-		v.from.hedgeWinCount.Add(1)
+		v.answeringServer.hedgeWinCount.Add(1)
 	case retransmittedAttempt:
 		x.conf.Counters.RetransmissionWins.Add(1)
 	}
-	return Result{Answer: out.Value.Answer, Server: out.Value.from, IsHedged: out.Value.kind == hedgeAttempt, Attempts: out.Started}
+	return Result{Answer: out.Value.Answer, Server: out.Value.answeringServer, IsHedged: out.Value.kind == hedgeAttempt, Attempts: out.Started}
 }
 
 // UnableServers returns the number of servers that responded to the question with a failure, or refused a connection.
@@ -154,7 +154,7 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 func (x *Exchange) UnableServers() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.failures.unable
+	return x.failures.unableServers
 }
 
 // FirstFailure returns the failure response to report if no server answers the question, and the server that sent it.
@@ -165,7 +165,7 @@ func (x *Exchange) UnableServers() int {
 func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.failures.response, x.failures.responseServer
+	return x.failures.response, x.failures.failureServer
 }
 
 // failureResult returns the Result of an exchange without a successful response. It holds the failure response of a
@@ -175,7 +175,7 @@ func (x *Exchange) failureResult(err error, tries int) Result {
 	defer x.mu.Unlock()
 	f := &x.failures
 	if f.response != nil {
-		return Result{Answer: f.response, Server: f.responseServer, Attempts: tries}
+		return Result{Answer: f.response, Server: f.failureServer, Attempts: tries}
 	}
 	return Result{Err: err, Server: cmp.Or(f.primaryServer, x.selection.servers[0]), Attempts: tries, HasRefused: f.hasRefused}
 }
@@ -267,7 +267,7 @@ func (x *Exchange) scheduleHedges(ctx context.Context) {
 	default:
 		x.key = first.key
 		x.call.Begin(ctx, x.key, 0)
-		x.hedges.areInitial = first.hasInitialDelay()
+		x.hedges.usesInitialDelays = first.hasInitialDelay()
 		loss := first.lossDelay()
 		at := max(first.slowDelay(), loss) + x.retransmission.setupTime
 		// The second hedge starts when the first one is probably lost as well, and the third waits twice as long.
@@ -284,8 +284,8 @@ func (x *Exchange) Admit(int) bool {
 	now := time.Now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if now.Sub(x.checkAt) > maxTimerLag && !x.hasCheckedLate {
-		x.hasCheckedLate, x.checkAt = true, now.Add(readGrace)
+	if now.Sub(x.checkAt) > maxTimerLag && !x.hasGrantedReadTime {
+		x.hasGrantedReadTime, x.checkAt = true, now.Add(readGrace)
 		return false
 	}
 	isAdmitted := x.admitRetransmission(now) || x.admitHedge(now)
@@ -330,7 +330,7 @@ func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 	n := x.admitted
 	x.admitted++
 	if kind != primaryAttempt {
-		x.running++
+		x.runningOthers++
 	}
 	x.attempts[n] = attemptTarget{kind, server, x.selection.recordQuery(server, now)}
 	if kind != hedgeAttempt {
@@ -380,7 +380,7 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 		if x.conf.IsShadow {
 			reason = observe.DeniedShadow
 		}
-	case x.hedges.areInitial && len(servers) == 1 && first.lateHedgeCount.Load() >= maxInitialHedges:
+	case x.hedges.usesInitialDelays && len(servers) == 1 && first.lateHedgeCount.Load() >= maxInitialHedges:
 		reason = observe.DeniedWarming
 	case !first.account.payHedge(&x.call, n): // payHedge has reported the reason
 		x.conf.Counters.Denied.Add(1)
@@ -407,9 +407,9 @@ func (x *Exchange) Ended(n int) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.running--; x.running == 0 && x.idle != nil {
-		close(x.idle)
-		x.idle = nil
+	if x.runningOthers--; x.runningOthers == 0 && x.othersEnded != nil {
+		close(x.othersEnded)
+		x.othersEnded = nil
 	}
 }
 
@@ -419,9 +419,9 @@ func (x *Exchange) Ended(n int) {
 func (x *Exchange) waitForOthers(ctx context.Context) {
 	x.mu.Lock()
 	var idle chan struct{}
-	if x.running > 0 {
+	if x.runningOthers > 0 {
 		idle = make(chan struct{})
-		x.idle = idle
+		x.othersEnded = idle
 	}
 	x.mu.Unlock()
 	if idle == nil {
@@ -437,7 +437,7 @@ func (x *Exchange) waitForOthers(ctx context.Context) {
 // cannot answer, it tries other servers at once. It returns the first successful response, or the error of the last
 // server.
 func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
-	kind, i, earlier := x.attempts[n].kind, x.attempts[n].server, x.attempts[n].earlier
+	kind, i, earlier := x.attempts[n].kind, x.attempts[n].server, x.attempts[n].earlierQueries
 	var refused uint64 // bit set of the servers that refused a connection one after the other
 	ctx := context.Context(a)
 	if n == 0 {
@@ -560,7 +560,7 @@ func (x *Exchange) changeServer(n, server int) (earlier int) {
 func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.running > 1 || x.idle == nil
+	return x.runningOthers > 1 || x.othersEnded == nil
 }
 
 // recordError returns err, the error of attempt n, unchanged. If attempt n is the primary, it also stores the server s
@@ -589,12 +589,12 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	defer x.mu.Unlock()
 	f := &x.failures
 	f.hasRefused = f.hasRefused || IsRefused(err)
-	earlierFailures := f.record(x.selection.findUse(from), from, a, err)
+	earlierFailures := f.record(x.selection.findHistory(from), from, a, err)
 	if !x.query.IsStandard() && !IsUnsent(err) {
 		return 0, 0, false
 	}
 	server = x.selection.selectServerExcept(x.selection.askedServers())
-	if server < 0 || x.selection.uses[server].queries > 0 {
+	if server < 0 || x.selection.histories[server].queries > 0 {
 		return x.replaceFailed(n, earlierFailures)
 	}
 	next := x.selection.servers[server]

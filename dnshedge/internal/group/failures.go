@@ -14,16 +14,16 @@ const maxServfails = 3 // number of servers of a group that may respond with SER
 // errNoAnswer is the error of an attempt in which every server that was tried responded with a failure.
 var errNoAnswer = errors.New("dnshedge: no server answered the question")
 
-// failures collects the failure responses and the errors that the servers of one exchange returned. Exchange.mu guards
+// exchangeFailures collects the failure responses and the errors that the servers of one exchange returned. Exchange.mu guards
 // it.
-type failures struct {
-	unable         int          // number of servers that responded with a failure or refused a connection
-	responses      int          // number of servers whose failure response could be read
-	servfails      int          // number of servers whose first failure response was SERVFAIL
-	response       *wire.Answer // the failure response that Exchange.FirstFailure returns; nil: none
-	responseServer *Server      // the server that sent response; nil: none
-	primaryServer  *Server      // the server whose error the primary returned; nil: the primary has not failed
-	hasRefused     bool         // at least one server has refused a connection
+type exchangeFailures struct {
+	unableServers int          // number of servers that responded with a failure or refused a connection
+	responses     int          // number of servers whose failure response could be read
+	servfails     int          // number of servers whose first failure response was SERVFAIL
+	response      *wire.Answer // the failure response that Exchange.FirstFailure returns; nil: none
+	failureServer *Server      // the server that sent response; nil: none
+	primaryServer *Server      // the server whose error the primary returned; nil: the primary has not failed
+	hasRefused    bool         // at least one server has refused a connection
 }
 
 // record adds a failure of the server from, whose history in the exchange is use. The failure is either the given
@@ -31,11 +31,11 @@ type failures struct {
 //
 // It returns the number of failure responses that the server had sent before. It returns 0 if the failure was a network
 // error.
-func (f *failures) record(use *serverUse, from *Server, response *wire.Answer, err error) (earlier int) {
+func (f *exchangeFailures) record(use *serverHistory, from *Server, response *wire.Answer, err error) (earlier int) {
 	isResponse := response != nil || transport.IsTruncationError(err)
-	if (isResponse || IsRefused(err)) && !use.isUnable {
-		use.isUnable = true
-		f.unable++
+	if (isResponse || IsRefused(err)) && !use.hasBeenUnable {
+		use.hasBeenUnable = true
+		f.unableServers++
 	}
 	if !isResponse {
 		return 0
@@ -51,8 +51,8 @@ func (f *failures) record(use *serverUse, from *Server, response *wire.Answer, e
 			f.servfails++
 		}
 	}
-	if f.response == nil || from.IsDeliberateFailure(response) && !f.responseServer.IsDeliberateFailure(f.response) {
-		f.response, f.responseServer = response, from
+	if f.response == nil || from.IsDeliberateFailure(response) && !f.failureServer.IsDeliberateFailure(f.response) {
+		f.response, f.failureServer = response, from
 	}
 	return earlier
 }

@@ -114,7 +114,7 @@ func (l *lastAttempt) serverAfter(s *Server) (other *Server, lastSent time.Time)
 	if i < 0 {
 		return nil, lastSent
 	}
-	return l.selection.servers[i], l.selection.uses[i].lastSent
+	return l.selection.servers[i], l.selection.histories[i].lastSent
 }
 
 // payRetransmission spends tokens for a retransmission to the best server, and counts the query. It returns the index

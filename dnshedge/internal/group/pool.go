@@ -90,10 +90,10 @@ const (
 // guards the data.
 type pooledServer struct {
 	*Server
-	isPermanent bool      // a caller has asked for UsePermanently, so the Pool never forgets the server
-	callers     int       // number of callers with UseOnce that have not called Release yet
-	isTemporary bool      // every call of Pool.Server for this server had UseOnce
-	lastWanted  time.Time // time of the last call of Pool.Server with another Usage than UseOnce; zero: none
+	isPermanent      bool      // a caller has asked for UsePermanently, so the Pool never forgets the server
+	temporaryCallers int       // number of callers with UseOnce that have not called Release yet
+	isTemporary      bool      // every call of Pool.Server for this server had UseOnce
+	lastRequested    time.Time // time of the last call of Pool.Server with another Usage than UseOnce; zero: none
 }
 
 // Server returns the server with the given name. If the Pool has no such server, it adds a server for the Target that
@@ -119,10 +119,10 @@ func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*S
 		p.servers[name] = s
 	}
 	if use == UseOnce {
-		s.callers++
+		s.temporaryCallers++
 		return s.Server, nil
 	}
-	s.isTemporary, s.lastWanted = false, time.Now()
+	s.isTemporary, s.lastRequested = false, time.Now()
 	s.isPermanent = s.isPermanent || use == UsePermanently
 	return s.Server, nil
 }
@@ -132,7 +132,7 @@ func (p *Pool) Release(s *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if pooled := p.servers[s.Name]; pooled != nil { // nil after Close
-		pooled.callers--
+		pooled.temporaryCallers--
 	}
 }
 
@@ -148,7 +148,7 @@ func (p *Pool) forgetOldest() bool {
 		if oldest != nil && s.lastAsked.Load() >= oldest.lastAsked.Load() {
 			continue
 		}
-		if !s.isPermanent && s.callers == 0 && (s.isTemporary || time.Since(s.lastWanted) >= patience) {
+		if !s.isPermanent && s.temporaryCallers == 0 && (s.isTemporary || time.Since(s.lastRequested) >= patience) {
 			oldest = s
 		}
 	}

@@ -62,7 +62,7 @@ func (r *retransmissionTimer) lostAt() time.Time {
 		at = r.unpaidUntil
 	}
 	for i, s := range servers {
-		if sent := r.selection.uses[i].lastSent; sent.After(r.lastSent) {
+		if sent := r.selection.histories[i].lastSent; sent.After(r.lastSent) {
 			if hedged := sent.Add(s.lossDelay()); at.Before(hedged) {
 				at = hedged
 			}

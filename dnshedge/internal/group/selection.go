@@ -22,27 +22,27 @@ const (
 // A serverSelection selects the server for each query of one exchange, and counts the queries to each server.
 // Exchange.mu guards uses. The other fields never change after init.
 type serverSelection struct {
-	query      *wire.Query
-	servers    Servers                 // the group, in order of preference
-	uses       []serverUse             // history of each server, with the same index as in servers
-	usesBuffer [usualServers]serverUse // memory for uses if the group is small
+	query         *wire.Query
+	servers       Servers                     // the group, in order of preference
+	histories     []serverHistory             // history of each server, with the same index as in servers
+	historyBuffer [usualServers]serverHistory // memory for uses if the group is small
 }
 
-// A serverUse is the history of one server in one exchange: its queries and failures.
-type serverUse struct {
-	queries  int       // number of queries of the exchange to the server
-	failures int       // number of failure responses of the server
-	isUnable bool      // the server has responded with a failure or refused a connection
-	lastSent time.Time // time of the last query; zero: none
+// A serverHistory is the history of one server in one exchange: its queries and failures.
+type serverHistory struct {
+	queries       int       // number of queries of the exchange to the server
+	failures      int       // number of failure responses of the server
+	hasBeenUnable bool      // the server has responded with a failure or refused a connection
+	lastSent      time.Time // time of the last query; zero: none
 }
 
 // init prepares s for sending the question q to a group of servers. It must be called before any other method.
 func (s *serverSelection) init(q *wire.Query, servers Servers) {
 	s.query, s.servers = q, servers
 	if n := len(servers); n <= usualServers {
-		s.uses = s.usesBuffer[:n]
+		s.histories = s.historyBuffer[:n]
 	} else {
-		s.uses = make([]serverUse, n)
+		s.histories = make([]serverHistory, n)
 	}
 }
 
@@ -66,12 +66,12 @@ func (s *serverSelection) selectServerExcept(excluded uint64) int {
 		if excluded>>i&1 != 0 || excluded != 0 && i >= 64 {
 			continue
 		}
-		use := &s.uses[i]
+		use := &s.histories[i]
 		rank := 2 * (use.queries + failurePenalty*use.failures)
 		if server.isDoubtful() || server.silentZones.isSilent(s.query) || use.queries > 0 && !server.HasAnswered() {
 			rank += 2*silentPenalty + 1
 		}
-		if use.isUnable && use.failures == 0 {
+		if use.hasBeenUnable && use.failures == 0 {
 			rank-- // the server has refused a connection
 		}
 		if bestRank < 0 || rank < bestRank {
@@ -84,20 +84,20 @@ func (s *serverSelection) selectServerExcept(excluded uint64) int {
 // askedServers returns the servers that were sent a query, as a bit set of indexes. Servers with an index of 64 or more
 // are never in the set.
 func (s *serverSelection) askedServers() uint64 {
-	return s.serverSet(func(u *serverUse) bool { return u.queries > 0 })
+	return s.serverSet(func(u *serverHistory) bool { return u.queries > 0 })
 }
 
 // failedServers returns the servers that responded with a failure, as a bit set of indexes. Servers with an index of 64
 // or more are never in the set.
 func (s *serverSelection) failedServers() uint64 {
-	return s.serverSet(func(u *serverUse) bool { return u.failures > 0 })
+	return s.serverSet(func(u *serverHistory) bool { return u.failures > 0 })
 }
 
 // serverSet returns a bit set with the index of each server for whose history the function contains returns true.
 // Servers with an index of 64 or more are never in the set.
-func (s *serverSelection) serverSet(contains func(*serverUse) bool) (set uint64) {
-	for i := range s.uses {
-		if contains(&s.uses[i]) {
+func (s *serverSelection) serverSet(contains func(*serverHistory) bool) (set uint64) {
+	for i := range s.histories {
+		if contains(&s.histories[i]) {
 			set |= 1 << i
 		}
 	}
@@ -110,16 +110,16 @@ func (s *serverSelection) serverBit(server *Server) uint64 {
 	return 1 << slices.Index(s.servers, server)
 }
 
-// findUse returns the history of a server in the exchange. The server must be in the group. The caller must hold
+// findHistory returns the history of a server in the exchange. The server must be in the group. The caller must hold
 // Exchange.mu.
-func (s *serverSelection) findUse(server *Server) *serverUse {
-	return &s.uses[slices.Index(s.servers, server)]
+func (s *serverSelection) findHistory(server *Server) *serverHistory {
+	return &s.histories[slices.Index(s.servers, server)]
 }
 
 // recordQuery counts a query that is sent at the time now to the server with index i. It returns the number of earlier
 // queries of the exchange to that server.
 func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
-	use := &s.uses[i]
+	use := &s.histories[i]
 	use.queries++
 	use.lastSent = now
 	return use.queries - 1
@@ -129,7 +129,7 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 // delay. now is the present time.
 func (s *serverSelection) recordMisses(now time.Time) {
 	for i, server := range s.servers {
-		if use := &s.uses[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.lossDelay() {
+		if use := &s.histories[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.lossDelay() {
 			server.recordMiss(s.query, use.lastSent)
 		}
 	}

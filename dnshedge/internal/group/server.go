@@ -351,10 +351,10 @@ func (s *Server) Stats() observe.DNSUpstreamStats {
 }
 
 const (
-	maxMisses   = 3                      // number of unanswered queries in a row after which a server is silent
-	maxFailures = 3                      // number of different names with a failure in a row after which a server is failing
-	minProbeGap = 500 * time.Millisecond // shortest time between two probes
-	maxProbeGap = 10 * time.Second       // longest time between two probes
+	maxMisses        = 3                      // number of unanswered queries in a row after which a server is silent
+	maxFailures      = 3                      // number of different names with a failure in a row after which a server is failing
+	minProbeInterval = 500 * time.Millisecond // shortest time between two probes
+	maxProbeInterval = 10 * time.Second       // longest time between two probes
 )
 
 // health records whether a server responds, and whether its responses are more than failures. It is safe for concurrent
@@ -378,7 +378,7 @@ type health struct {
 	refusals        refusals                 // refused connections since the last response
 	misses          int                      // number of unanswered queries since the last response
 	failedQuestions [maxFailures]*wire.Query // one question for each of the failureCount names
-	probeGap        time.Duration            // time between two probes; it grows while probes fail
+	probeInterval   time.Duration            // time between two probes; it grows while probes fail
 	nextProbe       time.Time                // earliest time of the next probe
 	nextTrial       time.Time                // earliest time of the next trial
 	isProbing       bool                     // a probe is running
@@ -476,7 +476,7 @@ func (h *health) countResponse(q *wire.Query, failure bool) {
 	h.failedQuestions[n] = q
 	h.failureCount.Store(n + 1)
 	if n+1 == maxFailures {
-		h.nextProbe = time.Now().Add(h.probeGap)
+		h.nextProbe = time.Now().Add(h.probeInterval)
 	}
 	h.mu.Unlock()
 	h.logChange(time.Now())
@@ -500,7 +500,7 @@ func (h *health) recordRecovery(q *wire.Query) {
 	h.answeredQuestion.Store(q)
 	h.failureCount.Store(0)
 	h.isDown.Store(false)
-	h.probeGap = 0
+	h.probeInterval = 0
 	h.mu.Unlock()
 	h.logChange(time.Now())
 }
@@ -518,7 +518,7 @@ func (h *health) countMiss(sent time.Time) {
 	if h.misses++; h.misses >= maxMisses && !h.isSilent.Load() {
 		h.isSilent.Store(true)
 		h.isDown.Store(h.hasFailedProbe)
-		h.nextProbe = now.Add(h.probeGap)
+		h.nextProbe = now.Add(h.probeInterval)
 	}
 }
 
@@ -540,24 +540,24 @@ func (h *health) beginTrial(now time.Time) bool {
 	if now.Before(h.nextTrial) {
 		return false
 	}
-	h.nextTrial = now.Add(max(h.probeGap, minProbeGap))
+	h.nextTrial = now.Add(max(h.probeInterval, minProbeInterval))
 	return true
 }
 
 // endProbe records the result of a probe that beginProbe has permitted. failed must be true if no probe question was
 // answered without a failure.
 //
-// The time to the next probe doubles, up to maxProbeGap, while probes or questions fail.
+// The time to the next probe doubles, up to maxProbeInterval, while probes or questions fail.
 func (h *health) endProbe(failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.isProbing = false
 	if failed || h.isFailing() {
-		h.probeGap = min(max(2*h.probeGap, minProbeGap), maxProbeGap)
+		h.probeInterval = min(max(2*h.probeInterval, minProbeInterval), maxProbeInterval)
 	} else {
-		h.probeGap = minProbeGap
+		h.probeInterval = minProbeInterval
 	}
-	h.nextProbe = time.Now().Add(h.probeGap)
+	h.nextProbe = time.Now().Add(h.probeInterval)
 	h.hasFailedProbe = failed
 	if !failed {
 		h.failureCount.Store(0)

@@ -30,10 +30,10 @@ func (p *serverAccount) init(common *budget.Bucket, share float64, key *policy.K
 	key.AddBuckets(common, p.serverBucket)
 }
 
-// earnTokens adds to both hedge buckets the fraction of a token that one query to the server is worth.
+// depositTokens adds to both hedge buckets the fraction of a token that one query to the server is worth.
 func (p *serverAccount) earnTokens() {
-	p.sharedBucket.Earn()
-	p.serverBucket.Earn()
+	p.sharedBucket.Deposit()
+	p.serverBucket.Deposit()
 }
 
 // payHedge asks the policy to admit hedge n of call, and spends a token of both hedge buckets. It returns false if a
@@ -48,7 +48,7 @@ func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 		p.earnTokens() // a hedge is a query too
 	case call.Denied == observe.DeniedShadow:
 		p.sharedBucket.Refund()
-		p.serverBucket.Earn()
+		p.serverBucket.Deposit()
 	}
 	return admitted
 }

@@ -114,10 +114,10 @@ func (g Servers) RefusingSince() (last time.Time) {
 	return last
 }
 
-// AnswerMost reports whether at least one server of the group answered more than half of its recent questions that had
+// HaveAnsweredMost reports whether at least one server of the group answered more than half of its recent questions that had
 // the type of q.
-func (g Servers) AnswerMost(q *wire.Query) bool {
-	return slices.ContainsFunc(g, func(s *Server) bool { return s.answerRate.answersMost(q) })
+func (g Servers) HaveAnsweredMost(q *wire.Query) bool {
+	return slices.ContainsFunc(g, func(s *Server) bool { return s.answerRate.hasAnsweredMost(q) })
 }
 
 // RecordUnanswered records that no server of the group answered q. It must only be called if a server of another group

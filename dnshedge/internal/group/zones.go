@@ -46,7 +46,7 @@ const zoneSilenceLifetime = 10 * time.Second
 // A suspectZone is a DNS domain with unanswered questions, as recorded by silentZones. silentZones.mu guards it.
 type suspectZone struct {
 	hash           uint64                    // hash of the domain's name; the key in silentZones.byHash
-	index          int                       // index in silentZones.silent if isSilent is true, or else in silentZones.suspects
+	listIndex      int                       // index in silentZones.silent if isSilent is true, or else in silentZones.suspects
 	missedChildren [minSilentChildren]uint64 // hashes of the children with an unanswered question since the last answer; the first misses are in use
 	misses         int                       // number of used elements of missedChildren
 	silentSince    time.Time                 // time at which misses reached minSilentChildren; zero: not reached
@@ -113,7 +113,7 @@ func (z *silentZones) addZone(one *suspectZone) {
 	if len(*in) == maxZones {
 		z.removeZone((*in)[rand.IntN(maxZones)])
 	}
-	one.index = len(*in)
+	one.listIndex = len(*in)
 	*in = append(*in, one)
 	z.byHash[one.hash] = one
 	z.zoneCount.Store(int32(len(z.byHash)))
@@ -124,8 +124,8 @@ func (z *silentZones) removeZone(one *suspectZone) {
 	in := z.zoneList(one)
 	end := len(*in) - 1
 	last := (*in)[end]
-	(*in)[one.index], (*in)[end] = last, nil
-	last.index = one.index
+	(*in)[one.listIndex], (*in)[end] = last, nil
+	last.listIndex = one.listIndex
 	*in = (*in)[:end]
 	delete(z.byHash, one.hash)
 	z.zoneCount.Store(int32(len(z.byHash)))

@@ -115,7 +115,7 @@ func (r *Cache) HasZone(zone string) bool {
 // synthesized for the zone.
 func (r *Cache) HasSOA(zone string, now time.Time) bool {
 	d := r.zoneCache(zone, now, false)
-	return d != nil && d.CanDeny(now)
+	return d != nil && d.HasCurrentSOA(now)
 }
 
 // Bytes returns the estimated memory of the Cache, in bytes.

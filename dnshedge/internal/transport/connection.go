@@ -70,13 +70,13 @@ func (e *closedByServerError) Is(target error) bool { return target == io.ErrUne
 // A connection is a TCP or TLS connection that several queries share. It belongs to one streamConnPool. It ends when
 // failQueries is called, and is safe for concurrent use.
 type connection struct {
-	stream *streamTransport
-	owner  Owner           // the transport's Owner
-	pool   *streamConnPool // the pool of the connection
-	conn   net.Conn
-	tcp    net.Conn      // the TCP connection that carries TLS, or conn
-	write  chan struct{} // semaphore that serializes writes; capacity 1, full while a query is written
-	dead   chan struct{} // closed when the connection has ended
+	stream         *streamTransport
+	owner          Owner           // the transport's Owner
+	pool           *streamConnPool // the pool of the connection
+	conn           net.Conn
+	tcp            net.Conn      // the TCP connection that carries TLS, or conn
+	writeSemaphore chan struct{} // semaphore that serializes writes; capacity 1, full while a query is written
+	dead           chan struct{} // closed when the connection has ended
 
 	lastAnswer atomic.Int64 // time of the last response, in Unix nanoseconds; 0: none
 
@@ -113,7 +113,7 @@ type pendingQuery struct {
 func newConnection(s *streamTransport, l *streamConnPool, conn net.Conn) *connection {
 	c := &connection{
 		stream: s, owner: s.Owner, pool: l, conn: conn, tcp: conn,
-		write: make(chan struct{}, 1), dead: make(chan struct{}), waiting: make(map[uint16]*pendingQuery),
+		writeSemaphore: make(chan struct{}, 1), dead: make(chan struct{}), waiting: make(map[uint16]*pendingQuery),
 		idleTimeout: defaultIdleTimeout,
 	}
 	if t, ok := conn.(*tls.Conn); ok {
@@ -142,7 +142,7 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 		c.stopQueries()
 	}
 	select {
-	case c.write <- struct{}{}:
+	case c.writeSemaphore <- struct{}{}:
 	case <-c.dead:
 		return nil, c.closeReason(false)
 	case <-ctx.Done():
@@ -150,7 +150,7 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 		return nil, causeOf(ctx)
 	}
 	err = c.writeQuery(q, id)
-	<-c.write
+	<-c.writeSemaphore
 	if err != nil {
 		c.endWriting(err)
 	}
@@ -386,7 +386,7 @@ func (c *connection) probeSilent() {
 	c.probing = true
 	c.probes++
 	c.stallTimer.Reset(c.owner.StallTimeout() / 2)
-	if c.stream.probing.endsConnections() {
+	if c.stream.probing.areProbesDisabled() {
 		c.mu.Unlock()
 		return
 	}
@@ -396,9 +396,9 @@ func (c *connection) probeSilent() {
 		return
 	}
 	select {
-	case c.write <- struct{}{}:
+	case c.writeSemaphore <- struct{}{}:
 		err = c.writeQuery(wire.RootServers, id)
-		<-c.write
+		<-c.writeSemaphore
 	case <-c.dead:
 	}
 	if err != nil {

@@ -308,7 +308,7 @@ func (d *httpsTransport) probeSilent(h *httpConn) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || d.probing.endsConnections() || !h.addRequest() {
+	if d.closed || d.probing.areProbesDisabled() || !h.addRequest() {
 		return
 	}
 	d.wg.Go(func() {
@@ -341,7 +341,7 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 		}
 	}
 	var status StatusError
-	ended := IsClosedByServer(err) || err != nil && !errors.As(err, &status) && h.cutSince(start)
+	ended := IsClosedByServer(err) || err != nil && !errors.As(err, &status) && h.wasCutSince(start)
 	probed, others := h.endRequest(probe, ended, number, start)
 	if isStreamReset(err) && q.IsStandard() {
 		return a, setup, &connectionError{err: &closedByServerError{err}, sent: true}
@@ -526,7 +526,7 @@ type httpConn struct {
 	hasConnected atomic.Bool          // a request got an open connection
 
 	pool        *httpConnPool // nil: the httpConn is for a single request
-	added       time.Time     // time at which it was added to the pool; never changes
+	addedAt     time.Time     // time at which it was added to the pool; never changes
 	capacity    int           // number of streams for requests other than probes; guarded by httpConnPool.mu
 	usedStreams int           // number of these streams in use; guarded by httpConnPool.mu
 
@@ -776,9 +776,9 @@ func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	return &trackedConn{c, h}
 }
 
-// cutSince reports whether the server has closed or reset a connection of h since start. The errors of requests do not
+// wasCutSince reports whether the server has closed or reset a connection of h since start. The errors of requests do not
 // always show this, because net/http closes a connection on which one request has failed.
-func (h *httpConn) cutSince(start time.Time) bool {
+func (h *httpConn) wasCutSince(start time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.lastCut.Before(start)

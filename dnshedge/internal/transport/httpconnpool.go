@@ -56,7 +56,7 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	now := time.Now()
 	h := l.takeConn(now)
 	if h == nil && len(l.waiting) == 0 {
-		h = l.openAnother(now)
+		h = l.openAdditionalConn(now)
 	}
 	if h != nil {
 		l.mu.Unlock()
@@ -142,14 +142,14 @@ func (l *httpConnPool) reserveStream(h *httpConn, now time.Time) bool {
 // addConn adds a connection to the pool and returns it. Its first request dials the server. The caller must hold mu.
 func (l *httpConnPool) addConn() *httpConn {
 	h := l.makeConn(max(l.limit, 1))
-	h.pool, h.added = l, time.Now()
+	h.pool, h.addedAt = l, time.Now()
 	l.conns = append(l.conns, h)
 	return h
 }
 
-// openAnother adds a connection, reserves a stream of it, and returns it. It returns nil if the expected wait is short,
+// openAdditionalConn adds a connection, reserves a stream of it, and returns it. It returns nil if the expected wait is short,
 // the pool is full, or another connection is still being opened. The caller must hold mu.
-func (l *httpConnPool) openAnother(now time.Time) *httpConn {
+func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	if l.isFull(now) || l.expectedWait(now) < growWait {
 		return nil
 	}
@@ -191,7 +191,7 @@ func (l *httpConnPool) serveRequests(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
 		h := l.takeConn(now)
 		if h == nil {
-			h = l.openAnother(now)
+			h = l.openAdditionalConn(now)
 		}
 		if h == nil {
 			break
@@ -260,7 +260,7 @@ func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if slices.Index(l.conns, h) <= 0 || h.hasAnswered.Load() || canceled && now.Sub(h.added) < h.stallTimeout()/2 {
+	if slices.Index(l.conns, h) <= 0 || h.hasAnswered.Load() || canceled && now.Sub(h.addedAt) < h.stallTimeout()/2 {
 		return false
 	}
 	l.nextGrowth = now.Add(growPause)

@@ -28,13 +28,15 @@ func (p *probePolicy) recordConnEnd() {
 	p.probesOffUntil.Store(time.Now().Add(probesOffTime).UnixNano())
 }
 
-// endsConnections reports whether probes are disabled, because a probe may make the server close the connection.
-func (p *probePolicy) endsConnections() bool { return time.Now().UnixNano() < p.probesOffUntil.Load() }
+// areProbesDisabled reports whether probes are disabled, because a probe may make the server close the connection.
+func (p *probePolicy) areProbesDisabled() bool {
+	return time.Now().UnixNano() < p.probesOffUntil.Load()
+}
 
 // poolIndex returns the index of the connection pool for q: 0 for the first query of a question, 1 for repetitions, or
 // probePool. n is the number of earlier queries with the same question.
 func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
-	if isProbe(q) && p.endsConnections() {
+	if isProbe(q) && p.areProbesDisabled() {
 		return probePool
 	}
 	return min(n, 1)

@@ -67,9 +67,9 @@ type streamConnPool struct {
 	// server.
 	//
 	// cut is the number of responses of the last connection if it ended with queries in flight, or else 0.
-	cut      int
-	limit    int       // maximum number of queries of a connection; 0: unknown
-	limitEnd time.Time // time at which limit expires
+	answersBeforeCut int
+	limit            int       // maximum number of queries of a connection; 0: unknown
+	limitEnd         time.Time // time at which limit expires
 }
 
 // isFull reports whether a connection that has carried the given number of queries has reached the learned limit. The
@@ -93,13 +93,13 @@ func (l *streamConnPool) recordEnd(answers int, cut bool) {
 	defer l.mu.Unlock()
 	l.open--
 	if !cut || answers == 0 {
-		l.cut = 0
+		l.answersBeforeCut = 0
 		return
 	}
-	if l.cut > 0 {
-		l.limit, l.limitEnd = max(l.cut, answers), time.Now().Add(limitLifetime)
+	if l.answersBeforeCut > 0 {
+		l.limit, l.limitEnd = max(l.answersBeforeCut, answers), time.Now().Add(limitLifetime)
 	}
-	l.cut = answers
+	l.answersBeforeCut = answers
 }
 
 // An openingConn is a connection that is being opened. All queries that wait for it share it.
@@ -234,7 +234,7 @@ type sendState struct {
 func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (a *wire.Answer, over sendState, err error) {
 	for {
 		start := time.Now()
-		c, reused, err := s.poolConnection(ctx, l)
+		c, reused, err := s.acquirePooledConn(ctx, l)
 		over.connected, over.reused = err == nil, reused
 		if err != nil {
 			return nil, over, err
@@ -262,12 +262,12 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 	}
 }
 
-// poolConnection returns the connection of the pool l that accepts queries. It opens one if there is none, and waits
+// acquirePooledConn returns the connection of the pool l that accepts queries. It opens one if there is none, and waits
 // for it until ctx ends. reused is true if the connection was open before the call.
 //
 // It opens a second connection if the first takes longer than the stall timeout to open. It also does so if as many
 // queries wait for the first as the learned limit permits.
-func (s *streamTransport) poolConnection(ctx context.Context, l *streamConnPool) (c *connection, reused bool, err error) {
+func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPool) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()

@@ -157,7 +157,7 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	d := &udpQuery{udpTransport: u, q: q}
 	u.ownSockets.Add(1)
-	a, err = d.exchangeOwn(ctx)
+	a, err = d.exchangeOverOwnSocket(ctx)
 	// These errors mean that the only message of this socket was not delivered.
 	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
 }
@@ -178,12 +178,12 @@ func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alon
 		}
 		return u.sharedSockets.exchangeShared(ctx, d)
 	}
-	return d.exchangeOwn(ctx)
+	return d.exchangeOverOwnSocket(ctx)
 }
 
-// exchangeOwn sends the query from a socket of its own and returns the response. The caller must have counted that
+// exchangeOverOwnSocket sends the query from a socket of its own and returns the response. The caller must have counted that
 // socket in udpTransport.ownSockets.
-func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
+func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
 	conn, err := d.openSocket(ctx)
 	if err != nil {

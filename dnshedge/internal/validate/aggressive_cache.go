@@ -73,9 +73,9 @@ func NewAggressiveCache(zone string, most int64) *AggressiveCache {
 // Bytes returns the estimated memory of the cache, in bytes. It takes no lock.
 func (d *AggressiveCache) Bytes() int64 { return d.publishedBytes.Load() }
 
-// CanDeny reports whether the SOA record of the zone is cached and has not expired at the time now. Every synthesized
+// HasCurrentSOA reports whether the SOA record of the zone is cached and has not expired at the time now. Every synthesized
 // negative answer needs the SOA record.
-func (d *AggressiveCache) CanDeny(now time.Time) bool {
+func (d *AggressiveCache) HasCurrentSOA(now time.Time) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.soa.remainingTTL(now) > 0
@@ -372,7 +372,7 @@ func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (Synthe
 // until the records expire. It returns false if a record has expired. The caller must hold mu.
 func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now time.Time) bool {
 	var used []*cachedRRset
-	for _, e := range f.used {
+	for _, e := range f.usedRecords {
 		if slices.Contains(used, e.cached) {
 			continue
 		}

@@ -103,7 +103,7 @@ func TestAggressiveCacheExpiresWithNeededRecords(t *testing.T) {
 			d.Add(new(validate.Validation), set, k, now)
 		}
 		assert.Equal(t, "", asked(d, "x.example.", dns.TypeA, now))
-		assert.False(t, d.CanDeny(now))
+		assert.False(t, d.HasCurrentSOA(now))
 	})
 }
 

@@ -6,9 +6,9 @@ import "github.com/miekg/dns"
 // the names.
 type rdataLayout struct{ prefixLength, characterStrings, names int }
 
-// rdataNames has the record types whose names must be converted to lower case in canonical form. These are the types of
+// rdataLayouts has the record types whose names must be converted to lower case in canonical form. These are the types of
 // RFC 4034 §6.2 without NSEC and HINFO (RFC 6840 §5.1).
-var rdataNames = map[uint16]rdataLayout{
+var rdataLayouts = map[uint16]rdataLayout{
 	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeSOA: {names: 2},
 	dns.TypeMB: {names: 1}, dns.TypeMG: {names: 1}, dns.TypeMR: {names: 1}, dns.TypePTR: {names: 1}, dns.TypeMINFO: {names: 2},
 	dns.TypeMX: {prefixLength: 2, names: 1}, dns.TypeRP: {names: 2}, dns.TypeAFSDB: {prefixLength: 2, names: 1}, dns.TypeRT: {prefixLength: 2, names: 1},
@@ -23,7 +23,7 @@ const typeA6 = 38
 // lowercaseRdataNames converts the names in the data of a record to lower case in place, as the canonical form of the
 // type requires. It returns false if the data is malformed.
 func lowercaseRdataNames(typ uint16, data []byte) bool {
-	l, ok := rdataNames[typ]
+	l, ok := rdataLayouts[typ]
 	if typ == typeA6 && len(data) > 0 && data[0] > 0 && data[0] <= 128 { // prefix length, address suffix, name (RFC 2874 §3.1)
 		l, ok = rdataLayout{prefixLength: 1 + (128-int(data[0])+7)/8, names: 1}, true
 	}

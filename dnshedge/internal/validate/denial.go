@@ -108,7 +108,7 @@ func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNS
 	}
 	d := Denial{Kind: f.kind, OptOut: f.optOut, TTL: maxTTL}
 	p.setStatus(&d)
-	for _, e := range f.used {
+	for _, e := range f.usedRecords {
 		d.limitLifetime(&e.verified)
 	}
 	return d, nil
@@ -125,7 +125,7 @@ func (d *Denial) limitLifetime(v *Verified) {
 // setStatus sets d.Status. The status depends on the trust in the keys, on d.OptOut and on d.Insecure.
 func (p *denialProof) setStatus(d *Denial) {
 	switch {
-	case !p.keys.Trusted():
+	case !p.keys.IsTrusted():
 		d.Status = Unchecked
 	case d.OptOut || d.Insecure != nil:
 		d.Status = Insecure

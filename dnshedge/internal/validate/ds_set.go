@@ -148,8 +148,8 @@ func UnverifiedDS(s *RRset) *DSSet {
 // Zone returns the name of the zone in presentation format, with a final dot.
 func (d *DSSet) Zone() string { return d.zone.String() }
 
-// Trusted reports whether the set consists of trust anchors, or of DS records that were verified with trusted keys.
-func (d *DSSet) Trusted() bool { return d.trusted }
+// IsTrusted reports whether the set consists of trust anchors, or of DS records that were verified with trusted keys.
+func (d *DSSet) IsTrusted() bool { return d.trusted }
 
 // Expires returns the expiration time of the signature of the DS records. It is zero if the set has no signature, for
 // example if it consists of trust anchors.

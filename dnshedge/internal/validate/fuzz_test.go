@@ -243,7 +243,7 @@ func FuzzMutations(f *testing.F) {
 			if s.Type == dns.TypeDNSKEY {
 				if k, _, err := w.VerifyDNSKEY(validate.UnverifiedDS(validate.NewRRset(z.ds)), s, now); err == nil {
 					assert.Equal(t, z.data["example."][dns.TypeDNSKEY], form(s))
-					assert.False(t, k.Trusted())
+					assert.False(t, k.IsTrusted())
 				}
 			}
 		}

@@ -20,9 +20,9 @@ type Keys struct {
 // Zone returns the name of the zone in presentation format, with a final dot.
 func (k *Keys) Zone() string { return k.zone.String() }
 
-// Trusted reports whether data signed by the keys is secure. It is true if the keys match trust anchors, or DS records
+// IsTrusted reports whether data signed by the keys is secure. It is true if the keys match trust anchors, or DS records
 // that were verified with trusted keys.
-func (k *Keys) Trusted() bool { return k.ds.trusted }
+func (k *Keys) IsTrusted() bool { return k.ds.trusted }
 
 // TTL returns the number of seconds for which the keys may be cached (see Verified.TTL).
 func (k *Keys) TTL() uint32 { return k.ttl }

@@ -25,11 +25,11 @@ func TestKeysAreUncheckedUntilDSIsVerified(t *testing.T) {
 	ds := set(t, []dns.RR{child.ds(t, dns.SHA256)}, parent)
 	w := new(validate.Validation)
 	d := validate.UnverifiedDS(ds)
-	assert.False(t, d.Trusted())
+	assert.False(t, d.IsTrusted())
 	k, status, err := w.VerifyDNSKEY(d, dnskeys(t, child), now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.Unchecked, status)
-	assert.False(t, k.Trusted())
+	assert.False(t, k.IsTrusted())
 	data := set(t, records(t, "www.a.example. 300 IN A 192.0.2.1"), child)
 	v, err := w.Verify(data, k, now)
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestKeysAreUncheckedUntilDSIsVerified(t *testing.T) {
 	v, err = w.Verify(data, k2, now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.Secure, v.Status)
-	assert.False(t, k.Trusted(), "keys do not change")
+	assert.False(t, k.IsTrusted(), "keys do not change")
 
 	// DS records that are not the ones.
 	_, ok = k.WithTrustedDS(d)
@@ -243,7 +243,7 @@ func TestRootTrustAnchorsAreIANAKeys(t *testing.T) {
 		assert.Equal(t, validate.Bogus, status)
 		ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 	}
-	assert.True(t, validate.RootTrustAnchors().Trusted())
+	assert.True(t, validate.RootTrustAnchors().IsTrusted())
 	assert.Equal(t, ".", validate.RootTrustAnchors().Zone())
 	assert.True(t, validate.RootTrustAnchors().Expires().IsZero())
 	_, status, err := new(validate.Validation).VerifyDNSKEY(validate.RootTrustAnchors(), dnskeys(t, seeded(".", ksk, 1)), now)

@@ -25,9 +25,9 @@ type evidence struct {
 // A proofResult is the conclusion from NSEC or NSEC3 records about a question. The zero value means that the records
 // prove nothing.
 type proofResult struct {
-	kind   DenialKind
-	optOut bool        // an opt-out span covers the next closer name
-	used   []*evidence // records that the proof needs
+	kind        DenialKind
+	optOut      bool        // an opt-out span covers the next closer name
+	usedRecords []*evidence // records that the proof needs
 }
 
 // addRecord adds the NSEC record with the given owner name and data, with the result v of its verification. It ignores
@@ -103,13 +103,13 @@ func (s nsecSet) coveringRecord(q, zone name) *nsec {
 // NameError, NoData, NoDS or Unproven.
 func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if n := s.matchingRecord(q); n != nil {
-		return proofResult{kind: n.types.proofAtOwner(q, qtype), used: []*evidence{&n.evidence}}
+		return proofResult{kind: n.types.proofAtOwner(q, qtype), usedRecords: []*evidence{&n.evidence}}
 	}
 	n := s.coveringRecord(q, zone)
 	if n == nil {
 		return proofResult{}
 	}
-	f := proofResult{kind: NoData, used: []*evidence{&n.evidence}}
+	f := proofResult{kind: NoData, usedRecords: []*evidence{&n.evidence}}
 	if n.next.isBelow(q) { // an empty non-terminal
 		return f
 	}
@@ -119,7 +119,7 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 		return f
 	}
 	if m := s.matchingRecord(wild); m != nil {
-		f.used = append(f.used, &m.evidence)
+		f.usedRecords = append(f.usedRecords, &m.evidence)
 		if m.types.isDelegation() || !m.types.deniesType(qtype) {
 			return proofResult{}
 		}
@@ -129,7 +129,7 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if m == nil {
 		return proofResult{}
 	}
-	f.used = append(f.used, &m.evidence)
+	f.usedRecords = append(f.usedRecords, &m.evidence)
 	if !m.next.isBelow(wild) { // otherwise the wildcard is an empty non-terminal
 		f.kind = NameError
 	}
@@ -143,5 +143,5 @@ func (s nsecSet) proveNoCloserName(q name, encloser int, zone name) proofResult 
 	if n == nil || n.encloserLabels(q) > encloser {
 		return proofResult{}
 	}
-	return proofResult{kind: NoCloserName, used: []*evidence{&n.evidence}}
+	return proofResult{kind: NoCloserName, usedRecords: []*evidence{&n.evidence}}
 }

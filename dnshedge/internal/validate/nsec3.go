@@ -194,13 +194,13 @@ func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, ne
 // kind is NameError, NoData, NoDS or Unproven.
 func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if r := s.matchingRecord(q); r != nil {
-		return proofResult{kind: r.types.proofAtOwner(q, qtype), used: []*evidence{&r.evidence}}
+		return proofResult{kind: r.types.proofAtOwner(q, qtype), usedRecords: []*evidence{&r.evidence}}
 	}
 	encloser, at, next := s.findClosestEncloserProof(q, zone)
 	if next == nil {
 		return proofResult{}
 	}
-	f := proofResult{optOut: next.optOut, used: []*evidence{&at.evidence, &next.evidence}}
+	f := proofResult{optOut: next.optOut, usedRecords: []*evidence{&at.evidence, &next.evidence}}
 	if qtype == dns.TypeDS && next.optOut {
 		f.kind = NoDS
 		return f
@@ -214,11 +214,11 @@ func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 		if r.types.isDelegation() || !r.types.deniesType(qtype) {
 			return proofResult{}
 		}
-		f.kind, f.used = NoData, append(f.used, &r.evidence)
+		f.kind, f.usedRecords = NoData, append(f.usedRecords, &r.evidence)
 		return f
 	}
 	if r := s.coveringRecord(wild); r != nil {
-		f.used = append(f.used, &r.evidence)
+		f.usedRecords = append(f.usedRecords, &r.evidence)
 		return f
 	}
 	if next.optOut { // an empty non-terminal with only insecure delegations below has no record (RFC 5155, erratum 3441)
@@ -235,5 +235,5 @@ func (s *nsec3Set) proveNoCloserName(q name, encloser int) proofResult {
 	if r == nil {
 		return proofResult{}
 	}
-	return proofResult{kind: NoCloserName, optOut: r.optOut, used: []*evidence{&r.evidence}}
+	return proofResult{kind: NoCloserName, optOut: r.optOut, usedRecords: []*evidence{&r.evidence}}
 }

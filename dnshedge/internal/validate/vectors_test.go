@@ -132,7 +132,7 @@ func TestRFC4035Examples(t *testing.T) {
 
 	delegation, err := p.work.VerifyDS(p.set(t, "a.example.", dns.TypeDS), p.keys, p.now) // B.4
 	require.NoError(t, err)
-	assert.True(t, delegation.Trusted())
+	assert.True(t, delegation.IsTrusted())
 	assert.Nil(t, delegation.UnsupportedReason(p.work.Policy))
 	assert.EqualValues(t, dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, delegation.UnsupportedReason(validate.Policy{}).EDE)
 }

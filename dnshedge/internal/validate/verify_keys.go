@@ -18,7 +18,7 @@ func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, er
 		return nil, &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no DS of a delegation", Zone: parent.Zone(), Name: s.Name, Type: s.Type}
 	}
 	d := UnverifiedDS(s)
-	d.trusted, d.ttl, d.expires = parent.Trusted(), v.TTL, v.Expires
+	d.trusted, d.ttl, d.expires = parent.IsTrusted(), v.TTL, v.Expires
 	if e := parent.Expires(); e.Before(d.expires) {
 		d.expires = e
 	}

@@ -52,7 +52,7 @@ func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous b
 		o.err = r
 	} else {
 		o.verified = g.verifiedResult(s, now)
-		if k.Trusted() {
+		if k.IsTrusted() {
 			o.verified.Status = Secure
 		}
 	}

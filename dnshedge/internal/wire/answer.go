@@ -32,9 +32,9 @@ type Answer struct {
 	Outcome      Outcome
 	HasKeepalive bool // the response has a keepalive option
 	// EDNS is true if the response had an OPT record, which shows that the server supports EDNS.
-	EDNS      bool
-	name      uint8        // length in bytes of the question's name
-	addresses addressRange // the address records that ResponseOptions.Rotation rotates
+	EDNS            bool
+	questionNameLen uint8        // length in bytes of the question's name
+	addresses       addressRange // the address records that ResponseOptions.Rotation rotates
 	// Extended is the response code of the server if it is above 15, or else 0. These codes concern only the connection to
 	// that server (RFC 6891 §6.1.3, RFC 7873 §5.3). Clients get SERVFAIL instead.
 	Extended uint16
@@ -198,7 +198,7 @@ func (a *Answer) indexMessage(m []byte) error {
 	if err != nil || end-HeaderLen > MaxName {
 		return errQuestion
 	}
-	a.packed, a.name, a.addresses = m, uint8(end-HeaderLen), addressRange{}
+	a.packed, a.questionNameLen, a.addresses = m, uint8(end-HeaderLen), addressRange{}
 	for i := HeaderLen; i < end; i++ {
 		m[i] = lowerByte(m[i])
 	}
@@ -244,7 +244,7 @@ func (a *Answer) Authentic() bool { return a.packed[3]&flagAD != 0 }
 func (a *Answer) isTruncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
 
 // Question returns the question in wire format, with the name in lower case. The caller must not modify it.
-func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.name)+4] }
+func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.questionNameLen)+4] }
 
 // DeniesQuestionName reports whether the response says that the name of the question does not exist. It returns false
 // if only the target of an alias does not exist.

@@ -14,9 +14,9 @@ func isKnownType(typ uint16) bool {
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }
 
-// A layout describes the data of a record type. The data consists of fixed bytes, character strings (RFC 1035 §3.3),
+// A dataLayout describes the data of a record type. The data consists of fixed bytes, character strings (RFC 1035 §3.3),
 // names, and fixed bytes again, in this order.
-type layout struct {
+type dataLayout struct {
 	before  int  // number of fixed bytes before the strings
 	strings int  // number of character strings
 	names   int  // number of names
@@ -24,10 +24,10 @@ type layout struct {
 	more    bool // further data may follow
 }
 
-// layouts holds the layout of each record type whose data is always checked. These are addresses, and types whose data
+// dataLayouts holds the layout of each record type whose data is always checked. These are addresses, and types whose data
 // may contain compressed names (RFC 1035 §3.3, RFC 3597 §4). Package dns accepts truncated data of these types, and
 // writes different data for it.
-var layouts = map[uint16]layout{
+var dataLayouts = map[uint16]dataLayout{
 	dns.TypeA: {before: 4}, dns.TypeAAAA: {before: 16}, dns.TypeOPT: {more: true},
 	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeMB: {names: 1},
 	dns.TypeMG: {names: 1}, dns.TypeMR: {names: 1}, dns.TypePTR: {names: 1}, dns.TypeDNAME: {names: 1},
@@ -55,7 +55,7 @@ func isDataChanged(b []byte, r messageRecord) bool {
 			return true
 		}
 	}
-	if _, ok := layouts[r.typ]; ok || dns.TypeToRR[r.typ] == nil || len(r.data) == 0 {
+	if _, ok := dataLayouts[r.typ]; ok || dns.TypeToRR[r.typ] == nil || len(r.data) == 0 {
 		return false
 	}
 	off := r.ttl + 6
@@ -77,13 +77,13 @@ func isDataChanged(b []byte, r messageRecord) bool {
 
 // requiredFields holds the first fields of record data, by type. Package dns reads missing fields as zero bytes. It
 // only has types whose data isDataChanged does not always compare.
-var requiredFields = map[uint16]layout{
+var requiredFields = map[uint16]dataLayout{
 	dns.TypeDS: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
 	dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
 }
 
 // lacksFields reports whether data ends before the fixed bytes and the character strings of l are complete.
-func (l layout) lacksFields(data []byte) bool {
+func (l dataLayout) lacksFields(data []byte) bool {
 	off := l.before
 	for range l.strings {
 		if off >= len(data) {
@@ -175,7 +175,7 @@ func hasTrailingZeros(data []byte, off int) bool {
 
 // matchesRecord reports whether the data of the record r of b has the layout l. It does not check where compression
 // pointers refer to.
-func (l layout) matchesRecord(b []byte, r messageRecord) bool {
+func (l dataLayout) matchesRecord(b []byte, r messageRecord) bool {
 	end := r.ttl + 6 + len(r.data)
 	off := end - len(r.data) + l.before
 	for range l.strings {

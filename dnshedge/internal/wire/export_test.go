@@ -35,4 +35,4 @@ func CheckResponse(query, resp []byte) (m *dns.Msg, packed []byte, err error) {
 func (a *Answer) Options() []byte { return a.options }
 
 // MayBeCompressed reports whether names in data of a type may be compressed.
-func MayBeCompressed(typ uint16) bool { return layouts[typ].names > 0 }
+func MayBeCompressed(typ uint16) bool { return dataLayouts[typ].names > 0 }

@@ -345,7 +345,7 @@ func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 		err = ErrVersion
 	case signed:
 		err = ErrSigned
-	case records && q.IsStandard() && Askable(q.Type):
+	case records && q.IsStandard() && IsAskable(q.Type):
 		err = errRecords
 	}
 	return err
@@ -357,9 +357,9 @@ func (r *messageRecord) isSignature() bool {
 	return r.typ == dns.TypeTSIG || r.typ == dns.TypeSIG && r.section == additional && (len(r.data) < 2 || r.data[0]|r.data[1] == 0)
 }
 
-// Askable reports whether t may be the type of a question. It returns true for data types and ANY. It returns false for
+// IsAskable reports whether t may be the type of a question. It returns true for data types and ANY. It returns false for
 // OPT and the other types from 128 to 255 (RFC 6895 §3.1), for example zone transfers and TSIG.
-func Askable(t uint16) bool { return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255) }
+func IsAskable(t uint16) bool { return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255) }
 
 // IsStandard reports whether the opcode of the query is QUERY (RFC 1035 §4.1.1). Messages with another opcode, for
 // example UPDATE and NOTIFY, must be sent unchanged and only once, because they may not be safe to repeat.
@@ -394,11 +394,11 @@ func (q *Query) Recursive() bool { return q.rd }
 // HasOptions reports whether the query has EDNS options of the client that are sent on to servers.
 func (q *Query) HasOptions() bool { return q.options != nil }
 
-// Cacheable reports whether a cache may store the response to the query, and may respond to the query. It returns false
+// IsCacheable reports whether a cache may store the response to the query, and may respond to the query. It returns false
 // if the response depends on more than the Key, for example on EDNS options.
 //
 // It also returns false if RD is not set, because a server responds to such a query with whatever data it has.
-func (q *Query) Cacheable() bool {
+func (q *Query) IsCacheable() bool {
 	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
 

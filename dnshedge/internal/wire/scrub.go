@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	maxAliases = 16             // maximum number of aliases in a row that are followed; resolvers stop earlier
-	maxTargets = 4 * maxAliases // maximum number of alias targets that are examined for one response
+	maxAliases      = 16             // maximum number of aliases in a row that are followed; resolvers stop earlier
+	maxAliasTargets = 4 * maxAliases // maximum number of alias targets that are examined for one response
 )
 
 // removeUnrelated removes records from the answer section of m that do not belong to the question (RFC 1034 §4.3.2).
@@ -55,7 +55,7 @@ func removeUnrelated(m *dns.Msg, b []byte) bool {
 }
 
 // followAliases follows the aliases of the question's name. aliases and subtrees hold the offsets in b of the targets
-// of CNAME and DNAME records, by the ID of their owner. It examines at most maxTargets targets.
+// of CNAME and DNAME records, by the ID of their owner. It examines at most maxAliasTargets targets.
 //
 // known holds the IDs of the question's name and of all targets. above holds the IDs of the owners of the DNAME records
 // that apply.
@@ -68,7 +68,7 @@ func (s *nameIDs) followAliases(b []byte, aliases, subtrees map[uint64][]int) (k
 			queue = append(queue, l)
 		}
 	}
-	left := maxTargets
+	left := maxAliasTargets
 	// targets calls f for the names at the offsets offs, up to the limits.
 	targets := func(offs []int, f func(nameLabels)) {
 		offs = offs[:min(len(offs), maxAliases, left)]

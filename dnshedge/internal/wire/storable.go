@@ -19,7 +19,7 @@ func checkStorable(b []byte) (end int, ok bool) {
 	}
 	seen := labelTablePool.Get().(*labelTable)
 	defer labelTablePool.Put(seen)
-	clear(seen.begin[:min(len(b)/64+1, len(seen.begin))])
+	clear(seen.labelOffsets[:min(len(b)/64+1, len(seen.labelOffsets))])
 	off, _, ok := seen.readName(b, HeaderLen)
 	if !ok || off+4 > len(b) {
 		return 0, false
@@ -34,7 +34,7 @@ func checkStorable(b []byte) (end int, ok bool) {
 		n++
 		_, compressed, whole := seen.readName(b, r.name)
 		data := r.ttl + 6
-		l, laidOut := layouts[r.typ]
+		l, laidOut := dataLayouts[r.typ]
 		switch {
 		case r.typ == dns.TypeOPT:
 			ok = n == all && r.section == additional && b[r.name] == 0 && isReadableOPT(r.data)
@@ -67,7 +67,7 @@ func isReadableOPT(data []byte) bool {
 // A labelTable records the offsets in a message at which labels of names begin. Valid compression pointers refer only
 // to these offsets.
 type labelTable struct {
-	begin [1 << 14 / 64]uint64 // bit set of the offsets
+	labelOffsets [1 << 14 / 64]uint64 // bit set of the offsets
 	// sizes holds the length in bytes of the name that begins at an offset, indexed by half of the offset. Two labels
 	// never have the same index, because a label takes at least two bytes.
 	sizes [1 << 13]uint8
@@ -91,7 +91,7 @@ func (s *labelTable) readName(b []byte, off int) (end int, compressed, ok bool) 
 				return 0, false, false
 			}
 			to := int(binary.BigEndian.Uint16(b[off:]) & 0x3fff)
-			if to >= off || s.begin[to/64]>>(to%64)&1 == 0 {
+			if to >= off || s.labelOffsets[to/64]>>(to%64)&1 == 0 {
 				return 0, false, false
 			}
 			return off + 2, true, s.addLabels(b, start, off, size+int(s.sizes[to/2]))
@@ -113,7 +113,7 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 		return false
 	}
 	for off := start; off < min(end, 1<<14); off += 1 + int(b[off]) {
-		s.begin[off/64] |= 1 << (off % 64)
+		s.labelOffsets[off/64] |= 1 << (off % 64)
 		s.sizes[off/2] = uint8(size - (off - start))
 	}
 	return true
@@ -121,7 +121,7 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 
 // readRData checks the names in the data of a record, and records their labels. The data must match the layout l. off
 // is the offset of the first string or name in that data. It returns false if a name is invalid.
-func (s *labelTable) readRData(b []byte, off int, l layout) (ok bool) {
+func (s *labelTable) readRData(b []byte, off int, l dataLayout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])
 	}

@@ -70,7 +70,7 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 				rr = &dns.RFC3597{Hdr: *h}
 			}
 			if _, opaque := rr.(*dns.RFC3597); opaque {
-				if _, ok := layouts[h.Rrtype]; ok && (h.Class == dns.ClassINET || h.Rrtype == dns.TypeOPT) {
+				if _, ok := dataLayouts[h.Rrtype]; ok && (h.Class == dns.ClassINET || h.Rrtype == dns.TypeOPT) {
 					if drop && h.Rrtype != dns.TypeOPT {
 						continue
 					}
@@ -149,7 +149,7 @@ func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 		if !query {
 			return
 		}
-		l, ok := layouts[r.typ]
+		l, ok := dataLayouts[r.typ]
 		switch {
 		case ok && r.class == dns.ClassINET:
 			if !l.matchesRecord(b, r) {

@@ -11,10 +11,10 @@ import (
 // A Listener is a [net.Listener] whose connections are made in memory by its method Dial. It is safe for concurrent
 // use.
 type Listener struct {
-	// made holds connections that wait for Accept.
-	made   chan net.Conn
-	closed chan struct{} // closed when the Listener is closed
-	close  sync.Once
+	// pending holds connections that wait for Accept.
+	pending chan net.Conn
+	closed  chan struct{} // closed when the Listener is closed
+	close   sync.Once
 
 	mu    sync.Mutex          // guards the fields below
 	ports int                 // number of connections so far, used as the client's port
@@ -25,7 +25,7 @@ var _ net.Listener = (*Listener)(nil)
 
 // NewListener returns an open Listener. Pass it to the Serve method of a server.
 func NewListener() *Listener {
-	return &Listener{made: make(chan net.Conn), closed: make(chan struct{}), conns: make(map[string]net.Conn)}
+	return &Listener{pending: make(chan net.Conn), closed: make(chan struct{}), conns: make(map[string]net.Conn)}
 }
 
 // A conn is the client's or the server's end of an in-memory connection.
@@ -61,7 +61,7 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	l.mu.Unlock()
 	forget := func() { l.removeConn(name) }
 	select {
-	case l.made <- &conn{theirs, serverAddr, from, forget}:
+	case l.pending <- &conn{theirs, serverAddr, from, forget}:
 		return &conn{ours, from, serverAddr, forget}, nil
 	case <-ctx.Done():
 		forget()
@@ -95,7 +95,7 @@ func (l *Listener) CutConn(from net.Addr) {
 // [net.ErrClosed] once the Listener is closed.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
-	case c := <-l.made:
+	case c := <-l.pending:
 		return c, nil
 	case <-l.closed:
 		return nil, net.ErrClosed

@@ -17,13 +17,13 @@ import (
 // The error names the first part of the value that cannot be read: a function, the elements of a channel, an
 // unsafe.Pointer, a timer, an open file or connection.
 func FormatValue(v any) (string, error) {
-	w := writer{path: "it", seen: make(map[reference]occurrence)}
+	w := valueWriter{path: "it", seen: make(map[reference]occurrence)}
 	w.write(makeAddressable(reflect.ValueOf(v)))
 	return w.String(), w.unread
 }
 
-// A writer formats one value and all its parts as text, for FormatValue. It is not safe for concurrent use.
-type writer struct {
+// A valueWriter formats one value and all its parts as text, for FormatValue. It is not safe for concurrent use.
+type valueWriter struct {
 	strings.Builder
 	path   string // path of the part being written, such as "it.Field[0]"
 	unread error  // error for the first part that cannot be read
@@ -33,7 +33,7 @@ type writer struct {
 
 // recordUnreadable records that the part v of the value cannot be read, for the reason why. It writes the type of v in
 // place of the content. Only the first unreadable part is reported.
-func (w *writer) recordUnreadable(v reflect.Value, why string) {
+func (w *valueWriter) recordUnreadable(v reflect.Value, why string) {
 	if w.unread == nil {
 		w.unread = fmt.Errorf("%s is a %s, %s", w.path, v.Type(), why)
 	}
@@ -42,7 +42,7 @@ func (w *writer) recordUnreadable(v reflect.Value, why string) {
 
 // writePart writes the part v of the current value: a field, an element, or the value behind a pointer. The name, such
 // as ".Field", extends the path for error texts.
-func (w *writer) writePart(name string, v reflect.Value) {
+func (w *valueWriter) writePart(name string, v reflect.Value) {
 	path := w.path
 	w.path += name
 	w.write(makeAddressable(v))
@@ -79,7 +79,7 @@ type occurrence struct {
 
 // writeOnce calls write for the first pointer, map or slice that refers to the memory of v. For later values, it writes
 // the number of the first. Empty maps and slices, nil pointers, and pointers to values of size 0 are always written.
-func (w *writer) writeOnce(v reflect.Value, write func()) {
+func (w *valueWriter) writeOnce(v reflect.Value, write func()) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if v.IsNil() {
@@ -109,7 +109,7 @@ func (w *writer) writeOnce(v reflect.Value, write func()) {
 }
 
 // write writes the content of v, of any kind, as text. The value v must be invalid or addressable.
-func (w *writer) write(v reflect.Value) {
+func (w *valueWriter) write(v reflect.Value) {
 	if v.IsValid() && w.writeKnownType(v) {
 		return
 	}
@@ -146,7 +146,7 @@ func (w *writer) write(v reflect.Value) {
 
 // writeKnownType writes v if its type is known and its fields do not represent its content, such as time.Time. It
 // returns false, and writes nothing, for any other type.
-func (w *writer) writeKnownType(v reflect.Value) bool {
+func (w *valueWriter) writeKnownType(v reflect.Value) bool {
 	switch t := v.Type(); {
 	case t == reflect.TypeFor[time.Time](): // its fields say how it was made
 		w.WriteString(v.Interface().(time.Time).Round(0).Format(time.RFC3339Nano))
@@ -177,7 +177,7 @@ func (w *writer) writeKnownType(v reflect.Value) bool {
 
 // writeScalar writes a value without parts, such as a number. It ignores a String method of the type, because the
 // method may omit something.
-func (w *writer) writeScalar(v reflect.Value) {
+func (w *valueWriter) writeScalar(v reflect.Value) {
 	switch {
 	case v.CanInt():
 		fmt.Fprint(w, v.Int())
@@ -202,7 +202,7 @@ func (w *writer) writeScalar(v reflect.Value) {
 }
 
 // writeList writes the elements of a slice or an array in order. Bytes are written as a quoted string.
-func (w *writer) writeList(v reflect.Value) {
+func (w *valueWriter) writeList(v reflect.Value) {
 	if v.Type().Elem().Kind() == reflect.Uint8 {
 		var all []byte
 		for i := range v.Len() {
@@ -222,7 +222,7 @@ func (w *writer) writeList(v reflect.Value) {
 }
 
 // writeStruct writes the names and values of all fields of a struct.
-func (w *writer) writeStruct(v reflect.Value) {
+func (w *valueWriter) writeStruct(v reflect.Value) {
 	w.WriteString("{")
 	for i := range v.NumField() {
 		if i > 0 {
@@ -236,7 +236,7 @@ func (w *writer) writeStruct(v reflect.Value) {
 
 // writeMap writes the entries of a map. They are sorted by the texts of their keys and then of their values, so that
 // equal maps have equal texts.
-func (w *writer) writeMap(v reflect.Value) {
+func (w *valueWriter) writeMap(v reflect.Value) {
 	type entry struct {
 		key, value reflect.Value
 		text       string // of the key alone
@@ -266,7 +266,7 @@ func (w *writer) writeMap(v reflect.Value) {
 // formatIndependently returns the text of v as if no other value was written before. The text has no numbers of earlier
 // occurrences, so it can be used for sorting.
 func formatIndependently(v reflect.Value) string {
-	w := writer{seen: make(map[reference]occurrence)}
+	w := valueWriter{seen: make(map[reference]occurrence)}
 	w.write(makeAddressable(v))
 	return w.String()
 }

@@ -8,18 +8,18 @@ import (
 	"testing"
 )
 
-// A Judge makes calls several times, and fails a test if the repetition changes a result or the state of the program.
+// A CallComparer makes calls several times, and fails a test if the repetition changes a result or the state of the program.
 // It is safe for concurrent use; concurrent calls wait for each other.
-type Judge struct {
+type CallComparer struct {
 	T       testing.TB    // test that fails
 	state   func() any    // returns the state to compare; nil: the state is not compared
 	calling chan struct{} // a lock, held while calls are made. It is not a Mutex: a goroutine that waits for a Mutex is not durably blocked, and would stop the fake time of a bubble
 }
 
-// NewJudge returns a Judge that fails the test t. The function state returns the state of the program that repeated
+// NewCallComparer returns a CallComparer that fails the test t. The function state returns the state of the program that repeated
 // calls must not change; nil: the state is not compared.
-func NewJudge(t testing.TB, state func() any) *Judge {
-	return &Judge{T: t, state: state, calling: make(chan struct{}, 1)}
+func NewCallComparer(t testing.TB, state func() any) *CallComparer {
+	return &CallComparer{T: t, state: state, calling: make(chan struct{}, 1)}
 }
 
 // CompareCalls makes a call twice at the same time and, when both have returned, a third time. It returns the result of
@@ -29,7 +29,7 @@ func NewJudge(t testing.TB, state func() any) *Judge {
 // The function call makes the call; n is 0, 1 or 2. The function record, unless nil, stores parts of a result that a
 // later call may change. It runs while no call is in progress. The function differ returns the difference between two
 // results as text; "" if there is none.
-func CompareCalls[T any](j *Judge, name string, call func(n int) T, record func(*T), differ func(a, b T) string) T {
+func CompareCalls[T any](j *CallComparer, name string, call func(n int) T, record func(*T), differ func(a, b T) string) T {
 	j.T.Helper()
 	j.calling <- struct{}{}
 	defer func() { <-j.calling }()
@@ -66,7 +66,7 @@ func CompareCalls[T any](j *Judge, name string, call func(n int) T, record func(
 
 // stateText returns the state of the program as text, because the value itself may change later. It returns "" if the
 // state is not compared, and an error if a part of the state cannot be read.
-func (j *Judge) stateText() (string, error) {
+func (j *CallComparer) stateText() (string, error) {
 	if j.state == nil {
 		return "", nil
 	}

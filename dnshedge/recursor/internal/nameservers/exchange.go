@@ -82,7 +82,7 @@ func (q *query) recordFailure() {
 	defer q.mu.Unlock()
 	if q.stopped {
 		q.err = errEvicted
-	} else if !q.tcp && q.err != errTooManyForgeries && (!q.wrote.IsZero() || isUnreachable(q.err)) {
+	} else if !q.tcp && q.err != errTooManyForgeries && (!q.writtenAt.IsZero() || isUnreachable(q.err)) {
 		q.recordTimeout()
 	}
 	q.releaseSlots()
@@ -112,7 +112,7 @@ func (q *query) exchangeUDP() (*dns.Msg, error) {
 	defer bufferPool.Put(buf)
 	id := wire.RandomID()
 	out := q.wire.Append(buf[:0], id, wire.PackOptions{Size: wire.DefaultUDPSize})
-	q.wrote = time.Now()
+	q.writtenAt = time.Now()
 	if _, err := conn.Write(out); err != nil {
 		return nil, err
 	}
@@ -262,7 +262,7 @@ func (q *query) exchangeTCP() (*dns.Msg, error) {
 	id := wire.RandomID()
 	b := q.wire.Append(make([]byte, 2, 512), id, wire.PackOptions{Size: wire.DefaultUDPSize})
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
-	q.wrote = time.Now()
+	q.writtenAt = time.Now()
 	if _, err := conn.Write(b); err != nil {
 		return nil, err
 	}

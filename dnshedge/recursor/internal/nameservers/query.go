@@ -29,7 +29,7 @@ type query struct {
 	addr            netip.AddrPort // address of server
 	wire            *wire.Query    // message to send
 	inbox           *eventQueue    // receives the events of the query
-	started         time.Time
+	startedAt       time.Time
 	hedgeDelay, rto time.Duration // hedgeDelay is the time after which a hedge is due. rto is the retransmission timeout. Both count from sent.
 
 	// Only the goroutine of the queryLoop uses these fields.
@@ -37,10 +37,10 @@ type query struct {
 	processDelay time.Duration // correction of the timers for the time in which this process was too busy to read the answer
 	hedgeable    bool          // a hedge may be sent when hedgeDelay has passed; false once the hedge was considered
 
-	sent  time.Time // time at which the query got its slots
-	wrote time.Time // time at which the message was written; zero before
-	msg   *dns.Msg
-	err   error
+	sent      time.Time // time at which the query got its slots
+	writtenAt time.Time // time at which the message was written; zero before
+	msg       *dns.Msg
+	err       error
 
 	hasSlots         bool          // the query has its slots; Pool.mu guards this and the following fields
 	expendable       *list.Element // element in sockets.expendable; nil if the query is not expendable
@@ -342,7 +342,7 @@ func (q *query) recordTimeout() {
 // slots of q. It returns true if the task still needs the answer.
 func (q *query) recordAnswer() bool {
 	now := time.Now()
-	took := min(now.Sub(q.wrote), answerTimeout)
+	took := min(now.Sub(q.writtenAt), answerTimeout)
 	at := now.Sub(q.epoch)
 	q.mu.Lock()
 	defer q.mu.Unlock()

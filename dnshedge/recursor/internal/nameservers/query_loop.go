@@ -37,7 +37,7 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 	if err != nil {
 		return nil, err
 	}
-	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, began: f.elapsed()}
+	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, beganAt: f.elapsed()}
 	a.inbox.wake = make(chan struct{}, 1)
 	a.search = serverSearch{pool: f, findServers: t.FindServers}
 	if err := a.enterZone(); err != nil {
@@ -84,7 +84,7 @@ type queryLoop struct {
 	wire       *wire.Query
 	plainWire  *wire.Query // wire without EDNS; nil until it is needed
 	zone       *zoneState
-	began      time.Duration // start of the task, since Pool.epoch
+	beganAt    time.Duration // start of the task, since Pool.epoch
 	candidates []candidate
 	queries    []*query      // queries that have not ended, in the order of sending
 	attempts   int           // number of queries, without repetitions
@@ -101,7 +101,7 @@ type loopOutcome struct {
 	sentAny     bool  // a query has left this machine
 	localErr    error // error of a query that could not be sent; nil if there is none
 	gotResponse bool  // a response was received
-	fatal       error // error after which no more queries are sent, or nil
+	fatalErr    error // error after which no more queries are sent, or nil
 	backedOff   bool  // backOffZone has recorded the name of the task
 }
 
@@ -113,7 +113,7 @@ func (a *queryLoop) enterZone() error {
 	if a.closed {
 		return net.ErrClosed
 	}
-	if z := a.zones.all[a.Zone]; z != nil && a.began < z.backoffs[groupQtype(a.Type)].avoidUntil {
+	if z := a.zones.all[a.Zone]; z != nil && a.beganAt < z.backoffs[groupQtype(a.Type)].avoidUntil {
 		return ErrNoServers
 	}
 	a.zone = a.zones.acquireZone(a.Zone)
@@ -146,13 +146,13 @@ func (a *queryLoop) queryNextServer(why queryReason) {
 	switch {
 	case c == nil || c.attempts > 0:
 		a.search.requireServers(a.ctx, a.selectSearchScope())
-	case c.avoided:
+	case c.isInAvoid:
 		a.search.requireServers(a.ctx, GluelessNames)
 	}
 	switch {
 	case c == nil, why == reasonFailure && c.attempts > 0 && a.latestQuery() != nil:
 		return
-	case c.avoided && a.search.running: // servers found by the search are preferred
+	case c.isInAvoid && a.search.running: // servers found by the search are preferred
 		return
 	}
 	a.sendQuery(c, why, nil)
@@ -170,8 +170,8 @@ func (a *queryLoop) selectSearchScope() SearchScope {
 // hasStoppedSending reports whether the task must not send more queries, because of an error or because its time has
 // passed.
 func (a *queryLoop) hasStoppedSending() bool {
-	passed := a.elapsed() - a.began
-	return a.outcome.fatal != nil || passed > maxQueryTime || a.EndEarly && passed >= earlyEndTime
+	passed := a.elapsed() - a.beganAt
+	return a.outcome.fatalErr != nil || passed > maxQueryTime || a.EndEarly && passed >= earlyEndTime
 }
 
 // isFinished reports whether the task must end without an answer, because no answer can be expected any more.
@@ -318,7 +318,7 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 	paid := why == reasonHedge // by the hedge budget
 	if !paid && a.IsHedge != nil && a.IsHedge() {
 		if paid = a.hedgeBudget.spendToken(); !paid {
-			a.outcome.fatal = ErrNoHedgeBudget
+			a.outcome.fatalErr = ErrNoHedgeBudget
 			return
 		}
 	}
@@ -362,7 +362,7 @@ func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
 		a.hedgeBudget.refundToken()
 	}
 	if err != nil && why != reasonHedge {
-		a.outcome.fatal = err
+		a.outcome.fatalErr = err
 	}
 	return err == nil
 }
@@ -405,7 +405,7 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 		Pool: a.Pool, queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && a.elapsed() < c.server.noEDNSUntil},
 		queryZoneState: queryZoneState{a.zone, zoneQtype, &a.zone.backoffs[groupQtype(a.Type)], a.healthByZone.getOrCreateHealth(healthKey{c.addr, zoneQtype}, a.elapsed())},
 		server:         c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
-		started: time.Now(), hedgeDelay: c.hedgeDelay,
+		startedAt: time.Now(), hedgeDelay: c.hedgeDelay,
 	}
 	if repeated != nil {
 		q.queryOptions = *repeated
@@ -448,7 +448,7 @@ func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
 	if q.paidByBudget {
 		a.counters.hedges.Add(1)
 	} else {
-		a.hedgeBudget.account.Earn()
+		a.hedgeBudget.account.Deposit()
 	}
 }
 
@@ -568,13 +568,13 @@ func isEDNSRejected(m *dns.Msg) bool {
 // this machine.
 func (a *queryLoop) reportEnd(q *query, err error) {
 	switch {
-	case !q.wrote.IsZero():
+	case !q.writtenAt.IsZero():
 		a.outcome.sentAny = true
 	case err != ErrNoServers: // ErrNoServers: it has waited for slots without success
 		a.outcome.localErr = err
 	}
 	if ended := a.conf.OnQueryEnd; ended != nil {
-		ended(a.ctx, a.attemptInfo(q), time.Since(q.started), err)
+		ended(a.ctx, a.attemptInfo(q), time.Since(q.startedAt), err)
 	}
 }
 
@@ -613,14 +613,14 @@ func (a *queryLoop) addServers(x searchResult) {
 // taskError returns the error of a task that ends without an acceptable response. It also records whether the zone is
 // unresponsive.
 func (a *queryLoop) taskError() error {
-	if a.outcome.fatal == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
+	if a.outcome.fatalErr == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
 		return ErrNoHedgeBudget // it does not concern the servers
 	}
 	unresponsive := a.backOffZone()
 	o := &a.outcome
 	switch {
-	case o.fatal != nil:
-		return o.fatal
+	case o.fatalErr != nil:
+		return o.fatalErr
 	case a.search.err != nil && !unresponsive:
 		return a.search.err
 	case o.localErr != nil && !o.sentAny:
@@ -664,7 +664,7 @@ func (a *queryLoop) areAllUnresponsive() bool {
 	}
 	for i := range a.candidates {
 		c := &a.candidates[i]
-		if c.attempts == 0 || c.lastAnswer > a.began {
+		if c.attempts == 0 || c.lastAnswer > a.beganAt {
 			return false
 		}
 	}
@@ -694,7 +694,7 @@ func (a *queryLoop) abandonQueries(err error) {
 			err = race.ErrLost
 		}
 		for _, q := range a.queries {
-			ended(a.ctx, a.attemptInfo(q), time.Since(q.started), err)
+			ended(a.ctx, a.attemptInfo(q), time.Since(q.startedAt), err)
 		}
 	}
 }
