@@ -172,6 +172,9 @@ func (c *Validator) ExpectsSignatures(z *Zone) bool {
 		if ds := z.unverifiedDSSet(); ds == nil || ds.UnsupportedReason(c.conf.Policy) != nil {
 			return false
 		}
+		if z.Parent != nil && dnsname.IsBelow(a.zone, z.Parent.Name) { // the servers of z.Parent serve the zone of the anchor too
+			return true
+		}
 	}
 	return false
 }
