@@ -209,8 +209,8 @@ func WithMaxHedges(n int) Option {
 // Each key has a budget of its own: a token bucket, to which each request of the key adds percent/100 tokens. A hedge
 // costs one token.
 //
-// All keys share a reserve. It holds the rest of the first key's burst, the tokens of evicted keys, and tokens that did
-// not fit into full budgets. A new key starts with up to one burst of tokens from the reserve.
+// A new key starts with up to one burst of tokens, which it takes from a reserve that all keys share. The reserve
+// starts with one burst. It also receives the tokens of evicted keys, and tokens that do not fit into full budgets.
 func WithBudgetPercent(percent float64) Option {
 	return newSettingOption("WithBudgetPercent", percent, func(c *Config) { c.BudgetPercent = percent })
 }
@@ -491,8 +491,9 @@ type Resolver interface {
 // While a replica that receives all primaries is stalled, every call needs a hedge. Set [WithBurst] large enough for
 // the longest stall.
 //
-// It has no effect with the transport's DialTLSContext or through a proxy. It contradicts [WithHedgeTransport]. If no
-// *http.Transport is wrapped, [NewWithConfig] returns an error, and [New] panics. It panics if r is nil.
+// WithReplicas has no effect with the transport's DialTLSContext or through a proxy. It contradicts
+// [WithHedgeTransport]. If no *http.Transport is wrapped, [NewWithConfig] returns an error, and [New] panics.
+// WithReplicas panics if r is nil.
 func WithReplicas(r Resolver) HTTPOption {
 	if r == nil {
 		panic("hedge: WithReplicas: Resolver is nil")

@@ -272,8 +272,8 @@ const (
 	entryStale                    // the entry may be used if the servers fail
 )
 
-// A cachedAnswer is the result of a search in the Cache for one question. The embedded entry is nil if freshness is
-// missing.
+// A cachedAnswer is the result of a search in the Cache for one question. If freshness is entryMissing, the Cache has
+// no entry for it, and the embedded entry is nil.
 type cachedAnswer struct {
 	*entry
 	freshness

@@ -479,8 +479,8 @@ func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightM
 	return f
 }
 
-// resolveQuestion asks the servers until ctx or stay ends, and stores the answer or failure in the cache. stay may be
-// nil.
+// resolveQuestion asks the servers until ctx or stay ends, and stores the answer or failure in the cache. ctx is the
+// context of the question, with its values. stay may be nil; it ends when no caller waits for the result any more.
 //
 // If f is not nil, resolveQuestion finishes the flight f with the result. With explore, no caller waits, so any server
 // of the group may be asked first, to measure its latency.

@@ -771,7 +771,8 @@ type systemFinder struct {
 	visited map[*Client]bool // prevents loops, because Clients may refer to each other
 }
 
-// visitExchanger adds the system's servers that the Exchanger e asks. e may be nil.
+// visitExchanger finds out whether the Exchanger e asks the DNS servers of the operating system, and adds these servers
+// to f. e is any because an Exchanger may return a wrapped Exchanger of any type; it may be nil.
 func (f *systemFinder) visitExchanger(e any) {
 	for range maxUnwrapped {
 		u, ok := e.(unwrapper)

@@ -38,8 +38,8 @@ func NewHTTP2Server(t testing.TB, handler http.Handler) *Server {
 	return newServer(t, handler, (*http.Protocols).SetUnencryptedHTTP2)
 }
 
-// newServer starts a server with the given handler. The function speak enables the HTTP version of the server in an
-// http.Protocols; the bool is true.
+// newServer starts a server with the given handler. The function speak is a method expression such as
+// (*http.Protocols).SetHTTP2. newServer calls it with true, to enable the HTTP version of the server.
 func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, bool)) *Server {
 	t.Helper()
 	if handler == nil {

@@ -47,8 +47,8 @@ func (d *denialCounters) countDenial(reason observe.Reason, bytes bool) {
 	}
 }
 
-// addTo copies the current counts to the fields of s about denied hedges.
-func (d *denialCounters) addTo(s *Stats) {
+// fillStats sets the fields of s about denied hedges to the current counts.
+func (d *denialCounters) fillStats(s *Stats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.DeniedBytes, s.DeniedBy = d.bytes, make(map[observe.Reason]int64)
@@ -69,6 +69,6 @@ func (c *counters) toStats() Stats {
 	s.BytesRead = c.read.Load()
 	s.Requests, s.BytesAsked = c.requests.Load(), c.asked.Load()
 	s.Ranges = c.ranges.Load()
-	c.denied.addTo(&s)
+	c.denied.fillStats(&s)
 	return s
 }

@@ -68,8 +68,8 @@ func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	return at, true
 }
 
-// isExchangerWithoutCD reports whether this is the turn without CD: the Exchanger selects the upstream, and the
-// upstream validates.
+// isExchangerWithoutCD reports whether in this turn the Exchanger selects the upstream, and the query has no CD bit, so
+// that the upstream validates.
 func (t upstreamTurn) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
 
 // planTurns sets planned. The usual order is: the upstream that the Exchanger selects, with CD and then without CD, and

@@ -76,7 +76,7 @@ func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	c, now := f.lookup.core, time.Now()
 	for _, name := range f.gluelessNames {
 		for _, t := range c.types {
-			rrs, _, _ := c.cache.lookUpRecords(c.serverQuestion(name, t), now)
+			rrs, _, _ := c.cache.lookUpRecords(c.newInternalQuestion(name, t), now)
 			addrs = append(addrs, f.addAddresses(extractAddresses(rrs))...)
 		}
 		if z := c.cache.lookUpClosestDelegation(name, now); z != nil {
@@ -194,7 +194,7 @@ func (f *addressFinder) hasServerAnswered() bool {
 func (f *addressFinder) planLookups(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
-			q := f.lookup.core.serverQuestion(name, t)
+			q := f.lookup.core.newInternalQuestion(name, t)
 			if _, _, ok := f.lookup.core.cache.lookUpRecords(q, time.Now()); ok || slices.Contains(f.pending, q) {
 				continue
 			}
@@ -234,7 +234,7 @@ func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []
 		return addrs, false
 	}
 	f.queriedApexNS = true
-	f.pending = append(f.pending, f.lookup.core.serverQuestion(f.zone.zone, dns.TypeNS))
+	f.pending = append(f.pending, f.lookup.core.newInternalQuestion(f.zone.zone, dns.TypeNS))
 	return nil, true
 }
 

@@ -238,7 +238,7 @@ func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 		ctx, stop := context.WithTimeout(ctx, maxNameLookupTime)
 		defer stop()
 		defer cancel(nil)
-		q := c.serverQuestion(k.name, k.qtype)
+		q := c.newInternalQuestion(k.name, k.qtype)
 		r, err := f.lookup.followAliases(ctx, q)
 		if err == nil {
 			f.rrs, f.nxdomain = r.answer, r.rcode == dns.RcodeNameError
@@ -457,10 +457,11 @@ func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error,
 	close(s.done)
 }
 
-// readCNAMEHint returns the records of the alias target in m, the response with the alias r. They are used only if no
-// server answers for the target.
+// readCNAMEHint returns the records of an alias target that m contains beside the alias. m is the response to q, r is
+// the same response after parsing. The records are used only if no server answers for the target.
 //
-// It returns nil if there are no such records, if they are too large to keep, or if the target is not in the zone.
+// readCNAMEHint returns nil if there are no such records, if they are too large to keep, or if the target is not in the
+// zone.
 func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedResponse) *parsedResponse {
 	if r.aliasTarget == "" || !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.stubZone(r.aliasTarget) != l.core.stubZone(z.zone) {
 		return nil

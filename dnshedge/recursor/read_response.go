@@ -166,8 +166,9 @@ func mayBeNoData(m *dns.Msg, zone string) bool {
 	return len(ns) == 0 || m.RecursionAvailable && !hasNSOfOtherZone(ns, zone)
 }
 
-// readReferral returns the delegation in a response to q: of a zone below z that contains the name of q. It returns nil
-// if there is none. mixed is true if there are also NS records of other zones, which it ignores.
+// readReferral returns the delegation that the response m to q contains: of a zone that is below z and contains the
+// name of q. ns holds the NS records of the authority section. cut is nil if there is no such delegation. mixed is true
+// if there are also NS records of other zones, which are ignored.
 //
 // The delegation expires no later than z, so that a zone that its parent has removed does not keep its child zones. It
 // must not be changed, because all callers share it.

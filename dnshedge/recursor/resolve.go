@@ -47,8 +47,8 @@ func (l *lookup) waitNode() *waitNode {
 // followReferrals resolves q up to the next alias. It starts at the closest cached delegation, and follows referrals to
 // the zone of the name.
 //
-// shared enables the cache, for answers that other questions need. An empty answer is cached even if shared is false,
-// because a client cannot cache it.
+// shared says that other lookups may need the answer, so that it is looked up in the cache and stored there. A response
+// without any records always is, because a client cannot cache it: it has no SOA record.
 func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if r := c.cache.lookUpAnswer(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
@@ -114,7 +114,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 // Minimising q then hides nothing from the servers.
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
-		e := c.cache.lookUpEntry(cacheKeyOf(c.serverQuestion(q.name, t)), time.Now())
+		e := c.cache.lookUpEntry(cacheKeyOf(c.newInternalQuestion(q.name, t)), time.Now())
 		return e != nil && slices.Contains(z.addrs, e.answer.server)
 	})
 }

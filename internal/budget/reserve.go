@@ -11,7 +11,8 @@ type Reserves struct {
 	routeReserves map[float64]*SharedReserve // reserves for the buckets of routes, by share of the route in hedges per request
 }
 
-// NewReserves returns Reserves with a full reserve for keys and hosts, whose size follows from s.
+// NewReserves returns Reserves with one full reserve, which all keys and hosts share, and no reserves for routes yet.
+// The size of the reserve follows from s.
 func NewReserves(s Sizing) Reserves {
 	return Reserves{keyReserve: newSharedReserve(s, s.Share), routeReserves: make(map[float64]*SharedReserve)}
 }

@@ -204,8 +204,9 @@ func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 	return true
 }
 
-// addHedge records that a hedge to endpoint i was admitted, for a call with latency key k. An observer that is called
-// meanwhile may panic or call [runtime.Goexit]. The hedge is then not sent, so k stops counting it as in flight.
+// addHedge reports to the outlier detector that a hedge to endpoint i was admitted, for a call with latency key k. This
+// may call an observer. If the observer panics or calls [runtime.Goexit], the hedge is not sent, and addHedge removes
+// it from the hedges in flight of k.
 func (s *Selection) addHedge(k *policy.Key, i int) {
 	added := false
 	defer k.HedgeEndedUnless(&added)
@@ -264,8 +265,8 @@ func (a *Attempt) Conn(own *grpc.ClientConn) *grpc.ClientConn {
 	return own
 }
 
-// IsOtherTarget reports whether the connection of a has another target than the primary.
-func (a *Attempt) IsOtherTarget() bool { return a.isOtherTarget }
+// HasOtherTarget reports whether the connection of a has another target than the primary.
+func (a *Attempt) HasOtherTarget() bool { return a.isOtherTarget }
 
 // IsClosed reports whether the connection selected for a has been closed by the program. It returns false if a uses the
 // caller's connection.

@@ -274,7 +274,7 @@ func (d *Detector) SelectPrimary(candidates Mask) int {
 //
 // So an endpoint can be ejected even if no hedge is sent. The caller must hold the mutex.
 func (d *Detector) isUnresponsive(candidates Mask, i int) bool {
-	s, next := &d.endpoints[i], d.findNext(candidates, i)
+	s, next := &d.endpoints[i], d.findOther(candidates, i)
 	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].samples > 0 && time.Since(s.unansweredSince) >= unresponsiveFactor*d.endpoints[next].expectedLatency
 }
 
@@ -424,9 +424,9 @@ func (d *Detector) firstAvailable(candidates Mask) int {
 	return 0
 }
 
-// findNext returns the first candidate other than i that is not ejected, or -1 if there is none. The caller must hold
-// the mutex.
-func (d *Detector) findNext(candidates Mask, i int) int {
+// findOther returns the first candidate that is neither i nor ejected, or -1 if there is none. The caller must hold the
+// mutex.
+func (d *Detector) findOther(candidates Mask, i int) int {
 	available, _ := d.findAvailable(candidates &^ Mask(0).With(i))
 	return available
 }
@@ -440,7 +440,7 @@ func (d *Detector) findNext(candidates Mask, i int) int {
 func (d *Detector) isNextSlower(candidates Mask, i int, median time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next := d.findNext(candidates, i)
+	next := d.findOther(candidates, i)
 	return next >= 0 && median > 0 && float64(d.endpoints[next].expectedLatency) >= slowerFactor*float64(median)
 }
 
@@ -458,7 +458,7 @@ func (d *Detector) isHealthy(i int) bool {
 func (d *Detector) recordHedgeAtPrimary(candidates Mask, i int, won bool, hedged time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s, next := &d.endpoints[i], d.findNext(candidates, i)
+	s, next := &d.endpoints[i], d.findOther(candidates, i)
 	switch {
 	case won:
 		s.vainHedges = 0
@@ -530,7 +530,7 @@ func (d *Detector) recordAnswer(candidates Mask, i int, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.endpoints[i]
-	if next := d.findNext(candidates, i); next >= 0 && took < d.endpoints[next].expectedLatency {
+	if next := d.findOther(candidates, i); next >= 0 && took < d.endpoints[next].expectedLatency {
 		s.lastPromptAnswer = time.Now()
 	}
 	if s.samples == 0 {

@@ -143,9 +143,11 @@ func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	return out.Value, out.Err
 }
 
-// isDelayedByPrimary reports whether a hedge has won, but Do had to wait much longer for the first call of f. It is true if Do
-// took at least twice as long as the hedge. If the first call succeeded, too, 1.25 times is enough. It must only be called
-// after the race.
+// isDelayedByPrimary reports whether a hedge has won, but Do could not return its result in time, because the first
+// call of f ignored its cancellation. It must only be called after the race.
+//
+// It is true if Do took at least twice as long as the hedge. If the first call then succeeded, which suggests that it
+// ignored the cancellation, 1.25 times as long is enough.
 func (c *call[T]) isDelayedByPrimary() bool {
 	answered, took := time.Duration(c.hedgeSucceededAfter.Load()), c.Elapsed()
 	return !c.isDetached() && answered > 0 && (took >= 2*answered || c.primarySucceeded && took >= answered+answered/4)

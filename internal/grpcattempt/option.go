@@ -186,8 +186,11 @@ func cloneOutputOption(o any) (own grpc.CallOption, deliver func()) {
 }
 
 // cloneEmbeddedOption copies an option that points to, or embeds, a header, trailer or peer option, as
-// cloneOutputOption does. The copy has the same type as o, because an interceptor may look for that type. Both results
-// are nil if o contains no such option.
+// cloneOutputOption does. The copy own receives the output of one attempt. deliver copies that output to the variable
+// of o, the caller's option.
+//
+// The copy has the same type as o, because an interceptor may look for that type. Both results are nil if o contains no
+// such option.
 func cloneEmbeddedOption(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
 	kind := optionTypeOf(o)
 	if kind.output == unknownOutput || kind.output == noOutput || kind.output == codecChoice {

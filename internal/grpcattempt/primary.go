@@ -37,16 +37,16 @@ func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 	return slices.Clip(append(append(own, opts...), grpc.Trailer(&p.Trailer)))
 }
 
-// A StreamPrimary is the context of a stream's primary. The primary's stream opens before the race between the attempts
-// begins.
-type StreamPrimary struct {
+// A StreamPrimaryContext is a context: that of the primary attempt of a stream. The stream of the primary is opened with it
+// before the race between the attempts begins.
+type StreamPrimaryContext struct {
 	race.PrimaryContext
 	hedgebalancer.PrimaryPick
 }
 
 // Value returns the [hedgebalancer.PrimaryPick] for its context key, which the balancer hedge_elsewhere looks up. For
 // other keys, it returns the value of the attempt's context.
-func (o *StreamPrimary) Value(key any) any {
+func (o *StreamPrimaryContext) Value(key any) any {
 	if key == (hedgebalancer.ContextKey{}) {
 		return &o.PrimaryPick
 	}

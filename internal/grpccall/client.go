@@ -93,7 +93,7 @@ func (in *Client) SetServiceConfig(c *serviceconfig.Config, source string) {
 // Resolver returns a resolver builder that wraps b. The Client uses the service configs that the resolvers of b send,
 // and logs configs that are invalid.
 func (in *Client) Resolver(b resolver.Builder) resolver.Builder {
-	return (&serviceconfig.ResolverReader{Registry: &in.configs, Report: func(target string, c *serviceconfig.Config, err error) {
+	return (&serviceconfig.ConfigRecorder{Registry: &in.configs, Report: func(target string, c *serviceconfig.Config, err error) {
 		if err != nil {
 			in.Log.Log(slog.LevelWarn, "service config refused", slog.String("target", target), slog.String("error", err.Error()))
 			return

@@ -82,7 +82,7 @@ func (h *hedgedCall) isTargetPaused() bool {
 // stopHedges prevents further hedges of the call to the server of attempt n. If attempt n uses the target of the call,
 // it prevents hedges to all servers of the target.
 func (h *hedgedCall) stopHedges(n int) {
-	if h.selection.Attempt(n).IsOtherTarget() {
+	if h.selection.Attempt(n).HasOtherTarget() {
 		h.selection.Exclude(h.selection.Attempt(n))
 	} else {
 		h.targetExcluded.Store(true)
@@ -114,7 +114,7 @@ func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer m
 		return race.ErrRefused
 	}
 	if wait, pushed := grpcattempt.ReadPushback(err, trailer); pushed {
-		if !h.selection.Attempt(n).IsOtherTarget() {
+		if !h.selection.Attempt(n).HasOtherTarget() {
 			h.Key.RecordPushback(time.Now(), wait)
 		}
 		if h.rule.hedgingPolicy == nil {
@@ -141,7 +141,7 @@ func (h *hedgedCall) classifyRetryable(a *race.Attempt, n int, err error, traile
 	}
 	nonFatal := h.rule.hedgingPolicy.IsNonFatal(status.Code(err))
 	after, stop := grpcattempt.NextHedgeDelay(trailer)
-	if (nonFatal || stop) && !h.selection.Attempt(n).IsOtherTarget() {
+	if (nonFatal || stop) && !h.selection.Attempt(n).HasOtherTarget() {
 		h.throttle.RecordFailure()
 	}
 	if stop {

@@ -107,7 +107,7 @@ type stream struct {
 	mayHedge   bool          // a hedge can become due
 	startTime  time.Time     // start of the primary
 	metadata   metadata.MD   // outgoing metadata of the caller; nil if there are none
-	primary    grpcattempt.StreamPrimary
+	primary    grpcattempt.StreamPrimaryContext
 	cancel     context.CancelCauseFunc // ends the primary's context
 
 	attempts [1 + race.MaxHedges]streamAttempt

@@ -42,9 +42,10 @@ func (c *call) Admit(index int) bool {
 
 var _ race.LoserPolicy[*http.Response] = (*call)(nil)
 
-// reportsConn reports whether attempts with the RoundTripper of attempt n are known to call the hooks of httptrace. If
-// they do, an attempt that has not called a hook yet has not reached net/http: it is still in the program's middleware.
-func (c *call) reportsConn(n int) bool { return c.Key.Features.Load()&c.connReportFlag(n) != 0 }
+// callsTraceHooks reports whether attempts with the RoundTripper of attempt n are known to call the hooks of httptrace,
+// which report their connection. If they do, an attempt that has not called a hook yet has not reached net/http: it is
+// still in the program's middleware.
+func (c *call) callsTraceHooks(n int) bool { return c.Key.Features.Load()&c.connReportFlag(n) != 0 }
 
 // Lost implements [race.LoserPolicy]: it ends a loser. A running loser is cancelled at once, or may finish within the
 // grace period so that its connection survives. If a loser is not running, its response is being discarded. It is then
@@ -54,7 +55,7 @@ func (c *call) reportsConn(n int) bool { return c.Key.Features.Load()&c.connRepo
 func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
 	switch {
 	case running:
-		return c.client.losers.EndLoser(a, loser.EndOptions{Grace: c.grace, ReportsConn: c.reportsConn(n), Prompt: c.cancelsPromptly})
+		return c.client.losers.EndLoser(a, loser.EndOptions{Grace: c.grace, ReportsConn: c.callsTraceHooks(n), Prompt: c.cancelsPromptly})
 	case c.grace > 0:
 		return c.client.losers.Add(a, c.grace)
 	default:
@@ -79,7 +80,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	}
 	if err == nil && !c.attempts[n].endpoint.IsOtherEndpoint() {
 		c.recordHostFeatures(c.Key, resp, n > 0)
-		if loser.ReportsConn(a) && !c.reportsConn(n) {
+		if loser.ReportsConn(a) && !c.callsTraceHooks(n) {
 			c.Key.Features.Or(c.connReportFlag(n))
 		}
 	}

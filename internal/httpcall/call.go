@@ -193,10 +193,10 @@ func (c *call) setKey(req *http.Request) {
 // a delay, no hedge can become due.
 func (c *call) canBeHedged() bool { return c.delay > 0 || c.Key.Schedule() != nil }
 
-// sendBrokenBody makes a call whose request body could not be read because of err. It sends replay without hedges: a
-// request whose body returns the same bytes and the same error as the original body.
+// sendBrokenBody makes a call whose request body could not be read because of err. It sends replay, without hedges: the
+// body of replay returns the same bytes and then the same error as the original body.
 //
-// If replay is nil, the caller's context ended while the body was read. Then sendBrokenBody sends nothing and returns
+// replay is nil if the caller's context ended while the body was read. Then sendBrokenBody sends nothing and returns
 // err. It frees c.
 func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Response, error) {
 	t, name := c.client, c.Key.Name
@@ -329,12 +329,12 @@ func (t *Client) sendOnce(req *http.Request, to *route.Route, reason observe.Rea
 		once = req.WithContext(req.Context())
 		once.Header = setAttemptHeader(req.Header.Clone(), name, o.Hedge)
 	}
-	resp, err := t.sendObserved(once, to, reason)
+	resp, err := t.sendUnhedged(once, to, reason)
 	return restoreRequest(req, once, resp), err
 }
 
-// sendObserved sends req without hedges. It reports the call to observers with the reason why the call is not hedged.
-func (t *Client) sendObserved(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
+// sendUnhedged sends req without hedges, and reports the call to observers. reason says why the call is not hedged.
+func (t *Client) sendUnhedged(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
 	if !t.Policy.HasObservers() || req.URL == nil {
 		return sendRequest(t.pools.Primary(), req)
 	}

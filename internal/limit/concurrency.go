@@ -60,8 +60,9 @@ func (p *ConcurrencyLimit) NewSlot() *Slot {
 	return slot
 }
 
-// Acquire waits for a free slot. The caller must have called [ConcurrencyLimit.AddRequest]. If ctx ends first, Acquire returns
-// the error of ctx and undoes AddRequest. If Release was called during the wait, the slot is freed at once.
+// Acquire waits for a free slot. The caller must have called [ConcurrencyLimit.AddRequest]. If ctx ends first, Acquire
+// undoes AddRequest and returns the error of ctx. If Release is called during the wait, Acquire still waits for the
+// slot, frees it at once, and returns nil.
 func (p *Slot) Acquire(ctx context.Context) error {
 	if err := p.limit.semaphore.Acquire(ctx); err != nil {
 		p.limit.RemoveRequest()

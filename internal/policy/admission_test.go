@@ -14,8 +14,8 @@ func checkedKey(shadow bool) *Key {
 	c := Config{MaxKeys: 1, Share: 0.1, EstimatedRPS: 100, Burst: time.Second, MaxHedges: 1, Setup: Setup{Shadow: shadow}}
 	k := New(c).Key(Name{Host: "h"})
 	k.schedule.Store(&Schedule{Median: time.Second, slowMarkerIndex: -1})
-	k.brakes.outage.slowShare = 1
-	k.brakes.pushback = pushbackCheck{share: 1, stopped: true}
+	k.safetyChecks.outage.slowShare = 1
+	k.safetyChecks.pushback = pushbackCheck{share: 1, stopped: true}
 	k.inFlight.hedges.Store(MaxInFlight)
 	for k.account.Spend(written, nil, 1) {
 	}
@@ -28,8 +28,8 @@ func TestAdmitReportsTheFirstReasonInOrder(t *testing.T) {
 		reason observe.Reason
 		remove func()
 	}{
-		{observe.DeniedSlow, func() { k.brakes.outage.slowShare = 0 }},
-		{observe.DeniedPaused, func() { k.brakes.pushback = pushbackCheck{} }},
+		{observe.DeniedSlow, func() { k.safetyChecks.outage.slowShare = 0 }},
+		{observe.DeniedPaused, func() { k.safetyChecks.pushback = pushbackCheck{} }},
 		{observe.DeniedDeadline, func() { deadline = time.Time{} }},
 		{observe.DeniedInFlight, func() { k.inFlight.hedges.Store(0) }},
 		{observe.DeniedBudget, func() { k.account.Refund(written, nil, 1) }},
@@ -46,7 +46,7 @@ func TestAdmitAllocatesNothing(t *testing.T) {
 	k := checkedKey(false)
 	k.Admit(written, false, written, HedgeRequest{}) // makes the map of denials
 	assert.Zero(t, testing.AllocsPerRun(100, func() { k.Admit(written, false, written, HedgeRequest{}) }))
-	k.brakes.resetResults()
+	k.safetyChecks.resetResults()
 	k.inFlight.hedges.Store(0)
 	k.account.Refund(written, nil, 5)
 	admitted := 0

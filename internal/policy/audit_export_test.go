@@ -34,9 +34,9 @@ func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
 // Engine returns the key's engine.
 func (k *Key) Engine() *Engine { return k.engine }
 
-// Remembered returns the number of brake states of evicted keys.
+// Remembered returns the number of safety states of evicted keys.
 func (e *Engine) Remembered() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.brakeStates.Len()
+	return e.safetyStates.Len()
 }

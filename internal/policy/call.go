@@ -81,7 +81,7 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 	p := k.Begin(c.start)
 	switch {
 	case delay > 0:
-		p = NewFixedSchedule(delay, t.MaxHedges(k.engine.Config().MaxHedges)).copyLatencyMarks(p)
+		p = NewFixedSchedule(delay, t.MaxHedges(k.engine.Config().MaxHedges)).copySlowThresholds(p)
 	case t != nil:
 		p = t.adjustSchedule(p, k.engine.Config())
 	}

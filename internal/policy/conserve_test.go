@@ -250,9 +250,9 @@ func pass(e *policy.Engine, calls int) {
 	}
 }
 
-func TestBrakeStateSurvivesEviction(t *testing.T) {
+func TestSafetyStateSurvivesEviction(t *testing.T) {
 	name := policy.Name{Host: "h"}
-	for reason, brake := range map[observe.Reason]func(*policy.Key){
+	for reason, trigger := range map[observe.Reason]func(*policy.Key){
 		observe.DeniedSlow: func(k *policy.Key) { reach(k, 1000) },
 		observe.DeniedPaused: func(k *policy.Key) {
 			for range 100 {
@@ -263,7 +263,7 @@ func TestBrakeStateSurvivesEviction(t *testing.T) {
 	} {
 		for _, way := range []string{"eviction", "restart", "eviction and restart"} {
 			e := small(nil)
-			brake(e.Key(name))
+			trigger(e.Key(name))
 			if way != "restart" {
 				pass(e, 10)
 				require.Nil(t, e.Lookup(name))
@@ -327,9 +327,9 @@ func TestResetAndClearPushbackApplyToEvictedKeys(t *testing.T) {
 	}
 }
 
-// TestManyKeysDoNotDisplaceBrakeStateOfBusyHost evicts many keys that also have a brake state. The state of a key with more calls must
+// TestManyKeysDoNotDisplaceSafetyStateOfBusyHost evicts many keys that also have a safety state. The state of a key with more calls must
 // stay.
-func TestManyKeysDoNotDisplaceBrakeStateOfBusyHost(t *testing.T) {
+func TestManyKeysDoNotDisplaceSafetyStateOfBusyHost(t *testing.T) {
 	e := small(nil)
 	name := policy.Name{Host: "busy"}
 	learn(e.Key(name), 2000, constant(ms))
@@ -341,13 +341,13 @@ func TestManyKeysDoNotDisplaceBrakeStateOfBusyHost(t *testing.T) {
 	assert.LessOrEqual(t, e.Remembered(), 4)
 }
 
-func TestKeysWithoutBrakesLeaveNoState(t *testing.T) {
+func TestKeysWithoutSafetyStateLeaveNoState(t *testing.T) {
 	e := small(nil)
 	pass(e, 1)
 	assert.Zero(t, e.Remembered())
 }
 
-func TestImportKeepsBrakesOfKeyWithCalls(t *testing.T) {
+func TestImportKeepsSafetyStateOfKeyWithCalls(t *testing.T) {
 	name := policy.Name{Host: "h"}
 	old, now := small(nil), small(nil)
 	reach(old.Key(name), 1000)

@@ -302,7 +302,7 @@ func TestRateLimitIsNotSpentWhenBucketIsEmpty(t *testing.T) {
 	assert.Zero(t, hedgesOf(e.Key(policy.Name{Host: "last"}), 100))
 }
 
-// --- the brakes ---
+// --- safety checks ---
 
 // reach makes n calls that all reach their first delay and returns the number of hedges.
 func reach(k *policy.Key, n int) (hedged int) {

@@ -24,7 +24,7 @@ const (
 //
 //   - for each key: host, route and window, each preceded by its length;
 //   - for each host with a verdict: the host and the verdict, see [hostVerdict];
-//   - for each key whose safety checks restrict hedging: host, route, number of calls and state, see [brakeState.appendTo].
+//   - for each key whose safety checks restrict hedging: host, route, number of calls and state, see [safetyState.appendTo].
 var envelope = decode.Envelope{Name: "hedge windows ", Foreign: errForeign, Max: maxExport}
 
 // errForeign is the error of Import for data that is not an export.
@@ -44,12 +44,12 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 		keys = append(keys, aged{k, k.lastUsed.Load()})
 	}
 	slices.SortFunc(keys, func(a, b aged) int { return cmp.Compare(b.used, a.used) })
-	verdicts, judged, brakes, braked := e.encodeStates(now)
+	verdicts, judged, states, stateCount := e.encodeStates(now)
 	var all []byte
 	var n uint64
 	for _, k := range keys {
 		b := k.appendWindow(nil, now)
-		if len(all)+len(b)+len(verdicts)+len(brakes) > maxExport-1024 {
+		if len(all)+len(b)+len(verdicts)+len(states) > maxExport-1024 {
 			break
 		}
 		if len(b) > 0 {
@@ -59,7 +59,7 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 	}
 	out := append(binary.AppendUvarint(envelope.Header(now), n), all...)
 	out = append(binary.AppendUvarint(out, judged), verdicts...)
-	out = append(binary.AppendUvarint(out, braked), brakes...)
+	out = append(binary.AppendUvarint(out, stateCount), states...)
 	_, err := w.Write(decode.AppendChecksum(out))
 	return err
 }
@@ -90,13 +90,13 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	}
 	learned, err := decodeWindows(&d, now, e.acceptsKey())
 	var verdicts []hostVerdict
-	var states []keyBrakeState
+	var states []keySafetyState
 	most := max(e.Config().MaxKeys, 1)
 	if err == nil {
 		verdicts, err = decodeVerdicts(&d, most)
 	}
 	if err == nil {
-		states, err = decodeBrakeStates(&d, now.Add(-passed), most)
+		states, err = decodeSafetyStates(&d, now.Add(-passed), most)
 	}
 	if err == nil && (d == nil || len(d) > 0) {
 		err = decode.ErrDamaged
@@ -104,7 +104,7 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	if err != nil {
 		return 0, err
 	}
-	e.importBrakeStates(states)
+	e.importSafetyStates(states)
 	for _, l := range learned {
 		if e.Lookup(l.name) != nil || e.hasRoom(l.name) {
 			e.RouteKey(l.name, share(l.name)).importWindow(l.window, now)
@@ -183,21 +183,21 @@ func decodeName(d *decode.Decoder) Name {
 	return Name{Host: string(d.Bytes(maxNameBytes)), Route: string(d.Bytes(maxNameBytes))}.shortened()
 }
 
-// A keyBrakeState is the state of one key's safety checks in an export.
-type keyBrakeState struct {
+// A keySafetyState is the state of one key's safety checks in an export.
+type keySafetyState struct {
 	name  Name
 	calls int64 // number of calls of the key before the export
-	brakeState
+	safetyState
 }
 
 // encodeStates returns the encoded verdicts of all hosts, and the encoded states of the safety checks of all keys, including
-// evicted keys. judged is the number of verdicts, and braked is the number of states.
-func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, brakes []byte, braked uint64) {
-	add := func(name Name, s *brakeState, calls int64) bool {
-		if s.isNotable() && len(brakes) < maxExport/8 {
-			brakes = decode.AppendBytes(decode.AppendBytes(brakes, name.Host), name.Route)
-			brakes = s.appendTo(binary.AppendUvarint(brakes, uint64(calls)), now)
-			braked++
+// evicted keys. judged is the number of verdicts, and stateCount is the number of states.
+func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, states []byte, stateCount uint64) {
+	add := func(name Name, s *safetyState, calls int64) bool {
+		if s.isNotable() && len(states) < maxExport/8 {
+			states = decode.AppendBytes(decode.AppendBytes(states, name.Host), name.Route)
+			states = s.appendTo(binary.AppendUvarint(states, uint64(calls)), now)
+			stateCount++
 		}
 		return true
 	}
@@ -205,21 +205,21 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, br
 	defer e.mu.Unlock()
 	verdicts, judged = e.experiments.AppendVerdicts(nil, e.engineTime(now), maxExport/4)
 	for k := range e.allKeys() {
-		s := k.copyBrakeState()
+		s := k.copySafetyState()
 		add(k.Name, &s, k.earlierCalls+k.totalRequests())
 	}
-	e.brakeStates.Each(add)
-	return verdicts, judged, brakes, braked
+	e.safetyStates.Each(add)
+	return verdicts, judged, states, stateCount
 }
 
-// decodeBrakeStates decodes a list of states of safety checks, which was encoded at the time then. It returns the first states
+// decodeSafetyStates decodes a list of states of safety checks, which was encoded at the time then. It returns the first states
 // of the list, for at most the given number of keys. The error wraps decode.ErrDamaged if the list is invalid.
-func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBrakeState, err error) {
+func decodeSafetyStates(d *decode.Decoder, then time.Time, keys int) (all []keySafetyState, err error) {
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
-		k := keyBrakeState{name: decodeName(d), calls: int64(min(d.Uvarint(), maxExportedCalls))}
+		k := keySafetyState{name: decodeName(d), calls: int64(min(d.Uvarint(), maxExportedCalls))}
 		var ok bool
-		if k.brakeState, ok = decodeBrakeState(d, then); !ok {
-			return nil, fmt.Errorf("%w: a brake state has invalid values", decode.ErrDamaged)
+		if k.safetyState, ok = decodeSafetyState(d, then); !ok {
+			return nil, fmt.Errorf("%w: the state of a safety check has invalid values", decode.ErrDamaged)
 		}
 		if len(all) < keys {
 			all = append(all, k)
@@ -228,33 +228,33 @@ func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBr
 	return all, nil
 }
 
-// importBrakeStates applies imported states of safety checks to keys that have had no calls. If a key does not exist, it stores
+// importSafetyStates applies imported states of safety checks to keys that have had no calls. If a key does not exist, it stores
 // the state for the time when the key is added. A state that is already stored is merged with the imported one.
-func (e *Engine) importBrakeStates(all []keyBrakeState) {
+func (e *Engine) importSafetyStates(all []keySafetyState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range all {
 		k := &all[i]
 		if known := e.Lookup(k.name); known != nil {
-			known.importBrakeState(k.brakeState)
+			known.importSafetyState(k.safetyState)
 			continue
 		}
-		if s, calls, ok := e.brakeStates.Take(k.name); ok {
+		if s, calls, ok := e.safetyStates.Take(k.name); ok {
 			k.mergeState(&s)
 			k.calls = max(k.calls, calls)
 		}
-		e.brakeStates.Put(k.name, k.brakeState, k.calls, e.ageDuration(), e.Config().MaxKeys)
+		e.safetyStates.Put(k.name, k.safetyState, k.calls, e.ageDuration(), e.Config().MaxKeys)
 	}
 }
 
-// importBrakeState merges the imported state s into the safety checks of k, so that the more restrictive values apply. It does
+// importSafetyState merges the imported state s into the safety checks of k, so that the more restrictive values apply. It does
 // nothing if k has already had calls.
-func (k *Key) importBrakeState(s brakeState) {
+func (k *Key) importSafetyState(s safetyState) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.totalRequests() == 0 {
-		own := k.brakes.copyState()
+		own := k.safetyChecks.copyState()
 		s.mergeState(&own)
-		k.brakes.setState(&s)
+		k.safetyChecks.setState(&s)
 	}
 }

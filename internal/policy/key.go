@@ -34,11 +34,11 @@ type Key struct {
 	_            [64]byte
 	requestCount atomic.Int64 // number of calls; not used if the account already counts them
 
-	mu       sync.Mutex   // guards the fields that follow and the account
-	brakes   brakes       // safety checks that deny hedges
-	counters Counters     // its map Denied is nil until a hedge is denied
-	latency  *latencies   // never nil
-	shadow   *shadowStats // predictions of shadow mode; nil if shadow mode is off
+	mu           sync.Mutex   // guards the fields that follow and the account
+	safetyChecks safetyChecks // safety checks that deny hedges
+	counters     Counters     // its map Denied is nil until a hedge is denied
+	latency      *latencies   // never nil
+	shadow       *shadowStats // predictions of shadow mode; nil if shadow mode is off
 }
 
 // An AdapterState holds data that the adapter for a protocol stores with each key. The engine only reads TypicalCost, and calls
@@ -107,7 +107,7 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	if share > 0 {
 		k.account.AddRouteBucket(c.bucketSizing(), share, &e.reserves)
 	}
-	k.brakes.resetResults()
+	k.safetyChecks.resetResults()
 	k.schedule.Store(c.initialSchedule())
 	return k
 }
@@ -134,7 +134,7 @@ func (k *Key) Tokens() float64 {
 	return k.account.Tokens()
 }
 
-// totalRequests returns the number of calls that Begin has counted.
+// totalRequests returns the number of calls of the key that have begun. Hedges are not counted.
 func (k *Key) totalRequests() int64 {
 	if k.account.IsExclusive() {
 		return k.account.Requests()
@@ -173,14 +173,14 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
-		k.brakes.outage.recordSlowCall()
+		k.safetyChecks.outage.recordSlowCall()
 	}
 	reason := k.denyAdmission(admission{request, now, deadline, k.schedule.Load()})
 	if reason == None && !k.account.Spend(now, k.engine.limit.Load(), request.tokens()) {
 		reason = observe.DeniedBudget
 	}
 	if reason == None {
-		k.brakes.winRate.hedges++
+		k.safetyChecks.winRate.hedges++
 		reason = k.shadow.deny()
 	}
 	if reason != None {
@@ -197,8 +197,8 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 func (k *Key) denyAdmission(a admission) observe.Reason {
 	for _, check := range [...]admissionCheck{
 		&k.experiment,
-		&k.brakes.outage,
-		&k.brakes.pushback,
+		&k.safetyChecks.outage,
+		&k.safetyChecks.pushback,
 		deadlineCheck{},
 		&k.inFlight,
 	} {
@@ -212,9 +212,9 @@ func (k *Key) denyAdmission(a admission) observe.Reason {
 // recordResult passes the result of a call to the checks that learn from results. It calls each check directly, because a list
 // of interfaces would cost a few nanoseconds per call. The caller must hold mu.
 func (k *Key) recordResult(r *Result) {
-	k.brakes.outage.record(r)
-	k.brakes.pushback.record(r)
-	k.brakes.winRate.record(r)
+	k.safetyChecks.outage.record(r)
+	k.safetyChecks.pushback.record(r)
+	k.safetyChecks.winRate.record(r)
 }
 
 // wouldBeDenied predicts whether Admit would deny the described hedge at the time then. deadline is the deadline of the call,
@@ -232,7 +232,7 @@ func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
-		k.brakes.outage.recordSlowCall()
+		k.safetyChecks.outage.recordSlowCall()
 	}
 	k.countDenied(reason)
 }
@@ -240,7 +240,7 @@ func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 // countDenied counts a hedge that was due but was denied. If the budget is the reason, the budget is marked as exhausted. The
 // caller must hold mu.
 func (k *Key) countDenied(reason observe.Reason) {
-	k.brakes.budgetExhausted = k.brakes.budgetExhausted || reason == observe.DeniedBudget
+	k.safetyChecks.budgetExhausted = k.safetyChecks.budgetExhausted || reason == observe.DeniedBudget
 	if k.counters.Denied == nil {
 		k.counters.Denied = make(map[observe.Reason]int64)
 	}
@@ -252,7 +252,7 @@ func (k *Key) countDenied(reason observe.Reason) {
 func (k *Key) recordSlowCall() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.brakes.outage.recordSlowCall()
+	k.safetyChecks.outage.recordSlowCall()
 }
 
 // Withdraw reverses the admission of a hedge that was not sent: it returns the tokens to the budget, and counts the hedge as
@@ -262,7 +262,7 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 	defer k.mu.Unlock()
 	k.countDenied(reason)
 	k.counters.Hedges--
-	k.brakes.winRate.withdrawHedge()
+	k.safetyChecks.winRate.withdrawHedge()
 	k.account.Refund(now, k.engine.limit.Load(), request.tokens())
 }
 
@@ -282,22 +282,22 @@ func (k *Key) HedgeEndedUnless(reported *bool) {
 func (k *Key) RecordPushback(now time.Time, d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.brakes.pushback.recordPushback(now, d)
+	k.safetyChecks.pushback.recordPushback(now, d)
 }
 
 // clearPushback ends a pause after pushback at once, and forgets the share of responses with pushback.
 func (k *Key) clearPushback() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.brakes.pushback = pushbackCheck{}
+	k.safetyChecks.pushback = pushbackCheck{}
 }
 
-// copyBrakeState returns a copy of the state that the engine keeps after the key is evicted: those of the outage and pushback
+// copySafetyState returns a copy of the state that the engine keeps after the key is evicted: those of the outage and pushback
 // checks, and the budget scale.
-func (k *Key) copyBrakeState() brakeState {
+func (k *Key) copySafetyState() safetyState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.brakes.copyState()
+	return k.safetyChecks.copyState()
 }
 
 // resetLearned deletes the learned latencies and the state of the safety checks. It keeps counters and budgets.
@@ -310,7 +310,7 @@ func (k *Key) resetLearned() {
 	if k.shadow != nil {
 		k.shadow.observedWindow = sketch.Window{}
 	}
-	k.brakes.resetResults()
+	k.safetyChecks.resetResults()
 	k.schedule.Store(k.engine.Config().initialSchedule())
 }
 
@@ -330,5 +330,5 @@ func (k *Key) recordResumptionWin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.counters.Wins++
-	k.brakes.winRate.wins++
+	k.safetyChecks.winRate.wins++
 }

@@ -52,7 +52,7 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 		if shadowWon = k.shadow.wouldHaveWon(r, k.schedule.Load()); shadowWon {
 			saved = max(r.Latency-r.PredictedHedgeEnd, 0)
 			k.counters.ShadowWins++
-			k.brakes.winRate.wins++
+			k.safetyChecks.winRate.wins++
 			index, isKnown = sketch.Index(r.PredictedHedgeEnd), true // as the caller would have observed
 		}
 	case r.ReachedFirstDelay && (isKnown || r.hasFailed()) && !k.experiment.isAudited(): // an audit measures the saved time, so it need not be estimated
@@ -61,7 +61,7 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 	k.counters.Saved += saved
 	if r.HedgeWon {
 		k.counters.Wins++
-		k.brakes.winRate.wins++
+		k.safetyChecks.winRate.wins++
 	}
 	k.recordResult(r)
 	if isKnown {
@@ -88,10 +88,10 @@ func (k *Key) reportVerdict() {
 // takeChanges returns the changes of the safety checks that are due to be reported, and marks them as reported. The caller must
 // hold mu.
 func (k *Key) takeChanges(now time.Time) []Change {
-	if k.brakes.budgetExhausted && k.account.IsHalfFull(now, k.engine.limit.Load()) {
-		k.brakes.budgetExhausted = false
+	if k.safetyChecks.budgetExhausted && k.account.IsHalfFull(now, k.engine.limit.Load()) {
+		k.safetyChecks.budgetExhausted = false
 	}
-	return k.brakes.takeChanges(now)
+	return k.safetyChecks.takeChanges(now)
 }
 
 // distributionPool holds distributions for reuse by updateSchedule.
@@ -104,7 +104,7 @@ func (k *Key) updateSchedule(now time.Time) {
 	defer distributionPool.Put(d)
 	k.mu.Lock()
 	k.latency.window.Distribution(d)
-	scale := k.brakes.winRate.scale
+	scale := k.safetyChecks.winRate.scale
 	k.latency.newCalls, k.latency.dueCalls = 0, callsUntilDue(d)
 	k.mu.Unlock()
 

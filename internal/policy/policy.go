@@ -54,12 +54,12 @@ type Engine struct {
 	limit  atomic.Pointer[budget.RateLimit] // limit of hedges per second, stored while mu is held; nil: no limit
 	keys   sync.Map                         // map from Name to *Key, modified only while mu is held
 
-	mu             sync.Mutex                       // guards the fields that follow; must be locked before the mutex of a key or an experiment
-	size           int                              // number of keys
-	reserves       budget.Reserves                  // shared supply of the initial tokens of new keys
-	experiments    *experiments                     // audits of all hosts; nil: hosts are not audited
-	brakeStates    evicted.States[Name, brakeState] // states of the safety checks of evicted keys
-	pendingReports []func()                         // functions to call after mu is unlocked, because they notify observers, which may call the engine
+	mu             sync.Mutex                        // guards the fields that follow; must be locked before the mutex of a key or an experiment
+	size           int                               // number of keys
+	reserves       budget.Reserves                   // shared supply of the initial tokens of new keys
+	experiments    *experiments                      // audits of all hosts; nil: hosts are not audited
+	safetyStates   evicted.States[Name, safetyState] // states of the safety checks of evicted keys
+	pendingReports []func()                          // functions to call after mu is unlocked, because they notify observers, which may call the engine
 }
 
 // unlockAndReport unlocks mu, and then calls the functions in pendingReports.
@@ -136,7 +136,7 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 	if c.MaxPerSecond != old.MaxPerSecond {
 		e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
 	}
-	e.evictLeastUsed()
+	e.evictLeastRecentlyUsed()
 	for k := range e.allKeys() {
 		k.reconfigure(now)
 	}
@@ -172,15 +172,15 @@ func (e *Engine) addKey(name Name, share float64) *Key {
 		host = e.addKey(Name{Host: name.Host}, 0)
 	}
 	k := newKey(e, name, host, share)
-	if state, calls, ok := e.brakeStates.Take(name); ok {
-		k.brakes.setState(&state)
+	if state, calls, ok := e.safetyStates.Take(name); ok {
+		k.safetyChecks.setState(&state)
 		k.earlierCalls = calls
 	}
 	k.experiment = experiment{e.experiments.AddKey(name.Host)}
 	k.lastUsed.Store(e.age.Add(1)) // otherwise it would be evicted first
 	e.keys.Store(name, k)
 	e.size++
-	e.evictLeastUsed()
+	e.evictLeastRecentlyUsed()
 	return k
 }
 
@@ -197,9 +197,9 @@ func (e *Engine) Lookup(name Name) *Key {
 	return nil
 }
 
-// evictLeastUsed evicts the least recently used keys if the engine has more keys than MaxKeys. It then evicts a sixteenth of
+// evictLeastRecentlyUsed evicts the least recently used keys if the engine has more keys than MaxKeys. It then evicts a sixteenth of
 // the keys at once, because sorting them is expensive. The caller must hold mu, and unlock it with unlockAndReport.
-func (e *Engine) evictLeastUsed() {
+func (e *Engine) evictLeastRecentlyUsed() {
 	bound := max(e.Config().MaxKeys, 1)
 	if e.size <= bound {
 		return
@@ -232,8 +232,8 @@ func (e *Engine) evictKey(k *Key, bound int) {
 	e.size--
 	k.account.Close()
 	at, calls := e.ageDuration(), k.totalRequests()
-	if state := k.copyBrakeState(); state.isNotable() {
-		e.brakeStates.Put(k.Name, state, k.earlierCalls+calls, at, bound)
+	if state := k.copySafetyState(); state.isNotable() {
+		e.safetyStates.Put(k.Name, state, k.earlierCalls+calls, at, bound)
 	}
 	e.experiments.RemoveKey(k.Name.Host, calls, at, bound)
 }
@@ -245,7 +245,7 @@ func (e *Engine) ClearPushback() {
 	for k := range e.allKeys() {
 		k.clearPushback()
 	}
-	e.brakeStates.Each(func(_ Name, state *brakeState, _ int64) bool {
+	e.safetyStates.Each(func(_ Name, state *safetyState, _ int64) bool {
 		state.pushback = pushbackCheck{}
 		return state.isNotable()
 	})
@@ -257,7 +257,7 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	want := Name{host, route}.shortened()
 	e.mu.Lock()
 	defer e.unlockAndReport()
-	e.brakeStates.Each(func(n Name, _ *brakeState, _ int64) bool { return !want.matchesName(n) })
+	e.safetyStates.Each(func(n Name, _ *safetyState, _ int64) bool { return !want.matchesName(n) })
 	e.experiments.ForgetEvicted(func(host string) bool { return want.matchesName(Name{Host: host}) })
 	for k := range e.allKeys() {
 		if want.matchesName(k.Name) {

@@ -6,9 +6,9 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// brakes are the safety checks of a key: they deny hedges in an outage, after pushback, and while few hedges win. [Key].mu
+// safetyChecks are the safety checks of a key: they deny hedges in an outage, after pushback, and while few hedges win. [Key].mu
 // guards them.
-type brakes struct {
+type safetyChecks struct {
 	outage   outageCheck
 	pushback pushbackCheck
 	winRate  winRateThrottle
@@ -21,23 +21,25 @@ type brakes struct {
 
 // resetResults resets the outage check, the pushback check and the budget scale to the state of a new key. It does not change
 // budgetExhausted.
-func (b *brakes) resetResults() {
+func (b *safetyChecks) resetResults() {
 	b.winRate = winRateThrottle{}
-	b.setState(&brakeState{scale: 1})
+	b.setState(&safetyState{scale: 1})
 }
 
 // copyState returns a copy of the outage check, the pushback check and the budget scale, which the engine keeps after the key
 // is evicted.
-func (b *brakes) copyState() brakeState { return brakeState{b.outage, b.pushback, b.winRate.scale} }
+func (b *safetyChecks) copyState() safetyState {
+	return safetyState{b.outage, b.pushback, b.winRate.scale}
+}
 
 // setState replaces the outage check, the pushback check and the budget scale by the values in s.
-func (b *brakes) setState(s *brakeState) {
+func (b *safetyChecks) setState(s *safetyState) {
 	b.outage, b.pushback, b.winRate.scale = s.outage, s.pushback, s.scale
 }
 
 // takeChanges returns the pauses and budget exhaustions that have begun or ended and are due to be reported. It marks them as
 // reported.
-func (b *brakes) takeChanges(now time.Time) (all []Change) {
+func (b *safetyChecks) takeChanges(now time.Time) (all []Change) {
 	if b.throttles == nil {
 		b.throttles = new([changeKinds]ReportThrottle)
 	}

@@ -169,7 +169,7 @@ func TestOutageStopsHedgesAfterAnyDelay(t *testing.T) {
 				calls(t, k, 100, 9*ms, given)
 				assert.Less(t, k.Snapshot().SlowShare, 0.2, "%v, %v: no outage", given, most)
 				hedges := calls(t, k, 2000, time.Hour, given)
-				assert.Less(t, hedges, 130, "given %v, at most %v", given, most) // with two hedges for each of those before the brake
+				assert.Less(t, hedges, 130, "given %v, at most %v", given, most) // with two hedges for each of those before the outage check
 				assert.Positive(t, hedges)
 			})
 		}
@@ -179,7 +179,7 @@ func TestOutageStopsHedgesAfterAnyDelay(t *testing.T) {
 // --- the budget in an outage ---
 
 // TestOutageCostsAtMostShortBurstAndBudget checks that an outage costs at most 17 % of the calls during it, and in addition, for each key,
-// three hedges or the budget of two seconds, whichever is more. In the long run it costs at most the budget. The brakes, which deny nearly
+// three hedges or the budget of two seconds, whichever is more. In the long run it costs at most the budget. The safety checks, which deny nearly
 // all hedges in an outage, are not used.
 func TestOutageCostsAtMostShortBurstAndBudget(t *testing.T) {
 	doubles.SkipSimulation(t)

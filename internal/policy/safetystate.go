@@ -8,9 +8,9 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// A brakeState is the part of a key's safety checks that the engine exports, and that it keeps after the key is evicted: the
-// outage check, the pushback check and the budget scale.
-type brakeState struct {
+// A safetyState is the state of a key's safety checks (see safetyChecks) that outlives the key: the outage check, the pushback
+// check and the budget scale. The engine exports it, and keeps it after the key is evicted.
+type safetyState struct {
 	outage   outageCheck
 	pushback pushbackCheck
 	scale    float64 // factor of the budget while few hedges win, see [winRateThrottle]
@@ -18,12 +18,12 @@ type brakeState struct {
 
 // isNotable reports whether the state restricts hedging or is close to it, so that the engine must keep it. Other states hardly
 // differ from the state of a new key.
-func (s *brakeState) isNotable() bool {
+func (s *safetyState) isNotable() bool {
 	return s.outage.slowShare > SlowLimit/2 || s.pushback.share > PushResume || s.pushback.stopped || s.scale < 1
 }
 
 // mergeState combines s with other: for each field, s gets the more restrictive value.
-func (s *brakeState) mergeState(other *brakeState) {
+func (s *safetyState) mergeState(other *safetyState) {
 	p, o := &s.pushback, &other.pushback
 	s.outage.slowShare, s.scale = max(s.outage.slowShare, other.outage.slowShare), min(s.scale, other.scale)
 	p.share, p.stopped = max(p.share, o.share), p.stopped || o.stopped
@@ -35,7 +35,7 @@ func (s *brakeState) mergeState(other *brakeState) {
 // appendTo appends the encoded state to b. First come the slow share, the scale and the pushback share, each as the bits of a
 // float64. Then follow 1 if pushback has stopped hedging or 0 if not, and the remaining pause after the time now in
 // nanoseconds. Each number is a uvarint.
-func (s *brakeState) appendTo(b []byte, now time.Time) []byte {
+func (s *safetyState) appendTo(b []byte, now time.Time) []byte {
 	for _, x := range [...]float64{s.outage.slowShare, s.scale, s.pushback.share} {
 		b = binary.AppendUvarint(b, math.Float64bits(x))
 	}
@@ -47,9 +47,9 @@ func (s *brakeState) appendTo(b []byte, now time.Time) []byte {
 	return binary.AppendUvarint(b, uint64(min(max(s.pushback.waitUntil.Sub(now), 0), maxPause)))
 }
 
-// decodeBrakeState decodes a state that appendTo has encoded at the time then. ok is false if the encoding or one of its values
+// decodeSafetyState decodes a state that appendTo has encoded at the time then. ok is false if the encoding or one of its values
 // is invalid.
-func decodeBrakeState(d *decode.Decoder, then time.Time) (s brakeState, ok bool) {
+func decodeSafetyState(d *decode.Decoder, then time.Time) (s safetyState, ok bool) {
 	for _, x := range [...]*float64{&s.outage.slowShare, &s.scale, &s.pushback.share} {
 		if *x = math.Float64frombits(d.Uvarint()); !(*x >= 0 && *x <= 1) { // written so that NaN fails
 			return s, false

@@ -11,26 +11,26 @@ import (
 
 var written = time.Unix(1_700_000_000, 0)
 
-func TestBrakeStateDecodesAsAppended(t *testing.T) {
-	h := brakeState{outageCheck{0.8}, pushbackCheck{0.06, true, written.Add(3 * time.Second)}, 0.5}
+func TestSafetyStateDecodesAsAppended(t *testing.T) {
+	h := safetyState{outageCheck{0.8}, pushbackCheck{0.06, true, written.Add(3 * time.Second)}, 0.5}
 	d := decode.Decoder(h.appendTo(nil, written))
-	got, ok := decodeBrakeState(&d, written)
+	got, ok := decodeSafetyState(&d, written)
 	assert.True(t, ok)
 	assert.Equal(t, h, got)
 	assert.Empty(t, d)
 
 	d = decode.Decoder(h.appendTo(nil, written.Add(time.Minute)))
-	got, ok = decodeBrakeState(&d, written)
+	got, ok = decodeSafetyState(&d, written)
 	assert.True(t, ok)
 	assert.Zero(t, got.pushback.waitUntil, "the pause was over")
 }
 
-func FuzzDecodeBrakeState(f *testing.F) {
-	h := brakeState{outageCheck{0.8}, pushbackCheck{0.06, true, written.Add(3 * time.Second)}, 0.5}
+func FuzzDecodeSafetyState(f *testing.F) {
+	h := safetyState{outageCheck{0.8}, pushbackCheck{0.06, true, written.Add(3 * time.Second)}, 0.5}
 	f.Add(h.appendTo(nil, written))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := decode.Decoder(b)
-		h, ok := decodeBrakeState(&d, written)
+		h, ok := decodeSafetyState(&d, written)
 		if !ok {
 			return
 		}

@@ -58,9 +58,11 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 	}
 }
 
-// copyLatencyMarks copies the slow marker and the 99th percentile of own to p, and returns p. own is the learned schedule of
-// the key. copyLatencyMarks changes nothing if own is nil or has no learned delay, or if p has no delays.
-func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
+// copySlowThresholds sets the two latencies of p that a fixed delay does not tell: the one above which an attempt counts
+// as slow, and the 99th percentile. It copies them from own, the learned schedule of the key, and returns p.
+//
+// It changes nothing if own is nil or has no learned delay, or if p has no delays.
+func (p *Schedule) copySlowThresholds(own *Schedule) *Schedule {
 	if own != nil && own.usualDelay > 0 && len(p.Delays) > 0 {
 		p.UsualLatency = own.UsualLatency
 		p.setSlowMarker(own.usualDelay)
@@ -126,7 +128,7 @@ func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
 	}
 	var p *Schedule
 	if t.Fixed {
-		p = NewFixedSchedule(t.Delay, t.Hedges).copyLatencyMarks(own)
+		p = NewFixedSchedule(t.Delay, t.Hedges).copySlowThresholds(own)
 	} else {
 		p = own.withHedgeCount(t.Hedges)
 	}

@@ -33,7 +33,7 @@ type Snapshot struct {
 func (k *Key) Snapshot() Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	window, b := k.observedWindow(), &k.brakes
+	window, b := k.observedWindow(), &k.safetyChecks
 	v := Snapshot{
 		Name: k.Name, Requests: k.totalRequests(), Counters: k.counters, Samples: window.Len(), Tokens: k.account.Tokens(),
 		BudgetScale: b.winRate.scale, SlowShare: b.outage.slowShare, PushbackShare: b.pushback.share, PushbackStopped: b.pushback.stopped, PausedUntil: b.pushback.pausedUntil(),

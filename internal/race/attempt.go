@@ -65,8 +65,8 @@ func NewAttempt(parent context.Context, n int) *Attempt {
 	return &Attempt{Context: parent, n: uint8(n), detaches: true}
 }
 
-// CancelAndDetach cancels an attempt that has lost, as soon as its guard allows. If the attempt may continue after its call, it
-// also stops using the caller's context.
+// CancelAndDetach cancels an attempt that has lost, as soon as its [Guard] allows. If the attempt may continue after
+// its call has returned, CancelAndDetach also detaches it from the caller's context.
 func (a *Attempt) CancelAndDetach() {
 	a.Cancel()
 	a.detach(a.recordedValues())

@@ -114,10 +114,9 @@ func (p *ByteRange) rangeAfter(n int64) string {
 // An interval is a range of bytes, from the offset first to the offset last, inclusive.
 type interval struct{ first, last int64 }
 
-// requestedRange returns the range in the Range header of a request, or nil if there is no such header.
-//
-// The result ok is false if a request for the remainder could not replace the header. That is so if the header has
-// several ranges or a range without a first byte, or if its name is not in canonical case.
+// requestedRange returns the range in the Range header of a request, or nil if there is no such header. ok is false if
+// a response cannot be resumed by a request with another Range header: the header has several ranges or a range without
+// a first byte, or its name is not in canonical case.
 func requestedRange(h http.Header) (s *interval, ok bool) {
 	for name, values := range h {
 		switch {

@@ -82,7 +82,7 @@ func FuzzResolverConfig(f *testing.F) {
 	var read resolver.ClientConn
 	found := manual.NewBuilderWithScheme("found")
 	found.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) { read = cc }
-	reader := &serviceconfig.ResolverReader{Registry: registry, Report: func(string, *serviceconfig.Config, error) {}}
+	reader := &serviceconfig.ConfigRecorder{Registry: registry, Report: func(string, *serviceconfig.Config, error) {}}
 	_, err := reader.WrapBuilder(found).Build(resolver.Target{}, parserOnlyConn{bare}, resolver.BuildOptions{})
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, text string) {

@@ -17,9 +17,11 @@ import (
 //lint:ignore SA1019 a ParseResult of grpc-go holds no other type
 type grpcConfig = grpc.ServiceConfig
 
-// A ResolverReader copies the service configs that resolvers send into a Registry. The config of a target stays in the
-// Registry after its resolver is closed, because an idle connection that connects again gets a new resolver.
-type ResolverReader struct {
+// A ConfigRecorder wraps gRPC resolvers, and copies the service configs that they send into a Registry.
+//
+// The config of a target stays in the Registry after its resolver is closed, because an idle connection that connects
+// again gets a new resolver.
+type ConfigRecorder struct {
 	Registry *Registry
 	Report   func(target string, c *Config, err error) // called with each config that is stored, and with the error of each rejected config; the config is then nil
 }
@@ -27,7 +29,7 @@ type ResolverReader struct {
 // WrapBuilder returns a resolver builder that builds the same resolvers as b. Their service configs are copied to the
 // Registry of r. gRPC gets the configs unchanged, with one exception: a config with an invalid hedgingPolicy is
 // replaced by an error.
-func (r *ResolverReader) WrapBuilder(b resolver.Builder) resolver.Builder {
+func (r *ConfigRecorder) WrapBuilder(b resolver.Builder) resolver.Builder {
 	w := &resolverBuilder{b, r}
 	if o, ok := b.(resolver.AuthorityOverrider); ok {
 		return struct {
@@ -41,7 +43,7 @@ func (r *ResolverReader) WrapBuilder(b resolver.Builder) resolver.Builder {
 // A resolverBuilder builds the resolvers of the wrapped builder, and lets a ResolverReader read their service configs.
 type resolverBuilder struct {
 	resolver.Builder
-	reader *ResolverReader
+	reader *ConfigRecorder
 }
 
 // Build implements [resolver.Builder]. The resolver sends its results to a [resolverConn]. If gRPC ignores service
@@ -58,7 +60,7 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 type resolverConn struct {
 	resolver.ClientConn
 	target string // name that package grpctarget returns
-	reader *ResolverReader
+	reader *ConfigRecorder
 }
 
 // parsedConfigs maps weak pointers to *grpcConfig values to the *Config values that were parsed from the same text. It

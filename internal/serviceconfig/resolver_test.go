@@ -24,7 +24,7 @@ func newResolverClient(t *testing.T, opts ...grpc.DialOption) (registry *service
 	registry = new(serviceconfig.Registry)
 	registry.SetDefault(mustParse(t, configWithPolicy(`"maxAttempts": 2`)), "a test")
 	var all []error
-	reader := &serviceconfig.ResolverReader{Registry: registry, Report: func(target string, c *serviceconfig.Config, err error) {
+	reader := &serviceconfig.ConfigRecorder{Registry: registry, Report: func(target string, c *serviceconfig.Config, err error) {
 		assert.Equal(t, shopTarget, target)
 		assert.Equal(t, err == nil, c != nil)
 		all = append(all, err)
@@ -121,7 +121,7 @@ func (parserOnlyConn) UpdateState(resolver.State) error { return nil }
 func TestRegistryEvictsSingleTargetWhenFull(t *testing.T) {
 	registry, _, _, _ := newResolverClient(t)
 	kept := manual.NewBuilderWithScheme("many")
-	reader := &serviceconfig.ResolverReader{Registry: registry, Report: func(string, *serviceconfig.Config, error) {}}
+	reader := &serviceconfig.ConfigRecorder{Registry: registry, Report: func(string, *serviceconfig.Config, error) {}}
 	name := func(n int) string { return fmt.Sprintf("many:///%d", n) }
 	const targets = 4100
 	parser := newUnreadConn(t)
@@ -156,7 +156,7 @@ type authorityResolver struct{ *manual.Resolver }
 func (authorityResolver) OverrideAuthority(resolver.Target) string { return "shop.test" }
 
 func TestWrapBuilderKeepsAuthorityOverrider(t *testing.T) {
-	reader := &serviceconfig.ResolverReader{Registry: new(serviceconfig.Registry)}
+	reader := &serviceconfig.ConfigRecorder{Registry: new(serviceconfig.Registry)}
 	found := manual.NewBuilderWithScheme("found")
 	o, ok := reader.WrapBuilder(authorityResolver{found}).(resolver.AuthorityOverrider)
 	require.True(t, ok)
@@ -181,7 +181,7 @@ func TestResolverReaderAdoptsConfigParsedEarlier(t *testing.T) {
 		}
 		u, err := url.Parse(fmt.Sprint("later:///", n))
 		require.NoError(t, err)
-		reader := &serviceconfig.ResolverReader{Registry: registry, Report: func(string, *serviceconfig.Config, error) {}}
+		reader := &serviceconfig.ConfigRecorder{Registry: registry, Report: func(string, *serviceconfig.Config, error) {}}
 		_, err = reader.WrapBuilder(later).Build(resolver.Target{URL: *u}, parserOnlyConn{}, resolver.BuildOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, 3+n, maxAttempts(registry.ConfigFor(u.String())))

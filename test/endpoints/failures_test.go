@@ -191,7 +191,7 @@ func TestRouteFailingAtAllEndpointsKeepsFirstEndpoint(t *testing.T) {
 	})
 }
 
-// TestCallWithProbeCountsAsSlow has an outage. The brake on hedges must count a slow call as slow although it has a
+// TestCallWithProbeCountsAsSlow has an outage. The outage check must count a slow call as slow although it has a
 // probe.
 func TestCallWithProbeCountsAsSlow(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {

@@ -248,9 +248,9 @@ func TestConnCostIsPaidFromBudget(t *testing.T) {
 	})
 }
 
-func TestBrakesOfTargetDoNotDenyHedgesToOtherTarget(t *testing.T) {
+func TestSafetyChecksOfTargetDoNotDenyHedgesToOtherTarget(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
-		for name, brake := range map[hedge.Reason]func(*grpctest.Backends){
+		for name, trigger := range map[hedge.Reason]func(*grpctest.Backends){
 			hedge.DeniedPaused: func(f *grpctest.Backends) { f.Codes[0].Store(uint32(codes.ResourceExhausted)) },
 			hedge.DeniedSlow:   func(f *grpctest.Backends) { f.Delays[0].Store(int64(15 * ms)) },
 		} {
@@ -264,7 +264,7 @@ func TestBrakesOfTargetDoNotDenyHedgesToOtherTarget(t *testing.T) {
 				for range 200 { // so that the delay does not change soon
 					_ = call(client)(t.Context())
 				}
-				brake(f)
+				trigger(f)
 				for range 40 {
 					_ = call(client)(t.Context())
 				}

@@ -1000,7 +1000,7 @@ func TestWithDelaySetsDelayOfCall(t *testing.T) {
 	})
 }
 
-// --- budget and brakes ---
+// --- budget and safety checks ---
 
 func TestBudgetLimitsHedges(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {

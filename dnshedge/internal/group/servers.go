@@ -128,8 +128,9 @@ func (g Servers) RecordUnanswered(q *wire.Query) {
 	}
 }
 
-// ProbeDoubtful starts a probe, in the background, of each server that is silent or failing. The probe may use the
-// question q, except for the server first, which is sent q anyway. first may be nil.
+// ProbeDoubtful starts a probe, in the background, of each server that is silent or failing. A probe sends q, if q may
+// be sent again. The caller sends q to the server first itself, so the probe of that server asks another question.
+// first may be nil.
 func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
 	for _, s := range g {
 		if s.isDoubtful() {

@@ -97,10 +97,10 @@ func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] 
 	}
 }
 
-// zoneList returns the list that holds the suspectZone one: z.silent if the server is silent about that domain, or else
+// zoneList returns the list that holds s: z.silent if the server is known to be silent about the zone of s, or else
 // z.suspects. The caller must hold mu.
-func (z *silentZones) zoneList(one *suspectZone) *[]*suspectZone {
-	if one.isSilent() {
+func (z *silentZones) zoneList(s *suspectZone) *[]*suspectZone {
+	if s.isSilent() {
 		return &z.silent
 	}
 	return &z.suspects

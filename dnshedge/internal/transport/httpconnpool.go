@@ -70,7 +70,7 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	}
 	w.lastAnswer.Store(&l.conns[0].lastAnswer)
 	l.waiting = append(l.waiting, me)
-	l.serveRequests(now)
+	l.assignStreams(now)
 	l.mu.Unlock()
 	select {
 	case h = <-me.conn:
@@ -185,9 +185,9 @@ func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.
 	return !w.end.IsZero() && w.end.Sub(now) < wait+l.answerTime/2
 }
 
-// serveRequests gives free streams to waiting requests, the newest first. If requests remain, it starts the timer that
-// calls checkWaiting. The caller must hold mu.
-func (l *httpConnPool) serveRequests(now time.Time) {
+// assignStreams assigns free HTTP/2 streams to the requests that wait for one, the newest request first. If requests
+// remain, it starts the timer that calls checkWaiting. The caller must hold mu.
+func (l *httpConnPool) assignStreams(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
 		h := l.takeConn(now)
 		if h == nil {
@@ -219,7 +219,7 @@ func (l *httpConnPool) checkWaiting() {
 		w.conn <- nil
 		return true
 	})
-	l.serveRequests(now)
+	l.assignStreams(now)
 }
 
 // serveWaiting gives free streams to waiting requests. It must be called when a connection was opened, has ended, or
@@ -227,7 +227,7 @@ func (l *httpConnPool) checkWaiting() {
 func (l *httpConnPool) serveWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.serveRequests(time.Now())
+	l.assignStreams(time.Now())
 }
 
 // releaseStream frees a stream of h that a request has used, and gives it to a waiting request.
@@ -236,7 +236,7 @@ func (l *httpConnPool) releaseStream(h *httpConn) {
 	defer l.mu.Unlock()
 	h.usedStreams--
 	l.usedStreams--
-	l.serveRequests(time.Now())
+	l.assignStreams(time.Now())
 }
 
 // recordAnswerTime adds a sample: took, the latency of a response.

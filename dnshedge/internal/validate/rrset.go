@@ -64,7 +64,7 @@ func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 		var last nameParser
 		for _, rr := range rrs {
 			h := rr.Header()
-			owner, ok := last.parseRepeated(h.Name)
+			owner, ok := last.parseCached(h.Name)
 			if _, sig := rr.(*dns.RRSIG); sig || !ok || h.Rrtype == dns.TypeOPT || h.Rrtype == dns.TypeRRSIG {
 				continue
 			}
@@ -82,7 +82,7 @@ func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 			if !ok {
 				continue
 			}
-			owner, _ := last.parseRepeated(sig.Hdr.Name)
+			owner, _ := last.parseCached(sig.Hdr.Name)
 			s := sets[key{owner, sig.TypeCovered, sig.Hdr.Class}]
 			if s == nil {
 				continue
@@ -107,8 +107,8 @@ type nameParser struct {
 	ok   bool
 }
 
-// parseRepeated returns the same results as parseName. It is faster if s is equal to the last argument.
-func (l *nameParser) parseRepeated(s string) (name, bool) {
+// parseCached returns the same results as parseName. It is faster if s is equal to the last argument.
+func (l *nameParser) parseCached(s string) (name, bool) {
 	if s != l.text {
 		l.text = s
 		l.name, l.ok = parseName(s)

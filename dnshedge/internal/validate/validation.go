@@ -30,7 +30,7 @@ type Validation struct {
 	failures    int                                 // number of different invalid signatures
 	nsec3Blocks int                                 // SHA-1 blocks hashed for NSEC3 so far
 	verified    map[rrsetAndKeys]verificationResult // results of Verify
-	results     map[signatureHash]bool              // whether a signature is valid
+	results     map[signatureCacheKey]bool          // whether a signature is valid
 	hashes      map[nsec3HashInput]nsec3Hash        // computed NSEC3 hashes
 	signingKeys map[keyHint]int                     // index of the key that has made the last valid signature
 }
@@ -189,16 +189,16 @@ type verificationResult struct {
 	err      error
 }
 
-// A signatureHash identifies the verification of a signature in the cache of results. It is a hash of the key, the
+// A signatureCacheKey identifies the verification of a signature in the cache of results. It is a hash of the key, the
 // signed data's hash and the signature.
 //
 // Verifications repeat, because responses to several queries of a question have the same proofs. A response is also
 // verified twice: on arrival, and when the keys of its zone are trusted.
-type signatureHash [sha256.Size]byte
+type signatureCacheKey [sha256.Size]byte
 
-// hashSignatureCheck returns the signatureHash for the verification of a signature with the key k. sum is the result of
-// hashSignedData.
-func hashSignatureCheck(k *dnskey, sum, signature []byte) (a signatureHash) {
+// newSignatureCacheKey returns the key under which the result of a signature's verification is cached. k is the DNSKEY,
+// and sum is the result of hashSignedData.
+func newSignatureCacheKey(k *dnskey, sum, signature []byte) (a signatureCacheKey) {
 	h := sha256.New()
 	for _, b := range [...][]byte{k.data, sum, signature} {
 		var n [4]byte

@@ -201,7 +201,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 		if sum == nil {
 			sum = hashSignedData(g.algorithm, t.canonical.signedData(g, t.rrset))
 		}
-		as := hashSignatureCheck(k, sum, g.value)
+		as := newSignatureCacheKey(k, sum, g.value)
 		right, known := lookUpMemo(t.work, &t.work.results, as)
 		if !known {
 			if !t.spendUnits(k.verifier.cost() - 1) {

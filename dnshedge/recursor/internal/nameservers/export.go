@@ -74,8 +74,8 @@ func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []
 	return decode.AppendChecksum(append(b, all...))
 }
 
-// appendServers appends to b the window of first round trip times, and the servers that have answered within
-// decode.MaxAge before now.
+// appendServers appends to b the part of an export that is about servers: the recent round trip times of first queries,
+// and the state of each server that has answered within decode.MaxAge before now. It returns the extended slice.
 func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()

@@ -24,14 +24,12 @@ const (
 	maxTimerLateness = 5 * time.Millisecond // if a timer fires later than this, the process is busy and may not have read the answer
 )
 
-// QueryServers sends the question of a task to the servers of the task's zone, one server after the other. It returns
-// the first response that Task.CheckResponse accepts.
+// QueryServers sends the question of a task to the servers of the task's zone. It starts with the best server. If that
+// server fails, or does not respond within its hedge delay, the next server is queried as well, and so on. QueryServers
+// returns the first response that Task.CheckResponse accepts.
 //
 // The error is the error of SpendQuery or FindServers, ErrNoServers, ErrNoHedgeBudget, a *LocalError, net.ErrClosed
 // after Close, or the cause of ctx.
-//
-// It does not use package race. The next server and its delay depend on the responses so far, and a task may have more
-// than four attempts. The answers of losers also show the health of their servers.
 func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
@@ -578,10 +576,9 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 	}
 }
 
-// addServers adds the result x of a search to the candidates. It queries a found server if the task needs one, or if
-// the search was paid as a hedge.
-//
-// If none of the found addresses is new and allowed, it starts another search.
+// addServers adds x, the servers that a search has found, to the candidates. If the task needs a server, or if the
+// hedge budget has paid for the search, it queries one of them. If none of the found addresses is new and allowed, it
+// starts another search.
 func (a *queryLoop) addServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
