@@ -12,12 +12,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/gohedge/hedge/internal/calls"
 	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/observe"
 )
 
 // controls implements the methods by which a program observes and changes a Transport, Interceptor or Hedger at run
@@ -75,6 +77,65 @@ func (h *controls) initControls(protocol string, options *config) error {
 	h.logSmallBudgets(&settings)
 	h.client.Policy = policy.New(c)
 	return nil
+}
+
+// reportClient passes the state of the client to its observers. It must be called when h is completely initialized.
+func (h *controls) reportClient() {
+	client := weak.Make(h)
+	h.client.Policy.ReportClient(func() ([]observe.KeyState, bool) {
+		h := client.Value()
+		if h == nil {
+			return nil, false
+		}
+		return h.keyStates(), true
+	})
+}
+
+// keyStates returns the states of all latency keys with calls, for observers.
+func (h *controls) keyStates() (all []observe.KeyState) {
+	for k := range h.client.Policy.AllKeys() {
+		if !k.HasCalls() {
+			continue
+		}
+		s := k.State()
+		s.Delay = h.nextDelay(k, s.Delay)
+		if detector, ok := k.Extension.Load().(*endpoint.Detector); ok {
+			for _, e := range detector.Snapshots() {
+				state := observe.EndpointState{Endpoint: e.Name}
+				if e.Ejected {
+					state.Ejected = 1
+				}
+				s.Endpoints = append(s.Endpoints, state)
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// nextDelay returns the delay of the first hedge of the next call with the key k. It is 0 if the call will not be hedged. The
+// argument learned is the learned delay, or 0 if it is unknown.
+func (h *controls) nextDelay(k *policy.Key, learned time.Duration) time.Duration {
+	s := KeySnapshot{Host: k.Name.Host, Route: k.Name.Route}
+	if learned > 0 {
+		s.Delays = []time.Duration{learned}
+	}
+	h.describeKey(&s)
+	if len(s.Delays) == 0 || !h.client.Enabled() {
+		return 0
+	}
+	return s.Delays[0]
+}
+
+// describeKey adds the fields of a protocol to k, and replaces the learned Delays by the fixed delay of a route or by the delays
+// of a service config.
+func (h *controls) describeKey(k *KeySnapshot) {
+	if h.describe != nil {
+		h.describe(k)
+	}
+	if d := h.options.routes.RouteOfKey(h.protocol, k.Route).Delay; d > 0 && k.Policy == "" {
+		k.Delays = policy.NewFixedSchedule(d, h.settings.Load().MaxHedges).Delays
+	}
 }
 
 // logSmallBudgets logs a warning for a very small budget, because its percentage was probably given as a fraction, such
@@ -235,9 +296,7 @@ func (h *controls) Snapshot() Snapshot {
 		if detector, ok := v.Extension.(*endpoint.Detector); ok {
 			s.Keys[len(s.Keys)-1].Endpoints = endpointSnapshots(detector)
 		}
-		if h.describe != nil {
-			h.describe(&s.Keys[len(s.Keys)-1])
-		}
+		h.describeKey(&s.Keys[len(s.Keys)-1])
 	}
 	return s
 }

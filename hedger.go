@@ -40,7 +40,11 @@ func (h *Hedger) init(settings Config, opts []FuncOption) error {
 	c := &config{Config: settings}
 	applyOptions(c, opts, FuncOption.applyFunc)
 	h.calls.Client = &h.client
-	return h.initControls("func", c)
+	if err := h.initControls("func", c); err != nil {
+		return err
+	}
+	h.reportClient()
+	return nil
 }
 
 // Do calls f and, if that call takes longer than usual for key, calls f again concurrently. It returns the first result

@@ -80,6 +80,7 @@ func (in *Interceptor) init(settings Config, opts []GRPCOption) error {
 	}
 	in.calls = grpccall.NewClient(&in.client, newGRPCCallOptions(in.options))
 	in.describe = func(k *KeySnapshot) { k.Policy, k.Delays = in.calls.DescribeKey(k.Host, k.Route, k.Delays) }
+	in.reportClient()
 	return nil
 }
 

@@ -27,6 +27,14 @@ type (
 	EndpointKind = observe.EndpointKind
 	// A Reason says why a hedge was not sent, or why a call could not be hedged.
 	Reason = observe.Reason
+	// A ClientState returns the present states of the latency keys of a client that had calls, in no particular order.
+	ClientState = observe.ClientState
+	// A KeyState is the present state of one latency key, for example for gauges of metrics.
+	KeyState = observe.KeyState
+	// An EndpointState says for an endpoint whether it is ejected, which means that calls go to other endpoints.
+	EndpointState = observe.EndpointState
+	// Clients is a set of clients whose states an [Observer] reads.
+	Clients = observe.Clients
 	// A Verdict is the conclusion of an audit about a host: whether hedging reduces latency and failures there, see [WithAudit].
 	Verdict = observe.Verdict
 	// An Audit is the measured effect of hedging on the calls to a host, see [WithAudit].

@@ -104,6 +104,7 @@ func (t *Transport) init(next http.RoundTripper, settings Config, opts []HTTPOpt
 	if o.resolver != nil && !t.calls.HasReplicas() {
 		return fmt.Errorf("hedge: WithReplicas(%T) needs an *http.Transport below, not a %T", o.resolver, next)
 	}
+	t.reportClient()
 	return nil
 }
 

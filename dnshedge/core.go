@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/miekg/dns"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
 )
 
 // A core is the internal state of a Client, which the first use of the Client creates. Its fields do not change after
@@ -82,7 +84,25 @@ func newCore(conf *Client) (*core, error) {
 	if err := c.servers.init(conf); err != nil {
 		return nil, err
 	}
+	c.reportClient()
 	return c, nil
+}
+
+// reportClient passes the state of the Client to its observers. The state does not keep the Client alive.
+func (c *core) reportClient() {
+	client := weak.Make(c)
+	c.engine.ReportClient(func() (keys []observe.KeyState, exists bool) {
+		c := client.Value()
+		if c == nil || c.isClosed.Load() {
+			return nil, false
+		}
+		for _, s := range c.servers.pool.AllServers() {
+			if s.HasCalls() {
+				keys = append(keys, s.State())
+			}
+		}
+		return keys, true
+	})
 }
 
 // newServers returns the servers of the Client. The caller must then call clientServers.init.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,8 +59,6 @@ func (r *witness) Denied(_ context.Context, key observe.KeyInfo, why observe.Rea
 	r.add(key, "denied: %s", why)
 }
 
-func (r *witness) Budget(key observe.KeyInfo, tokens float64) { r.add(key, "budget %.0f", tokens) }
-
 // take returns the events since the last take.
 func (r *witness) take() []string {
 	synctest.Wait()
@@ -90,7 +89,7 @@ func TestObserversReceiveEveryQuery(t *testing.T) {
 		assert.Equal(t, []string{"a: start 0", "a: won 0 after 20", "a: done by 0 of 1 after 20"}, rec.take())
 		l.must(c, "y.example.")
 		assert.Equal(t, []string{
-			"a: start 0", "a: budget 9", "b: start 1", "b: won 1 after 20", "a: done by 1 of 2 after 120", "a: lost 0 after 120",
+			"a: start 0", "b: start 1", "b: won 1 after 20", "a: done by 1 of 2 after 120", "a: lost 0 after 120",
 		}, sorted(rec.take()))
 		assert.Equal(t, 100*ms, rec.last.Delay)
 	})
@@ -337,6 +336,48 @@ func TestSetEnabledAppliesToNextQuestion(t *testing.T) {
 	})
 }
 
+func TestClientStateShowsFirstServers(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.serve("b", good)
+		var clients observe.Clients
+		r := clientFunc{f: clients.Add}
+		c := l.client(&dnshedge.Client{Name: "shop", Order: dnshedge.OrderStrict, Observers: []observe.Observer{r}}, l.up("udp", "a"), l.up("udp", "b"))
+		fixed := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Fixed: 30 * ms}, Observers: []observe.Observer{r}}, l.up("udp", "a"))
+		l.must(c, "x.example.")
+		a := observe.KeyInfo{Client: "shop", Protocol: "dns", Host: l.up("udp", "a").String()}
+		assert.Equal(t, []observe.KeyState{{KeyInfo: a, Delay: 100 * ms, Tokens: 10.075, Share: 0.05}}, clients.KeyStates())
+		require.NoError(t, c.Close())
+		assert.Empty(t, clients.KeyStates())
+		l.must(fixed, "x.example.")
+		a.Client = ""
+		assert.Equal(t, []observe.KeyState{{KeyInfo: a, Delay: 30 * ms}}, clients.KeyStates())
+	})
+}
+
+// clientFunc is an observer that calls f for each client.
+type clientFunc struct {
+	observe.NopObserver
+	f func(observe.ClientState)
+}
+
+func (o clientFunc) ClientCreated(s observe.ClientState) { o.f(s) }
+
+func TestClientStateDoesNotKeepClientAlive(t *testing.T) {
+	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "127.0.0.1:1"}}}
+	var state observe.ClientState
+	c.Observers = []observe.Observer{clientFunc{f: func(s observe.ClientState) { state = s }}}
+	require.NoError(t, c.Validate())
+	_, exists := state()
+	require.True(t, exists)
+	runtime.KeepAlive(c)
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		_, exists := state()
+		return !exists
+	}, 20*time.Second, ms)
+}
+
 // angry is an observer that panics in each method.
 type angry struct{}
 
@@ -344,7 +385,7 @@ func (angry) AttemptStart(context.Context, observe.KeyInfo, observe.AttemptInfo)
 func (angry) AttemptDone(context.Context, observe.KeyInfo, observe.AttemptResult) { panic("attempt") }
 func (angry) RequestDone(context.Context, observe.KeyInfo, observe.RequestResult) { panic("request") }
 func (angry) Denied(context.Context, observe.KeyInfo, observe.Reason)             { panic("denied") }
-func (angry) Budget(observe.KeyInfo, float64)                                     { panic("budget") }
+func (angry) ClientCreated(observe.ClientState)                                   { panic("created") }
 func (angry) Limited(context.Context, string, observe.LimiterResult)              { panic("limited") }
 func (angry) EndpointEvent(observe.KeyInfo, observe.EndpointEvent)                { panic("endpoint") }
 func (angry) Audited(observe.KeyInfo, observe.Audit)                              { panic("audited") }
@@ -357,10 +398,10 @@ func TestClientRecoversPanicOfObserver(t *testing.T) {
 		c := l.client(&dnshedge.Client{Logger: logged.logger(), Observers: []observe.Observer{angry{}}}, l.up("udp", "a"), l.up("udp", "b"))
 		l.must(c, "x.example.")
 		synctest.Wait()
-		assert.EqualValues(t, 6, c.Stats().ObserverPanics) // two attempts, a budget, and a question
+		assert.EqualValues(t, 6, c.Stats().ObserverPanics) // the client, two attempts, and a question
 		told := logged.take()
 		require.Len(t, told, 1)
-		assert.Contains(t, told[0], `ERROR "dnshedge: an observer panicked; later panics are only counted" observer=dnshedge_test.angry panic=start stack=`)
+		assert.Contains(t, told[0], `ERROR "dnshedge: an observer panicked; later panics are only counted" observer=dnshedge_test.angry panic=created stack=`)
 	})
 }
 

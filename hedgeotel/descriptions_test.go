@@ -24,7 +24,7 @@ func promMetrics(t *testing.T) (all map[string]promMetric, source string) {
 	short := regexp.MustCompile(`\b(counter|gauge)\("((?:hedge|grpc)_\w+)", "([^"]*)"`)
 	long := regexp.MustCompile(`prometheus\.(Histogram|Gauge)Opts\{\s*Name: "(\w+)", Help: "([^"]*)"`)
 	limiter := regexp.MustCompile(`desc\("(\w+)", "([^"]*)"`)
-	for _, file := range []string{"collector.go", "endpoint.go", "limiter.go"} {
+	for _, file := range []string{"collector.go", "gauges.go", "endpoint.go", "limiter.go"} {
 		b, err := os.ReadFile("../hedgeprom/" + file)
 		require.NoError(t, err)
 		for _, m := range append(short.FindAllStringSubmatch(string(b), -1), long.FindAllStringSubmatch(string(b), -1)...) {
@@ -40,6 +40,16 @@ func promMetrics(t *testing.T) (all map[string]promMetric, source string) {
 	return all, source
 }
 
+// stateOf returns the state of a client with the given keys, which exists for ever.
+func stateOf(keys ...observe.KeyState) observe.ClientState {
+	return func() ([]observe.KeyState, bool) { return keys, true }
+}
+
+// fullState has a value for each gauge.
+var fullState = observe.KeyState{
+	Share: 0.1, Audit: observe.Audit{Verdict: observe.AuditTrying}, Endpoints: []observe.EndpointState{{Endpoint: "http://near.test"}},
+}
+
 // TestObserverHasMetricsOfHedgeprom compares help, type, unit and buckets of all metrics whose names are equal in Prometheus: a registry with both
 // modules refuses metrics of one name that differ.
 func TestObserverHasMetricsOfHedgeprom(t *testing.T) {
@@ -47,13 +57,12 @@ func TestObserverHasMetricsOfHedgeprom(t *testing.T) {
 	reader := metric.NewManualReader()
 	o, err := hedgeotel.New(hedgeotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))
 	require.NoError(t, err)
-	o.RequestDone(t.Context(), observe.KeyInfo{Protocol: "grpc"}, observe.RequestResult{Attempts: 2, Winner: 1, Saved: 1, Share: 0.1, AnswersNotTaken: 1})
+	o.RequestDone(t.Context(), observe.KeyInfo{Protocol: "grpc"}, observe.RequestResult{Attempts: 2, Winner: 1, Saved: 1, AnswersNotTaken: 1})
 	o.AttemptDone(t.Context(), observe.KeyInfo{}, observe.AttemptResult{Outcome: observe.Won})
 	o.Denied(t.Context(), observe.KeyInfo{}, observe.DeniedBudget)
-	o.Budget(observe.KeyInfo{}, 1)
-	o.Audited(observe.KeyInfo{}, observe.Audit{})
+	o.ClientCreated(stateOf(fullState))
 	o.Limited(t.Context(), "limiter", observe.LimiterResult{})
-	for _, kind := range []observe.EndpointKind{observe.EndpointCalled, observe.EndpointFailed, observe.EndpointEjected} {
+	for _, kind := range []observe.EndpointKind{observe.EndpointCalled, observe.EndpointFailed} {
 		o.EndpointEvent(observe.KeyInfo{}, observe.EndpointEvent{Kind: kind})
 	}
 	var rm metricdata.ResourceMetrics

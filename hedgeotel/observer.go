@@ -16,8 +16,8 @@
 //	hedge.denied             hedges that were due and not sent, and calls that could not be hedged, by hedge.reason
 //	hedge.answers_not_taken  hedges whose status, such as 404 or NOT_FOUND, ends a call only if the primary returns it
 //	hedge.saved              histogram: estimated time in seconds that a winning hedge saved; 0 with hedge.WithAudit
-//	hedge.delay              hedge delay of the latest call in seconds; 0 if it was not to be hedged
-//	hedge.budget.tokens      hedges that the budget could pay for after its latest use
+//	hedge.delay              hedge delay of the next call in seconds; 0 if it will not be hedged
+//	hedge.budget.tokens      hedges that the budget can pay for now
 //	hedge.budget.ratio       hedges per call that the budget pays for in the long run: 0.1 by default
 //
 // With hedge.WithAudit, there are the following gauges per host:
@@ -95,12 +95,9 @@ type Observer struct {
 
 	requests, attempts, wins, denied, notTaken metric.Int64Counter
 	request, saved                             metric.Float64Histogram
-	delay, tokens, ratio                       metric.Float64Gauge
-	auditGauges                                [4]metric.Float64Gauge // verdict, saved time, error of the saved time, confidence
-	hedges                                     metric.Int64Histogram  // number of hedges of a gRPC call, as defined by gRFC A96
-
-	endpointAttempts, endpointBad metric.Int64Counter
-	endpointsEjected              metric.Int64UpDownCounter // number of latency keys that have ejected an endpoint
+	hedges                                     metric.Int64Histogram // number of hedges of a gRPC call, as defined by gRFC A96
+	endpointAttempts, endpointBad              metric.Int64Counter
+	gauges                                     *stateGauges
 
 	limited metric.Int64Counter     // requests at Limiters
 	waited  metric.Float64Histogram // time in the queues of Limiters
@@ -157,28 +154,18 @@ func New(opts ...Option) (*Observer, error) {
 	o.denied = m.newCounter("hedge.denied", "{hedge}", "Hedges that were due and not sent, and calls that could not be hedged, by reason.")
 	o.notTaken = m.newCounter("hedge.answers_not_taken", "{hedge}", "Hedges with an answer that ends a call only if it is the primary's.")
 	o.saved = m.newTimeHistogram("hedge.saved", "Estimated time that each win of a hedge saved.", savedBounds...)
-	o.delay = m.newGauge("hedge.delay", "s", "Delay after which the latest call was to be hedged; 0 if it was not.")
-	o.tokens = m.newGauge("hedge.budget.tokens", "{hedge}", "Hedges that the budget could pay for, when it was last asked.")
-	o.ratio = m.newGauge("hedge.budget.ratio", "1", "Hedges per call that the budget pays for in the long run, by the settings.")
-	o.auditGauges = [4]metric.Float64Gauge{
-		m.newGauge("hedge.audit.verdict", "", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
-		m.newGauge("hedge.audit.saved", "s", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
-		m.newGauge("hedge.audit.saved_error", "s", "Half of the 95 % interval of hedge_audit_saved_seconds."),
-		m.newGauge("hedge.audit.confidence", "", "One less the probability that luck alone would ever show as much, however often one looks."),
-	}
 	o.endpointAttempts = m.newCounter("hedge.endpoint.attempts", "{attempt}", "Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.")
 	o.endpointBad = m.newCounter("hedge.endpoint.bad", "{attempt}", "Of those, the ones that failed, or that were overtaken by one at another endpoint.")
 	o.limited = m.newCounter("hedge.limiter.requests", "{request}", "Requests that came to the Limiter, by outcome.")
 	o.waited = m.newTimeHistogram("hedge.limiter.waited", "How long requests waited in a Limiter's queue, by outcome.", timeBounds...)
-	var err, out error
-	o.endpointsEjected, out = m.meter.Int64UpDownCounter("hedge.endpoint.ejected", metric.WithUnit("{key}"),
-		metric.WithDescription("Keys (hosts, or their routes) whose calls go to other endpoints."))
+	var err error
 	o.hedges, err = m.meter.Int64Histogram("grpc.client.call.hedges", metric.WithUnit("{hedge}"),
 		metric.WithDescription("Hedges of gRPC calls that had any, by method and target, as gRFC A96 says."), metric.WithExplicitBucketBoundaries(1, 2, 3, 4, 5))
-	if err := errors.Join(append(m.errs, err, out)...); err != nil {
+	o.gauges = m.newStateGauges()
+	if err := errors.Join(append(m.errs, err)...); err != nil {
 		return nil, err
 	}
-	return o, nil
+	return o, o.registerGauges(m.meter)
 }
 
 // An instrumentMaker creates metric instruments, and collects the errors of instruments that the meter rejects, so that
@@ -193,13 +180,6 @@ func (m *instrumentMaker) newCounter(name, unit, description string) metric.Int6
 	c, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	m.errs = append(m.errs, err)
 	return c
-}
-
-// newGauge creates a gauge. An error of the meter is added to errs.
-func (m *instrumentMaker) newGauge(name, unit, description string) metric.Float64Gauge {
-	g, err := m.meter.Float64Gauge(name, metric.WithUnit(unit), metric.WithDescription(description))
-	m.errs = append(m.errs, err)
-	return g
 }
 
 // timeBounds and savedBounds are upper bounds of histogram buckets, in seconds. The bounds for the saved time,
@@ -222,8 +202,9 @@ func (m *instrumentMaker) newTimeHistogram(name, description string, bounds ...f
 // making options for each call would allocate memory.
 type keyAttributes struct {
 	common     []attribute.KeyValue  // attributes of every metric of the key
+	observed   metric.ObserveOption  // option of gauges, with the common attributes
 	add        []metric.AddOption    // option of counters, with the common attributes
-	record     []metric.RecordOption // option of histograms and gauges, with the common attributes
+	record     []metric.RecordOption // option of histograms, with the common attributes
 	unhedged   []metric.RecordOption // option for calls without a hedge, which are most calls
 	primaryWon []metric.AddOption    // option for primaries that won, which are most attempts
 	grpcCall   []metric.RecordOption // option with the attributes of gRFC A96; nil: the key is not for gRPC
@@ -252,7 +233,7 @@ func (o *Observer) attributesFor(key observe.KeyInfo) *keyAttributes {
 		}
 	}
 	set := metric.WithAttributeSet(attribute.NewSet(s.common...))
-	s.add, s.record = []metric.AddOption{set}, []metric.RecordOption{set}
+	s.add, s.record, s.observed = []metric.AddOption{set}, []metric.RecordOption{set}, set
 	s.unhedged = s.recordOptions(hedgedAttribute(false))
 	s.primaryWon = s.addOptions(attemptAttributes(0, observe.Won)...)
 	if key.Protocol == "grpc" {
@@ -335,10 +316,6 @@ func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a obser
 func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r observe.RequestResult) {
 	s := o.attributesFor(key)
 	o.requests.Add(ctx, 1, s.add...)
-	o.delay.Record(ctx, r.Delay.Seconds(), s.record...)
-	if r.Share > 0 { // 0 for calls that cannot be hedged
-		o.ratio.Record(ctx, r.Share, s.record...)
-	}
 	if r.Attempts > 1 {
 		o.recordHedgedCall(ctx, s, r)
 	} else {
@@ -377,14 +354,6 @@ func (o *Observer) recordHedgedCall(ctx context.Context, s *keyAttributes, r obs
 	}
 }
 
-// Audited implements [observe.Observer]: it sets the gauges for the audit of a host.
-func (o *Observer) Audited(key observe.KeyInfo, a observe.Audit) {
-	verdict := map[observe.Verdict]float64{observe.AuditOn: 1, observe.AuditOff: -1}[a.Verdict]
-	for i, v := range [...]float64{verdict, a.Saved.Seconds(), a.PlusMinus.Seconds(), a.Confidence} {
-		o.auditGauges[i].Record(context.Background(), v, o.attributesFor(key).record...)
-	}
-}
-
 // Denied implements [observe.Observer]: it counts a hedge that was not sent, or a call that could not be hedged, by
 // reason. For a hedge that was due, it also adds the event hedge.denied to the caller's span.
 func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied observe.Reason) {
@@ -399,11 +368,6 @@ func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied obser
 	}
 }
 
-// Budget implements [observe.Observer]: it sets the gauge for the number of hedges that the budget suffices for.
-func (o *Observer) Budget(key observe.KeyInfo, tokens float64) {
-	o.tokens.Record(context.Background(), tokens, o.attributesFor(key).record...)
-}
-
 // EndpointEvent implements [observe.Observer]: it counts an event of an endpoint.
 func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	s := o.attributesFor(key)
@@ -414,10 +378,6 @@ func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 		o.endpointAttempts.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.type", attemptType(1)))...)
 	case observe.EndpointFailed, observe.EndpointOvertaken:
 		o.endpointBad.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.outcome", string(p.Kind)))...)
-	case observe.EndpointEjected:
-		o.endpointsEjected.Add(ctx, 1, s.endpointAttributes(p)...)
-	case observe.EndpointRestored:
-		o.endpointsEjected.Add(ctx, -1, s.endpointAttributes(p)...)
 	}
 }
 

@@ -210,28 +210,16 @@ func TestObserverCountsHedgesOfGRPCCalls(t *testing.T) {
 	assert.Equal(t, map[string]float64{"grpc.client.call.hedges grpc.method=shop.v1.Catalog/GetItem,grpc.target=dns:///shop": 1 + 2 + 2}, got)
 }
 
-func TestObserverRecordsAudits(t *testing.T) {
-	r := newTelemetry(t)
-	host := hedge.KeyInfo{Protocol: "http", Host: "db"}
-	r.Audited(host, hedge.Audit{Verdict: hedge.AuditOn, Saved: 60 * ms, PlusMinus: 16 * ms, Confidence: 0.99})
-	r.Audited(host, hedge.Audit{Verdict: hedge.AuditOff, Saved: -70 * ms, PlusMinus: 21 * ms, Confidence: 0.98})
-	of := " hedge.protocol=http,server.address=db"
-	assert.Equal(t, map[string]float64{
-		"hedge.audit.verdict" + of: -1, "hedge.audit.saved" + of: -0.07, "hedge.audit.saved_error" + of: 0.021, "hedge.audit.confidence" + of: 0.98,
-	}, r.metrics(t))
-}
-
 // TestPrometheusExporterUsesNamesOfHedgeprom turns the names into those of Prometheus, as OpenTelemetry's
 // compatibility specification says, and compares them with the first table of docs/numbers.md.
 func TestPrometheusExporterUsesNamesOfHedgeprom(t *testing.T) {
 	r := newTelemetry(t)
-	call := hedge.RequestResult{Attempts: 2, Winner: 1, Saved: ms, Share: 0.1, AnswersNotTaken: 1}
+	call := hedge.RequestResult{Attempts: 2, Winner: 1, Saved: ms, AnswersNotTaken: 1}
 	r.RequestDone(t.Context(), hedge.KeyInfo{Protocol: "grpc"}, call)
 	r.AttemptDone(t.Context(), hedge.KeyInfo{}, hedge.AttemptResult{Outcome: hedge.Won})
 	r.Denied(t.Context(), hedge.KeyInfo{}, hedge.DeniedBudget)
-	r.Budget(hedge.KeyInfo{}, 1)
-	r.Audited(hedge.KeyInfo{}, hedge.Audit{})
-	for _, kind := range []hedge.EndpointKind{hedge.EndpointCalled, hedge.EndpointFailed, hedge.EndpointEjected} {
+	r.ClientCreated(stateOf(fullState))
+	for _, kind := range []hedge.EndpointKind{hedge.EndpointCalled, hedge.EndpointFailed} {
 		r.EndpointEvent(hedge.KeyInfo{}, hedge.EndpointEvent{Kind: kind})
 	}
 	var rm metricdata.ResourceMetrics
@@ -281,12 +269,10 @@ func TestObserverCountsAttemptsByEndpoint(t *testing.T) {
 		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///far\xff", Kind: hedge.EndpointHedged})
 		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: hedge.EndpointFailed})
 		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: hedge.EndpointOvertaken})
-		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: hedge.EndpointEjected})
 		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: "of a later version"})
 	}
-	r.EndpointEvent(hedge.KeyInfo{Client: "shop", Protocol: "grpc", Host: "near", Route: "/a"}, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: hedge.EndpointRestored})
 	want := make(map[string]float64)
-	for route, out := range map[string]float64{"/a": 0, "/b": 1} {
+	for _, route := range []string{"/a", "/b"} {
 		of := func(name, outcome, endpoint, kind string) string {
 			return fmt.Sprintf("%s hedge.client=shop,hedge.endpoint=dns:///%s,%shedge.protocol=grpc,hedge.route=%s,%sserver.address=near", name, endpoint, outcome, route, kind)
 		}
@@ -294,7 +280,6 @@ func TestObserverCountsAttemptsByEndpoint(t *testing.T) {
 		want[of("hedge.endpoint.attempts", "", "far\uFFFD", "hedge.type=hedge,")] = 1
 		want[of("hedge.endpoint.bad", "hedge.outcome=failed,", "near", "")] = 1
 		want[of("hedge.endpoint.bad", "hedge.outcome=overtaken,", "near", "")] = 1
-		want[of("hedge.endpoint.ejected", "", "near", "")] = out
 	}
 	assert.Equal(t, want, r.metrics(t))
 }

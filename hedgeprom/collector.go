@@ -45,8 +45,12 @@
 // The label length is the upper bound of a size class in bytes. There are at most 29 classes, so a store has fewer than
 // 200 series.
 //
-// If a host has several routes or methods, the gauges of delay and budget show the route or method that was called
-// last. In shadow mode (see hedge.WithShadow), hedge_denied_total{reason="shadow"} counts the hedges that would have
+// The gauges of calls are read from the clients that exist, on each collection. If several keys (routes or methods) have
+// equal labels, hedge_delay_seconds, hedge_budget_tokens and hedge_budget_ratio show the largest value of all keys.
+// Several audits of a host can only come from clients with the same name. Then the audit with a verdict is shown, or the
+// audit with more compared pairs. [Other] has no audits.
+//
+// In shadow mode (see hedge.WithShadow), hedge_denied_total{reason="shadow"} counts the hedges that would have
 // been sent. hedge_saved_seconds contains the time that these hedges would have saved.
 //
 // [table of metrics]: https://github.com/gohedge/hedge/blob/main/docs/numbers.md
@@ -81,15 +85,14 @@ type Collector struct {
 
 	requests, attempts, wins, denied, notTaken *prometheus.CounterVec
 
-	delay, budget, ratio *prometheus.GaugeVec
-	saved, latency       *prometheus.HistogramVec
-	auditGauges          [4]*prometheus.GaugeVec // verdict, saved time, error of the saved time, confidence
-	grpcHedges           *prometheus.HistogramVec
-	dns                  *dnsMetrics
-	recursors            *recursorMetrics
-	limiters             *limiterMetrics
-	stores               *storeMetrics
-	endpoints            *endpointMetrics
+	saved, latency *prometheus.HistogramVec
+	grpcHedges     *prometheus.HistogramVec
+	gauges         *stateGauges
+	dns            *dnsMetrics
+	recursors      *recursorMetrics
+	limiters       *limiterMetrics
+	stores         *storeMetrics
+	endpoints      *endpointMetrics
 
 	series atomic.Pointer[map[seriesKey]*series] // cached metrics by label values; the map is replaced, and never changed
 	mu     sync.Mutex                            // held while the map in series is replaced; guards hosts and routes
@@ -117,8 +120,8 @@ type settings struct {
 }
 
 // WithMaxHosts limits the number of values of the label host to the first n hosts, so that the number of time series
-// stays small. All further hosts share the label [Other], which has no gauges. The same limit applies to gRPC methods
-// in the label grpc_method. The default is 100. It panics if n is negative.
+// stays small. All further hosts share the label [Other]. The same limit applies to gRPC methods in the label
+// grpc_method. The default is 100. It panics if n is negative.
 func WithMaxHosts(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("hedgeprom: WithMaxHosts: %d is negative", n))
@@ -172,9 +175,6 @@ func New(opts ...Option) *Collector {
 	counter := func(name, help string, labels []string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: s.labels}, labels)
 	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: s.labels}, by())
-	}
 	c := &Collector{
 		maxHosts: s.maxHosts,
 		requests: counter("hedge_requests_total", "Calls.", by()),
@@ -182,9 +182,7 @@ func New(opts ...Option) *Collector {
 		wins:     counter("hedge_wins_total", "Hedged calls that were answered, by the type of the attempt that answered.", by("type")),
 		denied:   counter("hedge_denied_total", "Hedges that were due and not sent, and calls that could not be hedged, by reason.", by("reason")),
 		notTaken: counter("hedge_answers_not_taken_total", "Hedges with an answer that ends a call only if it is the primary's.", by()),
-		delay:    gauge("hedge_delay_seconds", "Delay after which the latest call was to be hedged; 0 if it was not."),
-		budget:   gauge("hedge_budget_tokens", "Hedges that the budget could pay for, when it was last asked."),
-		ratio:    gauge("hedge_budget_ratio", "Hedges per call that the budget pays for in the long run, by the settings."),
+		gauges:   newStateGauges(s.labels),
 		saved: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "hedge_saved_seconds", Help: "Estimated time that each win of a hedge saved.",
 			Buckets: s.buckets, ConstLabels: s.labels,
@@ -194,12 +192,6 @@ func New(opts ...Option) *Collector {
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
 			ConstLabels: s.labels,
 		}, by("hedged")),
-		auditGauges: [4]*prometheus.GaugeVec{
-			gauge("hedge_audit_verdict", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
-			gauge("hedge_audit_saved_seconds", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
-			gauge("hedge_audit_saved_error_seconds", "Half of the 95 % interval of hedge_audit_saved_seconds."),
-			gauge("hedge_audit_confidence", "One less the probability that luck alone would ever show as much, however often one looks."),
-		},
 		grpcHedges: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "grpc_client_call_hedges", Help: "Hedges of gRPC calls that had any, by method and target, as gRFC A96 says.",
 			Buckets: []float64{1, 2, 3, 4, 5}, ConstLabels: s.labels,
@@ -219,11 +211,9 @@ func New(opts ...Option) *Collector {
 // metrics returns the metrics whose values the Collector counts from events. Metrics that it reads from clients on each
 // collection are not included.
 func (c *Collector) metrics() []prometheus.Collector {
-	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.ratio, c.saved, c.latency, c.grpcHedges}
-	for _, g := range c.auditGauges {
-		all = append(all, g)
+	return []prometheus.Collector{
+		c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.saved, c.latency, c.grpcHedges, c.endpoints.attempts, c.endpoints.bad,
 	}
-	return append(all, c.endpoints.collectors()...)
 }
 
 // Describe implements [prometheus.Collector]: it sends the descriptions of all metrics to ch. The Prometheus registry
@@ -232,6 +222,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range c.metrics() {
 		m.Describe(ch)
 	}
+	c.gauges.describe(ch)
 	c.dns.Describe(ch)
 	c.recursors.Describe(ch)
 	c.limiters.Describe(ch)
@@ -244,6 +235,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, m := range c.metrics() {
 		m.Collect(ch)
 	}
+	c.collectGauges(ch)
 	c.dns.Collect(ch)
 	c.recursors.Collect(ch)
 	c.limiters.Collect(ch)
@@ -257,10 +249,9 @@ type seriesKey struct{ client, host, protocol string }
 // Prometheus looks up metrics by label values slowly.
 type series struct {
 	seriesKey
-	requests, originals  prometheus.Counter
-	hedged, unhedged     prometheus.Observer
-	delay, budget, ratio prometheus.Gauge // gauges; nil for the label Other, which many hosts share
-	endpoints            endpointMap      // metrics of endpoints of the host
+	requests, originals prometheus.Counter
+	hedged, unhedged    prometheus.Observer
+	endpoints           endpointMap // metrics of endpoints of the host
 }
 
 // seriesFor returns the cached metrics for the client, host and protocol of a call. If there are none, it creates them.
@@ -279,8 +270,7 @@ func (c *Collector) addSeries(key observe.KeyInfo) *series {
 	defer c.mu.Unlock()
 	key = key.Printable() // Prometheus panics on invalid UTF-8
 	me := seriesKey{key.Client, key.Host, key.Protocol}
-	hasLabel := c.hosts[me.host] || len(c.hosts) < c.maxHosts && me.host != Other
-	if hasLabel {
+	if c.hosts[me.host] || len(c.hosts) < c.maxHosts && me.host != Other {
 		c.hosts[me.host] = true
 	} else {
 		me.host = Other
@@ -294,11 +284,6 @@ func (c *Collector) addSeries(key observe.KeyInfo) *series {
 	s.originals = c.attempts.WithLabelValues(me.client, me.host, me.protocol, "original")
 	s.hedged = c.latency.WithLabelValues(me.client, me.host, me.protocol, "true")
 	s.unhedged = c.latency.WithLabelValues(me.client, me.host, me.protocol, "false")
-	if hasLabel {
-		s.delay = c.delay.WithLabelValues(me.client, me.host, me.protocol)
-		s.budget = c.budget.WithLabelValues(me.client, me.host, me.protocol)
-		s.ratio = c.ratio.WithLabelValues(me.client, me.host, me.protocol)
-	}
 	more := maps.Clone(known)
 	more[me] = s
 	c.series.Store(&more)
@@ -315,12 +300,6 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 		s.hedged.Observe(r.Latency.Seconds())
 	} else {
 		s.unhedged.Observe(r.Latency.Seconds())
-	}
-	if s.delay != nil {
-		s.delay.Set(r.Delay.Seconds())
-		if r.Share > 0 { // 0 for calls that cannot be hedged
-			s.ratio.Set(r.Share)
-		}
 	}
 	if r.Attempts > 1 {
 		c.attempts.WithLabelValues(s.client, s.host, s.protocol, "hedge").Add(float64(r.Attempts - 1))
@@ -359,28 +338,9 @@ func (c *Collector) methodLabel(key observe.KeyInfo) string {
 	return name
 }
 
-// Audited implements [observe.Observer]: it sets the gauges for the audit of a host.
-func (c *Collector) Audited(key observe.KeyInfo, a observe.Audit) {
-	s := c.seriesFor(key)
-	if s.budget == nil { // many hosts share the label
-		return
-	}
-	verdict := map[observe.Verdict]float64{observe.AuditOn: 1, observe.AuditOff: -1}[a.Verdict]
-	for i, v := range [...]float64{verdict, a.Saved.Seconds(), a.PlusMinus.Seconds(), a.Confidence} {
-		c.auditGauges[i].WithLabelValues(s.client, s.host, s.protocol).Set(v)
-	}
-}
-
 // Denied implements [observe.Observer]: it counts a hedge that was not sent, or a call that could not be hedged, by
 // reason.
 func (c *Collector) Denied(_ context.Context, key observe.KeyInfo, reason observe.Reason) {
 	s := c.seriesFor(key)
 	c.denied.WithLabelValues(s.client, s.host, s.protocol, string(reason)).Inc()
-}
-
-// Budget implements [observe.Observer]: it sets the gauge for the number of hedges that the budget suffices for.
-func (c *Collector) Budget(key observe.KeyInfo, tokens float64) {
-	if s := c.seriesFor(key); s.budget != nil {
-		s.budget.Set(tokens)
-	}
 }

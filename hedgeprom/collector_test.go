@@ -51,12 +51,15 @@ func TestCollectorCountsEvents(t *testing.T) {
 		call(t.Context(), sleeps(90*ms, 200*ms))
 		call(t.Context(), sleeps(90*ms, 20*ms))
 		call(hedge.WithoutHedging(t.Context()), sleeps(ms))
-		budget := h.Snapshot().Keys[0].Budget
+		key := h.Snapshot().Keys[0]
 		assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(fmt.Sprintf(`
-# HELP hedge_budget_tokens Hedges that the budget could pay for, when it was last asked.
+# HELP hedge_budget_tokens Hedges that the budget can pay for now.
 # TYPE hedge_budget_tokens gauge
 hedge_budget_tokens{client="shop",host="db",protocol="func"} %v
-`, budget)), "hedge_budget_tokens"))
+# HELP hedge_delay_seconds Delay after which the next call will be hedged; 0 if it will not.
+# TYPE hedge_delay_seconds gauge
+hedge_delay_seconds{client="shop",host="db",protocol="func"} %v
+`, key.Budget, key.Delays[0].Seconds())), "hedge_budget_tokens", "hedge_delay_seconds"))
 	})
 	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP hedge_attempts_total Attempts that were sent for the calls, by type.
@@ -67,9 +70,6 @@ hedge_attempts_total{client="shop",host="db",protocol="func",type="original"} 13
 # TYPE hedge_denied_total counter
 hedge_denied_total{client="shop",host="db",protocol="func",reason="disabled"} 1
 hedge_denied_total{client="shop",host="db",protocol="func",reason="warming"} 10
-# HELP hedge_delay_seconds Delay after which the latest call was to be hedged; 0 if it was not.
-# TYPE hedge_delay_seconds gauge
-hedge_delay_seconds{client="shop",host="db",protocol="func"} 0
 # HELP hedge_requests_total Calls.
 # TYPE hedge_requests_total counter
 hedge_requests_total{client="shop",host="db",protocol="func"} 13
@@ -77,7 +77,7 @@ hedge_requests_total{client="shop",host="db",protocol="func"} 13
 # TYPE hedge_wins_total counter
 hedge_wins_total{client="shop",host="db",protocol="func",type="hedge"} 1
 hedge_wins_total{client="shop",host="db",protocol="func",type="original"} 1
-`), "hedge_attempts_total", "hedge_denied_total", "hedge_delay_seconds", "hedge_requests_total", "hedge_wins_total"))
+`), "hedge_attempts_total", "hedge_denied_total", "hedge_requests_total", "hedge_wins_total"))
 	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_saved_seconds"))
 }
 
@@ -107,12 +107,13 @@ func TestHostsAboveLimitShareLabel(t *testing.T) {
 			key := hedge.KeyInfo{Client: fmt.Sprint(i % 2), Host: fmt.Sprint("h", i), Protocol: "http"}
 			c.RequestDone(t.Context(), key, hedge.RequestResult{Attempts: 1})
 			c.Denied(t.Context(), key, hedge.DeniedMethod)
-			c.Budget(key, 1)
+			c.ClientCreated(stateOf(observe.KeyState{KeyInfo: key, Tokens: float64(i), Share: 0.1, Audit: observe.Audit{Verdict: observe.AuditOn}}))
 		})
 	}
 	wg.Wait()
 	assert.Equal(t, 4, testutil.CollectAndCount(c, "hedge_requests_total"), "two hosts, and Other for each of two clients")
-	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_budget_tokens"), "hosts that share a label have no gauges")
+	assert.Equal(t, 4, testutil.CollectAndCount(c, "hedge_budget_tokens"))
+	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_audit_verdict"), "hosts that share a label have different audits")
 	reg := prometheus.NewPedanticRegistry()
 	require.NoError(t, reg.Register(c))
 	_, err := reg.Gather()
@@ -150,11 +151,11 @@ func TestHostNamedOtherSharesLabel(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
 	for _, host := range []string{"other", "a", "b"} {
 		key := hedge.KeyInfo{Host: host}
-		c.RequestDone(t.Context(), key, hedge.RequestResult{Attempts: 1, Delay: time.Second})
-		c.Budget(key, 1)
+		c.RequestDone(t.Context(), key, hedge.RequestResult{Attempts: 1})
+		c.ClientCreated(stateOf(observe.KeyState{KeyInfo: key}))
 	}
 	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_requests_total"))
-	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_delay_seconds"), "hosts that share a label have no gauges")
+	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_delay_seconds"))
 }
 
 func TestOptionsPanicOnInvalidValues(t *testing.T) {
@@ -340,8 +341,13 @@ func BenchmarkCall(b *testing.B) {
 func TestCollectorShowsAuditsByHost(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
 	key := observe.KeyInfo{Client: "shop", Protocol: "http", Host: "db"}
-	c.Audited(key, observe.Audit{Verdict: observe.AuditOff, Confidence: 0.98, Pairs: 5, P99: 300 * ms, Saved: -132 * ms, PlusMinus: 21 * ms})
-	c.Audited(observe.KeyInfo{Host: "one too many"}, observe.Audit{Verdict: observe.AuditOn})
+	one := observe.KeyInfo{Host: "one too many"}
+	for _, k := range []observe.KeyInfo{key, one} {
+		c.RequestDone(t.Context(), k, observe.RequestResult{Attempts: 1})
+	}
+	c.ClientCreated(stateOf(
+		observe.KeyState{KeyInfo: key, Audit: observe.Audit{Verdict: observe.AuditOff, Confidence: 0.98, Pairs: 5, P99: 300 * ms, Saved: -132 * ms, PlusMinus: 21 * ms}},
+		observe.KeyState{KeyInfo: one, Audit: observe.Audit{Verdict: observe.AuditOn}}))
 	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP hedge_audit_verdict 1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet.
 # TYPE hedge_audit_verdict gauge

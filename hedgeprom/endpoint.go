@@ -13,11 +13,8 @@ import (
 // clients with the same name have different endpoints, because a client has at most eight.
 const maxEndpoints = 8
 
-// endpointMetrics holds the metrics of endpoints: attempts, bad attempts, and ejections.
-type endpointMetrics struct {
-	attempts, bad *prometheus.CounterVec
-	ejected       *prometheus.GaugeVec // number of latency keys that have ejected an endpoint
-}
+// endpointMetrics holds the counters of endpoints: attempts and bad attempts.
+type endpointMetrics struct{ attempts, bad *prometheus.CounterVec }
 
 // newEndpointMetrics returns the metrics of endpoints without values. All metrics have the given constant labels.
 func newEndpointMetrics(labels prometheus.Labels) *endpointMetrics {
@@ -30,21 +27,13 @@ func newEndpointMetrics(labels prometheus.Labels) *endpointMetrics {
 	return &endpointMetrics{
 		attempts: counter("hedge_endpoint_attempts_total", "Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.", by("type")),
 		bad:      counter("hedge_endpoint_bad_total", "Of those, the ones that failed, or that were overtaken by one at another endpoint.", by("outcome")),
-		ejected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "hedge_endpoint_ejected", Help: "Keys (hosts, or their routes) whose calls go to other endpoints.", ConstLabels: labels,
-		}, by()),
 	}
-}
-
-// collectors returns all metrics of endpoints as a slice of Collectors.
-func (m *endpointMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.attempts, m.bad, m.ejected}
 }
 
 // An endpointSeries holds the metrics with the label values of one endpoint of one host.
 type endpointSeries struct {
+	label                             string // value of the label endpoint
 	called, hedged, failed, overtaken prometheus.Counter
-	ejected                           prometheus.Gauge // nil for the label Other
 }
 
 // An endpointMap points to an immutable map from endpoint name to endpointSeries, for one host. The pointer is nil if
@@ -63,24 +52,13 @@ func (c *Collector) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) 
 		at.failed.Inc()
 	case observe.EndpointOvertaken:
 		at.overtaken.Inc()
-	case observe.EndpointEjected:
-		at.addEjected(1)
-	case observe.EndpointRestored:
-		at.addEjected(-1)
-	}
-}
-
-// addEjected adds n to the number of latency keys that have ejected the endpoint. It does nothing for the label Other.
-func (s *endpointSeries) addEjected(n float64) {
-	if s.ejected != nil {
-		s.ejected.Add(n)
 	}
 }
 
 // endpointSeriesFor returns the metrics of the named endpoint of the host of s, and creates them if there are none.
 // Endpoints beyond maxEndpoints share the label Other.
 func (c *Collector) endpointSeriesFor(s *series, name string) *endpointSeries {
-	if s.delay == nil { // many hosts share the label
+	if s.host == Other { // many hosts share the label
 		name = Other
 	}
 	if all := s.endpoints.Load(); all != nil && (*all)[name] != nil {
@@ -103,11 +81,8 @@ func (c *Collector) endpointSeriesFor(s *series, name string) *endpointSeries {
 		return v.WithLabelValues(s.client, s.host, s.protocol, label, value)
 	}
 	at := &endpointSeries{
-		called: of(c.endpoints.attempts, "original"), hedged: of(c.endpoints.attempts, "hedge"),
+		label: label, called: of(c.endpoints.attempts, "original"), hedged: of(c.endpoints.attempts, "hedge"),
 		failed: of(c.endpoints.bad, "failed"), overtaken: of(c.endpoints.bad, "overtaken"),
-	}
-	if name != Other {
-		at.ejected = c.endpoints.ejected.WithLabelValues(s.client, s.host, s.protocol, label)
 	}
 	more := make(map[string]*endpointSeries, len(known)+1)
 	maps.Copy(more, known)

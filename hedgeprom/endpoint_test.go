@@ -17,6 +17,7 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
 	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/observe"
 )
 
 // TestCollectorCountsEventsOfEndpoints compares the metrics with the sent attempts, and with the Snapshot.
@@ -93,29 +94,6 @@ hedge_endpoint_ejected{client="shop",endpoint="http://near.test",host="near.test
 	})
 }
 
-// TestCollectorCountsKeysThatEjectEndpoint has two routes of a host, of which each has its own opinion.
-func TestCollectorCountsKeysThatEjectEndpoint(t *testing.T) {
-	c := hedgeprom.New()
-	event := func(route string, kind hedge.EndpointKind) {
-		c.EndpointEvent(hedge.KeyInfo{Client: "shop", Host: "near", Protocol: "grpc", Route: route}, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: kind})
-	}
-	is := func(want int) {
-		t.Helper()
-		assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(fmt.Sprintf(`
-# HELP hedge_endpoint_ejected Keys (hosts, or their routes) whose calls go to other endpoints.
-# TYPE hedge_endpoint_ejected gauge
-hedge_endpoint_ejected{client="shop",endpoint="dns:///near",host="near",protocol="grpc"} %d
-`, want)), "hedge_endpoint_ejected"))
-	}
-	event("/a", hedge.EndpointEjected)
-	event("/b", hedge.EndpointEjected)
-	is(2)
-	event("/a", hedge.EndpointRestored)
-	is(1)
-	event("/b", hedge.EndpointRestored)
-	is(0)
-}
-
 func TestCollectorLimitsLabelsOfEndpoints(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
 	for host := range 3 {
@@ -124,10 +102,11 @@ func TestCollectorLimitsLabelsOfEndpoints(t *testing.T) {
 			for _, kind := range []hedge.EndpointKind{hedge.EndpointCalled, hedge.EndpointEjected, hedge.EndpointRestored, "of a later version"} {
 				c.EndpointEvent(key, hedge.EndpointEvent{Endpoint: fmt.Sprintf("http://%d.test/\xff", endpoint), Kind: kind})
 			}
+			c.ClientCreated(stateOf(observe.KeyState{KeyInfo: key, Endpoints: []observe.EndpointState{{Endpoint: fmt.Sprintf("http://%d.test/\xff", endpoint), Ejected: 1}}}))
 		}
 	}
 	assert.Equal(t, 2*(8+1+1), testutil.CollectAndCount(c, "hedge_endpoint_attempts_total"), "eight endpoints and Other of a host, and those of the host Other")
-	assert.Equal(t, 8, testutil.CollectAndCount(c, "hedge_endpoint_ejected"), "what shares a label has no gauge")
+	assert.Equal(t, 8+1+1, testutil.CollectAndCount(c, "hedge_endpoint_ejected"))
 	problems, err := testutil.CollectAndLint(c)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

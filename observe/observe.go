@@ -35,6 +35,10 @@ import (
 // If a query is lost or fails, the query that replaces it has the same attempt number. Each query is reported with its
 // own upstream.
 type Observer interface {
+	// ClientCreated is called once for each client with the observer: by the constructor, or when a dnshedge.Client is first
+	// used. The observer can then read the state of the client at any time, see [Clients].
+	ClientCreated(s ClientState)
+
 	// AttemptStart is called before each attempt of a call. A call that is not hedged has one attempt. An attempt that
 	// starts after RequestDone requests the remaining bytes of a body, see hedge.WithResume.
 	AttemptStart(ctx context.Context, key KeyInfo, a AttemptInfo)
@@ -51,10 +55,6 @@ type Observer interface {
 	// Denied is called when a hedge was due and not sent. It is also called once for each call that could not be hedged
 	// from the start.
 	Denied(ctx context.Context, key KeyInfo, reason Reason)
-
-	// Budget is called after each attempt to take tokens for a hedge from the budget. The argument tokens is the number of
-	// further hedges that the budget suffices for, with a precision of 0.001.
-	Budget(key KeyInfo, tokens float64)
 
 	// Audited is called when the audit of a host (see hedge.WithAudit) has compared another pair of time slots, and when
 	// its verdict changes. One slot of a pair is with hedging, and the other without. The argument key identifies the
@@ -79,6 +79,9 @@ type NopObserver struct{}
 
 var _ Observer = NopObserver{}
 
+// ClientCreated implements [Observer] and does nothing.
+func (NopObserver) ClientCreated(ClientState) {}
+
 // AttemptStart implements [Observer] and does nothing.
 func (NopObserver) AttemptStart(context.Context, KeyInfo, AttemptInfo) {}
 
@@ -90,9 +93,6 @@ func (NopObserver) RequestDone(context.Context, KeyInfo, RequestResult) {}
 
 // Denied implements [Observer] and does nothing.
 func (NopObserver) Denied(context.Context, KeyInfo, Reason) {}
-
-// Budget implements [Observer] and does nothing.
-func (NopObserver) Budget(KeyInfo, float64) {}
 
 // Audited implements [Observer] and does nothing.
 func (NopObserver) Audited(KeyInfo, Audit) {}
@@ -175,10 +175,6 @@ type RequestResult struct {
 	Saved time.Duration
 
 	Audit string // [Verdict] about the host; "": the host is not audited
-
-	// Share is the number of hedges per call that the settings of the budget allow in the long run: 0.1 by default, or
-	// less on a route with a smaller budget. It is 0 if the call could not be hedged, or if the budget is 0.
-	Share float64
 }
 
 // An EndpointEvent reports to observers that an endpoint was used, has failed, was overtaken, or was ejected or

@@ -12,10 +12,11 @@ import (
 // milliseconds. The zero value is ready for use.
 type Recorder struct {
 	observe.NopObserver
-	mu     sync.Mutex            // guards the fields that follow
-	events []string              // lines that Take has not returned yet
-	key    observe.KeyInfo       // key of the latest event
-	last   observe.RequestResult // result of the call that ended last
+	clients observe.Clients
+	mu      sync.Mutex            // guards the fields that follow
+	events  []string              // lines that Take has not returned yet
+	key     observe.KeyInfo       // key of the latest event
+	last    observe.RequestResult // result of the call that ended last
 }
 
 // add records a line, and the key of the event.
@@ -49,10 +50,11 @@ func (r *Recorder) Denied(_ context.Context, key observe.KeyInfo, why observe.Re
 	r.add(key, "denied: %s", why)
 }
 
-// Budget records whether the budget has more than 3 tokens.
-func (r *Recorder) Budget(key observe.KeyInfo, tokens float64) {
-	r.add(key, "budget above 3: %t", tokens > 3)
-}
+// ClientCreated stores the state of the client for KeyStates.
+func (r *Recorder) ClientCreated(s observe.ClientState) { r.clients.Add(s) }
+
+// KeyStates returns the states of all latency keys of the clients that exist.
+func (r *Recorder) KeyStates() []observe.KeyState { return r.clients.KeyStates() }
 
 // Take returns the lines that were recorded since its last call.
 func (r *Recorder) Take() []string {

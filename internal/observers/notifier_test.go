@@ -15,13 +15,13 @@ type observer struct {
 	do func()
 }
 
-func (o observer) Budget(observe.KeyInfo, float64) { o.do() }
+func (o observer) Audited(observe.KeyInfo, observe.Audit) { o.do() }
 
 func tell(w *observers.Notifier) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.Notify(func(o observe.Observer) { o.Budget(observe.KeyInfo{}, 1) })
+		w.Notify(func(o observe.Observer) { o.Audited(observe.KeyInfo{}, observe.Audit{}) })
 	}()
 	<-ended
 }

@@ -200,10 +200,10 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	if denial != None && index != Immediate {
 		c.Denied = denial
 	}
-	if c.notifier() != nil {
-		c.reportDecision(denial)
-	}
 	if denial != None {
+		if c.notifier() != nil {
+			c.reportDenied(denial)
+		}
 		return false
 	}
 	c.Hedges++
@@ -233,21 +233,6 @@ func (c *Call) recordSlowCall(index int, isBefore bool) {
 		c.slow = true
 		c.Key.recordSlowCall()
 	}
-}
-
-// reportDecision reports the decision about a hedge to observers. denial is the reason why the hedge is denied, or None if it
-// was admitted.
-func (c *Call) reportDecision(denial observe.Reason) {
-	reported := denial != None // a denied hedge is not in flight
-	defer c.Key.HedgeEndedUnless(&reported)
-	if denial == None || denial == observe.DeniedBudget || denial == observe.DeniedShadow {
-		tokens := c.Key.Tokens()
-		c.notifier().Notify(func(o observe.Observer) { o.Budget(c.Key.Info, tokens) })
-	}
-	if denial != None {
-		c.reportDenied(denial)
-	}
-	reported = true
 }
 
 // Withdraw reverses the admission of a hedge that could not be sent, for the given reason. The attempt of the hedge must fail
@@ -308,7 +293,6 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 	r := observe.RequestResult{
 		Attempts: 1 + c.SentHedges(), Winner: -1, Latency: took, Delay: o.Delay, AnswersNotTaken: o.AnswersNotTaken, Saved: saved, HeldBack: o.HeldBack,
-		Share: c.Key.account.EffectiveShare(c.Key.engine.Config().Share),
 	}
 	if o.Answered {
 		r.Winner = max(o.Winner, 0)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/budget"
-	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
@@ -415,29 +413,6 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	k.Begin(epoch)
 	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 	k.HedgeEnded()
-	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
-}
-
-// leaver is an Observer that ends the goroutine that admits a hedge.
-type leaver struct{ observe.NopObserver }
-
-func (leaver) Budget(observe.KeyInfo, float64) { runtime.Goexit() }
-
-func TestHedgeIsNotInFlightAfterObserverEndsGoroutine(t *testing.T) {
-	k := newKey(func(c *policy.Config) {
-		c.Share, c.Notifier = 1, observers.NewNotifier([]observe.Observer{leaver{}}, nil)
-	})
-	for range policy.MaxInFlight {
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			var c policy.Call
-			c.Begin(t.Context(), k, ms)
-			c.Admit(0)
-		}()
-		<-ended
-	}
-	k.Begin(epoch)
 	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 }
 

@@ -40,7 +40,7 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 		used int64
 	}
 	var keys []aged
-	for k := range e.allKeys() {
+	for k := range e.AllKeys() {
 		keys = append(keys, aged{k, k.lastUsed.Load()})
 	}
 	slices.SortFunc(keys, func(a, b aged) int { return cmp.Compare(b.used, a.used) })
@@ -204,7 +204,7 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, st
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	verdicts, judged = e.experiments.AppendVerdicts(nil, e.engineTime(now), maxExport/4)
-	for k := range e.allKeys() {
+	for k := range e.AllKeys() {
 		s := k.copySafetyState()
 		add(k.Name, &s, k.earlierCalls+k.totalRequests())
 	}

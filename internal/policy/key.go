@@ -142,6 +142,9 @@ func (k *Key) totalRequests() int64 {
 	return k.requestCount.Load()
 }
 
+// HasCalls reports whether a call has begun since the key was made. The key of a host, and an imported key, may have no calls.
+func (k *Key) HasCalls() bool { return k.totalRequests() > 0 }
+
 // Begin counts a call that starts now and deposits its tokens. It returns the schedule of the call's hedges, or nil if the call
 // is not hedged.
 func (k *Key) Begin(now time.Time) *Schedule {

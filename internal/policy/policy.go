@@ -137,7 +137,7 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 		e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
 	}
 	e.evictLeastRecentlyUsed()
-	for k := range e.allKeys() {
+	for k := range e.AllKeys() {
 		k.reconfigure(now)
 	}
 }
@@ -205,14 +205,14 @@ func (e *Engine) evictLeastRecentlyUsed() {
 		return
 	}
 	used := make(map[*Key]int64, e.size)
-	for k := range e.allKeys() {
+	for k := range e.AllKeys() {
 		age := k.lastUsed.Load() // one value for the sort, because it may change meanwhile
 		used[k] = max(used[k], age)
 		if k.host != nil { // a host counts as used when its routes are
 			used[k.host] = max(used[k.host], age)
 		}
 	}
-	keys := slices.SortedFunc(e.allKeys(), func(a, b *Key) int {
+	keys := slices.SortedFunc(e.AllKeys(), func(a, b *Key) int {
 		return cmp.Or(cmp.Compare(used[a], used[b]), -cmp.Compare(len(a.Name.Route), len(b.Name.Route)))
 	})
 	for _, k := range keys[:len(keys)-(bound-bound/16)] {
@@ -242,7 +242,7 @@ func (e *Engine) evictKey(k *Key, bound int) {
 func (e *Engine) ClearPushback() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for k := range e.allKeys() {
+	for k := range e.AllKeys() {
 		k.clearPushback()
 	}
 	e.safetyStates.Each(func(_ Name, state *safetyState, _ int64) bool {
@@ -259,7 +259,7 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	defer e.unlockAndReport()
 	e.safetyStates.Each(func(n Name, _ *safetyState, _ int64) bool { return !want.matchesName(n) })
 	e.experiments.ForgetEvicted(func(host string) bool { return want.matchesName(Name{Host: host}) })
-	for k := range e.allKeys() {
+	for k := range e.AllKeys() {
 		if want.matchesName(k.Name) {
 			k.resetLearned()
 			e.notifyExtension(k, EvictionListener.Reset)
@@ -277,9 +277,9 @@ func (n Name) matchesName(other Name) bool {
 	return (n.Host == "" || n.Host == other.Host) && (n.Route == "" || n.Route == other.Route)
 }
 
-// allKeys returns an iterator over the keys of the engine, in no particular order. Keys may be added and evicted during the
+// AllKeys returns an iterator over the keys of the engine, in no particular order. Keys may be added and evicted during the
 // iteration.
-func (e *Engine) allKeys() func(yield func(*Key) bool) {
+func (e *Engine) AllKeys() func(yield func(*Key) bool) {
 	return func(yield func(*Key) bool) {
 		e.keys.Range(func(_, k any) bool { return yield(k.(*Key)) })
 	}

@@ -55,10 +55,22 @@ func (k *Key) Snapshot() Snapshot {
 	return v
 }
 
+// State returns the current state of the key for observers. The adapter must set Endpoints, and may change Delay.
+func (k *Key) State() observe.KeyState {
+	s := observe.KeyState{KeyInfo: k.Info, Tokens: k.Tokens(), Share: k.account.EffectiveShare(k.engine.Config().Share)}
+	if k.experiment.isAudited() {
+		s.Audit = k.experiment.Report()
+	}
+	if delays := k.Schedule().hedgeDelays(); len(delays) > 0 {
+		s.Delay = delays[0]
+	}
+	return s
+}
+
 // Snapshots returns a snapshot of every key, sorted by host and route.
 func (e *Engine) Snapshots() []Snapshot {
 	var all []Snapshot
-	for k := range e.allKeys() {
+	for k := range e.AllKeys() {
 		all = append(all, k.Snapshot())
 	}
 	slices.SortFunc(all, func(a, b Snapshot) int {

@@ -19,6 +19,11 @@ type UnhedgedCall struct {
 // HasObservers reports whether the engine has observers. If it has none, nothing needs to be reported to them.
 func (e *Engine) HasObservers() bool { return e.setup.Notifier != nil }
 
+// ReportClient passes the state of the client that uses the engine to the observers.
+func (e *Engine) ReportClient(s observe.ClientState) {
+	e.setup.Notifier.Notify(func(o observe.Observer) { o.ClientCreated(s) })
+}
+
 // BeginUnhedged starts a call that is sent without hedges, and reports to observers the reason why. The caller must call End.
 func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Reason) UnhedgedCall {
 	if !e.HasObservers() {

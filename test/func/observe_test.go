@@ -33,7 +33,7 @@ func TestObserverReceivesEventsOfFunctions(t *testing.T) {
 		}
 		_, err := hedge.Do(hedge.WithDelay(t.Context(), usual), h, "k", f)
 		require.NoError(t, err)
-		assert.Equal(t, []string{"start 0", "budget above 3: true", "start 1", "won 1 after 1", "lost 0 after 11", "done by 1 of 2 after 11"}, rec.Take())
+		assert.Equal(t, []string{"start 0", "start 1", "won 1 after 1", "lost 0 after 11", "done by 1 of 2 after 11"}, rec.Take())
 		assert.Equal(t, hedge.KeyInfo{Protocol: "func", Host: "k"}, rec.Key())
 		_, err = hedge.Do(hedge.WithoutHedging(t.Context()), h, "k", f)
 		require.NoError(t, err)

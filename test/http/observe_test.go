@@ -30,7 +30,7 @@ func TestObserverReceivesEveryAttempt(t *testing.T) {
 		resp, err := get(t, tr, site)
 		require.NoError(t, err)
 		text(t, resp)
-		assert.Equal(t, []string{"start 0", "budget above 3: true", "start 1", "won 1 after 5", "lost 0 after 15", "done by 1 of 2 after 15"}, rec.Take())
+		assert.Equal(t, []string{"start 0", "start 1", "won 1 after 5", "lost 0 after 15", "done by 1 of 2 after 15"}, rec.Take())
 		assert.Equal(t, hedge.KeyInfo{Client: "shop", Protocol: "http", Host: "catalog.test"}, rec.Key())
 		assert.InDelta(t, usual, rec.LastResult().Delay, float64(ms/2))
 	})
@@ -53,7 +53,7 @@ func TestObserverReceivesLingeringLoserAfterItsRequest(t *testing.T) {
 		resp, err := get(t, tr, site)
 		require.NoError(t, err)
 		text(t, resp)
-		assert.Equal(t, []string{"won 1 after 10", "done by 1 of 2 after 20"}, rec.Take()[3:])
+		assert.Equal(t, []string{"won 1 after 10", "done by 1 of 2 after 20"}, rec.Take()[2:])
 		time.Sleep(time.Second)
 		assert.Equal(t, []string{"lost 0 after 100"}, rec.Take())
 	})
@@ -122,7 +122,7 @@ func TestObserverReceivesFailures(t *testing.T) {
 		resp, err := get(t, tr, site)
 		require.NoError(t, err)
 		text(t, resp)
-		assert.Equal(t, []string{"start 0", "budget above 3: true", "start 1", "failed 1 after 0", "won 0 after 30", "done by 0 of 2 after 30"}, rec.Take())
+		assert.Equal(t, []string{"start 0", "start 1", "failed 1 after 0", "won 0 after 30", "done by 0 of 2 after 30"}, rec.Take())
 		_, err = get(t, tr, site)
 		require.ErrorIs(t, err, errDown)
 		assert.Equal(t, []string{"start 0", "failed 0 after 0", "done by -1 of 1 after 0"}, rec.Take())
@@ -202,7 +202,6 @@ func (angry) AttemptStart(context.Context, hedge.KeyInfo, hedge.AttemptInfo)  { 
 func (angry) AttemptDone(context.Context, hedge.KeyInfo, hedge.AttemptResult) { panic("done") }
 func (angry) RequestDone(context.Context, hedge.KeyInfo, hedge.RequestResult) { panic("request") }
 func (angry) Denied(context.Context, hedge.KeyInfo, hedge.Reason)             { panic("denied") }
-func (angry) Budget(hedge.KeyInfo, float64)                                   { panic("budget") }
 
 func TestObserverPanicIsRecovered(t *testing.T) {
 	for name, opts := range map[string][]hedge.HTTPOption{"hedging": nil, "shadow": {hedge.WithShadow()}, "linger": {hedge.WithLinger(time.Second)}} {
@@ -254,39 +253,31 @@ func (leaver) AttemptDone(_ context.Context, _ hedge.KeyInfo, a hedge.AttemptRes
 	}
 }
 
-// asked is an Observer that ends the goroutine whenever a hedge is due.
-type asked struct{ hedge.NopObserver }
-
-func (asked) Budget(hedge.KeyInfo, float64) { runtime.Goexit() }
-
 func TestObserverMayEndItsGoroutine(t *testing.T) {
-	for name, o := range map[string]hedge.Observer{"hedge": leaver{}, "due": asked{}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-				rt.Answer = after(rt, 50*ms, 5*ms)
-				j := fixture.NewJournal()
-				tr := warm(t, rt, hedge.WithObserver(o), hedge.WithLogger(slog.New(j)))
-				for range 20 {
-					resp, err := get(t, tr, site)
-					require.NoError(t, err)
-					text(t, resp)
-				}
-				assert.Positive(t, tr.Snapshot().Stats.ObserverPanics)
-				assert.Contains(t, strings.Join(j.Take(), "\n"), "panic=runtime.Goexit")
+	o := leaver{}
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = after(rt, 50*ms, 5*ms)
+		j := fixture.NewJournal()
+		tr := warm(t, rt, hedge.WithObserver(o), hedge.WithLogger(slog.New(j)))
+		for range 20 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+		}
+		assert.Positive(t, tr.Snapshot().Stats.ObserverPanics)
+		assert.Contains(t, strings.Join(j.Take(), "\n"), "panic=runtime.Goexit")
 
-				h := fixture.NewWarmHedger(t, hedge.WithObserver(o), hedge.WithLogger(slog.New(j)), hedge.WithBudget(hedge.NewBudget(300, 10_000)))
-				for range 2 * hedge.MaxDetached {
-					_, err := hedge.DoDetached(hedge.WithDelay(t.Context(), ms), h, "k", func(context.Context) (int, error) {
-						time.Sleep(5 * ms)
-						return 0, nil
-					}, nil)
-					require.NoError(t, err)
-					time.Sleep(time.Second)
-				}
-				assert.Zero(t, h.Snapshot().Keys[0].Denied[hedge.DeniedInFlight], "no place is lost")
-			})
-		})
-	}
+		h := fixture.NewWarmHedger(t, hedge.WithObserver(o), hedge.WithLogger(slog.New(j)), hedge.WithBudget(hedge.NewBudget(300, 10_000)))
+		for range 2 * hedge.MaxDetached {
+			_, err := hedge.DoDetached(hedge.WithDelay(t.Context(), ms), h, "k", func(context.Context) (int, error) {
+				time.Sleep(5 * ms)
+				return 0, nil
+			}, nil)
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+		}
+		assert.Zero(t, h.Snapshot().Keys[0].Denied[hedge.DeniedInFlight], "no place is lost")
+	})
 }
 
 func TestLoggerPanicDoesNotReachCall(t *testing.T) {

@@ -1300,11 +1300,11 @@ func TestResumeCountsRefusedRemainderAsLost(t *testing.T) {
 	})
 }
 
-// TestResumeSendsEveryPaidRemainder, though the stall ends while the budget is asked.
+// TestResumeSendsEveryPaidRemainder, though the stall ends while the request starts.
 func TestResumeSendsEveryPaidRemainder(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		asked := make(chan struct{})
-		tr := resuming(t, rt, hedge.WithObserver(paying{f: func() {
+		tr := resuming(t, rt, hedge.WithObserver(startingHedge{f: func() {
 			close(asked)
 			for range 1000 {
 				runtime.Gosched() // so that Read may return
@@ -1336,13 +1336,17 @@ func (w waiting) Read(p []byte) (int, error) {
 	return w.ReadCloser.Read(p)
 }
 
-// paying is called when a hedge is paid for, or would have been.
-type paying struct {
+// startingHedge calls f at the start of a hedge.
+type startingHedge struct {
 	hedge.NopObserver
 	f func()
 }
 
-func (o paying) Budget(hedge.KeyInfo, float64) { o.f() }
+func (o startingHedge) AttemptStart(_ context.Context, _ hedge.KeyInfo, a hedge.AttemptInfo) {
+	if a.Hedge() {
+		o.f()
+	}
+}
 
 func TestR2FailedBodyIsHeldForUsualTimeOfRemainder(t *testing.T) {
 	cut := errors.New("connection reset")

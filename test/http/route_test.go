@@ -265,7 +265,12 @@ func TestObserverReceivesConfiguredShare(t *testing.T) {
 			resp, err := get(t, tr, "http://catalog.test"+path)
 			require.NoError(t, err)
 			text(t, resp)
-			return rec.LastResult().Share
+			for _, k := range rec.KeyStates() {
+				if k.Route == strings.TrimSuffix(path, "/") {
+					return k.Share
+				}
+			}
+			return -1
 		}
 		assert.InDelta(t, 0.05, told("/"), 1e-9)
 		assert.InDelta(t, 0.01, told("/dear"), 1e-9)

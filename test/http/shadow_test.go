@@ -115,7 +115,7 @@ func TestShadowSendsNoHedge(t *testing.T) {
 		require.NoError(t, err)
 		text(t, resp)
 		assert.Len(t, rt.Sent(), 1)
-		assert.Equal(t, []string{"start 0", "budget above 3: true", "denied: shadow", "won 0 after 1000", "done by 0 of 1 after 1000"}, rec.Take())
+		assert.Equal(t, []string{"start 0", "denied: shadow", "won 0 after 1000", "done by 0 of 1 after 1000"}, rec.Take())
 		assert.InDelta(t, 980*ms, rec.LastResult().Saved, float64(5*ms), "a hedge at 10 ms would have answered at 20")
 		key := tr.Snapshot().Keys[0]
 		assert.EqualValues(t, 1, key.Denied[hedge.DeniedShadow])

@@ -35,7 +35,7 @@ import "github.com/gohedge/hedge/observe"
 // hedging: an alias of each type, and each constant. With -update it writes the file.
 func TestObserveHasTheNamesOfPackageObserve(t *testing.T) {
 	var types, constants bytes.Buffer
-	for _, name := range []string{"observe/observe.go", "observe/audit.go"} {
+	for _, name := range []string{"observe/observe.go", "observe/client.go", "observe/audit.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 		require.NoError(t, err)
 		for _, decl := range file.Decls {

@@ -88,6 +88,25 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
+// HasCalls reports whether a question had s as its first server. With a fixed hedge delay, it reports whether s got a query.
+func (s *Server) HasCalls() bool {
+	return s.key.HasCalls() || s.hedging.FixedDelay > 0 && s.queryCount.Load() > 0
+}
+
+// State returns the state of the server's latency key for observers.
+func (s *Server) State() observe.KeyState {
+	state := s.key.State()
+	state.Delay = max(s.slowDelay(), s.lossDelay())
+	state.Share = s.hedging.Share // State has the share of the policy, which is larger
+	if d := s.hedging.FixedDelay; d > 0 {
+		state.Delay, state.Tokens, state.Share = d, 0, 0 // no budget pays for these hedges
+	}
+	if s.pool.conf.IsOff() {
+		state.Delay = 0
+	}
+	return state
+}
+
 // Close closes the transports of the server. All queries in flight end with an error.
 func (s *Server) Close() {
 	for _, t := range s.transports {
