@@ -23,9 +23,9 @@ import (
 // its connection. More than one time is rare; four times in a row have been measured under load.
 const maxResends = 16
 
-// Admit decides whether the hedge with the given index in the hedge schedule starts, and selects its endpoint. The race
-// calls it when the hedge is due. If the hedge starts, Admit copies the parts of the caller's request that the hedge
-// needs.
+// Admit implements [race.Op]. It decides whether the hedge with the given index in the hedge schedule starts, and
+// selects its endpoint. The race calls it when the hedge is due. If the hedge starts, Admit copies the parts of the
+// caller's request that the hedge needs.
 func (c *call) Admit(index int) bool {
 	if c.selection() != nil {
 		if !c.admitAtEndpoint(index) {
@@ -42,16 +42,16 @@ func (c *call) Admit(index int) bool {
 
 var _ race.LoserPolicy[*http.Response] = (*call)(nil)
 
-// callsTraceHooks reports whether attempts with the RoundTripper of attempt n are known to call the hooks of httptrace,
-// which report their connection. If they do, an attempt that has not called a hook yet has not reached net/http: it is
-// still in the program's middleware.
+// callsTraceHooks reports whether the RoundTripper of attempt n is known to call the hooks of httptrace, by which an
+// attempt reports its connection. If it does, an attempt that has not called a hook yet has not reached net/http. That
+// attempt is still in the program's middleware.
 func (c *call) callsTraceHooks(n int) bool { return c.Key.Features.Load()&c.connReportFlag(n) != 0 }
 
-// Lost implements [race.LoserPolicy]: it ends a loser. A running loser is cancelled at once, or may finish within the
-// grace period so that its connection survives. If a loser is not running, its response is being discarded. It is then
-// cancelled at the end of the grace period.
+// Lost implements [race.LoserPolicy]: it ends attempt a, which has lost. If running is true, a has not returned yet. It
+// is cancelled at once, or may finish within the grace period so that its connection survives. Otherwise its response
+// is being discarded, and a is cancelled at the end of the grace period.
 //
-// The function ended must be called when the loser has ended. It is nil if there is nothing to do.
+// The race must call the function ended when the loser has ended. It is nil if there is nothing to do then.
 func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
 	switch {
 	case running:
@@ -89,8 +89,8 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	return resp, err
 }
 
-// sendAttempt sends the request of attempt n to the server and does not repeat it. It returns the request that was
-// sent, the response and the error.
+// sendAttempt sends the request of attempt n to the server once. It returns the request that was sent, the response and
+// the error. The error is [race.ErrRefused] if the Limiter of the server has refused a hedge.
 func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
 	ctx, trace := c.attemptContext(a, n)
 	r, rt := c.requests.AttemptRequest(ctx, n), c.client.pools.Primary()
@@ -138,7 +138,7 @@ func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpatt
 }
 
 // hasDefaultHeaderLimit reports whether attempt n is sent over HTTP/1.1 by a transport that has net/http's default
-// limit for the size of response headers.
+// limit for the size of response headers. Otherwise [httpattempt.ConnTrace.CountInformational] must not be used.
 func (c *call) hasDefaultHeaderLimit(n int) bool {
 	return c.version == http1 && !c.mayUseOtherVersion(n) && c.client.pools.HasDefaultHeaderLimit()
 }
@@ -170,8 +170,9 @@ func (c *call) classifyResponse(req *http.Request, resp *http.Response, err erro
 	return verdict
 }
 
-// Failed implements [race.LoserPolicy]. The race calls it when the primary has failed while hedges are running. Failed
-// returns the primary's response with a body that is read into memory, so that other requests can use its connection.
+// Failed implements [race.LoserPolicy]. The race calls it when the primary has failed while hedges are running. If the
+// failure is a response, Failed returns a copy of it whose body is read into memory, so that other requests can use its
+// connection.
 //
 // If the body is too large, Failed returns false, or calls release later. The race then returns the failed response
 // without waiting for the hedges.
@@ -206,8 +207,8 @@ func (c *call) Discard(resp *http.Response, err error) {
 // return.
 const bodyCloseDelay = time.Second
 
-// countPanic calls f, which may run code of the program. If f panics, countPanic recovers the panic and increments a
-// counter, because the panic would end the process.
+// countPanic calls f, which may run code of the program. A panic of f is recovered and counted, because it would
+// otherwise end the process.
 func (c *call) countPanic(f func()) {
 	defer func() {
 		if recover() != nil {
@@ -236,8 +237,8 @@ func sendRequest(rt http.RoundTripper, req *http.Request) (*http.Response, error
 	return resp, err
 }
 
-// admitAtEndpoint selects the endpoint of the next hedge and decides whether the hedge starts. The argument index is
-// the position of the hedge in the schedule of the race. The call must have an endpoint selection.
+// admitAtEndpoint implements Admit for a call with an endpoint selection. It selects the endpoint of the next hedge and
+// decides whether the hedge starts. The argument index is the position of the hedge in the schedule of the race.
 func (c *call) admitAtEndpoint(index int) bool {
 	isProbe := false
 	if c.selection().HasProbe() {
@@ -315,8 +316,9 @@ func (c *call) prepareRequest(r *http.Request, n int) (err error) {
 	return err
 }
 
-// connReportFlag returns a feature bit of the latency key. The bit records whether attempts with the RoundTripper of
-// attempt n call the hooks of httptrace.
+// connReportFlag returns the flag in the features of a latency key which says that the RoundTripper of attempt n calls
+// the hooks of httptrace. Hedges have a flag of their own if they have a RoundTripper of their own, the option
+// HedgeTransport.
 func (c *call) connReportFlag(n int) int32 {
 	if n > 0 && c.client.options.HedgeTransport != nil {
 		return hedgesReportConn

@@ -38,8 +38,8 @@ type Client struct {
 // oldest loser is cancelled.
 const maxLosers = 512
 
-// NewClient returns a Client that sends primaries by next. The argument shared holds the state that HTTP and gRPC
-// clients have in common, such as the latency keys.
+// NewClient returns a Client with the options o. It sends primaries by the RoundTripper next. The argument shared holds
+// the state that HTTP and gRPC clients have in common, such as the latency keys.
 func NewClient(shared *calls.Client, next http.RoundTripper, o Options) *Client {
 	t := &Client{Client: shared, options: o, pools: httpattempt.NewPools(next, o.HedgeTransport, o.Resolver)}
 	t.losers.Max = maxLosers
@@ -54,8 +54,8 @@ func (t *Client) Primary() http.RoundTripper {
 	return t.pools.Primary()
 }
 
-// HasReplicas reports whether hedges connect to other addresses of a host than the primary, as the option Resolver
-// demands.
+// HasReplicas reports whether the option Resolver is in effect. Hedges then connect to other addresses of a host than
+// the primary.
 func (t *Client) HasReplicas() bool { return t.pools.NeedsPeer() }
 
 // CloseIdleConnections closes the idle connections of primaries and hedges. It does nothing for a nil Client.
@@ -65,7 +65,8 @@ func (t *Client) CloseIdleConnections() {
 	}
 }
 
-// RoundTrip implements [http.RoundTripper]. It sends req and, if req is eligible for hedging and slow, hedges.
+// RoundTrip implements [http.RoundTripper]. It sends req as the primary. If req is eligible for hedging and no response
+// arrives in time, it also sends hedges, and returns the result of the winner.
 func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := t.newCall()
 	if reason := c.checkEligibility(req); reason != policy.None {
@@ -168,8 +169,8 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	return t.IneligibleReason(o, facts)
 }
 
-// setKeyAndEndpoints sets the latency key of the call. It returns the endpoints to which the request may be sent. The
-// result 0 means that the request must be sent to the host in its URL.
+// setKeyAndEndpoints sets the latency key of the call, and returns the set of the endpoints to which the request may be
+// sent. The result 0, an empty set, means that the request must be sent to the host in its URL.
 func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 	c.setKey(req)
 	if e := c.client.Policy.Config(); c.client.options.Endpoints == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
@@ -182,7 +183,7 @@ func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 	return eligible
 }
 
-// setKey sets the latency key of the call to the key that applies to req.
+// setKey sets the latency key of the call, which depends on the host and the route of req.
 func (c *call) setKey(req *http.Request) {
 	if name := c.client.keyName(req, c.route.Pattern); !c.Key.IsCurrent(name) {
 		c.Key = c.client.Policy.RouteKey(name, c.route.BudgetPercent/100)
@@ -193,11 +194,12 @@ func (c *call) setKey(req *http.Request) {
 // a delay, no hedge can become due.
 func (c *call) canBeHedged() bool { return c.delay > 0 || c.Key.Schedule() != nil }
 
-// sendBrokenBody makes a call whose request body could not be read because of err. It sends replay, without hedges: the
-// body of replay returns the same bytes and then the same error as the original body.
+// sendBrokenBody makes a call whose request body could not be read completely because of err. It sends the request
+// once, without hedges, so that the caller gets the same result as without this Client.
 //
-// replay is nil if the caller's context ended while the body was read. Then sendBrokenBody sends nothing and returns
-// err. It frees c.
+// The request that is sent is replay. Its body returns the same bytes and then the same error as the original body. If
+// the caller's context ended while the body was read, replay is nil. In this case sendBrokenBody sends nothing and
+// returns err. It frees c.
 func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Response, error) {
 	t, name := c.client, c.Key.Name
 	t.Counters.NotHedgeable.Add(1)
@@ -264,11 +266,13 @@ func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 	return c.deliverResult(req, &out)
 }
 
-// configureRace sets how the race runs the attempts of a call with hedges and how it ends losers. If the primary may
-// use HTTP/1.1, it is guarded: its cancellation may be delayed, see [httpattempt.ConnTrace].
+// configureRace sets how the race of a call that can be hedged runs its primary and ends its losers.
 //
-// A primary runs on a goroutine of its own if it is guarded or has httptrace hooks of the caller. On the caller's
-// goroutine, such a primary could delay the response of a winning hedge.
+// If attempts may use HTTP/1.1, they are guarded: a [httpattempt.ConnTrace] may delay their cancellation, because it
+// could fail other requests on their connection. Losers over HTTP/1.1 may also get a grace period.
+//
+// A guarded primary runs on a goroutine of its own, as does a primary with httptrace hooks of the caller. On the
+// caller's goroutine, it could delay the response of a winning hedge.
 func (c *call) configureRace() {
 	style := &c.race.Style
 	style.LoserPolicy = c
@@ -287,8 +291,9 @@ func (c *call) configureRace() {
 	}
 }
 
-// deliverResult returns the response and the error that RoundTrip returns to the caller. It frees c if no attempt uses
-// it any more.
+// deliverResult converts out, the result of the race, to the response and the error that RoundTrip returns. The
+// response refers to the caller's request req, and its body releases the winning attempt at its end. It frees c if no
+// attempt uses it any more.
 func (c *call) deliverResult(req *http.Request, out *race.Result[*http.Response]) (*http.Response, error) {
 	t, resp, err := c.client, out.Value, out.Err
 	if err == httpattempt.ErrFailure {
@@ -321,24 +326,26 @@ func restoreRequest(req, sent *http.Request, resp *http.Response) *http.Response
 	return resp
 }
 
-// sendOnce sends a request that must not be hedged, for the given reason. The argument to is the matching route. If the
-// caller's context belongs to a hedge of another call, the request gets a header with the number of that hedge.
-func (t *Client) sendOnce(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
+// sendOnce makes a call that must not be hedged, for the given reason. The argument matching is the route that matches
+// req. If the caller's context belongs to a hedge of another call, the request gets a header with the number of that
+// hedge.
+func (t *Client) sendOnce(req *http.Request, matching *route.Route, reason observe.Reason) (*http.Response, error) {
 	o, once := race.OverridesFrom(req.Context()), req
 	if name := t.Settings().AttemptHeader; name != "" && o.Hedge > 0 {
 		once = req.WithContext(req.Context())
 		once.Header = setAttemptHeader(req.Header.Clone(), name, o.Hedge)
 	}
-	resp, err := t.sendUnhedged(once, to, reason)
+	resp, err := t.sendUnhedged(once, matching, reason)
 	return restoreRequest(req, once, resp), err
 }
 
-// sendUnhedged sends req without hedges, and reports the call to observers. reason says why the call is not hedged.
-func (t *Client) sendUnhedged(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
+// sendUnhedged sends req without hedges, and reports the call to observers. The argument matching is the route that
+// matches req, and reason says why the call is not hedged.
+func (t *Client) sendUnhedged(req *http.Request, matching *route.Route, reason observe.Reason) (*http.Response, error) {
 	if !t.Policy.HasObservers() || req.URL == nil {
 		return sendRequest(t.pools.Primary(), req)
 	}
-	p := t.Policy.BeginUnhedged(req.Context(), t.keyName(req, to.Pattern), reason)
+	p := t.Policy.BeginUnhedged(req.Context(), t.keyName(req, matching.Pattern), reason)
 	resp, err := sendRequest(t.pools.Primary(), req)
 	p.End(t.options.isAnswer(req, resp, err))
 	return resp, err
@@ -402,12 +409,13 @@ func (c *call) raceSchedule() (s race.Schedule, canHedge bool) {
 	return own, len(own.Delays) > 0
 }
 
-// A probeSchedule is a hedge schedule with an additional first hedge, the probe, which starts together with the
-// primary. A probe tests or measures an endpoint.
+// A probeSchedule is the hedge schedule of a call that sends a probe. The probe is an additional hedge that starts
+// together with the primary, to test or measure an endpoint. The other hedges start at the delays of the wrapped
+// schedule.
 type probeSchedule struct{ *race.FixedSchedule }
 
-// Next implements [race.Schedule]. It returns the delay 0 for the probe, and the delays of the wrapped schedule for the
-// other hedges.
+// Next implements [race.Schedule]. For index 0, the probe, it returns the delay 0. For the other hedges, it returns the
+// delays of the wrapped schedule.
 func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
 	if index == 0 {
 		return 0, true
@@ -455,8 +463,8 @@ func (c *call) recordUnhedgedOutcome(ctx context.Context, answered bool) {
 	c.recordOutcome(ctx, winner)
 }
 
-// setAttemptHeader sets the header field with the given name to n, the number of a hedge. It returns h, or a new header
-// if h is nil. If name is "", it changes nothing.
+// setAttemptHeader marks a request as hedge number n, so that the server can recognize hedges. It sets the field with
+// the given name in the request header h. It returns h, or a new header if h is nil. If name is "", it changes nothing.
 func setAttemptHeader(h http.Header, name string, n int) http.Header {
 	if name != "" {
 		if h == nil {

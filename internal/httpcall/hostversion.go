@@ -60,9 +60,9 @@ func (v hostVersion) recordHostFeatures(k *policy.Key, resp *http.Response, isHe
 	}
 }
 
-// mergeVersions returns the HTTP version to store after a response. The argument known is the stored version, and
-// answered is the version of the response. A response without a version, such as a cached response, does not change a
-// known version. A response with a different version results in mixedVersions.
+// mergeVersions returns the HTTP version to store after a response, where known is the stored version and answered is
+// the version of the response. A response without a version, such as a cached response, does not change a known
+// version. A response with a different version results in mixedVersions.
 func mergeVersions(known, answered int32) int32 {
 	if answered <= 0 || answered > unversioned {
 		answered = unversioned

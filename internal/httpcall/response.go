@@ -29,13 +29,14 @@ func hasSafeMethod(req *http.Request) bool {
 	return false
 }
 
-// isAnswer reports whether resp and err are a success, as the result of a call without hedges. The result is false if
-// err is not nil or resp counts as a failure.
+// isAnswer reports whether resp and err, the result of a call without hedges, are a success. The result is false if err
+// is not nil or resp counts as a failure. A response such as 404 is a success here.
 func (o *Options) isAnswer(req *http.Request, resp *http.Response, err error) bool {
 	return err == nil && race.PrimaryError(o.classifyResponse(req, resp)) == nil
 }
 
-// classifyResponse returns the error by which the race ranks a response:
+// classifyResponse decides whether an attempt can win the race with the response. It returns the error by which the
+// race ranks the response:
 //
 //   - nil: a success; any attempt wins with it;
 //   - [race.ErrAnswer]: another response, such as 404; only the primary wins with it;

@@ -12,12 +12,13 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// makeResumable returns resp with a body that measures its pauses. If the body stalls, a hedge requests the remainder,
-// and the body continues with the hedge's response. The body releases attempt a at its end. The argument number is the
-// number of a in the call, and started is the number of attempts that the call has started.
+// makeResumable returns resp with a body that survives stalls: if it stalls, a hedge requests the remainder, and the
+// body continues with the hedge's response. The body also measures its pauses, and releases attempt a at its end. If
+// the response cannot be resumed, makeResumable returns it unchanged, and ok is false.
 //
-// If a is nil, the call could not be hedged. The body then only measures its pauses. If the response cannot be resumed,
-// makeResumable returns it unchanged, and ok is false.
+// The argument a is the attempt that got resp, and number is its number in the call. The argument started is the number
+// of attempts that the call has started. If a is nil, the call could not be hedged, and the body only measures its
+// pauses.
 func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) (_ *http.Response, ok bool) {
 	part, why := resume.ByteRangeOf(req, resp)
 	if why != "" {
@@ -71,9 +72,9 @@ func (r *resumption) RecordObstacle(why resume.Obstacle, waited time.Duration) {
 // CountPanic implements [resume.Requester]. It counts a panic of Read or Close of a response body.
 func (r *resumption) CountPanic() { r.client.Counters.HedgePanics.Add(1) }
 
-// RequestRemainder implements [resume.Requester]. It returns a request with the given Range and If-Range headers if the
-// hedging policy admits the request. Otherwise the request is nil, and later says whether RequestRemainder may be
-// called again for the body.
+// RequestRemainder implements [resume.Requester]. It asks the hedging policy to admit a hedge that requests the
+// remainder, with the given Range and If-Range headers. If the hedge is admitted, the result ask sends it. Otherwise
+// ask is nil, and later says whether RequestRemainder may be called again for the body.
 //
 // If likePrimary is true, the request uses the connection pool of primaries. If it is false, the request uses the pool
 // of hedges.
@@ -113,8 +114,8 @@ func (r remainderCall) RecordDecision(won bool) {
 	}
 }
 
-// Release implements [resume.Request]. It reports the end of attempt a to observers. It discards the response unless
-// the outcome how is [race.Won].
+// Release implements [resume.Request]. It ends attempt a: it discards the response unless the outcome how is
+// [race.Won], and reports the end to observers.
 func (r remainderCall) Release(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error) {
 	if how != race.Won {
 		r.Discard(resp, err)

@@ -97,9 +97,9 @@ func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	})...)
 }
 
-// sendHead sends a HEAD request to the URL in text. It calls connected when the request has got a connection; reused
-// says that the connection was open before. The result shared says that several requests could use the connection at
-// the same time, as over HTTP/2.
+// sendHead sends a HEAD request to the URL in text, in order to open a connection. It calls connected when the request
+// has got a connection; reused says that the connection was open before. The result shared says that several requests
+// can use the connection at the same time, as over HTTP/2.
 func (t *Client) sendHead(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { connected(info.Reused) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodHead, text, nil)
