@@ -31,7 +31,7 @@ var removableHeaders = headerSet("From Referer")
 var credentialHeaders = headerSet("Authorization Cookie Proxy-Authorization Signature Signature-Input " +
 	"X-Amz-Content-Sha256 X-Amz-Date X-Amz-Security-Token X-Ms-Date Api-Key X-Api-Key X-Goog-Api-Key Ocp-Apim-Subscription-Key")
 
-// headerSet converts a list of header names, separated by spaces, to a set.
+// headerSet returns the set of the header names in a list that is separated by spaces.
 func headerSet(names string) map[string]bool {
 	all := make(map[string]bool)
 	for name := range strings.FieldsSeq(names) {
@@ -106,9 +106,8 @@ func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	return eligible, obstacle
 }
 
-// ineligibleReason describes the part of req because of which req must not be sent to e, such as "header X-Tenant". It
-// returns "" if req may be sent to e. The argument rest is the escaped path of req without the base path of the first
-// endpoint.
+// ineligibleReason returns "" if req may be sent to e. Otherwise it describes the part of req that prevents it, such as
+// "header X-Tenant". The argument rest is the escaped path of req without the base path of the first endpoint.
 func (e *endpoint) ineligibleReason(req *http.Request, rest string) string {
 	for name := range req.Header {
 		if _, ok := e.classifyHeader(name); !ok {
@@ -125,9 +124,9 @@ func (e *endpoint) ineligibleReason(req *http.Request, rest string) string {
 	return obstacle
 }
 
-// classifyHeader decides about a request header with the given name. The result isSent is true if e gets the header;
-// otherwise the header is removed for e. The result isEligible is false if a request with this header must not be sent
-// to e at all.
+// classifyHeader decides whether e gets the request header with the given name. If isSent is true, the header is sent
+// to e. If isSent is false and isEligible is true, the request is sent to e without the header. If isEligible is false,
+// the request must not be sent to e at all.
 func (e *endpoint) classifyHeader(header string) (isSent, isEligible bool) {
 	switch known := textproto.CanonicalMIMEHeaderKey(header); {
 	case e.drop.matchesName(header):

@@ -77,8 +77,8 @@ type outcomeStats struct {
 	goodRun      int     // number of consecutive good outcomes since the endpoint was ejected
 	suspected    bool    // a hedge at this endpoint did not help a call whose primary was there too, and no good outcome has followed
 	hedgesFutile bool    // the last hedge of a call whose primary was at this endpoint lost, although it had time to answer
-	vainHedges   int     // consecutive first hedges to the endpoint of their primary that lost though they had time to answer
-	vainCalls    int     // value of Detector.calls at the last of them
+	vainHedges   int     // number of consecutive first hedges to this endpoint, where their primary was too, that lost although they had time to answer
+	vainCalls    int     // value of Detector.calls at the last hedge in vainHedges
 }
 
 // A latencyEstimate estimates how long one endpoint takes to answer an attempt.
@@ -110,9 +110,10 @@ type Counters struct {
 
 var _ policy.EvictionListener = (*Detector)(nil)
 
-// LoadDetector returns the Detector of latency key k. If k has no Detector, it creates one with the given names of the
-// endpoints, by index. The caller must pass the latency key of the first endpoint, which all calls of the client share,
-// and must not change names afterwards.
+// LoadDetector returns the Detector of latency key k. If k has no Detector, it creates one for endpoints with the given
+// names, in the order of their indexes. The caller must not change names afterwards.
+//
+// All calls of a client share one Detector, so the caller must always pass the latency key of the first endpoint.
 func LoadDetector(k *policy.Key, names []string) *Detector {
 	if d, ok := k.Extension.Load().(*Detector); ok {
 		return d
@@ -160,23 +161,25 @@ func (d *Detector) endpointName(i int) string {
 	return ""
 }
 
-// Forget must be called when the latency key of d was evicted. From then on, d reports no events.
+// Forget implements [policy.EvictionListener]. It is called when the latency key of d is evicted. From then on, d
+// reports no events.
 //
 // The function report tells observers that all ejected endpoints are restored, so that no endpoint stays ejected in
-// their statistics. It is nil if no endpoint is ejected. The caller must call it without holding locks.
+// their statistics. It is nil if no endpoint is ejected. The caller must call report without holding locks.
 func (d *Detector) Forget() (report func()) {
 	return d.changeAll(func(*endpointState) { d.evicted = true })
 }
 
-// Reset restores all endpoints and clears what was learned about them. The counters keep their values.
+// Reset implements [policy.EvictionListener]. It restores all endpoints and clears the outcomes and latencies that were
+// recorded for them. The counters keep their values.
 //
 // The function report tells observers which endpoints were restored. It is nil if no endpoint was ejected. The caller
-// must call it without holding locks.
+// must call report without holding locks.
 func (d *Detector) Reset() (report func()) {
 	return d.changeAll(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
 }
 
-// changeAll calls change for each endpoint while it holds the mutex.
+// changeAll implements Forget and Reset. It calls change for each endpoint while it holds the mutex.
 //
 // The function report tells observers that all endpoints that were ejected before the change are restored. It is nil if
 // no endpoint was ejected, or if the latency key was evicted before.
@@ -248,6 +251,8 @@ func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 // SelectPrimary returns the endpoint for the primary of a call, and counts the call. It selects the first candidate
 // that is not ejected. If all candidates are ejected, it selects the candidate with the fewest consecutive bad
 // outcomes.
+//
+// If the first choice answers no primaries any more, SelectPrimary ejects it and selects again, see isUnresponsive.
 func (d *Detector) SelectPrimary(candidates Mask) int {
 	d.mu.Lock()
 	i := d.selectBest(candidates)
@@ -269,21 +274,24 @@ func (d *Detector) SelectPrimary(candidates Mask) int {
 }
 
 // isUnresponsive reports whether endpoint i should be ejected because it answers no primaries. The result is true if
-// more than ejectRun primaries are unanswered and the oldest has waited for unresponsiveFactor times the latency of the next
-// endpoint.
+// more than ejectRun primaries are unanswered, and the oldest has waited for unresponsiveFactor times the latency of
+// the next endpoint. The next endpoint is the first candidate other than i that is not ejected.
 //
-// So an endpoint can be ejected even if no hedge is sent. The caller must hold the mutex.
+// The result does not depend on hedges, so an endpoint is ejected even if no hedge is sent. The caller must hold the
+// mutex.
 func (d *Detector) isUnresponsive(candidates Mask, i int) bool {
 	s, next := &d.endpoints[i], d.findOther(candidates, i)
 	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].samples > 0 && time.Since(s.unansweredSince) >= unresponsiveFactor*d.endpoints[next].expectedLatency
 }
 
-// selectProbe counts a call and returns the endpoint to which the call sends a probe, or -1 if the call sends no probe.
-// The argument primary is the endpoint of the call's primary. The argument median is the median latency of calls to
-// that endpoint.
+// selectProbe decides whether a call sends a probe, and to which endpoint. It counts the call, because probes are sent
+// at intervals of a number of calls. The result i is -1 if the call sends no probe. Otherwise i is an ejected endpoint
+// before primary, or an endpoint after primary that may be faster.
 //
-// The probe goes to an ejected endpoint that precedes primary, or to an endpoint after primary that may be faster. A
-// probe that is unanswered for the time limit counts as a bad outcome; 0 means no limit.
+// The argument primary is the endpoint of the call's primary, and median is the median latency of calls to it. If
+// primary is ejected too, the probe may go to any ejected endpoint.
+//
+// A probe that is unanswered for the time limit counts as a bad outcome; 0 means no limit.
 func (d *Detector) selectProbe(candidates Mask, primary int, median time.Duration) (i int, limit time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -322,9 +330,8 @@ func (s *endpointState) needsLatencies(median time.Duration) bool {
 // recordProbe records that a call sent a probe to endpoint i and its primary to endpoint primary. The argument median
 // is the median latency of calls to primary.
 //
-// If i is not ejected and its latency was known, the latency is measured again from the next responses. In that case
-// recordProbe also clears the hedgesFutile flag of primary, because both the old latency and the flag may come from
-// exceptions.
+// If i is not ejected and its latency was known, the next responses measure the latency again. In that case recordProbe
+// also clears the hedgesFutile flag of primary. Both the old latency and the flag may come from exceptional calls.
 func (d *Detector) recordProbe(i, primary int, median time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -335,9 +342,13 @@ func (d *Detector) recordProbe(i, primary int, median time.Duration) {
 	}
 }
 
-// findAvailable returns the first candidate that is not ejected as available. It returns as ejected the candidate with
-// the fewest consecutive bad outcomes, among the ejected candidates with a smaller index. If no candidate is available,
-// it considers all candidates. Each result is -1 if there is no endpoint of that kind. The caller must hold the mutex.
+// findAvailable searches the candidates, in order of preference, for an endpoint to use. The result available is the
+// first candidate that is not ejected.
+//
+// The result ejected is the most promising ejected candidate before available: the ejected candidate with the fewest
+// consecutive bad outcomes. If no candidate is available, it is the most promising of all candidates.
+//
+// Each result is -1 if there is no endpoint of that kind. The caller must hold the mutex.
 func (d *Detector) findAvailable(candidates Mask) (available, ejected int) {
 	available, ejected = -1, -1
 	for i := range MaxEndpoints {
@@ -389,7 +400,9 @@ func (d *Detector) selectHedge(candidates, used Mask, primary int) int {
 	return ejected
 }
 
-// recordTrial counts an admitted hedge to endpoint i, so that the next trial of an ejected endpoint is sent in time.
+// recordTrial counts an admitted hedge to endpoint i. The count makes one in hedgesPerEjectedTrial hedges a trial while
+// an endpoint is ejected, see selectHedge. If i is ejected, the hedge is a trial and the count starts again.
+//
 // Denied hedges must not be counted: otherwise the hedge budget could deny every trial.
 func (d *Detector) recordTrial(i int) {
 	d.mu.Lock()
@@ -406,8 +419,8 @@ func (d *Detector) recordTrial(i int) {
 	}
 }
 
-// recordUnsentHedge counts a hedge that was not sent because all endpoints are ejected. The count brings the next trial
-// of an ejected endpoint closer.
+// recordUnsentHedge counts a hedge that was due but was not sent, because all endpoints are ejected. Like recordTrial,
+// it brings the next trial of an ejected endpoint closer.
 func (d *Detector) recordUnsentHedge() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -444,7 +457,8 @@ func (d *Detector) isNextSlower(candidates Mask, i int, median time.Duration) bo
 	return next >= 0 && median > 0 && float64(d.endpoints[next].expectedLatency) >= slowerFactor*float64(median)
 }
 
-// isHealthy reports whether endpoint i is not ejected, is not suspected, and had a good outcome last.
+// isHealthy reports whether a call whose primary is at endpoint i may also send its first hedge there. The endpoint
+// must not be ejected or suspected, its last outcome must be good, and recent hedges there must not have been in vain.
 func (d *Detector) isHealthy(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -453,8 +467,12 @@ func (d *Detector) isHealthy(i int) bool {
 	return !s.ejected && s.badRun == 0 && !s.suspected && !hedgesInVain
 }
 
-// recordHedgeAtPrimary records the end of a call whose primary and first hedge were both sent to endpoint i. The hedge has won, or
-// the call has ended hedged after the start of the hedge. The hedge was in vain if the next endpoint probably answers sooner.
+// recordHedgeAtPrimary records whether it helped a call that its first hedge was sent to endpoint i, the endpoint of
+// its primary. After maxVainHedges consecutive hedges in vain, first hedges use another endpoint for a while, see
+// isHealthy.
+//
+// The argument won says that the hedge has won. Otherwise, hedged is the time from the start of the hedge to the end of
+// the call. The hedge was in vain if the next endpoint would probably have answered in half of that time.
 func (d *Detector) recordHedgeAtPrimary(candidates Mask, i int, won bool, hedged time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -467,17 +485,20 @@ func (d *Detector) recordHedgeAtPrimary(candidates Mask, i int, won bool, hedged
 	}
 }
 
-// markSuspected records that endpoint i may be unhealthy. The caller calls it if the primary and a hedge of a call were
-// both sent to endpoint i, and the hedge did not help.
+// markSuspected records that endpoint i may be unhealthy, because a hedge there did not help a call whose primary was
+// there too. Until its next good outcome, calls with their primary at i send their first hedges to other endpoints.
 func (d *Detector) markSuspected(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[i].suspected = true
 }
 
-// isLate reports whether an attempt at endpoint i has taken much longer than the next endpoint would take. The result
-// is true if elapsed is at least lateAnswerFactor times the known latency of the first available candidate after
-// endpoint i. It is false if that latency is not known.
+// isLate reports whether an attempt at endpoint i has taken much longer than the next endpoint would take. The argument
+// elapsed is the time since the start of the attempt. The next endpoint is the first candidate after i that is not
+// ejected.
+//
+// The result is true if elapsed is at least lateAnswerFactor times the latency of the next endpoint. It is false if
+// that latency is not known.
 func (d *Detector) isLate(candidates Mask, i int, elapsed time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -485,16 +506,18 @@ func (d *Detector) isLate(candidates Mask, i int, elapsed time.Duration) bool {
 	return next >= 0 && d.endpoints[next].samples >= minLatencies && elapsed >= lateAnswerFactor*d.endpoints[next].expectedLatency
 }
 
-// recordHedgeResult records whether the hedge of a call whose primary is at endpoint i has won. The caller passes won =
-// false only if the hedge lost although it had time to answer.
+// recordHedgeResult records the result of the hedge of a call whose primary is at endpoint i, for areHedgesFutile. The
+// argument won says that the hedge has won. The caller may pass false only if the hedge lost although it had time to
+// answer.
 func (d *Detector) recordHedgeResult(i int, won bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[i].hedgesFutile = !won
 }
 
-// areHedgesFutile reports whether the last hedge of a call whose primary was at endpoint i lost, although it had time
-// to answer. In that case slow calls are probably slow at all endpoints.
+// areHedgesFutile reports whether hedges probably do not help calls whose primary is at endpoint i. The result is true
+// if the last hedge of such a call lost, although it had time to answer. In that case slow calls are probably slow at
+// all endpoints.
 func (d *Detector) areHedgesFutile(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -516,8 +539,8 @@ func (d *Detector) withdrawHedge(i int) {
 	d.endpoints[i].counters.Hedges--
 }
 
-// hasPromptAnswerSince reports whether endpoint i has promptly answered any call since start. A response is prompt if
-// it took less than the expected latency of the next endpoint.
+// hasPromptAnswerSince reports whether endpoint i has promptly answered any call since the time start. A response is
+// prompt if it took less than the expected latency of the next endpoint.
 func (d *Detector) hasPromptAnswerSince(i int, start time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -603,11 +626,11 @@ func (s *endpointState) addBadOutcome() {
 	}
 }
 
-// requiredGoodRun returns the number of consecutive good outcomes that restore endpoint i. It is restoreRun if the
-// endpoint gets primaries after that, and 1 otherwise.
+// requiredGoodRun returns the number of consecutive good outcomes that restore the ejected endpoint i. It is restoreRun
+// if primaries will use the endpoint after that.
 //
-// An endpoint gets no primaries if it is used only for hedges, or if an earlier endpoint is available. The result is
-// also 1 while all endpoints are ejected. The caller must hold the mutex.
+// It is 1 if primaries will not use the endpoint: it is used only for hedges, or an earlier endpoint is available. It
+// is also 1 while all endpoints are ejected. The caller must hold the mutex.
 func (d *Detector) requiredGoodRun(i int) int {
 	for j := range MaxEndpoints {
 		if j != i && !d.endpoints[j].ejected && d.endpoints[j].counters.Calls+d.endpoints[j].counters.Hedges > 0 {

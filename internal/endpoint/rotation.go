@@ -2,9 +2,9 @@ package endpoint
 
 import "sync/atomic"
 
-// A Rotation selects the endpoint of each hedge of one gRPC call, in turn. An endpoint is a connection. Index 0 is the
-// caller's connection, which the primary uses; indexes from 1 are the connections for hedges. The zero Rotation is for
-// a call without connections for hedges.
+// A Rotation distributes the hedges of one gRPC call over several connections. Each connection is an endpoint. Index 0
+// is the caller's connection, which the primary uses; indexes from 1 are the connections for hedges. The zero Rotation
+// is for a call without connections for hedges.
 //
 // Only the goroutine that runs the call may select and add hedges. Attempts may record their results concurrently.
 type Rotation struct {
@@ -13,13 +13,13 @@ type Rotation struct {
 	excluded atomic.Uint32 // a Mask of the endpoints that get no more hedges of the call, because their servers have pushed back
 }
 
-// Init prepares r for a call. The Mask own contains the endpoints whose connection is the caller's connection. The
-// rotation uses them last, because the primary is already there.
+// Init prepares r for a call whose endpoints d observes. The Mask own contains the indexes under which the connections
+// for hedges include the caller's connection. The rotation uses them last, because the primary is already there.
 func (r *Rotation) Init(d *Detector, own Mask) { *r = Rotation{detector: d, used: own} }
 
 // SelectHedge returns the endpoint of the call's next hedge, or 0 if no endpoint is available. The Mask ready contains
-// the endpoints whose connections are ready. The selected endpoint is ready and not used by the call yet. When the call
-// has used all endpoints, the rotation starts again.
+// the endpoints whose connections are ready. The selected endpoint is in ready and not used by the call yet. When the
+// call has used all of them, they may be used again.
 //
 // An ejected endpoint is selected only as a trial, which lets the endpoint be restored.
 func (r *Rotation) SelectHedge(ready Mask) int {

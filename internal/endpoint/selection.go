@@ -102,8 +102,10 @@ func (s *Selection) hasHedgedAtPrimary() bool {
 	return s.firstHedge != nil && s.firstHedge.endpoint == s.attempts[0].endpoint
 }
 
-// shouldHedgeAtPrimary reports whether the next hedge may go to the primary's endpoint. The first hedge may if the
-// endpoint is healthy. A later hedge may if the first hedge went there and the endpoint has promptly answered another
+// shouldHedgeAtPrimary reports whether the health of the primary's endpoint permits the next hedge to go there as well.
+// For the first hedge, the endpoint must be healthy.
+//
+// For a later hedge, the first hedge must have gone there too, and the endpoint must have promptly answered another
 // call since this call began.
 func (s *Selection) shouldHedgeAtPrimary() bool {
 	if s.hasHedgedAtPrimary() {
@@ -128,8 +130,8 @@ func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
 	s.detector.recordHedge(hedge.endpoint)
 }
 
-// TypicalCost returns the cost of the first hedge of a call while no endpoint is ejected, in tokens of the hedge
-// budget. The hedge budget uses it to predict whether hedges can be paid for.
+// TypicalCost returns the usual cost of the call's first hedge, in tokens of the hedge budget: its cost while no
+// endpoint is ejected. The hedge budget uses it to predict whether hedges can be paid for.
 func (s *Selection) TypicalCost() int {
 	primary := s.attempts[0].endpoint
 	if s.detector.isNextSlower(s.eligible, primary, s.median) {
@@ -256,8 +258,11 @@ func (s *Selection) RecordCallEnd(e CallEnd) {
 	s.recordProbeEnd(e)
 }
 
-// recordProbeEnd records the outcome of the probe at the end of the call: good if the probe won, bad if it was late. It
-// does nothing if the call sent no probe, or if the probe's failure was recorded before.
+// recordProbeEnd records the outcome of the probe at the end of the call. The outcome is good if the probe won. It is
+// bad if the primary won and the probe was unanswered for the time lateAfter.
+//
+// In other cases recordProbeEnd records nothing, and also if the call sent no probe or the probe's failure was recorded
+// before.
 func (s *Selection) recordProbeEnd(e CallEnd) {
 	switch {
 	case s.probe.sent == nil || s.probe.failed.Load():
