@@ -76,9 +76,9 @@ func CallWithResponse[T any](resp *http.Response, f func(*http.Response) T) T {
 	return result
 }
 
-// AwaitFirstByte waits until the first bytes of the body have arrived, so that a response without data does not win.
-// The caller of RoundTrip still reads these bytes. If the body fails before its first byte, AwaitFirstByte returns
-// ErrFailure.
+// AwaitFirstByte waits until the first bytes of the body of resp have arrived, so that a response without data does not
+// win the race. Later Reads of the body return these bytes. If the body fails before its first byte, AwaitFirstByte
+// returns ErrFailure.
 //
 // It does not wait after a 101 Switching Protocols response, because then the client may have to send first.
 func AwaitFirstByte(resp *http.Response) error {

@@ -14,12 +14,12 @@ import (
 // maxBufferedBody is the largest number of bytes of a failed response that are buffered while hedges run.
 const maxBufferedBody = 64 << 10
 
-// BufferBody reads the body of resp, the failed response of attempt a, into memory while hedges run. It returns a copy
-// of resp whose body returns the buffered bytes first. When the original body has ended, BufferBody closes it, so that
-// other requests can use the connection.
+// BufferBody reads the body of resp, the failed response of attempt a, into memory while hedges run. So the attempt's
+// connection can be used by other requests, although the caller may still get the response. BufferBody returns a copy
+// of resp whose body returns the buffered bytes first. It closes the original body at its end.
 //
 // The result is false if the body is known to be too large to buffer; then resp is returned unchanged. If the body
-// turns out to be too large later, BufferBody calls release. It calls panicked if closing the body panics.
+// turns out to be too large later, BufferBody calls release. It calls panicked if the original body panics.
 func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) (*http.Response, bool) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
@@ -53,9 +53,8 @@ type bodyBuffer struct {
 	closed    bool       // the source is closed or about to be closed
 }
 
-// fillBuffer reads the original body into memory. It stops at the end of that body, after maxBufferedBody bytes, or
-// when the caller reads or closes the bodyBuffer. At the end of the original body, it closes that body. If the body has
-// more than maxBufferedBody bytes, it calls release.
+// fillBuffer reads the original body into memory, and closes it at its end. It stops early when the caller reads or
+// closes the bodyBuffer. If the body has more than maxBufferedBody bytes, it stops and calls release.
 func (b *bodyBuffer) fillBuffer(release func()) {
 	defer b.finishFill()
 	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), maxBufferedBody)+512)
@@ -91,9 +90,9 @@ func (b *bodyBuffer) copyUnread(p []byte) int {
 	return n
 }
 
-// finishFill runs when fillBuffer returns. It closes the original body if that body has ended or the caller has closed
-// the bodyBuffer. If Read of the original body has panicked, finishFill recovers the panic and treats it as the end of
-// the body.
+// finishFill ends fillBuffer, which defers it. It closes the original body if that body has ended or the caller has
+// closed the bodyBuffer. If Read of the original body has panicked, finishFill recovers the panic and treats it as the
+// end of the body.
 func (b *bodyBuffer) finishFill() {
 	if recover() != nil {
 		b.source.panicked()
@@ -155,8 +154,10 @@ func (b *bodyBuffer) Close() error {
 }
 
 // A BodyCloser closes a body while another goroutine may be reading from it. It waits until the pending Read has
-// returned. Otherwise a wrapper of the body may put its decoder into a pool in Close while Read still uses the decoder.
-// A later body would then share the decoder.
+// returned.
+//
+// Otherwise a body that decodes data could put its decoder into a pool while Read still uses the decoder. A later body
+// would then share the decoder.
 type BodyCloser struct {
 	io.ReadCloser
 	attempt  *race.Attempt // attempt to cancel before the body is closed; nil if none is to be cancelled
@@ -166,9 +167,9 @@ type BodyCloser struct {
 	err  error     // result of the first Close
 }
 
-// NewBodyCloser returns a BodyCloser for body, the response body of attempt a. If a is nil, no attempt is cancelled
-// before the body is closed. The function panicked is called after a panic of the body's Close method has been
-// recovered.
+// NewBodyCloser returns a BodyCloser for body, the response body of attempt a. CloseAfterRead cancels a before it
+// closes the body; a nil a means that no attempt is cancelled. The function panicked is called after a panic of the
+// body's Close method has been recovered.
 func NewBodyCloser(body io.ReadCloser, a *race.Attempt, panicked func()) *BodyCloser {
 	return &BodyCloser{ReadCloser: body, attempt: a, panicked: panicked}
 }
@@ -182,8 +183,9 @@ func (c *BodyCloser) Close() error {
 // maxReadWait is the longest time that CloseAfterRead waits for a pending Read.
 const maxReadWait = time.Second
 
-// CloseAfterRead cancels the attempt, so that a pending Read returns, and then closes the body. It waits until the
-// caller closes the channel readDone to signal that Read has returned. It waits for at most one second.
+// CloseAfterRead closes the body after a pending Read has returned. It first cancels the attempt, so that the Read
+// returns soon. The caller closes the channel readDone when the Read has returned. CloseAfterRead waits for that for at
+// most one second.
 func (c *BodyCloser) CloseAfterRead(readDone <-chan struct{}) {
 	if c.attempt != nil {
 		c.attempt.CancelAndDetach()

@@ -29,24 +29,25 @@ const closeIdleInterval = fallbackDelay / 5
 // errTooManyConns is the error of a dial that got no slot within fallbackDelay.
 var errTooManyConns = errors.New("hedge: there are as many connections for hedges as MaxConnsPerHost allows")
 
-// dialWithSlot acquires a slot for addr, a host and port, and then calls dial. It releases the slot when the connection
-// is closed or dial fails. If limit is not positive, there is no limit and no slot. While no slot is free, dialWithSlot
-// calls closeIdle every closeIdleInterval, to close idle connections of other pools.
+// dialWithSlot calls dial to connect to addr, a host and port, but only while fewer than limit connections to addr
+// exist. It acquires a slot before dial, and releases the slot when dial fails or the connection is closed. If limit is
+// not positive, the number of connections is not limited.
 //
-// It returns errTooManyConns if no slot becomes free within fallbackDelay. The time is limited because net/http does
-// not stop a dial when its request is cancelled.
+// While no slot is free, dialWithSlot calls closeIdle every closeIdleInterval, to close idle connections of other
+// pools. It returns errTooManyConns if no slot becomes free within fallbackDelay. The wait is limited because net/http
+// does not stop a dial when its request is cancelled.
 func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, closeIdle func(), dial func() (net.Conn, error)) (conn net.Conn, err error) {
 	if limit <= 0 {
 		return dial()
 	}
-	to := h.addUser(addr, limit)
-	if err := to.acquireSlot(ctx, closeIdle); err != nil {
-		h.removeUser(addr, to)
+	l := h.addUser(addr, limit)
+	if err := l.acquireSlot(ctx, closeIdle); err != nil {
+		h.removeUser(addr, l)
 		return nil, err
 	}
 	free := sync.OnceFunc(func() {
-		<-to.slots
-		h.removeUser(addr, to)
+		<-l.slots
+		h.removeUser(addr, l)
 	})
 	defer func() { // also if dial panics
 		if conn == nil {
@@ -61,11 +62,11 @@ func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, c
 
 // acquireSlot waits for a free slot and occupies it. While it waits, it calls closeIdle every closeIdleInterval. It
 // returns errTooManyConns after fallbackDelay, or the cause of ctx if ctx ends first.
-func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
+func (l *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	begun := time.Now()
 	for {
 		select {
-		case to.slots <- struct{}{}:
+		case l.slots <- struct{}{}:
 			return nil
 		default:
 		}
@@ -74,7 +75,7 @@ func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 		}
 		closeIdle()
 		select {
-		case to.slots <- struct{}{}:
+		case l.slots <- struct{}{}:
 			return nil
 		case <-time.After(closeIdleInterval):
 		case <-ctx.Done():
@@ -83,29 +84,28 @@ func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	}
 }
 
-// addUser returns the connLimit for addr and increments its number of users. If there is no connLimit for addr, it
-// creates one with the given limit.
+// addUser returns the connLimit for addr, a host and port, and increments its number of users. If there is no connLimit
+// for addr, it creates one with the given limit. The caller must call removeUser for each user.
 func (h *connLimits) addUser(addr string, limit int) *connLimit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	to := h.all[addr]
-	if to == nil {
+	l := h.all[addr]
+	if l == nil {
 		if h.all == nil {
 			h.all = make(map[string]*connLimit)
 		}
-		to = &connLimit{slots: make(chan struct{}, limit)}
-		h.all[addr] = to
+		l = &connLimit{slots: make(chan struct{}, limit)}
+		h.all[addr] = l
 	}
-	to.users++
-	return to
+	l.users++
+	return l
 }
 
-// removeUser decrements the number of users of to, the connLimit for addr. It deletes the connLimit when it has no
-// users left.
-func (h *connLimits) removeUser(addr string, to *connLimit) {
+// removeUser decrements the number of users of l, the connLimit for addr. It deletes l when no users are left.
+func (h *connLimits) removeUser(addr string, l *connLimit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if to.users--; to.users == 0 {
+	if l.users--; l.users == 0 {
 		delete(h.all, addr)
 	}
 }

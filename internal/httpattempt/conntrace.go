@@ -20,8 +20,9 @@ import (
 )
 
 // A ConnTrace records how one attempt gets and uses its connection, by hooks of package httptrace. It is also the
-// context that carries these hooks to net/http. Each attempt needs a new ConnTrace, because net/http may continue to
-// dial after the attempt has ended.
+// context that carries these hooks to net/http. Its guard delays a cancellation of the attempt as long as it could fail
+// other requests. Each attempt needs a new ConnTrace, because net/http may continue to dial after the attempt has
+// ended.
 //
 // The method Context sets the fields before the attempt is sent. Goroutines of net/http then write getConnAt,
 // connectTime and informational, one goroutine after another. The guard has a lock of its own.
@@ -42,8 +43,8 @@ type ConnTrace struct {
 // must set guarded to true if cancelling a may fail other requests on its connection. The argument hedge says that a is
 // a hedge.
 //
-// A hedge's context hides the caller's httptrace hooks. A primary's context also runs the caller's hooks in own, unless
-// own is nil. If peer is not nil, the hooks store the primary's remote address in peer.
+// The caller's httptrace hooks are disabled for a hedge. For a primary, they are called if they are in own; a nil own
+// means that the caller has no hooks. If peer is not nil, the hooks of l store the primary's remote address in peer.
 func (l *ConnTrace) Context(a *race.Attempt, hedge, guarded bool, own *CallerHooks, peer *Peer) context.Context {
 	l.Attempt, l.guarded = a, guarded
 	l.guard.Attach(a)
@@ -84,7 +85,8 @@ var traceKey = func() any {
 	return asked.key
 }()
 
-// A keyRecorder is a context that records the key of the latest call of Value.
+// A keyRecorder is a context that records the key of the latest call of Value. It is used to find the key that a
+// package does not export, see traceKey.
 type keyRecorder struct {
 	context.Context
 	key any
@@ -119,11 +121,11 @@ func (l *ConnTrace) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// cancelAffectsConn reports whether cancelling the attempt may fail an earlier request on conn. Over HTTP/2 the result
-// is false, because a cancellation resets only one stream.
+// cancelAffectsConn reports whether cancelling the attempt may fail an earlier request on conn, the reused connection
+// that the attempt has got. The result is the argument guarded of Context, with one exception.
 //
-// The protocol is examined only if the attempt is already cancelled: a cancelled attempt can get a connection only over
-// HTTP/2. For HTTP/1.1, net/http checks the context first.
+// It is false if the attempt is already cancelled and conn uses HTTP/2, where a cancellation resets only one stream.
+// Only over HTTP/2 can a cancelled attempt get a connection: for HTTP/1.1, net/http checks the context first.
 func (l *ConnTrace) cancelAffectsConn(conn net.Conn) bool {
 	if !l.guarded || l.Attempt.Err() == nil {
 		return l.guarded
@@ -140,13 +142,15 @@ func (l *ConnTrace) cancelAffectsConn(conn net.Conn) bool {
 // uses it. If the attempt was cancelled earlier, the hook blocks until net/http has closed the connection.
 func (l *ConnTrace) gotFirstByte() { l.guard.ResponseStarted(l.Attempt) }
 
-// CountInformational installs a hook for 1xx responses. The hook makes sure that 1xx responses do not delay the
-// cancellation of the attempt, and counts the size of their headers. It must be called before Context. It allocates
-// memory, so callers use it only for attempts that are cancelled within [loser.MaxCancelDelay] after they lose.
+// CountInformational installs a hook for 1xx responses. The hook ensures that a 1xx response does not count as the
+// start of the response, which would delay the cancellation of the attempt. It also counts the size of the headers,
+// because net/http does not limit the size of 1xx responses if there is a hook.
 //
-// If there is such a hook, net/http does not limit the size of 1xx responses. The methods got1xx and EnforceHeaderLimit
-// enforce net/http's default limit instead. So the transport of the attempt must have the default limit, see
-// [Pools.HasDefaultHeaderLimit].
+// The methods got1xx and EnforceHeaderLimit enforce net/http's default limit instead. So the transport of the attempt
+// must have the default limit, see [Pools.HasDefaultHeaderLimit].
+//
+// CountInformational must be called before Context. It allocates memory, so callers use it only for attempts that are
+// cancelled within [loser.MaxCancelDelay] after they lose.
 func (l *ConnTrace) CountInformational() { l.trace.Got1xxResponse = l.got1xx }
 
 // got1xx is the hook for 1xx responses. It returns an error if the headers of all 1xx responses together exceed
@@ -198,8 +202,8 @@ func headerSize(reason string, header textproto.MIMEHeader) int64 {
 	return int64(size)
 }
 
-// Returned must be called when the RoundTrip of the attempt has returned. It returns the time that the set-up of a new
-// connection took, or 0 if the connection was reused.
+// Returned records that the RoundTrip of the attempt has returned, which ends a delay of its cancellation. It returns
+// the time that the set-up of a new connection took, or 0 if the connection was reused.
 func (l *ConnTrace) Returned() time.Duration {
 	l.guard.Returned()
 	return time.Duration(l.connectTime.Load())
@@ -268,8 +272,8 @@ func (h *CallerHooks) mutableTrace() *httptrace.ClientTrace {
 	return &trace
 }
 
-// beginHook must be called before a hook runs. It returns false if Mute has disabled the hooks; then the hook must not
-// run. If it returns true, endHook must be called after the hook.
+// beginHook reports whether a hook may run, and if so, counts it as running. The caller must then call endHook after
+// the hook. The result is false if Mute has disabled the hooks.
 func (h *CallerHooks) beginHook() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -279,7 +283,7 @@ func (h *CallerHooks) beginHook() bool {
 	return !h.muted
 }
 
-// endHook must be called when a hook has returned for which beginHook returned true. The last running hook wakes Mute.
+// endHook records that a hook has returned for which beginHook returned true. The last running hook wakes Mute.
 func (h *CallerHooks) endHook() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -314,12 +318,13 @@ func (h *CallerHooks) Mute() {
 	}
 }
 
-// A Peer holds two remote addresses of a primary: the address of its connection, and the address that it has dialed.
-// They may differ: while a dial is running, a request may get another connection that becomes idle. It is safe for
-// concurrent use.
+// A Peer holds the remote address of a primary, so that a hedge can connect to another address. It holds the address of
+// the primary's connection and the address that the primary has dialed. They may differ: while a dial is running, a
+// request may get another connection that becomes idle. It is safe for concurrent use.
 type Peer struct{ got, dialled atomic.Pointer[netip.Addr] }
 
-// gotConn stores the remote address of the connection in info, which the primary has got.
+// gotConn stores the remote address of the primary's connection, which is in info. It is a hook that net/http calls
+// when the primary has got a connection.
 func (p *Peer) gotConn(info httptrace.GotConnInfo) {
 	if info.Conn == nil {
 		return
@@ -329,14 +334,16 @@ func (p *Peer) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// connectStart stores addr, an IP address and port that the primary is dialing.
+// connectStart stores the IP address in addr, an IP address and port. It is a hook that package net calls when the
+// primary begins to dial.
 func (p *Peer) connectStart(_, addr string) { storeAddr(&p.dialled, addr) }
 
-// storeAddr stores the IP address of addr, an address and port, in to. It does nothing if addr cannot be parsed.
-func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
+// storeAddr parses addr, an IP address and port, and stores the IP address in stored. It does nothing if addr cannot be
+// parsed.
+func storeAddr(stored *atomic.Pointer[netip.Addr], addr string) {
 	if ap, err := netip.ParseAddrPort(addr); err == nil {
 		ip := ap.Addr().Unmap()
-		to.Store(&ip)
+		stored.Store(&ip)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"unsafe"
 )
 
-// A Pools selects the connection pool for each attempt of one client's calls. It is safe for concurrent use. For a nil
-// Pools, Primary returns nil.
+// A Pools selects the RoundTripper, and so the connection pool, for each attempt of one client's calls. It is safe for
+// concurrent use. For a nil Pools, Primary returns nil.
 type Pools struct {
 	primaryTransport http.RoundTripper  // sends primaries
 	hedgeTransport   http.RoundTripper  // sends hedges; set by the program; nil if not set
@@ -21,10 +21,12 @@ type Pools struct {
 	replicas         *replicaPools      // pools with connections to other addresses of a host; nil if there is no Resolver
 }
 
-// NewPools returns the Pools of a client whose primaries are sent by next. If via is not nil, it sends all hedges.
+// NewPools returns the Pools of a client whose primaries are sent by the RoundTripper next. If via is not nil, via
+// sends all hedges. Otherwise hedges are sent by next, or by a copy of next with a separate connection pool if next is
+// an *http.Transport, see Hedge.
 //
-// Otherwise, if next is an *http.Transport, hedges use a separate pool where next could send them over the primary's
-// connection. If r is not nil as well, hedges connect to other addresses of the host than the primary.
+// The Resolver r is used only for such copies: if r is not nil, hedges connect to other addresses of the host than the
+// primary.
 func NewPools(next, via http.RoundTripper, r Resolver) *Pools {
 	p := &Pools{primaryTransport: next, hedgeTransport: via}
 	if base, ok := next.(*http.Transport); ok {
@@ -44,12 +46,16 @@ func (p *Pools) Primary() http.RoundTripper {
 	return p.primaryTransport
 }
 
-// NeedsPeer reports whether the caller must pass the address of the primary's connection to Hedge.
+// NeedsPeer reports whether hedges must connect to another address than the primary. The caller must then pass the
+// address of the primary's connection to Hedge.
 func (p *Pools) NeedsPeer() bool { return p.replicas != nil }
 
 // Hedge returns the RoundTripper that sends the hedge r. The caller must set shares to true if requests may share a
-// connection, as over HTTP/2. Then the hedge gets another connection than the primary. The argument peer holds the
-// address of the primary's connection; nil means that it is unknown.
+// connection, as over HTTP/2. In that case the RoundTripper has a separate connection pool if possible, so that the
+// hedge does not share the primary's connection.
+//
+// The argument peer holds the address of the primary's connection, which the hedge avoids if NeedsPeer returns true. A
+// nil peer means that the address is unknown.
 func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTripper {
 	switch {
 	case p.hedgeTransport != nil:
@@ -90,9 +96,9 @@ func (p *Pools) CloseIdleConns() {
 	}
 }
 
-// closeIdleConns closes the idle connections of rt by its method CloseIdleConnections. If rt has no such method but has
-// a method WrappedRoundTripper, closeIdleConns continues with the RoundTripper that this method returns. Otherwise it
-// does nothing. A nil rt is allowed.
+// closeIdleConns closes the idle connections of rt by its method CloseIdleConnections. If rt has no such method, it
+// looks for a wrapped RoundTripper by the method WrappedRoundTripper, and closes the idle connections of that. If rt
+// has neither method or is nil, closeIdleConns does nothing.
 func closeIdleConns(rt http.RoundTripper) {
 	for rt != nil {
 		switch t := rt.(type) {
@@ -107,8 +113,9 @@ func closeIdleConns(rt http.RoundTripper) {
 	}
 }
 
-// A separateTransport provides a clone of an *http.Transport. The clone has the same settings and its own connections.
-// It is created on first use. A separateTransport is safe for concurrent use.
+// A separateTransport provides a clone of an *http.Transport, so that hedges can use other connections than primaries.
+// The clone has the same settings and its own connections. It is created on first use. A separateTransport is safe for
+// concurrent use.
 type separateTransport struct {
 	base *http.Transport
 
@@ -129,8 +136,8 @@ func (a *separateTransport) sendsLikeBase(scheme string) bool {
 	return (scheme == "http" || scheme == "https") && !hasRegisteredProtocol(a.base, scheme)
 }
 
-// hasOwnTLSDialer reports whether base connects for the given URL scheme by the program's function DialTLSContext or
-// DialTLS.
+// hasOwnTLSDialer reports whether the program has set the function that base calls to connect for the given URL scheme:
+// DialTLSContext or DialTLS. The result is false if the scheme is not https.
 func (a *separateTransport) hasOwnTLSDialer(scheme string) bool {
 	return scheme == "https" && (a.base.DialTLSContext != nil || a.base.DialTLS != nil) //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
 }
@@ -181,8 +188,8 @@ var altProtoField, hasAltProtoField = reflect.TypeFor[http.Transport]().FieldByN
 // hasRegisteredProtocol reports whether the program has called RegisterProtocol on base for the given URL scheme. It
 // does not count the RoundTripper that net/http itself registers for HTTP/2.
 //
-// It reads an unexported field, because net/http has no function that answers the question. It returns false if a
-// future version of net/http has no such field.
+// It reads an unexported field, because net/http has no function that reports registered protocols. It returns false if
+// a future version of net/http has no such field.
 func hasRegisteredProtocol(base *http.Transport, scheme string) bool {
 	if !hasAltProtoField || altProtoField.Type != reflect.TypeFor[atomic.Value]() {
 		return false

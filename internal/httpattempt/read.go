@@ -17,11 +17,12 @@ func HasBody(req *http.Request) bool { return req.Body != nil && req.Body != htt
 // HasReadBody reports whether ReadBody has read the complete body into memory.
 func (r *Requests) HasReadBody() bool { return r.body != nil }
 
-// ReadBody reads the body of req, the caller's request, into memory, so that each attempt can send a copy. It does not
-// use GetBody, because some programs do not set that function, or return the same reader again.
+// ReadBody reads the body of req, the caller's request, into memory, so that each attempt can send a copy. On success
+// it returns req. It does not use GetBody, because some programs do not set that function, or return the same reader
+// again.
 //
-// If the body fails or its length differs from ContentLength, ReadBody returns an error and a request. The body of that
-// request returns the same bytes and the same error as the original body.
+// If the body fails or its length differs from ContentLength, ReadBody returns an error and a copy of req. The body of
+// the copy returns the same bytes and the same error as the original body.
 //
 // If the caller's context ends first, ReadBody returns the cause and a nil request. If the body panics after that,
 // ReadBody increments panics.
@@ -60,10 +61,10 @@ var (
 )
 
 // readBody reads the body of req, up to one byte more than ContentLength, so that the caller can detect a longer body.
-// The result err is an error of the body.
+// The result read contains the bytes, and err is the error of the body.
 //
-// If the caller's context ends first, readBody returns its cause at once as the result cause. It then closes the body
-// in the background, so that a pending Read returns, and counts a panic of the body in panics.
+// If the caller's context ends first, readBody returns at once, and the result cause is the cause of the context. It
+// then closes the body in the background, so that a pending Read returns, and counts a panic of the body in panics.
 //
 // The goroutines of readBody use no field of req, because the program may reuse the request after RoundTrip has
 // returned.
@@ -134,7 +135,7 @@ func isInMemory(body io.ReadCloser) bool {
 	return false
 }
 
-// A failingReader is an [io.Reader] whose Read always returns err.
+// A failingReader is an [io.Reader] whose Read always returns err. It stands for the rest of a body that has failed.
 type failingReader struct{ err error }
 
 func (f failingReader) Read([]byte) (int, error) { return 0, f.err }

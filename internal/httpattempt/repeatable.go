@@ -82,12 +82,13 @@ func (h *HeaderTraits) addField(name string, values []string, marks *AttemptHead
 	}
 }
 
-// hashLengthAndInitial combines the length of a word and its first letter, in lower case, into one number for fast
-// comparison. The word must not be empty.
+// hashLengthAndInitial returns a number that combines the length of a word and its first letter, in lower case. ASCII
+// words with different numbers are not equal, ignoring case, which saves most comparisons of names. The word must not
+// be empty.
 func hashLengthAndInitial(word string) int { return len(word)<<8 | int(word[0]|0x20) }
 
 // equalFold reports whether s equals word, ignoring case. It is faster than [strings.EqualFold] because it compares the
-// lengths first. It must only be used for words in ASCII.
+// lengths first. The word must be in ASCII.
 func equalFold(s, word string) bool { return len(s) == len(word) && strings.EqualFold(s, word) }
 
 // isEventStream reports whether accept, the value of an Accept header, contains the media type text/event-stream.
@@ -97,7 +98,7 @@ func isEventStream(accept string) bool {
 }
 
 // hasExtraConnectionOptions reports whether the value of a Connection header has an option other than close and
-// keep-alive.
+// keep-alive. Other options, such as Upgrade, apply to one connection only.
 func hasExtraConnectionOptions(connection string) bool {
 	for option := range strings.SplitSeq(connection, ",") {
 		switch strings.ToLower(strings.TrimSpace(option)) {

@@ -25,8 +25,9 @@ type Resolver interface {
 // dropped.
 const maxPools = 64
 
-// A replicaPools holds connection pools for hedges. Each pool avoids one address to which primaries have connected, and
-// connects to the other addresses of the same host. It is safe for concurrent use.
+// A replicaPools holds connection pools for hedges, so that a hedge can be sent to another server (replica) of the host
+// than the primary. Each pool avoids one address to which primaries have connected, and connects to the other addresses
+// of the same host. It is safe for concurrent use.
 type replicaPools struct {
 	resolver Resolver // looks up the addresses of hosts
 	// returns a new transport with the settings of the program's transport
@@ -51,7 +52,10 @@ type replicaPool struct {
 }
 
 // transportAvoiding returns a transport that connects to other addresses of a host than avoid, if any can be reached.
-// If the transport for avoid has dialed avoid itself, it is replaced by a new transport unreachablePeriod later.
+// The zero Addr avoids the first address that the resolver returns.
+//
+// If no other address can be reached, the transport connects to avoid. It then has connections to avoid, so
+// transportAvoiding returns a new transport after unreachablePeriod.
 func (r *replicaPools) transportAvoiding(avoid netip.Addr) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,8 +79,8 @@ func (r *replicaPools) transportAvoiding(avoid netip.Addr) http.RoundTripper {
 	return p
 }
 
-// leastRecentlyUsed returns the avoided address of the least recently used pool, which is its map key. The caller must
-// hold mu.
+// leastRecentlyUsed returns the key in the map pools of the least recently used pool: the address that the pool avoids.
+// The caller must hold mu.
 func (r *replicaPools) leastRecentlyUsed() (oldest netip.Addr) {
 	least := uint64(math.MaxUint64)
 	for addr, p := range r.pools {
@@ -100,7 +104,8 @@ func (r *replicaPools) dropPool(addr netip.Addr) {
 	delete(r.pools, addr)
 }
 
-// newPool returns a new pool that avoids the given address. The caller must hold mu.
+// newPool returns a new pool whose transport connects to other addresses than avoid, see dialReplica. It does not store
+// the pool. The caller must hold mu.
 func (r *replicaPools) newPool(avoid netip.Addr) *replicaPool {
 	t := r.clone()
 	if t.IdleConnTimeout == 0 {
@@ -138,11 +143,12 @@ func dialFuncOf(t *http.Transport) dialFunc {
 	}
 }
 
-// dialReplica connects pool p to addr, a host and port, by calling dial. It tries the addresses of the host in this
-// order: reachable addresses, addresses whose dial failed within unreachablePeriod, and the address avoid. If avoid is
-// the zero Addr, it avoids the first address that the resolver returns.
+// dialReplica opens a connection of pool p to an address of addr, a host and port. It tries reachable addresses first,
+// then addresses whose dial failed within unreachablePeriod, and at last the address avoid. If avoid is the zero Addr,
+// it avoids the first address that the resolver returns.
 //
-// If the host cannot be looked up, or is an IP address, dialReplica calls dial with addr itself.
+// The function dial connects to one address on the given network. If the host cannot be looked up, or is an IP address,
+// dialReplica calls dial with addr itself.
 func (r *replicaPools) dialReplica(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -211,8 +217,8 @@ const (
 	maxUnreachable    = 256                    // largest number of addresses in replicaPools.unreachable
 )
 
-// dialFirst dials the addresses in order and returns the first connection that is established. It dials the next
-// address when the latest dial fails, or when fallbackDelay has passed. It closes connections that are established
+// dialFirst dials the addresses in order and returns the first connection that is established (RFC 8305). It starts the
+// next dial when the latest dial fails, or when fallbackDelay has passed. It closes connections that are established
 // later. If all dials fail, the error joins their errors.
 func (r *replicaPools) dialFirst(ctx context.Context, dial func(context.Context, netip.Addr) (net.Conn, error), ips []netip.Addr) (net.Conn, error) {
 	type dialled struct {

@@ -48,7 +48,8 @@ type guardedPrimary struct {
 	connTrace ConnTrace
 }
 
-// UseSnapshot prepares r for a call that has no primary. The requests of its hedges are copies of s.
+// UseSnapshot prepares r for a call that has no primary, such as the request for the remainder of a body. The requests
+// of its hedges are copies of s.
 func (r *Requests) UseSnapshot(s Snapshot) { r.snapshot = s }
 
 // CopyHeader copies the header of the caller's request for the attempts, and returns its traits. It must be called once
@@ -57,11 +58,14 @@ func (r *Requests) CopyHeader(header http.Header, marks AttemptHeaders) HeaderTr
 	return r.snapshot.copyHeader(header, marks)
 }
 
-// PreparePrimary creates the primary's request from req, and returns the attempt, which is the request's context.
+// PreparePrimary creates the primary's request from req, the caller's request. It returns the primary as an attempt of
+// a race. The attempt is also the context of the request.
 //
-// If hedgeable is false, the request shares the URL, the header and the forms of req. If it is true, they are copied.
-// The caller may set guarded only together with hedgeable. If guarded is true, a later call of NewConnTrace for the
-// primary allocates nothing.
+// If hedgeable is true, the request has copies of the URL, the header and the forms of req. Otherwise it shares them
+// with req.
+//
+// If guarded is true, memory for the primary's ConnTrace is allocated at the same time, so that NewConnTrace need not
+// allocate. The caller may set guarded only together with hedgeable.
 func (r *Requests) PreparePrimary(req *http.Request, hedgeable, guarded bool) *race.Attempt {
 	r.req = req
 	if !hedgeable {
@@ -84,8 +88,9 @@ func (r *Requests) PreparePrimary(req *http.Request, hedgeable, guarded bool) *r
 	return &p.Attempt
 }
 
-// CopyForHedges copies the parts of the caller's request that CopyHeader has not copied. The caller must hold the lock
-// of the race. That lock ensures that RoundTrip has not returned, so the program has not changed its request yet.
+// CopyForHedges copies the parts of the caller's request that CopyHeader has not copied, for the requests of hedges.
+// The caller must hold the lock of the race. That lock ensures that RoundTrip has not returned, so the program has not
+// changed its request yet.
 func (r *Requests) CopyForHedges() {
 	if !r.snapshot.hasRequest {
 		r.snapshot.hasRequest, r.snapshot.Request, r.snapshot.url = true, *r.req, *r.req.URL
@@ -114,9 +119,8 @@ func (r *Requests) SingleRequest(ctx context.Context, req *http.Request) *http.R
 	return r.AttemptRequest(ctx, 0)
 }
 
-// AttemptRequest returns the request of attempt n with the context ctx; n = 0 is the primary. If the primary is sent a
-// second time, AttemptRequest may be called for it again. It then returns a clone, because the first request may still
-// be in use.
+// AttemptRequest returns the request of attempt n with the context ctx; n = 0 is the primary. If it was called for the
+// primary before, it returns a clone of the primary's request, because a RoundTripper may still use the first request.
 func (r *Requests) AttemptRequest(ctx context.Context, n int) *http.Request {
 	var next *http.Request
 	switch p := r.primary; {

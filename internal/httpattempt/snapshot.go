@@ -25,15 +25,15 @@ type Snapshot struct {
 	values []string // values of all fields, in the order of names
 }
 
-// A headerName is the name of a header field, with the number of values that the field has in [Snapshot].
+// A headerName is the name of a header field in a [Snapshot], with the number of values of the field.
 type headerName struct {
 	name string
 	// number of values; -1 if the slice of values is nil
 	values int
 }
 
-// copyHeader stores a copy of the header in s and returns the traits of the header. The argument marks names the
-// headers that contain the number of a hedge.
+// copyHeader stores a copy of the header in s. It returns the traits of the header, which decide whether the request
+// may be hedged. The argument marks names the headers that contain the number of a hedge.
 func (s *Snapshot) copyHeader(header http.Header, marks AttemptHeaders) (h HeaderTraits) {
 	s.nilHeader = header == nil
 	if len(header) == 0 {
@@ -57,7 +57,8 @@ func (s *Snapshot) copyHeader(header http.Header, marks AttemptHeaders) (h Heade
 	return h
 }
 
-// CloneForms replaces the forms and path values of req by copies, because req is a shallow copy of another request.
+// CloneForms replaces the forms and path values of req by copies. It is used for a shallow copy of another request, so
+// that the two requests do not share them.
 func CloneForms(req *http.Request) {
 	if req.Pattern != "" || hasPathValues(req) {
 		own := *req.Clone(req.Context())
@@ -78,7 +79,8 @@ func CloneForms(req *http.Request) {
 // version of net/http has no such field.
 var pathValuesField, _ = reflect.TypeFor[http.Request]().FieldByName("otherValues")
 
-// hasPathValues reports whether SetPathValue was called on req although req matched no pattern of a [http.ServeMux].
+// hasPathValues reports whether req has path values that were stored by SetPathValue, although req matched no pattern
+// of a [http.ServeMux].
 func hasPathValues(req *http.Request) bool {
 	return pathValuesField.Type != nil && pathValuesField.Type.Kind() == reflect.Map && reflect.ValueOf(req).Elem().FieldByIndex(pathValuesField.Index).Len() > 0
 }
@@ -94,7 +96,8 @@ func (s *Snapshot) reset() {
 	s.names, s.values = s.names[:0], s.values[:0]
 }
 
-// cloneFor returns a Snapshot of req, whose header is taken from s. The result shares no memory with s or req.
+// cloneFor returns a Snapshot of req with the header that copyHeader has stored in s. The result shares no memory with
+// s or req.
 func (s *Snapshot) cloneFor(req *http.Request) *Snapshot {
 	own := &Snapshot{
 		Request: *req, url: *req.URL, hasRequest: true, nilHeader: s.nilHeader,
@@ -104,7 +107,7 @@ func (s *Snapshot) cloneFor(req *http.Request) *Snapshot {
 	return own
 }
 
-// WithHeaders returns a copy of s with two more header fields: name with value, and name2 with value2. They replace
+// WithHeaders returns a copy of s with two header fields added: name with value, and name2 with value2. They replace
 // fields with the same names. It does not change s.
 func (s *Snapshot) WithHeaders(name, value, name2, value2 string) Snapshot {
 	more := *s
@@ -123,8 +126,8 @@ func (s *Snapshot) hedgeRequest(ctx context.Context) *http.Request {
 	return r
 }
 
-// newHeader returns a copy of the header. The map has capacity for extra more fields. The result is nil if the copied
-// request has a nil header.
+// newHeader returns a copy of the header that copyHeader has stored. The map has capacity for extra more fields. The
+// result is nil if the copied request has a nil header.
 func (s *Snapshot) newHeader(extra int) http.Header {
 	if s.nilHeader {
 		return nil
