@@ -33,7 +33,8 @@ type Requester interface {
 	// body.
 	RecordPause(longest time.Duration)
 
-	// RecordObstacle records that the body was not resumed although a Read had waited for the time waited, and the reason.
+	// RecordObstacle records that the body was not resumed, for the reason why. The argument waited is the time that a
+	// Read had waited.
 	RecordObstacle(why Obstacle, waited time.Duration)
 
 	// CountPanic counts a panic that occurred while a body was closed.
@@ -192,8 +193,11 @@ func (b *Body) Read(p []byte) (int, error) {
 	return b.finishRead(p, n, err)
 }
 
-// finishRead returns the result of a Read that got an error, or during which the remainder was requested. The arguments
-// n and err are the result of the source's Read into p.
+// finishRead completes a Read of the source that got an error, or during which the remainder was requested. The
+// arguments n and err are the result of the source's Read into p. It returns the result of Read.
+//
+// If the source has continued first, finishRead cancels the request for the remainder. If the remainder has won, the
+// next bytes come from the remainder. An error of the source is only returned when the remainder can no longer arrive.
 func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	b.mu.Lock()
 	r := b.remainder
@@ -350,7 +354,7 @@ func (b *Body) Close() error {
 	return err
 }
 
-// handleReadError must be called when the body ends with err. It releases the source and records the pauses of the
+// handleReadError ends the body after a Read has failed with err. It releases the source and records the pauses of the
 // body. If err is [io.EOF], it sets the trailers of the caller's response.
 func (b *Body) handleReadError(err error) {
 	if err == io.EOF && b.resp.Trailer != nil {
@@ -359,8 +363,8 @@ func (b *Body) handleReadError(err error) {
 	b.recordResult(b.source)
 }
 
-// recordResult releases the source s. Its first call also reports the pauses of the body, and the reason if a stalled
-// body was not resumed, to the [Requester].
+// recordResult releases the source s at the end of the body. The first call also reports to the [Requester] the longest
+// pause of the body, and the reason if a stalled body was not resumed.
 func (b *Body) recordResult(s bodySource) {
 	s.release()
 	longest := time.Duration(b.progress.longestWait.Load())
@@ -400,8 +404,9 @@ func (b *Body) startTimer() {
 	}
 }
 
-// stopTimer marks the timer as not set when no Read is waiting, so that the next Read starts the timer again. The
-// caller must hold mu.
+// stopTimer records that the timer is not set, so that the next Read sets it again. It is called after the timer has
+// fired while no Read was waiting. If a Read has started since then, stopTimer sets the timer itself. The caller must
+// hold mu.
 func (b *Body) stopTimer() {
 	b.progress.timerSet.Store(false)
 	if b.progress.waitStart.Load() != 0 && !b.progress.timerSet.Swap(true) { // a Read has started meanwhile and has not set the timer
@@ -409,15 +414,18 @@ func (b *Body) stopTimer() {
 	}
 }
 
-// checkForStall is called by the timer. It requests the remainder if a Read has waited for the stall timeout.
+// checkForStall requests the remainder if a Read has waited for the stall timeout. The timer calls it on a goroutine of
+// its own.
 func (b *Body) checkForStall() {
 	if req, r := b.admitRemainder(); r != nil {
 		b.requestRemainder(req, r)
 	}
 }
 
-// admitRemainder returns an admitted request for the remainder if a Read has waited for the stall timeout. Otherwise it
-// returns nil. It then sets the timer again if the remainder may be requested later.
+// admitRemainder decides whether the remainder is requested now. If a Read has waited for the stall timeout, it asks
+// the [Requester] to admit the request. It returns the admitted request and a new remainder.
+//
+// Otherwise it returns nil, and sets the timer again if the remainder may be requested later.
 func (b *Body) admitRemainder() (Request, *remainder) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -460,9 +468,9 @@ func (b *Body) admitRemainder() (Request, *remainder) {
 	return req, r
 }
 
-// scheduleRetry is called after a request for the remainder was denied. If later is true, it sets the timer for the
-// next request, with a delay that doubles each time. If later is false, the remainder is not requested again. The
-// caller must hold mu.
+// scheduleRetry decides when the remainder is requested again after a request was denied. If later is true, it sets the
+// timer for the next request, with a delay that doubles each time. If later is false, the remainder is not requested
+// again. The caller must hold mu.
 func (b *Body) scheduleRetry(later bool) {
 	if !later {
 		b.hedgesLeft = 0
@@ -493,8 +501,9 @@ func (b *Body) requestRemainder(req Request, r *remainder) {
 	}
 }
 
-// checkRemainder waits for the first bytes of resp. It returns errNotRemainder if resp is not the remainder of the body
-// from the offset off, and [httpattempt.ErrFailure] if the body of resp fails.
+// checkRemainder checks that resp contains the remainder of the body from the offset off, and waits for its first
+// bytes. It returns errNotRemainder if resp is not the remainder, and [httpattempt.ErrFailure] if the body of resp
+// fails.
 func (b *Body) checkRemainder(resp *http.Response, off int64) error {
 	if !b.byteRange.isContinuedBy(b.header, resp, off) {
 		return errNotRemainder
@@ -510,8 +519,9 @@ func (b *Body) checkRemainder(resp *http.Response, off int64) error {
 	return nil
 }
 
-// handleRemainder decides whether the remainder r wins. The arguments resp and err are the result of the request req.
-// If the remainder wins, handleRemainder closes the original source; otherwise it discards resp.
+// handleRemainder decides whether the remainder r wins, after its request req has ended with resp and err. If the
+// remainder wins, handleRemainder closes the original source when the reader no longer uses it. Otherwise it discards
+// resp.
 func (b *Body) handleRemainder(req Request, r *remainder, resp *http.Response, err error) {
 	b.mu.Lock()
 	how, loser := race.OutcomeOf(err), b.source

@@ -114,9 +114,11 @@ func (p *ByteRange) rangeAfter(n int64) string {
 // An interval is a range of bytes, from the offset first to the offset last, inclusive.
 type interval struct{ first, last int64 }
 
-// requestedRange returns the range in the Range header of a request, or nil if there is no such header. ok is false if
-// a response cannot be resumed by a request with another Range header: the header has several ranges or a range without
-// a first byte, or its name is not in canonical case.
+// requestedRange returns the range in the Range header of a request, or nil if there is no such header.
+//
+// The result ok is false if the request cannot be repeated with another Range header. That is so if the header has
+// several ranges, a range without a first byte, or a name that is not in canonical case. It is also so if there is an
+// If-Range header without a range.
 func requestedRange(h http.Header) (s *interval, ok bool) {
 	for name, values := range h {
 		switch {
@@ -197,8 +199,8 @@ func isSignedHeadersName(name string) bool {
 	return strings.Contains(name, "header") && (strings.Contains(name, "sign") || strings.Contains(name, "additional") || strings.HasSuffix(name, "header-list"))
 }
 
-// mayCoverRange reports whether the authentication scheme of credentials, the value of an Authorization header, always
-// or possibly signs the Range header.
+// mayCoverRange reports whether credentials, the value of an Authorization header, use an authentication scheme that
+// may sign the Range header.
 func mayCoverRange(credentials string) bool {
 	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
 	return slices.Contains([]string{"sharedkey", "sharedkeylite", "signature"}, strings.ToLower(scheme))
@@ -238,8 +240,8 @@ func mentionsRange(list string) bool {
 	return false
 }
 
-// isStrongDate reports whether modified, the Last-Modified date of a response, is a strong validator. It is if it is at
-// least clockSkew earlier than date, the Date header of the response.
+// isStrongDate reports whether modified, the Last-Modified date of a response, is a strong validator (RFC 9110, section
+// 8.8.2.2). The result is true if modified is at least clockSkew earlier than date, the Date header of the response.
 func isStrongDate(modified, date string) bool {
 	m, err := http.ParseTime(modified)
 	d, err2 := http.ParseTime(date)
@@ -263,8 +265,9 @@ func isStrongETag(tag string) bool {
 	return len(tag) >= 2 && tag[0] == '"' && tag[len(tag)-1] == '"' && !strings.ContainsAny(tag[1:len(tag)-1], "\" \x7f")
 }
 
-// isContinuedBy reports whether the body of rest contains the bytes of p after the first n bytes, of the same version
-// of the representation. The argument header is the header of the response with the original body.
+// isContinuedBy reports whether the response rest contains the remainder of the body: the bytes of p after the first n
+// bytes. They must be from the same version of the representation. The argument header is the header of the response
+// with the original body.
 func (p *ByteRange) isContinuedBy(header http.Header, rest *http.Response, n int64) bool {
 	ranges := rest.Header["Content-Range"]
 	if rest.StatusCode != http.StatusPartialContent || rest.Body == nil || rest.Uncompressed ||
