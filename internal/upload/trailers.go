@@ -5,11 +5,12 @@ import (
 	"net/http"
 )
 
-// CopyTrailers makes the trailers of an HTTP/1 request available in copied, a copy of made. made is the request that net/http
-// has created. Without CopyTrailers, net/http stores undeclared trailers only in made.
-func CopyTrailers(made, copied *http.Request) {
-	if made.ProtoMajor == 1 && made.ContentLength < 0 && made.Trailer == nil && made.Body != nil {
-		copied.Body = &trailerBody{made.Body, made, copied}
+// CopyTrailers ensures that the trailers of an HTTP/1 request are also stored in a copy of the request when its body
+// ends. The argument original is the request that net/http has created. Without CopyTrailers, net/http stores
+// undeclared trailers only in original.
+func CopyTrailers(original, copied *http.Request) {
+	if original.ProtoMajor == 1 && original.ContentLength < 0 && original.Trailer == nil && original.Body != nil {
+		copied.Body = &trailerBody{original.Body, original, copied}
 	}
 }
 

@@ -118,8 +118,8 @@ func (b *BufferedBody) Read(p []byte) (int, error) {
 	return b.source.Read(p)
 }
 
-// readBuffer implements Read for the bytes in the buffer and the error that follows them. ok is false if Read has already
-// returned all of these.
+// readBuffer implements Read for the bytes in the buffer and the error that follows them. The result ok is false if
+// Read has already returned all of these, so that Read must continue with the original body.
 func (b *BufferedBody) readBuffer(p []byte) (n int, ok bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,8 +143,10 @@ func (b *BufferedBody) readBuffer(p []byte) (n int, ok bool, err error) {
 // hasUnread implements HasUnread. The caller must hold mu.
 func (b *BufferedBody) hasUnread() bool { return len(b.buffer) > 0 || b.err != nil }
 
-// closedError returns the error that Read must return because the body was closed, or nil if Read may continue. It calls Read
-// of the original body only if that cannot block, because the body has ended or was closed. The caller must hold mu.
+// closedError returns the error that Read must return after Close, or after net/http has closed the body. It returns
+// nil if Read may continue. The caller must hold mu.
+//
+// It calls Read of the original body only if that cannot block, because the body has ended or was closed.
 func (b *BufferedBody) closedError() error {
 	if !b.closed && b.err != io.EOF {
 		return nil
