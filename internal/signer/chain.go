@@ -22,8 +22,8 @@ const (
 )
 
 // NSEC3Params are the parameters of the hash in NSEC3 records. The zero value means no additional iterations and no salt.
-type NSEC3Params struct { // number of additional iterations of the hash
-	Iterations uint16
+type NSEC3Params struct {
+	Iterations uint16 // number of additional iterations of the hash
 	Salt       string // salt in hexadecimal; "": no salt
 }
 
@@ -39,9 +39,11 @@ type Chain struct {
 	namesByHash map[string]string   // name for each hash; empty unless the zone uses NSEC3
 }
 
-// NewChain returns the chain of a zone. The argument types lists the record types of each name in the zone, except for the
-// types that signing adds. Names must be in lower case. A delegation has the type NS and possibly DS. Names below a delegation
-// must be left out.
+// NewChain returns the chain of a zone. The argument how is the method of the proofs, h has the parameters of NSEC3
+// hashes, and ttl is the TTL of the records in seconds.
+//
+// The argument types lists the record types of each name in the zone, except for the types that signing adds. Names
+// must be in lower case. A delegation has the type NS and possibly DS. Names below a delegation must be left out.
 func NewChain(zone string, how Denial, h NSEC3Params, ttl uint32, types map[string][]uint16) *Chain {
 	c := &Chain{zone: zone, denial: how, hashing: h, ttl: ttl, types: make(map[string][]uint16), namesByHash: make(map[string]string)}
 	for name, all := range types {
@@ -70,8 +72,8 @@ func NewChain(zone string, how Denial, h NSEC3Params, ttl uint32, types map[stri
 	return c
 }
 
-// ProveNoData returns the records which prove that name exists, but has no records of a queried type. If name is an opted-out
-// delegation, they prove that the chain does not contain name.
+// ProveNoData returns the records for a NODATA response: they prove that name exists, and which record types it has. If
+// name is an opted-out delegation, they prove that the chain does not contain name.
 func (c *Chain) ProveNoData(name string) []dns.RR {
 	if _, ok := c.types[name]; !ok {
 		return c.ProveNoCloserName(name) // a delegation that is opted out
@@ -82,14 +84,16 @@ func (c *Chain) ProveNoData(name string) []dns.RR {
 	return []dns.RR{c.matchingRecord(name)}
 }
 
-// ProveNoName returns the records which prove that name does not exist, and that no wildcard matches name.
+// ProveNoName returns the records for an NXDOMAIN response: they prove that name does not exist, and that no wildcard
+// matches name.
 func (c *Chain) ProveNoName(name string) []dns.RR {
 	above, _ := c.closestEncloser(name)
 	return removeDuplicates(append(c.ProveNoCloserName(name), c.coveringRecord("*."+strings.TrimPrefix(above, "."))))
 }
 
-// ProveNoCloserName returns the records which prove that the next closer name does not exist. That is the name one label longer
-// than the closest encloser of name. Answers from wildcards and answers for opted-out delegations need this proof.
+// ProveNoCloserName returns the records which prove that the next closer name of name does not exist. The next closer
+// name is one label longer than the closest encloser of name. Answers from wildcards and referrals to opted-out
+// delegations need this proof.
 func (c *Chain) ProveNoCloserName(name string) []dns.RR {
 	above, next := c.closestEncloser(name)
 	if c.usesNSEC3() {
@@ -98,8 +102,8 @@ func (c *Chain) ProveNoCloserName(name string) []dns.RR {
 	return []dns.RR{c.coveringRecord(next)}
 }
 
-// ProveNoWildcardData returns the records which prove that name does not exist, and that the wildcard that matches name has no
-// records of a queried type.
+// ProveNoWildcardData returns the records for a NODATA response from a wildcard. They prove that name does not exist,
+// and which record types the wildcard that matches name has.
 func (c *Chain) ProveNoWildcardData(name string) []dns.RR {
 	above, _ := c.closestEncloser(name)
 	return removeDuplicates(append(c.ProveNoCloserName(name), c.ProveNoData("*."+strings.TrimPrefix(above, "."))...))
@@ -116,18 +120,18 @@ func (c *Chain) hashName(name string) string {
 	return strings.ToLower(dns.HashName(name, dns.SHA1, c.hashing.Iterations, c.hashing.Salt))
 }
 
-// closestEncloser returns the closest encloser of name (above), which is the longest existing name that name is or ends with.
-// It also returns the next closer name, which is one label longer (next), or "" if name exists.
-func (c *Chain) closestEncloser(name string) (above, next string) {
-	for above = name; ; above = parentName(above) {
-		if _, ok := c.types[above]; ok || above == "." {
-			return above, next
+// closestEncloser returns the closest encloser of name: the longest existing name that name equals or ends with. It
+// also returns the next closer name, which is one label longer, or "" if name exists (RFC 5155 §1.3).
+func (c *Chain) closestEncloser(name string) (encloser, nextCloser string) {
+	for encloser = name; ; encloser = parentName(encloser) {
+		if _, ok := c.types[encloser]; ok || encloser == "." {
+			return encloser, nextCloser
 		}
-		next = above
+		nextCloser = encloser
 	}
 }
 
-// coveringRecord returns the record that proves that name does not exist.
+// coveringRecord returns the NSEC or NSEC3 record that covers name, and so proves that name does not exist.
 func (c *Chain) coveringRecord(name string) dns.RR {
 	switch {
 	case c.usesNSEC3():
@@ -138,8 +142,8 @@ func (c *Chain) coveringRecord(name string) dns.RR {
 	return c.matchingRecord(name)
 }
 
-// matchingRecord returns the record whose owner is the given name or hash. If there is none, it returns the record that covers
-// the name or hash.
+// matchingRecord returns the NSEC record whose owner is the given name, or the NSEC3 record whose owner is the given
+// hash. If there is none, it returns the record that covers the name or hash.
 func (c *Chain) matchingRecord(name string) dns.RR {
 	compare := Compare
 	if c.usesNSEC3() {
@@ -159,7 +163,8 @@ func (c *Chain) matchingRecord(name string) dns.RR {
 	return c.newNSEC(owner, next, c.types[owner])
 }
 
-// newNSEC returns an NSEC record. It adds the types that signing adds to types, the record types of the owner.
+// newNSEC returns an NSEC record for the name owner, where next is the next name in the chain. The argument types lists
+// the record types of owner; newNSEC adds the types that signing adds.
 func (c *Chain) newNSEC(owner, next string, types []uint16) dns.RR {
 	types = append(slices.Clone(types), dns.TypeRRSIG, dns.TypeNSEC)
 	if owner == c.zone {
@@ -169,8 +174,8 @@ func (c *Chain) newNSEC(owner, next string, types []uint16) dns.RR {
 	return &dns.NSEC{Hdr: c.newHeader(owner, dns.TypeNSEC), NextDomain: next, TypeBitMap: types}
 }
 
-// newNSEC3 returns an NSEC3 record. The arguments owner and next are hashes. It adds the types that signing adds to types, the
-// record types of the hashed name.
+// newNSEC3 returns an NSEC3 record for the hash owner, where next is the next hash in the chain. The argument types
+// lists the record types of the hashed name; newNSEC3 adds the types that signing adds.
 func (c *Chain) newNSEC3(owner, next string, types []uint16) dns.RR {
 	types = slices.Clone(types)
 	if delegates := slices.Contains(types, dns.TypeNS) && !slices.Contains(types, dns.TypeSOA); len(types) > 0 && (!delegates || slices.Contains(types, dns.TypeDS)) {
@@ -195,7 +200,8 @@ func (c *Chain) newHeader(owner string, t uint16) dns.RR_Header {
 	return dns.RR_Header{Name: owner, Rrtype: t, Class: dns.ClassINET, Ttl: c.ttl}
 }
 
-// removeDuplicates returns the records without those whose owner name is the same as that of an earlier record.
+// removeDuplicates returns the records with different owner names. Of several records with the same owner name, it
+// returns the first.
 func removeDuplicates(all []dns.RR) (out []dns.RR) {
 	for _, rr := range all {
 		if !slices.ContainsFunc(out, func(o dns.RR) bool { return o.Header().Name == rr.Header().Name }) {

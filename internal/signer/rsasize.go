@@ -36,8 +36,8 @@ var rsaSizes = [...]struct {
 	RSAExponent: {bits: 2048, exponent: 1<<32 + 15, offsets: [2]int64{402, 2228}},
 }
 
-// NewRSAKey returns a key of a zone with the given flags (ZSK or KSK), with the algorithm RSASHA256 and the given size. All
-// zones share one private key of each size.
+// NewRSAKey returns a key of a zone with the given flags (ZSK or KSK), with the algorithm RSASHA256 and an unusual size
+// or exponent. All zones share one private key of each size.
 func NewRSAKey(zone string, flags uint16, size RSASize) *Key {
 	shape := rsaSizes[size]
 	p, q := primeCandidate(size, 0), primeCandidate(size, 1)
@@ -55,7 +55,8 @@ func NewRSAKey(zone string, flags uint16, size RSASize) *Key {
 	}}
 }
 
-// primeCandidate returns an odd number that has half the bits of the key size, and whose two highest bits are set. The argument
+// primeCandidate returns the number from which a prime factor of an RSA key is computed: the sum of this number and its
+// offset in rsaSizes. It is odd, has half the bits of the key size, and its two highest bits are set. The argument
 // which, 0 or 1, selects one of the two primes of the key.
 func primeCandidate(size RSASize, which int) *big.Int {
 	var all []byte
