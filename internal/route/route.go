@@ -33,12 +33,13 @@ type Route struct {
 // Unrouted is the route of calls that match no pattern. It has no settings.
 var Unrouted = new(Route)
 
-// A Table finds the route of a call. All routes must be registered and compiled before the first call. After that, it is safe
-// for concurrent use. A nil *Table has no routes.
-type Table struct { // routes by pattern, for HTTP requests
-	mux        pattern.Mux[*Route]
-	exact      map[string]*Route // routes by the exact text of their patterns
-	registered []Route           // routes in the order of registration
+// A Table finds the route of a call by the patterns of the routes. All routes must be registered and compiled before
+// the first call. After that, it is safe for concurrent use. Registered, Compile and RouteOfKey treat a nil *Table as a
+// table without routes.
+type Table struct {
+	mux        pattern.Mux[*Route] // routes by pattern, for HTTP requests
+	exact      map[string]*Route   // routes by the exact text of their patterns
+	registered []Route             // routes in the order of registration
 }
 
 // Validate returns an error if a setting or the pattern of r is invalid. The error has the name and the value of the setting.
@@ -72,7 +73,8 @@ func (t *Table) Compile(protocol string) error {
 	return nil
 }
 
-// addRoute validates r and makes it effective.
+// addRoute validates r and adds it to the routes that MatchRequest and MatchMethod search. It returns an error if r is
+// invalid or its pattern conflicts with another route.
 func (t *Table) addRoute(r Route) error {
 	switch {
 	case r.Off && r.Hedgeable:
@@ -95,10 +97,11 @@ func (t *Table) addRoute(r Route) error {
 	return nil
 }
 
-// MatchRequest returns the route of an HTTP request, or [Unrouted] if no pattern matches. The URL of the request must not be
-// nil.
+// MatchRequest returns the route of an HTTP request, or [Unrouted] if no pattern matches. The URL of the request must
+// not be nil.
 //
-// If the path is not clean, the result has Hedgeable set to false, because the server may treat the path as another path.
+// If the path of the URL is not clean, such as "//a", the result has Hedgeable set to false. The reason is that the
+// server may treat the path as another path.
 func (t *Table) MatchRequest(req *http.Request) *Route {
 	r, clean, ok := t.mux.Find(req.Method, httpattempt.HostName(req.URL.Scheme, cmp.Or(req.Host, req.URL.Host)), req.URL)
 	switch {
@@ -121,8 +124,8 @@ func (t *Table) MatchMethod(method string) *Route {
 	return nil
 }
 
-// RouteOfKey returns the route for the route name of a latency key. The name is a method if protocol is "grpc", and a pattern
-// otherwise. RouteOfKey returns [Unrouted] if there is no such route.
+// RouteOfKey returns the route for the route name of a latency key, or [Unrouted] if there is none. The name is a
+// method if protocol is "grpc", and a pattern otherwise.
 func (t *Table) RouteOfKey(protocol, name string) *Route {
 	if t == nil {
 		return Unrouted
