@@ -32,9 +32,11 @@ type entry[T any] struct {
 // ServeHTTP makes an entry an http.Handler. It is never called.
 func (*entry[T]) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
-// Add adds a pattern with its value. The argument at is the source line in which the program states the pattern. Add returns an
-// error if the pattern is invalid or conflicts with another pattern. In the second case, the error has the source lines of both
-// patterns.
+// Add adds a pattern of [http.ServeMux] with its value. The argument at is the source line in which the program states
+// the pattern, for error messages.
+//
+// Add returns an error if the pattern is invalid or conflicts with another pattern. In the second case, the error has
+// the source lines of both patterns.
 func (m *Mux[T]) Add(pattern, at string, value T) error {
 	method := pattern[:max(strings.IndexAny(pattern, " \t"), 0)]
 	if method != strings.ToUpper(method) {
@@ -70,8 +72,8 @@ func registerPattern(mux *http.ServeMux, pattern string, h http.Handler) (err er
 	return nil
 }
 
-// withSourceLine returns err with source lines added, where err is the error of http.ServeMux for the pattern of e. If the
-// pattern conflicts with another one, the result has the source lines of both patterns. Otherwise it is err itself.
+// withSourceLine adds source lines to err, the error of http.ServeMux for the pattern of e. If the pattern conflicts
+// with another pattern, the result has the source lines of both. Otherwise the result is err itself.
 func (m *Mux[T]) withSourceLine(err error, pattern string, e *entry[T]) error {
 	_, details, conflict := strings.Cut(err.Error(), "):\n")
 	if !conflict {
@@ -86,11 +88,11 @@ func (m *Mux[T]) withSourceLine(err error, pattern string, e *entry[T]) error {
 	return err
 }
 
-// Find returns the value of the pattern that http.ServeMux would choose for a request to the host. It ignores patterns for
-// which http.ServeMux would send a redirect. ok is false if no pattern matches.
+// Find returns the value of the pattern that http.ServeMux would choose for a request with the given method, host and
+// URL. It ignores patterns for which http.ServeMux would send a redirect. The result ok is false if no pattern matches.
 //
-// Some servers treat an unclean path, such as "//a" or "/x/../a", as "/a", and other servers do not. For an unclean path, Find
-// returns the value for the clean path, and clean is false.
+// Some servers treat an unclean path, such as "//a" or "/x/../a", as "/a", and other servers do not. For an unclean
+// path, Find returns the value for the clean path, and clean is false.
 func (m *Mux[T]) Find(method, host string, u *url.URL) (value T, clean, ok bool) {
 	if m.mux == nil {
 		return value, true, false
@@ -134,7 +136,8 @@ func (m *Mux[T]) findClean(req *http.Request) (value T, ok bool) {
 	return m.withoutPattern(pattern).findClean(req) // the pattern only redirects, as from "/items" to "/items/"
 }
 
-// withoutPattern returns a Mux with all patterns of m except the given pattern. It caches the result.
+// withoutPattern returns a Mux with all patterns of m except the given pattern. It is used for a request for which the
+// given pattern would only send a redirect. It caches the result.
 func (m *Mux[T]) withoutPattern(pattern string) *Mux[T] {
 	if known, ok := m.subsets.Load(pattern); ok {
 		return known.(*Mux[T])

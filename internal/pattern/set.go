@@ -18,7 +18,7 @@ type Set struct {
 	methodPatterns map[string]bool  // patterns of the forms "/pkg.Service/*" and "/*"
 }
 
-// Add adds a pattern. It returns an error if the pattern is invalid.
+// Add adds a pattern for HTTP requests or gRPC methods to s. It returns an error if the pattern is invalid.
 func (s *Set) Add(pattern string) error {
 	if strings.HasSuffix(pattern, "/*") && IsMethodPattern(pattern) {
 		if s.methodPatterns == nil {
@@ -60,8 +60,11 @@ func (s *Set) MatchCall(method, authority string) bool {
 	return s.MatchMethod(method) || s.Match(http.MethodPost, authority, &url.URL{Path: method})
 }
 
-// MatchMethod reports whether the Set has the pattern "/*" or "/pkg.Service/*" for the gRPC method. It is false if method is
-// not a clean path or has no service or method name. An HTTP server may treat such a path as another path.
+// MatchMethod reports whether a pattern of the form "/*" or "/pkg.Service/*" matches the gRPC method. Patterns of
+// [http.ServeMux] do not count.
+//
+// The result is false if method is not a clean path, because an HTTP server may treat it as another path. It is also
+// false if method has no service name.
 func (s *Set) MatchMethod(method string) bool {
 	if s == nil || s.methodPatterns == nil || path.Clean(method) != method {
 		return false
