@@ -20,7 +20,8 @@ func ShortenText(s string) string {
 	return shortenWithHash(s, s)
 }
 
-// shortenWithHash returns the first bytes of shown, an ellipsis and a hash of s. The argument shown is the printable form of s.
+// shortenWithHash returns at most the first 200 bytes of shown, an ellipsis and a hash of s. It does not cut a character in
+// two. The argument shown is s or its printable form.
 func shortenWithHash(shown, s string) string {
 	end := min(len(shown), keptBytes)
 	for end > 0 && end > keptBytes-utf8.UTFMax && end < len(shown) && !utf8.RuneStart(shown[end]) {
