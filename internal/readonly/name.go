@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// readsByName guesses from its name whether a method only reads, and returns the reason. reads is false for a name that is not
-// in CamelCase.
+// readsByName guesses from the name of a method whether the method only reads. The result why is the reason for the
+// guess. The result reads is false for a name that is not in CamelCase.
 func readsByName(name string) (reads bool, why string) {
 	first, object, ok := splitName(name)
 	switch {
@@ -80,10 +80,11 @@ func nextWord(name string) (word, rest string) {
 	return name[:end], name[end:]
 }
 
-// prefixLength returns the length of the longest prefix of s in which class returns true for every byte.
-func prefixLength(s string, class func(byte) bool) int {
+// prefixLength returns the length of the longest prefix of s whose bytes are all in a class of characters. The function
+// inClass reports whether a byte is in the class.
+func prefixLength(s string, inClass func(byte) bool) int {
 	for i := range len(s) {
-		if !class(s[i]) {
+		if !inClass(s[i]) {
 			return i
 		}
 	}

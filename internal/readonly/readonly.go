@@ -15,7 +15,7 @@ import (
 // A Classification says whether a gRPC method only reads, and why.
 type Classification struct {
 	Reads    bool   // the method only reads
-	Declared bool   // options of the descriptor say so; false: Reads is a guess from the name
+	Declared bool   // options of the descriptor decide Reads; false: Reads is a guess from the name
 	Reason   string // reason as a clause, such as "it is bound to HTTP GET"
 }
 
@@ -30,7 +30,8 @@ func ClassifyMethod(full string) Classification {
 	return classifyName(name)
 }
 
-// classifyDescriptor classifies a method whose descriptor is registered.
+// classifyDescriptor classifies a method whose descriptor is registered. It uses the options of the descriptor if they
+// are conclusive. Otherwise it uses the name of the method and the other methods of its service.
 func classifyDescriptor(m protoreflect.MethodDescriptor) Classification {
 	if m.IsStreamingClient() {
 		return Classification{Reason: "its client sends a stream"}
@@ -98,9 +99,10 @@ const (
 	additionalBindings = 11
 )
 
-// httpBinding decodes an encoded HttpRule. bound is true if the rule binds the method to HTTP, and get is true if one of its
-// bindings is GET. A method with a GET binding is safe to repeat (RFC 9110 §9.2.1), even if it also has a POST binding for long
-// queries.
+// httpBinding decodes an encoded HttpRule of the option google.api.http. The result bound is true if the rule binds the
+// method to HTTP, and get is true if one of its bindings is GET.
+//
+// A method with a GET binding is safe to repeat (RFC 9110 §9.2.1), even if it also has a POST binding for long queries.
 func httpBinding(rule []byte) (get, bound bool) {
 	forEachField(rule, func(n protowire.Number, v []byte) {
 		switch n {
@@ -116,8 +118,8 @@ func httpBinding(rule []byte) (get, bound bool) {
 	return get, bound
 }
 
-// forEachField calls f with the number and the value of each length-delimited field in an encoded message. Such fields are
-// strings, bytes and messages. It stops where the encoding is invalid.
+// forEachField decodes a message in wire format without knowing its type. It calls f with the number and the value of
+// each length-delimited field: a string, bytes or a message. It stops where the encoding is invalid.
 func forEachField(message []byte, f func(protowire.Number, []byte)) {
 	for len(message) > 0 {
 		n, kind, size := protowire.ConsumeTag(message)

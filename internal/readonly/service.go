@@ -39,8 +39,9 @@ func namesOperation(m protoreflect.MethodDescriptor) bool {
 	return strings.Contains(string(m.Name()), "Operation") || strings.Contains(string(m.Parent().Name()), "Operation")
 }
 
-// namesItsObject reports whether the request identifies the object to read, for example with a field job_id for GetJob. A
-// request that takes any element of a queue has no such field.
+// namesItsObject reports whether the request identifies the object to read, for example with a field job_id for GetJob.
+// The argument object holds the words of the object in the method name. A method whose request has no such field may
+// take any element of a queue.
 func namesItsObject(request protoreflect.MessageDescriptor, object []string) bool {
 	object = singularWords(object)
 	if len(object) == 0 {
@@ -57,9 +58,12 @@ func namesItsObject(request protoreflect.MessageDescriptor, object []string) boo
 	return false
 }
 
-// returnsObject reports whether the method with the given name gives an object back to the service. The argument object holds
-// the words for that object in the name of the service's Get method. Examples are FinishTask with GetTask, Ack with Get, and
-// SubmitResult with GetTask. Submit with GetPrice is not an example.
+// returnsObject reports whether the method with the given name gives back an object to the service. If so, a Get method
+// of the service may take the object from a queue, and so does not only read. The argument object holds the words for
+// the object in the name of the Get method.
+//
+// Examples are FinishTask with GetTask, Ack with Get, and SubmitResult with GetTask. Submit with GetPrice is not an
+// example.
 func returnsObject(name string, object []string) bool {
 	verb, handed, ok := splitName(name)
 	if !ok || !returningVerbs[strings.ToLower(verb)] {
@@ -69,8 +73,8 @@ func returnsObject(name string, object []string) bool {
 	return slices.Equal(got, handed) || mayNameQueueElement(got) && (mayNameQueueElement(handed) || handed[len(handed)-1] == "result")
 }
 
-// mayNameQueueElement reports whether the object in a method name may be an element of a queue. It is also true for a name
-// without an object, such as Get.
+// mayNameQueueElement reports whether object, the words for an object in a method name, may mean an element of a queue.
+// The words must be in lower case and singular. The result is also true for a name without an object, such as Get.
 func mayNameQueueElement(object []string) bool {
 	return len(object) == 0 || queuedNouns[object[len(object)-1]]
 }

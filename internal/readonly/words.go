@@ -31,7 +31,7 @@ const (
 	identifierNoun          // noun for an object that a Get method creates if its name has no other word: GetId creates an ID, GetUserId reads one
 )
 
-// A wordClass is a list of words that have the same role for the same reason.
+// A wordClass is a list of words in method names that have the same role for the same reason.
 type wordClass struct {
 	role   wordRole // role of all words of the class
 	reason string   // explanation for docs/methods.md, which lists all classes
