@@ -60,16 +60,17 @@ type methodConfig struct {
 	hasRetryPolicy bool           // the entry has a retryPolicy
 }
 
-// HedgingPolicy returns the hedging policy of a method, or nil if there is none. The argument is the full name of the
-// method, such as "/pkg.Service/Method". An entry for the method takes precedence over an entry for its service. That
-// takes precedence over an entry for all methods.
+// HedgingPolicy returns the hedging policy of the method with the given full name, such as "/pkg.Service/Method". It
+// returns nil if there is none. An entry for the method takes precedence over an entry for its service. An entry for
+// all methods comes last.
 func (c *Config) HedgingPolicy(full string) *HedgingPolicy { return c.findMethod(full).hedging }
 
 // HasRetryPolicy reports whether the method with the given full name has a retryPolicy. If so, gRPC retries its failed
 // calls.
 func (c *Config) HasRetryPolicy(full string) bool { return c.findMethod(full).hasRetryPolicy }
 
-// findMethod returns the entry that applies to the method with the given full name. It is zero if no entry applies.
+// findMethod returns the entry of the field methodConfig that applies to the method with the given full name. It
+// returns the zero value if no entry applies.
 func (c *Config) findMethod(full string) methodConfig {
 	if c == nil {
 		return methodConfig{}

@@ -12,8 +12,8 @@ const (
 	maxMethodName = 256  // longest name that is stored, in bytes
 )
 
-// A MethodCache maps names of methods to values. It holds at most 4,096 methods. The zero value is empty. It is safe
-// for concurrent use.
+// A MethodCache stores a value for each gRPC method, by the name of the method. It holds at most 4,096 methods. Methods
+// whose names have more than 256 bytes are not stored. The zero value is empty. It is safe for concurrent use.
 type MethodCache struct {
 	values sync.Map     // values by name of the method
 	stored atomic.Int64 // number of values that were ever stored

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// An ActiveConfig is a service config that currently applies to calls, with the state that belongs to it. It is safe
-// for concurrent use.
+// An ActiveConfig is a service config that currently applies to calls, with the throttles and the method data that
+// belong to it. It is safe for concurrent use.
 type ActiveConfig struct {
 	*Config        // nil: no config is in force
 	Source  string // origin of the config, for log records
@@ -29,9 +29,10 @@ func (l *ActiveConfig) ThrottleFor(target string) *Throttle {
 	return l.throttles.throttleFor(target)
 }
 
-// newActiveConfig returns an ActiveConfig for c, which replaces old. If the settings of retryThrottling do not change,
-// the new ActiveConfig keeps the throttles of old with their tokens. Both c and old may be nil. The argument source is
+// newActiveConfig returns an ActiveConfig for c, which replaces old. Both c and old may be nil. The argument source is
 // the origin of c, for log records.
+//
+// If the settings of retryThrottling do not change, the new ActiveConfig keeps the throttles of old with their tokens.
 func newActiveConfig(c *Config, source string, old *ActiveConfig) *ActiveConfig {
 	l := &ActiveConfig{Config: c, Source: source}
 	if c == nil || c.Throttling == nil {
@@ -58,8 +59,8 @@ type snapshot struct {
 	byTarget      map[string]*ActiveConfig // keyed by the name that package grpctarget returns
 }
 
-// SetDefault sets the config of all targets whose resolver has sent no config. A nil c means no config. The result is
-// false if c equals the previous default. The argument source is the origin of c, for log records.
+// SetDefault sets the config of all targets whose resolver has sent no config. A nil c means no config. The argument
+// source is the origin of c, for log records. The result changed is false if c equals the previous default.
 func (r *Registry) SetDefault(c *Config, source string) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,8 +76,8 @@ func (r *Registry) SetDefault(c *Config, source string) (changed bool) {
 	return true
 }
 
-// setTarget sets the config that the resolver of a target has sent. The result is false if c equals the previous config
-// of the target. The target must be a name that package grpctarget returns.
+// setTarget stores c as the config of a target, after the resolver of the target has sent it. The result changed is
+// false if c equals the previous config of the target. The target must be a name that package grpctarget returns.
 func (r *Registry) setTarget(target string, c *Config) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

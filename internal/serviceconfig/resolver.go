@@ -40,7 +40,7 @@ func (r *ConfigRecorder) WrapBuilder(b resolver.Builder) resolver.Builder {
 	return w
 }
 
-// A resolverBuilder builds the resolvers of the wrapped builder, and lets a ResolverReader read their service configs.
+// A resolverBuilder builds the resolvers of the wrapped builder, so that a [ConfigRecorder] gets their service configs.
 type resolverBuilder struct {
 	resolver.Builder
 	reader *ConfigRecorder
@@ -67,8 +67,9 @@ type resolverConn struct {
 // is global, because a resolver may send a config that was parsed long ago or for another connection.
 var parsedConfigs sync.Map
 
-// ParseServiceConfig implements [resolver.ClientConn]. It parses a config by gRPC and by this package, and stores both
-// results in parsedConfigs. The result contains an error if a hedgingPolicy is invalid.
+// ParseServiceConfig implements [resolver.ClientConn]. It parses a config by gRPC and by this package, and stores the
+// relation between both results in parsedConfigs. It returns the result of gRPC, or an error if a hedgingPolicy is
+// invalid.
 func (c *resolverConn) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 	result := c.ClientConn.ParseServiceConfig(text)
 	if result == nil || result.Err != nil {
@@ -89,7 +90,10 @@ func (c *resolverConn) ParseServiceConfig(text string) *serviceconfig.ParseResul
 }
 
 // UpdateState implements [resolver.ClientConn]. It stores the service config of s in the Registry, and then passes s to
-// gRPC. If s has no config, an error, or a config that is not in parsedConfigs, the previous config stays, as in gRPC.
+// gRPC.
+//
+// The previous config stays, as in gRPC, if s has no config or an error. It also stays if the config of s is not in
+// parsedConfigs.
 func (c *resolverConn) UpdateState(s resolver.State) error {
 	if r := s.ServiceConfig; r != nil && r.Err == nil {
 		if by, ok := r.Config.(*grpcConfig); ok && by != nil {

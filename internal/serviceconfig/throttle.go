@@ -6,22 +6,24 @@ import (
 )
 
 // A Throttle is the token bucket of retryThrottling for one target (gRFC A6, Throttling Retry Attempts and Hedged
-// RPCs). It starts full. A nil Throttle allows all hedges. It is safe for concurrent use.
+// RPCs). It allows hedges only while it is more than half full. It starts full. A nil Throttle allows all hedges. It is
+// safe for concurrent use.
 type Throttle struct {
 	target   string
 	settings RetryThrottling
 	tokens   atomic.Int64 // content of the bucket, in millionths of a token
 }
 
-// AllowsHedge reports whether a hedge may be sent: the bucket is more than half full. It returns true for a nil
+// AllowsHedge reports whether a hedge may be sent, because the bucket is more than half full. It returns true for a nil
 // Throttle.
 func (t *Throttle) AllowsHedge() bool { return t == nil || t.tokens.Load() > t.settings.MaxTokens/2 }
 
 // RecordFailure removes one token. It must be called for each attempt that failed with a non-fatal status, or whose
-// server asked for no more hedges.
+// server asked for no more hedges. It does nothing for a nil Throttle.
 func (t *Throttle) RecordFailure() { t.addTokens(-microTokensPerToken) }
 
-// RecordSuccess adds TokenRatio to the bucket. It must be called for each successful call.
+// RecordSuccess adds TokenRatio to the bucket, up to its capacity. It must be called for each successful call. It does
+// nothing for a nil Throttle.
 func (t *Throttle) RecordSuccess() {
 	if t != nil && t.tokens.Load() < t.settings.MaxTokens { // most throttles are full: this avoids a shared write
 		t.addTokens(t.settings.TokenRatio)
@@ -39,11 +41,11 @@ func (t *Throttle) addTokens(d int64) {
 	}
 }
 
-// maxAliasTargets is the largest number of targets for which a config or a throttle is stored.
+// maxTargets is the largest number of targets for which a config or a throttle is stored.
 const maxTargets = 4096
 
-// evictIfFull deletes arbitrary targets from a map until it has fewer than maxAliasTargets entries, so that one more can be
-// added.
+// evictIfFull makes room for one more target in a map. It deletes arbitrary targets until fewer than maxTargets are
+// left.
 func evictIfFull[V any](all map[string]V) {
 	for target := range all {
 		if len(all) < maxTargets {

@@ -11,14 +11,14 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// A jsonValue is a JSON value in a service config, with its path for errors.
+// A jsonValue is a value in a service config in JSON. It also holds the path of the value, for error messages.
 type jsonValue struct {
 	path string          // such as "methodConfig[0].hedgingPolicy"
 	raw  json.RawMessage // the value in JSON; nil if the field is missing
 }
 
-// An jsonObject is a JSON object in a service config, with its path for errors. The case of field names is ignored, as in
-// gRPC.
+// A jsonObject is a parsed JSON object in a service config, with its path for error messages. The case of field names
+// is ignored, as in gRPC.
 type jsonObject struct {
 	path   string
 	fields map[string]jsonField // keyed by the result of foldCase for the field name
@@ -83,7 +83,7 @@ func (v jsonValue) parseObject() (*jsonObject, error) {
 	return o, err
 }
 
-// fieldPath returns the path of the field with the given name, for errors.
+// fieldPath returns the path in the config of the field with the given name, for error messages.
 func (o *jsonObject) fieldPath(name string) string { return o.path + "." + name }
 
 // fieldNames returns the names of all fields as they are spelled in the config, sorted.
