@@ -99,8 +99,9 @@ func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 	return nil, fmt.Errorf("hedge_elsewhere: childPolicy names no registered policy: [%s]", strings.Join(unknown, " "))
 }
 
-// A policy is a balancer that sends a hedge to a backend that no other attempt of the call uses. A child policy selects
-// the backends of all other calls.
+// A policy is a balancer that sends a hedge to a backend that no other attempt of the call uses. It gets backends from
+// the balancer of a child policy, such as round_robin. For other calls, it uses the backend that the child selects
+// first.
 //
 // If a new configuration names another child policy, a new child replaces the old child gracefully. The old child stays
 // in use until it is not ready, or until the new child has left the state Connecting.
@@ -143,7 +144,8 @@ func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
 	return c.lb.UpdateClientConnState(s)
 }
 
-// startChild creates a child by b. If there is a current child, the new child will replace it.
+// startChild creates a child whose balancer is built by b, and makes it the current child. If there is a current child
+// already, the new child becomes the next child, which will replace the current child later.
 func (p *policy) startChild(b balancer.Builder) *child {
 	c := &child{
 		ClientConn: p.cc, parent: p, name: b.Name(), ready: make(map[*backend]bool),
@@ -197,8 +199,8 @@ func (p *policy) Close() {
 	}
 }
 
-// A child is the balancer of a child policy. It is also the [balancer.ClientConn] that this balancer uses, so that the
-// policy observes its connections.
+// A child is the balancer of a child policy, with its connections. It is also the [balancer.ClientConn] that this
+// balancer uses, so that the policy observes its connections.
 type child struct {
 	balancer.ClientConn // of the policy
 	parent              *policy
@@ -209,7 +211,8 @@ type child struct {
 	ready map[*backend]bool // connections of the child; true if the connection is ready
 }
 
-// isActive reports whether the child is neither replaced nor closed. The caller must hold policy.mu.
+// isActive reports whether the child is in use, as the current child or the next child. It is false after the child was
+// replaced or closed. The caller must hold policy.mu.
 func (c *child) isActive() bool { return c == c.parent.current || c == c.parent.next }
 
 // close closes the balancer of the child and its remaining connections. It must only be called for a child that is not
@@ -296,8 +299,8 @@ func (c *child) UpdateAddresses(sc balancer.SubConn, addrs []resolver.Address) {
 	sc.UpdateAddresses(addrs) //lint:ignore SA1019 for policies that still call it
 }
 
-// isOnlyReady reports whether all ready connections of the child have the address of b, so that no other backend can
-// serve a hedge.
+// isOnlyReady reports whether b is the only ready backend: all ready connections of the child have its address. In that
+// case no other backend can serve a hedge.
 func (c *child) isOnlyReady(b *backend) bool {
 	c.parent.mu.Lock()
 	defer c.parent.mu.Unlock()
@@ -320,8 +323,8 @@ type backend struct {
 	loadRecorder func(balancer.DoneInfo) // the method recordLoad; Done function of picks if the child sets none
 }
 
-// recordState stores whether the connection is ready. The result is false if the child was replaced or closed, so that
-// it must not get the state.
+// recordState stores whether the connection is ready. The result is false if the child was replaced or closed. In that
+// case the caller must not pass the state to the child.
 func (b *backend) recordState(s balancer.SubConnState) bool {
 	b.child.parent.mu.Lock()
 	defer b.child.parent.mu.Unlock()
@@ -353,15 +356,15 @@ func (b *backend) Shutdown() {
 	b.SubConn.Shutdown()
 }
 
-// A picker implements [balancer.Picker] by the picker of a child. It asks that picker once for a call that is not a
-// hedge, and possibly several times for a hedge.
+// A picker selects the backend of each call. It asks the picker of a child, once for a call that is not a hedge, and
+// possibly several times for a hedge. It implements [balancer.Picker].
 type picker struct {
 	balancer.Picker // of the child
 	child           *child
 }
 
-// Pick implements [balancer.Picker]. The context of the call shows whether the call is a primary, a hedge or another
-// call.
+// Pick implements [balancer.Picker]. It selects the backend of a call. The context of the call shows whether the call
+// is a primary, a hedge or another call, see [ContextKey].
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	r, err := p.Picker.Pick(info)
 	b, ok := r.SubConn.(*backend)
@@ -379,7 +382,7 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return r, nil
 }
 
-// trackLoad changes r, a pick of backend b for a call that is not an attempt. It sets the connection of gRPC, and a
+// trackLoad prepares r, a pick of backend b, for a call that is not an attempt. It sets the connection of gRPC, and a
 // Done function that records the load report of the server.
 func (b *backend) trackLoad(r *balancer.PickResult) {
 	if r.SubConn = b.SubConn; r.Done == nil {
@@ -398,17 +401,19 @@ type candidate struct {
 	grade   grade
 }
 
-// newCandidate returns a candidate for the hedge d. The child's picker has returned r, which selects backend b. The
-// argument now is the current time, which decides whether a load report is outdated.
+// newCandidate returns a candidate for the hedge d. The argument r is a result of the child's picker, which selects
+// backend b. A load report that is outdated at the time now is ignored.
 func (d *HedgePick) newCandidate(r balancer.PickResult, b *backend, now time.Time) candidate {
-	rank, at := d.usageRank(b)
+	rank, use := d.usageRank(b)
 	reported, _ := b.currentLoad(now)
-	return candidate{r, b, rank, at, gradeBackend(rank, reported)}
+	return candidate{r, b, rank, use, gradeBackend(rank, reported)}
 }
 
 // pickLimit returns how many times the child may be asked for a backend for the hedge d, and the best grade of all
-// ready backends. If the load of no backend is known, it returns maxPicks and worstGrade. In that case the first unused
-// backend is taken.
+// ready backends. The child is asked until a backend with a good grade is found.
+//
+// If the load of no backend is known, pickLimit returns maxPicks and worstGrade, so that the first unused backend is
+// taken.
 func (c *child) pickLimit(d *HedgePick, now time.Time) (limit int, best grade) {
 	limit, best = maxPicks, worstGrade
 	if !c.parent.hasLoadReports.Load() {
@@ -435,8 +440,8 @@ func (c *child) pickLimit(d *HedgePick, now time.Time) (limit int, best grade) {
 	return limit, best
 }
 
-// pickForHedge returns the pick for the hedge d. It asks the child for further backends until a candidate has a low
-// load and is not used by another attempt. The first candidate is r, a pick of backend b.
+// pickForHedge selects the backend of the hedge d. The first candidate is r, the child's pick of backend b. It asks the
+// child for further candidates until a candidate has a low load and is not used by another attempt.
 //
 // It returns ErrSameBackend if all picks selected the primary's backend although another backend is ready. It holds no
 // lock while it calls the child's picker, because the child may contain another hedge_elsewhere policy.

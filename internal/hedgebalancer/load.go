@@ -62,7 +62,8 @@ func isServerFailure(err error) bool {
 	return false
 }
 
-// recordLoad stores the load report in info, if info contains a report. It can be the Done function of a pick.
+// recordLoad stores the load report in info, if info contains a report. It can be the Done function of a pick, which
+// gRPC calls at the end of a call.
 func (m *loadTracker) recordLoad(info balancer.DoneInfo) {
 	if load, ok := reportedLoad(info.ServerLoad); ok {
 		m.lastReport.Store(&loadReport{load, isServerFailure(info.Err), time.Now()})

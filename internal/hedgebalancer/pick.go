@@ -13,13 +13,15 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A ContextKey is the context key under which the context of an attempt has its *[PrimaryPick] or *[HedgePick].
+// A ContextKey is the key of the context value by which the policy recognises attempts. The value is the *[PrimaryPick]
+// of a primary, or the *[HedgePick] of a hedge.
 type ContextKey struct{}
 
 // A PrimaryPick stores the backend that a call's primary uses, so that hedges avoid that backend. The primary's context
-// must have it under [ContextKey].
+// must have it as the value of [ContextKey].
 //
-// If the same context is used for other calls, it stores the backend of the last call. [WithoutPick] prevents that.
+// Another call with the same context would replace the stored backend. The contexts of other calls must therefore be
+// created by [WithoutPick].
 type PrimaryPick struct {
 	use atomic.Pointer[backendUse] // nil: no backend was picked yet
 }
@@ -32,8 +34,8 @@ type HedgePicks struct {
 	refused [1 + race.MaxHedges]bool        // the hedge was not sent because there was no other backend; by number of the hedge
 }
 
-// NewContext returns a context for the hedge with the given number. It is a child of ctx. The argument primary must be
-// the PrimaryPick of the same call.
+// NewContext returns the context for the hedge with the given number, by which the policy recognises the hedge. It is a
+// child of ctx. The argument primary must be the PrimaryPick of the same call.
 func (p *HedgePicks) NewContext(ctx context.Context, hedge int, primary *PrimaryPick) *HedgePick {
 	return &HedgePick{ctx, primary, p, hedge}
 }
@@ -42,9 +44,11 @@ func (p *HedgePicks) NewContext(ctx context.Context, hedge int, primary *Primary
 // earlier, so that the child gets the results of their picks first.
 const releaseDelay = time.Second
 
-// ReleaseUnused reports the unused picks of a stream to the child policy as ended, one second later. It must be called
-// when the winner is chosen, because the winner's stream may last for hours. The argument primary must be the
-// PrimaryPick of the same call.
+// ReleaseUnused reports to the child policy that the unused picks of a stream's hedges have ended, see unusedPick. It
+// does so one second later, without waiting for the end of the attempts.
+//
+// It must be called when the winner is chosen, because the winner's stream may last for hours. The argument primary
+// must be the PrimaryPick of the same call.
 func (p *HedgePicks) ReleaseUnused(primary *PrimaryPick) {
 	p.mu.Lock()
 	uses, refused := p.uses, p.refused
@@ -87,9 +91,9 @@ func (d *HedgePick) IsRefused() bool {
 	return d.picks.refused[d.hedge]
 }
 
-// usageRank returns how other attempts of the call use backend b: 0 if none uses it, 1 if only hedges use it, and 2 if
-// the primary uses it. It also returns the use of b by one of these attempts, or nil.
-func (d *HedgePick) usageRank(b *backend) (rank int, at *backendUse) {
+// usageRank returns which other attempts of the call use backend b: 0 if none uses it, 1 if only hedges use it, and 2
+// if the primary uses it. It also returns the use of b by one of these attempts, or nil if there is none.
+func (d *HedgePick) usageRank(b *backend) (rank int, use *backendUse) {
 	if p := d.primary.use.Load(); p != nil && p.addr == b.addr {
 		return 2, p
 	}
@@ -97,10 +101,10 @@ func (d *HedgePick) usageRank(b *backend) (rank int, at *backendUse) {
 	defer d.picks.mu.Unlock()
 	for n, other := range d.picks.uses {
 		if n != d.hedge && other != nil && other.addr == b.addr {
-			rank, at = 1, other
+			rank, use = 1, other
 		}
 	}
-	return rank, at
+	return rank, use
 }
 
 // recordPick records that the hedge uses the backend of u. If u is nil, it records that the hedge was refused. If gRPC
@@ -138,8 +142,9 @@ func (a noPickContext) Value(key any) any {
 // losers. A child that counts it as a failure would also count losers.
 var errPickUnused = status.Error(codes.Canceled, "hedge_elsewhere: the backend was not used")
 
-// A backendUse is the use of a backend by one attempt. When the attempt ends, unused picks of the same backend are
-// reported as ended too. If they ended earlier, a child policy that measures latency would measure zero for them.
+// A backendUse is the use of a backend by one attempt. It also holds unused picks of the same backend, see unusedPick.
+// They are reported to the child policy as ended when the attempt ends. If they ended earlier, a child policy that
+// measures latency would measure zero for them.
 type backendUse struct {
 	*backend
 	done func(balancer.DoneInfo) // Done function of the child policy
@@ -149,9 +154,11 @@ type backendUse struct {
 	unusedPicks []func(balancer.DoneInfo) // Done functions of unused picks that wait for the end of the attempt
 }
 
-// trackUse returns a backendUse for an attempt that uses the pick r of backend b. It replaces the Done function of r to
-// observe the end of the attempt. If the child has set no Done function, no pick must wait for the attempt, so trackUse
-// returns a shared backendUse that has finished.
+// trackUse prepares the pick r of backend b for an attempt, and returns the backendUse of the attempt. It replaces the
+// Done function of r in order to observe the end of the attempt.
+//
+// If the child has set no Done function, no unused picks need to be reported. In that case trackUse returns a shared
+// backendUse that has finished.
 func (b *backend) trackUse(r *balancer.PickResult) *backendUse {
 	r.SubConn = b.SubConn
 	if r.Done == nil {
@@ -163,17 +170,17 @@ func (b *backend) trackUse(r *balancer.PickResult) *backendUse {
 	return u
 }
 
-// finish is the Done function of the attempt's pick. It reports the end to the child, and then the end of the unused
-// picks that wait for it. All end at the same time, so that a time-weighted average of latencies ignores the unused
-// picks.
+// finish is the Done function of the attempt's pick, which gRPC calls at the end of the attempt. It reports the end to
+// the child, and then the end of the unused picks that wait for it. All end at the same time, so that a time-weighted
+// average of latencies ignores the unused picks.
 func (u *backendUse) finish(info balancer.DoneInfo) {
 	u.recordLoad(info)
 	u.done(info)
 	u.releaseUnused()
 }
 
-// releaseUnused reports the unused picks that wait for the attempt to the child as ended. Later unused picks do not
-// wait for the attempt.
+// releaseUnused reports to the child that the unused picks have ended that wait for the attempt. Later unused picks do
+// not wait for the attempt.
 func (u *backendUse) releaseUnused() {
 	u.mu.Lock()
 	unused := u.unusedPicks
@@ -184,8 +191,8 @@ func (u *backendUse) releaseUnused() {
 	}
 }
 
-// deferRelease delays the end of an unused pick, whose Done function is done, until the attempt ends. It returns false
-// and does nothing if unused picks no longer wait for the attempt.
+// deferRelease makes an unused pick, whose Done function is done, end together with the attempt. It returns false and
+// does nothing if unused picks no longer wait for the attempt.
 func (u *backendUse) deferRelease(done func(balancer.DoneInfo)) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -195,15 +202,17 @@ func (u *backendUse) deferRelease(done func(balancer.DoneInfo)) bool {
 	return !u.finished
 }
 
-// An unusedPick is a pick of the child policy that no attempt uses.
+// An unusedPick is a pick that the child policy made for a hedge, and that the hedge does not use. A better backend was
+// found, or the hedge was refused. The end of the pick must be reported to the child by its Done function.
 type unusedPick struct {
 	done func(balancer.DoneInfo) // Done function of the child policy; nil if it has set none
 	use  *backendUse             // use of the same backend by another attempt of the call; nil if there is none
 }
 
-// release reports the pick to the child as ended. It does so when the attempt that uses the same backend ends, or
-// otherwise when the hedge ends. If neither can be waited for, it does so at once. The argument own is the use of the
-// backend by the hedge; it is nil if the hedge was refused.
+// release reports the unused pick to the child as ended. It does so when the attempt that uses the same backend ends,
+// or otherwise when the hedge ends. If there is no attempt to wait for, it does so at once.
+//
+// The argument own is the use of the chosen backend by the hedge; it is nil if the hedge was refused.
 func (s unusedPick) release(own *backendUse) {
 	if s.done == nil || s.use != nil && s.use.deferRelease(s.done) || own != nil && own.deferRelease(s.done) {
 		return
