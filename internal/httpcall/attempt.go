@@ -63,8 +63,8 @@ func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
 	}
 }
 
-// IsQueued implements [race.LoserPolicy]. It reports whether attempt a waits for a connection that another request is
-// using.
+// IsQueued implements [race.LoserPolicy]. It reports whether attempt a still waits for a connection, because another
+// request is using the connection.
 func (c *call) IsQueued(a *race.Attempt) bool { return loser.IsQueued(a) }
 
 // Attempt implements [race.Op]: it sends attempt n and classifies the response. If the cancellation of another request

@@ -30,7 +30,7 @@ type Client struct {
 	*calls.Client
 	options Options
 	pools   *httpattempt.Pools // connection pools of primaries and hedges
-	losers  loser.List         // losers that may finish after their calls
+	losers  loser.List         // losers that may finish after their calls have returned
 	calls   sync.Pool          // unused values of type *call
 }
 
@@ -423,8 +423,9 @@ func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
 	return s.FixedSchedule.Next(index - 1)
 }
 
-// callTarget returns the host to which the primary is sent. If a RoundTripper that this Client wraps is also a hedging
-// Client, it uses the target to recognise that the request belongs to this call.
+// callTarget returns the host to which the primary is sent. A RoundTripper that this Client wraps may be a hedging
+// Client too. That Client uses the target to recognise that the request belongs to this call, so that it does not hedge
+// the request again.
 func (c *call) callTarget(req *http.Request) race.CallTarget {
 	host := c.Key.Name.Host
 	if c.client.options.KeyFunc != nil { // the name of the key need not be a host

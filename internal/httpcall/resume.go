@@ -53,7 +53,7 @@ type resumption struct {
 	body        resume.Body           // a value, not a pointer, to save an allocation
 }
 
-// Enabled implements [resume.Requester]. It returns false while the program has switched hedging off.
+// Enabled implements [resume.Requester]. It reports whether hedging is switched on, so that bodies may be resumed.
 func (r *resumption) Enabled() bool { return r.client.Enabled() }
 
 // RecordPause implements [resume.Requester]. It records the longest pause between two reads of a body. The stall
@@ -97,8 +97,8 @@ type remainderCall struct {
 	usesPrimaryConns bool // attempts use the connection pool of primaries
 }
 
-// Send implements [resume.Request]. It sends the request as attempt a with the given number, and returns the classified
-// result.
+// Send implements [resume.Request]. It sends the request as attempt a with the given number. It returns the response,
+// and the error by which the race ranks it, see call.classifyResponse.
 func (r remainderCall) Send(a *race.Attempt, number int) (*http.Response, error) {
 	r.attempts[number].usesHedgeConns = !r.usesPrimaryConns
 	r.AttemptStarted(a, number)
