@@ -222,8 +222,8 @@ func (u withoutTrace) Value(key any) any {
 	return v
 }
 
-// CallerHooks are the caller's httptrace hooks, wrapped so that Mute can disable them. This is needed because a primary
-// may continue after RoundTrip has returned to the caller. CallerHooks are safe for concurrent use.
+// CallerHooks are the caller's httptrace hooks, wrapped so that Mute can disable them. A primary may continue after
+// RoundTrip has returned to the caller, and must then call no hooks. CallerHooks are safe for concurrent use.
 type CallerHooks struct {
 	trace *httptrace.ClientTrace
 

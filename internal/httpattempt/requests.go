@@ -33,9 +33,9 @@ type primary struct {
 	request http.Request
 }
 
-// An ownedPrimary is a primary that shares no memory with the caller's request, which the caller may change after
-// RoundTrip. This is needed because a RoundTripper may still read the primary's request after a hedge has won. One
-// example is the goroutine that writes to an HTTP/2 connection.
+// An ownedPrimary is a primary that shares no memory with the caller's request. A RoundTripper may still read the
+// primary's request after a hedge has won, for example in the goroutine that writes to an HTTP/2 connection. At that
+// time, the caller may already change its own request.
 type ownedPrimary struct {
 	primary
 	url url.URL
