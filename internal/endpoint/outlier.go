@@ -373,8 +373,8 @@ func (d *Detector) selectBest(candidates Mask) int {
 	return max(available, 0)
 }
 
-// selectHedge returns the endpoint of a call's next hedge. This is the first candidate that is neither ejected nor used
-// by an attempt of the call, or primary if there is none.
+// selectHedge returns the endpoint of a call's next hedge: the first candidate that is neither ejected nor used by an
+// attempt of the call. If there is none, it returns primary, the endpoint of the call's primary.
 //
 // While an endpoint after primary is ejected, one in hedgesPerEjectedTrial hedges goes to that endpoint as a trial. An
 // ejected endpoint before primary gets no trials if another endpoint is available, because calls send it probes.
@@ -603,8 +603,8 @@ func (d *Detector) recordSuccess(i int) {
 	})
 }
 
-// recordOvertaken records that an attempt at endpoint i was slower than an attempt at another endpoint or than the
-// caller's deadline. This is a bad outcome and may eject the endpoint.
+// recordOvertaken records that an attempt at endpoint i was slower than an attempt at another endpoint, or than the
+// caller's deadline. A slow attempt is a bad outcome and may eject the endpoint.
 func (d *Detector) recordOvertaken(i int) {
 	d.updateEndpoint(i, func(s *endpointState) {
 		before := s.ejected

@@ -51,9 +51,11 @@ func (r *Rotation) WithdrawHedge(i int) { r.detector.withdrawHedge(i) }
 // Exclude prevents further hedges of this call to endpoint i, because the server of that endpoint has pushed back.
 func (r *Rotation) Exclude(i int) { r.excluded.Or(1 << i) }
 
-// RecordResult records the result of attempt n at endpoint i for the health of the endpoint; n = 0 is the primary. The
-// result is a success if answered is true, and otherwise a failure. A failure does not count if excused is true,
-// because the attempt was cancelled or its server has pushed back.
+// RecordResult records the result of attempt n at endpoint i for the health of the endpoint; n = 0 is the primary. If
+// answered is true, the attempt has succeeded. Otherwise it has failed.
+//
+// If excused is true, a failure does not count against the endpoint, because the attempt was cancelled or its server
+// has pushed back.
 func (r *Rotation) RecordResult(n, i int, answered, excused bool) {
 	if n == 0 {
 		r.detector.SelectPrimary(1) // counts the call

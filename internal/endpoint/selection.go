@@ -145,7 +145,7 @@ func (s *Selection) TypicalCost() int {
 	return 1
 }
 
-// Selection returns the Selection of the call that a is an attempt of. It returns nil for a nil Attempt.
+// Selection returns the Selection of the call to which attempt a belongs. It returns nil for a nil Attempt.
 func (a *Attempt) Selection() *Selection {
 	if a == nil {
 		return nil
@@ -171,9 +171,11 @@ func (a *Attempt) Host() string { return a.selection.set.endpoints[a.endpoint].h
 // nil Attempt.
 func (a *Attempt) Cost() int { return a.selection.set.endpoints[a.endpoint].cost }
 
-// RecordResult records the result of the attempt for the health of its endpoint. The result is a success if answered is
-// true, and otherwise a failure. A failure does not count if excused is true, because the attempt was cancelled or its
-// server has pushed back. A nil Attempt records nothing.
+// RecordResult records the result of the attempt for the health of its endpoint. If answered is true, the attempt has
+// succeeded. Otherwise it has failed. A nil Attempt records nothing.
+//
+// If excused is true, a failure does not count against the endpoint, because the attempt was cancelled or its server
+// has pushed back.
 func (a *Attempt) RecordResult(answered, excused bool) {
 	if a == nil {
 		return
