@@ -69,7 +69,8 @@ type Response struct {
 	HedgesLeft      int           // largest number of requests for the remainder; each is a hedge of the call
 }
 
-// Start initializes b, and returns a copy of the response in r whose body is b. It must be called once, on a zero Body.
+// Start initializes b with the response in r, which may later be continued by responses to requests of requester. It
+// returns a copy of the response whose body is b. It must be called once, on a zero Body.
 func (b *Body) Start(requester Requester, r Response) *http.Response {
 	b.requester, b.ctx, b.resp, b.callerResponse, b.startTime, b.stallTimeout = requester, r.Context, r.Response, *r.Response, time.Now(), r.StallTimeout
 	b.byteRange = r.Range

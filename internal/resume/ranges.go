@@ -116,9 +116,11 @@ type interval struct{ first, last int64 }
 
 // requestedRange returns the range in the Range header of a request, or nil if there is no such header.
 //
-// The result ok is false if the request cannot be repeated with another Range header. That is so if the header has
-// several ranges, a range without a first byte, or a name that is not in canonical case. It is also so if there is an
-// If-Range header without a range.
+// The result ok is false if the request cannot be repeated with another Range header:
+//
+//   - the header has several ranges, or a range without a first byte;
+//   - the name of the header is not in canonical case;
+//   - there is an If-Range header without a Range header.
 func requestedRange(h http.Header) (s *interval, ok bool) {
 	for name, values := range h {
 		switch {
