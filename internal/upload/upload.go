@@ -100,9 +100,11 @@ func (b *BufferedBody) growBuffer() bool {
 	return true
 }
 
-// CallerContext returns the context in which the request should wait for a slot. It is ctx, unless the body did not arrive
-// before the read deadline of the connection. net/http then ends ctx, although the client is still connected, so the result is
-// a context that does not end. The handler gets the error from Read.
+// CallerContext returns the context in which the request should wait for a slot. It must be called after ReadAhead. The
+// result is ctx, the context of the request, with one exception.
+//
+// If the body did not arrive before the read deadline of the connection, net/http has ended ctx although the client is
+// still connected. In this case the result does not end. The handler gets the error from Read.
 func (b *BufferedBody) CallerContext(ctx context.Context) context.Context {
 	if errors.Is(b.err, os.ErrDeadlineExceeded) {
 		return context.WithoutCancel(ctx)
