@@ -109,7 +109,7 @@ func (c *Chain) ProveNoWildcardData(name string) []dns.RR {
 	return removeDuplicates(append(c.ProveNoCloserName(name), c.ProveNoData("*."+strings.TrimPrefix(above, "."))...))
 }
 
-// Len returns the number of owners of records in the chain.
+// Len returns the number of owner names in the chain. Each owner has one NSEC or NSEC3 record.
 func (c *Chain) Len() int { return len(c.owners) }
 
 // usesNSEC3 reports whether the zone has NSEC3 records, with or without opt-out.
