@@ -48,7 +48,8 @@ type builder struct{}
 // Name implements [balancer.Builder]. It returns the name of the policy in service configs.
 func (builder) Name() string { return "hedge_elsewhere" }
 
-// Build implements [balancer.Builder]. The balancer has no child until it gets its first configuration.
+// Build implements [balancer.Builder]. It returns a new balancer of the policy for the gRPC connection cc. The balancer
+// has no child until it gets its first configuration.
 func (builder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
 	return &policy{cc: cc, opts: opts}
 }
@@ -129,8 +130,8 @@ func (p *policy) latestChild() *child {
 	return p.current
 }
 
-// UpdateClientConnState implements [balancer.Balancer]. It starts a new child if the configuration names another child
-// policy.
+// UpdateClientConnState implements [balancer.Balancer]. It passes the state of the resolver to the latest child. Before
+// that, it starts a new child if the configuration names another child policy.
 func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
 	conf, ok := s.BalancerConfig.(*config)
 	if !ok {
@@ -166,7 +167,8 @@ func (p *policy) startChild(b balancer.Builder) *child {
 	return c
 }
 
-// ResolverError implements [balancer.Balancer]. Without a child, it makes all calls fail with err.
+// ResolverError implements [balancer.Balancer]. It passes err to the latest child. Without a child, it makes all calls
+// fail with err.
 func (p *policy) ResolverError(err error) {
 	if c := p.latestChild(); c != nil {
 		c.lb.ResolverError(err)
@@ -179,7 +181,7 @@ func (p *policy) ResolverError(err error) {
 // has a StateListener.
 func (p *policy) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
 
-// ExitIdle implements [balancer.Balancer] by the latest child.
+// ExitIdle implements [balancer.Balancer]. It passes the call to the latest child.
 func (p *policy) ExitIdle() {
 	if c := p.latestChild(); c != nil {
 		c.lb.ExitIdle()
@@ -228,8 +230,8 @@ func (c *child) close() {
 	}
 }
 
-// UpdateState implements [balancer.ClientConn]. It stores the state, makes the next child the current child if it is
-// time, and passes the state of the current child to gRPC.
+// UpdateState implements [balancer.ClientConn]. It stores the state of the child. If the next child can replace the
+// current child now, it becomes the current child. The state of the current child is passed to gRPC.
 func (c *child) UpdateState(s balancer.State) {
 	p := c.parent
 	p.mu.Lock()
@@ -334,8 +336,9 @@ func (b *backend) recordState(s balancer.SubConnState) bool {
 	return b.child.isActive()
 }
 
-// RegisterHealthListener implements [balancer.SubConn]. It also records the states that the listener gets, because
-// outlier detection and health checks use them to report a ready connection as not ready.
+// RegisterHealthListener implements [balancer.SubConn]. It also records the states that the listener gets, so that they
+// determine which connections are ready. Outlier detection and health checks use these states to report a connected
+// server as not ready.
 func (b *backend) RegisterHealthListener(listener func(balancer.SubConnState)) {
 	wrapped := listener
 	if listener != nil {
