@@ -73,7 +73,7 @@ func (r *resumption) RecordObstacle(why resume.Obstacle, waited time.Duration) {
 func (r *resumption) CountPanic() { r.client.Counters.HedgePanics.Add(1) }
 
 // RequestRemainder implements [resume.Requester]. It asks the hedging policy to admit a hedge that requests the
-// remainder, with the given Range and If-Range headers. If the hedge is admitted, the result ask sends it. Otherwise
+// remainder, with the given Range and If-Range headers. The result ask is the admitted request. If the hedge is denied,
 // ask is nil, and later says whether RequestRemainder may be called again for the body.
 //
 // If likePrimary is true, the request uses the connection pool of primaries. If it is false, the request uses the pool
