@@ -84,8 +84,9 @@ func (l *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	}
 }
 
-// addUser returns the connLimit for addr, a host and port, and increments its number of users. If there is no connLimit
-// for addr, it creates one with the given limit. The caller must call removeUser for each user.
+// addUser returns the connLimit for addr, a host and port, and counts one more user of it. A user is a connection, or a
+// dial that waits for a slot. If there is no connLimit for addr, addUser creates one with the given limit. The caller
+// must call removeUser later.
 func (h *connLimits) addUser(addr string, limit int) *connLimit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,7 +102,7 @@ func (h *connLimits) addUser(addr string, limit int) *connLimit {
 	return l
 }
 
-// removeUser decrements the number of users of l, the connLimit for addr. It deletes l when no users are left.
+// removeUser undoes a call of addUser for addr that returned l. It deletes l when no users are left.
 func (h *connLimits) removeUser(addr string, l *connLimit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
