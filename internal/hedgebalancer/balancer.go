@@ -385,8 +385,8 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return r, nil
 }
 
-// trackLoad prepares r, a pick of backend b, for a call that is not an attempt. It sets the connection of gRPC, and a
-// Done function that records the load report of the server.
+// trackLoad prepares r, a pick of backend b, for a call that is not an attempt. It replaces b by the connection that
+// gRPC has created, and sets a Done function that records the load report of the server.
 func (b *backend) trackLoad(r *balancer.PickResult) {
 	if r.SubConn = b.SubConn; r.Done == nil {
 		r.Done = b.loadRecorder
