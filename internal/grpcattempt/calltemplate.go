@@ -73,11 +73,11 @@ func (p *CallTemplate) Fill(request, reply any, opts []grpc.CallOption) Obstacle
 // a stream starts before this time has passed after RecvMsg was called.
 const ReceiveTime = time.Millisecond
 
-// RemainingDelays converts hedge delays from the start of a call to delays from now. The argument ago is the time since
-// the start of the call.
+// RemainingDelays converts hedge delays that count from the start of a call to delays that count from now. The argument
+// ago is the time since the start of the call.
 //
-// The first result is at least ReceiveTime, unless the first delay itself is shorter. If necessary, all delays are
-// reduced by less than ago.
+// It subtracts ago from each delay, or less, so that the first delay remains at least ReceiveTime. If the first delay
+// is not longer than ReceiveTime, the delays are returned unchanged.
 func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration {
 	if len(delays) == 0 {
 		return nil
@@ -106,8 +106,8 @@ type messageTypes struct {
 	requestContainsReply bool                     // a request may contain a message that has the type of the reply
 }
 
-// FillTemplate does the same as [CallTemplate.Fill] for p. It is faster if request and reply have the cached types. The
-// caller must pass a zero CallTemplate.
+// FillTemplate fills p as [CallTemplate.Fill] does, and returns the same obstacle. It is faster than Fill if request
+// and reply have the cached types. The caller must pass a zero CallTemplate.
 func (k *TypeCache) FillTemplate(p *CallTemplate, request, reply any, opts []grpc.CallOption) Obstacle {
 	if last := k.last.Load(); last != nil && last.request == reflect.TypeOf(request) && last.reply == reflect.TypeOf(reply) &&
 		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && AreOptionsCloneable(opts) && !choosesCodec(opts) {

@@ -28,8 +28,10 @@ func WithoutDefaultOptions(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.C
 }
 
 // isSameOption reports whether two options are equal. Two options of a type that is not comparable, such as
-// [grpc.OnFinish], count as equal. That is correct for the first match, because grpc puts default options before the
-// options of the call.
+// [grpc.OnFinish], count as equal.
+//
+// The caller must therefore use the first match in the options of a call. That is the default option, because grpc puts
+// the default options first.
 func isSameOption(a, b grpc.CallOption) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && (!reflect.ValueOf(a).Comparable() || a == b)
 }

@@ -57,8 +57,8 @@ func AreOptionsCloneable(opts []grpc.CallOption) bool {
 	return true
 }
 
-// isCommonOption reports whether o has one of the most frequent types. It saves the slower classification: options of
-// these types can be copied and choose no codec.
+// isCommonOption reports whether o has one of the most frequent types. Options of these types can be copied and choose
+// no codec, so they need no classification by reflection.
 func isCommonOption(o grpc.CallOption) bool {
 	switch o.(type) {
 	case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption, grpc.OnFinishCallOption,
@@ -89,8 +89,8 @@ func optionTypeOf(o grpc.CallOption) optionType {
 	return kind
 }
 
-// classifyOption returns the optionType of t. The type t may be an option of package grpc, point to such an option, or
-// embed such an option.
+// classifyOption determines how options of the type t can be copied. The type may be an option of package grpc, point
+// to such an option, or embed such an option.
 func classifyOption(t reflect.Type) optionType {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -119,8 +119,8 @@ var callOptionType = reflect.TypeFor[grpc.CallOption]()
 // findEmbeddedOptions returns the optionType of each call option that the struct type t embeds, at any depth. The
 // argument path is the index path from the outermost struct to t.
 //
-// The output is unknown for embedded options of other packages, and for embedded options that cannot be replaced in a
-// copy of t.
+// The output is unknownOutput for embedded options that a copy of t cannot replace. These are options in unexported
+// fields, and options of other packages that are embedded as pointers or interfaces.
 func findEmbeddedOptions(t reflect.Type, path []int) (all []optionType) {
 	if t.Kind() != reflect.Struct {
 		return nil

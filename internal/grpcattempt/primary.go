@@ -19,8 +19,8 @@ type Primary struct {
 	optionBuffer [2]grpc.CallOption // memory for the options, to save an allocation
 }
 
-// Value returns the [hedgebalancer.PrimaryPick] for its context key, which the balancer hedge_elsewhere looks up. For
-// other keys, it returns the value of the attempt's context.
+// Value returns the value of the primary's context for the key. For [hedgebalancer.ContextKey], by which the balancer
+// hedge_elsewhere recognises primaries, it returns the PrimaryPick of p.
 func (p *Primary) Value(key any) any {
 	if key == (hedgebalancer.ContextKey{}) {
 		return &p.PrimaryPick
@@ -28,7 +28,8 @@ func (p *Primary) Value(key any) any {
 	return p.Attempt.Value(key)
 }
 
-// Options returns the caller's options opts and one more option, which stores the trailer in p.
+// Options returns the call options of the primary: the caller's options opts, and an option that stores the trailer in
+// p.Trailer.
 func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 	own := p.optionBuffer[:0]
 	if len(opts) >= len(p.optionBuffer) {
@@ -37,15 +38,15 @@ func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 	return slices.Clip(append(append(own, opts...), grpc.Trailer(&p.Trailer)))
 }
 
-// A StreamPrimaryContext is a context: that of the primary attempt of a stream. The stream of the primary is opened with it
-// before the race between the attempts begins.
+// A StreamPrimaryContext is the context of the primary of a stream call. The primary's stream is opened with it before
+// the race between the attempts begins.
 type StreamPrimaryContext struct {
 	race.PrimaryContext
 	hedgebalancer.PrimaryPick
 }
 
-// Value returns the [hedgebalancer.PrimaryPick] for its context key, which the balancer hedge_elsewhere looks up. For
-// other keys, it returns the value of the attempt's context.
+// Value returns the value of the primary's context for the key. For [hedgebalancer.ContextKey], by which the balancer
+// hedge_elsewhere recognises primaries, it returns the PrimaryPick of o.
 func (o *StreamPrimaryContext) Value(key any) any {
 	if key == (hedgebalancer.ContextKey{}) {
 		return &o.PrimaryPick

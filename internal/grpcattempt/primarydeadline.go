@@ -19,8 +19,8 @@ type PrimaryDeadline struct {
 	hedges []*expiringContext
 }
 
-// Set takes the deadline from stream, the context of the primary's stream. It also ends the hedges in flight at that
-// deadline.
+// Set stores the deadline of stream, the context of the primary's stream, if it has one. Hedges in flight then end at
+// that deadline, too.
 func (p *PrimaryDeadline) Set(stream context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,8 +56,8 @@ func (p *PrimaryDeadline) LimitContext(ctx context.Context) (context.Context, co
 	return hedge, func() { hedge.cancel(nil) }
 }
 
-// An expiringContext is a context whose deadline can be set after its creation. Its method Deadline does not return the
-// deadline that was set later.
+// An expiringContext is a context that can get a deadline after its creation, by expireAt. Its method Deadline does not
+// return that deadline.
 type expiringContext struct {
 	context.Context                 // ended by cancel
 	ended           context.Context // child of Context; package context calls Err for contexts derived from an expiringContext, because ended is another context

@@ -35,10 +35,12 @@ type ReplyType struct {
 	slice   bool                     // other is a slice type, and the caller's reply is an empty slice that is not nil
 }
 
-// ReplyTypeOf returns the ReplyType of the caller's reply. It returns the zero ReplyType if a new reply could not be
-// equivalent. That is so if the reply has content that decoding may use, or if it embeds its message.
+// ReplyTypeOf returns the ReplyType of reply, the caller's reply of a call with the options opts. It returns the zero
+// ReplyType if a hedge could not decode into a new reply with the same result. That is so if reply has content that
+// decoding may use, or embeds its message.
 //
-// Messages of package proto may have content, because grpc's default codec clears them before it decodes.
+// With grpc's default codec, a message of package proto may have content, because the codec clears it before it
+// decodes.
 func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
 	if m, ok := protoMessageOf(reply); ok {
 		if m.IsValid() && (!choosesCodec(opts) || isEmptyMessage(m)) {

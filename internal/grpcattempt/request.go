@@ -70,8 +70,8 @@ func requestKindOf(message any) requestKind {
 	return notCloneable
 }
 
-// isGeneratedType reports whether t is a pointer to a struct without embedded fields. The methods of this type are then
-// not promoted from another type.
+// isGeneratedType reports whether t may be a generated message type: a pointer to a struct without embedded fields. Its
+// methods then encode and decode the whole message, because they are not promoted from an embedded message.
 func isGeneratedType(t reflect.Type) bool {
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		return false
@@ -150,7 +150,7 @@ func (r *Request) IsPrepared() bool { return r.kind == preparedMsg }
 // It is safe for concurrent use.
 type grpcFunction struct {
 	name            string
-	match, mismatch atomic.Uintptr // addresses of the function, and of the most recent function that was another one; 0 if there is none yet
+	match, mismatch atomic.Uintptr // addresses of the function, and of the function that was compared last without a match; 0 if there is none yet
 }
 
 var (

@@ -33,10 +33,10 @@ type NonFatalError struct {
 // Error implements the error interface. Callers never get this error.
 func (*NonFatalError) Error() string { return "hedge: the attempt failed with a non-fatal status" }
 
-// SetDelays initializes s for a call whose hedges start after the given delays. The argument usual is the usual latency
-// of calls, see [race.FixedSchedule].
-func (s *Schedule) SetDelays(delays []time.Duration, usual time.Duration) {
-	s.fixed.Delays, s.fixed.UsualLatency, s.shifted = delays, usual, nil
+// SetDelays initializes s for a call whose hedges start after the given delays. The usual latency of a success limits
+// how long hedges may run after the primary has failed, see [race.FixedSchedule].
+func (s *Schedule) SetDelays(delays []time.Duration, usualLatency time.Duration) {
+	s.fixed.Delays, s.fixed.UsualLatency, s.shifted = delays, usualLatency, nil
 }
 
 // Next implements [race.Schedule]. It returns the time between the hedge before index and the hedge at index. The
@@ -48,12 +48,11 @@ func (s *Schedule) Next(index int) (wait time.Duration, ok bool) {
 	return wait, ok
 }
 
-// Failed implements [race.Schedule]. The race calls it when an attempt has failed. If err is a [NonFatalError], Failed
-// changes the time of the next hedge. The argument n is the number of the failed attempt, and next is the index of the
-// next hedge.
+// Failed implements [race.Schedule]. The race calls it when attempt n has failed with err; next is the index of the
+// next hedge. The result says whether the race stops, or when the next hedge starts.
 //
-// After a failure of the primary, the call stops if no further hedge may start. It also stops if the server's pushback
-// delays the next hedge too long.
+// A [NonFatalError] moves the next hedge to the time that it states. After a failure of the primary, the race stops if
+// no further hedge may start. It also stops if the server's pushback delays the next hedge too long.
 func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
 	failure, ok := err.(*NonFatalError)
 	if !ok {
@@ -76,5 +75,6 @@ func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
 	return race.Reschedule{Move: true, After: failure.After, Elapsed: failure.Elapsed}
 }
 
-// HedgeTimeout implements [race.Schedule] as [race.FixedSchedule] does.
+// HedgeTimeout implements [race.Schedule]: it returns how long a hedge may run when the primary has failed after the
+// time took. See [race.FixedSchedule].
 func (s *Schedule) HedgeTimeout(took time.Duration) time.Duration { return s.fixed.HedgeTimeout(took) }

@@ -24,7 +24,7 @@ type WinnerChoice struct {
 	release func() // ends the context of the winner
 }
 
-// Init prepares a zero Choice for use.
+// Init prepares a zero WinnerChoice for use.
 func (c *WinnerChoice) Init() { c.made = make(chan struct{}) }
 
 // Choose chooses attempt n, unless another attempt is already chosen. The function release must end the context of
@@ -163,8 +163,8 @@ func (o *UnhedgedReport) Begin(done func(answered bool)) {
 	o.done = done
 }
 
-// Done calls the function that Begin has set, and passes answered, which says that the call succeeded. Only the first
-// Done after Begin has an effect.
+// Done reports the end of the call by the function that Begin has set. The argument answered says whether the call
+// succeeded. Only the first Done after Begin has an effect.
 func (o *UnhedgedReport) Done(answered bool) {
 	o.mu.Lock()
 	done := o.done
@@ -197,8 +197,8 @@ type EarlyContext struct {
 	ended  bool               // End was called
 }
 
-// Get returns the context; all calls return the same context. The first call must pass the caller's context and the
-// context of the primary's stream.
+// Get returns the context that the caller of a stream gets before an attempt is chosen. All calls return the same
+// context. The first call must pass the caller's context and the context of the primary's stream.
 //
 // The context ends when the caller's context ends, at the deadline of the primary's stream, or when End is called. It
 // has the values of the primary's stream, such as the codec for [grpc.PreparedMsg].
@@ -214,8 +214,8 @@ func (e *EarlyContext) Get(caller, primary context.Context) context.Context {
 	return e.ctx
 }
 
-// ContextOf returns the context of stream s. It returns caller, the caller's context, if s has no context or its method
-// Context panics. That occurs with streams made for tests.
+// ContextOf returns the context of stream s. If s has no context or its method Context panics, as may be with streams
+// made for tests, it returns the context caller.
 func ContextOf(s grpc.ClientStream, caller context.Context) (ctx context.Context) {
 	defer func() {
 		if recover() != nil || ctx == nil {
@@ -231,19 +231,20 @@ type joinedContext struct {
 	values context.Context
 }
 
-// joinContexts returns a context that has the values of the context values. It ends when the context ends is done, at
-// the deadline of values, or when the returned function is called.
-func joinContexts(ends, values context.Context) (context.Context, context.CancelFunc) {
+// joinContexts returns a context that has the values of one context and ends with another. Its values are those of the
+// context values. It ends with the context parent, at the deadline of values, or when the returned function is called.
+func joinContexts(parent, values context.Context) (context.Context, context.CancelFunc) {
 	stop := func() {}
 	if deadline, ok := values.Deadline(); ok {
-		ends, stop = context.WithDeadline(ends, deadline)
+		parent, stop = context.WithDeadline(parent, deadline)
 	}
-	ends, cancel := context.WithCancel(ends)
-	return &joinedContext{ends, values}, func() { cancel(); stop() }
+	parent, cancel := context.WithCancel(parent)
+	return &joinedContext{parent, values}, func() { cancel(); stop() }
 }
 
-// Value returns a value of the context values. There is one exception: package context uses an internal key to find the
-// parent that can be cancelled. For this key, Value returns the embedded context.
+// Value returns the value that the context values has for the key. An exception is the internal key by which package
+// context finds the parent of a context. For that key, Value returns the embedded context, so that children end with
+// it.
 func (c *joinedContext) Value(key any) any {
 	if v := c.Context.Value(key); v == any(c.Context) {
 		return v
@@ -261,14 +262,15 @@ func (e *EarlyContext) End() {
 	}
 }
 
-// A failedStream stands for the stream of an attempt that could not open a stream.
+// A failedStream is the [grpc.ClientStream] of an attempt whose stream could not be opened. Its methods report the
+// error.
 type failedStream struct {
 	ctx context.Context // a context that has ended
 	err error           // reason of the failure
 }
 
-// NewFailedStream returns a stream for an attempt that could not open a stream because of err. All calls of RecvMsg
-// return err, and its context, a child of ctx, has ended. It can become the caller's stream.
+// NewFailedStream returns a stream for an attempt whose own stream could not be opened because of err. Header and
+// RecvMsg return err. Its context is a child of ctx that has ended. If the attempt wins, the caller gets this stream.
 func NewFailedStream(ctx context.Context, err error) grpc.ClientStream {
 	ended, cancel := context.WithCancelCause(ctx)
 	cancel(err)
@@ -285,7 +287,7 @@ func (u failedStream) RecvMsg(any) error            { return u.err }
 // A FinishNotifier decides when to call the functions of the caller's [grpc.OnFinish] options. They must be called once
 // per call, when the winner has ended. It is safe for concurrent use.
 type FinishNotifier struct {
-	Functions []func(error) // must be set before the first attempt starts, and not be changed afterwards
+	Functions []func(error) // the caller's OnFinish functions; must be set before the first attempt starts, and not be changed afterwards
 
 	mu sync.Mutex // guards the fields below
 	// errors of the attempts that have ended, by number of the attempt; nil if the attempt has not ended
@@ -293,14 +295,14 @@ type FinishNotifier struct {
 	reported bool // ClaimResult has returned true
 }
 
-// A UnaryFinishNotifier is a [FinishNotifier] for unary calls. It observes the end of attempts by call options, and
-// calls the functions itself. It is safe for concurrent use.
+// A UnaryFinishNotifier is a [FinishNotifier] for unary calls. It observes the end of each attempt by the call option
+// that Option returns, and calls the caller's OnFinish functions itself. It is safe for concurrent use.
 type UnaryFinishNotifier struct {
 	FinishNotifier
 	winner atomic.Pointer[int] // number of the winning attempt; nil if there is no winner yet
 }
 
-// Option returns a call option that must be added to attempt n. It reports the end of the attempt to f.
+// Option returns a call option that reports the end of attempt n to f. Each attempt must be made with its option.
 func (f *UnaryFinishNotifier) Option(n int) grpc.CallOption {
 	return grpc.OnFinish(func(err error) {
 		f.RecordEnd(n, err)
@@ -308,14 +310,14 @@ func (f *UnaryFinishNotifier) Option(n int) grpc.CallOption {
 	})
 }
 
-// Choose sets the number of the winner. The functions are called now if the winner has already ended. Otherwise they
-// are called when the winner ends.
+// Choose records that attempt winner has won. If that attempt has already ended, Choose calls the caller's OnFinish
+// functions now. Otherwise they are called when it ends.
 func (f *UnaryFinishNotifier) Choose(winner int) {
 	f.winner.Store(&winner)
 	f.callIfDue()
 }
 
-// callIfDue calls the functions if the winner is known and has ended, unless they were called before.
+// callIfDue calls the caller's OnFinish functions if the winner is known and has ended. It calls them only once.
 func (f *UnaryFinishNotifier) callIfDue() {
 	winner := f.winner.Load()
 	if winner == nil {
@@ -335,8 +337,9 @@ func (f *FinishNotifier) RecordEnd(n int, err error) {
 	f.ended[n] = &err
 }
 
-// ClaimResult returns true and the status of the winner if the attempt with the number winner has ended. It does so
-// only once: then its caller must call the functions with err. Otherwise it returns false.
+// ClaimResult decides whether its caller must now call the OnFinish functions. The result due is true if attempt winner
+// has ended and ClaimResult has not returned true before. The functions must then be called with err, the status of
+// that attempt.
 func (f *FinishNotifier) ClaimResult(winner int) (due bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -58,14 +58,15 @@ func (d Deadline) LimitContext(ctx context.Context) (context.Context, context.Ca
 	return context.WithDeadline(ctx, d.Time)
 }
 
-// IsTimeout reports whether a primary has hit the timeout of its call. The primary ended with the status err and the
+// IsTimeout reports whether a primary failed because its call timed out. The primary ended with the status err and the
 // given trailer.
 //
-// The timeout of an interceptor is not known, so d may not include it. Therefore a DEADLINE_EXCEEDED status also counts
-// as a timeout in two cases. The first: its text is the text of package context, and the trailer has no content-type,
-// which grpc-go adds to a status of the server.
+// A timeout that an interceptor has set is not known, so d may be too late. Therefore a DEADLINE_EXCEEDED status also
+// counts as a timeout in two cases, even before d.
 //
-// The second: its text reports a stream reset, which grpc-go maps to DEADLINE_EXCEEDED only after the deadline.
+// In the first case the client made the status: it has the text of package context, and the trailer has no
+// content-type. A status of the server has one. In the second case the text reports a stream reset: grpc-go maps a
+// reset to DEADLINE_EXCEEDED only after the deadline.
 func (d Deadline) IsTimeout(err error, trailer metadata.MD) bool {
 	if errors.Is(err, context.DeadlineExceeded) { // an interceptor may return the error of its context
 		return true
