@@ -20,8 +20,8 @@ func IncomingAttempt(ctx context.Context) int {
 	return race.HedgeNumber(metadata.ValueFromIncomingContext(ctx, previousAttempts))
 }
 
-// hedgeContext returns the context of hedge n, the attempt a. Its outgoing metadata are md and the number n. It changes
-// md.
+// hedgeContext returns the context for sending hedge n, a child of the attempt a. Its outgoing metadata are md and the
+// number n. It changes md.
 func hedgeContext(a *race.Attempt, md metadata.MD, n int) context.Context {
 	if md == nil {
 		md = make(metadata.MD, 1)
@@ -33,15 +33,16 @@ func hedgeContext(a *race.Attempt, md metadata.MD, n int) context.Context {
 // A hedgeOnConnKey is the context key of a hedgeOnConn.
 type hedgeOnConnKey struct{}
 
-// A hedgeOnConn identifies hedges that a Client sends over another connection than the caller's connection.
+// A hedgeOnConn identifies a hedge that a Client sends over another connection than the caller's. It marks the context
+// of the hedge, so that the Client does not hedge the hedge.
 type hedgeOnConn struct {
 	client any              // the *Client that sends the hedge
 	cc     *grpc.ClientConn // the other connection
 	method string
 }
 
-// withHedgeOnConn returns a child of ctx that is marked with h. The other connection may use the same Client as
-// interceptor. By the mark, the Client recognises the hedge and does not hedge it again.
+// withHedgeOnConn returns a child of ctx that is marked with h. If the other connection uses the same Client as
+// interceptor, the Client recognises the hedge by the mark and does not hedge it again.
 func withHedgeOnConn(ctx context.Context, h hedgeOnConn) context.Context {
 	return context.WithValue(ctx, hedgeOnConnKey{}, h)
 }

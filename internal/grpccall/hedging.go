@@ -48,18 +48,17 @@ func (h *hedgedCall) beginCall(ctx context.Context, cc *grpc.ClientConn, delay t
 	return schedule.Delays
 }
 
-// admitHedge decides whether the hedge with the given index in the hedge schedule starts, for a call over cc. The
-// caller must set able to false if the request cannot be copied.
-//
-// The hedge is also denied if its connection is not ready, or if too little time remains until the deadline.
-func (h *hedgedCall) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline grpcattempt.Deadline) bool {
+// admitHedge decides whether the hedge with the given index in the hedge schedule starts, for a call over cc. The hedge
+// is denied if canCopy is false, because the request cannot be copied. It is also denied if its connection is not
+// ready, or if too little time remains until the deadline.
+func (h *hedgedCall) admitHedge(index int, cc *grpc.ClientConn, canCopy bool, deadline grpcattempt.Deadline) bool {
 	due := conns.DueHedge{TargetPaused: h.isTargetPaused()}
 	switch own := h.client.options.HedgeConns == nil; {
 	case deadline.IsWithin(h.minRemainingTime()):
 		due.Denial = observe.DeniedDeadline
 	case own && due.TargetPaused:
 		due.Denial = observe.DeniedPaused
-	case !able, own && cc != nil && !h.client.idleConnector.IsReady(cc):
+	case !canCopy, own && cc != nil && !h.client.idleConnector.IsReady(cc):
 		due.Denial = observe.DeniedNotReady
 	}
 	return h.selection.Admit(&h.Call, index, due)
@@ -89,12 +88,12 @@ func (h *hedgedCall) stopHedges(n int) {
 	}
 }
 
-// errNotFinal is the error by which the race ranks a failed attempt if another attempt may succeed.
+// errNotFinal is the error of a failed attempt for the race if another attempt may succeed.
 var errNotFinal = errors.New("hedge: another attempt may get a better status")
 
-// classifyAttempt returns the error by which the race ranks attempt n, which ended with the status err and the given
-// trailer. It is nil for a success, and [race.ErrAnswer] for a status with which only the primary wins. Any other error
-// means a failure.
+// classifyAttempt returns the error by which the race decides whether attempt n has succeeded. The attempt ended with
+// the status err and the given trailer. The result is nil for a success, and [race.ErrAnswer] for a status with which
+// only the primary wins. Any other error means a failure.
 //
 // It also records pushback, and the health of the connection. The deadline is the timeout of the call.
 func (h *hedgedCall) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
@@ -105,7 +104,8 @@ func (h *hedgedCall) classifyAttempt(a *race.Attempt, n int, err error, trailer 
 	return verdict
 }
 
-// classifyStatus does the same as classifyAttempt, but does not record the health of the connection.
+// classifyStatus does the work of classifyAttempt, except that it does not record the health of the connection. It
+// returns the error by which the race decides whether attempt n has succeeded.
 func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	switch {
 	case err == nil:
@@ -132,9 +132,9 @@ func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer m
 	return errNotFinal
 }
 
-// classifyRetryable classifies a failure of attempt n for a method with a hedging policy (gRFC A6). For a non-fatal
-// status, the result is a [grpcattempt.NonFatalError], which changes the time of the next hedge. For another status, it
-// is [race.ErrAnswer].
+// classifyRetryable returns the error that the race gets for a failed attempt of a method with a hedging policy (gRFC
+// A6). For a status that the policy lists as non-fatal, it is a [grpcattempt.NonFatalError], which changes the time of
+// the next hedge. For another status, it is [race.ErrAnswer], with which only the primary wins.
 func (h *hedgedCall) classifyRetryable(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	if a.Err() != nil || h.selection.Attempt(n).IsClosed() {
 		return errNotFinal
@@ -160,7 +160,8 @@ func (h *hedgedCall) classifyRetryable(a *race.Attempt, n int, err error, traile
 	return failure
 }
 
-// Discard implements [race.Op]. It counts the panic of a hedge. There is nothing to release.
+// Discard implements [race.Op]. A discarded attempt holds nothing that must be released, so Discard only counts panics
+// of hedges.
 func (h *hedgedCall) Discard(_ error, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		h.client.Counters.HedgePanics.Add(1)

@@ -21,7 +21,7 @@ type methodRule struct {
 	reason          string                       // text that says why the method is hedgeable or is not
 	policy          route.Policy                 // settings of the matching route
 	activeConfig    *serviceconfig.ActiveConfig  // the service config
-	hedgingPolicy   *serviceconfig.HedgingPolicy // hedgingPolicy of the method in the service config; nil if there is none
+	hedgingPolicy   *serviceconfig.HedgingPolicy // hedging policy of the method in the service config; nil if there is none
 	override        *policy.PolicyOverride       // settings that follow from hedgingPolicy; nil if there is none
 	throttled       bool                         // successful calls add tokens to the bucket of retryThrottling
 	logsObstacles   atomic.Bool                  // obstacles are logged; false for most methods of a client with very many methods
@@ -35,7 +35,7 @@ type methodRules struct {
 	// Fields are written before the first call, and not changed afterwards.
 	routes         *route.Table // nil if there are no routes
 	methodPatterns []string     // names and patterns from the option WithMethods
-	declaredOnly   bool         // names of methods do not decide, see WithDeclaredMethods
+	declaredOnly   bool         // a method whose name suggests that it only reads is not hedged for that reason alone, see WithDeclaredMethods
 	nativeHedging  bool         // this version of grpc-go implements hedging policies
 	log            *ops.Log
 }

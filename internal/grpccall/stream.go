@@ -234,8 +234,8 @@ func (s *stream) SendMsg(m any) error {
 	return s.handleSendError(s.attempts[0].SendMsg(m))
 }
 
-// sendOnce makes the primary's stream the caller's stream because of an obstacle that prevents hedges. It does nothing
-// if the race has already begun.
+// sendOnce prevents hedges of the call because of the given obstacle: it makes the primary's stream the caller's
+// stream. It does nothing if the race has already begun.
 func (s *stream) sendOnce(why grpcattempt.Obstacle) {
 	if s.choosePrimary(observe.DeniedBody) {
 		s.client.Counters.NotHedgeable.Add(1)
@@ -243,7 +243,8 @@ func (s *stream) sendOnce(why grpcattempt.Obstacle) {
 	}
 }
 
-// CloseSend implements [grpc.ClientStream] by the primary's stream.
+// CloseSend implements [grpc.ClientStream]: it closes the sending side of the primary's stream. Hedges close theirs
+// themselves.
 func (s *stream) CloseSend() error { return s.handleSendError(s.attempts[0].CloseSend()) }
 
 // handleSendError returns the error for the caller after sending on the primary's stream has failed with err. If a
@@ -396,7 +397,8 @@ func (s *stream) withCallDeadline(ctx context.Context) (context.Context, context
 }
 
 // Attempt implements [race.Op]. It makes attempt n and waits for the first message of its stream. The primary's stream
-// is already open. The first result is the error of RecvMsg, and the second is the error by which the race ranks it.
+// is already open. The first result is the error of RecvMsg. By the second, the race decides whether the attempt has
+// succeeded.
 func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
 		return s.sendHedge(a, n)
@@ -430,8 +432,8 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	return err, s.classifyAttempt(a, n, err)
 }
 
-// classifyAttempt classifies err, the result of the first RecvMsg of attempt n, as [hedging.classifyAttempt] does. The
-// error io.EOF counts as a success.
+// classifyAttempt returns the error by which the race decides whether attempt n has succeeded. It also records pushback
+// and the health of the connection. The argument err is the result of the first RecvMsg; io.EOF counts as a success.
 func (s *stream) classifyAttempt(a *race.Attempt, n int, err error) error {
 	if err == io.EOF {
 		err = nil

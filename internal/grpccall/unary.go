@@ -72,7 +72,8 @@ func (c *unaryCall) sendOnce(ctx context.Context, reason observe.Reason) error {
 	return err
 }
 
-// newCall returns an unused call over cc. The caller must pass it to freeCall after use.
+// newCall returns a unaryCall for a call over cc, whose other arguments are not set yet. The caller must pass it to
+// freeCall after use.
 func (in *Client) newCall(cc *grpc.ClientConn) *unaryCall {
 	c, ok := in.calls.Get().(*unaryCall)
 	if !ok {
@@ -216,7 +217,8 @@ func (c *unaryCall) callDeadline() grpcattempt.Deadline {
 	return grpcattempt.MethodDeadline(c.args.cc, c.args.callTarget.Method, time.Now().Add(-c.Elapsed()))
 }
 
-// classifyAttempt classifies err, the status of attempt n, as [hedging.classifyAttempt] does.
+// classifyAttempt returns the error by which the race decides whether attempt n has succeeded. The attempt ended with
+// the status err and the given trailer. It also records pushback and the health of the connection.
 func (c *unaryCall) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD) error {
 	var deadline grpcattempt.Deadline
 	if err != nil {
@@ -225,8 +227,8 @@ func (c *unaryCall) classifyAttempt(a *race.Attempt, n int, err error, trailer m
 	return c.hedgedCall.classifyAttempt(a, n, err, trailer, deadline)
 }
 
-// Attempt implements [race.Op]: it makes attempt n. The first result is the status of the attempt, and the second is
-// the error by which the race ranks it.
+// Attempt implements [race.Op]: it makes attempt n. The first result is the status of the attempt. By the second, the
+// race decides whether the attempt has succeeded.
 func (c *unaryCall) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
 		return c.sendHedge(a, n)
