@@ -47,18 +47,18 @@ type conn struct {
 	cost      int // cost of a hedge, in tokens of the hedge budget; at least 1
 }
 
-// NewSet validates the given connections and returns a Set of them. The error names the first invalid connection and
-// the reason.
+// NewSet validates the settings of the connections for hedges and returns a Set of these connections. The error names
+// the first invalid connection and the reason.
 //
-// The argument others lists targets of further calls that may have hedges. Calls to the targets of the given
-// connections may always have hedges.
-func NewSet(others []string, given []Config) (*Set, error) {
-	if n := len(given); n < 1 || n >= endpoint.MaxEndpoints {
+// Calls to the targets of these connections may have hedges. The argument otherTargets lists further targets whose
+// calls may have hedges.
+func NewSet(otherTargets []string, configs []Config) (*Set, error) {
+	if n := len(configs); n < 1 || n >= endpoint.MaxEndpoints {
 		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, endpoint.MaxEndpoints-1)
 	}
-	s := &Set{targets: hedgeTargets{namedTargets: slices.Clone(others)}}
-	for i, g := range given {
-		earlier := slices.IndexFunc(given[:i], func(other Config) bool { return other.Conn == g.Conn })
+	s := &Set{targets: hedgeTargets{namedTargets: slices.Clone(otherTargets)}}
+	for i, g := range configs {
+		earlier := slices.IndexFunc(configs[:i], func(other Config) bool { return other.Conn == g.Conn })
 		switch {
 		case g.Conn == nil:
 			return nil, fmt.Errorf("connection %d: Conn is nil", i+1)
@@ -73,9 +73,9 @@ func NewSet(others []string, given []Config) (*Set, error) {
 	return s, nil
 }
 
-// AllowsHedges reports whether a call over the connection own may have hedges. The argument own is the connection on
-// which the caller made the call. The result is true for a nil Set.
-func (s *Set) AllowsHedges(own *grpc.ClientConn) bool { return s == nil || s.targets.containsConn(own) }
+// AllowsHedges reports whether a call that the caller makes over cc may have hedges. It returns true for a nil Set,
+// because hedges then use cc as well.
+func (s *Set) AllowsHedges(cc *grpc.ClientConn) bool { return s == nil || s.targets.containsConn(cc) }
 
 // MaxCost returns the largest cost of a hedge among the connections of s, in tokens of the hedge budget.
 func (s *Set) MaxCost() (cost int) {
@@ -85,11 +85,11 @@ func (s *Set) MaxCost() (cost int) {
 	return cost
 }
 
-// endpointNames returns the names of the endpoints of a call, by index. The argument own is the target of the call. The
+// endpointNames returns the names of the endpoints of a call to the given target, by the index of the endpoint. The
 // name of an endpoint is the target of its connection. If a target occurs twice, the second name also contains the
 // number of the connection, such as "dns:///b #2".
-func (s *Set) endpointNames(own string) []string {
-	names := []string{own}
+func (s *Set) endpointNames(target string) []string {
+	names := []string{target}
 	for i, c := range s.conns {
 		name := c.target
 		if slices.Contains(names, name) {
@@ -146,7 +146,7 @@ func (s *Selection) Init(set *Set, own *grpc.ClientConn, k *policy.Key) {
 	}
 }
 
-// initialize is Init for a set that is not nil.
+// initialize does the work of Init. The set must not be nil.
 func (s *Selection) initialize(set *Set, own *grpc.ClientConn, k *policy.Key) {
 	s.set, s.own = set, own
 	var used endpoint.Mask
@@ -214,7 +214,7 @@ func (s *Selection) addHedge(k *policy.Key, i int) {
 	added = true
 }
 
-// attemptForEndpoint returns an Attempt that uses the connection with index i.
+// attemptForEndpoint returns an Attempt that uses the connection with index i, where 0 is the caller's connection.
 func (s *Selection) attemptForEndpoint(i int) Attempt {
 	if i == 0 {
 		return Attempt{}
@@ -241,8 +241,8 @@ func (a Attempt) hedgeRequest() policy.HedgeRequest {
 	return policy.HedgeRequest{Cost: a.conn.cost, OtherBackend: a.isOtherTarget}
 }
 
-// TypicalRequest returns the admission request of the first hedge of a call, while all connections are ready and no
-// endpoint is ejected.
+// TypicalRequest returns the admission request that a hedge is expected to make before its connection is selected. It
+// is that of the first hedge of a call while all connections are ready and no endpoint is ejected.
 func (s *Selection) TypicalRequest() policy.HedgeRequest {
 	switch {
 	case s.set == nil:
@@ -256,16 +256,16 @@ func (s *Selection) TypicalRequest() policy.HedgeRequest {
 // Attempt returns the stored Attempt with number n; 0 is the primary.
 func (s *Selection) Attempt(n int) *Attempt { return &s.attempts[n] }
 
-// Conn returns the connection of a. If no connection was selected for a, it returns own, which must be the caller's
-// connection.
-func (a *Attempt) Conn(own *grpc.ClientConn) *grpc.ClientConn {
+// Conn returns the connection that attempt a uses. The caller must pass the connection of the call, which is the result
+// if no other connection was selected for a.
+func (a *Attempt) Conn(callerConn *grpc.ClientConn) *grpc.ClientConn {
 	if a.conn != nil {
 		return a.conn.ClientConn
 	}
-	return own
+	return callerConn
 }
 
-// HasOtherTarget reports whether the connection of a has another target than the primary.
+// HasOtherTarget reports whether the connection that a uses has another target than the caller's connection.
 func (a *Attempt) HasOtherTarget() bool { return a.isOtherTarget }
 
 // IsClosed reports whether the connection selected for a has been closed by the program. It returns false if a uses the
@@ -323,7 +323,7 @@ func (w *IdleConnector) IsReady(cc *grpc.ClientConn) bool {
 	return state == connectivity.Ready
 }
 
-// A hedgeTargets value lists the targets of the calls that may have hedges over the connections of a [Set].
+// A hedgeTargets lists the targets whose calls may have hedges over the connections of a [Set].
 type hedgeTargets struct {
 	connTargets  []string // the targets of the connections in the Set
 	namedTargets []string // further targets that the program names, as package grpctarget returns them or as the program dialed them
