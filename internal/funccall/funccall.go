@@ -143,11 +143,12 @@ func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	return out.Value, out.Err
 }
 
-// isDelayedByPrimary reports whether a hedge has won, but Do could not return its result in time, because the first
-// call of f ignored its cancellation. It must only be called after the race.
+// isDelayedByPrimary reports whether Do returned the result of a hedge late, because the first call of f did not return
+// when it was cancelled. It must only be called after the race. It is false for DoDetached, which does not wait for the
+// first call.
 //
-// It is true if Do took at least twice as long as the hedge. If the first call then succeeded, which suggests that it
-// ignored the cancellation, 1.25 times as long is enough.
+// Do is late if it took at least twice as long as the hedge. If the first call succeeded, it has probably ignored its
+// cancellation. Then 1.25 times as long is enough.
 func (c *call[T]) isDelayedByPrimary() bool {
 	answered, took := time.Duration(c.hedgeSucceededAfter.Load()), c.Elapsed()
 	return !c.isDetached() && answered > 0 && (took >= 2*answered || c.primarySucceeded && took >= answered+answered/4)
@@ -197,8 +198,8 @@ func (c *call[T]) Discard(v T, err error) {
 	_ = closer.Close() // the call is over, so no caller can get the error
 }
 
-// isWinner reports whether v equals the result of the winner. It is false if no attempt has won, or if the values cannot be
-// compared.
+// isWinner reports whether v is the result that the winner returned, so that a loser's equal result must not be closed.
+// It is false if no attempt has won, or if the values cannot be compared.
 func (c *call[T]) isWinner(v any) (same bool) {
 	defer func() { _ = recover() }() // a runtime error, if the type cannot be compared
 	won, ok := c.race.Winner()
@@ -229,11 +230,11 @@ type detachedCall[T any] struct {
 	ended   atomic.Int32 // number of calls of releaseSlot
 }
 
-// Admit implements [race.Op]. A hedge needs one of the MaxDetached slots. A call with n hedges has n+1 attempts, but uses only
-// n slots, because its caller waits for one attempt.
+// Admit implements [race.Op]: it decides whether a hedge starts. The hedge needs one of the MaxDetached slots.
 //
-// Therefore the first attempt that ends frees no slot, and each later one frees a slot. If the caller returns before any
-// attempt has ended, that counts as the first end.
+// A call with n hedges has n+1 attempts, but uses only n slots, because its caller waits for one attempt. Therefore the
+// first attempt that ends frees no slot, and each later one frees a slot. If the caller returns before any attempt has
+// ended, that counts as the first end.
 func (c *detachedCall[T]) Admit(index int) bool {
 	slots, reason, admitted := &c.client.detached, policy.None, false
 	if slots.Add(1) > MaxDetached {
@@ -262,8 +263,9 @@ func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	return c.call.Attempt(a, n)
 }
 
-// tryAbandon takes a slot for the primary, whose caller is about to return before it. It takes none if another attempt has
-// already ended. It returns false if no slot is free, and the caller must then wait for the primary.
+// tryAbandon decides whether the call may return before its primary has ended. The primary then runs on in a slot,
+// unless another attempt has already ended. If no slot is free, tryAbandon returns false, and the caller must wait for
+// the primary.
 func (c *detachedCall[T]) tryAbandon() bool {
 	if slots := &c.client.detached; slots.Add(1) > MaxDetached && c.ended.Load() == 0 {
 		slots.Add(-1)
@@ -273,8 +275,8 @@ func (c *detachedCall[T]) tryAbandon() bool {
 	return true
 }
 
-// releaseSlot records that an attempt has ended, or that the caller has returned before the primary. Each call except the first
-// one frees a slot.
+// releaseSlot frees the slot of an attempt that has ended. It is also called when the caller returns before the
+// primary. The first call frees no slot, for the reason that Admit describes.
 func (c *detachedCall[T]) releaseSlot() {
 	if c.ended.Add(1) > 1 {
 		c.client.detached.Add(-1)
