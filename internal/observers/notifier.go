@@ -47,7 +47,7 @@ func (w *Notifier) notifyOne(o observe.Observer, f func(observe.Observer)) {
 	returned = true
 }
 
-// reportPanic calls OnPanic if that is not nil.
+// reportPanic calls OnPanic for a panic of the observer o with the given value. It does nothing if OnPanic is nil.
 func (w *Notifier) reportPanic(o observe.Observer, value any) {
 	if w.OnPanic != nil {
 		w.OnPanic(o, value)
