@@ -105,14 +105,14 @@ func (l *Log) WarnOfPrepareError(err error) {
 	}
 }
 
-// WarnOfBoundRequest warns that calls with the given part, such as a header, cannot be sent to another endpoint. It logs each
-// part once, and at most eight parts.
-func (l *Log) WarnOfBoundRequest(with string) {
-	if _, known := l.boundParts.Load(with); known || l.boundPartCount.Load() >= 8 {
+// WarnOfBoundRequest warns that calls are not sent to other endpoints because of a part of the request, such as a
+// header. It logs each part once, and at most eight parts.
+func (l *Log) WarnOfBoundRequest(part string) {
+	if _, known := l.boundParts.Load(part); known || l.boundPartCount.Load() >= 8 {
 		return
 	}
-	if _, known := l.boundParts.LoadOrStore(with, true); !known && l.boundPartCount.Add(1) <= 8 {
-		l.logWarning("stays "+with, "calls are not sent to other endpoints, because they have a part for which the endpoints have no rule", slog.String("with", sanitize.CleanText(with)))
+	if _, known := l.boundParts.LoadOrStore(part, true); !known && l.boundPartCount.Add(1) <= 8 {
+		l.logWarning("stays "+part, "calls are not sent to other endpoints, because they have a part for which the endpoints have no rule", slog.String("with", sanitize.CleanText(part)))
 	}
 }
 
@@ -128,8 +128,8 @@ func (l *Log) LogHeldBack(key string) {
 	}
 }
 
-// logWarning logs a warning with the logger. If there is no logger, it uses slog.Default, and logs each name only once per
-// process.
+// logWarning logs a warning. If there is no logger, it uses slog.Default, and logs each warning only once per process.
+// The argument name identifies the warning.
 func (l *Log) logWarning(name, message string, attrs ...slog.Attr) {
 	if l.IsDiscarded() {
 		if _, known := onceLogged.LoadOrStore(l.prefix+name, true); known {
@@ -155,8 +155,8 @@ func (l *Log) LogObserverPanic(o observe.Observer, value any) {
 	l.LogPanic(fmt.Sprintf("%T", o), value)
 }
 
-// LogPanic does the same as LogObserverPanic for a panic of another function of the program that receives events. The argument
-// observer names that function.
+// LogPanic counts a panic of a function of the program that receives events, and logs the first panic. The argument
+// observer names the function. LogPanic must be called from the deferred function that recovers.
 func (l *Log) LogPanic(observer string, value any) {
 	l.panics.Add(1)
 	if l.panicLogged.Swap(true) {
@@ -235,7 +235,8 @@ func (l *Log) Log(level slog.Level, message string, attrs ...slog.Attr) {
 	}
 }
 
-// logAlways does the same as Log, but uses slog.Default if there is no logger.
+// logAlways logs a message with the given level, with slog.Default if there is no logger. A panic of the logger is
+// recovered and counted.
 func (l *Log) logAlways(level slog.Level, message string, attrs ...slog.Attr) {
 	defer func() {
 		if recover() != nil {
