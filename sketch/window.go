@@ -254,10 +254,11 @@ func (d *Distribution) addHalf(h *halfWindow, weight float64) {
 	d.totalWeight += h.sampleCount() * weight
 }
 
-// Len returns the number of samples that the window had, all with weight one.
+// Len returns the number of samples of the window. Each sample counts as one, unlike in Weight.
 func (d *Distribution) Len() int { return d.sampleCount }
 
-// Weight returns the number of samples of the window, where the previous half counts as at most 500.
+// Weight returns the sum of the weights of all samples. A sample has the weight one, but the samples of the previous
+// half weigh at most 500 together.
 func (d *Distribution) Weight() float64 { return d.totalWeight }
 
 // Quantile returns the estimated latency at quantile q, for example the median for 0.5. A q outside [0, 1] is replaced
