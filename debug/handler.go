@@ -69,7 +69,7 @@ func isNil(x any) bool {
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// A pageHandler is the http.Handler that [Handler] returns: the sources that it shows.
+// A pageHandler is the http.Handler that [Handler] returns. Its elements are the sources that the page shows.
 type pageHandler []Source
 
 // A Page is the JSON response to a request with ?format=json: the snapshots of all sources.
@@ -208,7 +208,8 @@ type endpointView struct {
 }
 
 // A latencyBox is a plot of a latency distribution: a bar from the median to the 99th percentile, with the 90th
-// percentile marked. Positions and widths are in pixels.
+// percentile marked. X50, X90 and X99 are the positions of the quantiles in pixels. W is the width of the bar, and W90
+// is the width of its part up to the 90th percentile.
 type latencyBox struct{ X50, X90, X99, W, W90 float64 }
 
 // An axisMark is a vertical line at a latency, with a label. X is its position in pixels.
@@ -270,8 +271,8 @@ func hasAudit(s hedge.Snapshot) bool {
 	return slices.ContainsFunc(s.Keys, func(k hedge.KeySnapshot) bool { return k.Audit != nil })
 }
 
-// clientTotals returns the totals of the section for s. It adds further counters of hedge.Stats under their names in
-// JSON, unless they are 0, so that new counters are not forgotten.
+// clientTotals returns the totals that the page shows above the latency keys of a client. Counters of hedge.Stats
+// without a label of their own are shown under their JSON names, unless they are 0. So new counters are not forgotten.
 func clientTotals(s hedge.Snapshot) []labeledValue {
 	var hedges, wins, shadow, shadowWins int64
 	var saved time.Duration
