@@ -38,15 +38,15 @@ func NewHTTP2Server(t testing.TB, handler http.Handler) *Server {
 	return newServer(t, handler, (*http.Protocols).SetUnencryptedHTTP2)
 }
 
-// newServer starts a server with the given handler. The function speak is a method expression such as
-// (*http.Protocols).SetHTTP2. newServer calls it with true, to enable the HTTP version of the server.
-func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, bool)) *Server {
+// newServer starts a server with the given handler. The function enable is a method expression such as
+// (*http.Protocols).SetHTTP2, by which newServer enables the HTTP version of the server.
+func newServer(t testing.TB, handler http.Handler, enable func(*http.Protocols, bool)) *Server {
 	t.Helper()
 	if handler == nil {
 		handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	}
 	s := &Server{handler: handler, listener: memory.NewListener(), protocols: new(http.Protocols), closing: make(memory.CloseSignal)}
-	speak(s.protocols, true)
+	enable(s.protocols, true)
 	srv := &http.Server{Handler: http.HandlerFunc(s.serveAttempt), Protocols: s.protocols}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = srv.Serve(s.listener) })

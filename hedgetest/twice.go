@@ -47,7 +47,8 @@ type repeatingTransport struct {
 	judge *twin.CallComparer
 }
 
-// An callResult is the result of sending a request once: the response, its body as far as it could be read, and the error.
+// A callResult is the result of sending a request once: the response, its body as far as it could be read, and the
+// error.
 type callResult struct {
 	resp *http.Response
 	body []byte

@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A Method tells for one gRPC method whether calls are hedged, and for which reason.
+// A Method is an entry of a [Table]. It holds whether calls of one gRPC method are hedged, and for which reason.
 type Method struct {
 	Name   string // full name, such as "/pkg.Service/Method"
 	Hedges int    // maximum number of hedges of a call; 0: calls are not hedged

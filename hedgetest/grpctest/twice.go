@@ -53,7 +53,7 @@ func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 	}
 }
 
-// An callResult is the result of making a call once: the reply, or the error.
+// A callResult is the result of making a call once: the reply, or the error.
 type callResult struct {
 	reply proto.Message
 	err   error

@@ -22,7 +22,8 @@ func (c CloseSignal) Pause(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// Wait waits until ctx ends, because the client has gone, or the server closes.
+// Wait waits until ctx ends or the server closes. The argument ctx is the context of an attempt, which ends when the
+// client has gone.
 func (c CloseSignal) Wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():

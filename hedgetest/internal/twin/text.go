@@ -27,7 +27,7 @@ type valueWriter struct {
 	strings.Builder
 	path   string // path of the part being written, such as "it.Field[0]"
 	unread error  // error for the first part that cannot be read
-	// seen contains the pointers, maps and slices that were written so far.
+	// seen holds the first pointer, map or slice that was written for each reference.
 	seen map[reference]occurrence
 }
 
@@ -70,15 +70,15 @@ type reference struct {
 	of  reflect.Type // type of the pointer, map or slice
 }
 
-// An occurrence is the first pointer, map or slice with a certain reference. Later values with the same reference are
-// written as its number.
+// An occurrence is the first pointer, map or slice that refers to its memory. The text of later values that refer to
+// the same memory is the number of the occurrence.
 type occurrence struct {
 	number int           // position among all occurrences, from 0
 	value  reflect.Value // keeps the memory from being reused while the writer runs
 }
 
-// writeOnce calls write for the first pointer, map or slice that refers to the memory of v. For later values, it writes
-// the number of the first. Empty maps and slices, nil pointers, and pointers to values of size 0 are always written.
+// writeOnce calls write if v is the first pointer, map or slice that refers to its memory. Otherwise it writes the
+// number of the first. Empty maps and slices, nil pointers, and pointers to values of size 0 are always written.
 func (w *valueWriter) writeOnce(v reflect.Value, write func()) {
 	switch v.Kind() {
 	case reflect.Pointer:
