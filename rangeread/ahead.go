@@ -53,7 +53,7 @@ func (a *readAheadPart) readAll(f *rangeBody) error {
 	}
 }
 
-// setError stores the error with which reading ended, and wakes nextBytes. It is io.EOF if all bytes were read.
+// setError stores the error with which reading ended, and wakes nextBytes. The error is io.EOF if all bytes were read.
 func (a *readAheadPart) setError(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,8 +76,8 @@ func (a *readAheadPart) nextBytes() ([]byte, error) {
 	return nil, a.err
 }
 
-// close stops reading and waits until the goroutine has ended. Then the memory of a part that was read to its end can
-// be reused.
+// close stops reading and waits until the goroutine has ended. If the part was read to its end, its memory can then be
+// reused. Otherwise a cancelled response may still write to it.
 func (a *readAheadPart) close() {
 	a.cancel()
 	<-a.done

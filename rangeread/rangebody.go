@@ -202,9 +202,9 @@ func (f *rangeBody) replaceDestination() {
 	f.destination = place
 }
 
-// handleSourceEnd is called with the error of the last chunk of the response that is being read; with nil it does
-// nothing. If the response has failed, handleSourceEnd sends a hedge for the missing bytes. It returns the error if no
-// hedge can be sent.
+// handleSourceEnd handles err, the error of the chunk that was received last from the current response. If err is nil,
+// more chunks follow, and nothing is done. If the response has failed, handleSourceEnd sends a hedge for the missing
+// bytes. It returns err if no hedge can be sent.
 func (f *rangeBody) handleSourceEnd(err error) error {
 	if err == nil {
 		return nil
@@ -278,9 +278,9 @@ func (f *rangeBody) cancelRemainder() {
 	}
 }
 
-// stallTimer returns a channel that receives when the current response counts as stalled. If the response has failed,
-// the channel receives when waiting for its hedge must end. The caller must then call hedgeOrFail. The channel is nil
-// if there is no time limit.
+// stallTimer returns a channel that receives when the caller must call hedgeOrFail, because the current response has
+// stalled. If the response has failed, the channel receives when its hedge has taken too long. The channel is nil if
+// there is no time limit.
 func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {

@@ -105,9 +105,9 @@ func (r *Reader) convertError(ctx context.Context, err error) error {
 	return err
 }
 
-// callRecovered calls f, and then calls then with the error of f. If f panics or calls runtime.Goexit, the error is a
-// [race.Panic], so that the caller's goroutine can raise the panic.
-func callRecovered(f func() error, then func(error)) {
+// callRecovered calls f, and then passes the error of f to the function report. If f panics or calls runtime.Goexit,
+// the error is a [race.Panic], so that the caller's goroutine can raise the panic.
+func callRecovered(f func() error, report func(error)) {
 	var err error = new(race.Panic) // unless f returns
 	defer func() {
 		switch v := recover().(type) {
@@ -117,7 +117,7 @@ func callRecovered(f func() error, then func(error)) {
 		default:
 			err = &race.Panic{Value: v, Stack: debug.Stack()}
 		}
-		then(err)
+		report(err)
 	}()
 	err = f()
 }

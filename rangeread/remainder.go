@@ -22,8 +22,8 @@ type remainderHedge struct {
 	resultChannel chan openResult // receives the response or the error of the hedge
 }
 
-// requestRemainder sends a hedge, as attempt n, for the missing bytes [from, to). If the hedge is denied, r is nil, and
-// later reports whether the caller may request it again after a while.
+// requestRemainder sends a hedge, as attempt n, for the missing bytes [from, to). If the hedge is denied, r is nil. The
+// result later is then true if the caller may request the bytes again after a while.
 func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainderHedge, later bool) {
 	r = &remainderHedge{request: t}
 	r.BeginResumption(t.ctx, t.key)
@@ -37,7 +37,7 @@ func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainderHedge
 	return r, false
 }
 
-// sendRequest requests the bytes [from, to) and sends the response or the error to the channel answer. If the hedge was
+// sendRequest requests the bytes [from, to) and sends the response or the error to resultChannel. If the hedge was
 // cancelled meanwhile, it closes the response. It runs in its own goroutine.
 func (r *remainderHedge) sendRequest(from, to int64) {
 	defer r.request.removeUser()

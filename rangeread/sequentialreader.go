@@ -197,9 +197,9 @@ func (s *sequentialReader) startNextPart() error {
 	return nil
 }
 
-// partLength returns the length in bytes of the part that starts at offset at. The caller must hold mu.
-func (s *sequentialReader) partLength(at int64) int64 {
-	return min(s.reader.store.options.PartSize, s.end-at)
+// partLength returns the length in bytes of the part that starts at the given offset. The caller must hold mu.
+func (s *sequentialReader) partLength(offset int64) int64 {
+	return min(s.reader.store.options.PartSize, s.end-offset)
 }
 
 // closePart closes the current part, if there is one, and keeps its memory for reuse. The caller must hold mu.

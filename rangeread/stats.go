@@ -15,7 +15,8 @@ type Stats = observe.StoreStats
 // Class holds the counters and estimates of ranges of similar length. [observe.StoreClass] documents the fields.
 type Class = observe.StoreClass
 
-// counters holds the event counters of a Store, from which [Stats] is made. It is safe for concurrent use.
+// counters holds the event counters of a Store, from which [Stats] is made. [observe.StoreStats] documents them. It is
+// safe for concurrent use.
 type counters struct {
 	ranges, requests           atomic.Int64
 	firstByteHedges, firstWins atomic.Int64

@@ -139,11 +139,11 @@ func (s *Store) keyForLength(length int64) *policy.Key {
 	return s.engine.Key(policy.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
 }
 
-// recordRangeSupport records whether the server supports ranges. The argument ranges is false if the server has ignored
-// the range and sent the whole object.
-func (s *Store) recordRangeSupport(ranges bool) {
-	if s.ignoresRanges.Load() != ranges {
-		s.ignoresRanges.Store(ranges)
+// recordRangeSupport records whether the server supports ranges, as a response to a range request shows. The argument
+// ignored is true if the server has ignored the range and sent the whole object.
+func (s *Store) recordRangeSupport(ignored bool) {
+	if s.ignoresRanges.Load() != ignored {
+		s.ignoresRanges.Store(ignored)
 	}
 }
 
@@ -166,5 +166,5 @@ func (s *Store) reserveMemory(n int64) bool {
 	return true
 }
 
-// releaseMemory returns n bytes to the limit Options.MaxBytes. They must have been reserved by reserveMemory.
+// releaseMemory gives back n bytes of Options.MaxBytes that reserveMemory has reserved.
 func (s *Store) releaseMemory(n int64) { s.reserved.Add(-n) }

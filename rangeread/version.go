@@ -12,7 +12,7 @@ type objectVersion struct {
 	mu          sync.Mutex // guards the fields below
 	hasResponse bool       // true once a response was received
 	tag         string     // Tag of the version; "": the server has no version tags
-	size        int64      // size of the object in bytes; only valid if sized is true
+	size        int64      // size of the object in bytes; only valid if hasSize is true
 	hasSize     bool       // true once the size is known
 	changeErr   error      // first error with ErrChanged that a read has returned; nil: none
 }
@@ -59,7 +59,8 @@ func (v *objectVersion) checkInfo(i Info) error {
 	return v.checkLocked(i)
 }
 
-// checkLocked does the work of checkInfo. The caller must hold mu.
+// checkLocked compares the Info of a response with that of earlier responses, for checkInfo and adoptInfo. It returns
+// an error that wraps [ErrChanged] if the response is from another version. The caller must hold mu.
 func (v *objectVersion) checkLocked(i Info) error {
 	switch {
 	case v.changeErr != nil:
@@ -89,11 +90,11 @@ func (v *objectVersion) adoptInfo(i Info) error {
 
 // recordEnd records that a response ended at the given offset. If the size of the object is unknown, that offset
 // becomes the size. The result is false if the object is known to be larger, so that the response has ended too early.
-func (v *objectVersion) recordEnd(at int64) bool {
+func (v *objectVersion) recordEnd(offset int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.hasSize {
-		v.size, v.hasSize = at, true
+		v.size, v.hasSize = offset, true
 	}
-	return v.size <= at
+	return v.size <= offset
 }
