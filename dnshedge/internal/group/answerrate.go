@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// An answerRate records which recent questions one server has answered, by question type. A question that the server
-// left unanswered only counts if another server has answered it. It is safe for concurrent use.
+// An answerRate records how many of its recent questions one server has answered, by question type. A question that the
+// server left unanswered only counts if another server has answered it. It is safe for concurrent use.
 type answerRate struct {
 	mu     sync.Mutex         // guards byType
 	byType [4]recentQuestions // indexed by typeIndex
@@ -44,7 +44,7 @@ func typeIndex(q *wire.Query) int {
 	return 3
 }
 
-// recordQuestion records that the server has answered q, or has left q unanswered if answered is false.
+// recordQuestion records one outcome: that the server has answered q, or has left q unanswered if answered is false.
 func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

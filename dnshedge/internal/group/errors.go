@@ -13,8 +13,8 @@ import (
 // restarts.
 func IsRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// IsUnavailable returns true if err means that the server cannot answer now and may be tried again soon. The server has
-// refused or closed a connection (RFC 7766 §6.2.4), or responded with HTTP status 429 or 503.
+// IsUnavailable reports whether err means that the server cannot answer now and may be tried again soon. That is the
+// case if the server has refused or closed a connection (RFC 7766 §6.2.4), or responded with HTTP status 429 or 503.
 //
 // pause is the wait that the Retry-After header asks for. It is 0 if there is no such header.
 func IsUnavailable(err error) (again bool, pause time.Duration) {

@@ -47,15 +47,15 @@ func (t *eventReporter) raceObserver() race.AttemptObserver {
 	return t
 }
 
-// reportDenied reports to observers that a hedge, or every hedge of the exchange, is not sent for the given reason.
+// reportDenied reports to observers that the given reason prevents a hedge, or every hedge of the exchange.
 func (t *eventReporter) reportDenied(reason observe.Reason) {
 	if t != nil {
 		t.notifier.Notify(func(o observe.Observer) { o.Denied(t.ctx, t.first.key.Info, reason) })
 	}
 }
 
-// reportAttempt reports to observers that attempt n sends a query to s. number is the number under which observers know
-// the attempt.
+// reportAttempt reports to observers that attempt n sends a query to s. number is the number that observers get for the
+// attempt.
 //
 // If the attempt has sent a query to another server before, that query is first reported as failed.
 func (t *eventReporter) reportAttempt(ctx context.Context, n, number int, s *Server) {
@@ -81,8 +81,8 @@ func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcom
 	}
 }
 
-// reportEnd reports the end of an exchange to observers. winner is the number of the successful attempt, or -1. hedges
-// is the number of hedges sent, and took the duration of the exchange.
+// reportEnd reports the end of an exchange to observers. winner is the observers' number of the successful attempt, or
+// -1 if none succeeded. hedges is the number of hedges sent, and took the duration of the exchange.
 //
 // It must only be called if the exchange records no latency, because policy.Call reports the end otherwise.
 func (t *eventReporter) reportEnd(winner, hedges int, took time.Duration) {

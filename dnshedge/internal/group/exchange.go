@@ -21,9 +21,9 @@ const (
 	// These hedges may all be useless.
 	maxInitialHedges = 4
 
-	// maxTimerLag is the time by which timers are usually late at most. A timer that is later shows that this process or
-	// machine was slow, and not the network. In that case, the response may have arrived and wait to be read. readGrace is
-	// the extra time for reading it.
+	// maxTimerLag is the time by which timers are usually late at most. A timer that is later shows that this process
+	// or machine was slow, and not the network. In that case, the response may have arrived already and wait to be
+	// read. readGrace is the additional time for reading it.
 	maxTimerLag = 3 * time.Millisecond
 	readGrace   = 2 * time.Millisecond
 )
@@ -39,12 +39,11 @@ type Result struct {
 	HasRefused bool // Err is set, and at least one server has refused a connection
 }
 
-// An Exchange sends one question to a group of servers that can answer it equally well. The zero value is ready for
-// Ask, which must be called only once.
+// An Exchange sends one question to a group of servers that can answer it equally well, and returns the first
+// successful response. The zero value is ready for Ask, which must be called only once.
 //
-// Besides the primary there are two kinds of attempts. A hedge is due after a delay that is computed before the primary
-// starts. It starts although the primary may still be answered. A retransmission is due when the last query is presumed
-// lost.
+// Besides the primary there are two kinds of attempts. A hedge starts after a delay that is computed in advance,
+// although the primary may still be answered. A retransmission starts when the last query is presumed lost.
 //
 // Exchange implements race.Op and race.Schedule, through which a race runs the attempts. The race calls Admit at the
 // earliest time at which an attempt may be due.
@@ -63,7 +62,7 @@ type Exchange struct {
 	attempts           [1 + MaxHedges]attemptTarget // the first admitted elements are in use
 	admitted           int                          // number of attempts started, with the primary
 	runningOthers      int                          // number of attempts besides the primary that have not ended
-	othersEnded        chan struct{}                // closed when running becomes 0; nil: the primary does not wait for that
+	othersEnded        chan struct{}                // closed when runningOthers becomes 0; nil: the primary does not wait for that
 	checkAt            time.Time                    // time at which the race must call Admit next
 	hasGrantedReadTime bool                         // Admit was called too late and has granted readGrace, which it does only once
 	selection          serverSelection
@@ -117,10 +116,10 @@ var (
 	_ race.Schedule  = (*Exchange)(nil)
 )
 
-// Ask sends the question q to servers of p, with hedges, and returns the first response that is no failure. Without
-// one, the Result holds a failure response, or else the error of the primary.
+// Ask sends the question q to servers of p, with hedges, and returns the first response that is no failure. If there is
+// none, the Result holds a failure response, or else the error of the primary.
 //
-// Servers that come earlier in group are preferred. group must not be empty. ctx ends the exchange.
+// group lists the servers in order of preference, and must not be empty. ctx limits the time of the exchange.
 func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
 	x.conf, x.query, x.start = &p.conf, q, time.Now()
 	x.selection.init(q, group)
@@ -149,17 +148,17 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	return Result{Answer: out.Value.Answer, Server: out.Value.answeringServer, IsHedged: out.Value.kind == hedgeAttempt, Attempts: out.Started}
 }
 
-// UnableServers returns the number of servers that responded to the question with a failure, or refused a connection.
-// It may be called while Ask runs.
+// UnableServers returns the number of servers that could not answer the question: they responded with a failure, or
+// refused a connection. It may be called while Ask runs.
 func (x *Exchange) UnableServers() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures.unableServers
 }
 
-// FirstFailure returns the failure response to report if no server answers the question, and the server that sent it.
-// It is the first failure response that Server.IsDeliberateFailure accepts, or else the first of all. Both results are
-// nil if no server responded with a failure.
+// FirstFailure returns the failure response to report if no server answers the question, and the server that sent it. A
+// failure that Server.IsDeliberateFailure accepts is preferred; otherwise the first failure response counts. Both
+// results are nil if no server responded with a failure.
 //
 // It may be called while Ask runs.
 func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
@@ -200,7 +199,7 @@ func (x *Exchange) recordOutcome(winner int, r *reply) {
 	}
 }
 
-// observedNumber converts the attempt number n to the number under which observers know the attempt. Hedges are counted
+// observedNumber converts the attempt number n to the number that observers get for the attempt. Hedges are counted
 // from 1. The primary and retransmissions have the number 0, because observers see no retransmissions. A negative n is
 // returned unchanged.
 func (x *Exchange) observedNumber(n int) int {
@@ -278,8 +277,9 @@ func (x *Exchange) scheduleHedges(ctx context.Context) {
 	}
 }
 
-// Admit implements race.Op. It returns true if a retransmission or a hedge is due and its budget permits it, and
-// records that attempt. It also computes when the race must call it next. It ignores its argument.
+// Admit implements race.Op. It decides whether the race may start another attempt now. It returns true if a
+// retransmission or a hedge is due and its budget permits it, and records that attempt. It also computes when the race
+// must call it next. It ignores its argument.
 func (x *Exchange) Admit(int) bool {
 	now := time.Now()
 	x.mu.Lock()
@@ -304,7 +304,7 @@ func (x *Exchange) Admit(int) bool {
 // Next implements race.Schedule. It returns the time until the race must call Admit. ok is false if the race must not
 // call Admit again, because all attempts are used up or the deadline comes first.
 //
-// index is the number of earlier calls of Admit. The race must call Admit before it calls Next with the next index.
+// index is the number of times that Admit was called before.
 func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -316,8 +316,8 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	return wait, x.admitted <= MaxHedges && x.checkAt.Before(x.retransmission.deadline)
 }
 
-// Failed implements race.Schedule. It stops further attempts if attempt n, which has failed, is the primary. The
-// primary fails only after all other attempts have ended (see waitForOthers).
+// Failed implements race.Schedule. It tells the race to start no further attempts if the primary, attempt 0, has
+// failed. The primary fails only after all other attempts have ended (see waitForOthers).
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
 // HedgeTimeout implements race.Schedule. It returns the longest possible time, because the retransmission timeouts of
@@ -339,8 +339,8 @@ func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 	x.retransmission.isLastAttempt = x.admitted == MaxHedges
 }
 
-// admitRetransmission returns true, and records an attempt, if the last query is presumed lost at the time now and a
-// budget permits a retransmission. The caller must hold mu.
+// admitRetransmission decides whether a retransmission starts at the time now. It returns true, and records the
+// attempt, if the last query is presumed lost and a budget permits a retransmission. The caller must hold mu.
 func (x *Exchange) admitRetransmission(now time.Time) bool {
 	r := &x.retransmission
 	if now.Before(r.lostAt()) {
@@ -364,8 +364,9 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	return true
 }
 
-// admitHedge returns true, and records an attempt, if the next hedge is due at the time now and both policy and budget
-// permit it. A hedge that is denied is never tried again. The caller must hold mu.
+// admitHedge decides whether the next hedge starts at the time now. It returns true, and records the attempt, if the
+// hedge is due and both policy and budget permit it. A hedge that is denied is never tried again. The caller must hold
+// mu.
 func (x *Exchange) admitHedge(now time.Time) bool {
 	n := x.hedges.next
 	if n == len(x.hedges.due) || now.Sub(x.start) < x.hedges.due[n] {
@@ -414,8 +415,8 @@ func (x *Exchange) Ended(n int) {
 }
 
 // waitForOthers waits until all attempts besides the primary have ended, or ctx ends. A primary that has failed must
-// call it before it returns. Otherwise, the race would start no further attempts, although queries of other attempts
-// may still need a retransmission.
+// call it before it returns. When the primary has returned, the race starts no further attempts, although queries of
+// other attempts may still need a retransmission.
 func (x *Exchange) waitForOthers(ctx context.Context) {
 	x.mu.Lock()
 	var idle chan struct{}
@@ -514,7 +515,8 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 // isFailure records the response of s, and reports whether it is a failure, so that another server must be tried.
 // Responses to opcodes other than QUERY are never failures.
 //
-// A bogus response, which failed DNSSEC validation, is a failure only if s cannot be trusted to validate.
+// A response is bogus if it reports that DNSSEC validation has failed. It is a failure only if s cannot be trusted to
+// validate.
 func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer) bool {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()
@@ -525,12 +527,12 @@ func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer
 	return isStandard && answer.Outcome == wire.Failure
 }
 
-// replaceRefused returns the index of another server for attempt n, and the number of earlier queries of the exchange
-// to it. The server s has refused the connection. The replacement costs no token, because the query that was paid for
-// has reached no server.
+// replaceRefused selects another server for attempt n after the server s has refused the connection. It returns the
+// index of that server, and the number of earlier queries of the exchange to it. The new query costs no token, because
+// the query that was paid for has reached no server.
 //
 // refused is the bit set of servers that refused a connection in this attempt; s is added to it. ok is false if attempt
-// n is the primary, err is no refused connection, or no server is left.
+// n is the primary, err is no refused connection, the message must not be repeated, or no server is left.
 func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
 	if n == 0 || !x.query.IsStandard() || !IsRefused(err) {
 		return 0, 0, false
@@ -555,8 +557,8 @@ func (x *Exchange) changeServer(n, server int) (earlier int) {
 	return x.selection.recordQuery(server, now)
 }
 
-// hasOtherAttempts reports whether any attempt besides the last one still runs. Only the last attempt may call it. It
-// must not continue after a failure if no other attempt runs.
+// hasOtherAttempts reports whether any attempt besides the last one still runs. If none does, the last attempt must not
+// continue after a failure. Only the last attempt may call it.
 func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -574,16 +576,16 @@ func (x *Exchange) recordError(n int, s *Server, err error) error {
 	return err
 }
 
-// failOver is called when the server from could not answer attempt n. It has sent the failure response a, or a is nil
-// and err is set. failOver records the failure and selects the next server. It returns the index of that server, and
-// the number of earlier queries to it. ok is false if the attempt must end.
-//
-// The first failure response costs no token. After two failure responses, each further query costs a token. After one,
-// it does if the next server is silent. So a question that fails on every server is not sent to every server. A server
-// that closes or refuses a connection has not responded.
+// failOver records that the server from could not answer attempt n, and selects the next server. The failure is the
+// response a, or err if a is nil. It returns the index of the next server, and the number of earlier queries to it. ok
+// is false if the attempt must end.
 //
 // The next server is one that was not asked yet. If there is none, replaceFailed selects the server. After SERVFAIL
 // from three servers the attempt ends, because the zone itself may fail (RFC 9520 §3.1).
+//
+// The query to the next server costs a token after two failure responses, or after one if the next server is silent. So
+// a question that fails everywhere is not sent to every server. A server that closes or refuses a connection has not
+// responded.
 func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (server, earlier int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -607,11 +609,12 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	return server, x.changeServer(n, server), true
 }
 
-// replaceFailed selects another server for attempt n, a hedge or a retransmission, whose server has failed for at least
-// the second time. It returns the index of a server without failure responses, and the number of earlier queries to it.
+// replaceFailed selects another server for attempt n, after the same server has failed again. It returns the index of a
+// server that has sent no failure response, and the number of earlier queries to it. The query costs a token.
 //
-// earlierFailures is the number of earlier failure responses of the server that failed. ok is false if n is the
-// primary, no server is left or no budget permits the query. The caller must hold mu.
+// earlierFailures is the number of failure responses that the failed server had sent before. If it is 0, ok is false.
+// ok is also false if attempt n is the primary, no server is left, or no budget permits the query. The caller must hold
+// mu.
 func (x *Exchange) replaceFailed(n, earlierFailures int) (server, earlier int, ok bool) {
 	if earlierFailures == 0 || n == 0 {
 		return 0, 0, false

@@ -16,8 +16,8 @@ type LearnedLatencies struct {
 	answerTimes, roundTrips *sketch.Window
 }
 
-// AppendLatencies appends the learned latencies of the server to b, in the format that DecodeLatencies reads. It
-// returns the extended slice. now is the present time, from which the age of samples counts.
+// AppendLatencies exports the learned latencies of the server. It appends them to b, in the format that DecodeLatencies
+// reads, and returns the extended slice. now is the present time, from which the age of samples counts.
 func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 	l := &s.latencyEstimator
 	l.mu.Lock()
@@ -29,8 +29,8 @@ func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, l.roundTrips.Append(nil, now))
 }
 
-// DecodeLatencies reads from d the latencies that Server.AppendLatencies wrote. limit is the maximum length of each
-// name or window in bytes. now is the present time, from which the age of samples counts.
+// DecodeLatencies reads from d the latencies that Server.AppendLatencies wrote. limit is the maximum length in bytes of
+// each name and of each encoded sketch.Window. now is the present time, from which the age of samples counts.
 //
 // The error wraps decode.ErrDamaged if a window cannot be decoded. For other errors, the caller must check d.
 func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedLatencies, err error) {

@@ -26,8 +26,8 @@ type exchangeFailures struct {
 	hasRefused    bool         // at least one server has refused a connection
 }
 
-// record adds a failure of the server from, whose history in the exchange is use. The failure is either the given
-// response, or err if response is nil.
+// record adds a failure of the server from. use is the history of that server in the exchange. The failure is either
+// the given response, or err if response is nil.
 //
 // It returns the number of failure responses that the server had sent before. It returns 0 if the failure was a network
 // error.

@@ -6,9 +6,9 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// budgetMargin is a factor. The slow delay is chosen so that hedges would cost this multiple of the hedge budget. The
-// factor is more than 1, because some hundred samples cannot tell 5 % from 6 %. A delay that grew after each burst of
-// losses would not hedge these losses.
+// budgetMargin is the factor by which hedges may exceed the budget when the slow delay is computed. It is more than 1,
+// because some hundred samples cannot tell 5 % from 6 %. A delay that grew after each burst of losses would not hedge
+// these losses.
 //
 // Nevertheless, hedges stay within the budget, which the token buckets enforce.
 const budgetMargin = 1.5

@@ -11,9 +11,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A lastAttempt sends the queries of the last attempt that the race permits. The race starts no further attempt when a
-// query of this attempt is lost or fails. So the lastAttempt sends the next query itself, while queries of the other
-// attempts remain in flight.
+// A lastAttempt sends the queries of the last attempt that the race permits, one server after the other.
+//
+// The race starts no further attempt when a query of this attempt is lost or fails. So the lastAttempt sends the next
+// query itself, while queries of the other attempts remain in flight.
 type lastAttempt struct {
 	mu             *sync.Mutex // Exchange.mu; guards selection and retransmission
 	selection      *serverSelection
@@ -32,8 +33,9 @@ func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *
 	return s.queryAddresses(queryCtx, l.selection.query, earlier, w)
 }
 
-// lossTimeout returns how long to wait for the response to a query to s. sent is the time at which the query was sent.
-// Callers that wait for long must call it again, because new latency samples change the result.
+// lossTimeout returns how long to wait for the response to a query to s before it is presumed lost. sent is the time at
+// which the query was sent. New latency samples change the result, so a caller that waits for long must call
+// lossTimeout again.
 func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,11 +64,11 @@ func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// lossCheckDelay returns the time after which a waiting query must be checked again for a loss. waited is the time
-// since the query was sent, and left the rest of its timeout.
+// lossCheckDelay returns the duration of the timer after which a waiting query is checked for a loss. waited is the
+// time since the query was sent, and left the rest of its timeout.
 //
-// The result is left, or less if the timeout was doubled when the query was sent. The reason is that a response to
-// another question ends the doubling and so shortens the timeout.
+// isDoubled must be true if the timeout was doubled when the query was sent. A response to another question then ends
+// the doubling and shortens the timeout, so the result may be less than left. Otherwise it is left.
 func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	if !isDoubled {
 		return left
@@ -74,11 +76,11 @@ func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	return min(left, regularCheckDelay(waited))
 }
 
-// waitForServer waits until the last attempt may send a further query. Its previous query to s has ended with err. sent
-// is the time at which that query was sent.
+// waitForServer waits until the last attempt may send its next query, and selects the server for it. The previous query
+// went to s at the time sent, and ended with err.
 //
-// It returns the index of the server for the further query, and the number of earlier queries of the exchange to that
-// server. ok is false if ctx ends first.
+// It returns the index of the selected server, and the number of earlier queries of the exchange to that server. ok is
+// false if ctx ends first.
 func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Time, err error) (server, earlier int, ok bool) {
 	other, otherSent := l.serverAfter(s)
 	isOver := other != nil && !errors.Is(err, errLost) && !isTimeout(err) // s cannot respond any more
@@ -105,8 +107,9 @@ func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Ti
 	}
 }
 
-// serverAfter returns the best server that is not s and has sent no failure response, and the time of the last query to
-// that server. other is nil if the group has no such server.
+// serverAfter selects another server for the last attempt, after a query to s has ended. It returns the best server
+// that has sent no failure response, and the time of the last query to it. other is nil if the group has no such
+// server.
 func (l *lastAttempt) serverAfter(s *Server) (other *Server, lastSent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

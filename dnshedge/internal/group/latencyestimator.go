@@ -55,8 +55,8 @@ func (l *latencyEstimator) lossDelay() time.Duration {
 	return max(initialDelay, l.minLossDelay)
 }
 
-// slowDelay returns the time after which the hedge budget suffices for hedging every query that is still unanswered. It
-// is initialDelay until enough responses have been recorded.
+// slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for hedging
+// every query that is still unanswered after that delay. It is initialDelay until enough responses have been recorded.
 func (l *latencyEstimator) slowDelay() time.Duration {
 	if d := l.learnedSlowDelay.Load(); d > 0 {
 		return time.Duration(d)
@@ -68,7 +68,7 @@ func (l *latencyEstimator) slowDelay() time.Duration {
 func (l *latencyEstimator) hasInitialDelay() bool { return l.learnedSlowDelay.Load() == 0 }
 
 // handshakeAllowance returns the time by which timeouts and hedge delays must be extended if a query needs a handshake
-// first. It is 1.5 times the smoothed duration of a handshake.
+// first. It is 1.5 times the smoothed duration of a handshake, or initialHandshakeTime before the first sample.
 func (l *latencyEstimator) handshakeAllowance() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,8 +93,8 @@ func (l *latencyEstimator) smoothedRTT() float64 {
 	return l.srtt
 }
 
-// countQuery counts a query that was sent to the server, for the loss rate. When the window is full, it halves both
-// counts, so that older queries count less.
+// countQuery counts a query that was sent to the server, for the loss rate. When the loss window is full, it halves the
+// numbers of queries and responses, so that older queries count less.
 func (l *latencyEstimator) countQuery() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,18 +103,18 @@ func (l *latencyEstimator) countQuery() {
 	}
 }
 
-// RecordHandshake adds a sample: took, the duration of a handshake with the server. handshakeAllowance is computed from
-// these samples.
+// RecordHandshake records the duration of a handshake with the server, from which handshakeAllowance is computed.
 func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
-// recordLatency adds a sample: took, the latency of a response. path is the round trip time that the operating system
-// measured for the network path, or 0 if it is unknown.
+// recordLatency adds the latency of a response, took, to the samples. path is the round trip time that the operating
+// system measured for the network path, or 0 if it is unknown.
 //
-// The delays are computed again after answersPerUpdate samples, and after each sample until both are learned.
+// The delays are computed again after every answersPerUpdate samples. Until both delays are learned, they are computed
+// after each sample.
 func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -165,9 +165,11 @@ func (l *latencyEstimator) updateDelays() {
 	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay), max(maxLossDelay, l.minLossDelay))))
 }
 
-// affordableDelay computes the slow delay. Hedges of lost queries use a part of the budget whatever the delay is. The
-// rest of the budget must suffice for hedging the queries that take longer than the slow delay. The caller must hold
-// mu.
+// affordableDelay returns the slow delay: the shortest hedge delay that the hedge budget can pay for. The caller must
+// hold mu.
+//
+// Hedges of lost queries use a part of the budget whatever the delay is. The rest of the budget must suffice for
+// hedging the queries that take longer than the slow delay.
 func (l *latencyEstimator) affordableDelay() time.Duration {
 	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().BudgetScale
 	room := max(budget-l.lossRate(), budget/4)

@@ -96,8 +96,8 @@ type pooledServer struct {
 	lastRequested    time.Time // time of the last call of Pool.Server with another Usage than UseOnce; zero: none
 }
 
-// Server returns the server with the given name. If the Pool has no such server, it adds a server for the Target that
-// target returns. A full Pool then forgets its least recently used server, if one may be forgotten.
+// Server returns the server with the given name. If the Pool has none, it adds a server and calls target for the Target
+// to create it from. A full Pool first forgets its least recently used server, if it may forget any.
 //
 // use says how long the Pool must keep the server. A caller with UseOnce must call Release later. The error is the
 // error of target, or transport.ErrClosed after Close.
@@ -127,7 +127,8 @@ func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*S
 	return s.Server, nil
 }
 
-// Release ends the caller's use of s. It must be called once for each call of Pool.Server with UseOnce that returned s.
+// Release ends the caller's use of s, so that the Pool may forget the server. It must be called once for each call of
+// Pool.Server with UseOnce that returned s.
 func (p *Pool) Release(s *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,8 +137,8 @@ func (p *Pool) Release(s *Server) {
 	}
 }
 
-// forgetOldest removes the server whose last query is the oldest, and closes it in the background. It returns false if
-// no server may be removed. The caller must hold mu.
+// forgetOldest makes room in the Pool. It removes the server whose last query is the oldest, and closes it in the
+// background. It returns false if no server may be removed. The caller must hold mu.
 //
 // It never removes permanent servers and servers that UseOnce callers still use. It keeps servers that Pool.Server
 // returned for questions within minIdleTime, or within the configured timeout if that is longer.

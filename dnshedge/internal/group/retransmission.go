@@ -19,9 +19,10 @@ const (
 // errLost is the cause with which the context of a query is cancelled when the query is presumed lost.
 var errLost = errors.New("dnshedge: query is lost")
 
-// A retransmissionTimer computes when the last query of an exchange is presumed lost and must be retransmitted (RFC
-// 6298). The last query is the query of the primary or of the latest retransmission; hedges do not count. Exchange.mu
-// guards it.
+// A retransmissionTimer computes when an exchange must send its question again because the last query is presumed lost
+// (RFC 6298). Exchange.mu guards it.
+//
+// The last query is the query of the primary or of the latest retransmission; hedges do not count.
 type retransmissionTimer struct {
 	selection  *serverSelection
 	connection [1 + MaxHedges]transport.QueryPath // connection that each attempt uses; each element has a lock of its own
@@ -37,9 +38,12 @@ type retransmissionTimer struct {
 	isLastAttempt bool          // exactly one further attempt is permitted
 }
 
-// lostAt returns the time at which the last query is presumed lost, given the present state. That time is one
-// retransmission timeout of its server after the query, doubled for each retransmission. It is at least the loss delay
-// after each later hedge.
+// lostAt returns the time at which the last query is presumed lost, so that a retransmission is due. The result may
+// change with each response, hedge and failure.
+//
+// The wait is one retransmission timeout of the queried server, doubled for each earlier retransmission. If only one
+// further attempt is permitted, it is at least minLastAttemptTimeout. If hedges were sent after the query, the loss
+// delay of each of them must be over as well.
 //
 // If the next query would go to another server, the wait is at most half of the time between the last query and the
 // deadline. This limit does not apply if the next server is known to need longer for a response.
@@ -71,12 +75,14 @@ func (r *retransmissionTimer) lostAt() time.Time {
 	return at
 }
 
-// timeoutEnd returns the time at which a query of the given attempt times out: timeout after it was sent. If its
-// connection has carried another response since, the timeout counts from that response, because a working connection
-// loses no packets.
+// timeoutEnd returns the time at which a query of the given attempt times out. sent is the time at which the query was
+// sent, and timeout the permitted wait.
 //
-// A server may drop one question and answer others. So the wait after sent is limited to the longest of timeout, half
-// of the time to the deadline, and a second, because servers queue queries.
+// The wait counts from the last response to another query over the same connection, if there was one after sent. A
+// connection that carries responses loses no packets.
+//
+// A server may drop one question and answer others, or queue queries. So the wait after sent is at most the longest of
+// timeout, half of the time to the deadline, and a second.
 func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout time.Duration) time.Time {
 	at := sent.Add(timeout)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
@@ -95,7 +101,7 @@ func (r *retransmissionTimer) lastAttemptTimeout(s *Server, sent time.Time) time
 }
 
 // minLastAttemptTimeout returns the least time that the last attempt waits for the response to a query to s. sent is
-// the time at which that query was sent. The exchange waits as long before it starts the last attempt.
+// the time at which that query was sent. The exchange waits for the same time before it starts the last attempt.
 //
 // The result is lastAttemptTimeouts retransmission timeouts, or half of the time between sent and the deadline if that
 // is less.
@@ -120,20 +126,22 @@ func (r *retransmissionTimer) recordQuery(attempt, server int, now time.Time) {
 	r.lastAttempt, r.lastServer, r.lastSent = attempt, server, now
 }
 
-// recordUnpaid postpones the next retransmission, because the budgets did not permit one at the time now.
+// recordUnpaid postpones the next retransmission after the budgets did not permit one at the time now. The pause is
+// half of the time since the last query, but at least minRTO.
 func (r *retransmissionTimer) recordUnpaid(now time.Time) {
 	r.unpaidUntil = now.Add(alignCheck(max(minRTO, now.Sub(r.lastSent)/2)))
 }
 
-// regularCheckDelay returns the time after which the timeout of a waiting query must be computed again. waited is the
-// time since the query was sent.
+// regularCheckDelay returns the interval at which the timeout of a waiting query is computed again. waited is the time
+// since the query was sent.
 //
 // The timeout may change while the query waits. A failure may change the next server, and a response to another
 // question ends the doubling of the timeout.
 func regularCheckDelay(waited time.Duration) time.Duration { return alignCheck(max(minRTO, waited/4)) }
 
-// alignCheck returns a duration that is longer than d by at most checkInterval. It ends when the wall clock is at a
-// multiple of checkInterval, so that the timers of several exchanges expire together.
+// alignCheck returns a timer duration that is longer than d by at most checkInterval. A timer that starts now with the
+// result expires when the wall clock is at a multiple of checkInterval. So the timers of several exchanges expire
+// together, which costs less CPU time.
 func alignCheck(d time.Duration) time.Duration {
 	return d + checkInterval - time.Duration(time.Now().Add(d).UnixNano())%checkInterval
 }

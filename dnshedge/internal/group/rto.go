@@ -24,7 +24,8 @@ type rtoEstimator struct {
 	lastDoubled time.Time // time at which the timeout was doubled last
 }
 
-// recordRTT adds a sample: took, the latency of a response. It also ends the doubling of the timeout.
+// recordRTT records the latency of a response, took, from which the timeout is computed. It also ends the doubling of
+// the timeout.
 func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,8 +33,8 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.estimate.AddSample(took, 1./2)
 }
 
-// backOff doubles the timeout because a query is unanswered at the time now. sent is the time at which that query was
-// sent.
+// backOff doubles the retransmission timeout because a query that was sent at the time sent is still unanswered. now is
+// the present time.
 //
 // It does nothing if the query was sent before the last doubling. So queries in flight at the same time double the
 // timeout once, like the segments of a TCP connection (RFC 6298 §5).
@@ -53,10 +54,10 @@ func (r *rtoEstimator) isDoubled() bool {
 }
 
 // currentTimeout returns how long to wait for a response before the next retransmission of a question. The timeout is
-// doubled for each of the resends, the retransmissions of that question so far.
+// doubled for each earlier retransmission of that question, of which there are resends.
 //
-// same must be true if the next retransmission goes to the same server. Then doublings because of other questions to
-// the server count as well.
+// same must be true if the next retransmission goes to the same server. In that case, doublings because of other
+// questions to the server count as well.
 func (r *rtoEstimator) currentTimeout(resends int, same bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,8 +79,8 @@ func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	return min(d, maxRTO)
 }
 
-// canAnswerWithin reports whether a working server can be expected to respond within d. The expected time is the
-// timeout without doublings. Without samples, it is firstRTO with its doublings.
+// canAnswerWithin reports whether the server, if it works, will probably respond within d. The expected time is the
+// timeout without doublings. Before the first sample, it is firstRTO with its doublings.
 //
 // It returns true if there are neither samples nor doublings.
 func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {

@@ -20,12 +20,12 @@ const (
 )
 
 // A serverSelection selects the server for each query of one exchange, and counts the queries to each server.
-// Exchange.mu guards uses. The other fields never change after init.
+// Exchange.mu guards histories. The other fields never change after init.
 type serverSelection struct {
 	query         *wire.Query
 	servers       Servers                     // the group, in order of preference
 	histories     []serverHistory             // history of each server, with the same index as in servers
-	historyBuffer [usualServers]serverHistory // memory for uses if the group is small
+	historyBuffer [usualServers]serverHistory // memory for histories if the group is small
 }
 
 // A serverHistory is the history of one server in one exchange: its queries and failures.
@@ -36,7 +36,8 @@ type serverHistory struct {
 	lastSent      time.Time // time of the last query; zero: none
 }
 
-// init prepares s for sending the question q to a group of servers. It must be called before any other method.
+// init sets the question q and the servers of the exchange, in order of preference. It must be called before any other
+// method.
 func (s *serverSelection) init(q *wire.Query, servers Servers) {
 	s.query, s.servers = q, servers
 	if n := len(servers); n <= usualServers {
@@ -46,20 +47,19 @@ func (s *serverSelection) init(q *wire.Query, servers Servers) {
 	}
 }
 
-// selectServer returns the index of the server for the next query: the server with the fewest queries so far. Of
-// several, it returns the first.
+// selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange
+// so far. Among equals, it returns the first.
 //
-// Some servers count as if they had more queries: failurePenalty for each failure response, and silentPenalty if the
-// server is silent or failing. A server that was asked and has never answered any query also gets the silentPenalty. Of
-// two servers with equal counts, the server with a silentPenalty comes last.
+// Failures count as additional queries: failurePenalty for each failure response, and silentPenalty for a server that
+// is silent or failing. A server that was asked and has never answered any query also gets the silentPenalty. Among
+// equals, a server with a silentPenalty comes last.
 //
 // A server that refused a connection comes first among equals, because no process has received its query. If it refuses
 // again, the attempt continues with the next server at once.
 func (s *serverSelection) selectServer() int { return s.selectServerExcept(0) }
 
-// selectServerExcept returns the same as selectServer, but never a server whose index is in the bit set excluded. If
-// the set is not empty, it excludes all servers with an index of 64 or more as well. It returns -1 if no server is
-// left.
+// selectServerExcept is like selectServer, but never selects a server whose index is in the bit set excluded. If the
+// set is not empty, it excludes all servers with an index of 64 or more as well. It returns -1 if no server is left.
 func (s *serverSelection) selectServerExcept(excluded uint64) int {
 	best, bestRank := -1, -1
 	for i, server := range s.servers {
@@ -93,8 +93,8 @@ func (s *serverSelection) failedServers() uint64 {
 	return s.serverSet(func(u *serverHistory) bool { return u.failures > 0 })
 }
 
-// serverSet returns a bit set with the index of each server for whose history the function contains returns true.
-// Servers with an index of 64 or more are never in the set.
+// serverSet returns a bit set of server indexes. It has the index of each server for whose history the function
+// contains returns true. Servers with an index of 64 or more are never in the set.
 func (s *serverSelection) serverSet(contains func(*serverHistory) bool) (set uint64) {
 	for i := range s.histories {
 		if contains(&s.histories[i]) {
@@ -135,8 +135,9 @@ func (s *serverSelection) recordMisses(now time.Time) {
 	}
 }
 
-// selectPaidServer returns the index of the best server whose account permits a retransmission, and spends its tokens.
-// isPaid is false if no account permits it. isFirst must be true for the first retransmission of a question.
+// selectPaidServer selects the server for a retransmission and spends tokens of its budget. It returns the index of the
+// best server whose budget permits the retransmission. isPaid is false if no budget permits it. isFirst must be true
+// for the first retransmission of a question.
 //
 // A server that responded with a failure is selected only if it is the best of all.
 func (s *serverSelection) selectPaidServer(isFirst bool) (server int, isPaid bool) {
@@ -154,8 +155,8 @@ func (s *serverSelection) selectPaidServer(isFirst bool) (server int, isPaid boo
 	return 0, false
 }
 
-// isZoneSilent reports whether every server of the group is silent about a domain that contains the name of the
-// question.
+// isZoneSilent reports whether every server of the group leaves questions about the domain of this question unanswered
+// (see silentZones).
 func (s *serverSelection) isZoneSilent() bool {
 	return !slices.ContainsFunc(s.servers, func(server *Server) bool { return !server.silentZones.isSilent(s.query) })
 }

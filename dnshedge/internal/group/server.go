@@ -117,12 +117,12 @@ func (s *Server) Close() {
 // isReady reports whether the preferred transport can send a query without a handshake.
 func (s *Server) isReady() bool { return s.transports[s.preferredTransport.Load()].Ready() }
 
-// queryAddresses sends q to an address of the server. It returns the response and the duration of the handshake, if the
-// query needed one. If an address cannot be reached, it tries the next address at once. The first address that responds
-// becomes the preferred one.
+// queryAddresses sends q to the server. It returns the response and the duration of the handshake, if the query needed
+// one. If an address of the server cannot be reached, it tries the next address at once. The first address that
+// responds becomes the preferred one.
 //
-// n is the number of times that the question was sent to the server before. It selects another address each time. w
-// receives the connection that the query uses.
+// n is the number of times that the question was sent to the server before. Each repetition starts with the next
+// address. w records which connection the query uses.
 //
 // If every address fails, the error is the error of the first address that was tried. If ctx ends or q must not be
 // repeated, no further address is tried, and the error is the error of the last one.
@@ -148,17 +148,17 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 	return nil, 0, failed
 }
 
-// recordResponse records that the server has sent a response to a client's message q. failure must be true if the
-// response is a failure or bogus.
+// recordResponse records a response of the server to a client's message q, which ends the silence about the domain of
+// q. failure must be true if the response is a failure or bogus.
 func (s *Server) recordResponse(q *wire.Query, failure bool) {
 	s.silentZones.recordAnswer(q)
 	s.countResponse(q, failure)
 }
 
-// recordMiss records that the question q had no response. sent is the time at which the query was sent.
+// recordMiss records that the question q, whose query was sent at the time sent, had no response.
 //
-// The miss does not count against the server's health if only the domain of q is silent. That is the case if the server
-// has answered other questions since the silence about that domain began.
+// The miss does not count against the server's health if the server is silent only about the domain of q. That is the
+// case if it has answered other questions since the silence about that domain began.
 func (s *Server) recordMiss(q *wire.Query, sent time.Time) {
 	if since := s.silentZones.recordMiss(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
 		s.countMiss(sent)
@@ -168,8 +168,8 @@ func (s *Server) recordMiss(q *wire.Query, sent time.Time) {
 // payRetransmission spends a token for a retransmission of q to this server. It returns false if the budgets of the
 // server do not permit the retransmission. first must be true for the first retransmission of a question.
 //
-// If the server is only silent about the domain of q, the retransmission needs surplus tokens. So retransmissions for
-// other domains remain possible.
+// If the server is only silent about the domain of q, the retransmission is permitted only while the retransmission
+// bucket is at least half full. So retransmissions for other domains remain possible.
 func (s *Server) payRetransmission(q *wire.Query, first bool) bool {
 	silent := s.IsSilent()
 	if !silent && s.silentZones.isSilent(q) {
@@ -194,15 +194,15 @@ func (s *Server) RecordAnswer(took, path time.Duration) {
 	s.latencyEstimator.recordLatency(took, path)
 }
 
-// RecordIgnored counts a received message that is a response to no waiting query. It implements a hook of package
-// transport, which passes the reason; only the number is kept.
+// RecordIgnored counts a received message that is a response to no waiting query. It implements transport.Owner, which
+// passes the reason; only the number is kept.
 func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 
 // RecordRetry counts a query that is sent again because its connection had been closed.
 func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
-// BeginAbandoned asks whether an abandoned query may keep waiting for its response. A query is abandoned when its
-// caller no longer waits for it.
+// BeginAbandoned reports whether an abandoned query may keep waiting for its response, and counts the query if it may.
+// A query is abandoned when its caller no longer waits for it. The late response is still useful as a latency sample.
 //
 // It returns false if maxAbandoned queries wait already. If it returns true, the caller must call EndAbandoned when the
 // query ends.
@@ -215,7 +215,8 @@ func (s *Server) BeginAbandoned() bool {
 	return true
 }
 
-// EndAbandoned must be called at the end of each query for which BeginAbandoned returned true.
+// EndAbandoned records that an abandoned query has ended, so that another one may wait in its place. It must be called
+// once for each query for which BeginAbandoned returned true.
 func (s *Server) EndAbandoned() { s.runningAbandoned.Add(-1) }
 
 // AbandonedLifetime returns how long an abandoned query may wait for its response.
@@ -239,8 +240,9 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 	}
 }
 
-// sendTrial sends the client's question q to the server in the background. It does nothing if the opcode of q is not
-// QUERY, or if the last trial was too short a time before now. The response is recorded like any other response.
+// sendTrial sends the client's question q to this server, which is down, to find out whether it works again. The query
+// runs in the background, and its response is recorded like any other response. It does nothing if the opcode of q is
+// not QUERY, or if the last trial was too short a time before now.
 //
 // Trials are for servers that refuse questions about the root and were only asked for broken names. No probe can show
 // that such a server works.
@@ -291,8 +293,8 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 // canValidate reports whether the server can be trusted when it says that a name fails DNSSEC validation. A server with
 // a wrong clock or an old trust anchor says so for every name.
 //
-// So a server that is failing, or has never answered without a failure, is first asked for the NS records of the root.
-// The result is false if that question fails too.
+// A server that is failing, or has never answered without a failure, is therefore asked for the NS records of the root
+// first. The result is false if that question fails too.
 func (s *Server) canValidate(ctx context.Context) bool {
 	if s.HasAnswered() && !s.isFailing() {
 		return true
@@ -307,9 +309,9 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	return true
 }
 
-// IsDeliberateFailure reports whether a failure response is a decision of a working server. In that case, servers of
-// another kind must not be asked instead. Filters respond with REFUSED or SERVFAIL, and validating servers with
-// SERVFAIL, often without an extended error (RFC 8914).
+// IsDeliberateFailure reports whether a failure response is a decision of a working server, so that servers of another
+// kind must not be asked instead. Filters respond with REFUSED or SERVFAIL, and validating servers with SERVFAIL, often
+// without an extended error (RFC 8914).
 //
 // It returns false if the server is down. It also returns false if an extended error attributes the failure to DNSSEC,
 // because such a response is only a failure if the server cannot validate.
@@ -323,7 +325,8 @@ func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 // probeQuestions returns the questions that the next probe sends, in order. q is a client's question that the probe may
 // use, or nil.
 //
-// For a server that has only sent failures so far, each probe uses either q or the NS records of the root, in turn.
+// For a server that has never answered without a failure, each probe sends either q or the NS records of the root, in
+// turn.
 func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	n := s.probeCount.Add(1)
 	if q == nil {
@@ -340,9 +343,9 @@ func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	return []*wire.Query{q}
 }
 
-// SplitDeadline returns a context that ends after 1/n of the time until the deadline of ctx. So each of n operations in
-// a row gets an equal share of that time. It returns ctx itself if ctx has no deadline or n is at most 1. The caller
-// must call the CancelFunc.
+// SplitDeadline gives one of n successive operations an equal share of the time that is left. It returns a context that
+// ends after 1/n of the time until the deadline of ctx. It returns ctx itself if ctx has no deadline or n is at most 1.
+// The caller must call the CancelFunc.
 func SplitDeadline(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || n <= 1 {
@@ -452,7 +455,8 @@ const refusalLifetime = time.Minute
 // refused no connection since its last response.
 type refusals struct{ first, last time.Time } // zero: there are none
 
-// recordRefusal records that the server has just refused a connection.
+// recordRefusal records that the server has just refused or closed a connection, or asked for less load by HTTP status
+// 429 or 503.
 func (h *health) recordRefusal() {
 	now := time.Now()
 	h.mu.Lock()
@@ -471,11 +475,11 @@ func (h *health) refusingSince() time.Time {
 	return h.refusals.first
 }
 
-// countResponse records that the server has sent a response to a client's message q. failure must be true if the
-// response is a failure or bogus. A response to a message with an opcode other than QUERY only shows that the server is
-// not silent.
+// countResponse records a response of the server to a client's message q. failure must be true if the response is a
+// failure or bogus. The server is failing after failures for maxFailures different names in a row.
 //
-// Several failures for the same name count as one failure, because that name may be broken.
+// Several failures for the same name count as one failure, because that name may be broken. A response to a message
+// with an opcode other than QUERY only shows that the server is not silent.
 func (h *health) countResponse(q *wire.Query, failure bool) {
 	h.recordAnswer()
 	if !q.IsStandard() {
@@ -502,8 +506,8 @@ func (h *health) countResponse(q *wire.Query, failure bool) {
 	h.logChange(time.Now())
 }
 
-// failedQuestion returns one of the questions that had a failure since the last success. Different values of n select
-// different questions. It returns nil if there is no such question.
+// failedQuestion returns a question that the server has failed to answer since its last success, for use in a probe.
+// Different values of n select different questions. It returns nil if there is no such question.
 func (h *health) failedQuestion(n int64) *wire.Query {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -525,8 +529,9 @@ func (h *health) recordRecovery(q *wire.Query) {
 	h.logChange(time.Now())
 }
 
-// countMiss counts an unanswered query. sent is the time at which the query was sent. It does nothing if the server has
-// responded to another query since, because in that case only a packet was lost.
+// countMiss counts an unanswered query, which was sent at the time sent. After maxMisses of them in a row the server is
+// silent. It does nothing if the server has responded to another query since, because in that case only a packet was
+// lost.
 func (h *health) countMiss(sent time.Time) {
 	now := time.Now()
 	defer h.logChange(now)
@@ -542,8 +547,8 @@ func (h *health) countMiss(sent time.Time) {
 	}
 }
 
-// beginProbe returns true if a probe is due at the time now and none is running. In that case, the caller must probe
-// the server and call endProbe.
+// beginProbe reports whether the caller must probe the server, because a probe is due at the time now and none is
+// running. If it returns true, it marks the probe as running, and the caller must call endProbe afterwards.
 func (h *health) beginProbe(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -552,8 +557,8 @@ func (h *health) beginProbe(now time.Time) bool {
 	return due
 }
 
-// beginTrial returns true if a client's question may now be sent to this server, which is down, as a trial. It then
-// schedules the next trial. Trials have the same interval as probes.
+// beginTrial reports whether this server, which is down, may be sent a client's question as a trial at the time now. If
+// so, it records the trial. Trials have the same interval as probes.
 func (h *health) beginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -21,16 +21,17 @@ type serverAccount struct {
 	retransmissions retransmissionBucket // limits retransmissions that do not use the hedge budget
 }
 
-// init sets up the buckets of a server. common is the bucket that all servers share. share is the number of tokens that
-// each query adds to the server's hedge bucket. key is the latency key of the server, whose hedges then cost tokens of
-// both buckets.
+// init creates the token buckets of a server.
+//
+// common is the bucket that all servers share. share is the number of tokens that each query adds to the server's own
+// hedge bucket. key is the latency key of the server. From now on, its hedges cost tokens of both buckets.
 func (p *serverAccount) init(common *budget.Bucket, share float64, key *policy.Key) {
 	p.sharedBucket, p.serverBucket = common, budget.NewBucket(share, Burst)
 	p.retransmissions.tokens = Burst
 	key.AddBuckets(common, p.serverBucket)
 }
 
-// depositTokens adds to both hedge buckets the fraction of a token that one query to the server is worth.
+// earnTokens adds to both hedge buckets the fraction of a token that one query to the server is worth.
 func (p *serverAccount) earnTokens() {
 	p.sharedBucket.Deposit()
 	p.serverBucket.Deposit()
@@ -56,20 +57,22 @@ func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 // payRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token for
 // it. first must be true for the first retransmission of a question, and silent if the server is silent.
 //
-// Tokens that the server's responses have added pay for a first retransmission. A later one needs a token of the shared
-// hedge bucket, or many tokens from responses. Many responses indicate packet loss and not an overloaded server.
+// The server's retransmission bucket, which its responses fill, pays for a first retransmission. A later one needs a
+// token of the shared hedge bucket, or a retransmission bucket that is at least half full. Many responses indicate
+// packet loss and not an overloaded server.
 //
 // A silent server gets retransmissions from the shared hedge bucket only, because an outage must not double the load.
 func (p *serverAccount) payRetransmission(first, silent bool) bool {
 	return first && !silent && p.retransmissions.spendToken(1) || p.payFailover() || !silent && p.payFromSurplus()
 }
 
-// payFromSurplus spends a retransmission token. It returns false, and spends none, if the bucket holds fewer than
-// Burst/2 tokens.
+// payFromSurplus spends a token of the retransmission bucket if that bucket is at least half full, with Burst/2 tokens
+// or more. Otherwise, it spends none and returns false.
 func (p *serverAccount) payFromSurplus() bool { return p.retransmissions.spendToken(Burst / 2) }
 
-// payFailover spends a token of the shared hedge bucket for a query to this server after another server could not
-// answer. It returns false if the bucket is empty.
+// payFailover spends a token of the shared hedge bucket for a failover: a query to this server after another server
+// could not answer. It returns false if the bucket is empty. It also pays for retransmissions that the retransmission
+// bucket does not pay for.
 func (p *serverAccount) payFailover() bool {
 	return p.sharedBucket.Spend()
 }
@@ -112,8 +115,9 @@ func (b *retransmissionBucket) spendToken(least int) bool {
 	return true
 }
 
-// updatePeriod begins a new period if the current one is over. It then drops the tokens that exceed the new capacity.
-// The caller must hold mu.
+// updatePeriod starts the next counting period of retransmissionPeriod if the current one is over. It then drops the
+// tokens that exceed the capacity, which depends on the responses of the period that has ended. The caller must hold
+// mu.
 func (b *retransmissionBucket) updatePeriod() {
 	now := time.Now()
 	if now.Before(b.periodEnd) {

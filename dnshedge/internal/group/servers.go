@@ -73,8 +73,8 @@ func (s *Server) preferenceRank(q *wire.Query) int {
 	return int(math.Log(max(srtt, 1e5)) / math.Log(1.3))
 }
 
-// SortDownLast returns the servers that are not down, followed by the servers that are down. The order is otherwise
-// unchanged. g is not changed.
+// SortDownLast returns the servers in the same order, except that servers that are down follow all others. g is not
+// changed.
 func (g Servers) SortDownLast() Servers {
 	up := make(Servers, 0, len(g))
 	var down Servers
@@ -103,8 +103,8 @@ func (g Servers) AnsweredSince(t time.Time) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.AnsweredSince(t) })
 }
 
-// RefusingSince returns the time at which servers of the group began to refuse connections. If several refuse
-// connections, the latest of their times counts. It is zero if none does.
+// RefusingSince returns the time at which the group began to refuse connections. If several servers refuse connections,
+// it is the latest of the times at which they began. It is zero if none does.
 func (g Servers) RefusingSince() (last time.Time) {
 	for _, s := range g {
 		if at := s.refusingSince(); at.After(last) {
@@ -114,23 +114,23 @@ func (g Servers) RefusingSince() (last time.Time) {
 	return last
 }
 
-// HaveAnsweredMost reports whether at least one server of the group answered more than half of its recent questions that had
-// the type of q.
+// HaveAnsweredMost reports whether at least one server of the group usually answers questions of the type of q. Such a
+// server has answered more than half of its recent questions of that type.
 func (g Servers) HaveAnsweredMost(q *wire.Query) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.answerRate.hasAnsweredMost(q) })
 }
 
-// RecordUnanswered records that no server of the group answered q. It must only be called if a server of another group
-// did, because otherwise q itself may be unanswerable.
+// RecordUnanswered records that the servers of the group have left q unanswered. It must only be called if a server of
+// another group answered q, because otherwise q itself may be unanswerable.
 func (g Servers) RecordUnanswered(q *wire.Query) {
 	for _, s := range g {
 		s.answerRate.recordQuestion(q, false)
 	}
 }
 
-// ProbeDoubtful starts a probe, in the background, of each server that is silent or failing. A probe sends q, if q may
-// be sent again. The caller sends q to the server first itself, so the probe of that server asks another question.
-// first may be nil.
+// ProbeDoubtful starts a probe, in the background, of each server that is silent or failing. now is the present time. A
+// probe may send the client's question q, except to the server first: the caller itself sends q to that server. first
+// may be nil.
 func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
 	for _, s := range g {
 		if s.isDoubtful() {
@@ -139,8 +139,8 @@ func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
 	}
 }
 
-// SendTrials sends q in the background to each server that is down, to find out whether the server works again. It
-// limits how often it does so for each server.
+// SendTrials sends the client's question q in the background to each server that is down, to find out whether the
+// server works again. Each server gets such a trial at most once per probe interval. now is the present time.
 func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	for _, s := range g {
 		if s.IsDown() {
@@ -149,8 +149,8 @@ func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	}
 }
 
-// startProbe calls Probe with the question q. If s is first, it calls Probe without a question, because the server
-// first is sent q anyway. now is the present time.
+// startProbe calls Probe with the client's question q. If s is the server first, it calls Probe without a question,
+// because the caller itself sends q to that server. now is the present time.
 func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	if s == first {
 		q = nil
@@ -159,9 +159,10 @@ func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 }
 
 // ProbeUnmeasured starts a probe, in the background, of each server that has not responded within measurementLifetime.
-// So a server that gets no queries is used again once it is faster than the others.
+// So a server that gets no queries is used again once it is faster than the others. now is the present time.
 //
-// The probe may use the question q, except for the server first, which is sent q anyway. first may be nil.
+// A probe may send the client's question q, except to the server first: the caller itself sends q to that server. first
+// may be nil.
 func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
 	if len(g) < 2 {
 		return

@@ -16,7 +16,7 @@ import (
 // unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains must
 // not count against the resolver, and must not take time from other servers.
 //
-// An unanswered question does not show where its zone begins. So it counts as a miss for each domain that contains its
+// An unanswered question does not show which domain is dead. So it counts as a miss for each domain that contains its
 // name, and an answer resets each of these domains. The server is silent about a domain after misses for
 // minSilentChildren different children in a row.
 //
@@ -54,8 +54,8 @@ type suspectZone struct {
 	lastAnswer     time.Time                 // time of the last answered question; zero: none since the domain was recorded
 }
 
-// isSilent reports whether questions about minSilentChildren different children of the domain had no response in a row.
-// It does not check zoneSilenceLifetime.
+// isSilent reports whether the domain counts as silent: questions about minSilentChildren different children of it had
+// no response in a row. It does not check zoneSilenceLifetime.
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
 // An enclosingDomain is a domain that contains a question's name, or that name itself. It also identifies the child of
@@ -67,8 +67,8 @@ type enclosingDomain struct {
 	isName bool   // the domain is the question's name, and the name has more than minZoneLabels labels
 }
 
-// enclosingDomains yields the domains that contain the name of q, from the domain with minZoneLabels labels down to the
-// name itself. It yields nothing for a name with fewer labels. The caller must hold mu.
+// enclosingDomains yields the domains that contain the name of q, largest domain first, down to the name itself. The
+// first one has minZoneLabels labels. It yields nothing for a name with fewer labels. The caller must hold mu.
 func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] {
 	return func(yield func(enclosingDomain) bool) {
 		var buf [wire.MaxName]byte
@@ -106,47 +106,47 @@ func (z *silentZones) zoneList(s *suspectZone) *[]*suspectZone {
 	return &z.suspects
 }
 
-// addZone adds the suspectZone one to its list and to byHash. If the list is full, it removes a random element first.
-// The caller must hold mu.
-func (z *silentZones) addZone(one *suspectZone) {
-	in := z.zoneList(one)
+// addZone adds zone to byHash, and to the list of silent or of suspect domains, as its misses demand. If that list is
+// full, it removes a random element first. The caller must hold mu.
+func (z *silentZones) addZone(zone *suspectZone) {
+	in := z.zoneList(zone)
 	if len(*in) == maxZones {
 		z.removeZone((*in)[rand.IntN(maxZones)])
 	}
-	one.listIndex = len(*in)
-	*in = append(*in, one)
-	z.byHash[one.hash] = one
+	zone.listIndex = len(*in)
+	*in = append(*in, zone)
+	z.byHash[zone.hash] = zone
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// removeZone removes the suspectZone one from its list and from byHash. The caller must hold mu.
-func (z *silentZones) removeZone(one *suspectZone) {
-	in := z.zoneList(one)
+// removeZone removes zone from byHash and from the list that holds it. The caller must hold mu.
+func (z *silentZones) removeZone(zone *suspectZone) {
+	in := z.zoneList(zone)
 	end := len(*in) - 1
 	last := (*in)[end]
-	(*in)[one.listIndex], (*in)[end] = last, nil
-	last.listIndex = one.listIndex
+	(*in)[zone.listIndex], (*in)[end] = last, nil
+	last.listIndex = zone.listIndex
 	*in = (*in)[:end]
-	delete(z.byHash, one.hash)
+	delete(z.byHash, zone.hash)
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setMisses sets the number of misses of the suspectZone one. It moves one between the lists suspects and silent if
-// that number reaches, or falls below, minSilentChildren. The caller must hold mu.
-func (z *silentZones) setMisses(one *suspectZone, misses int) {
-	if (misses == minSilentChildren) == one.isSilent() {
-		one.misses = misses
+// setMisses sets the number of misses of zone. It moves zone between the lists of suspect and of silent domains if the
+// number reaches, or falls below, minSilentChildren. The caller must hold mu.
+func (z *silentZones) setMisses(zone *suspectZone, misses int) {
+	if (misses == minSilentChildren) == zone.isSilent() {
+		zone.misses = misses
 		return
 	}
-	z.removeZone(one)
-	one.misses = misses
-	z.addZone(one)
+	z.removeZone(zone)
+	zone.misses = misses
+	z.addZone(zone)
 }
 
-// recordMiss records that the question q, whose query was sent at the time sent, has no response at the time now.
+// recordMiss records that the question q has no response. q was sent at the time sent, and now is the present time.
 //
-// It returns the time since which the server has been silent about a domain that contains the name of q. Of several
-// domains, the earliest time counts. It returns zero if the server is silent about none of them.
+// It returns the time since which the server has been silent about a domain that contains the name of q. If there are
+// several such domains, the earliest time counts. It returns zero if the server is silent about none of them.
 func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time.Time) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
