@@ -39,7 +39,8 @@ var (
 	errRetired = errors.New("dnshedge: connection takes no more queries")
 )
 
-// A connectionError means that the connection of a query has failed. It does not mean that the server has failed.
+// A connectionError is the error of a query whose connection has failed. It does not mean that the server has failed,
+// so the query may be sent again over another connection.
 type connectionError struct {
 	err          error
 	sent         bool // the server may have received the query
@@ -52,7 +53,7 @@ func (e *connectionError) Error() string { return e.err.Error() }
 func (e *connectionError) Unwrap() error { return e.err }
 
 // MayBeClosedByQuery reports whether err means that the server has ended a connection after it may have received the
-// query. In that case, the query may be the reason for the end.
+// query. In that case, the server may have closed the connection because of the query.
 func MayBeClosedByQuery(err error) bool {
 	var broken *connectionError
 	var ended *closedByServerError
@@ -170,7 +171,7 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 	}
 }
 
-// writeQuery writes q with the given ID. The caller must hold the semaphore write.
+// writeQuery writes q with the given ID to the connection. The caller must hold writeSemaphore.
 func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	frame := make([]byte, 2, 512)
 	frame = q.Append(frame, id, wire.PackOptions{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
@@ -183,7 +184,7 @@ func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 }
 
 // registerQuery gives p an unused ID and adds it to the queries in flight. The caller must then write p, or call
-// releaseID. It returns the ID, and the number of queries since the connection was opened.
+// releaseID. It returns the ID, and the number of queries that the connection has had so far.
 //
 // The error is errRetired if the connection accepts no further queries, or a connectionError if it has ended.
 func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err error) {
@@ -203,8 +204,8 @@ func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err
 	return id, c.queries, nil
 }
 
-// assignID gives p an unused random ID and adds it to waiting. The error is errRetired if the connection accepts no
-// further queries, or a connectionError if it has ended. The caller must hold mu.
+// assignID gives p an unused random ID and adds it to the queries that wait for a response. The error is errRetired if
+// the connection accepts no further queries, or a connectionError if it has ended. The caller must hold mu.
 func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	if c.err != nil {
 		return 0, &connectionError{c.err, false, c.answers, c.hadOthers, c.endedByProbe}
@@ -221,7 +222,7 @@ func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	return id, nil
 }
 
-// releaseID removes the query with the given ID, which must not have been written.
+// releaseID removes the query with the given ID, which was registered and then not written. So the ID becomes free.
 func (c *connection) releaseID(id uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,7 +232,8 @@ func (c *connection) releaseID(id uint16) {
 	}
 }
 
-// removeQuery decrements liveCount. If no caller waits any more, it starts the idle timer. The caller must hold mu.
+// removeQuery records that a caller no longer waits for a query on the connection, because the query has ended. After
+// the last query, it starts the idle timer. The caller must hold mu.
 func (c *connection) removeQuery() {
 	if c.liveCount--; c.liveCount == 0 {
 		c.stallTimer.Stop()
@@ -239,8 +241,8 @@ func (c *connection) removeQuery() {
 	}
 }
 
-// abandonQuery marks p as abandoned, because its caller no longer waits. If the Owner permits it, the latency of a late
-// response is still measured.
+// abandonQuery records that the caller of p no longer waits for the response. p keeps its ID. If the Owner permits it,
+// the latency of a late response is still measured.
 func (c *connection) abandonQuery(p *pendingQuery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,8 +262,8 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 	}
 }
 
-// endAbandoned calls Owner.EndAbandoned, because the abandoned query p has ended, with or without a response. Further
-// calls for the same query have no effect.
+// endAbandoned reports to the Owner that the abandoned query p has ended, with or without a response. Further calls for
+// the same query have no effect.
 func (c *connection) endAbandoned(p *pendingQuery) {
 	c.mu.Lock()
 	counted := p.isCounted
@@ -299,8 +301,8 @@ func (c *connection) readMessages() {
 	}
 }
 
-// deliverMessage passes the message in frame to the query with its ID, which must accept it as the response. Otherwise
-// the error says why it does not.
+// deliverMessage passes a received message, frame, to the query with the same ID if it is the response to that query.
+// Otherwise the error says why it is not.
 func (c *connection) deliverMessage(frame []byte) error {
 	now := time.Now()
 	id := binary.BigEndian.Uint16(frame)
@@ -366,12 +368,12 @@ func (c *connection) closeIfIdle() {
 	}
 }
 
-// probeSilent sends a probe, to find out whether a connection on which nothing arrives is dead. The stall timer calls
-// it when queries have waited for half of the stall timeout. A probe asks for the NS records of the root, to which
-// every resolver can respond at once.
+// probeSilent sends a probe over a connection on which nothing arrives, to find out whether it is dead. A probe asks
+// for the NS records of the root, to which every resolver can respond at once. The stall timer calls it when queries
+// have waited for half of the stall timeout.
 //
-// If nothing arrives in another half of the stall timeout, the next call retires the connection. If probes are
-// disabled, that happens without a probe.
+// If nothing arrives in another half of the stall timeout, the next call retires the connection. While probes are
+// disabled, it sends none, but still retires the connection then.
 func (c *connection) probeSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {
@@ -406,8 +408,8 @@ func (c *connection) probeSilent() {
 	}
 }
 
-// endWriting ends the connection after the write error err. If the server has closed the connection, it first gives
-// readMessages time to read responses that the server sent before.
+// endWriting ends the connection because a write has failed with err. If the server has closed the connection,
+// readMessages continues for finalReadTime, to read the responses that the server sent before.
 func (c *connection) endWriting(err error) {
 	if !isClosedByPeer(err) {
 		c.failQueries(err)
@@ -417,8 +419,8 @@ func (c *connection) endWriting(err error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(finalReadTime))
 }
 
-// stopQueries retires the connection: it accepts no further queries, and the pool opens another connection for the next
-// query. It is closed when the queries in flight have ended.
+// stopQueries retires the connection: it accepts no further queries, and is closed when the queries in flight have
+// ended. The pool opens another connection for the next query.
 func (c *connection) stopQueries() {
 	c.detachFromPool() // first, because a query that finds the connection retired asks the pool again
 	c.mu.Lock()
@@ -481,15 +483,15 @@ func (c *connection) failQueries(err error) {
 	}
 }
 
-// isClosedByPeer reports whether the server has caused err, the reason for the end of a connection. It returns false if
-// this side has closed the connection or a timeout has expired.
+// isClosedByPeer reports whether a connection ended because of the server. err is the reason for the end. It returns
+// false if this side has closed the connection or a timeout has expired.
 func isClosedByPeer(err error) bool {
 	var t net.Error
 	return err != errIdle && err != errFrame && err != ErrClosed && !(errors.As(err, &t) && t.Timeout())
 }
 
-// closeReason returns the error for a query on the connection, which must have ended. sent must be true if the query
-// may have been written.
+// closeReason returns a connectionError for a query on this connection, which must have ended. sent must be true if the
+// query may have been written.
 func (c *connection) closeReason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -57,7 +57,8 @@ func (e StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: HTTP status %d %s", int(e), http.StatusText(int(e)))
 }
 
-// A PushbackError means that the server asks for less load, by the HTTP status code 429 or 503.
+// A PushbackError is the error of a query that the server has rejected with the HTTP status code 429 or 503, because it
+// is overloaded.
 type PushbackError struct {
 	Status StatusError
 	Pause  time.Duration // wait that the Retry-After header asks for (RFC 9110 §10.2.3); 0: none
@@ -90,8 +91,8 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 // can respond.
 //
 // There is a connection pool for first queries, one for repetitions, and one for probes (see probePolicy). A pool opens
-// further connections only if the first has too few streams. When a connection falls silent, the next query uses a new
-// connection.
+// further connections only if its connections have too few streams. When a connection falls silent, the next query uses
+// a new connection.
 type httpsTransport struct {
 	Config
 	url            url.URL // URL of the server, without a query
@@ -147,8 +148,8 @@ func (d *httpsTransport) Close() {
 	}
 }
 
-// Exchange implements Transport. If the server ends the connection, it sends q again over the same pool. If other
-// requests were in flight on the second connection that ended, the next repetition uses a connection of its own.
+// Exchange implements Transport. If the server ends the connection, it sends q again over the same pool. If the server
+// ends that connection too, and other requests were in flight on it, the next repetition uses a connection of its own.
 func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return d.exchangeExclusively(ctx, q, w)
@@ -175,7 +176,7 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 }
 
 // exchangeExclusively does the same as Exchange, over a connection that no other query uses. It waits until ctx ends if
-// there are too many of these connections.
+// maxExclusive such queries run already.
 func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.exclusiveSlots <- struct{}{}:
@@ -187,7 +188,8 @@ func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query,
 	}
 }
 
-// SendOnce implements sender, over the pool for first queries. It tries again as long as the request was not written.
+// SendOnce implements sender, over the pool for first queries. If the request was not written because of its
+// connection, it tries another connection.
 func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, setup, written, err = d.sendRequest(ctx, q, 0, w)
@@ -198,8 +200,8 @@ func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPa
 	}
 }
 
-// sendRequest sends q over a connection of the pool with the given index, and returns the response. If err is not nil,
-// written reports whether the request was written or may still be.
+// sendRequest sends q over a connection of the pool with the given index, and returns the response. setup is the time
+// that the handshake took. If err is not nil, written reports whether the request was written, or may still be written.
 func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for {
 		d.mu.Lock()
@@ -222,8 +224,10 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 	}
 }
 
-// requestOver sends q over h and returns the response. The caller must have counted the request in wg and in h. If ctx
-// ends first and the Owner permits it, the request continues in the background, to measure its latency.
+// requestOver sends q over h and returns the response. The other results are those of sendRequest. If ctx ends first
+// and the Owner permits it, the request continues in the background, to measure its latency.
+//
+// The caller must have counted the request in d.wg, and in h by addRequest.
 func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own, which ctx does not end. Servers treat a client
 	// that cancels streams as an attacker (ENHANCE_YOUR_CALM), and the latency of the
@@ -296,8 +300,8 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool in
 }
 
 // probeSilent sends a probe over h, to find out whether a connection on which nothing arrives is dead. The stall timer
-// calls it when requests have waited for half of the stall timeout. It retires h if an earlier probe has no response
-// yet. It sends no probe while probes are disabled.
+// calls it when requests have waited for half of the stall timeout. If an earlier probe has no response yet, it retires
+// h instead. It sends no probe while probes are disabled.
 func (d *httpsTransport) probeSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
 	if !h.beginProbe(wait) {
@@ -318,7 +322,8 @@ func (d *httpsTransport) probeSilent(h *httpConn) {
 	})
 }
 
-// fetchAnswer sends q over h, returns the response, and releases h. sent records when the request is written.
+// fetchAnswer sends q over h, returns the response and the duration of the handshake, and releases h. sent records when
+// the request is written.
 //
 // The error is a connectionError if the server has ended a connection that had carried a response or other requests. In
 // that case, the query may be sent again.
@@ -366,8 +371,8 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	return a, setup, err
 }
 
-// A streamError has the same fields as the unexported error of net/http for an HTTP/2 stream. net/http permits
-// errors.As to convert that error to any struct with these fields.
+// A streamError receives the HTTP/2 error code by which the server has reset a stream. It has the same fields as the
+// unexported error of net/http, which errors.As can therefore convert to a streamError.
 type streamError struct {
 	StreamID uint32
 	Code     uint32
@@ -481,9 +486,9 @@ func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.A
 	return a, nil
 }
 
-// newRequest returns an HTTP request with the DNS message b. If repeat is true, net/http may send the request again
-// when the server closes the connection or resets the stream. If it is false, the request has a body without GetBody,
-// which prevents that.
+// newRequest returns an HTTP request with the DNS message b. repeat must be true if net/http may send the request
+// again, for example after the server has closed the connection. If repeat is false, the request has a body without
+// GetBody, which prevents that.
 func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	u := d.url
 	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
@@ -516,8 +521,9 @@ func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// An httpConn is one HTTP/2 connection, which its first request opens. For an HTTP/1.1 server, it is a group of up to
-// limit connections. If the server closes the connection, net/http may open another one for the same httpConn.
+// An httpConn is one HTTP/2 connection of a pool, which its first request opens. If the server closes the connection,
+// net/http may open another one for the same httpConn. For an HTTP/1.1 server, an httpConn is a group of up to limit
+// connections.
 type httpConn struct {
 	limit        int // maximum number of open connections; more than 1 only for HTTP/1.1
 	http         *http.Transport
@@ -552,8 +558,8 @@ type httpConn struct {
 	lastProbeEnd   time.Time // time at which a connection last ended with a probe in flight; zero: never
 }
 
-// newConn returns an httpConn for at most limit connections. It opens none. If limit is 1, a second dial fails with
-// errNoStream while the first connection is in use.
+// newConn returns an httpConn that may have up to limit connections at the same time. It opens none. If limit is 1, a
+// second dial fails with errNoStream while the first connection is in use.
 func (d *httpsTransport) newConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
@@ -591,8 +597,8 @@ func (d *httpsTransport) newConn(limit int) *httpConn {
 	return h
 }
 
-// initialCapacity returns the number of requests that h accepts before the server's limit of streams is known. net/http
-// reveals that limit by dialing again. One of maxStreams streams is kept for probes.
+// initialCapacity returns the number of requests that h may carry at the same time before the server's limit of streams
+// is known. net/http reveals that limit by dialing again. One of maxStreams streams is kept for probes.
 func (h *httpConn) initialCapacity() int {
 	if h.limit > 1 {
 		return h.limit
@@ -600,16 +606,16 @@ func (h *httpConn) initialCapacity() int {
 	return maxStreams - 1
 }
 
-// recordOpened records that a request got an open connection. At the first call, it lets the pool serve waiting
-// requests, because further streams are now available.
+// recordOpened records that net/http has opened a connection for a request, or reused one. At the first call, it lets
+// the pool serve waiting requests, because further streams are now available.
 func (h *httpConn) recordOpened() {
 	if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
 		h.pool.serveWaiting()
 	}
 }
 
-// isRetired reports whether h accepts no further requests, because stopRequests was called or h was found to be dead.
-// The pool must forget h.
+// isRetired reports whether h accepts no further requests, so that the pool must forget it. stopRequests was called, h
+// was found to be dead, or h is limited to one connection to an HTTP/1.1 server.
 func (h *httpConn) isRetired() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -630,8 +636,8 @@ func (h *httpConn) isConnected() bool {
 	return len(h.conns) > 0
 }
 
-// addRequest counts a request in flight. The caller must call releaseRequest later. It returns false, and counts
-// nothing, if h accepts no further requests.
+// addRequest counts a request that is about to be sent over h. It returns false, and counts nothing, if h accepts no
+// further requests. Otherwise, the caller must call releaseRequest when the request has ended.
 func (h *httpConn) addRequest() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -645,8 +651,9 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// beginProbe is called when requests wait and nothing arrives. It returns true if the caller must send a probe. If the
-// last probe has no response yet, it retires h and returns false. wait is the time until the stall timer expires again.
+// beginProbe reports whether the caller must send a probe, because requests wait and nothing has arrived for a while.
+// If nothing has arrived since the last probe either, it retires h and returns false. wait is the time until the stall
+// timer expires again.
 func (h *httpConn) beginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -666,7 +673,7 @@ func (h *httpConn) beginProbe(wait time.Duration) bool {
 // beginRequest records the start of a request that addRequest has counted. probe must be true if the request asks for
 // the NS records of the root.
 //
-// It returns the number of the request, and alone = true if no other request is in flight.
+// number identifies the request in the call of endRequest. alone is true if no other request is in flight.
 func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -680,8 +687,8 @@ func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 // endRequest records the end of the request with the given number, which began at start. probe is the value that was
 // passed to beginRequest. connection must be true if the server has ended the connection.
 //
-// probed reports whether a probe was in flight at any time during the request. others reports whether another request
-// has begun since.
+// The results say what else may have made the server end the connection. probed is true if a probe was in flight at any
+// time during the request. others is true if another request has begun since.
 func (h *httpConn) endRequest(probe, connection bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -702,11 +709,12 @@ func (h *httpConn) stopRequests() {
 	h.retired = true
 }
 
-// recordAnswer records that an HTTP response has arrived. The stall timer then expires after wait, or after a multiple
-// of wait that doubles for each answered probe. probe must be true if the response is the response to a probe.
+// recordAnswer records that an HTTP response has arrived, and restarts the stall timer. The timer expires after wait,
+// or after a multiple of wait that doubles for each answered probe. probe must be true if the response is the response
+// to a probe.
 //
-// serial must be true if the server uses HTTP/1.1. In that case, an httpConn for one connection is retired, and the
-// pool replaces it by an httpConn with several.
+// serial must be true if the server uses HTTP/1.1. In that case, an httpConn that is limited to one connection is
+// retired, and the pool replaces it by an httpConn with several.
 func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
 	h.hasAnswered.Store(true)
 	if !serial {
@@ -764,8 +772,8 @@ func (h *httpConn) connectionRTT() time.Duration {
 	return kernelRTT(h.conns[len(h.conns)-1])
 }
 
-// trackConn records c as an open connection of h. It returns a net.Conn that behaves like c and removes that record
-// when it is closed.
+// trackConn records c as an open connection of h. It returns a trackedConn, which removes that record when it is
+// closed.
 func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	if h.pool != nil {
 		h.pool.resetCapacity(h)
@@ -784,8 +792,8 @@ func (h *httpConn) wasCutSince(start time.Time) bool {
 	return !h.lastCut.Before(start)
 }
 
-// A trackedConn is an open connection of the httpConn h. It records in h when the server ends the connection, and when
-// it is closed.
+// A trackedConn is an open connection of the httpConn h. It reports to h that the server has ended the connection, or
+// that it was closed.
 type trackedConn struct {
 	net.Conn
 	h *httpConn
@@ -803,8 +811,8 @@ func (t *trackedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// recordReadError stores the present time in h if err, from a read or a write, means that the server has ended the
-// connection.
+// recordReadError records in h that the server has ended the connection, if err means that. err is the error of a read
+// or a write.
 func (t *trackedConn) recordReadError(err error) {
 	if !IsClosedByServer(err) {
 		return

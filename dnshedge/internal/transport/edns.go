@@ -14,18 +14,21 @@ import (
 const ednsOffTime = 15 * time.Minute
 
 // An ednsFallback is a Transport that repeats a query without EDNS if the server seems not to support EDNS (RFC 6891
-// §7). That is the case if the response code is FORMERR, or NOTIMP without an OPT record. If the repetition succeeds,
-// queries to the server have no EDNS for the time ednsOffTime.
+// §7). The server seems so if its response code is FORMERR, or NOTIMP without an OPT record. If the repetition
+// succeeds, queries to the server have no EDNS for the time ednsOffTime.
 //
-// Queries with the DO bit (RFC 3225 §3) or EDNS options always have EDNS first. They are repeated without EDNS only if
-// no recent response of the server had an OPT record. So a forged FORMERR cannot remove signatures from answers.
+// Queries with the DO bit (RFC 3225 §3) or EDNS options are always sent with EDNS first. They are repeated without EDNS
+// only if no recent response of the server had an OPT record. So a forged FORMERR cannot remove signatures from
+// answers.
 type ednsFallback struct {
 	Transport
 	ednsOffUntil atomic.Int64 // queries have no EDNS before this time, in Unix nanoseconds
 	lastEDNS     atomic.Int64 // time of the last response with an OPT record, in Unix nanoseconds; 0: none
 }
 
-// Exchange implements Transport. If the repetition without EDNS fails, it returns the first response.
+// Exchange implements Transport. It sends q without EDNS if the server has recently seemed not to support EDNS. If the
+// server rejects a query with EDNS, it repeats the query without EDNS. If the repetition fails, it returns the first
+// response.
 func (e *ednsFallback) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if !q.IsStandard() {
 		return e.Transport.Exchange(ctx, q, n, w)

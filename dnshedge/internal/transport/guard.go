@@ -36,8 +36,8 @@ type spoofGuard struct {
 	cookie []byte     // client cookie, followed by the server cookie if known; never modified in place
 }
 
-// recordWrongMessage starts the protection against guessed responses, or extends it to protectionTime from now. It must
-// be called for each received message that matches no waiting query.
+// recordWrongMessage activates the guard until protectionTime from now. It must be called for each received message
+// that matches no waiting query, because that message may be spoofed.
 func (g *spoofGuard) recordWrongMessage() {
 	now := time.Now()
 	if g.activeUntil.Swap(now.Add(protectionTime).UnixNano()) > now.UnixNano() {
@@ -50,8 +50,8 @@ func (g *spoofGuard) recordWrongMessage() {
 	g.cookie = c
 }
 
-// protectQuery returns the query to send in place of q, and the cookie to add to it. While the guard is inactive, it
-// returns q and nil. The cookie is also nil if q must have no EDNS.
+// protectQuery returns the query to send in place of q, with random letter case, and the cookie to add to it. While the
+// guard is inactive, it returns q and nil. The cookie is also nil if q must have no EDNS.
 func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	until := g.activeUntil.Load()
 	if until == 0 || time.Now().UnixNano() >= until || !q.IsStandard() {
@@ -65,11 +65,12 @@ func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	return q.WithRandomCase(), g.cookie
 }
 
-// verifyCookie checks the response a to a query with the cookie sent, and stores a new server cookie. The error is nil
-// if the cookie is correct. It is also nil if the response has no cookie and the query had no server cookie.
+// verifyCookie checks the cookie of the response a, and stores a new server cookie. sent is the cookie that the query
+// had. The error is nil if the cookie of a is correct. It is also nil if a has no cookie and the query had no server
+// cookie.
 //
-// The error is errUnverified if the server has returned cookies before and now does not. It is errTruncated for the
-// code BADCOOKIE, so that the question is sent over TCP. It is errCookie if the client cookie is wrong.
+// The error is errCookie if the client cookie is wrong. It is errUnverified if the server has returned cookies before
+// and now does not. It is errTruncated for the code BADCOOKIE, so that the question is sent over TCP.
 func (g *spoofGuard) verifyCookie(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {

@@ -19,9 +19,9 @@ const (
 	waitCheckInterval = 50 * time.Millisecond // interval at which waiting requests are checked for their deadlines
 )
 
-// An httpConnPool is a connection pool of an httpsTransport. A request uses the first connection with a free stream. So
-// connections that were opened for a burst become idle and are closed. If no stream is free and the expected wait is
-// long, another connection is opened, one at a time.
+// An httpConnPool is a connection pool of an httpsTransport. A request uses the oldest connection with a free HTTP/2
+// stream. So connections that were opened for a burst become idle and are closed. If no stream is free and the expected
+// wait is long, another connection is opened, one at a time.
 //
 // The most recent request gets the first free stream, because an old request may reach its deadline before it is
 // answered. An httpConnPool is safe for concurrent use.
@@ -46,11 +46,11 @@ type httpWaiter struct {
 	conn chan *httpConn // receives the connection, or nil if no stream will be free in time; capacity 1
 }
 
-// acquireConn returns a connection with a stream that is reserved for one request. The caller must call releaseStream
-// and then releaseRequest.
+// acquireConn returns a connection with a stream that is reserved for one request. When the request has ended, the
+// caller must call releaseStream and then releaseRequest.
 //
 // It waits until a stream is free or ctx ends. It returns localerror.ErrBusy if no stream will be free before the
-// deadline of ctx, and ErrClosed if the transport closes. During the wait, w holds the oldest connection.
+// deadline of ctx, and ErrClosed if the transport closes. During the wait, w records the oldest connection.
 func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
@@ -99,8 +99,10 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	return nil, causeOf(ctx)
 }
 
-// takeConn reserves a free stream and returns its connection. It returns nil if all streams are in use. It adds a
-// connection if the pool has none, and removes connections that are retired or closed. The caller must hold mu.
+// takeConn reserves a free stream for a request and returns the connection of that stream. It returns nil if all
+// streams are in use. The caller must hold mu.
+//
+// It adds a connection if the pool has none, and removes connections that are retired or closed.
 func (l *httpConnPool) takeConn(now time.Time) *httpConn {
 	for i := 0; i < len(l.conns); {
 		h := l.conns[i]
@@ -126,7 +128,7 @@ func (l *httpConnPool) takeConn(now time.Time) *httpConn {
 }
 
 // reserveStream reserves a stream of h for a request. It returns false if h accepts no further requests. The caller
-// must hold mu, and must have checked that a stream is free.
+// must have checked that h has a free stream, and must hold mu.
 func (l *httpConnPool) reserveStream(h *httpConn, now time.Time) bool {
 	if !h.addRequest() {
 		return false
@@ -147,8 +149,9 @@ func (l *httpConnPool) addConn() *httpConn {
 	return h
 }
 
-// openAdditionalConn adds a connection, reserves a stream of it, and returns it. It returns nil if the expected wait is short,
-// the pool is full, or another connection is still being opened. The caller must hold mu.
+// openAdditionalConn adds a connection to a pool that is short of streams. It reserves a stream of the connection for a
+// request, and returns the connection. It returns nil if the expected wait is short, the pool is full, or another
+// connection is still being opened. The caller must hold mu.
 func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	if l.isFull(now) || l.expectedWait(now) < growWait {
 		return nil
@@ -161,13 +164,14 @@ func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	return h
 }
 
-// isFull reports whether the pool must not open another connection at the time now. The caller must hold mu.
+// isFull reports whether the pool must not open another connection at the time now. It has as many as it may have, or
+// an additional connection has failed recently. The caller must hold mu.
 func (l *httpConnPool) isFull(now time.Time) bool {
 	return now.Before(l.nextGrowth) || (len(l.conns)+1)*max(l.limit, 1) > maxSockets
 }
 
-// expectedWait returns how long one more request would probably wait for a stream. The estimate uses the smoothed
-// latency, or the time since the last response if that is longer. The caller must hold mu.
+// expectedWait estimates how long one more request would wait for a stream. The estimate assumes that a request takes
+// the smoothed latency, or the time since the last response if that is longer. The caller must hold mu.
 func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	streams := 0
 	for _, h := range l.conns {
@@ -176,8 +180,9 @@ func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	return max(l.answerTime, now.Sub(l.lastProgress)) * time.Duration(len(l.waiting)+1) / time.Duration(max(streams, 1))
 }
 
-// willMissDeadline reports whether the request w, if it still waits for the given time, will probably have no response
-// before its deadline. The wait counts as 0 if another connection may be opened. The caller must hold mu.
+// willMissDeadline reports whether the request w will probably have no response before its deadline if it waits for a
+// stream for the given time. If the pool may open another connection, it assumes that w need not wait. The caller must
+// hold mu.
 func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.Duration) bool {
 	if !l.isFull(now) {
 		wait = 0
@@ -205,8 +210,8 @@ func (l *httpConnPool) assignStreams(now time.Time) {
 	}
 }
 
-// checkWaiting ends the wait of requests that will miss their deadline. It then serves the others, for which it may
-// open another connection. A timer calls it.
+// checkWaiting ends the wait of requests that will miss their deadline. It then assigns free streams to the other
+// waiting requests, and may open a connection for them. A timer calls it.
 func (l *httpConnPool) checkWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,7 +227,7 @@ func (l *httpConnPool) checkWaiting() {
 	l.assignStreams(now)
 }
 
-// serveWaiting gives free streams to waiting requests. It must be called when a connection was opened, has ended, or
+// serveWaiting assigns free streams to waiting requests. It must be called when a connection was opened, has ended, or
 // has more streams.
 func (l *httpConnPool) serveWaiting() {
 	l.mu.Lock()
@@ -239,7 +244,7 @@ func (l *httpConnPool) releaseStream(h *httpConn) {
 	l.assignStreams(time.Now())
 }
 
-// recordAnswerTime adds a sample: took, the latency of a response.
+// recordAnswerTime records the latency of a response, took, from which expectedWait is computed.
 func (l *httpConnPool) recordAnswerTime(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,12 +255,14 @@ func (l *httpConnPool) recordAnswerTime(took time.Duration) {
 	l.answerTime += (took - l.answerTime) / 8
 }
 
-// recordFailure records that a request over h has failed, or was canceled. It returns true if h is not the first
-// connection of the pool and has carried no response. Then the server may not accept additional connections. So h is
-// retired, and the pool opens no connection for growPause. The request may be sent again over another connection.
+// recordFailure records that a request over h has failed, or was canceled. It returns true if the server may not accept
+// additional connections: h is not the first connection of the pool and has carried no response.
 //
-// A canceled request only counts after half of the stall timeout. Before that, the reason may be that a hedge was
-// answered during the handshake.
+// In that case, h is retired, and the pool opens no connection for growPause. The request may be sent again over
+// another connection.
+//
+// A canceled request only counts if h is older than half of the stall timeout. Before that, a hedge may have been
+// answered during the handshake of h.
 func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -268,8 +275,8 @@ func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	return true
 }
 
-// lowerCapacity lowers the capacity of h by one stream, because the server has refused a stream. It returns false, and
-// changes nothing, if the capacity is 1. resetCapacity restores the capacity.
+// lowerCapacity lowers the number of requests that h may carry at the same time by one, because the server has refused
+// a stream. It returns false, and changes nothing, if that number is 1. resetCapacity undoes it.
 func (l *httpConnPool) lowerCapacity(h *httpConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -280,8 +287,9 @@ func (l *httpConnPool) lowerCapacity(h *httpConn) bool {
 	return true
 }
 
-// resetCapacity sets the capacity of h to its initial value, or to the capacity of the pool's oldest connection if that
-// is less. It must be called when net/http opens a connection for h.
+// resetCapacity sets the number of requests that h may carry at the same time to its initial value. If the pool's
+// oldest connection may carry fewer, the result is that number. It must be called when net/http opens a connection for
+// h.
 func (l *httpConnPool) resetCapacity(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -291,8 +299,8 @@ func (l *httpConnPool) resetCapacity(h *httpConn) {
 	}
 }
 
-// allowMoreConns makes the next httpConn open up to serialConns connections. It must be called when the server uses
-// HTTP/1.1, which has one request per connection at a time.
+// allowMoreConns makes each httpConn that is added from now on open up to serialConns connections. It must be called
+// when the server uses HTTP/1.1, which has one request per connection at a time.
 func (l *httpConnPool) allowMoreConns() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -309,8 +317,8 @@ func (l *httpConnPool) oldestConn() *httpConn {
 	return l.conns[0]
 }
 
-// acquireProbeConn returns the oldest connection that accepts requests, or a new one, for a probe. It reserves no
-// stream, because connections keep one stream for probes. The caller must call releaseRequest.
+// acquireProbeConn returns a connection for a probe: the oldest one that accepts requests, or a new one. It reserves no
+// stream, because each connection keeps one stream for probes. The caller must call releaseRequest after the probe.
 func (l *httpConnPool) acquireProbeConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()

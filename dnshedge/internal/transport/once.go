@@ -17,7 +17,7 @@ type sender interface {
 }
 
 // A onceOnly is a Transport that sends messages with an opcode other than QUERY, for example UPDATE and NOTIFY, at most
-// once. It uses the method SendOnce of the sender for them.
+// once, by sender.SendOnce. Queries go to sender.Exchange, which may repeat them.
 type onceOnly struct{ sender }
 
 // Exchange implements Transport. If it returns an error for a message that must not be repeated, MayBeReceived reports

@@ -22,19 +22,20 @@ type probePolicy struct {
 	probesOffUntil atomic.Int64 // time until which probes are disabled, in Unix nanoseconds
 }
 
-// recordConnEnd disables probes for probesOffTime. It must be called when the server has ended a connection while a
-// probe was in flight.
+// recordConnEnd records that the server has ended a connection while a probe was in flight. It disables probes for
+// probesOffTime.
 func (p *probePolicy) recordConnEnd() {
 	p.probesOffUntil.Store(time.Now().Add(probesOffTime).UnixNano())
 }
 
-// areProbesDisabled reports whether probes are disabled, because a probe may make the server close the connection.
+// areProbesDisabled reports whether no probes may be sent over the connections of other queries. The reason is that the
+// server may close a connection on which it receives a probe.
 func (p *probePolicy) areProbesDisabled() bool {
 	return time.Now().UnixNano() < p.probesOffUntil.Load()
 }
 
-// poolIndex returns the index of the connection pool for q: 0 for the first query of a question, 1 for repetitions, or
-// probePool. n is the number of earlier queries with the same question.
+// poolIndex returns the index of the connection pool for q: 0 for the first query of a question, and 1 for repetitions.
+// It is probePool for a probe while probes are disabled. n is the number of earlier queries with the same question.
 func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
 	if isProbe(q) && p.areProbesDisabled() {
 		return probePool

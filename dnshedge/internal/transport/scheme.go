@@ -19,10 +19,10 @@ type Scheme struct {
 // schemes holds the registered schemes by Name. It must only be changed during initialization.
 var schemes = make(map[string]Scheme)
 
-// registerScheme adds s to the schemes that FindScheme finds. It must only be called by init functions.
+// registerScheme makes the scheme s available to FindScheme and Schemes. It must only be called by init functions.
 //
-// It sets s.New to a function that calls newSender and wraps the result in an ednsFallback and a onceOnly, which all
-// schemes need.
+// It sets s.New to a function that creates the Transport for a server. That function calls newSender, and adds the
+// behaviour of onceOnly and ednsFallback, which all schemes need.
 func registerScheme(s Scheme, newSender func(Config) sender) {
 	s.New = func(c Config) Transport { return &ednsFallback{Transport: onceOnly{newSender(c)}} }
 	schemes[s.Name] = s

@@ -19,15 +19,15 @@ const (
 	maxPoolSockets = 4 * poolSockets // maximum number of open shared sockets
 )
 
-// A socketPool holds UDP sockets that several queries share while more than maxOwnSockets queries wait. The limits
-// maxPoolSockets and maxOwnSockets together limit the file descriptors for one server.
+// A socketPool holds UDP sockets that several queries share. It is used while more than maxOwnSockets queries wait, to
+// limit the file descriptors for one server. At most maxPoolSockets of its sockets are open. A socketPool is safe for
+// concurrent use.
 //
 // A response is as hard to guess as with one socket for each query (RFC 5452 §9.2). A query has the random port of a
 // socket in the pool and a random ID, and a response must repeat its question. An attacker that knows all ports must
 // still guess 21 bits within two seconds, before the sockets change.
 //
-// After maxWrongMessages messages that fit no query, a socket is closed, and its queries are sent over TCP. A
-// socketPool is safe for concurrent use.
+// After maxWrongMessages messages that fit no query, a socket is closed, and its queries are sent over TCP.
 type socketPool struct {
 	mu         sync.Mutex      // guards the fields below
 	sockets    []*sharedSocket // open sockets that accept queries
@@ -55,7 +55,7 @@ type sharedSocket struct {
 var errNoSocket = errors.New("dnshedge: no socket for another query")
 
 // exchangeShared sends the query d over a shared socket and returns the response. If ctx ends first, it returns the
-// cause of ctx, and the query may keep waiting in the background.
+// cause of ctx, and the query may keep waiting in the background to measure the latency.
 func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Answer, error) {
 	d.done = make(chan udpResult, 1)
 	s, err := c.joinSocket(ctx, d)
@@ -81,8 +81,9 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	return nil, causeOf(ctx)
 }
 
-// joinSocket adds d to a random socket of the pool, or to a new socket while fewer than poolSockets accept queries. It
-// returns that socket. It may wait for a socket that is being opened, until ctx ends.
+// joinSocket selects the shared socket for d, adds d to its queries, and returns it. It opens a new socket while fewer
+// than poolSockets accept queries, and selects a random socket otherwise. It may wait for a socket that is being
+// opened, until ctx ends.
 func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
@@ -130,8 +131,8 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 	}
 }
 
-// rotateSockets retires all sockets that accept queries, so that the next queries open sockets with other ports. If too
-// many retired sockets are still open, it tries again later.
+// rotateSockets retires all sockets that accept queries. The next queries open sockets with other ports, which an
+// attacker does not know. If too many retired sockets are still open, it tries again later.
 func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
 	if c.open+poolSockets > maxPoolSockets { // too many retired sockets still wait for responses
@@ -148,7 +149,7 @@ func (c *socketPool) rotateSockets() {
 }
 
 // addSocket opens a socket, adds it to the pool, and returns it. If it cannot be opened, it returns a random socket of
-// the pool instead, or an error if the pool has none. The caller must have counted the socket in opening and open.
+// the pool instead, or an error if the pool has none. The caller must have incremented opening and open before.
 func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSocket, error) {
 	conn, err := u.openSocket(ctx)
 	c.mu.Lock()
@@ -174,7 +175,7 @@ func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSoc
 	return s, nil
 }
 
-// removeSocket removes s from the sockets that accept queries. It does not close s.
+// removeSocket removes s from the sockets of the pool that accept queries. It does not close s.
 func (c *socketPool) removeSocket(s *sharedSocket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,7 +224,7 @@ func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	}
 }
 
-// stopQueries retires the socket. It accepts no further queries, and is closed when the last query ends.
+// stopQueries retires the socket: it accepts no further queries, and is closed when the last query ends.
 func (s *sharedSocket) stopQueries() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,8 +256,9 @@ func (s *sharedSocket) readMessages() {
 	}
 }
 
-// deliverMessage passes the message b to the query with its ID, which must accept it as the response. It returns an
-// error if the socket must be closed, because maxWrongMessages messages were no responses.
+// deliverMessage passes a received message, b, to the query with the same ID if it is the response to that query.
+// Otherwise it counts a wrong message. It returns an error after maxWrongMessages of them, and the caller must then
+// close the socket.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
 	if len(b) >= wire.HeaderLen {

@@ -27,8 +27,8 @@ type Span struct {
 
 var _ context.Context = (*Span)(nil)
 
-// A watcher is called when a Span ends. err and cause are the results of Err and context.Cause. The Span is locked
-// during the call, so endWith must not block or use the Span.
+// A watcher is an object that a Span informs of its end by calling endWith. err and cause are the results of Err and
+// context.Cause. The Span is locked during the call, so endWith must not block or use the Span.
 type watcher interface{ endWith(err, cause error) }
 
 // Begin starts the Span, which ends with its parent, or after the timeout if that is earlier. A timeout of 0 means that
@@ -53,8 +53,8 @@ func (s *Span) Begin(parent context.Context, timeout time.Duration) {
 // endAtDeadline ends the Span with context.DeadlineExceeded. The Span's timer calls it.
 func (s *Span) endAtDeadline() { s.endWith(context.DeadlineExceeded, context.DeadlineExceeded) }
 
-// End ends the Span with the error context.Canceled and the given cause, unless it has ended. It also releases the
-// timer and the parent's reference. A nil cause means context.Canceled.
+// End ends the Span with the error context.Canceled and the given cause, unless it has already ended. It also releases
+// the Span's timer and detaches the Span from its parent. A nil cause means context.Canceled.
 func (s *Span) End(cause error) {
 	if cause == nil {
 		cause = context.Canceled
@@ -70,11 +70,11 @@ func (s *Span) End(cause error) {
 	}
 }
 
-// Cancel calls End with the cause context.Canceled.
+// Cancel ends the Span with the error and the cause context.Canceled.
 func (s *Span) Cancel() { s.End(nil) }
 
-// endWith ends the Span with the given error and cause, and calls its watchers. Further calls have no effect. A Span
-// calls this method of its child Spans, because it makes a Span a watcher of its parent.
+// endWith ends the Span with the given error and cause, and calls its watchers. Further calls have no effect. It
+// implements watcher, so that the end of a Span ends the Spans that are derived from it.
 func (s *Span) endWith(err, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,8 +147,11 @@ func (s *Span) Err() error {
 // Value implements context.Context. It returns the parent's value, because a Span has no values of its own.
 func (s *Span) Value(key any) any { return s.parent.Value(key) }
 
-// AfterFunc implements an optional method that context.AfterFunc and context.WithCancel use. Without it, they would
-// start a goroutine for each context that is derived from a Span.
+// AfterFunc arranges that f is called in a goroutine of its own when the Span ends. stop undoes that; it returns false
+// if f was called already or stop was called before.
+//
+// It is an optional method that context.AfterFunc and context.WithCancel use. Without it, they would start a goroutine
+// for each context that is derived from a Span.
 func (s *Span) AfterFunc(f func()) (stop func() bool) {
 	w := &afterFunc{f}
 	s.addWatcher(w)
@@ -160,8 +163,8 @@ type afterFunc struct{ f func() }
 
 func (a *afterFunc) endWith(error, error) { go a.f() }
 
-// causeOf returns the cause of the end of ctx, or nil if ctx has not ended. Callers must use it instead of
-// context.Cause, which returns only the error of a Span.
+// causeOf returns the cause of the end of ctx, or nil if ctx has not ended. It replaces context.Cause, which does not
+// know the cause of a Span and returns its error instead.
 func causeOf(ctx context.Context) error {
 	s, ok := ctx.(*Span)
 	if !ok {

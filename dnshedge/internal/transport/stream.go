@@ -37,8 +37,8 @@ const (
 // and the server may respond in any order. The connection is opened on demand and closed when it is idle. There are
 // pools for first queries, for repetitions, and for probes (see probePolicy).
 //
-// Some servers close the connection when they reject a question. The rejected question is unknown. So all queries that
-// were in flight are sent again, each on a connection of its own.
+// Some servers close the connection when they reject a question, without saying which one. In that case, each query
+// that was in flight is sent again on a connection of its own.
 type streamTransport struct {
 	Config
 	security       *tls.Config                                // TLS configuration; nil: plain TCP
@@ -66,14 +66,14 @@ type streamConnPool struct {
 	// in a row that ended so, the limit is the number of responses of the better one. A single end may be a restart of the
 	// server.
 	//
-	// cut is the number of responses of the last connection if it ended with queries in flight, or else 0.
+	// answersBeforeCut is the number of responses of the last connection if it ended with queries in flight, or else 0.
 	answersBeforeCut int
 	limit            int       // maximum number of queries of a connection; 0: unknown
 	limitEnd         time.Time // time at which limit expires
 }
 
-// isFull reports whether a connection that has carried the given number of queries has reached the learned limit. The
-// next query must then use another connection.
+// isFull reports whether a connection that has carried the given number of queries must carry no more. The server is
+// then known to close connections after at most that many queries, and the next query must use another connection.
 func (l *streamConnPool) isFull(queries int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +87,7 @@ func (l *streamConnPool) isFull(queries int) bool {
 }
 
 // recordEnd records that a connection has ended after the given number of responses. cut must be true if the server has
-// ended it with queries in flight. Two such ends in a row set the query limit.
+// ended it with queries in flight. After two such ends in a row, the pool limits the number of queries per connection.
 func (l *streamConnPool) recordEnd(answers int, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +102,7 @@ func (l *streamConnPool) recordEnd(answers int, cut bool) {
 	l.answersBeforeCut = answers
 }
 
-// An openingConn is a connection that is being opened. All queries that wait for it share it.
+// An openingConn is a connection that is being opened, and the queries that wait for it.
 type openingConn struct {
 	began   time.Time     // time at which the opening began
 	queries int           // number of queries that wait; guarded by streamConnPool.mu
@@ -175,8 +175,8 @@ func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	return s.exchangeExclusively(ctx, q, w)
 }
 
-// exchangeExclusively does the same as Exchange, over a connection that no other query uses. It waits for a free pool
-// until ctx ends.
+// exchangeExclusively does the same as Exchange, over a connection that no other query uses. It waits until ctx ends if
+// maxExclusive such queries run already.
 func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case l := <-s.exclusivePools:
@@ -187,8 +187,8 @@ func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query
 	}
 }
 
-// exchangeInPool does the same as Exchange, over the connection of the pool l. It sends q again if q was probably not
-// the reason for the end of the connection.
+// exchangeInPool does the same as Exchange, over the connection of the pool l. If the connection ends, and q was
+// probably not the reason, it sends q again.
 func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
@@ -208,8 +208,8 @@ func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *
 	}
 }
 
-// SendOnce implements sender, over the pool for first queries. It tries another connection as long as the message was
-// not written.
+// SendOnce implements sender, over the pool for first queries. If the message was not written because of its
+// connection, it tries another connection.
 func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, over, err := s.sendQuery(ctx, q, &s.pools[0], w)
@@ -222,7 +222,7 @@ func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryP
 	}
 }
 
-// A sendState describes how sendQuery has sent a query: over a new or an existing connection, and after what time.
+// A sendState describes the connection over which sendQuery has sent a query.
 type sendState struct {
 	setup     time.Duration // time to open the connections that the query waited for; 0: none
 	connected bool          // the query got a connection
@@ -262,11 +262,11 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 	}
 }
 
-// acquirePooledConn returns the connection of the pool l that accepts queries. It opens one if there is none, and waits
-// for it until ctx ends. reused is true if the connection was open before the call.
+// acquirePooledConn returns the connection of the pool l that accepts queries. If there is none, it opens a connection,
+// and waits for it until ctx ends. reused is true if the connection was open before the call.
 //
-// It opens a second connection if the first takes longer than the stall timeout to open. It also does so if as many
-// queries wait for the first as the learned limit permits.
+// If the connection takes longer than the stall timeout to open, it opens a second one. It also does so if as many
+// queries wait for the connection as it may carry (see streamConnPool.isFull).
 func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPool) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
@@ -294,8 +294,8 @@ func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPo
 	}
 }
 
-// openConnection opens a connection of the pool l and stores it in o. It continues if all callers that wait for o have
-// gone, because the next query needs the connection as well.
+// openConnection opens a connection of the pool l and stores it in o. It continues even if no query waits for o any
+// more, because the next query needs the connection as well.
 func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
 	var c net.Conn
 	err, start := errGoexit, time.Now()
@@ -316,8 +316,8 @@ func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
 // errGoexit is the error of a connection whose Dialer has called runtime.Goexit.
 var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
 
-// finishOpening stores the opened connection c, or err, in o, and wakes the queries that wait for it. took is the time
-// for dialing and the handshake.
+// finishOpening ends the opening of a connection. It stores in o either the opened connection c, or err, and wakes the
+// queries that wait for o. took is the time for dialing and the handshake.
 func (s *streamTransport) finishOpening(l *streamConnPool, o *openingConn, c net.Conn, err error, took time.Duration) {
 	defer close(o.done)
 	l.mu.Lock()

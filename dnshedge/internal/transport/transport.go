@@ -141,11 +141,11 @@ func (c *Config) dialServer(ctx context.Context, network string) (net.Conn, erro
 	return nil, errors.Join(errs...)
 }
 
-// A Forgetter is a Dialer that caches the addresses of the server's host name. Forget removes them from the cache. It
-// is called when a handshake has failed, because the addresses may be outdated.
+// A Forgetter is a Dialer that caches the addresses of the server's host name. Forget removes them from the cache. A
+// Transport calls it when a handshake has failed, because the addresses may be outdated.
 type Forgetter interface{ Forget() }
 
-// forgetAddress calls the Dialer's method Forget, if the Dialer is a Forgetter.
+// forgetAddress makes the Dialer forget the addresses of the server, if it caches them (see Forgetter).
 func (c *Config) forgetAddress() {
 	if f, ok := c.Dialer.(Forgetter); ok {
 		f.Forget()

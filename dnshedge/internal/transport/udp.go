@@ -119,8 +119,8 @@ func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 // datagrams is a pool of message buffers of MaxDatagram bytes.
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
-// Exchange implements Transport. It ignores the QueryPath, even over TCP. The next query may go over UDP again, and
-// responses over TCP do not show whether UDP messages are lost.
+// Exchange implements Transport. It does not use the QueryPath, even over TCP. The next query may go over UDP again,
+// and responses over TCP do not show whether UDP messages are lost.
 func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *QueryPath) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
 		a, setup, err := u.tcp.Exchange(ctx, q, n, new(QueryPath))
@@ -162,10 +162,11 @@ func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath
 	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
 }
 
-// exchangeDatagram sends one UDP message and returns the response.
+// exchangeDatagram sends q as one UDP message and returns the response.
 //
-// alone must be true if the server has failed to return the letter case or the cookie of an earlier query. Then the
-// query has a socket of its own and no spoofGuard, and any wrong message before the response ends the wait.
+// alone must be true if the server has failed to return the letter case or the cookie of an earlier query. In that
+// case, the query has a socket of its own and no protection by the spoofGuard. Any wrong message before the response
+// ends the wait.
 func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
 	d := &udpQuery{udpTransport: u, q: q, isExclusive: alone}
 	if !alone {
@@ -181,8 +182,8 @@ func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alon
 	return d.exchangeOverOwnSocket(ctx)
 }
 
-// exchangeOverOwnSocket sends the query from a socket of its own and returns the response. The caller must have counted that
-// socket in udpTransport.ownSockets.
+// exchangeOverOwnSocket sends the query from a socket that no other query uses, and returns the response. The caller
+// must have incremented udpTransport.ownSockets, which the query decrements when it closes the socket.
 func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
 	conn, err := d.openSocket(ctx)
@@ -239,7 +240,8 @@ type udpQuery struct {
 	done chan udpResult // receives the outcome of a query on a sharedSocket; capacity 1
 }
 
-// A udpResult is the outcome of a udpQuery on a sharedSocket: a response or an error.
+// A udpResult is the outcome of a udpQuery on a sharedSocket: a response or an error. Both are nil if the query was
+// abandoned.
 type udpResult struct {
 	a   *wire.Answer
 	err error
@@ -253,11 +255,11 @@ func (d *udpQuery) closeSocket() {
 	}
 }
 
-// endWith implements watcher. When the context of the query ends, it makes a pending read of the query's own socket
-// return with a timeout.
+// endWith implements watcher, so that the end of the query's context ends the wait for the response. It makes a pending
+// read of the query's own socket return with a timeout.
 func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// writeQuery writes the query to the socket c, and stores the time.
+// writeQuery writes the query to the socket c, and stores in sent when it did so.
 func (d *udpQuery) writeQuery(c net.Conn) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(out)
@@ -267,11 +269,11 @@ func (d *udpQuery) writeQuery(c net.Conn) error {
 	return err
 }
 
-// parseResponse parses a received message. The error is errTruncated or errUnverified if the message is the response
-// but the question must be sent over TCP. Any other error means that the message does not fit the query.
+// parseResponse parses a received message, b. The error is errTruncated or errUnverified if b is the response but the
+// question must be sent over TCP. Any other error means that b does not fit the query.
 //
-// For an opcode other than QUERY, these two errors never occur, because the message must not be sent twice. A response
-// that cannot be parsed then gives a wire.MalformedError.
+// Messages with an opcode other than QUERY never get these two errors, because they must not be sent twice. A response
+// to them that cannot be parsed gives a wire.MalformedError.
 func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
 		return nil, errUnverified // the server has changed the letter case, or the message is forged
@@ -294,8 +296,8 @@ func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	return a, d.guard.verifyCookie(d.cookie, a)
 }
 
-// isConclusive returns true if err, the error of parseResponse, means that the response has arrived, usable or not. If
-// it returns false, the message was no response, and the wait must continue.
+// isConclusive reports whether the response to a query has arrived, usable or not. err is the error of parseResponse.
+// If the result is false, the message was no response, and the query must keep waiting.
 func isConclusive(err error) bool {
 	if err == nil || err == errTruncated || err == errUnverified {
 		return true
@@ -341,7 +343,7 @@ func (d *udpQuery) readResponse() (*wire.Answer, error) {
 const wsaEMSGSIZE = syscall.Errno(10040)
 
 // ReceiveDatagram reads one UDP message from c into b and returns its length. If the message is longer than b, the rest
-// of the message is lost.
+// of the message is lost. On Windows, it hides the error that this causes.
 func ReceiveDatagram(c net.Conn, b []byte) (int, error) {
 	n, err := c.Read(b)
 	if errors.Is(err, wsaEMSGSIZE) {
@@ -357,8 +359,9 @@ func (u *udpTransport) ignoreMessage(err error) {
 	u.guard.recordWrongMessage()
 }
 
-// abandonQuery keeps the query's own socket open for a while after the caller has gone. So the latency of a late
-// response can be measured, and that response cannot reach the next socket with the same port.
+// abandonQuery ends a query whose caller has gone. If the Owner permits it, the query's own socket stays open for a
+// while. So the latency of a late response can be measured, and that response cannot reach the next socket with the
+// same port.
 //
 // expiring must be true if the context's callback may still set the read deadline.
 func (d *udpQuery) abandonQuery(expiring bool) {
