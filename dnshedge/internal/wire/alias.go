@@ -14,8 +14,8 @@ func (q *Query) WithName(name string) *Query {
 	return &r
 }
 
-// UnresolvedAlias returns the target of the last CNAME record, in wire format, if the response does not resolve that
-// target. The caller must then ask for the target.
+// UnresolvedAlias returns the target of the last CNAME record, in wire format, if the response does not resolve it. The
+// caller must then ask for the target.
 //
 // ok is false if there is no CNAME record. It is also false if the response has records of the question's type, or an
 // SOA record for the target (RFC 2308 §2.2).
@@ -49,9 +49,11 @@ func (a *Answer) UnresolvedAlias() (target string, ok bool) {
 	return string(b[:n]), ok && err == nil
 }
 
-// AppendAliasTarget appends the answer records of target, the response for the name that a.UnresolvedAlias has
-// returned. a also gets the response code, the outcome, and the other sections of target. target does not change. The
-// error means that the result does not fit in a message.
+// AppendAliasTarget completes a response with an alias. target is the response for the name that a.UnresolvedAlias has
+// returned. Its answer records are appended to those of a. a also gets the response code, the outcome, and the other
+// sections of target. target does not change.
+//
+// The error means that the result does not fit in a message.
 func (a *Answer) AppendAliasTarget(target *Answer) error {
 	more, err := unpackMessage(target.packed)
 	if err != nil {

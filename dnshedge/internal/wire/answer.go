@@ -40,10 +40,9 @@ type Answer struct {
 	Extended uint16
 }
 
-// An addressRange holds the position of the address records of an Answer whose order may be rotated. The records are
-// consecutive. The position is the index of the first record in Answer.ttls, which has one element per record, and the
-// number of records.
-type addressRange struct{ first, n uint8 } // index of the first one in ttls, and their number
+// An addressRange locates those address records of an Answer whose order may be rotated. The records are consecutive.
+// The zero value contains no records.
+type addressRange struct{ first, n uint8 } // index of the first record in Answer.ttls, and number of records
 
 // An EDE is an extended DNS error (RFC 8914), which explains a response code.
 type EDE struct {
@@ -107,8 +106,9 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	return a, nil
 }
 
-// rewriteMessage parses b, the response to q, and packs it again with package dns, without the OPT record. It also
-// drops records that do not belong to the question. foreign is true if there were any (see removeUnrelated).
+// rewriteMessage repairs a response that cannot be stored unchanged. It parses b, the response to q, and packs it again
+// with package dns, without the OPT record. It also drops records that do not belong to the question. foreign is true
+// if there were any (see removeUnrelated).
 //
 // q may be nil if the query is unknown. The error means that the response is malformed.
 func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
@@ -155,15 +155,17 @@ func extendedName(code int) string {
 	return dns.RcodeToString[code]
 }
 
-// A MalformedError is the error of a message that Query.Check has accepted and that cannot be parsed nevertheless.
+// A MalformedError is the error of a message that cannot be parsed. Query.Check may have accepted that message, because
+// it does not read the records.
 type MalformedError struct{ err error }
 
 func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
 func (e *MalformedError) Unwrap() error { return e.err }
 
-// readOPT stores in a the contents of the OPT record of the response b. If asked is true, it keeps the server's
-// end-to-end EDNS options, because the client has sent EDNS options. It returns the part of the response code that is
-// in the OPT record, shifted left by 4 bits.
+// readOPT stores the contents of the OPT record of the response b in a. It keeps the server's end-to-end EDNS options
+// only if asked is true, which means that the client has sent EDNS options.
+//
+// code has the upper bits of the response code, which are in the OPT record, shifted left by 4 bits.
 func (a *Answer) readOPT(b []byte, asked bool) (code uint16, err error) {
 	err = walkRecords(b, func(r messageRecord) {
 		if r.typ != dns.TypeOPT || r.section != additional {
@@ -191,8 +193,8 @@ func (a *Answer) readOPT(b []byte, asked bool) (code uint16, err error) {
 	return code, err
 }
 
-// indexMessage sets the message of a to m, converts the name of its question to lower case, and finds the TTLs and
-// addresses in m. a retains m. The error means that m is malformed.
+// indexMessage makes m the message of a, which retains m. It converts the name of the question to lower case, and
+// stores the positions of the TTLs and addresses. The error means that m is malformed.
 func (a *Answer) indexMessage(m []byte) error {
 	end, err := skipName(m, HeaderLen)
 	if err != nil || end-HeaderLen > MaxName {
@@ -223,8 +225,8 @@ func (a *Answer) indexMessage(m []byte) error {
 	return err
 }
 
-// hasSameOwner reports whether a and b, two consecutive address records of m, have the same owner. The owner of b must
-// be a compression pointer; otherwise the result is false.
+// hasSameOwner reports whether two consecutive address records of m, a and b, have the same owner. It only compares
+// compression pointers, so the result is false if the owner of b is not compressed.
 func hasSameOwner(m []byte, a, b messageRecord) bool {
 	owner := binary.BigEndian.Uint16(m[b.name:])
 	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || int(owner) == 0xc000+a.name)
@@ -255,8 +257,8 @@ func (a *Answer) DeniesQuestionName() bool {
 // Len returns the number of records in all sections of the message.
 func (a *Answer) Len() int { return len(a.ttls) }
 
-// Edit parses the message, calls f to change it, and stores the result. If f returns false or Edit returns an error, a
-// does not change. The Outcome does not change. Edit must not be called after LimitTTLs.
+// Edit changes the message by calling f with the parsed message, and stores the result. If f returns false or Edit
+// returns an error, a does not change. The Outcome does not change. Edit must not be called after LimitTTLs.
 func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	m, err := unpackMessage(a.packed)
 	if err != nil || !f(m) {
@@ -269,9 +271,9 @@ func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	return a.indexMessage(b)
 }
 
-// DenyNameBelow returns a response to q that says that the name of q does not exist. a must say the same of a domain
-// that contains that name. The result follows because nothing exists in a domain that does not exist (RFC 8020 §2). a
-// does not change.
+// DenyNameBelow makes a response to q from a: it says that the name of q does not exist. a must say that a domain that
+// contains the name of q does not exist. Nothing exists in a domain that does not exist (RFC 8020 §2). a does not
+// change.
 func (a *Answer) DenyNameBelow(q *Query) (*Answer, error) {
 	b := &Answer{packed: a.packed, Outcome: a.Outcome, EDE: a.EDE}
 	err := b.Edit(func(m *dns.Msg) bool {
@@ -333,12 +335,12 @@ func (a *Answer) appendAdjusted(b []byte, q *Query, v *ResponseOptions) []byte {
 	return b
 }
 
-// rotateAddresses rotates the address records of m, a copy of a.packed, by turn positions. It moves only the addresses,
-// because the owner, type, TTL and length of these records are equal.
-func (a *Answer) rotateAddresses(m []byte, turn int) {
+// rotateAddresses changes the order of the address records of m, a copy of a.packed: it rotates them by the given
+// number of positions. It moves only the addresses, because the owner, type, TTL and length of these records are equal.
+func (a *Answer) rotateAddresses(m []byte, positions int) {
 	ttls := a.ttls[a.addresses.first:][:a.addresses.n]
 	for i, to := range ttls {
-		from := int(ttls[(i+turn)%len(ttls)]) + 6
+		from := int(ttls[(i+positions)%len(ttls)]) + 6
 		copy(m[int(to)+6:], a.packed[from:from+int(binary.BigEndian.Uint16(a.packed[from-2:]))])
 	}
 }
@@ -381,8 +383,8 @@ const optLen = 11
 // appendOPT appends an OPT record to the response that begins at b[start], and returns the extended slice. The response
 // then has at most limit bytes.
 //
-// options are EDNS options of the server. They are included if they fit and the client has sent EDNS options. errs are
-// extended errors. They are included with their texts if they fit, or else without texts, or else not at all.
+// options are the EDNS options of the server. They are added if they fit and the client has sent EDNS options. errs are
+// extended errors. They are added with their texts if they fit, or else without texts, or else not at all.
 func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]EDE) []byte {
 	codes, texts := 0, 0
 	for _, e := range errs {
@@ -486,9 +488,11 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v ResponseOptions) *dns.Msg {
 }
 
 // unpackRecord parses the record at the offset off of b. It returns the record and the offset after it. owner is the
-// name of the question in presentation format. seen caches other owner names. walkRecords must have accepted b.
+// name of the question in presentation format, which most records have as owner. seen caches other owner names.
+// walkRecords must have accepted b.
 //
-// A record that package dns cannot parse, or would change, becomes a dns.RFC3597, a record of unknown type.
+// If package dns cannot parse the record's data, or would change it, the result is a dns.RFC3597, a record of unknown
+// type.
 func unpackRecord(b []byte, off int, owner string, seen ownerNames) (dns.RR, int) {
 	h := dns.RR_Header{Name: owner}
 	if b[off] == 0xc0 && b[off+1] == HeaderLen {

@@ -7,15 +7,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// isKnownType reports whether package dns can parse the record data of the given type, and empty data is invalid for
-// this type.
+// isKnownType reports whether a record of the given type must have data that package dns can parse. It returns false
+// for types that are unknown to package dns, and for types that permit empty data.
 func isKnownType(typ uint16) bool {
 	_, ok := dns.TypeToRR[typ]
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }
 
-// A dataLayout describes the data of a record type. The data consists of fixed bytes, character strings (RFC 1035 §3.3),
-// names, and fixed bytes again, in this order.
+// A dataLayout describes of which fields the data of a record type consists. These are fixed bytes, character strings
+// (RFC 1035 §3.3), names, and fixed bytes again, in this order.
 type dataLayout struct {
 	before  int  // number of fixed bytes before the strings
 	strings int  // number of character strings
@@ -37,9 +37,10 @@ var dataLayouts = map[uint16]dataLayout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// isDataChanged reports whether package dns would write other data for the record r of b than it has parsed. Such a
-// record must be treated as a record of unknown type. For common types, the result follows from fixed rules. Records of
-// other types are parsed, written and compared.
+// isDataChanged reports whether package dns cannot represent the data of the record r of b: it would write other data
+// than it has parsed. Such a record must be treated as a record of unknown type.
+//
+// For common types, the result follows from fixed rules. Records of other types are parsed, written and compared.
 func isDataChanged(b []byte, r messageRecord) bool {
 	switch r.typ {
 	case dns.TypeTXT:
@@ -82,7 +83,8 @@ var requiredFields = map[uint16]dataLayout{
 	dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
 }
 
-// lacksFields reports whether data ends before the fixed bytes and the character strings of l are complete.
+// lacksFields reports whether data is too short for the fixed bytes and the character strings with which the layout l
+// begins.
 func (l dataLayout) lacksFields(data []byte) bool {
 	off := l.before
 	for range l.strings {
@@ -120,8 +122,8 @@ func findTypeBitmap(typ uint16, data []byte) int {
 	return 6
 }
 
-// isSVCBChanged reports whether package dns would write other data for an SVCB or HTTPS record than it has parsed (RFC
-// 9460 §7.1.1, §8). It drops empty ALPN identifiers and sorts mandatory keys.
+// isSVCBChanged reports whether package dns cannot represent the data of an SVCB or HTTPS record. It drops empty ALPN
+// identifiers and sorts mandatory keys (RFC 9460 §7.1.1, §8).
 func isSVCBChanged(data []byte) bool {
 	off, err := skipName(data, 2)
 	for err == nil && off+4 <= len(data) {
@@ -147,9 +149,11 @@ func isSVCBChanged(data []byte) bool {
 	return false
 }
 
-// hasCompressedName reports whether data, from the offset off on, contains a compressed or malformed name. There must
-// be only names. It follows no compression pointers, because a HIP record may have thousands of names, none of which
-// may be compressed (RFC 8005 §5).
+// hasCompressedName reports whether the names in data, from the offset off on, include a compressed or malformed name.
+// data must contain only names from off on.
+//
+// It follows no compression pointers, because a HIP record may have thousands of names, none of which may be compressed
+// (RFC 8005 §5).
 func hasCompressedName(data []byte, off int) bool {
 	for off < len(data) {
 		end, err := skipName(data, off)
@@ -161,8 +165,8 @@ func hasCompressedName(data []byte, off int) bool {
 	return false
 }
 
-// hasTrailingZeros reports whether a window of the type bitmap at the offset off ends with a zero byte, which RFC 4034
-// §4.1.2 forbids.
+// hasTrailingZeros reports whether the type bitmap at the offset off is invalid because one of its windows ends with a
+// zero byte (RFC 4034 §4.1.2).
 func hasTrailingZeros(data []byte, off int) bool {
 	for off+2 <= len(data) {
 		off += 2 + int(data[off+1])
@@ -173,8 +177,8 @@ func hasTrailingZeros(data []byte, off int) bool {
 	return false
 }
 
-// matchesRecord reports whether the data of the record r of b has the layout l. It does not check where compression
-// pointers refer to.
+// matchesRecord reports whether the data of the record r has the layout l. r must be a record of the message b. It does
+// not check whether compression pointers are valid.
 func (l dataLayout) matchesRecord(b []byte, r messageRecord) bool {
 	end := r.ttl + 6 + len(r.data)
 	off := end - len(r.data) + l.before
@@ -198,11 +202,11 @@ func (l dataLayout) matchesRecord(b []byte, r messageRecord) bool {
 	return off == end || l.more && off < end
 }
 
-// isSelfContained reports whether the data of r has no compressed name, so that it means the same in another message.
-// It must only be called for types that are not in layouts. Names in their data must not be compressed (RFC 3597 §4),
-// but package dns would expand them.
+// isSelfContained reports whether the data of r contains no compressed name, so that it means the same in another
+// message. For some rare types, it returns false without a check.
 //
-// It returns false for some rare types without a check.
+// It must only be called for types that are not in dataLayouts. Names in their data must not be compressed (RFC 3597
+// §4), but package dns would accept and expand them.
 func isSelfContained(r messageRecord) bool {
 	off := 0
 	switch r.typ {

@@ -61,7 +61,7 @@ var errRecords = errors.New("dnshedge: query with records; want none but OPT")
 // occurs for queries with random case (see Query.WithRandomCase).
 var ErrSpelling = errors.New("dnshedge: response with another spelling of the name")
 
-// A messageRecord locates one resource record in a message.
+// A messageRecord describes one resource record in a message: where it is, its type and its data.
 type messageRecord struct {
 	typ, class uint16
 	name, ttl  int    // offsets in the message of the owner and of the TTL
@@ -113,8 +113,8 @@ func walkRecords(b []byte, f func(messageRecord)) error {
 	return nil
 }
 
-// FindOPT reports whether the message b has an OPT record, and whether its DO bit is set. If b is malformed, it only
-// finds records before the fault.
+// FindOPT reports whether the message b has an OPT record, and whether the DO bit of an OPT record is set. If b is
+// malformed, it only finds records before the fault.
 func FindOPT(b []byte) (has, do bool) {
 	_ = walkRecords(b, func(r messageRecord) {
 		if r.typ == dns.TypeOPT {
@@ -158,8 +158,8 @@ func isUncompressed(name []byte) bool {
 	return true
 }
 
-// AppendLower appends name, which is in wire format, to b in lower case, and returns the extended slice. It converts
-// every byte, because the length of a label is below 64 and so is never a letter.
+// AppendLower appends name, which is in wire format, to b in lower case, and returns the extended slice. It may convert
+// every byte of name, because the length bytes are below 64 and so are never letters.
 func AppendLower(b []byte, name string) []byte {
 	start := len(b)
 	b = append(b, name...)

@@ -7,10 +7,11 @@ import (
 	"sync"
 )
 
-// A nameIDs assigns IDs to the names of a message, so that names can be compared quickly. Two names have the same ID if
-// they are equal, ignoring case.
+// A nameIDs assigns IDs to the names of one message, so that names can be compared quickly. Two names have the same ID
+// if they are equal, ignoring case.
 //
-// It reads each label once, however many names refer to it. So the work is linear in the length of the message.
+// Each label is read once, however many names refer to it by compression pointers. So the work is linear in the length
+// of the message.
 type nameIDs struct {
 	known []uint64 // bit set of the offsets in the message for which ids is valid
 	ids   []uint64 // ID of the name that begins at an offset, indexed by the offset
@@ -69,8 +70,8 @@ const rootID = uint64(0)
 // nameSeed is the hash seed for the IDs of names. It differs in each process.
 var nameSeed = maphash.MakeSeed()
 
-// childID returns the ID of the name that consists of label and the name with the ID parent. The ID is a hash with a
-// random seed, so that an attacker cannot construct names with equal IDs.
+// childID returns the ID of the name that has the given label, followed by the parent, a name with the ID parent. The
+// ID is a hash with a random seed, so that an attacker cannot construct names with equal IDs.
 func childID(parent uint64, label []byte) uint64 {
 	var b [8 + 63]byte
 	binary.NativeEndian.PutUint64(b[:], parent)
@@ -80,7 +81,8 @@ func childID(parent uint64, label []byte) uint64 {
 	return maphash.Bytes(nameSeed, b[:8+len(label)])
 }
 
-// ancestorIDs returns the IDs of the name at the offset off of m and of all domains that contain it, up to the root.
+// ancestorIDs returns the IDs of a name and of all domains that contain it, up to the root. The name is at the offset
+// off of m.
 func (s *nameIDs) ancestorIDs(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {
@@ -93,10 +95,10 @@ func (s *nameIDs) ancestorIDs(m []byte, off int) []uint64 {
 	}
 }
 
-// A nameLabels is a name as a list of its labels, without the root label.
+// A nameLabels is a name as a list of its labels, leftmost first, without the root label.
 type nameLabels []labelID
 
-// A labelID is a label of a name, and the ID of the name that begins with this label.
+// A labelID is a label within a name, and the ID of the part of the name that begins with this label.
 type labelID struct {
 	id    uint64
 	label []byte
@@ -112,7 +114,7 @@ func (s *nameIDs) labelsAt(m []byte, off int) nameLabels {
 	return l
 }
 
-// nameID returns the ID of the name that l represents.
+// nameID returns the ID of the name that consists of the labels l.
 func (l nameLabels) nameID() uint64 {
 	if len(l) == 0 {
 		return rootID
@@ -120,8 +122,8 @@ func (l nameLabels) nameID() uint64 {
 	return l[0].id
 }
 
-// replaceSuffix returns the name that consists of the first n labels of l and of the name to. It is the result of a
-// DNAME record for l (RFC 6672 §2.2). It returns false if the result is too long for a name.
+// replaceSuffix applies a DNAME record to the name l (RFC 6672 §2.2). It returns the name that consists of the first n
+// labels of l, followed by the name to. It returns false if that name is too long.
 func (l nameLabels) replaceSuffix(n int, to nameLabels) (nameLabels, bool) {
 	out := append(make(nameLabels, n, n+len(to)), to...)
 	id, size := to.nameID(), 1

@@ -84,8 +84,8 @@ func (a *Answer) IsBogus() bool {
 	return false
 }
 
-// isFinal reports whether e means that no other server must be tried. Either DNSSEC validation has failed (codes 1, 2,
-// 5 to 12, 27), or a policy blocks the name (codes 15 to 17).
+// isFinal reports whether the extended error e means that no other server must be tried. Either DNSSEC validation has
+// failed (codes 1, 2, 5 to 12, 27), or a policy blocks the name (codes 15 to 17).
 func (e EDE) isFinal() bool {
 	switch c := e.Code; {
 	case c == 1, c == 2, 5 <= c && c <= 12, 15 <= c && c <= 17, c == 27:

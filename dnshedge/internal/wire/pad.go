@@ -14,9 +14,10 @@ const (
 	responseBlock = 468
 )
 
-// PadResponse pads the response that begins at b[start] to a multiple of 468 bytes (RFC 8467 §4.1), so that its length
-// does not reveal the question. It returns the extended slice. The OPT record must be the last record. It returns a
-// response without an OPT record unchanged.
+// PadResponse pads the response that begins at b[start], so that its length does not reveal the question, and returns
+// the extended slice. The new length is a multiple of 468 bytes (RFC 8467 §4.1).
+//
+// The OPT record must be the last record. A response without an OPT record is returned unchanged.
 func PadResponse(b []byte, start int) []byte {
 	m := b[start:]
 	size := 0
@@ -36,8 +37,8 @@ func PadResponse(b []byte, start int) []byte {
 	return b
 }
 
-// paddingLen returns the length in bytes of the padding for a message of size bytes. The message, the 4 bytes that
-// begin a padding option, and the padding together have a multiple of block bytes.
+// paddingLen returns how many bytes of padding a message of size bytes needs, so that its length becomes a multiple of
+// block bytes. The length includes the 4 bytes with which a padding option begins.
 func paddingLen(size, block int) int { return (block - (size+4)%block) % block }
 
 // appendPadding appends an EDNS padding option with n zero bytes to b (RFC 7830 §3) and returns the extended slice.

@@ -11,9 +11,11 @@ const (
 	maxAliasTargets = 4 * maxAliases // maximum number of alias targets that are examined for one response
 )
 
-// removeUnrelated removes records from the answer section of m that do not belong to the question (RFC 1034 §4.3.2).
-// The owner of the other records is the question's name, or a target of its aliases. m must have been parsed from b. It
-// returns true if it removed a record.
+// removeUnrelated removes records from the answer section of m that do not belong to the question (RFC 1034 §4.3.2). A
+// record belongs to it if its owner is the question's name, or a name to which the aliases of that name lead. DNAME
+// records that apply to these names belong to it as well.
+//
+// m must have been parsed from b. It returns true if it removed a record.
 func removeUnrelated(m *dns.Msg, b []byte) bool {
 	if len(m.Answer) == 0 {
 		return false
@@ -54,11 +56,12 @@ func removeUnrelated(m *dns.Msg, b []byte) bool {
 	return dropped
 }
 
-// followAliases follows the aliases of the question's name. aliases and subtrees hold the offsets in b of the targets
-// of CNAME and DNAME records, by the ID of their owner. It examines at most maxAliasTargets targets.
+// followAliases finds the names to which the aliases of the question lead. aliases holds the offsets in b of the
+// targets of CNAME records, by the ID of their owner. subtrees holds the same for DNAME records. It examines at most
+// maxAliasTargets targets.
 //
-// known holds the IDs of the question's name and of all targets. above holds the IDs of the owners of the DNAME records
-// that apply.
+// known has the IDs of the question's name and of all names to which aliases lead. above has the IDs of the owners of
+// the DNAME records that apply.
 func (s *nameIDs) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
 	known, above = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []nameLabels
@@ -105,8 +108,8 @@ func isDNAME(rr dns.RR) bool {
 	return rr.Header().Rrtype == dns.TypeDNAME
 }
 
-// isRelevant reports whether all records in the answer section of m belong to the question. Their owners must be the
-// question's name or the target of an earlier CNAME record. checkStorable must have accepted m.
+// isRelevant reports whether all records in the answer section of m belong to the question. The owner of each record
+// must be the question's name or the target of an earlier CNAME record. checkStorable must have accepted m.
 func isRelevant(m []byte) bool {
 	plain := true
 	_ = walkRecords(m, func(r messageRecord) {

@@ -7,12 +7,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// checkStorable reports whether the response b can be stored unchanged. Nearly all responses can. The others must be
-// parsed and packed again by package dns. end is the length of b without a final OPT record.
+// checkStorable reports whether the response b can be stored unchanged, as nearly all responses can. Otherwise, b must
+// be parsed and packed again by package dns. end is the length of b without a final OPT record.
 //
-// A response can be stored unchanged if it has one question and these two conditions hold. Compression pointers refer
-// only to earlier labels of names, so that changes of TTLs and addresses do not change names. The owner of each record
-// is compressed or the root.
+// A response can be stored unchanged if it has one question, its records are well-formed, and two conditions hold.
+// First, compression pointers refer only to earlier labels of names, so that changes of TTLs and addresses do not
+// change names. Second, the owner of each record is compressed or the root.
 func checkStorable(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
@@ -64,8 +64,8 @@ func isReadableOPT(data []byte) bool {
 	return n == len(data)
 }
 
-// A labelTable records the offsets in a message at which labels of names begin. Valid compression pointers refer only
-// to these offsets.
+// A labelTable records the offsets in a message at which labels of names begin. It serves to check compression
+// pointers, which are valid only if they refer to these offsets.
 type labelTable struct {
 	labelOffsets [1 << 14 / 64]uint64 // bit set of the offsets
 	// sizes holds the length in bytes of the name that begins at an offset, indexed by half of the offset. Two labels
@@ -73,11 +73,11 @@ type labelTable struct {
 	sizes [1 << 13]uint8
 }
 
-// labelTablePool holds unused labelTables, each of which takes 10 KiB. The user must clear the field begin.
+// labelTablePool holds unused labelTables, each of which takes 10 KiB. The user must clear labelOffsets.
 var labelTablePool = sync.Pool{New: func() any { return new(labelTable) }}
 
-// readName checks the name at the offset off of b, and records its labels. It returns the offset after the name, and
-// whether the name is compressed.
+// readName checks the name at the offset off of b, and records its labels. end is the offset after the name. compressed
+// is true if the name ends with a compression pointer.
 //
 // ok is false if the name is malformed or too long, or has a compression pointer that does not refer to a recorded
 // label.
@@ -106,8 +106,9 @@ func (s *labelTable) readName(b []byte, off int) (end int, compressed, ok bool) 
 	return 0, false, false
 }
 
-// addLabels records the labels between the offsets start and end of b. They begin a name of size bytes, without the
-// root label. It returns false, and records nothing, if the name is too long.
+// addLabels records where the labels of a name begin: the labels between the offsets start and end of b. size is the
+// length of the whole name in bytes, without the root label. It returns false, and records nothing, if the name is too
+// long.
 func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	if size >= MaxName {
 		return false
@@ -119,8 +120,9 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	return true
 }
 
-// readRData checks the names in the data of a record, and records their labels. The data must match the layout l. off
-// is the offset of the first string or name in that data. It returns false if a name is invalid.
+// readRData checks the names in the data of a record, and records their labels. off is the offset in b of the first
+// string or name of that data, whose layout is l. It returns false if a name is invalid. matchesRecord must have
+// accepted the data.
 func (s *labelTable) readRData(b []byte, off int, l dataLayout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])
@@ -135,9 +137,9 @@ func (s *labelTable) readRData(b []byte, off int, l dataLayout) (ok bool) {
 }
 
 // labelAt returns the label at the offset off of m, and the offset of the next label. If there is a compression pointer
-// at off, it follows that pointer. The root label is empty.
+// at off, it returns the label to which the pointer refers. The root label is empty.
 //
-// It may panic or never return for invalid names. So checkStorable must have accepted m, or package dns must have
+// For invalid names, it may panic or never return. So checkStorable must have accepted m, or package dns must have
 // packed it.
 func labelAt(m []byte, off int) (l []byte, next int) {
 	for m[off] >= 0xc0 {

@@ -15,8 +15,9 @@ type TTLLimits struct {
 	MaxNegative time.Duration // maximum TTL of responses that say that a name or a record does not exist
 }
 
-// LimitTTLs changes the TTLs of the records so that they are within l and equal within each RRset. It returns how long
-// the Answer may be cached. 0 means that it must not be cached, for example because it is a failure.
+// LimitTTLs prepares the Answer for a cache. It changes the TTLs of the records so that they are within l and equal
+// within each RRset. It returns how long the Answer may be cached. 0 means that it must not be cached, for example
+// because it is a failure.
 //
 // If l is nil, it leaves the TTLs unchanged and returns 0.
 func (a *Answer) LimitTTLs(l *TTLLimits) time.Duration {
@@ -120,8 +121,8 @@ func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 // soaLen is the minimum length in bytes of the data of an SOA record.
 const soaLen = 2 + 20
 
-// negativeTTL returns the TTL in seconds of a negative response with the SOA record r (RFC 2308 §5). m must be the
-// message of r.
+// negativeTTL returns how long a negative response with the SOA record r may be cached, in seconds (RFC 2308 §5). m
+// must be the message of r.
 func (r *messageRecord) negativeTTL(m []byte) uint32 {
 	return min(binary.BigEndian.Uint32(m[r.ttl:]), binary.BigEndian.Uint32(r.data[len(r.data)-4:]))
 }

@@ -6,8 +6,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseMsg parses the message b. A record whose data package dns cannot parse, or would change, becomes a dns.RFC3597,
-// a record of unknown type. Malformed records of a type that may contain addresses or compressed names are dropped.
+// ParseMsg parses the message b. If package dns cannot parse the data of a record, or would change it, the record
+// becomes a dns.RFC3597, a record of unknown type. Malformed records of a type that may contain addresses or compressed
+// names are dropped.
 //
 // The error is a *MalformedError. b is not retained.
 func ParseMsg(b []byte) (*dns.Msg, error) {
@@ -18,12 +19,12 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-// unpackMessage does the same as ParseMsg, but returns an error for each record that ParseMsg drops, and does not wrap
-// errors.
+// unpackMessage is like ParseMsg, but returns an error if the message has a record that ParseMsg would drop. It does
+// not wrap errors in a MalformedError.
 func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
-// readMessage parses the message b. If drop is true, it drops malformed records, as ParseMsg describes. If drop is
-// false, it returns an error if there is any.
+// readMessage parses the message b, as ParseMsg describes. If it finds a malformed record that ParseMsg drops, it also
+// drops the record if drop is true, and returns an error otherwise.
 func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	odd, bad, err := checkRecordData(b)
 	if err != nil {
@@ -104,12 +105,13 @@ func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 	return all, off, nil
 }
 
-// An ownerNames caches owner names in presentation format, by the compression pointer in the message. So the long owner
-// name of many records is converted only once. A nil ownerNames caches nothing and may be used.
+// An ownerNames caches the owner names of one message in presentation format. The key is the compression pointer by
+// which records refer to the name. So a long owner name of many records is converted only once. A nil ownerNames caches
+// nothing and may be used.
 type ownerNames map[uint16]string
 
-// newOwners returns a cache for the owner names of the message b. It returns nil for a short message, which a cache
-// would not make faster.
+// newOwners returns an empty cache for the owner names of the message b. It returns nil, which caches nothing, if b is
+// so short that a cache would not save time.
 func newOwners(b []byte) ownerNames {
 	if len(b) <= 4096 {
 		return nil
@@ -127,17 +129,17 @@ func (o ownerNames) ownerAt(b []byte, off int) (name string, ok bool) {
 	return name, ok
 }
 
-// addOwner caches name, which is the name at the offset off of b. It does nothing if there is no compression pointer at
-// off.
+// addOwner stores name, the name at the offset off of b, in the cache. It does nothing if there is no compression
+// pointer at off.
 func (o ownerNames) addOwner(b []byte, off int, name string) {
 	if o != nil && b[off] >= 0xc0 {
 		o[binary.BigEndian.Uint16(b[off:])] = name
 	}
 }
 
-// checkRecordData checks the data of all records of b. bad holds the indexes of records whose data does not match the
-// layout of their type. odd reports whether a record lacks required data, or has data that package dns would change.
-// The error means that b is malformed.
+// checkRecordData checks whether package dns can represent the data of all records of b. bad holds the indexes of
+// records whose data does not match the layout of their type. odd is true if a record lacks required data, or has data
+// that package dns would change. The error means that b is malformed.
 //
 // Data may be missing in an UPDATE (RFC 2136 §2.4), so bad is empty for opcodes other than QUERY.
 func checkRecordData(b []byte) (odd bool, bad []int, err error) {
