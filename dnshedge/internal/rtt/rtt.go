@@ -14,9 +14,9 @@ type Estimate[F Float] struct {
 	RTTVAR F // mean deviation in ns
 }
 
-// AddSample adds the measured round trip time took to the estimate. share is only used for the first sample: the
-// deviation is initially share times took. RFC 6298 uses 1/2. A lower share suits servers whose rare slow answers cost
-// little.
+// AddSample updates the estimate with took, a measured round trip time. share is only used for the first sample, after
+// which the mean deviation is share times took. RFC 6298 uses 1/2. A lower share suits servers whose rare slow answers
+// cost little.
 func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	d := F(took)
 	if e.SRTT == 0 {
@@ -36,8 +36,9 @@ func (e Estimate[F]) UpperBound(grain F, floor time.Duration) time.Duration {
 	return max(floor, time.Duration(e.SRTT+max(4*e.RTTVAR, grain)))
 }
 
-// SmoothRTT returns the exponential moving average of round trip times after a new sample d, with weight 1/8. avg is
-// the average before, in nanoseconds. If avg is 0, there was no sample, and the result is d.
+// SmoothRTT returns the moving average of round trip times after a new sample d. It is an exponential average, in which
+// d has the weight 1/8. avg is the average before that sample, in nanoseconds. An avg of 0 means that d is the first
+// sample, and the result is d.
 func SmoothRTT[F Float](avg F, d time.Duration) F {
 	if avg == 0 {
 		return F(d)
