@@ -14,8 +14,8 @@ import (
 
 const zoneEntrySize = 256 // estimated memory of a zoneEntry without cached records, in bytes
 
-// A Cache is an aggressive cache (RFC 8198). It has one validate.AggressiveCache for each zone, and limits the memory
-// of all of them together.
+// A Cache is an aggressive cache: it answers questions from the cached NSEC, NSEC3 and wildcard records of zones (RFC
+// 8198). It has one validate.AggressiveCache for each zone, and limits the memory of all of them together.
 //
 // Zone names are absolute and in lower case. A Cache is safe for concurrent use.
 type Cache struct {
@@ -26,8 +26,11 @@ type Cache struct {
 	bytes int64                 // estimated memory of all zones, in bytes
 }
 
-// NewCache returns an empty Cache whose estimated memory is at most most bytes. If most is 0, the Cache stores nothing.
-func NewCache(most int64) *Cache { return &Cache{maxBytes: most, zones: make(map[string]*zoneEntry)} }
+// NewCache returns an empty Cache that uses about maxBytes bytes of memory at most. If maxBytes is 0, the Cache stores
+// nothing.
+func NewCache(maxBytes int64) *Cache {
+	return &Cache{maxBytes: maxBytes, zones: make(map[string]*zoneEntry)}
+}
 
 // A zoneEntry holds the cached records of one zone. Cache.mu guards its fields.
 type zoneEntry struct {
@@ -36,10 +39,10 @@ type zoneEntry struct {
 	size  int64     // estimated memory of the entry, in bytes
 }
 
-// zoneCache returns the cache of the named zone, and sets the time of its last use to now.
+// zoneCache returns the cache of the named zone, and marks it as used at the time now.
 //
 // If the zone has no cache, zoneCache creates one if wanted is true, and otherwise returns nil. It always returns nil
-// if Cache.maxBytes is 0.
+// if the Cache stores nothing, because maxBytes is 0.
 func (r *Cache) zoneCache(name string, now time.Time, wanted bool) *validate.AggressiveCache {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,8 +65,8 @@ func (r *Cache) setSize(z *zoneEntry, size int64) {
 	z.size = size
 }
 
-// updateSize recomputes the estimated memory of the named zone. It must be called after records were added to d, the
-// zone's cache. While the total exceeds maxBytes, it evicts zones.
+// updateSize recomputes the estimated memory of the named zone after records were added to d, the zone's cache. While
+// the total exceeds maxBytes, it evicts zones.
 //
 // It does nothing if d has been evicted since.
 func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
@@ -96,8 +99,8 @@ func (r *Cache) evictZone() {
 	delete(r.zones, worst)
 }
 
-// IsReusable reports whether an RRset can be used to answer questions other than the question that its response
-// answered.
+// IsReusable reports whether an RRset from a response can serve to answer other questions than the one that the
+// response answers.
 //
 // It is false for minimally covering NSEC and NSEC3 records, which a server makes for a single question (RFC 4470, RFC
 // 9824). It is always false if the Cache stores nothing.
@@ -125,9 +128,9 @@ func (r *Cache) Bytes() int64 {
 	return r.bytes
 }
 
-// AddVerified verifies the signed RRsets of some sections with the keys k of their zone, and caches the valid RRsets
-// that are useful for synthesis. It skips RRsets that are not reusable (see IsReusable). w limits the number of
-// verifications.
+// AddVerified adds RRsets of one zone to the Cache. It verifies the signed RRsets in sections with the keys k of the
+// zone, and caches the valid RRsets that are useful for synthesis. It skips RRsets that are not reusable (see
+// IsReusable). w limits the number of verifications.
 func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.Time, sections ...[]*validate.RRset) {
 	zone := strings.ToLower(k.Zone())
 	d := r.zoneCache(zone, now, true)
