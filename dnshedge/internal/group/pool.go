@@ -50,15 +50,16 @@ type Config struct {
 	Spawn func(f func(context.Context)) bool
 }
 
-// An AttemptTracer is called when an attempt sends the question q to a server, and when that query has ended. ctx is
-// the context of the attempt. n is the number of the attempt, and 0 is the primary. hedge is true if the attempt is a
-// hedge.
+// An AttemptTracer receives the start and the end of each query that an attempt sends. ctx is the context of the
+// attempt, q the question, and to the server that the query goes to. n is the number of the attempt, and 0 is the
+// primary. hedge is true if the attempt is a hedge.
 //
 // It must be safe for concurrent use, because attempts run at the same time.
 type AttemptTracer interface {
+	// AttemptStarted is called before a query is sent.
 	AttemptStarted(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
-	// AttemptEnded receives the duration of the query, and its error. err is nil if the server responded, even with a
-	// failure.
+	// AttemptEnded is called when a query has ended, with the duration of the query and its error. err is nil if the
+	// server responded, even with a failure.
 	AttemptEnded(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool, took time.Duration, err error)
 }
 
