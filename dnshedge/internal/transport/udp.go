@@ -222,7 +222,7 @@ func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, err
 	return a, err
 }
 
-// A udpQuery is a query that was sent over UDP and waits for its response, either on a socket of its own or on a
+// A udpQuery is a query that was sent over UDP and waits for its response. It has a socket of its own, or uses a
 // sharedSocket.
 type udpQuery struct {
 	*udpTransport
