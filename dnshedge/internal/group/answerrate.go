@@ -27,7 +27,7 @@ type recentQuestions struct {
 // A questionOutcome says whether a server has answered a question about a name.
 type questionOutcome struct {
 	name       string // in wire format; empty: unused element of the ring buffer
-	isAnswered bool
+	isAnswered bool   // the server has answered the question
 }
 
 // typeIndex returns the index in answerRate.byType for the type of q. Types have separate outcomes because servers and

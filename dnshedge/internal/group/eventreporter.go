@@ -21,10 +21,10 @@ type eventReporter struct {
 	first    *Server       // the first server of the group; events of the whole exchange carry its latency key
 	delay    time.Duration // hedge delay of the first hedge; 0: no hedge is due
 	attempts [1 + MaxHedges]struct {
-		to     *Server // the server of that query; nil: none was sent yet
-		began  time.Time
-		number int
-	} // the query that each attempt sent last
+		to     *Server   // the server that the attempt's last query went to; nil: it has sent none
+		began  time.Time // time at which that query was sent
+		number int       // number that observers get for the attempt
+	} // last query of each attempt
 }
 
 var _ race.AttemptObserver = (*eventReporter)(nil)

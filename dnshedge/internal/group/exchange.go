@@ -58,13 +58,13 @@ type Exchange struct {
 	// race.Attempt.
 	primaryContext *transport.Span
 
-	mu                 sync.Mutex                   // guards the fields below; elements of attempts below admitted never change
-	attempts           [1 + MaxHedges]attemptTarget // the first admitted elements are in use
+	mu                 sync.Mutex                   // guards the fields below; the used elements of attempts never change
+	attempts           [1 + MaxHedges]attemptTarget // elements 0 to admitted-1 are in use
 	admitted           int                          // number of attempts started, with the primary
 	runningOthers      int                          // number of attempts besides the primary that have not ended
 	othersEnded        chan struct{}                // closed when runningOthers becomes 0; nil: the primary does not wait for that
 	checkAt            time.Time                    // time at which the race must call Admit next
-	hasGrantedReadTime bool                         // Admit was called too late and has granted readGrace, which it does only once
+	hasGrantedReadTime bool                         // Admit was called too late once, and has postponed its decision by readGrace
 	selection          serverSelection
 	hedges             hedgeDelays
 	retransmission     retransmissionTimer
@@ -320,8 +320,8 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 // failed. The primary fails only after all other attempts have ended (see waitForOthers).
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
-// HedgeTimeout implements race.Schedule. It returns the longest possible time, because the retransmission timeouts of
-// servers limit every attempt.
+// HedgeTimeout implements race.Schedule. It permits hedges to run for any time after the primary has failed, because
+// the retransmission timeouts of servers limit every attempt.
 func (x *Exchange) HedgeTimeout(time.Duration) time.Duration { return math.MaxInt64 }
 
 // recordAttempt stores the kind and the server of an attempt that starts at the time now. server is the index of the

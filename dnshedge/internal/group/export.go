@@ -11,9 +11,9 @@ import (
 
 // LearnedLatencies holds the latencies of one server, as read from an export of learned state.
 type LearnedLatencies struct {
-	Name                    string // name of the server in the Pool
-	srtt, handshake         time.Duration
-	answerTimes, roundTrips *sketch.Window
+	Name                    string         // name of the server in the Pool
+	srtt, handshake         time.Duration  // smoothed round trip time, and smoothed duration of a handshake; 0: no sample
+	answerTimes, roundTrips *sketch.Window // samples, as in latencyEstimator
 }
 
 // AppendLatencies exports the learned latencies of the server. It appends them to b, in the format that DecodeLatencies

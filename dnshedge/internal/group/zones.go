@@ -47,7 +47,7 @@ const zoneSilenceLifetime = 10 * time.Second
 type suspectZone struct {
 	hash           uint64                    // hash of the domain's name; the key in silentZones.byHash
 	listIndex      int                       // index in silentZones.silent if isSilent is true, or else in silentZones.suspects
-	missedChildren [minSilentChildren]uint64 // hashes of the children with an unanswered question since the last answer; the first misses are in use
+	missedChildren [minSilentChildren]uint64 // hashes of the children with an unanswered question since the last answer; elements 0 to misses-1 are in use
 	misses         int                       // number of used elements of missedChildren
 	silentSince    time.Time                 // time at which misses reached minSilentChildren; zero: not reached
 	lastMiss       time.Time                 // time at which the last unanswered question was recorded
