@@ -42,11 +42,11 @@ var (
 // A connectionError is the error of a query whose connection has failed. It does not mean that the server has failed,
 // so the query may be sent again over another connection.
 type connectionError struct {
-	err          error
-	sent         bool // the server may have received the query
-	answers      int  // number of responses that the connection had carried
-	hadOthers    bool // other queries were in flight when the connection ended
-	endedByProbe bool // the server ended the connection while a probe was in flight
+	err          error // reason for the end of the connection
+	sent         bool  // the server may have received the query
+	answers      int   // number of responses that the connection had carried
+	hadOthers    bool  // other queries were in flight when the connection ended
+	endedByProbe bool  // the server ended the connection while a probe was in flight
 }
 
 func (e *connectionError) Error() string { return e.err.Error() }
@@ -71,13 +71,13 @@ func (e *closedByServerError) Is(target error) bool { return target == io.ErrUne
 // A connection is a TCP or TLS connection that several queries share. It belongs to one streamConnPool. It ends when
 // failQueries is called, and is safe for concurrent use.
 type connection struct {
-	stream         *streamTransport
-	owner          Owner           // the transport's Owner
-	pool           *streamConnPool // the pool of the connection
-	conn           net.Conn
-	tcp            net.Conn      // the TCP connection that carries TLS, or conn
-	writeSemaphore chan struct{} // semaphore that serializes writes; capacity 1, full while a query is written
-	dead           chan struct{} // closed when the connection has ended
+	stream         *streamTransport // the transport that has opened the connection
+	owner          Owner            // the transport's Owner
+	pool           *streamConnPool  // the pool of the connection
+	conn           net.Conn         // the TCP or TLS connection
+	tcp            net.Conn         // the TCP connection that carries TLS, or conn
+	writeSemaphore chan struct{}    // semaphore that serializes writes; capacity 1, full while a query is written
+	dead           chan struct{}    // closed when the connection has ended
 
 	lastAnswer atomic.Int64 // time of the last response, in Unix nanoseconds; 0: none
 
@@ -101,7 +101,7 @@ type connection struct {
 // A pendingQuery is a query in flight on a connection. An abandoned query keeps its ID, so that its late response is
 // not taken for the response to another query (RFC 7766 §6.2.1).
 type pendingQuery struct {
-	q         *wire.Query
+	q         *wire.Query // the question that was sent
 	sent      time.Time   // time at which the query got its ID
 	answer    chan []byte // receives the response message; capacity 1, so that the reading goroutine never waits
 	abandoned bool        // no caller waits for the response; guarded by connection.mu

@@ -60,7 +60,7 @@ func (e StatusError) Error() string {
 // A PushbackError is the error of a query that the server has rejected with the HTTP status code 429 or 503, because it
 // is overloaded.
 type PushbackError struct {
-	Status StatusError
+	Status StatusError   // the HTTP status code
 	Pause  time.Duration // wait that the Retry-After header asks for (RFC 9110 §10.2.3); 0: none
 }
 
@@ -95,16 +95,16 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 // a new connection.
 type httpsTransport struct {
 	Config
-	url            url.URL // URL of the server, without a query
-	pools          [sharedPools]httpConnPool
-	probing        probePolicy
-	exclusiveSlots chan struct{} // semaphore that limits queries with a connection of their own
+	url            url.URL                   // URL of the server, without a query
+	pools          [sharedPools]httpConnPool // pools for first queries, for repetitions, and for probes
+	probing        probePolicy               // decides whether probes may use the connections of other queries
+	exclusiveSlots chan struct{}             // semaphore that limits queries with a connection of their own
 
-	ctx    context.Context // ends when Close is called
-	cancel context.CancelFunc
-	mu     sync.Mutex // guards closed; held from the check of closed until wg.Add
-	closed bool
-	wg     sync.WaitGroup // counts requests in flight
+	ctx    context.Context    // ends when Close is called
+	cancel context.CancelFunc // ends ctx
+	mu     sync.Mutex         // guards closed; held from the check of closed until wg.Add
+	closed bool               // Close was called
+	wg     sync.WaitGroup     // counts requests in flight
 }
 
 var _ sender = (*httpsTransport)(nil)
@@ -525,8 +525,8 @@ func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 // net/http may open another one for the same httpConn. For an HTTP/1.1 server, an httpConn is a group of up to limit
 // connections.
 type httpConn struct {
-	limit        int // maximum number of open connections; more than 1 only for HTTP/1.1
-	http         *http.Transport
+	limit        int                  // maximum number of open connections; more than 1 only for HTTP/1.1
+	http         *http.Transport      // opens the connections and sends the requests
 	stallTimeout func() time.Duration // the Owner's method StallTimeout
 	hasAnswered  atomic.Bool          // a request had an HTTP response
 	hasConnected atomic.Bool          // a request got an open connection

@@ -40,15 +40,15 @@ type socketPool struct {
 
 // A sharedSocket is a UDP socket of a socketPool, with several queries that wait for their responses.
 type sharedSocket struct {
-	u    *udpTransport
-	conn net.Conn
+	u    *udpTransport // the transport whose queries use the socket
+	conn net.Conn      // the socket, connected to the server
 
 	mu        sync.Mutex           // guards the fields below
 	waiting   map[uint16]*udpQuery // queries by their ID; nil element: the query has ended, and its ID must not be used again
 	live      int                  // number of queries that have not ended
 	wrong     int                  // number of received messages that fit no query
 	isRetired bool                 // the socket accepts no further queries
-	closed    bool
+	closed    bool                 // the socket is closed
 }
 
 // errNoSocket is the error of a query for which no shared socket is free and none may be opened.

@@ -12,10 +12,10 @@ import (
 //
 // Begin must be called before use, and End or Cancel afterwards. A Span must not be copied.
 type Span struct {
-	parent       context.Context
-	end          time.Time   // the Span's own deadline; zero: only the parent may have a deadline
-	timer        *time.Timer // ends the Span at its own deadline; nil: it has none
-	stopWatching func() bool // undoes context.AfterFunc of the parent; nil: the parent is a Span or never ends
+	parent       context.Context // the context from which the Span is derived
+	end          time.Time       // the Span's own deadline; zero: only the parent may have a deadline
+	timer        *time.Timer     // ends the Span at its own deadline; nil: it has none
+	stopWatching func() bool     // undoes context.AfterFunc of the parent; nil: the parent is a Span or never ends
 
 	mu            sync.Mutex    // guards the fields below
 	err           error         // result of Err; nil: the Span has not ended

@@ -44,11 +44,11 @@ type streamTransport struct {
 	security       *tls.Config                                // TLS configuration; nil: plain TCP
 	pools          [sharedPools + maxExclusive]streamConnPool // shared pools first, then pools for one query at a time
 	exclusivePools chan *streamConnPool                       // unused pools of the second kind
-	probing        probePolicy
+	probing        probePolicy                                // decides whether probes may use the connections of other queries
 
-	ctx    context.Context // ends when Close is called
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // goroutines that open or read connections, or wait for abandoned queries
+	ctx    context.Context    // ends when Close is called
+	cancel context.CancelFunc // ends ctx
+	wg     sync.WaitGroup     // goroutines that open or read connections, or wait for abandoned queries
 }
 
 var _ sender = (*streamTransport)(nil)
@@ -60,7 +60,7 @@ type streamConnPool struct {
 	conn    *connection  // the connection that accepts queries; nil: none
 	opening *openingConn // the connection that is being opened for waiting queries; nil: none
 	open    int          // number of open connections, plus the connections that are being opened
-	closed  bool
+	closed  bool         // the transport is closed
 
 	// Many servers close a connection after a fixed number of queries, even with queries in flight. After two connections
 	// in a row that ended so, the limit is the number of responses of the better one. A single end may be a restart of the
@@ -107,8 +107,8 @@ type openingConn struct {
 	began   time.Time     // time at which the opening began
 	queries int           // number of queries that wait; guarded by streamConnPool.mu
 	done    chan struct{} // closed when conn or err is set
-	conn    *connection
-	err     error
+	conn    *connection   // the opened connection; nil: err is set
+	err     error         // why the connection could not be opened
 }
 
 // newStream returns a transport over TLS with the configuration security, or over TCP if security is nil. It opens no

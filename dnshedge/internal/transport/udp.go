@@ -75,7 +75,7 @@ type udpTransport struct {
 	address       *net.UDPAddr     // server's address; nil: openSocket uses the Dialer
 	ownSockets    atomic.Int64     // number of open sockets with a single query
 	sharedSockets socketPool       // sockets with several queries
-	guard         spoofGuard
+	guard         spoofGuard       // protects queries while spoofed messages arrive
 }
 
 var _ sender = (*udpTransport)(nil)
@@ -226,11 +226,11 @@ func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, err
 // sharedSocket.
 type udpQuery struct {
 	*udpTransport
-	q           *wire.Query
-	cookie      []byte // DNS cookie in the query; nil: none
-	id          uint16
-	isExclusive bool      // the first message that does not fit ends the wait; see exchangeDatagram
-	sent        time.Time // time at which the query was written
+	q           *wire.Query // the question that was sent
+	cookie      []byte      // DNS cookie in the query; nil: none
+	id          uint16      // ID of the message
+	isExclusive bool        // the first message that does not fit ends the wait; see exchangeDatagram
+	sent        time.Time   // time at which the query was written
 
 	written bool // the query was written to a socket of its own
 
