@@ -29,8 +29,8 @@ type Answer struct {
 
 	// The small fields stand together: there is an Answer for each entry of a cache.
 
-	Outcome      Outcome
-	HasKeepalive bool // the response has a keepalive option
+	Outcome      Outcome // what the response means for the client
+	HasKeepalive bool    // the response has a keepalive option
 	// EDNS is true if the response had an OPT record, which shows that the server supports EDNS.
 	EDNS            bool
 	questionNameLen uint8        // length in bytes of the question's name

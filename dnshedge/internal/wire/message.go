@@ -64,9 +64,9 @@ var ErrSpelling = errors.New("dnshedge: response with another spelling of the na
 // A messageRecord describes one resource record in a message: where it is, its type and its data.
 type messageRecord struct {
 	typ, class uint16
-	name, ttl  int    // offsets in the message of the owner and of the TTL
-	data       []byte // record data, which shares the memory of the message
-	section    section
+	name, ttl  int     // offsets in the message of the owner and of the TTL
+	data       []byte  // record data, which shares the memory of the message
+	section    section // the section of the message that contains the record
 }
 
 // A section is one of the three sections of a message that hold records.

@@ -100,8 +100,8 @@ type nameLabels []labelID
 
 // A labelID is a label within a name, and the ID of the part of the name that begins with this label.
 type labelID struct {
-	id    uint64
-	label []byte
+	id    uint64 // ID of the name that begins with the label
+	label []byte // the label without its length byte
 }
 
 // labelsAt returns the labels of the name at the offset off of m. The labels share the memory of m.
