@@ -34,9 +34,9 @@ func NewCache(maxBytes int64) *Cache {
 
 // A zoneEntry holds the cached records of one zone. Cache.mu guards its fields.
 type zoneEntry struct {
-	cache *validate.AggressiveCache
-	used  time.Time // time of the last use; the entry with the oldest time is evicted first
-	size  int64     // estimated memory of the entry, in bytes
+	cache *validate.AggressiveCache // the cached records
+	used  time.Time                 // time of the last use; the entry with the oldest time is evicted first
+	size  int64                     // estimated memory of the entry, in bytes
 }
 
 // zoneCache returns the cache of the named zone, and marks it as used at the time now.
