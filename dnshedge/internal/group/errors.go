@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
-// IsRefused reports whether err is ECONNREFUSED. Then no process listens at the address, for example because the server
-// restarts.
+// IsRefused reports whether err is ECONNREFUSED, which means that no process listens at the address. The server may be
+// restarting.
 func IsRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // IsUnavailable reports whether err means that the server cannot answer now and may be tried again soon. That is the
