@@ -449,8 +449,8 @@ func (q *Query) AppendExchangeKey(b []byte) []byte {
 	return append(append(b, rd), q.options...)
 }
 
-// ToNameErrorKey changes a cache key in place to the key for the response "no such name". That response holds for all
-// types, so the keys of all types except DS become equal.
+// ToNameErrorKey changes a cache key in place to the key under which the response "no such name" is stored. That
+// response holds for all types, so all types except DS share one key.
 //
 // The key for type DS remains separate, because DS records belong to the parent zone (RFC 4035 §3.1.4.1). The servers
 // of that zone may not know a name in the child zone.
@@ -462,8 +462,8 @@ func ToNameErrorKey(key []byte) {
 	key[n-1] |= KeyNameError
 }
 
-// ToNonDSKey changes a key that ToNameErrorKey has made in place. The result is the key that ToNameErrorKey makes for
-// all types other than DS. So only a key for the type DS changes.
+// ToNonDSKey changes in place a key that ToNameErrorKey has made for any type. The result is the key that
+// ToNameErrorKey makes for all types other than DS. So only a key for the type DS changes.
 func ToNonDSKey(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
 // A PackOptions holds the parts of a message that depend on the transport and not on the question.
