@@ -10,8 +10,8 @@ const (
 	familyBackoff          = time.Minute // time for which the other address family is preferred
 )
 
-// familyHealth is the observed health of one address family, IPv4 or IPv6. It detects that this machine has no
-// connectivity over the family. Pool.mu guards it.
+// familyHealth counts missing answers over one address family, IPv4 or IPv6, in order to detect that this machine has
+// no connectivity over the family. Pool.mu guards it.
 type familyHealth struct {
 	hasAnswered     bool          // a server has answered over the family
 	unansweredCount int           // number of consecutive unanswered zones
@@ -19,11 +19,11 @@ type familyHealth struct {
 	avoidUntil      time.Duration // the other family is preferred until this time, since Pool.epoch
 }
 
-// recordUnansweredZone counts a zone whose server did not answer over this address family. A zone is not counted twice
-// in a row. After familyBackoffThreshold zones, servers of the other family are preferred for familyBackoff.
+// recordUnansweredZone counts a zone whose server did not answer over this address family. After familyBackoffThreshold
+// zones, servers of the other family are preferred for familyBackoff. The same zone is not counted twice in a row.
 //
-// hasAnsweredZone tells that the server has answered queries about the zone before. Once any server has answered over
-// the family, only zones with hasAnsweredZone count, because one zone may list many unresponsive servers.
+// hasAnsweredZone is true if the server has answered queries about the zone before. One zone may list many unresponsive
+// servers. Once any server has answered over the family, a zone therefore counts only if hasAnsweredZone is true.
 func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, hasAnsweredZone bool) {
 	if y.hasAnswered && !hasAnsweredZone || zone == y.lastZone {
 		return

@@ -13,8 +13,11 @@ const (
 	backoffThreshold = 2
 )
 
-// backoffState counts the consecutive unanswered queries, or unanswered zones, of a server, and holds the resulting
-// backoff. During a backoff, other servers are preferred. Times are durations since Pool.epoch.
+// backoffState decides when an unresponsive server is avoided: it counts missing answers in a row, and holds the end of
+// the current backoff. During a backoff, other servers are preferred.
+//
+// It counts unanswered queries about one zone, or zones in which the server left a query unanswered. Times are
+// durations since Pool.epoch.
 type backoffState struct {
 	avoidUntil      time.Duration // end of the backoff
 	lastZone        uint32        // hash of the unanswered zone that was counted last; zero if queries are counted
@@ -31,8 +34,10 @@ func (s *backoffState) startBackoff(now time.Duration) {
 	}
 }
 
-// recordUnansweredZone counts an unanswered zone, which is given by the hash of its name. A zone is not counted twice
-// in a row. After backoffThreshold zones, it starts a backoff.
+// recordUnansweredZone counts a zone for which the server did not answer. zone is the hash of the zone's name. After
+// backoffThreshold zones without an answer in between, it starts a backoff.
+//
+// The same zone is not counted twice in a row.
 func (s *backoffState) recordUnansweredZone(now time.Duration, zone uint32) {
 	if s.unansweredCount > 0 && zone == s.lastZone {
 		return

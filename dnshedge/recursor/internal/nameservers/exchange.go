@@ -209,11 +209,14 @@ func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 	return conn.SetDeadline(time.Now().Add(timeout)) // dialing may have taken longer
 }
 
-// extendWait must be called when the deadline of a query over UDP has passed. It reports whether q must continue to
-// wait for its answer, and sets the next deadline.
+// extendWait decides whether a query over UDP keeps waiting when its deadline has passed. It returns true if q must
+// wait on, and then sets the next deadline.
 //
 // The first call counts a timeout of the server, and extends the deadline to loserDeadline. A later call removes the
-// deadline. It returns false instead if the task has ended, q was stopped, or another query waits for a slot of q.
+// deadline.
+//
+// It returns false if q was stopped. A later call also returns false if the task has ended, or if another query waits
+// for a slot of q.
 func (q *query) extendWait() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -46,8 +46,8 @@ type Delegation struct {
 	DSEvidence [][]byte         // DS records, or the records that deny them, with signatures; in wire format
 }
 
-// Export writes the round trip times of servers, and the given zones, for Import in another process. source identifies
-// the configuration for which the zones are valid. It must have at most 64 bytes.
+// Export writes the learned round trip times of servers, and the given zones, for Import in another process. source
+// identifies the configuration for which the zones are valid. It must have at most 64 bytes.
 func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 	if _, err := w.Write(f.encodeExport(source, zones, time.Now())); err != nil {
 		return fmt.Errorf("recursor: Export: %w", err)
@@ -74,8 +74,8 @@ func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []
 	return decode.AppendChecksum(append(b, all...))
 }
 
-// appendServers appends to b the part of an export that is about servers: the recent round trip times of first queries,
-// and the state of each server that has answered within decode.MaxAge before now. It returns the extended slice.
+// appendServers encodes the servers for an export, and appends the result to b. It includes each server that has
+// answered within decode.MaxAge before now, and the samples of firstRTTs.
 func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
@@ -98,7 +98,7 @@ func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	return append(b, all...)
 }
 
-// appendZone appends to b a zone with left, the time until it expires.
+// appendZone encodes the zone z for an export, and appends the result to b. left is the time until the zone expires.
 func appendZone(b []byte, z Delegation, left time.Duration) []byte {
 	b = decode.AppendBytes(b, z.Zone)
 	b = binary.AppendUvarint(b, uint64(max(left, 0)))
@@ -117,7 +117,7 @@ func appendZone(b []byte, z Delegation, left time.Duration) []byte {
 	return b
 }
 
-// appendAddr appends to b an address and its port.
+// appendAddr encodes an address with its port for an export, and appends the result to b.
 func appendAddr(b []byte, at netip.AddrPort) []byte {
 	b = decode.AppendBytes(b, at.Addr().AsSlice())
 	return binary.AppendUvarint(b, uint64(at.Port()))
@@ -132,8 +132,8 @@ type exportedServer struct {
 	noEDNS time.Duration         // time for which the server is queried without EDNS
 }
 
-// Import reads an export, and adds its servers. Servers that have already answered this Pool are not changed. It
-// returns the zones of the export, or no zones if their source is another configuration.
+// Import reads an export of another Pool, and adds its servers. Servers that have already answered this Pool are not
+// changed. It returns the zones of the export, or none if the source in the export differs from source.
 //
 // If the export is invalid or too old, Import changes nothing and returns an error.
 func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
@@ -144,8 +144,8 @@ func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
 	return zones, nil
 }
 
-// decodeImport decodes an export at the time now, and adds its servers. It returns the zones that have not expired, or
-// no zones if the export has another source.
+// decodeImport decodes an export at the time now, and adds its servers to the Pool. It returns the zones that have not
+// expired. It returns no zones if the source in the export differs from source.
 func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delegation, error) {
 	age, d, err := exportEnvelope.Open(r, now)
 	if err != nil {
@@ -222,8 +222,10 @@ func decodeRTT(d *decode.Decoder) float32 {
 	return float32(t)
 }
 
-// importServers adds the servers of an export until the server table is full. It skips servers that have already
-// answered this Pool. age is the time since the export, and window has its first round trip times.
+// importServers adds imported servers until the server table is full. It skips servers that have already answered this
+// Pool.
+//
+// age is the time since the export, and window holds the imported samples for firstRTTs.
 func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, age time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()

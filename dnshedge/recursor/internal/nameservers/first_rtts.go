@@ -41,7 +41,7 @@ func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 	}
 }
 
-// mergeSamples adds the samples of an imported window, unless c already has as many samples as the window.
+// mergeSamples adds the samples of an imported window. It does nothing if c already has as many samples as the window.
 func (c *firstRTTs) mergeSamples(window *sketch.Window) {
 	if c.window.Len() >= window.Len() {
 		return

@@ -46,8 +46,8 @@ func (t zoneQtypeID) zoneHash() uint32 { return uint32(t >> 32) }
 // zoneServerHealth counts unanswered zones instead of queries.
 const unansweredZones = zoneQtypeID(groupCount)
 
-// healthTable has at most max zoneServerHealth entries. A missing entry means that the server was not queried for the
-// zone recently. Pool.mu guards the table and its entries.
+// healthTable holds the health of servers for zones, in at most max entries. A missing entry means that the server was
+// not queried for the zone recently. Pool.mu guards the table and its entries.
 type healthTable struct {
 	seed maphash.Seed
 	max  int
@@ -75,8 +75,8 @@ func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneSer
 	return s
 }
 
-// removeUnansweredZones resets the unanswered zones of the server with the address addr. It must be called when the
-// server has answered.
+// removeUnansweredZones ends the backoff of a server for the zones for which it has never answered, and forgets the
+// unanswered zones. addr is the address of the server. It must be called when the server has answered.
 func (t *healthTable) removeUnansweredZones(addr netip.AddrPort) {
 	k := healthKey{addr, unansweredZones}
 	if s := t.all[k]; s != nil {

@@ -10,8 +10,8 @@ import (
 
 const hedgeBurst = 20 // hedgeBurst is the maximum number of tokens in the hedge budget. A hedge costs one token.
 
-// hedgeBudget decides whether a hedge may be sent. Each hedge needs a token, which queries refill, and must not exceed
-// a rate limit. In an outage, hedges are suspended. It is safe for concurrent use.
+// hedgeBudget decides whether a hedge may be sent. Each hedge costs a token and counts for a rate limit. Queries that
+// are not hedges add tokens. In an outage, no hedge may be sent. It is safe for concurrent use.
 type hedgeBudget struct {
 	off     bool // hedging is disabled
 	account *budget.Account

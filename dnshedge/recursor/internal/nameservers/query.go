@@ -51,7 +51,8 @@ type query struct {
 	countedAsTimeout bool               // recordTimeout was called
 }
 
-// queryZoneState holds the state of the zone of a query, and the health of the query's server for the zone.
+// queryZoneState points to the shared state that a query updates: that of its zone, and the health of its server for
+// this zone.
 type queryZoneState struct {
 	zone       *zoneState
 	zoneQtype  zoneQtypeID
@@ -59,8 +60,8 @@ type queryZoneState struct {
 	zoneHealth *zoneServerHealth // health of the server for this zone and qtypeGroup
 }
 
-// queryOptions are the properties that a query and its repetition have in common. A repetition uses TCP, or has no
-// EDNS.
+// queryOptions holds the properties of a query that its repetition copies. A query is repeated over TCP after a
+// truncated response, and without EDNS if the server rejects EDNS.
 type queryOptions struct {
 	number       int  // number of the attempt, see Attempt.Attempt
 	hedge        bool // the query is sent because an earlier answer is late
@@ -79,8 +80,8 @@ const (
 	stateOverdue                   // the retransmission timeout has passed; an answer is still accepted
 )
 
-// nextTimer returns the time of the next action while q is unanswered. This is the time of the hedge. Once the hedge
-// was considered, it is the end of the retransmission timeout.
+// nextTimer returns the time at which the queryLoop must act if q is still unanswered. At first it is the time of a
+// hedge. When the hedge was considered, it is the end of the retransmission timeout.
 func (q *query) nextTimer() time.Time {
 	if q.hedgeable {
 		return q.sent.Add(q.hedgeDelay + q.processDelay)
@@ -112,7 +113,7 @@ type eventQueue struct {
 	events []queryEvent
 }
 
-// pushEvent adds an event, and wakes the queryLoop. It does not block.
+// pushEvent adds an event to the queue, and wakes the goroutine of the queryLoop. It does not block.
 func (b *eventQueue) pushEvent(e queryEvent) {
 	b.mu.Lock()
 	b.events = append(b.events, e)
@@ -123,8 +124,10 @@ func (b *eventQueue) pushEvent(e queryEvent) {
 	}
 }
 
-// takeEvents removes all events from the queue and returns them. The queue reuses the memory of last, the result of the
-// call before, which the caller must not use any more.
+// takeEvents empties the queue, and returns its events in the order of arrival.
+//
+// last must be the result of the previous call, or nil. The queue reuses its memory, so that the caller must not use it
+// any more.
 func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,8 +150,8 @@ type slotLimit struct {
 	max int32
 }
 
-// neededSlots returns the semaphores that limit the queries to the zone, to the server, and altogether. A query needs a
-// slot of each.
+// neededSlots returns the three semaphores of which q needs a slot each. They limit the queries to the zone, to the
+// server, and of the whole Pool.
 func (q *query) neededSlots() [3]slotLimit {
 	return [...]slotLimit{{&q.zone.slots, q.maxPerZone}, {&q.server.slots, q.maxPerServer}, {&q.sockets.slots, maxSockets}}
 }
@@ -171,7 +174,8 @@ func (q *query) tryAcquireSlots() bool {
 	return true
 }
 
-// recordSlots records that q has its slots and will be sent now. The caller must hold mu.
+// recordSlots marks q as sent now, after q has acquired its slots. It adds q to the open queries of the Pool, and to
+// the users of the zone. The caller must hold mu.
 func (q *query) recordSlots() {
 	q.hasSlots = true
 	q.sent = time.Now()
@@ -182,8 +186,8 @@ func (q *query) recordSlots() {
 // awaitSlots waits for the slots that q needs, one after the other. It returns true if q has all of them and may be
 // sent.
 //
-// It returns false, and q has no slots, if the task has ended, the Pool is closed, or the zone is in backoff. taskDone
-// is closed at the end of the task.
+// It returns false if the task has ended, the Pool is closed, or the zone is in backoff. Then q has no slots. taskDone
+// must be closed at the end of the task.
 func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 	var has []slotLimit
 	ok := true
@@ -223,8 +227,8 @@ func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 	return true
 }
 
-// releaseSlots releases the slots of q, and its use of the zone. It does nothing if q has no slots. The caller must
-// hold mu.
+// releaseSlots releases the slots of q for other queries, and removes q from the users of the zone. It does nothing if
+// q has no slots. The caller must hold mu.
 func (q *query) releaseSlots() {
 	if !q.hasSlots {
 		return
@@ -276,13 +280,14 @@ func (q *query) markExpendable() {
 	}
 }
 
-// hasLaterAnswer reports whether the server has answered a query that was sent after q, so that q was probably lost.
-// The caller must hold mu.
+// hasLaterAnswer reports whether the server has answered a query that was sent after q. In this case q was probably
+// lost. The caller must hold mu.
 func (q *query) hasLaterAnswer() bool { return q.wasSentBefore(q.server.lastAnswer) }
 
-// wasSentBefore reports whether q was sent before another query to the same server. The time answered, since
-// Pool.epoch, is when the other query was answered. Its sending time is estimated with the server's round trip time.
-// The caller must hold mu.
+// wasSentBefore reports whether q was sent before another query, which the same server has answered at the time
+// answered, since Pool.epoch.
+//
+// The other query's sending time is estimated as answered minus the server's round trip time. The caller must hold mu.
 func (q *query) wasSentBefore(answered time.Duration) bool {
 	return answered-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
@@ -294,10 +299,11 @@ func (q *query) isDropped() bool {
 	return passed >= answerTimeout || passed >= q.rto && q.hasLaterAnswer()
 }
 
-// abandonByTask records that the task of q has ended. The caller must hold mu.
+// abandonByTask records that the task of q has ended and no longer needs the answer. The caller must hold mu.
 //
-// A query over UDP continues, because a late answer still shows the round trip time of the server. A query over TCP
-// stops at once. If there are more than maxExpendable expendable queries, a query over UDP stops, too.
+// A query over UDP continues, because a late answer still shows the round trip time of the server. It can then be
+// evicted, so that another query gets its slots. If there are more than maxExpendable queries of this kind, it stops. A
+// query over TCP always stops.
 func (q *query) abandonByTask() {
 	q.abandoned = true
 	if !q.hasSlots {

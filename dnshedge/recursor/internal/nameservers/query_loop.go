@@ -94,7 +94,7 @@ type queryLoop struct {
 	outcome    loopOutcome
 }
 
-// loopOutcome holds the facts that determine the error of a task.
+// loopOutcome records events of a task, from which taskError derives the error of the task.
 type loopOutcome struct {
 	sentAny     bool  // a query has left this machine
 	localErr    error // error of a query that could not be sent; nil if there is none
@@ -174,8 +174,8 @@ func (a *queryLoop) hasStoppedSending() bool {
 
 // isFinished reports whether the task must end without an answer, because no answer can be expected any more.
 //
-// If the task has reached lastDeadline and continues to wait until Task.AwaitUntil, isFinished first records that the
-// servers are unresponsive (see backOffZone).
+// It also records that the servers are unresponsive (see backOffZone) when the task has reached lastDeadline. The task
+// may then continue to wait until Task.AwaitUntil.
 func (a *queryLoop) isFinished() bool {
 	switch {
 	case len(a.queries) == 0 && !a.search.running:
@@ -204,7 +204,8 @@ func (a *queryLoop) awaitDeadline() time.Time {
 	return a.AwaitUntil()
 }
 
-// lastDeadline returns the latest loserDeadline of the task's queries. It is zero if there are no queries.
+// lastDeadline returns the time until which the task waits for overdue queries: the latest loserDeadline of its
+// queries. It is zero if there are no queries.
 func (a *queryLoop) lastDeadline() (last time.Time) {
 	for _, q := range a.queries {
 		if at := q.loserDeadline(); at.After(last) {
@@ -308,10 +309,11 @@ func (a *queryLoop) sendHedge() {
 	}
 }
 
-// sendQuery sends a query to the candidate c. It sends nothing if SpendQuery returns an error, if the hedge budget is
-// empty and only hedges wait for the task, or if a hedge gets no slot.
+// sendQuery sends a query to the candidate c on a new goroutine, which may first wait for slots. For reasonRepeat,
+// repeated has the options of the repetition. Otherwise it is nil.
 //
-// For reasonRepeat, repeated has the options of the repetition. Otherwise it is nil.
+// It sends nothing if SpendQuery returns an error, or if a hedge gets no slot. It also sends nothing if only hedges
+// wait for the task and the hedge budget is empty.
 func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOptions) {
 	paid := why == reasonHedge // by the hedge budget
 	if !paid && a.IsHedge != nil && a.IsHedge() {
@@ -365,11 +367,12 @@ func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
 	return err == nil
 }
 
-// acquireSlots returns a new query and its candidate. The query either has its slots, or is in stateWaiting. For a
-// repetition, repeated has its options. Otherwise it is nil.
+// acquireSlots creates a query to the candidate c, and acquires its slots. If slots are missing, the returned query is
+// in stateWaiting. For a repetition, repeated has its options. Otherwise it is nil.
 //
-// The candidate is c, unless the server of c has no free slot and another candidate is better. The query is nil if it
-// is a hedge and a slot is missing, or if the Pool is closed.
+// The returned candidate is c, unless the server of c has no free slot and another candidate is better.
+//
+// The returned query is nil if the Pool is closed, or if the query is a hedge and a slot is missing.
 func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryOptions) (*candidate, *query) {
 	now := a.elapsed()
 	a.mu.Lock()
@@ -395,8 +398,8 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 	return c, q
 }
 
-// newQuery returns a query to the candidate c, without slots. For a repetition, repeated has its options. Otherwise it
-// is nil. The caller must hold mu.
+// newQuery creates a query to the candidate c. It acquires no slots and sends nothing. For a repetition, repeated has
+// its options. Otherwise it is nil. The caller must hold mu.
 func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
 	zoneQtype := a.healthByZone.newZoneQtypeID(a.Zone, groupQtype(a.Type))
 	q := &query{
@@ -426,8 +429,9 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 	return q
 }
 
-// countQuery counts a query to the candidate c for the limits of the task, and for the statistics. If the query is not
-// paid by the hedge budget, it deposits a share of a token in the budget.
+// countQuery counts a query to the candidate c against the limits of the task, and in the statistics.
+//
+// It also refills the hedge budget by a share of a token, unless the hedge budget has paid for the query.
 func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
 	if why != reasonRepeat {
 		a.attempts++
@@ -576,9 +580,10 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 	}
 }
 
-// addServers adds x, the servers that a search has found, to the candidates. If the task needs a server, or if the
-// hedge budget has paid for the search, it queries one of them. If none of the found addresses is new and allowed, it
-// starts another search.
+// addServers adds the servers in x, the result of a search, to the candidates. If the task needs a server, or if the
+// hedge budget has paid for the search, it queries one of them.
+//
+// If the search has found addresses, but all are known or not allowed, it starts another search.
 func (a *queryLoop) addServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
@@ -626,8 +631,10 @@ func (a *queryLoop) taskError() error {
 	return ErrNoServers
 }
 
-// backOffZone reports whether all servers of the zone are unresponsive. If they are, it records this for the zone,
-// which may start a backoff of the zone. For a minimised question, it records nothing.
+// backOffZone starts a backoff of the zone, if its servers are unresponsive. It returns true if all of them are.
+//
+// The backoff may start only with the second unanswered name, see recordUnansweredName. A minimised question starts
+// none.
 func (a *queryLoop) backOffZone() bool {
 	if !a.areAllUnresponsive() {
 		return false
@@ -668,8 +675,11 @@ func (a *queryLoop) areAllUnresponsive() bool {
 	return true
 }
 
-// abandonQueries ends the task. Its unfinished queries become losers, which may continue for a while. err is the error
-// of the task; if it is nil, the losers are reported with race.ErrLost.
+// abandonQueries ends the task, and releases its zone and its search. The unfinished queries become losers, whose
+// answers the task does not need. They may continue for a while.
+//
+// err is the error of the task. The losers are reported to Config.OnQueryEnd with err, or with race.ErrLost if err is
+// nil.
 func (a *queryLoop) abandonQueries(err error) {
 	a.timer.Stop()
 	if a.search.running && a.search.paidByBudget {

@@ -84,8 +84,8 @@ next:
 	return old
 }
 
-// selectServer returns the candidate to query next. It returns nil if all candidates have failed or were queried
-// maxAttempts times. The caller must hold mu.
+// selectServer returns the best candidate for the next query, see candidateRank. It returns nil if all candidates have
+// failed or were queried maxAttempts times. The caller must hold mu.
 //
 // A candidate is not queried again before all others were queried, unless the others are unlikely to answer.
 func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {

@@ -26,7 +26,7 @@ type server struct {
 	backoffState               // counts unanswered zones for which the server has answered before
 }
 
-// serverTable has at most max servers, by address. Pool.mu guards it.
+// serverTable holds the states of at most max servers, by address. Pool.mu guards it.
 type serverTable struct {
 	max int
 	all map[netip.AddrPort]*server

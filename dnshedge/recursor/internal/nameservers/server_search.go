@@ -15,19 +15,20 @@ type serverSearch struct {
 	pool        *Pool
 	findServers func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) // Task.FindServers
 
-	running        bool              // a call is running
-	calls          int               // number of calls so far
-	needed         bool              // a found server is to be queried at once
+	running        bool              // a FindServers call is running
+	calls          int               // number of FindServers calls so far
+	needed         bool              // the search is urgent: a found server is queried at once
 	neededAtOnce   chan struct{}     // argument of the last call; closed when needed becomes true
 	paidByBudget   bool              // the hedge budget has paid for a query to a found server
 	exhaustedScope SearchScope       // widest scope in which a call has found no servers
 	err            error             // error of the call with exhaustedScope
-	results        chan searchResult // has a capacity of 1; nil before the first call
+	results        chan searchResult // receives the result of each call; nil before the first call
 	ctx            context.Context   // context of all calls
 	stop           func()            // cancels ctx
 }
 
-// A searchResult is the result of a FindServers call: addresses of servers, or an error.
+// A searchResult is the result of one FindServers call: addresses of further servers, or an error, and the scope of the
+// call.
 type searchResult struct {
 	servers []netip.AddrPort
 	err     error
@@ -40,10 +41,10 @@ func (s *serverSearch) canSearch(e SearchScope) bool {
 	return s.findServers != nil && e > s.exhaustedScope && !s.running && s.calls < maxSearches
 }
 
-// startSearch starts a search with the scope e on a new goroutine, unless a search is running. It returns true if a
-// search is running afterwards.
+// startSearch starts a search for further servers with the scope e, on a new goroutine. If a search is running already,
+// it starts none. It returns true if a search is running afterwards.
 //
-// ctx provides only values: the search does not end with ctx. stopLater ends it.
+// The search does not end with ctx, from which it takes only values. stopLater ends it.
 func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	if s.running {
 		return true
@@ -79,8 +80,8 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	return true
 }
 
-// requireServers makes sure that an urgent search is running: the servers that it finds are queried immediately. If a
-// search that is not urgent is running already, it makes that search urgent.
+// requireServers makes the search urgent, which means that the task queries a found server at once. If no search is
+// running, it starts one with the scope e.
 func (s *serverSearch) requireServers(ctx context.Context, e SearchScope) {
 	switch {
 	case s.needed:

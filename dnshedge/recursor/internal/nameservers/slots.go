@@ -54,7 +54,7 @@ func (s *slots) releaseSlot() {
 	s.used--
 }
 
-// cancelWait cancels the waiter w. If w already got a slot, cancelWait releases the slot.
+// cancelWait removes the waiter w from the queue. If w already has a slot, cancelWait releases the slot.
 func (s *slots) cancelWait(w *waiter) {
 	if w.granted {
 		s.releaseSlot()

@@ -16,8 +16,8 @@ const lameTime = 15 * time.Minute
 type zoneState struct {
 	name           string
 	slots          slots         // limits the queries in flight to the zone
-	users          int           // number of tasks and queries in flight
-	outageReported time.Duration // earliest time at which a timeout counts for an outage again, since Pool.epoch
+	users          int           // number of running tasks and sent queries; see zoneTable.acquireZone
+	outageReported time.Duration // until this time, since Pool.epoch, no further timeout of the zone counts for an outage
 	backoffs       [groupCount]zoneBackoff
 }
 
@@ -68,8 +68,8 @@ func (r *zoneBackoff) recordUnansweredName(name string, answeredBefore bool, now
 	r.name, r.unansweredAt = name, now
 }
 
-// isIdle reports whether the state of a zone without users can be dropped. It is true if no backoff is running, and no
-// name was recorded as unanswered within unansweredNameTime.
+// isIdle reports whether the state of a zone without users may be removed from the table. It is true if no backoff is
+// running, and no name was recorded as unanswered within unansweredNameTime.
 func (z *zoneState) isIdle(now time.Duration) bool {
 	for i := range z.backoffs {
 		if r := &z.backoffs[i]; r.avoidUntil > now || r.name != "" && now-r.unansweredAt < unansweredNameTime {
@@ -79,7 +79,7 @@ func (z *zoneState) isIdle(now time.Duration) bool {
 	return true
 }
 
-// zoneTable has at most max zones, by name. They are in use or in backoff. Pool.mu guards it.
+// zoneTable holds the states of at most max zones that are in use or in backoff, by zone name. Pool.mu guards it.
 type zoneTable struct {
 	max int
 	all map[string]*zoneState
@@ -102,29 +102,31 @@ func (t *zoneTable) acquireZone(name string) *zoneState {
 	return z
 }
 
-// releaseZone ends the use of a zone by one user. If no user is left and the zone is idle, it removes the zone's state.
+// releaseZone removes one user of a zone, as counted by acquireZone. If no user is left and the zone is idle, it
+// removes the zone's state.
 func (t *zoneTable) releaseZone(z *zoneState, now time.Duration) {
 	if z.users--; z.users == 0 && z.isIdle(now) && t.all[z.name] == z {
 		delete(t.all, z.name)
 	}
 }
 
-// A lameKey identifies a server in its role for one zone.
+// A lameKey identifies a lameRecord by zone and server address. A server can be lame for one of its zones only.
 type lameKey struct {
 	zone string
 	addr netip.AddrPort
 }
 
-// lameTable has at most max records of servers whose responses were rejected. Pool.mu guards it.
+// lameTable holds the records of at most max servers whose responses were rejected. Pool.mu guards it.
 type lameTable struct {
 	max int
 	all map[lameKey]lameRecord
 }
 
-// lameRecord counts the names for which a server of a zone has failed. A single name may fail for a reason of its own.
-// The server is therefore lame for the zone only after several names in a row.
+// lameRecord records which names a server has failed to answer for a zone, in order to decide whether the server is
+// lame for the zone.
 //
-// These are two names that it refuses or does not sign, or four names that it cannot answer.
+// A single name may fail for a reason of its own. The server is therefore lame only after several names in a row: two
+// that it refuses or does not sign, or maxFailures that it cannot answer.
 type lameRecord struct {
 	avoidUntil  time.Duration           // other servers are preferred for the zone until this time, since Pool.epoch; 0 if the server is not lame for the zone
 	lastFailure time.Duration           // time of the last failure, since Pool.epoch
@@ -137,8 +139,8 @@ type lameRecord struct {
 // maxFailures is the number of consecutive names with ErrFailed after which a server is lame.
 const maxFailures = 4
 
-// lookUpLame looks up a server of a zone. hasRecord is true if the table has a record of the server. lame is true if
-// other servers are preferred for the name.
+// lookUpLame reports how a server of a zone has answered so far. lame is true if other servers are preferred for the
+// name. hasRecord is true if the table has a record of the server.
 func (t *lameTable) lookUpLame(k lameKey, name string, now time.Duration) (hasRecord, lame bool) {
 	if len(t.all) == 0 {
 		return false, false

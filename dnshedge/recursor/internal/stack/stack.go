@@ -17,8 +17,8 @@ func GrowTo8KiB() { touchFrame8(0) }
 // GrowTo16KiB grows the stack of the calling goroutine to at least 16 KiB, so that later calls do not have to copy it.
 func GrowTo16KiB() { touchFrame16(0) }
 
-// touchFrame8 has a stack frame of frameFor8KiB bytes. It reads the frame at the variable index i, so that the compiler
-// does not remove the array.
+// touchFrame8 makes the runtime grow the stack, because its frame has frameFor8KiB bytes. It reads the frame at the
+// variable index i, so that the compiler does not remove the array.
 //
 //go:noinline
 func touchFrame8(i int) byte {
@@ -26,8 +26,8 @@ func touchFrame8(i int) byte {
 	return frame[i]
 }
 
-// touchFrame16 has a stack frame of frameFor16KiB bytes. It reads the frame at the variable index i, so that the
-// compiler does not remove the array.
+// touchFrame16 makes the runtime grow the stack, because its frame has frameFor16KiB bytes. It reads the frame at the
+// variable index i, so that the compiler does not remove the array.
 //
 //go:noinline
 func touchFrame16(i int) byte {
