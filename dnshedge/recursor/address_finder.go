@@ -19,11 +19,11 @@ import (
 // in parallel.
 const nameHedgeDelay = 150 * time.Millisecond
 
-// An addressFinder finds addresses of a zone's servers for one task, when the addresses in the referral (glue) do not
-// suffice.
+// An addressFinder finds further addresses of a zone's servers, when the addresses in the referral (glue) do not
+// suffice. It serves one task of package nameservers.
 //
-// For a name without glue, it returns cached addresses first, then the glue in the closest cached delegation to the
-// name. Then it looks up the name. A name with glue is looked up only if the glue does not work.
+// For a server name without glue, it first returns cached addresses, and then the glue in the closest cached delegation
+// to the name. At last it looks up the name. A name with glue is looked up only if the glue does not work.
 //
 // Glue is used only as a server address, never as an answer.
 type addressFinder struct {
@@ -41,7 +41,7 @@ type addressFinder struct {
 	pending       []question        // lookups that have not started yet
 	retried       map[question]bool // lookups that were repeated after errGlueArrived
 	queriedApexNS bool              // the NS records of the zone itself are being looked up, or were
-	limit         error             // error of the limit because of which names are not looked up, or nil
+	limit         error             // limitError, if names are not looked up because of a limit; otherwise nil
 	localErr      error             // nameservers.LocalError of a lookup, or nil
 	returned      []netip.AddrPort  // all addresses that were returned so far
 	inProgress    []question        // running lookups
@@ -59,18 +59,18 @@ type lookupResult struct {
 	err      error
 }
 
-// newAddressFinder returns an addressFinder for one task of the lookup l. z is the delegation of the zone, and j
-// selects the responses of the task. n is the node that waits for lookups of server names.
+// newAddressFinder returns an addressFinder for one task of the lookup l, in the zone z. j selects the responses of the
+// task. n is the node that waits for lookups of server names.
 //
-// The addresses that are known without a lookup count as returned: f.returned has them.
+// Afterwards, f.returned holds the addresses that are known without a lookup. The task must start with them.
 func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitNode) *addressFinder {
 	f := &addressFinder{lookup: l, zone: z, selector: j, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
 	f.cachedAddresses()
 	return f
 }
 
-// cachedAddresses returns the cached addresses of the names in f.gluelessNames, without the addresses that were
-// returned before.
+// cachedAddresses returns the addresses of the names in f.gluelessNames that are in the cache and were not returned
+// before.
 func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	var addrs []netip.AddrPort
 	c, now := f.lookup.core, time.Now()
@@ -86,8 +86,10 @@ func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	return addrs
 }
 
-// findServers returns further addresses of the zone's servers, see nameservers.Task.FindServers. It returns nil if no
-// more can be found. Until needed is closed, its lookups are hedges, for which the hedge budget pays.
+// findServers implements nameservers.Task.FindServers: it returns further addresses of the zone's servers, after
+// looking up their names if necessary. It returns nil if no more can be found within the scope e.
+//
+// Until needed is closed, its lookups are hedges, for which the hedge budget pays.
 func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if f.hasEnoughAddresses() {
 		return nil, nil
@@ -154,7 +156,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 	return nil, nil
 }
 
-// promoteHedges records that addresses are needed now. The running lookups are no longer hedges.
+// promoteHedges records that the task needs an address now. The running lookups and later ones are no longer hedges.
 func (f *addressFinder) promoteHedges() {
 	f.isHedging, f.budgetSpent = false, false
 	f.lookup.core.promoteLookups(f.node)
@@ -170,8 +172,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hasEnoughAddresses reports whether further addresses are not worth a lookup. It is true if the task has a usable
-// fallback response. For a minimised question, it is true if any address is known.
+// hasEnoughAddresses reports whether further addresses are not worth a lookup. It is true if the task already has a
+// usable fallback response. For a minimised question, it is also true if any address is known.
 func (f *addressFinder) hasEnoughAddresses() bool {
 	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || len(r.answer)+len(r.authority) > 0) {
 		return true
@@ -179,18 +181,20 @@ func (f *addressFinder) hasEnoughAddresses() bool {
 	return !f.selector.fullName && len(f.returned) > 0
 }
 
-// hasServerAnswered reports whether a server of the zone has answered, so that the task does not need further addresses
-// of known names.
+// hasServerAnswered reports whether a server of the zone has answered, so that fallback lookups are not worthwhile (see
+// planFallbackLookups).
 //
-// A response for DS with invalid signatures does not count. It affects a whole zone, so that a query to every address
-// is worthwhile.
+// A DS response with invalid signatures does not count. Without valid DS records, a whole zone is bogus, so that a
+// query to every address is worthwhile.
 func (f *addressFinder) hasServerAnswered() bool {
 	r := f.selector.fallback.Load()
 	return r != nil && !(r.invalidSignatures && f.selector.q.qtype == dns.TypeDS)
 }
 
-// planLookups adds lookups of names to f.pending, for findServers to start. The lookups of one address type come before
-// those of the other. It omits names that are cached, and names above Limits.ServerNamesPerZone.
+// planLookups adds address lookups of the given server names to f.pending, from which startLookup takes them. The
+// lookups of one address type come before those of the other.
+//
+// It omits names that are cached, and names above Limits.ServerNamesPerZone.
 func (f *addressFinder) planLookups(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
@@ -208,11 +212,12 @@ func (f *addressFinder) planLookups(names []string) {
 	}
 }
 
-// planFallbackLookups plans further lookups when no lookup is pending. more is true if it has planned any. Its first
-// call plans the names with glue, because the glue may be wrong.
+// planFallbackLookups plans further lookups when no lookup is pending. more is true if it has planned any. In the scope
+// GluelessNames, it plans none.
 //
-// The next call returns the glue in other cached delegations. If there is none, it plans a lookup of the zone's own NS
-// records. In the scope GluelessNames, it does nothing.
+// The first call plans lookups of the names with glue, because the glue may be wrong. The next call returns, in addrs,
+// the glue in other cached delegations. If there is none, it plans a lookup of the zone's own NS records in the scope
+// AllNames.
 func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []netip.AddrPort, more bool) {
 	if e == nameservers.GluelessNames {
 		return nil, false
@@ -244,8 +249,10 @@ func (f *addressFinder) nextPendingLookup(e nameservers.SearchScope) int {
 	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.AllNames || !dnsname.IsWithin(q.name, f.zone.zone) })
 }
 
-// startLookup starts the next lookup within the scope e. It returns false if there is none. It also returns false if
-// hedge is true and the hedge budget has refused a lookup.
+// startLookup starts the next pending lookup within the scope e. hedge is true if the lookup is a hedge.
+//
+// It returns false if there is no pending lookup. It also returns false if hedge is true and the hedge budget has
+// refused a lookup.
 func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchScope, hedge bool) bool {
 	i := f.nextPendingLookup(e)
 	if i < 0 || hedge && f.budgetSpent {
@@ -262,8 +269,8 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchSco
 	return true
 }
 
-// processResult returns the addresses in the result of a lookup that were not returned before. It may plan further
-// lookups.
+// processResult evaluates r, the result of a lookup, and returns its addresses that were not returned before. It may
+// plan further lookups, for example of names in NS records.
 func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
 		f.limit = limit
@@ -304,8 +311,11 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	return addrs
 }
 
-// countUnresolvedName counts the name of the lookup r as unresolved if it does not exist, or if it has no address of
-// either type. A name is counted at most once. found tells that r has a new address, so that the name is not counted.
+// countUnresolvedName counts the server name of the finished lookup r against maxUnresolvedNames, if the name has no
+// address. Each name counts at most once.
+//
+// found is true if r has a new address. Then the name does not count. Otherwise it counts if it does not exist, or if
+// no other lookup of the name is pending.
 func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	const resolved, unresolved = 1, 2
 	switch {
@@ -323,8 +333,8 @@ func (f *addressFinder) isLookupPending(name string) bool {
 	return slices.ContainsFunc(f.pending, hasName) || slices.ContainsFunc(f.inProgress, hasName)
 }
 
-// addAddresses records addresses as returned, in f.returned. Its result has the addresses that were not returned
-// before, with port 53.
+// addAddresses adds addresses to f.returned, with port 53. Its result holds only the addresses that were not there
+// before.
 func (f *addressFinder) addAddresses(addrs []netip.Addr) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, a := range addrs {

@@ -12,10 +12,10 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A cache has delegations, and answers that other questions may need: addresses of servers, and alias targets. It is
+// A cache holds delegations, and answers that other questions may need: addresses of servers, and alias targets. It is
 // safe for concurrent use.
 //
-// It has only delegations from the parent zone, and answers from a server of their zone. A question is not queried
+// Delegations come only from the parent zone, and answers only from a server of their zone. A question is not queried
 // again while its answer is cached. Therefore data of lower rank (RFC 2181 §5.4.1) never replaces data of higher rank.
 type cache struct {
 	maxBytes int64 // limit of bytes
@@ -27,7 +27,7 @@ type cache struct {
 	zones    int   // number of delegations in entries
 }
 
-// A cacheKey identifies a cacheEntry. The entry is a delegation if zone is true, a failure if failed is true, and
+// A cacheKey identifies a cacheEntry. The entry is a delegation if zone is true, a failure if isFailure is true, and
 // otherwise an answer.
 type cacheKey struct {
 	name      string
@@ -40,8 +40,8 @@ type cacheKey struct {
 // cacheKeyOf returns the key under which the answer to q is cached.
 func cacheKeyOf(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qtype, do: q.do} }
 
-// A cacheEntry is a delegation, an answer, or a failure. A failure has neither zone nor answer. Once it is cached, only
-// lastUsed may change.
+// A cacheEntry is a cached delegation, answer, or failure. zone and answer are both nil in a failure. Once the entry is
+// cached, only lastUsed may change.
 type cacheEntry struct {
 	zone     *delegation
 	answer   *parsedResponse
@@ -160,8 +160,8 @@ func (c *cache) addDelegation(z *delegation, now time.Time) {
 	}
 }
 
-// addAnswer caches a copy of r, the answer to q. If the answer is not validated yet, it expires with the first of its
-// signatures.
+// addAnswer caches a copy of r as the answer to q. If r is not validated yet, the entry expires as soon as any of its
+// signatures does.
 func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	if r.ttl <= 0 {
 		return
@@ -195,8 +195,8 @@ func (c *cache) addFailure(q question, now time.Time) {
 	c.insertEntry(k, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(q.name))}, now)
 }
 
-// addConfirmedReferral caches the fact that the parent zone has confirmed the delegation of a zone. It expires after
-// failureTTL.
+// addConfirmedReferral records that the parent zone has confirmed the delegation of a zone, for isReferralConfirmed.
+// The record expires after failureTTL.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
 	c.insertEntry(cacheKey{name: zone, isFailure: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }
@@ -235,8 +235,8 @@ func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
 	}
 }
 
-// evictEntry compares eight random entries and removes the least recently used. Entries that are not current count as
-// never used. The caller must hold mu.
+// evictEntry removes the least recently used of eight random entries. Entries that are not current count as never used.
+// The caller must hold mu.
 func (c *cache) evictEntry(now time.Time) {
 	const sample = 8
 	var worst cacheKey
@@ -270,7 +270,7 @@ func (c *cache) removeLocked(k cacheKey) {
 	}
 }
 
-// fillStats sets the fields Zones, RRsets and Bytes of s.
+// fillStats sets the statistics of the cache in s: Zones, RRsets and Bytes.
 func (c *cache) fillStats(s *observe.RecursorStats) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -27,7 +27,7 @@ type core struct {
 
 	conf         *Resolver
 	maxBytes     int64                  // limit of the estimated memory, in bytes
-	maxHeldBytes int64                  // limit of heldBytes
+	maxHeldBytes int64                  // limit of heldBytes, in bytes
 	types        []uint16               // address types to look up: A, AAAA, or both
 	limits       *Limits                // Resolver.Limits, with defaults in place of zero values
 	hints        []netip.AddrPort       // addresses of root servers for priming
@@ -66,8 +66,8 @@ type resolverCounters struct {
 // errPanicked is the error of every call of a Resolver whose initialization has panicked.
 var errPanicked = errors.New("recursor: Resolver panicked when it was first used")
 
-// setUpOnce returns the state of r, which the first call creates. If a field of r is invalid, all calls return the same
-// error, which names the field.
+// setUpOnce returns the internal state of r. The first call creates it. If a field of r is invalid, all calls return
+// the same error, which names the field.
 func (r *Resolver) setUpOnce() (*core, error) {
 	r.once.Do(func() {
 		r.core = &core{err: errPanicked, cache: new(cache)} // remains if applyConfig panics, because no answer may be returned without validation

@@ -18,8 +18,8 @@ const dnsPort = 53
 // maxTTL is the maximum time for which data is cached (RFC 8767 §4).
 const maxTTL = 7 * 24 * time.Hour
 
-// A delegation has the name servers of a zone, from a referral by its parent zone or from the configuration. It must
-// not be changed once several goroutines share it.
+// A delegation holds the names and addresses of a zone's servers. It comes from a referral by the parent zone, from
+// priming, or from the configuration. It must not be changed once several goroutines share it.
 type delegation struct {
 	zone          string
 	names         []string         // names in NS records; names without glue come first

@@ -56,8 +56,8 @@ type rrsetKey struct {
 	typ  uint16
 }
 
-// limitTTLsBySignatures lowers the TTLs of records that are not verified yet to the lifetime of their signatures. It
-// returns the lowest TTL of the signed records, or maxTTL if there are none.
+// limitTTLsBySignatures lowers the TTLs of unverified records to the lifetime of their signatures, so that they are not
+// cached for longer. It returns the lowest TTL of the signed records, or maxTTL if there are none.
 //
 // The lifetime is the minimum of the RRSIG's TTL, its original TTL, and the time until it expires (at least 1 s). If an
 // RRset has several signatures, choose selects one of two lifetimes, in seconds.
@@ -97,8 +97,8 @@ func chooseLongest(a, b uint32) uint32 { return max(a, b) }
 // chooseShortest returns the shorter of two lifetimes, for limitTTLsBySignatures.
 func chooseShortest(a, b uint32) uint32 { return min(a, b) }
 
-// packRecords returns records in wire format. It omits records that cannot be packed. It packs copies, because
-// dns.PackRR changes its argument, and other goroutines read the records.
+// packRecords returns the wire format of each record, and omits records that cannot be packed. It does not change rrs,
+// which other goroutines may read.
 func packRecords(rrs []dns.RR) (all [][]byte) {
 	for _, rr := range rrs {
 		rr = dns.Copy(rr)

@@ -41,8 +41,8 @@ func findDuplicate(kept []dns.RR, rr dns.RR) int {
 	return len(kept)
 }
 
-// newDuplicateFinder returns a function that returns the same as findDuplicate, but in constant time, for about n
-// records. The function must be called for all records in order.
+// newDuplicateFinder returns a function with the same parameters and result as findDuplicate, but with constant time
+// per call. The function must be called for all records in order. n is the approximate number of records.
 //
 // Unlike findDuplicate, the function does not ignore the letter case of names in the data of records.
 func newDuplicateFinder(n int) func(kept []dns.RR, rr dns.RR) int {

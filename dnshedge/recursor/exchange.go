@@ -53,8 +53,8 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 	return resp, time.Since(start), err
 }
 
-// answerQuestion resolves q, the question of m, and updates the statistics and the trace. Its results are those of
-// ExchangeContext.
+// answerQuestion implements ExchangeContext for a valid question q of the message m. It also updates the statistics,
+// and calls Trace.Answer.
 func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
 	if !c.beginQuestion() {
 		return nil, net.ErrClosed
@@ -110,8 +110,11 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 	return resp, err
 }
 
-// countSecurity counts the security status of the answer res, and returns the status. err is the error of resolving q.
-// The returned error is err, or errRootKeySentinel.
+// countSecurity counts the security status of an answer in the statistics, and returns the status. res is the answer to
+// q, or err is the error of resolving q.
+//
+// The returned error is err. It is errRootKeySentinel if the client must get SERVFAIL instead of the answer (see
+// checkRootKeySentinel).
 func (c *core) countSecurity(q question, b *questionBudget, res *result, err error) (dnssec.Security, error) {
 	if c.validator == nil {
 		return dnssec.Unchecked, err
@@ -142,8 +145,8 @@ func (c *core) countSecurity(q question, b *questionBudget, res *result, err err
 	return dnssec.Insecure, nil
 }
 
-// beginQuestion registers a question, so that Close waits for it. It returns false if the Resolver is closed. If it
-// returns true, the caller must call c.running.Done when the question ends.
+// beginQuestion registers a running question, so that Close waits for it. If it returns true, the caller must call
+// c.running.Done when the question ends. It returns false if the Resolver is closed.
 func (c *core) beginQuestion() bool {
 	c.closeMu.RLock()
 	defer c.closeMu.RUnlock()
@@ -153,7 +156,7 @@ func (c *core) beginQuestion() bool {
 	return !c.closed
 }
 
-// countLimit counts a question that reached a limit. field is the name of the limit's field in Limits.
+// countLimit counts, for Stats, a question that reached a limit. field is the name of the limit's field in Limits.
 func (c *core) countLimit(field string) {
 	n, ok := c.counters.limited.Load(field)
 	if !ok {
@@ -166,8 +169,8 @@ func (c *core) countLimit(field string) {
 // client must obey the payload size in the client's query instead.
 const udpSize = 1232
 
-// buildResponse returns the response to the client's message m, whose question is q. It has the answer res. If err is
-// not nil, the response is SERVFAIL with an extended error.
+// buildResponse returns the response to the client's message m, with the answer res to its question q. If err is not
+// nil, the response is SERVFAIL with an extended error that describes err.
 func buildResponse(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 	resp := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled,

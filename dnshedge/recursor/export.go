@@ -97,8 +97,8 @@ func (c *core) exportZones() []nameservers.Delegation {
 	return zones
 }
 
-// importZones adds imported delegations of the root and its child zones. It skips invalid delegations, and zones whose
-// delegation is already known.
+// importZones adds imported delegations of the root and its child zones to the state. It skips invalid delegations, and
+// zones whose delegation is already known.
 func (c *core) importZones(zones []nameservers.Delegation) {
 	now := time.Now()
 	for _, x := range zones {

@@ -59,7 +59,7 @@ func (e *limitError) Error() string {
 }
 
 // A questionBudget counts the cost of a client's question, including all lookups for it, and enforces the Limits. It is
-// safe for concurrent use, because lookups run in parallel.
+// safe for concurrent use, because the lookups run in parallel.
 type questionBudget struct {
 	limits          *Limits
 	validation      validate.Validation // limits of the cryptographic work
@@ -73,8 +73,10 @@ type questionBudget struct {
 // Validation returns the limits of the cryptographic work, for chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts one query. If Limits.Queries is reached, it returns a limitError, and the query must not be sent.
-// For a hedge, it always returns nil, because the hedge budget limits hedges.
+// spendQuery counts one query for the question before it is sent. If Limits.Queries is reached, it returns a
+// limitError, and the query must not be sent.
+//
+// hedge is true if the hedge budget pays for the query. The result is then always nil.
 func (b *questionBudget) spendQuery(hedge bool) error {
 	if hedge {
 		b.hedges.Add(1)
@@ -93,7 +95,8 @@ func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	return nil
 }
 
-// nameserversHedge converts h to the configuration of package nameservers. NoBudget becomes Off.
+// nameserversHedge converts h to the configuration type of package nameservers. It sets Off if BudgetPercent is
+// NoBudget.
 func (h Hedge) nameserversHedge() nameservers.Hedge {
 	c := nameservers.Hedge(h)
 	if h.BudgetPercent == NoBudget {

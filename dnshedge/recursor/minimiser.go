@@ -12,7 +12,7 @@ const (
 	maxMinimisedAttempts = 3  // maximum number of queries for a minimised question before the full question is sent
 )
 
-// A minimiser shortens the name of a question, so that the servers of each zone see no more labels than they need. This
+// A minimiser shortens the name of a question, so that the servers of each zone see no more labels than necessary. This
 // is query name minimisation (RFC 9156).
 type minimiser struct {
 	q             question
@@ -22,7 +22,8 @@ type minimiser struct {
 	exposedLabels int  // number of labels of the longest minimised name or zone so far
 }
 
-// nextQuestion returns the next question for the servers of a zone. The boolean is true if it is the full question.
+// nextQuestion returns the next question to send to the servers of a zone. The boolean is true if it is the full
+// question, and false if its name is shortened.
 func (m *minimiser) nextQuestion(zone string) (question, bool) {
 	m.exposedLabels = max(m.exposedLabels, dnsname.CountLabels(zone))
 	left := dnsname.CountLabels(m.q.name) - m.exposedLabels

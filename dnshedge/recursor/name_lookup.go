@@ -33,8 +33,8 @@ var errTooDeep = errors.New("recursor: too many lookups of server names depend o
 // have no address.
 var errTooManyUnresolvedNames = errors.New("recursor: too many server names have no address")
 
-// A questionSpecificError is the error of a zone that one question could not reach because of its limits. It must not
-// be cached, because other questions may reach the zone.
+// A questionSpecificError is the error of a question that has failed to reach a zone because of its own limits. It must
+// not be cached, because other questions may reach the zone.
 type questionSpecificError struct{ error }
 
 func (e *questionSpecificError) Unwrap() error { return e.error }
@@ -46,20 +46,22 @@ func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpe
 // error must not be cached.
 func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.LocalError)) }
 
-// A lookupGroup shares running server name lookups and zone queries between callers, so that each runs only once at a
-// time (single flight). It refuses a wait if lookups would then wait for each other in a cycle. It is safe for
-// concurrent use.
+// A lookupGroup lets callers share running server name lookups and zone queries, so that each runs only once at a time
+// (single flight). It prevents lookups from waiting for each other in a cycle. It is safe for concurrent use.
 type lookupGroup struct {
 	mu          sync.Mutex // guards the following fields, and the fields of each waitNode
 	lookups     map[cacheKey]*nameLookup
 	zoneQueries map[zoneQueryKey]*zoneQuery
 }
 
-// A waitNode is a nameLookup or a zoneQuery in the graph of lookups that wait for each other. A nil *waitNode stands
-// for a client's question, for which no lookup waits. lookupGroup.mu guards it.
+// A waitNode is a node in the graph of waiting lookups. It belongs to a nameLookup or a zoneQuery, and its edges lead
+// to the nodes for whose results it waits. lookupGroup.mu guards it.
 //
-// A wait can be a hedge, which means that the result is useful only because a server is late. The hedge budget pays for
-// lookups for which only hedges wait. The budget of the question pays for all other lookups.
+// The graph shows whether a new wait would close a cycle, and whether a client's question needs a result. A nil
+// *waitNode stands for a client's question.
+//
+// A wait is a hedge if the result is useful only because a server is late. If only hedges wait for a lookup, the hedge
+// budget pays for it. Otherwise the budget of the question does.
 type waitNode struct {
 	waitsFor map[*waitNode]waitCount // number of waits of this node, by the node that it waits for
 	isNeeded bool                    // a client's question waits for the node, directly or through other nodes, and not only as a hedge
@@ -68,8 +70,8 @@ type waitNode struct {
 // waitCount holds the number of waits of one node for another (all), and how many of them are hedges (hedges).
 type waitCount struct{ all, hedges int }
 
-// addWait records that n waits for o. hedge tells that the wait is a hedge. n may be nil, which means that a client's
-// question waits for o.
+// addWait records that n waits for the result of o. hedge is true if the wait is a hedge. n is nil if a client's
+// question waits.
 func (n *waitNode) addWait(o *waitNode, hedge bool) {
 	if n == nil {
 		o.markNeeded()
@@ -88,7 +90,8 @@ func (n *waitNode) addWait(o *waitNode, hedge bool) {
 	n.waitsFor[o] = w
 }
 
-// removeWait removes a wait of n for o, which addWait has added. n may be nil.
+// removeWait records that n no longer waits for the result of o. It undoes one call of addWait. n is nil if a client's
+// question has waited.
 func (n *waitNode) removeWait(o *waitNode) {
 	if n == nil {
 		return
@@ -102,8 +105,8 @@ func (n *waitNode) removeWait(o *waitNode) {
 	n.waitsFor[o] = w
 }
 
-// markNeeded records that a client's question needs n. It then also needs each node for which n waits, unless the wait
-// is a hedge.
+// markNeeded records that a client's question needs the result of n. The question then also needs each result for which
+// n waits, unless the wait is a hedge.
 func (n *waitNode) markNeeded() {
 	if n.isNeeded {
 		return
@@ -116,7 +119,7 @@ func (n *waitNode) markNeeded() {
 	}
 }
 
-// promoteHedgedWaits turns all waits of n that are hedges into ordinary waits, because their results are needed now.
+// promoteHedgedWaits implements promoteLookups. The caller must hold lookupGroup.mu.
 func (n *waitNode) promoteHedgedWaits() {
 	for o, w := range n.waitsFor {
 		n.waitsFor[o] = waitCount{all: w.all}
@@ -126,8 +129,10 @@ func (n *waitNode) promoteHedgedWaits() {
 	}
 }
 
-// waitsForNode reports whether n is o, or waits for o directly or through other nodes. A new wait of o for n would then
-// close a cycle. visited has the nodes that were already visited, and must not be nil.
+// waitsForNode reports whether n is o, or waits for o directly or through other nodes. If it is true, o must not wait
+// for n, because that would close a cycle.
+//
+// visited holds the nodes that were already visited, and must not be nil.
 func (n *waitNode) waitsForNode(o *waitNode, visited map[*waitNode]bool) bool {
 	if n == o {
 		return true
@@ -164,10 +169,10 @@ func (f *nameLookup) hasGlueIn(z *delegation) bool {
 	})
 }
 
-// lookUpServerName returns the records that answer q, from the cache or from a lookup that other callers may share.
-// nxdomain is true if the name does not exist. The records must not be changed.
+// lookUpServerName returns the records that answer q, a question for a server name. They come from the cache, or from a
+// lookup that several callers may share. The records must not be changed. nxdomain is true if the name does not exist.
 //
-// n is the node of the lookup l that waits for the result. hedge tells that the wait is a hedge.
+// n is the node that waits for the result, on behalf of the lookup l. hedge is true if the wait is a hedge.
 func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q question, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
 	for try := 0; ; try++ {
 		if rrs, nxdomain, ok := c.cache.lookUpRecords(q, time.Now()); ok {
@@ -195,8 +200,8 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q q
 	}
 }
 
-// joinNameLookup records that n, a node of the lookup l, waits for the lookup of q. If none is running, it starts one,
-// and started is true. hedge tells that the wait is a hedge.
+// joinNameLookup returns the running lookup of the server name in q, and records that n, a node of the lookup l, waits
+// for it. If none is running, it starts one, and started is true. hedge is true if the wait is a hedge.
 //
 // The error is errCycle, errTooDeep or a limitError. If there is no error, the caller must call leaveNameLookup.
 func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f *nameLookup, started bool, err error) {
@@ -223,7 +228,8 @@ func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f
 	return f, started, nil
 }
 
-// startNameLookup starts a lookup with the key k on the budget of l. The caller must hold lookupGroup.mu.
+// startNameLookup starts a lookup with the key k on a new goroutine. The budget of l pays for its queries. The caller
+// must hold lookupGroup.mu.
 func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	f := &nameLookup{key: k, done: make(chan struct{}), cancel: cancel}
@@ -257,23 +263,24 @@ func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 	return f
 }
 
-// isOnlyHedged reports whether only hedges wait for n, directly or through other nodes. No client's question then needs
-// the result yet.
+// isOnlyHedged reports whether no client's question needs the result of n yet, because only hedges wait for n, directly
+// or through other nodes. n must not be nil.
 func (c *core) isOnlyHedged(n *waitNode) bool {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	return !n.isNeeded
 }
 
-// promoteLookups turns the waits of n that are hedges into ordinary waits, because their results are needed now.
+// promoteLookups records that the lookups for which n waits as a hedge are needed now. The waits are no longer hedges.
+// n must not be nil.
 func (c *core) promoteLookups(n *waitNode) {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	n.promoteHedgedWaits()
 }
 
-// leaveNameLookup records that n no longer waits for f. If cause is not nil and no other caller waits, it cancels the
-// lookup with this cause.
+// leaveNameLookup records that n no longer waits for the lookup f. If cause is not nil and no other caller waits, it
+// cancels the lookup with this cause.
 func (c *core) leaveNameLookup(n *waitNode, f *nameLookup, cause error) {
 	group := &c.lookups
 	group.mu.Lock()
@@ -346,8 +353,8 @@ func (r *parsedResponse) clone() *parsedResponse {
 	return &c
 }
 
-// queryZone returns the answer of the servers of z to q. If another caller is already sending the same question,
-// queryZone waits for that answer. full is false if q is minimised.
+// queryZone sends q to the servers of the zone z and returns their answer. If another caller is already sending the
+// same question, queryZone waits for that caller's answer instead. full is false if q is minimised.
 //
 // The error is the error of the queries, or the cause of ctx.
 func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full bool) (zoneAnswer, error) {
@@ -382,19 +389,19 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full 
 }
 
 // maxAvoidedAnswers is the number of shared answers that a lookup rejects because they are from a server in
-// lookup.avoid.
+// lookup.avoidServers.
 const maxAvoidedAnswers = 4
 
-// zoneQueryDeadline returns the time until which s waits for slow servers. It may become later when another caller
-// joins.
+// zoneQueryDeadline returns the time until which s waits for overdue answers: the latest awaitUntil of the lookups that
+// share s. It may become later when another caller joins.
 func (c *core) zoneQueryDeadline(s *zoneQuery) time.Time {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	return s.awaitUntil
 }
 
-// runZoneQuery sends the queries of s and returns the answer. It also passes the result to the callers that wait. l
-// must be the leader of s.
+// runZoneQuery runs the zoneQuery s as its leader: it sends the queries to the servers of z and returns the answer. It
+// also passes the result to the callers that wait.
 func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery) (r zoneAnswer, err error) {
 	err = errTimeout // remains if queryServers panics
 	defer func() { l.core.finishZoneQuery(l, s, r, err, ctx.Err() != nil || err == errTimeout) }()
@@ -402,10 +409,10 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery) 
 	return r, err
 }
 
-// joinZoneQuery returns the running zoneQuery with the key k, for which l must then wait. If there is none, it returns
-// a new zoneQuery, leads is true, and l must run it.
+// joinZoneQuery finds or creates the zoneQuery with the key k, for the question of l to the servers of z. If one is
+// running, l must wait for it. Otherwise s is new, leads is true, and l must run it.
 //
-// It returns nil if l cannot wait, because the leader waits for l.
+// s is nil if l cannot wait, because the running zoneQuery itself waits for l.
 func (c *core) joinZoneQuery(l *lookup, z *delegation, k zoneQueryKey) (s *zoneQuery, leads bool) {
 	group := &c.lookups
 	group.mu.Lock()
@@ -438,8 +445,10 @@ func (c *core) leaveZoneQuery(l *lookup, s *zoneQuery) {
 	l.waitNode().removeWait(&s.waitNode)
 }
 
-// finishZoneQuery ends s, and passes the result of its leader l to the callers that wait. If canceled is true, or err
-// concerns only the leader, the callers try again.
+// finishZoneQuery ends s, and passes its result to the callers that wait. The result is the answer r or the error err,
+// which the leader l has got.
+//
+// If canceled is true, or if err concerns only the leader, the other callers try again.
 func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error, canceled bool) {
 	group := &c.lookups
 	group.mu.Lock()
@@ -457,11 +466,10 @@ func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error,
 	close(s.done)
 }
 
-// readCNAMEHint returns the records of an alias target that m contains beside the alias. m is the response to q, r is
-// the same response after parsing. The records are used only if no server answers for the target.
+// readCNAMEHint extracts records of the alias target from m, the response that contains the alias. These records are
+// used only if no server answers for the target. q is the question, and r is the same response after parsing.
 //
-// readCNAMEHint returns nil if there are no such records, if they are too large to keep, or if the target is not in the
-// zone.
+// It returns nil if there are no such records, if they are too large to keep, or if the target is not in the zone z.
 func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedResponse) *parsedResponse {
 	if r.aliasTarget == "" || !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.stubZone(r.aliasTarget) != l.core.stubZone(z.zone) {
 		return nil

@@ -39,15 +39,15 @@ type parsedResponse struct {
 	aliasTarget       string        // name to resolve next; "" if the response is no alias
 	ttl               time.Duration // time for which the response may be cached
 	referral          *delegation   // delegation, if the response is a referral; otherwise nil
-	scrubbed          int           // number of records that were ignored
+	scrubbed          int           // number of ignored records in the answer and authority sections
 	cached            bool          // the response is from the cache
 }
 
 // isEmpty reports whether the response has no records, neither an answer nor a denial.
 func (r *parsedResponse) isEmpty() bool { return len(r.answer)+len(r.authority) == 0 }
 
-// fallbackRank returns a rank for comparing responses that are used only if no better response comes. A response with a
-// higher rank is preferred.
+// fallbackRank returns the quality of a dubious or rejected response. A response with a higher rank is the better
+// fallback if no response is accepted.
 func (r *parsedResponse) fallbackRank() int {
 	switch {
 	case r.invalidSignatures:
@@ -64,19 +64,21 @@ func (r *parsedResponse) fallbackRank() int {
 	return 0
 }
 
-// agreesWith reports whether r and o have the same rank and RCODE, and r is from an authoritative server. Both are
-// dubious responses to the same question. If two servers agree, their response is used, and no third server is queried.
+// agreesWith reports whether r confirms o, another dubious response to the same question. If two servers agree, their
+// response is used, and no third server is queried.
+//
+// It is true if r and o have the same rank and RCODE, and r is from an authoritative server.
 func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 	return !r.nonAuthoritative && r.fallbackRank() == o.fallbackRank() && r.rcode == o.rcode
 }
 
-// chainResponse returns the response in the form that package chain validates. name and qtype are the question.
+// chainResponse converts the response to the type that package chain validates. name and qtype are the question.
 func (r *parsedResponse) chainResponse(name string, qtype uint16) *chain.Response {
 	return &chain.Response{Zone: r.zone.chain, From: r.server, Name: name, Type: qtype, Rcode: r.rcode, Answer: r.answer, Authority: r.authority, Status: r.status, Keys: r.keys}
 }
 
-// applyValidation copies the result of the validation from s to r: the security status, the keys and the verified
-// records. s must have been created by r.chainResponse.
+// applyValidation copies the result of a validation from s to r: the security status, the keys, and the records that
+// were verified. s must have been created by r.chainResponse.
 func (r *parsedResponse) applyValidation(s *chain.Response) {
 	r.keys = s.Keys
 	r.status, r.reason, r.rcode, r.answer, r.authority = s.Status, s.Reason, s.Rcode, s.Answer, s.Authority

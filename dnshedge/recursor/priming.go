@@ -37,8 +37,8 @@ var rootServers = sync.OnceValue(func() []netip.Addr {
 	return addrs
 })
 
-// A primingBudget limits the work for priming. It belongs to the question that starts priming, and pays for the priming
-// query.
+// A primingBudget limits the work for priming, the query for the names and addresses of the root servers (RFC 9609). It
+// is the budget of the question that starts priming.
 type primingBudget interface {
 	chain.WorkBudget
 	spendQuery(hedge bool) error
@@ -47,8 +47,8 @@ type primingBudget interface {
 // primingRetryTime is the time after failed priming until the next attempt. Until then, the hints are used.
 const primingRetryTime = time.Minute
 
-// rootDelegation returns the delegation of the root from the priming response (RFC 9609 §3). If the root is not primed,
-// it starts priming and waits for it.
+// rootDelegation returns the delegation of the root, which comes from the priming response (RFC 9609 §3). If the root
+// is not primed, it starts priming with the budget b and waits for it.
 //
 // If the delegation has expired, it returns the old delegation and primes the root again in the background. The error
 // is the cause of ctx.
@@ -81,8 +81,9 @@ func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation
 }
 
 // expireRoot makes the next question prime the root again. It is called when the servers in z, the delegation of the
-// root, do not answer, because the priming response or the import may be wrong. It does nothing if z is not the current
-// delegation.
+// root, do not answer: the priming response or the import may be wrong.
+//
+// It does nothing if z is not the current delegation of the root.
 func (c *core) expireRoot(z *delegation) {
 	c.primeMu.Lock()
 	defer c.primeMu.Unlock()
@@ -157,11 +158,11 @@ func (c *core) hintsDelegation() *delegation {
 	return z
 }
 
-// checkPriming checks the signature of the root's NS records in m, without waiting for keys. m is a priming response
-// that the server with the address from has sent. Addresses of root servers are unsigned (RFC 9609 §3.3).
+// checkPriming checks the signature of the root's NS records in the priming response m, as far as this is possible with
+// the keys in the cache. from is the server that sent m. If it returns an error, another server must be queried.
 //
-// It returns the response for later validation, or nil if validation is off. If the error is not nil, another server
-// must be queried.
+// The result is the response in the form that package chain validates, for validation when the keys have arrived. It is
+// nil if validation is off.
 func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*chain.Response, error) {
 	if c.validator == nil {
 		return nil, nil

@@ -17,8 +17,8 @@ type question struct {
 	cd    bool // CD bit, which disables validation
 }
 
-// newInternalQuestion returns a question of the Resolver itself, for example for the address of a server. Unlike a client's
-// question, it has the DO bit if validation is on, and never CD.
+// newInternalQuestion returns a question that the Resolver asks for itself, for example for the address of a server.
+// Unlike a client's question, it has the DO bit if validation is on, and never CD.
 func (c *core) newInternalQuestion(name string, qtype uint16) question {
 	return question{name: name, qtype: qtype, do: c.wantsSignatures()}
 }

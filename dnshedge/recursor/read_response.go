@@ -12,11 +12,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// readResponse classifies m, the response from a server of the zone z to q, and extracts the records that answer q. It
+// readResponse classifies the response m from a server of the zone z, and extracts the records that answer q. It
 // ignores all other records (scrubbing).
 //
-// full is false if q is minimised. An error RCODE then means that the full question must be sent, and not that the next
-// server must be queried.
+// full is false if q is minimised. An error RCODE then results in kindMinimisedRefused, because the server may refuse
+// only minimised questions.
 func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Time) *parsedResponse {
 	switch m.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
@@ -99,8 +99,10 @@ func (r *parsedResponse) addAnswerRecords(m *dns.Msg, q question) bool {
 	return true
 }
 
-// addReferralDS handles a referral in response to a question for DS, which some servers send instead of the answer. If
-// the referral has DS records or proves that there are none, it returns true. It adds the DS records to the answer.
+// addReferralDS reads the answer to a DS question from a referral, which some servers send instead of the answer. It
+// returns true if the referral m has DS records, or records that deny them.
+//
+// It adds the DS records to the answer. z is the zone whose server has sent m.
 func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bool {
 	if q.qtype != dns.TypeDS || !q.do || m.Rcode != dns.RcodeSuccess || len(m.Answer) > 0 || hasSOA(m.Ns) || parseDelegation(q.name, z.zone, m.Ns, nil, time.Now()) == nil {
 		return false
@@ -116,8 +118,8 @@ func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bo
 	return true
 }
 
-// addAlias adds the CNAME or DNAME RRset that makes the name of q an alias. It returns false if there is none. For
-// DNAME, it also adds the synthesized CNAME record. m is a response from a server of the zone z.
+// addAlias adds the CNAME or DNAME RRset that makes the name of q an alias, from the response m of a server of the zone
+// z. It returns false if there is none. For DNAME, it also adds the synthesized CNAME record.
 //
 // It ignores records of the alias target, because the servers closest to the target are queried for them. If the RRset
 // is unsigned, it adds only the record to follow, because a name has at most one alias (RFC 2181 §10.1).
@@ -140,8 +142,10 @@ func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	return true
 }
 
-// findReferralSection returns the section of m that may contain a referral, or nil if m is no referral. inAnswer is
-// true if it is the answer section, into which some servers that are not authoritative put the NS records.
+// findReferralSection returns the section of m that may contain the NS records of a referral, or nil if m is no
+// referral.
+//
+// inAnswer is true if it is the answer section. Some servers that are not authoritative put the NS records there.
 func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 	switch {
 	case m.Rcode != dns.RcodeSuccess:
@@ -156,8 +160,8 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 	return m.Answer, true
 }
 
-// mayBeNoData reports whether a negative response may mean that the name has no records of the type. m must have no SOA
-// record and must not be authoritative.
+// mayBeNoData reports whether a response without an answer may mean that the name has no records of the type (NODATA).
+// m must have no SOA record and must not be authoritative.
 //
 // It is false if the response has NS records, because it is then a useless referral. A recursive server may however add
 // the NS records of the zone that it has queried.
@@ -166,12 +170,14 @@ func mayBeNoData(m *dns.Msg, zone string) bool {
 	return len(ns) == 0 || m.RecursionAvailable && !hasNSOfOtherZone(ns, zone)
 }
 
-// readReferral returns the delegation that the response m to q contains: of a zone that is below z and contains the
-// name of q. ns holds the NS records of the authority section. cut is nil if there is no such delegation. mixed is true
-// if there are also NS records of other zones, which are ignored.
+// readReferral returns the delegation in the referral m, a response to q from a server of the zone z. ns is the section
+// with the NS records.
 //
-// The delegation expires no later than z, so that a zone that its parent has removed does not keep its child zones. It
-// must not be changed, because all callers share it.
+// The result is cut: the delegation of a zone that is below z and contains the name of q. It is nil if there is none.
+// It must not be changed, because all callers share it. mixed is true if there are also NS records of other zones,
+// which are ignored.
+//
+// The delegation expires no later than z. A zone that its parent has removed therefore does not keep its child zones.
 func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
 	name := ""
 	for _, rr := range ns {
@@ -243,8 +249,10 @@ func hasSOA(rrs []dns.RR) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA })
 }
 
-// addDenialRecords adds the NSEC and NSEC3 records of the authority section of m. They prove a denial or a wildcard
-// answer. It also adds their signatures, and those of the SOA record. It ignores records outside of the zone.
+// addDenialRecords adds the records of m that prove a denial or the expansion of a wildcard: NSEC and NSEC3 records of
+// the authority section. It ignores records outside of the zone.
+//
+// It also adds their signatures, and those of the SOA record.
 func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	for _, rr := range m.Ns {
 		h := rr.Header()
@@ -264,8 +272,8 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	}
 }
 
-// addSignatures adds to the answer the signatures in m that cover the RRset with the given name and the type covered.
-// It adds none if q lacks the DO bit.
+// addSignatures adds the signatures of one RRset to the answer. These are the RRSIG records in m with the owner name
+// and the type covered. It adds none if q lacks the DO bit.
 func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, covered uint16) {
 	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
 		return
@@ -307,8 +315,8 @@ func equalizeTTLs(rrs []dns.RR) {
 // it has no SOA record with a TTL (RFC 2308 §5).
 const emptyAnswerTTL = 5 * time.Second
 
-// finishParsing removes duplicate records (RFC 2181 §5). It sets the TTL of the response to the lowest TTL of its
-// records.
+// finishParsing removes duplicate records from the response (RFC 2181 §5), and computes its TTL, which is the lowest
+// TTL of its records.
 func (r *parsedResponse) finishParsing() {
 	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
 		*rrs = removeDuplicates(*rrs)

@@ -5,8 +5,8 @@ package recursor
 // waits.
 const uncountedBytes = 4 << 10
 
-// reserveMemory counts memory that a waiting question holds, in bytes. It returns false if the memory would exceed
-// maxHeldBytes. If it returns true, the caller must call releaseMemory with the same number.
+// reserveMemory counts memory, in bytes, that a question holds while it waits for servers. It returns false if this
+// would exceed core.maxHeldBytes. If it returns true, the caller must call releaseMemory with the same number.
 func (c *core) reserveMemory(bytes int64) bool {
 	if bytes <= uncountedBytes {
 		return true

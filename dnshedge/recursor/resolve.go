@@ -19,8 +19,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// A lookup resolves one question: a question of a client, or a question of the Resolver itself for a server's address
-// or a zone's keys.
+// A lookup resolves one question. This is a question of a client, or a question of the Resolver itself: for the address
+// of a server, or for the keys of a zone.
 type lookup struct {
 	// Not changed once it runs.
 	core       *core
@@ -36,7 +36,8 @@ type lookup struct {
 	hasRecheckedParent bool             // recheckDelegation has queried a parent zone
 }
 
-// waitNode returns the node of l in the graph of waiting lookups. It is nil if l belongs to a client's question.
+// waitNode returns the node that stands for l in the graph of waiting lookups. It is nil if l belongs to a client's
+// question.
 func (l *lookup) waitNode() *waitNode {
 	if l.nameLookup == nil {
 		return nil
@@ -44,11 +45,11 @@ func (l *lookup) waitNode() *waitNode {
 	return &l.nameLookup.waitNode
 }
 
-// followReferrals resolves q up to the next alias. It starts at the closest cached delegation, and follows referrals to
-// the zone of the name.
+// followReferrals resolves q up to the next alias, without validation of the answer. It starts at the closest cached
+// delegation, and follows referrals to the zone of the name.
 //
-// shared says that other lookups may need the answer, so that it is looked up in the cache and stored there. A response
-// without any records always is, because a client cannot cache it: it has no SOA record.
+// shared is true if other lookups may need the answer too. It is then looked up in the cache and stored there. A
+// response without any records is cached in any case, because it has no SOA record, so that a client cannot cache it.
 func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if r := c.cache.lookUpAnswer(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
@@ -110,8 +111,8 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	}
 }
 
-// hasQueriedFullName reports whether a server of z has already answered a question for an address of the name of q.
-// Minimising q then hides nothing from the servers.
+// hasQueriedFullName reports whether minimising q hides nothing from the servers of z: one of them has already answered
+// a question for an address of the name of q.
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(cacheKeyOf(c.newInternalQuestion(q.name, t)), time.Now())
@@ -119,8 +120,8 @@ func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	})
 }
 
-// newSynthesizer returns a synthesizer for q. It synthesizes answers only if q is a client's question and its answer
-// must be validated.
+// newSynthesizer returns a synthesizer for the question q. If q is no client's question, or if its answer must not be
+// validated, the synthesizer never returns an answer.
 func (l *lookup) newSynthesizer(q question) *synthesizer {
 	k := &synthesizer{validationBudget: validationBudget{l.budget, l.core}, questionBudget: l.budget, q: q}
 	if l.nameLookup == nil && !q.cd {
@@ -129,15 +130,17 @@ func (l *lookup) newSynthesizer(q question) *synthesizer {
 	return k
 }
 
-// cacheDelegation caches z, and returns z.
+// cacheDelegation adds z to the cache, and returns z.
 func (c *core) cacheDelegation(z *delegation) *delegation {
 	c.cache.addDelegation(z, time.Now())
 	return z
 }
 
-// closestDelegation returns the delegation of the closest zone that contains the name of q, among stub zones, cached
-// zones and the root. For DS, the zone must contain the parent of the name, because the parent zone has the DS records
-// (RFC 4035 §3.1.4.1).
+// closestDelegation returns the delegation at which the resolution of q starts. It is that of the closest zone that
+// contains the name of q, among stub zones, cached zones and the root.
+//
+// For DS, the zone must contain the parent of the name, because the parent zone has the DS records (RFC 4035 §3.1.4.1).
+// The error is the cause of ctx.
 func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation, error) {
 	c, now := l.core, time.Now()
 	name := q.name
@@ -166,8 +169,10 @@ var errTimeout = errors.New("recursor: no answer in time")
 // full question is then sent.
 var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswered")
 
-// queryServers sends q to the servers of z and returns the best response. full is false if q is minimised. s is the
-// zoneQuery that needs the response, and n is the node that waits for server name lookups.
+// queryServers runs one task of package nameservers: it sends q to the servers of z and returns the best response. full
+// is false if q is minimised.
+//
+// s is the zoneQuery to which the task belongs. n is the node that waits for lookups of server names.
 func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, full bool, s *zoneQuery, n *waitNode) (zoneAnswer, error) {
 	var tries atomic.Int32
 	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}
@@ -213,8 +218,10 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, fu
 	return r, nil
 }
 
-// spendQuery counts one query. If Limits.ChainQueries or Limits.Queries is reached, it returns a limitError, and the
-// query must not be sent. For a hedge, it always returns nil, because the hedge budget limits hedges.
+// spendQuery counts one query of the lookup before it is sent. If Limits.ChainQueries or Limits.Queries is reached, it
+// returns a limitError, and the query must not be sent.
+//
+// hedge is true if the hedge budget pays for the query. The result is then always nil.
 func (l *lookup) spendQuery(hedge bool) error {
 	if !hedge {
 		if err := countWithinLimit(&l.queries, "ChainQueries", l.budget.limits.ChainQueries); err != nil {
@@ -224,8 +231,8 @@ func (l *lookup) spendQuery(hedge bool) error {
 	return l.budget.spendQuery(hedge)
 }
 
-// prefetchKeys starts the lookup of the keys of the zone z, in parallel with the lookup of q. It does nothing if the
-// answer to q will not be validated.
+// prefetchKeys starts to look up the keys of the zone z, so that they are known when the answer to q must be validated.
+// It does not wait. It does nothing if the answer will not be validated.
 func (l *lookup) prefetchKeys(q question, z *delegation) {
 	if c := l.core; c.validator != nil && l.nameLookup == nil && !q.cd && c.validator.ShouldValidate(q.name, q.qtype) {
 		c.validator.PrefetchKeys(validationBudget{l.budget, c}, z.chain)
@@ -238,17 +245,18 @@ func (c *core) expectsSignatures(z *delegation) bool {
 	return c.validator != nil && c.validator.ExpectsSignatures(z.chain)
 }
 
-// A validationBudget sends the DS and DNSKEY queries of the validator, on the budget of a client's question. It
-// implements chain.WorkBudget.
+// A validationBudget implements chain.WorkBudget for the validation of an answer. It sends the DS and DNSKEY queries
+// that the validator needs, and the budget of a client's question pays for them.
 type validationBudget struct {
 	*questionBudget
 	core *core
 }
 
-// Query sends the question for name and qtype to the servers of the zone z, for chain.WorkBudget. The servers in avoid
-// have sent bogus data; they are asked last. It follows referrals, because the servers may serve a child zone, too.
+// Query implements chain.WorkBudget: it sends a DS or DNSKEY question for name to the servers of the zone z. The
+// servers in avoid have sent bogus data. They are queried last.
 //
-// If a limit is reached, the error is a *validate.Reason.
+// It follows referrals, because the servers may serve a child zone, too. If a limit is reached, the error is a
+// *validate.Reason.
 func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Response, error) {
 	stack.GrowTo16KiB()
 	l := &lookup{core: p.core, budget: p.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoidServers: avoid}

@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// keepFallback stores r as the fallback, in place of the previous fallback. It does nothing if the memory for waiting
-// questions is exhausted.
+// keepFallback stores r as the fallback response, in place of the previous one. It does nothing if the memory for
+// waiting questions is exhausted, see reserveMemory.
 func (j *responseSelector) keepFallback(r *parsedResponse) {
 	n := estimateRecordMemory(r.answer, r.authority)
 	if !j.core.reserveMemory(n) {
@@ -25,8 +25,8 @@ func (j *responseSelector) keepFallback(r *parsedResponse) {
 	j.fallback.Store(r)
 }
 
-// releaseMemory releases the memory of the responses. It must be called when the task has ended. The responses are
-// removed from j, because losing queries may refer to j for a while.
+// releaseMemory drops the responses that j holds, and releases their reserved memory. It must be called when the task
+// has ended. Unfinished queries may refer to j for a while longer.
 func (j *responseSelector) releaseMemory() {
 	j.core.releaseMemory(j.heldBytes)
 	j.selected = nil
@@ -39,8 +39,8 @@ func (j *responseSelector) releaseMemory() {
 // The health of the server does not change.
 var errUnprovenDenial = errors.New("recursor: denial without proof")
 
-// A responseSelector evaluates the responses to one task of package nameservers. It accepts or rejects each response,
-// and keeps the best rejected response as a fallback.
+// A responseSelector evaluates the responses to one task of package nameservers. It accepts or rejects each response.
+// It keeps the best rejected response as a fallback, for the case that no response is accepted.
 type responseSelector struct {
 	core     *core
 	budget   *questionBudget
@@ -58,11 +58,11 @@ type responseSelector struct {
 	task             *nameservers.Task              // the task whose responses it selects
 }
 
-// checkSignatures checks the signatures of the response r, without waiting for keys. If the error is not nil, another
-// server must be queried.
+// checkSignatures checks the signatures of the response r, as far as this is possible with the keys in the cache. If it
+// returns an error, r must not be used, and another server must be queried.
 //
-// It returns nil for a response without valid signatures if two servers agree that there are none, or after
-// maxBogusRetries rejected responses. Validation then decides.
+// For a response without valid signatures, it returns nil in two cases: two servers agree that there are no signatures,
+// or maxBogusRetries responses were rejected. The validation of the answer then decides.
 func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	if j.core.validator == nil || r.kind != kindReferral && (r.kind != kindAnswer || !j.fullName || j.q.cd) {
 		return nil
@@ -99,8 +99,8 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	return nameservers.ErrUnsigned
 }
 
-// selectResponse accepts or rejects the response m from a server, see nameservers.Task.CheckResponse. It stores an
-// accepted response in selected.
+// selectResponse implements nameservers.Task.CheckResponse: it accepts or rejects the response m from a server. It
+// stores an accepted response in j.selected, and may keep a rejected response as the fallback.
 func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error {
 	j.refused = j.refused || m.Rcode == dns.RcodeRefused
 	r := readResponse(m, j.zone, j.q, j.fullName, time.Now())

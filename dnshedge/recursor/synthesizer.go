@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A synthesizer answers one question without a query, from cached proofs in the answers to other questions (aggressive
-// use of DNSSEC-validated cache, RFC 8198).
+// A synthesizer answers one question without a query, from NSEC, NSEC3 and wildcard records that were cached with the
+// answers to other questions. This is the aggressive use of a DNSSEC-validated cache (RFC 8198).
 type synthesizer struct {
 	validator        *chain.Validator // nil if nothing is to be synthesized
 	validationBudget chain.WorkBudget
@@ -21,8 +21,8 @@ type synthesizer struct {
 	badSignatures    bool // the answer to a minimised question had invalid signatures
 }
 
-// synthesizeAnswer returns an answer to the question, from the cached proofs of z and its child zones. It returns nil
-// if the proofs do not determine the answer.
+// synthesizeAnswer returns an answer to the question, from the cached proofs of the zone z and of zones below it. It
+// returns nil if the proofs do not determine the answer.
 func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	if k.validator == nil {
 		return nil
@@ -45,8 +45,8 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	return r
 }
 
-// canSkipLabel reports whether the minimised question part needs no query, because a cached proof answers it with
-// NODATA. The name of part is then no zone cut, and names may exist below it.
+// canSkipLabel reports whether the minimised question part need not be sent to the servers of z. It is true if a cached
+// proof answers it with NODATA: its name is then no zone cut, and names may exist below it.
 func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	if k.validator == nil {
 		return false
@@ -55,9 +55,10 @@ func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	return ok && found.Kind == validate.NoData
 }
 
-// learnFromMinimised caches the proofs in r, the answer to the minimised question part. If they prove that the name of
-// part does not exist, no name below it exists (RFC 8020). It then returns the answer to the full question. Otherwise
-// it returns nil.
+// learnFromMinimised caches the proofs in r, the answer of a server of z to the minimised question part.
+//
+// If they prove that the name of part does not exist, no name below it exists either (RFC 8020). It then returns the
+// answer to the full question. Otherwise it returns nil.
 func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
 	if k.validator == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil

@@ -13,10 +13,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// resolveAndValidate resolves q up to the next alias, and validates the answer. If the answer is bogus, it asks other
-// servers. shared enables the cache, see followReferrals.
+// resolveAndValidate resolves q up to the next alias, and validates the answer. While the answer is bogus, it asks
+// other servers. shared enables the cache, see followReferrals.
 //
-// Addresses of servers are not validated, because a wrong server cannot make valid signatures.
+// The answer is not validated if q has CD, or if it is for a server name. A wrong server address is harmless, because a
+// wrong server cannot make valid signatures.
 func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if c.validator == nil || l.nameLookup != nil {
@@ -59,10 +60,10 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	}
 }
 
-// shouldTryAnotherServer reports whether q must be sent again after r, a bogus answer with the error err. If it is
-// true, the lookup now avoids the server of r, or has found new servers of the zone.
+// shouldTryAnotherServer reports whether q must be sent again, because the answer r was bogus. err is the error of its
+// validation. retries is the number of times that q was already sent again.
 //
-// retries is the number of times that q was already sent again.
+// If it is true, the lookup now avoids the server of r, or has found new servers of the zone.
 func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *parsedResponse, err error, retries int) bool {
 	why := (*dnssec.Error)(nil)
 	switch {
@@ -77,8 +78,11 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 	return true
 }
 
-// applyReportMode returns err, the error of the bogus answer r. With Trust.Report, it counts and logs err instead,
-// makes r insecure, and returns nil.
+// applyReportMode converts err, the error of validating r, according to Trust.Report. Without Trust.Report, it returns
+// err.
+//
+// With Trust.Report, it counts and logs a bogus answer, makes r insecure, and returns nil, so that the answer is used.
+// Other errors are returned unchanged.
 func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error {
 	why := (*dnssec.Error)(nil)
 	if err == nil || r == nil || !l.core.conf.Trust.Report || !errors.As(err, &why) {
@@ -100,11 +104,14 @@ func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, time.Until(end)/4)
 }
 
-// recheckDelegation reports whether z, a zone without valid answers, now has other servers. It may query the parent
-// zone, but only once for a question, and not within failureTTL after the parent zone has confirmed the delegation.
+// recheckDelegation finds out whether z, a zone without valid answers, has other servers than its delegation says. If
+// it returns true, q must be sent again.
 //
 // NS records in a referral are unsigned. A forged referral or priming response may therefore lead to wrong servers,
 // although the signatures of the parent zone are valid.
+//
+// It may query the parent zone, but only once for a question. After the parent zone has confirmed the delegation, it
+// does not query it for failureTTL.
 func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegation) bool {
 	c := l.core
 	if z.chain.HasMoved() { // another question has found new servers
@@ -155,8 +162,8 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	return true
 }
 
-// validateHint validates r, the records of the alias target q from the response with the alias. It does nothing if the
-// answer to q must not be validated.
+// validateHint validates r, the result of readCNAMEHint, as the answer to q. q asks for the alias target. It does
+// nothing if the answer to q must not be validated.
 func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse) error {
 	if l.core.validator == nil || l.nameLookup != nil || q.cd {
 		return nil
@@ -167,8 +174,9 @@ func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse
 // maxBogusRetries is the maximum number of times that a question is sent again after a bogus answer.
 const maxBogusRetries = 4
 
-// validateAnswer validates r, the answer to q, and sets its security status. The error is a *dnssec.Error if r is
-// bogus. It can also be the cause of ctx or a local error.
+// validateAnswer validates r, the answer to q, and sets its security status. If r is bogus, the error is a
+// *dnssec.Error. Otherwise it is nil, the cause of ctx, or the error of a key query that could not be sent (see
+// isLocalFailure).
 func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedResponse) error {
 	switch {
 	case r.status != validate.Unchecked: // verified when it was received
@@ -189,9 +197,10 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 	return nil
 }
 
-// validateInTime validates the response s. With Trust.Report, it waits for keys only for a quarter of the time until
-// the deadline of ctx. If that does not suffice, it makes the response bogus, so that the unvalidated answer can still
-// be returned.
+// validateInTime validates the response s, within the time until the deadline of ctx.
+//
+// With Trust.Report, it uses only a quarter of that time. If the keys do not arrive in time, it makes the response
+// bogus, so that the caller can still return the unvalidated answer.
 func (c *core) validateInTime(ctx context.Context, p validationBudget, s *chain.Response) error {
 	if !c.conf.Trust.Report {
 		return c.validator.ValidateResponse(ctx, p, s)

@@ -2,8 +2,8 @@ package recursor
 
 import "github.com/gohedge/hedge/dnshedge/internal/chain"
 
-// zoneReferences counts the memory of the delegations to which cache entries refer, directly or through a child zone.
-// Several entries may refer to the same delegation, whose memory then counts only once. cache.mu guards it.
+// zoneReferences keeps account of the memory of delegations that cache entries keep alive, directly or through a child
+// zone. Several entries may refer to the same delegation, whose memory then counts only once. cache.mu guards it.
 type zoneReferences map[*chain.Zone]*zoneReference
 
 // A zoneReference holds the memory of one delegation, and the number of references to the delegation.
@@ -15,8 +15,8 @@ type zoneReference struct {
 // zoneReferenceSize is the estimated memory of a zoneReference and its map entry, in bytes.
 const zoneReferenceSize = 64
 
-// addReference counts a reference from a cache entry to z. It returns the additional memory in bytes, which is 0 if z
-// is nil or already counted.
+// addReference records that one more cache entry refers to the delegation z. It returns the memory that this adds, in
+// bytes. It is 0 if z is nil or already has references.
 func (h zoneReferences) addReference(z *delegation) (added int64) {
 	for z != nil {
 		if old := h[z.chain]; old != nil {
@@ -31,8 +31,8 @@ func (h zoneReferences) addReference(z *delegation) (added int64) {
 	return added
 }
 
-// removeReference removes a reference from a cache entry to z. It returns the freed memory in bytes, which is 0 if z is
-// nil or still has references.
+// removeReference records that one cache entry less refers to the delegation z. It returns the memory that this frees,
+// in bytes. It is 0 if z is nil or still has references.
 func (h zoneReferences) removeReference(z *delegation) (freed int64) {
 	for z != nil {
 		kept := h[z.chain]
