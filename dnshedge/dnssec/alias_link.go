@@ -17,8 +17,8 @@ type aliasLink struct {
 	isEmpty     bool   // the response has neither records nor an SOA record for the name, so that the name must be queried
 }
 
-// newAliasLink returns the part of the response r that concerns a name. The name is that of the question, or the target
-// of an alias in r. qtype is the type of the question.
+// newAliasLink extracts from the response r the part that concerns one name of a chain of aliases. This is the name of
+// the question, or the target of an alias in r. qtype is the type of the question.
 func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 	l := &aliasLink{Response: chain.Response{Name: name, Type: qtype, Rcode: dns.RcodeSuccess}}
 	if a := chain.FindAlias(r.Answer, name, qtype, "."); a != nil {
@@ -71,12 +71,12 @@ func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 // isOtherClass reports whether a record has another class than IN.
 func isOtherClass(rr dns.RR) bool { return rr.Header().Class != dns.ClassINET }
 
-// isSOA reports whether a record is an SOA record. A negative answer has an SOA record (RFC 2308 §2), while NSEC
-// records can also prove the expansion of a wildcard in a positive answer.
+// isSOA reports whether a record is an SOA record. In the authority section, it marks a negative answer (RFC 2308 §2).
+// NSEC records do not, because they can also prove the expansion of a wildcard.
 func isSOA(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }
 
-// selectDenialRecords returns the NSEC and NSEC3 records of class IN in a section, and the signatures that cover such
-// records.
+// selectDenialRecords returns the NSEC and NSEC3 records of class IN in ns, an authority section, with the signatures
+// that cover them.
 func selectDenialRecords(ns []dns.RR) (all []dns.RR) {
 	for _, rr := range ns {
 		t := rr.Header().Rrtype

@@ -19,8 +19,9 @@ import (
 // is equal to the default of recursor.Limits.Queries.
 const maxQueries = 64
 
-// A questionBudget limits the number of queries and the cryptographic work for one question of a client. It implements
-// chain.WorkBudget, and selects the upstream of each key query (a DS or DNSKEY query).
+// A questionBudget limits the number of queries and the cryptographic work for one question of a client. As a
+// chain.WorkBudget, it also sends the key queries (for DS or DNSKEY records), and selects the upstream for each of
+// them.
 //
 // It is safe for concurrent use, because key queries run in parallel.
 type questionBudget struct {
@@ -32,7 +33,7 @@ type questionBudget struct {
 	tried map[question]*triedUpstreams // by key query: the upstreams that it was sent to so far
 }
 
-// A triedUpstreams records the upstreams that a key query was sent to, so that a repetition goes to another one.
+// A triedUpstreams records to which upstreams a key query was sent, so that a repetition goes to another upstream.
 type triedUpstreams struct {
 	turns    *upstreamTurns
 	unsigned bool // the last response had no signatures
@@ -48,8 +49,8 @@ func (c *core) newBudget() *questionBudget {
 // Validation returns the limits of the cryptographic work, for chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts one message about q to the Exchanger. If the number then exceeds maxQueries, it returns a
-// *validate.Reason, and the message must not be sent.
+// spendQuery counts one query about q before it is sent to the Exchanger. If maxQueries is exceeded, it returns a
+// *validate.Reason, and the query must not be sent.
 func (b *questionBudget) spendQuery(q question) error {
 	if b.queries.Add(1) > maxQueries {
 		return &validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: fmt.Sprintf("limit Queries of %d reached", maxQueries), Name: q.name, Type: q.qtype, Limit: "Queries"}
@@ -60,11 +61,11 @@ func (b *questionBudget) spendQuery(q question) error {
 // errNoOtherUpstream is the error of a key query that was already sent to all upstreams.
 var errNoOtherUpstream = errors.New("dnssec: no other upstream to ask")
 
-// Query sends the question for name and qtype to an upstream and returns the response, for chain.WorkBudget. The
-// package chain repeats a question if the last response was bogus. Each repetition goes to the next upstream.
+// Query implements chain.WorkBudget: it sends a DS or DNSKEY question for name to an upstream, and returns the
+// response. Package chain repeats the question while responses are bogus. Each repetition goes to the next upstream.
 //
-// After a failure response or a timeout, Query also continues with the next upstream. The error is errNoOtherUpstream,
-// a *validate.Reason if maxQueries is reached, or the failure of the last upstream.
+// A repetition also continues with the next upstream after a failure response or a timeout. The error is
+// errNoOtherUpstream, a *validate.Reason if maxQueries is reached, or the failure of the last upstream.
 func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, _ []netip.AddrPort) (*chain.Response, error) {
 	q := question{name: name, qtype: qtype}
 	err := errNoOtherUpstream
@@ -97,8 +98,8 @@ func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, 
 	}
 }
 
-// forgetLocalFailure makes all upstreams available again for a key query, if err is a local error. A local error means
-// that this machine could not send the query, so that no upstream has received it. Otherwise it does nothing.
+// forgetLocalFailure allows the key query q to be sent to all upstreams again, if err shows that this machine could not
+// send it. No upstream has received the query then. After any other error, it does nothing.
 func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	if !localerror.IsLocal(err) {
 		return
@@ -108,8 +109,8 @@ func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	delete(b.tried, q)
 }
 
-// nextUpstream selects the next upstream for a key query. first is true if the query was not sent before. ok is false
-// if the query was already sent to all upstreams.
+// nextUpstream selects the upstream for the key query q, and records that the query is sent to it. first is true if q
+// was not sent before. ok is false if q was already sent to all upstreams.
 func (b *questionBudget) nextUpstream(q question) (at upstreamTurn, first, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

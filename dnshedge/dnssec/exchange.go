@@ -50,8 +50,8 @@ func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
 	return ask
 }
 
-// An answer is the response content for a client's question: an answer or the failure of an upstream. Its status tells
-// whether the records are validated.
+// An answer is the content of the response to a client's question. It is a validated or unvalidated answer, or the
+// failure response of an upstream.
 type answer struct {
 	rcode             int
 	answer, authority []dns.RR
@@ -99,8 +99,8 @@ func (v *Validator) ExchangeContext(ctx context.Context, m *dns.Msg, address str
 	return r, time.Since(start), err
 }
 
-// answerMessage returns the response to m. If validation fails, the response is SERVFAIL with an extended error, and
-// the error is nil.
+// answerMessage implements ExchangeContext for the client's message m. If the answer is bogus or does not arrive in
+// time, the response is SERVFAIL with an extended error, and the error is nil.
 func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	if c.validator == nil || m.CheckingDisabled || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 || m.Question[0].Qclass != dns.ClassINET {
 		return c.forwardUnvalidated(ctx, m)
@@ -135,7 +135,7 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	return nil, err
 }
 
-// sendToExchanger sends a message to the Exchanger and returns a copy of the response, which the caller may change. The
+// sendToExchanger sends the query m to the Exchanger and returns a copy of the response, which the caller may change.
 // address selects the upstream. If it is "", the Exchanger selects the upstream.
 //
 // The error is not nil if the response or one of its records is nil, or if the Exchanger or a method of a record
@@ -166,10 +166,10 @@ func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, er
 	return r, nil
 }
 
-// resolveQuestion returns a validated answer to q, the question of m. While the answers are bogus, it asks other
-// upstreams.
+// resolveQuestion sends q, the question of m, to upstreams until an answer is valid, and returns that answer. A failure
+// response is returned only if no answer is bogus.
 //
-// If all answers are bogus, the error is a *validate.Reason. With Trust.Report, the first bogus answer is returned
+// If all answers are bogus, the error is a *validate.Reason. With Trust.Report, it returns the first bogus answer
 // instead.
 func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Msg, q question) (*answer, error) {
 	t := &upstreamTurns{core: c, name: q.name}
@@ -211,10 +211,10 @@ func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Ms
 	return nil, c.explainBogus(ctx, q, bogus)
 }
 
-// tryUpstream sends q to the upstream of the turn at, and validates the response. m is the client's message.
+// tryUpstream sends q to the upstream of the turn at, and returns the validated answer. m is the client's message.
 //
-// If the response is bogus, the error is a *validate.Reason, and the answer holds the unvalidated records for
-// Trust.Report. A failure response of the upstream is an answer with isUpstreamFailure set, and no error.
+// If the answer is bogus, the error is a *validate.Reason, and the answer holds the unvalidated records for
+// Trust.Report. A failure response results in an answer with isUpstreamFailure set, and no error.
 func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q question, at upstreamTurn) (*answer, error) {
 	if err := b.spendQuery(q); err != nil {
 		return nil, err
@@ -255,11 +255,13 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	return a, nil
 }
 
-// followAliases splits the response r to q into links: one for the question's name, and one for the target of each
-// alias. If r lacks the records of a target, followAliases asks the same upstream for them.
+// followAliases splits the response r to q into the parts that are validated separately: one link for the name of the
+// question, and one for the target of each alias.
 //
-// It also starts the key lookups that the validation of each link needs. The error is a *validate.Reason if the aliases
-// form a loop or exceed maxAliases.
+// If r lacks the records of a target, it sends a query for them to the upstream of the turn at. It also starts the key
+// lookups that the validation of each link needs.
+//
+// The error is a *validate.Reason if the aliases form a loop or exceed maxAliases.
 func (c *core) followAliases(ctx context.Context, b *questionBudget, q question, r *dns.Msg, at upstreamTurn) (links []*aliasLink, err error) {
 	names := []string{q.name}
 	for name := q.name; ; {
@@ -291,11 +293,11 @@ func (c *core) followAliases(ctx context.Context, b *questionBudget, q question,
 	}
 }
 
-// validateLinks sets the status of each link, and removes the records without valid signatures from secure links. If a
-// link is bogus, the error is a *validate.Reason.
+// validateLinks validates each link and sets its status. From secure links, it removes the records without valid
+// signatures. If a link is bogus, the error is a *validate.Reason.
 //
-// With Trust.Report, it uses only a quarter of the remaining time, so that the unvalidated answer can still be
-// returned.
+// With Trust.Report, it uses only a quarter of the time until the deadline of ctx, so that the unvalidated answer can
+// still be returned.
 func (c *core) validateLinks(ctx context.Context, b *questionBudget, links []*aliasLink) error {
 	if end, ok := ctx.Deadline(); ok && c.conf.Trust.Report { // leave time to answer without validation
 		var stop context.CancelFunc

@@ -13,8 +13,10 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// mergeLink appends the records of a validated link to the answer, and lowers the answer's status to that of the link.
-// spelled is the question's name as the client wrote it: records of this name get the same spelling.
+// mergeLink adds a validated link to the answer: it appends the records, and lowers the status of the answer to that of
+// the link.
+//
+// spelled is the name of the question q as the client wrote it. Records of this name get the same spelling.
 func (a *answer) mergeLink(l *aliasLink, q question, spelled string) {
 	if l.Status != validate.Secure && a.status != validate.Insecure || a.status == validate.Unchecked {
 		a.status, a.reason = l.Status, l.Reason
@@ -28,8 +30,10 @@ func (a *answer) mergeLink(l *aliasLink, q question, spelled string) {
 	a.answer, a.authority = append(a.answer, l.Answer...), append(a.authority, l.Authority...)
 }
 
-// buildResponse returns the response to the client's message m, with the answer a to its question q. It sets AD,
-// removes DNSSEC records if m lacks DO, and adds an extended error to an insecure answer with a reason.
+// buildResponse returns the response to the client's message m, with the answer a to its question q. It sets AD if the
+// answer is secure and the client wants AD.
+//
+// It removes DNSSEC records if m lacks DO. It adds an extended error to an insecure answer with a reason.
 func buildResponse(m *dns.Msg, q question, a *answer) *dns.Msg {
 	r := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled, Rcode: a.rcode,
@@ -79,8 +83,8 @@ func (c *core) recordBogus(q question, why *validate.Reason) {
 	})
 }
 
-// limitName converts Reason.Limit to the name under which Stats counts the limit. That is the name of a field of
-// recursor.Limits.
+// limitName converts the name of a limit in a validate.Reason to the name of the same limit in Stats, which is a field
+// of recursor.Limits.
 func limitName(name string) string {
 	if name == "verifications" {
 		return "Verifications"

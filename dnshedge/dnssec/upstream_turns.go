@@ -28,15 +28,16 @@ const (
 // errTurnTimeout is the context cause of a query that was not answered within turnTimeout.
 var errTurnTimeout = errors.New("dnssec: the upstream does not answer in its turn")
 
-// An upstreamTurn describes one try of a question: the upstream to ask, and whether the query has the CD flag.
+// An upstreamTurn describes one attempt to get a valid answer to a question: the upstream to query, and whether the
+// query has the CD flag.
 type upstreamTurn struct {
 	address string // address of the upstream; "" if the Exchanger selects the upstream
 	cd      bool   // the query has the CD flag
 	more    bool   // another turn follows if this one fails
 }
 
-// An upstreamTurns is the sequence of upstreams that a question is sent to, one after the other, while the answers are
-// bogus. It must not be used by several goroutines at the same time.
+// An upstreamTurns determines which upstream a question is sent to next, as long as the answers are bogus. It must not
+// be used by several goroutines at the same time.
 type upstreamTurns struct {
 	core    *core
 	name    string         // name of the question
@@ -44,10 +45,11 @@ type upstreamTurns struct {
 	next    int            // number of turns taken so far, the index of the next turn in planned
 }
 
-// nextTurn returns the next turn. The boolean is false if all turns were taken.
+// nextTurn returns the next turn of the question. The boolean is false if no turn is left.
 //
-// unsigned tells that the last response had no signatures. nextTurn then skips the turn without CD, unless it is the
-// last turn: an upstream that includes signatures only sometimes may do so then.
+// unsigned must be true if the last response had no signatures. nextTurn then skips the turn without CD, in which the
+// upstream would validate. If that turn is the last one, it is not skipped: some upstreams include signatures only
+// sometimes.
 func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	if t.planned == nil && t.next == 0 && !t.core.unable.hasUnable.Load() {
 		t.next = 1
@@ -68,16 +70,17 @@ func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	return at, true
 }
 
-// isExchangerWithoutCD reports whether in this turn the Exchanger selects the upstream, and the query has no CD bit, so
-// that the upstream validates.
+// isExchangerWithoutCD reports whether this is the turn without CD, in which the upstream itself validates. The
+// Exchanger selects the upstream.
 func (t upstreamTurn) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
 
-// planTurns sets planned. The usual order is: the upstream that the Exchanger selects, with CD and then without CD, and
-// up to maxOtherUpstreams by address.
+// planTurns determines all turns of the question. They usually are: the upstream that the Exchanger selects, with CD
+// and then without CD, and up to maxOtherUpstreams upstreams by address.
 //
-// The turn without CD makes a validating upstream query a bogus answer again that is in its cache.
+// The turn without CD is useful if a validating upstream has a bogus answer in its cache: the upstream then queries the
+// answer again.
 //
-// If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are asked first, by address.
+// If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are queried first, by address.
 func (t *upstreamTurns) planTurns() {
 	named := t.core.upstreamAddresses(t.name)
 	able := t.core.unable.filterAble(named, time.Now())
@@ -92,8 +95,10 @@ func (t *upstreamTurns) planTurns() {
 	t.planned = append([]upstreamTurn{{cd: true}, {}}, each...)
 }
 
-// sendToUpstream sends a message to the upstream of the turn at. If the turn has an address and another turn follows,
-// the query times out after turnTimeout, and the upstream is then avoided for silentTime.
+// sendToUpstream sends the query m to the upstream of the turn at, and returns the response.
+//
+// If the turn has an address and another turn follows, the query times out after turnTimeout. The upstream is then
+// avoided for silentTime.
 func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dns.Msg, error) {
 	if at.address == "" || !at.more {
 		return c.sendToExchanger(ctx, m, at.address)
@@ -122,8 +127,8 @@ func (c *core) upstreamAddresses(name string) []string {
 	return all
 }
 
-// An unableUpstreams records, by address, the upstreams to avoid: they lack DNSSEC, or they do not respond. The zero
-// value is empty. It is safe for concurrent use.
+// An unableUpstreams records which upstreams to avoid, because they lack DNSSEC or do not respond. The zero value is
+// empty. It is safe for concurrent use.
 type unableUpstreams struct {
 	hasUnable atomic.Bool // the last test found upstreams without DNSSEC
 
@@ -140,7 +145,8 @@ type upstreamTest struct {
 	withoutDNSSEC []string      // addresses of the upstreams without DNSSEC, valid once done is closed; "" is an upstream with unknown address
 }
 
-// filterAble returns the addresses in named whose upstreams are not avoided at the time now. It does not modify named.
+// filterAble returns those of the given upstream addresses that are not avoided at the time now. It does not modify
+// named.
 func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -149,8 +155,8 @@ func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
 	})
 }
 
-// testUpstreams starts a test of the upstreams for a name. If the last test is more recent than searchInterval, it
-// returns that test, which may still be running.
+// testUpstreams finds out which upstreams for a name lack DNSSEC. It starts a test and returns it without waiting. If
+// the last test is more recent than searchInterval, it returns that one instead.
 //
 // The test queries the SOA record of zone, which must have a trust anchor. An upstream that responds without signatures
 // lacks DNSSEC.
@@ -191,16 +197,16 @@ func (c *core) testUpstreams(zone, name string) *upstreamTest {
 	return l
 }
 
-// testUpstreamsAfterUnsigned starts a test of the upstreams for DNSSEC. It must be called when the answer to q had no
-// signatures. It does not wait for the result, and does nothing if there is only one upstream.
+// testUpstreamsAfterUnsigned starts a test of the upstreams for DNSSEC, because the answer to q had no signatures. It
+// does not wait for the result. It does nothing if there is only one upstream.
 func (c *core) testUpstreamsAfterUnsigned(q question) {
 	if zone := c.validator.AnchorZone(q.name, q.qtype); zone != nil && c.upstreamAddresses(q.name) != nil {
 		c.testUpstreams(zone.Name, q.name)
 	}
 }
 
-// recordUnable stores the addresses of the upstreams that a test has found to lack DNSSEC. They replace the result of
-// the test before.
+// recordUnable records the result of a test: the addresses of the upstreams that lack DNSSEC. They are avoided for
+// unableTime, and replace the result of the previous test.
 func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -211,8 +217,8 @@ func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
 	u.hasUnable.Store(len(found) > 0)
 }
 
-// recordSilent records at the time now that the upstream with this address did not respond within turnTimeout. It is
-// avoided for silentTime.
+// recordSilent records that an upstream did not respond within turnTimeout. It is then avoided for silentTime, counted
+// from now.
 func (u *unableUpstreams) recordSilent(address string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -227,8 +233,8 @@ func (u *unableUpstreams) recordSilent(address string, now time.Time) {
 	u.silentUntil[address] = now.Add(silentTime)
 }
 
-// explainBogus returns the reason of a bogus answer to q. If upstreams without DNSSEC may be the cause, it waits for a
-// test of the upstreams. It then returns a copy of why with the addresses of these upstreams in the text.
+// explainBogus completes why, the reason of a bogus answer to q. If upstreams without DNSSEC may be the cause, it waits
+// for a test of the upstreams. It then returns a copy of why that names these upstreams. Otherwise it returns why.
 func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reason) *validate.Reason {
 	zone := c.validator.AnchorZone(q.name, q.qtype)
 	switch why.EDE {

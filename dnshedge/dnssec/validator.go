@@ -110,8 +110,8 @@ type counters struct {
 // errPanicked is the error of every call of a Validator whose initialization has panicked.
 var errPanicked = errors.New("dnssec: Validator panicked when it was first used")
 
-// setUpOnce returns the state of the Validator, which the first call initializes. If the first call fails, all calls
-// return its error.
+// setUpOnce returns the internal state of the Validator. The first call initializes it. If that fails, all calls return
+// the same error.
 func (v *Validator) setUpOnce() (*core, error) {
 	c := &v.core
 	c.once.Do(func() {
@@ -183,8 +183,8 @@ func (v *Validator) Close() error {
 	return nil
 }
 
-// beginQuestion registers a question, so that Close waits for it. It returns false if the Validator is closed. If it
-// returns true, the caller must call c.running.Done when the question ends.
+// beginQuestion registers a running question, so that Close waits for it. If it returns true, the caller must call
+// c.running.Done when the question ends. It returns false if the Validator is closed.
 func (c *core) beginQuestion() bool {
 	c.closeMu.RLock()
 	defer c.closeMu.RUnlock()
@@ -205,8 +205,8 @@ func (v *Validator) NothingBelow(name string) bool {
 	return err == nil && ok && c.validator != nil && !c.validator.HasAnchorWithin(name)
 }
 
-// Unwrap returns the Exchanger that the Validator asks. A Client uses it to find out whether that Exchanger asks the
-// DNS servers of the system. If so, the Client clears its own cache when these servers change.
+// Unwrap returns the Exchanger to which the Validator sends its queries. A Client uses it to find out whether that
+// Exchanger uses the DNS servers of the system. If so, the Client clears its own cache when these servers change.
 func (v *Validator) Unwrap() any { return v.Exchanger }
 
 // Identity returns a string that identifies the Exchanger and Trust. Validators with equal strings give equal answers.
@@ -250,7 +250,7 @@ func (v *Validator) Stats() observe.RecursorStats {
 	return s
 }
 
-// countLimit counts a question that reached a limit. The limit is named after a field of recursor.Limits.
+// countLimit counts, for Stats, a question that reached a limit. limit is the name of a field of recursor.Limits.
 func (c *core) countLimit(limit string) {
 	n, ok := c.counters.limited.Load(limit)
 	if !ok {
