@@ -22,8 +22,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A Zone is a zone as the parent zone's referral describes it. It must not be changed after its first use, and is then
-// safe for concurrent use. Two referrals to the same zone are two Zones.
+// A Zone is a DNS zone with the data of one referral from its parent zone. Two referrals to the same zone are two
+// Zones. It must not be changed after its first use, and is then safe for concurrent use.
 type Zone struct {
 	Name        string         // absolute, in lower case
 	Parent      *Zone          // nil if no referral led to the zone
@@ -199,12 +199,12 @@ func (z *Zone) referralID() uint64 {
 	return z.referralNumber
 }
 
-// MarkMoved records that the zone is now served by other servers than its referral says. Data from the old servers
-// about child zones must not be used any more, see HasMoved.
+// MarkMoved records that other servers now serve the zone than those of its referral. Data from the old servers must
+// not be used any more, see HasMoved.
 func (z *Zone) MarkMoved() { z.moved.Store(true) }
 
-// HasMoved reports whether MarkMoved was called for the zone or an ancestor. If it is true, data from the servers of
-// the zone must not be used.
+// HasMoved reports whether data from the servers of the zone must not be used, because MarkMoved was called for the
+// zone or an ancestor.
 func (z *Zone) HasMoved() bool {
 	for ; z != nil; z = z.Parent {
 		if z.moved.Load() {
@@ -214,16 +214,16 @@ func (z *Zone) HasMoved() bool {
 	return false
 }
 
-// HasMovedFor reports whether z has moved and other has not. other must be the same zone through another referral. A
-// lookup for z is then useless for other.
+// HasMovedFor reports whether a lookup for z is useless for other, the same zone through another referral. This is the
+// case if z has moved to other servers and other has not.
 func (z *Zone) HasMovedFor(other *Zone) bool { return z.HasMoved() && !other.HasMoved() }
 
 // errUnreadableEvidence is the error of a referral whose DS records or proof cannot be parsed, because a method of a
 // record has panicked.
 var errUnreadableEvidence = errors.New("the proof of a referral could not be read")
 
-// parseEvidence returns the RRsets of DSEvidence. All calls return the same RRsets, because results of verification are
-// cached by the address of the RRset.
+// parseEvidence returns the RRsets of DSEvidence. The first call parses them. All calls return the same RRsets, because
+// results of verification are cached by the address of the RRset.
 func (z *Zone) parseEvidence() ([]*validate.RRset, error) {
 	z.evidenceOnce.Do(func() {
 		var all [][]*validate.RRset
@@ -249,15 +249,15 @@ func findRRset(sets []*validate.RRset, name string, typ uint16) *validate.RRset 
 	return nil
 }
 
-// selectDSEvidence selects, from the RRsets said, those that determine whether a zone has DS records. If the DS RRset
-// of the zone is among them, ds is that RRset, and evidence has only this RRset.
+// selectDSEvidence selects, from the RRsets of a response, those that determine whether a zone has DS records. If the
+// DS RRset of the zone is among sets, it is returned as ds, and it is the only RRset in evidence.
 //
-// Otherwise ds is nil, and evidence has all RRsets. They should prove that the zone has no DS records.
-func selectDSEvidence(said []*validate.RRset, zone string) (ds *validate.RRset, evidence []*validate.RRset) {
-	if ds = findRRset(said, zone, dns.TypeDS); ds != nil {
+// Otherwise ds is nil, and evidence holds all sets. They should prove that the zone has no DS records.
+func selectDSEvidence(sets []*validate.RRset, zone string) (ds *validate.RRset, evidence []*validate.RRset) {
+	if ds = findRRset(sets, zone, dns.TypeDS); ds != nil {
 		return ds, []*validate.RRset{ds}
 	}
-	return nil, said
+	return nil, sets
 }
 
 // hasSignature reports whether at least one of the sets has a signature, whether it is valid or not.

@@ -14,12 +14,12 @@ import (
 // correct if its records belong to an insecure zone below that zone.
 var ErrUnsigned = errors.New("recursor: no signatures in a signed zone")
 
-// CheckResponse checks a response on arrival, before the caller uses it. It does not wait for keys, and verifies only
-// what cached keys and DS records allow.
+// CheckResponse checks a response on arrival, so that the caller can query the next server at once if the response is
+// bogus. It does not wait for keys, and verifies only what cached keys and DS records allow.
 //
 // If cut is not nil, the response is a referral to this zone. Otherwise it is an answer.
 //
-// The error is ErrUnsigned, or a *validate.Reason if the response is bogus. The caller should then ask the next server.
+// The error is ErrUnsigned, or a *validate.Reason if the response is bogus.
 func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone) error {
 	now := time.Now()
 	switch {
@@ -51,8 +51,8 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 	return c.countRejected(c.verifyAndCacheProofs(s, w, sets, r.keys, now))
 }
 
-// countRejected returns the error of a check. If it is not nil, countRejected also counts a rejected response. If a
-// limit prevented the check, it returns nil, because the response may be correct.
+// countRejected counts a rejected response if err, the error of its check, is not nil. It returns err. If a limit
+// prevented the check, it counts nothing and returns nil, because the response may be correct.
 func (c *Validator) countRejected(err error) error {
 	if limitReason(err) != nil {
 		return nil
@@ -63,8 +63,8 @@ func (c *Validator) countRejected(err error) error {
 	return err
 }
 
-// checkKeys verifies the DNSKEY RRset in a response with the trust anchor, or with the DS records of the referral. If
-// the RRset is valid, it sets s.Keys.
+// checkKeys verifies the DNSKEY RRset in the response s, on arrival, with the trust anchor or with the DS records of
+// the referral. If the RRset is valid, it sets s.Keys.
 //
 // The DS records may be unverified. If they turn out to be forged, verifyKeyResponse discards s.Keys.
 func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time) error {
@@ -95,8 +95,11 @@ func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time
 	return nil
 }
 
-// checkReferral verifies the DS records of a referral from z to cut, or the proof that cut has no DS records. r is the
-// cache entry of z. If r is nil, signatures must exist, but cannot be verified yet.
+// checkReferral verifies, on arrival, the DS records of a referral from z to the zone cut, or the proof that cut has no
+// DS records.
+//
+// r is the cache entry of z. It may be nil. Then checkReferral only checks that there are signatures, which cannot be
+// verified yet.
 func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *zoneKeys, now time.Time) error {
 	evidence, err := cut.parseEvidence()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// IdentifyTrust returns a string that identifies a configuration of trust anchors, negative trust anchors and flags.
-// Equal configurations have equal strings. The order of the anchors does not matter.
+// IdentifyTrust returns a string that is equal for equal configurations of trust anchors, negative trust anchors and
+// flags. The order of the anchors does not matter.
 func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 	records := make([]string, 0, len(anchors))
 	for _, rr := range anchors {

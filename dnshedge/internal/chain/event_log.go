@@ -39,8 +39,8 @@ type EventLog struct {
 // RecordBogus stores the bogus answer b, and logs a warning about its zone. The warning is omitted if the last warning
 // about the zone is more recent than zoneLogInterval.
 //
-// The message begins with who, the name of the package. If to is nil, nothing is logged.
-func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBogus) {
+// source is the name of the package, with which the message begins. If logger is nil, nothing is logged.
+func (n *EventLog) RecordBogus(logger *slog.Logger, source string, b observe.RecursorBogus) {
 	zone := b.Zone
 	if zone == "" {
 		zone = b.Name
@@ -51,25 +51,25 @@ func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBo
 		n.lastBogus = slices.Delete(n.lastBogus, 0, 1+len(n.lastBogus)-maxLastBogus)
 	}
 	n.lastBogus = append(n.lastBogus, b)
-	tell := to != nil && n.shouldLogZone(zone, b.Time)
+	tell := logger != nil && n.shouldLogZone(zone, b.Time)
 	n.mu.Unlock()
 	if tell {
 		attrs := []slog.Attr{slog.String("zone", zone), slog.String("name", b.Name), slog.String("type", b.Type), slog.String("reason", b.Reason), slog.String("text", b.Text)}
 		if b.Server.IsValid() {
 			attrs = append(attrs, slog.String("server", b.Server.String()))
 		}
-		logWarning(to, who+": zone is bogus", attrs...)
+		logWarning(logger, source+": zone is bogus", attrs...)
 	}
 }
 
 // logWarning logs a warning with a message and attributes. If the log handler panics, it recovers the panic, so that
 // the question is still answered.
-func logWarning(to *slog.Logger, message string, attrs ...slog.Attr) {
-	usercode.RunGuarded(func() { to.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
+func logWarning(logger *slog.Logger, message string, attrs ...slog.Attr) {
+	usercode.RunGuarded(func() { logger.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
 }
 
-// shouldLogZone reports whether a warning about a zone is due at the time now. If it is true, the caller must log the
-// warning, because its time is recorded. The caller must hold mu.
+// shouldLogZone reports whether a warning about a zone is due at the time now, and records that time. If it returns
+// true, the caller must log the warning. The caller must hold mu.
 func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
 	at, known := n.loggedZones[zone]
 	if known && now.Sub(at) < zoneLogInterval {
@@ -93,13 +93,13 @@ func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
 }
 
 // CheckRoot logs a warning if the root's signatures show that the clock is wrong, and a warning if root keys have no
-// trust anchor. Calls within rootCheckInterval of the last check do nothing.
+// trust anchor. It does nothing if the last check is more recent than rootCheckInterval.
 //
-// fill must set ClockOff and UnknownSEP. The messages begin with who, the name of the package. If to is nil, nothing is
-// logged.
-func (n *EventLog) CheckRoot(to *slog.Logger, who string, now time.Time, fill func(*observe.RecursorStats)) {
+// fill must set ClockOff and UnknownSEP. source is the name of the package, with which the messages begin. If logger is
+// nil, nothing is logged.
+func (n *EventLog) CheckRoot(logger *slog.Logger, source string, now time.Time, fill func(*observe.RecursorStats)) {
 	next := n.nextRootCheck.Load()
-	if to == nil || now.UnixNano() < next || !n.nextRootCheck.CompareAndSwap(next, now.Add(rootCheckInterval).UnixNano()) {
+	if logger == nil || now.UnixNano() < next || !n.nextRootCheck.CompareAndSwap(next, now.Add(rootCheckInterval).UnixNano()) {
 		return
 	}
 	var s observe.RecursorStats
@@ -119,11 +119,11 @@ func (n *EventLog) CheckRoot(to *slog.Logger, who string, now time.Time, fill fu
 		if s.ClockOff < 0 {
 			is = "slow"
 		}
-		logWarning(to, who+": the root's signatures are valid at another time than the clock's",
+		logWarning(logger, source+": the root's signatures are valid at another time than the clock's",
 			slog.String("clock", is), slog.Duration("by", s.ClockOff.Abs()))
 	}
 	if keys {
-		logWarning(to, who+": the root has keys that no anchor knows", slog.String("tags", fmt.Sprint(s.UnknownSEP)))
+		logWarning(logger, source+": the root has keys that no anchor knows", slog.String("tags", fmt.Sprint(s.UnknownSEP)))
 	}
 }
 

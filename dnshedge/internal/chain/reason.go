@@ -10,11 +10,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// correctNSECMissing corrects the extended error code of err, the error of a failed proof. If missing is false, code 12
-// (NSEC Missing) becomes code 6 (DNSSEC Bogus).
+// correctNSECMissing changes the extended error code of a failed proof from 12 (NSEC Missing) to 6 (DNSSEC Bogus),
+// unless missing is true. missing tells that the response has no NSEC or NSEC3 records (RFC 8914 §4.13).
 //
-// missing must be true only if the response has no NSEC or NSEC3 records (RFC 8914 §4.13). Other errors are returned
-// unchanged.
+// err is the error of the proof. Other errors are returned unchanged.
 func correctNSECMissing(err error, missing bool) error {
 	r, ok := err.(*validate.Reason)
 	if !ok || r.EDE != dns.ExtendedErrorCodeNSECMissing || missing {
@@ -30,8 +29,8 @@ func hasDenialRecords(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 })
 }
 
-// limitReason returns the reason in err if the limit of a question has caused the error. Otherwise it returns nil. A
-// reached limit does not affect the security status of a zone.
+// limitReason returns the *validate.Reason in err if a limit of the question has caused the error. Otherwise it returns
+// nil. A reached limit does not affect the security status of a zone.
 func limitReason(err error) *validate.Reason {
 	why := (*validate.Reason)(nil)
 	if errors.As(err, &why) && why.Limit != "" {
@@ -40,8 +39,8 @@ func limitReason(err error) *validate.Reason {
 	return nil
 }
 
-// asReason converts err to a *validate.Reason. It sets the reason's Server to server, the sender of the data, unless
-// the reason has a Server already.
+// asReason converts err to a *validate.Reason, with server as the sender of the data. If err is a *validate.Reason that
+// has a Server, it is returned unchanged.
 func asReason(err error, server netip.AddrPort) *validate.Reason {
 	if r, ok := err.(*validate.Reason); ok {
 		if r.Server.IsValid() {

@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A rootStatus holds observations of the root's DNSKEY RRset for the statistics: the keys that have trust anchors, and
-// the error of this machine's clock. It is safe for concurrent use.
+// A rootStatus records, for the statistics, the state of the root's keys: which of them have trust anchors, and whether
+// this machine's clock fits their signatures. It is safe for concurrent use.
 type rootStatus struct {
 	mu           sync.Mutex    // guards the following fields
 	unknownTags  []uint16      // key tags of SEP keys without a trust anchor
@@ -20,8 +20,8 @@ type rootStatus struct {
 	clockOff     time.Duration // distance of the clock from the validity period of the root's signatures; negative if the clock is slow, 0 if it is right
 }
 
-// observeKeys stores the observations of a DNSKEY RRset of the root. d are the trust anchors, and err is the error of
-// VerifyDNSKEY. If err is not nil, only clockOff is set.
+// observeKeys updates the status from set, the DNSKEY RRset of the root. d are the trust anchors, and err is the error
+// of VerifyDNSKEY. If err is not nil, only clockOff is set.
 func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
 	signers, off := d.SigningKeyTags(p, set, now)
 	r.mu.Lock()

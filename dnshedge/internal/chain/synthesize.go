@@ -20,8 +20,8 @@ const (
 // need no query. After NXDOMAIN it waits for the keys of the zone, because the cached proof can then save queries for
 // this question, too.
 //
-// right is false if a signature is invalid or the response has more than maxMinimisedSets RRsets.
-func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Response) (right bool) {
+// valid is false if a signature is invalid or the response has more than maxMinimisedSets RRsets.
+func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Response) (valid bool) {
 	if !s.isNegative() || !c.ShouldValidate(s.Name, s.Type) {
 		return true
 	}
@@ -64,7 +64,7 @@ func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Res
 }
 
 // Synthesize answers a question without a query, from cached proofs (RFC 8198). It considers the proofs of zone and of
-// zones between zone and the name.
+// the zones between zone and name. The result is known.
 //
 // ok is false if the cached proofs do not determine the answer.
 func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype uint16) (known validate.SynthesizedAnswer, ok bool) {

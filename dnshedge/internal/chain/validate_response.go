@@ -72,8 +72,11 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 // setBogus sets the status to Bogus, with the reason why.
 func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validate.Bogus, why }
 
-// verifyWithRenewal verifies an answer with the keys r of its zone, and sets its status. If verification fails, the
-// zone may have new keys: verifyWithRenewal then queries the keys and verifies the answer again.
+// verifyWithRenewal verifies the answer s with the keys in r, the cache entry of its zone, and sets its status. sets
+// are the RRsets of the answer and authority sections.
+//
+// If verification fails, the zone may have new keys. verifyWithRenewal then queries the keys and verifies the answer
+// again. The error is the cause of ctx, or a local error.
 func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *zoneKeys, sets [][]*validate.RRset) error {
 	keys := r.keys
 	err := c.verifyAndCacheProofs(s, b.Validation(), sets, keys, time.Now())
@@ -103,8 +106,8 @@ func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Resp
 	return nil
 }
 
-// hasSignedSOA reports whether one of the sets is the SOA RRset of the zone of k, with a valid signature. The negative
-// answer is then from this zone, and not from a child zone.
+// hasSignedSOA reports whether a negative answer is from the zone of k, and not from a child zone. It is true if the
+// SOA RRset of that zone is among sets and has a valid signature.
 func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Keys) bool {
 	return slices.ContainsFunc(sets, func(set *validate.RRset) bool {
 		if set.Type != dns.TypeSOA || dnsname.ToLower(set.Name) != k.Zone() {
@@ -115,10 +118,11 @@ func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Ke
 	})
 }
 
-// validateUnsigned sets the status of an answer without signatures. The status is insecure if an insecure delegation
-// exists between zone and the question's name. Otherwise it is bogus.
+// validateUnsigned sets the status of an answer without signatures. It is insecure if the data belongs to an insecure
+// zone between zone and the question's name. Otherwise it is bogus.
 //
-// The delegation may be unknown: a server of both the parent and the child zone sends no referral.
+// It searches for this zone, because the caller may not know it: a server of both the parent and the child zone sends
+// no referral.
 func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Response, zone *Zone) error {
 	r, err := c.findInsecureCut(ctx, b, zone, s.zoneLookupName())
 	switch {
@@ -143,11 +147,11 @@ func (s *Response) zoneLookupName() string {
 	return s.Name
 }
 
-// findSigner returns the zone whose keys verify the answer: zone, or a descendant of zone that has signed the relevant
-// RRsets. sets are the RRsets of the answer and authority sections.
+// findSigner returns the zone whose keys must verify the answer: zone, or a zone below it that has signed the answer.
+// sets are the RRsets of the answer and authority sections.
 //
-// The relevant RRsets are those of the answer section. In a negative answer, they are the SOA, NSEC and NSEC3 RRsets.
-// isSigned is true if at least one relevant RRset has a signature.
+// It considers the RRsets of the answer section. In a negative answer, it considers the SOA, NSEC and NSEC3 RRsets.
+// isSigned is true if at least one of these RRsets has a signature.
 func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer string, isSigned bool) {
 	relevant := sets[0]
 	if s.isNegative() {
@@ -168,9 +172,8 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 // isNegative reports whether the answer section is empty, so that the response must prove a denial.
 func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
 
-// verifyAndCacheProofs verifies an answer with the keys k of a zone. sets are the RRsets of the answer and authority
-// sections. If the answer is secure, it caches the proofs, so that other answers can be synthesized from them. The
-// error is a *validate.Reason.
+// verifyAndCacheProofs verifies the answer s like verifyResponse. If the answer is secure, it also caches the NSEC,
+// NSEC3 and wildcard records, so that other answers can be synthesized from them.
 func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if err := s.verifyResponse(w, sets, k, now); err != nil {
 		return err
@@ -181,11 +184,11 @@ func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, se
 	return nil
 }
 
-// verifyResponse verifies an answer with the keys k of a zone, and sets its status. sets are the RRsets of the answer
-// and authority sections. It reduces Answer and Authority to the verified records (see
-// validate.RRset.AuthenticRecords).
+// verifyResponse verifies the answer with the keys k of a zone, and sets its status. sets are the RRsets of the answer
+// and authority sections.
 //
-// The error is a *validate.Reason. verifyResponse then changes no field except signedByZone.
+// It reduces Answer and Authority to the verified records (see validate.RRset.AuthenticRecords). If the answer is not
+// valid, the error is a *validate.Reason, and no field changes except signedByZone.
 func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if s.isNegative() {
 		return s.verifyDenial(w, sets[1], k, now)
@@ -245,7 +248,10 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 }
 
 // verifyDenial verifies a negative answer with the keys k of a zone, and sets its status. sets are the RRsets of the
-// authority section. It sets Rcode to the conclusion of the proof, because signatures do not cover the response code.
+// authority section.
+//
+// It also sets Rcode according to the proof, because signatures do not cover the response code. If the proof is not
+// valid, the error is a *validate.Reason.
 func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, k *validate.Keys, now time.Time) error {
 	den, err := w.VerifyDenial(s.Name, s.Type, sets, k, now)
 	if err != nil {

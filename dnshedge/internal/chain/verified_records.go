@@ -8,7 +8,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A verifiedRecords collects the verified RRsets of a section, and their common TTL.
+// A verifiedRecords collects RRsets of one section after their verification, and computes the TTL that they have in
+// common.
 type verifiedRecords struct {
 	keys     *validate.Keys
 	sets     []*validate.RRset
@@ -16,7 +17,7 @@ type verifiedRecords struct {
 	ttl      uint32              // minimum number of seconds for which the RRsets may be cached (RFC 4035 §5.3.3)
 }
 
-// addRRset adds an RRset with v, the result of its verification, and lowers the common TTL to that of the RRset.
+// addRRset adds a verified RRset, and lowers the common TTL to that of the RRset. v is the result of its verification.
 func (a *verifiedRecords) addRRset(set *validate.RRset, v validate.Verified) {
 	a.sets, a.verified = append(a.sets, set), append(a.verified, v)
 	a.ttl = min(a.ttl, v.TTL)
@@ -31,7 +32,7 @@ func (a *verifiedRecords) authenticRecords() (rrs []dns.RR) {
 	return rrs
 }
 
-// addProofs adds the NSEC and NSEC3 RRsets among sets whose signatures are valid.
+// addProofs verifies the NSEC and NSEC3 RRsets among sets, and adds those with valid signatures.
 func (a *verifiedRecords) addProofs(w *validate.Validation, sets []*validate.RRset, now time.Time) {
 	for _, set := range sets {
 		if set.Type != dns.TypeNSEC && set.Type != dns.TypeNSEC3 {

@@ -24,14 +24,14 @@ const (
 	maxCacheTime  = 24 * time.Hour   // maximum time for which an entry is cached
 )
 
-// A zoneKeys is an entry of the key cache: the security status of a zone, and its keys if it is secure. It must not be
-// changed once it is cached.
+// A zoneKeys is an entry of the key cache. It holds the security status of a zone, and its keys if the zone is secure.
+// It must not be changed once it is cached.
 type zoneKeys struct {
 	status        validate.Status
 	keys          *validate.Keys   // nil unless status is Secure
 	reason        *validate.Reason // why the zone is bogus, or insecure for a reason other than missing DS records; otherwise nil
 	isNoZone      bool             // it is proven that a zone of this name does not exist
-	isPresumed    bool             // no referral led to the zone, so that its servers are uncertain
+	isPresumed    bool             // no referral led to the zone, so that it may not exist, and its servers are uncertain
 	established   time.Time        // creation time of the entry
 	expires       time.Time        // the entry must not be used from this time on
 	backoff       time.Duration    // time from established to expires if the zone is bogus
@@ -67,8 +67,8 @@ func (r *zoneKeys) isCurrent(now time.Time) bool {
 	return r != nil && now.Before(r.expires) && !now.Before(r.established)
 }
 
-// applicableKeys returns the cache entry of a zone. It returns nil if there is none, if the entry is not current, or if
-// it applies only to another referral of the zone.
+// applicableKeys returns the entry for the zone z in the key cache. It returns nil if there is none, if the entry is
+// not current, or if it applies only to another referral of the zone.
 func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 	if r := c.cachedKeys(z.Name, now); r.appliesTo(z) {
 		return r
@@ -76,8 +76,11 @@ func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 	return nil
 }
 
-// appliesTo reports whether the entry applies to z, which has the same name. It is false if the entry is nil, or if its
-// bogus status comes from another referral than that of z.
+// appliesTo reports whether the cache entry r may be used for z, a zone of the same name. It is false if r is nil, or
+// if its bogus status comes from another referral than that of z.
+//
+// It is also false if r says that the zone is bogus or nonexistent, no referral led to that zone, and a referral led to
+// z.
 func (r *zoneKeys) appliesTo(z *Zone) bool {
 	switch {
 	case r == nil, r.isPresumed && !z.isPresumed && (r.status == validate.Bogus || r.isNoZone):
@@ -86,8 +89,8 @@ func (r *zoneKeys) appliesTo(z *Zone) bool {
 	return r.status != validate.Bogus || z.isPresumed || r.referralID == 0 || r.referralID == z.referralID()
 }
 
-// PrefetchKeys starts the key lookup of a zone, and does not wait for it. It does nothing if the keys are cached, or if
-// the zone's status needs no keys.
+// PrefetchKeys starts the key lookup of the zone z, and does not wait for it. It does nothing if the keys are cached,
+// or if the status of the zone is known without keys.
 func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableKeys(z, time.Now()) != nil {
 		return
@@ -102,12 +105,12 @@ func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 	c.joinLookup(b, z, nil)
 }
 
-// joinLookup returns the key lookup of a zone. If there is none, it starts one with the budget b. mine is true if this
-// call started the lookup.
+// joinLookup returns the running key lookup of the zone z, so that several questions can share it. If none is running,
+// it starts one on the budget b, and started is true.
 //
-// old is the cache entry that the caller has seen, or nil. If the cache has a newer entry, joinLookup returns it as the
-// result of a finished lookup.
-func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLookup, mine bool) {
+// old is the cache entry that the caller has rejected, or nil. If the cache now has another entry, joinLookup returns
+// it as the result of a finished lookup.
+func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLookup, started bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.keyCache[z.Name]; r != old && r.isCurrent(time.Now()) && r.appliesTo(z) {
@@ -131,11 +134,11 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLook
 	return f, true
 }
 
-// storeResult caches the result of the finished lookup f. It caches nothing if a limit or a local error ended the
-// lookup, if the zone has moved, or if the result is too large.
+// storeResult caches the result of the finished lookup f. For a bogus result, it also determines how long the result is
+// cached.
 //
-// If the servers of the zone did not respond, it keeps secure keys that are already cached. It also sets the time for
-// which a bogus result is cached.
+// It caches nothing if a limit or a local error ended the lookup, if the zone has moved, or if the result is too large.
+// If the servers of the zone did not respond, it keeps secure keys that are already cached.
 func (c *Validator) storeResult(f *keyLookup) {
 	r, z, zone := f.result, f.zone, f.zone.Name
 	r.isPresumed = z.isPresumed
@@ -207,8 +210,8 @@ func (c *Validator) ForgetBogus(zone string) {
 	}
 }
 
-// BogusOrigin returns the zone whose data is the reason that z is bogus. This is z, or the ancestor from which z
-// inherits the bogus status. It considers cache entries for all referrals of a zone.
+// BogusOrigin returns the zone whose data made z bogus. This is z, or the ancestor from which z inherits the bogus
+// status. It considers the cache entries for any referral of a zone.
 func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	for now := time.Now(); z.Parent != nil; z = z.Parent {
 		r, above := c.cachedKeys(z.Name, now), c.cachedKeys(z.Parent.Name, now)
@@ -245,28 +248,32 @@ func (r *zoneKeys) isLocalFailure() bool {
 	return r.status == validate.Bogus && (r.localErr != nil || r.reason != nil && r.reason.Limit != "")
 }
 
-// lookUpKeys returns the security status and keys of a zone, from the cache or by a lookup with the budget b. The
-// status can be bogus without an error. The error is the cause of ctx, or a local error.
+// lookUpKeys returns the cache entry with the security status and keys of the zone z. If the cache has none, it looks
+// them up. The budget b pays for the queries.
+//
+// A bogus status is not an error. The error is the cause of ctx, or a local error.
 func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zoneKeys, error) {
 	for again := false; ; again = true {
 		if r := c.applicableKeys(z, time.Now()); r != nil {
 			return r, nil
 		}
-		f, mine := c.joinLookup(b, z, nil)
+		f, started := c.joinLookup(b, z, nil)
 		select {
 		case <-f.done:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if mine || again && f.result.localErr != nil || !f.result.isLocalFailure() && f.result.appliesTo(z) {
+		if started || again && f.result.localErr != nil || !f.result.isLocalFailure() && f.result.appliesTo(z) {
 			return f.result, f.result.localErr
 		}
 		// It failed for a reason of the question that started it, or a temporary local error. This question may succeed.
 	}
 }
 
-// verifyOrRenew returns the result of verify for the keys r of a zone. If verify fails, the zone may have new keys:
-// verifyOrRenew then queries the keys, and calls verify a second time if they have changed.
+// verifyOrRenew calls verify with the keys in r, the cache entry of the zone z, and returns its results. If verify
+// fails, the zone may have new keys. verifyOrRenew then queries the keys, and calls verify again if they have changed.
+//
+// If the keys cannot be queried because of a local error, it returns that error.
 func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *zoneKeys, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
 	next, failed := c.renewOutdated(ctx, b, z, r, err)
@@ -279,11 +286,11 @@ func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zo
 	return v, err
 }
 
-// renewOutdated queries the keys of a zone again, after verification with the keys r has failed with err. It returns
-// the new secure entry.
+// renewOutdated queries the keys of the zone z again, because verification with the keys in r has failed with err. It
+// returns the new secure entry.
 //
-// It returns nil if the keys have not changed, or if r is more recent than minBackoff. The error is the cause of ctx,
-// or a local error.
+// It returns nil if the keys have not changed, if r is more recent than minBackoff, or if a limit has caused err. The
+// error is the cause of ctx, or a local error.
 func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r *zoneKeys, err error) (*zoneKeys, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.established) < minBackoff {
 		return nil, nil
@@ -295,8 +302,8 @@ func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r 
 	return renewed, nil
 }
 
-// cutCandidates returns the names between a zone and a name that may be zone cuts. The first is a child of the zone,
-// and the last is name. It returns nil if name is not below zone.
+// cutCandidates returns the names at which a zone between zone and name may begin (zone cuts). The first is a child of
+// zone, and the last is name. It returns nil if name is not below zone.
 func cutCandidates(name, zone string) (names []string) {
 	for ; dnsname.IsBelow(name, zone); name = dnsname.Parent(name) {
 		names = append(names, name)
@@ -305,11 +312,12 @@ func cutCandidates(name, zone string) (names []string) {
 	return names
 }
 
-// findInsecureCut searches for an insecure delegation between a zone and a name, where no referral was received. It
-// looks up several names in parallel.
+// findInsecureCut searches for an insecure zone below zone that contains name. The caller knows no referral to it. Data
+// of that zone is insecure, and not bogus.
 //
-// It returns the entry of the insecure zone, or nil if there is none. If a limit or a local error prevents the search,
-// it returns the entry of the failed lookup (see isLocalFailure).
+// It looks up the names between zone and name, several in parallel. It returns the cache entry of the insecure zone, or
+// nil if there is none. If a limit or a local error prevents the search, it returns the entry of the failed lookup (see
+// isLocalFailure).
 func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zone, name string) (*zoneKeys, error) {
 	const atOnce = 4
 	names := cutCandidates(name, zone.Name)
@@ -337,13 +345,15 @@ func (r *zoneKeys) isProvenInsecure() bool {
 	return r != nil && r.status == validate.Insecure && !r.isNoZone
 }
 
-// isBelowInsecureCut reports whether the key cache has an insecure zone that contains name and is a descendant of zone.
+// isBelowInsecureCut reports whether the cache shows that name is in an insecure zone below zone. It sends no query.
 func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
 	return slices.ContainsFunc(cutCandidates(name, zone), func(cut string) bool { return c.cachedKeys(cut, now).isProvenInsecure() })
 }
 
-// refreshKeys looks up the keys of a zone again, because signatures of the zone do not match the keys in old. It sends
-// no query if old is more recent than minBackoff, or if the cache already has another entry.
+// refreshKeys looks up the keys of the zone z again, because signatures do not match the keys in old, its cache entry.
+//
+// If old is more recent than minBackoff, or if the cache already has another entry, it uses the cache instead. The
+// error is the cause of ctx, or a local error.
 func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old *zoneKeys) (*zoneKeys, error) {
 	c.mu.Lock()
 	now := c.keyCache[z.Name]
@@ -360,7 +370,7 @@ func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old 
 	}
 }
 
-// inheritedEntry returns the entry of a child zone that inherits the status of this entry.
+// inheritedEntry returns the cache entry of a child zone that inherits the status r of its parent zone.
 func (r *zoneKeys) inheritedEntry() *zoneKeys {
 	same := *r
 	same.backoff, same.inherited = 0, true
@@ -369,38 +379,38 @@ func (r *zoneKeys) inheritedEntry() *zoneKeys {
 
 // Constructors of the kinds of cache entries.
 
-// newSecureKeys returns the entry of a secure zone with the keys k. It expires with the keys, or after the smallest
-// number of seconds in most if that is earlier.
-func newSecureKeys(k *validate.Keys, now time.Time, most ...uint32) *zoneKeys {
-	r := &zoneKeys{status: validate.Secure, keys: k, expires: now.Add(cacheLifetime(append(most, k.TTL())...))}
+// newSecureKeys returns the cache entry of a secure zone with the keys k. It expires when the keys expire, or after the
+// smallest of ttls, in seconds, if that is earlier.
+func newSecureKeys(k *validate.Keys, now time.Time, ttls ...uint32) *zoneKeys {
+	r := &zoneKeys{status: validate.Secure, keys: k, expires: now.Add(cacheLifetime(append(ttls, k.TTL())...))}
 	if end := k.Expires(); !end.IsZero() && end.Before(r.expires) {
 		r.expires = end
 	}
 	return r
 }
 
-// newInsecureKeys returns the entry of an insecure zone. It expires after the smallest number of seconds in most. why
-// is nil if the zone merely has no DS records.
-func newInsecureKeys(why *validate.Reason, now time.Time, most ...uint32) *zoneKeys {
-	return &zoneKeys{status: validate.Insecure, reason: why, expires: now.Add(cacheLifetime(most...))}
+// newInsecureKeys returns the cache entry of an insecure zone. It expires after the smallest of ttls, in seconds. why
+// is the reason. It is nil if the zone merely has no DS records.
+func newInsecureKeys(why *validate.Reason, now time.Time, ttls ...uint32) *zoneKeys {
+	return &zoneKeys{status: validate.Insecure, reason: why, expires: now.Add(cacheLifetime(ttls...))}
 }
 
-// newNonexistentZone returns the entry of a name for which it is proven that no zone has this name. It expires after
-// most seconds.
-func newNonexistentZone(most uint32) *zoneKeys {
-	r := newInsecureKeys(nil, time.Now(), most)
+// newNonexistentZone returns the cache entry for a name of which it is proven that it is no zone. The entry expires
+// after ttl seconds.
+func newNonexistentZone(ttl uint32) *zoneKeys {
+	r := newInsecureKeys(nil, time.Now(), ttl)
 	r.isNoZone = true
 	return r
 }
 
-// newBogusKeys returns the entry of a bogus zone, with the reason why. Its expiration time is not set; storeResult sets
-// it.
+// newBogusKeys returns the cache entry of a bogus zone, with the reason why. It does not set the expiration time, which
+// storeResult sets.
 func newBogusKeys(why *validate.Reason) *zoneKeys {
 	return &zoneKeys{status: validate.Bogus, reason: why}
 }
 
-// newFailedKeys returns the bogus entry of a zone whose lookup has failed with err. server is the server that sent the
-// data, or zero. If err is a local error, the entry is not cached.
+// newFailedKeys returns the cache entry for a lookup that has failed with err: a bogus entry. server is the server that
+// sent the data, or zero. If err is a local error, the entry will not be cached.
 func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	r := newBogusKeys(asReason(err, server))
 	if c.conf.IsLocalError(err) {
@@ -409,10 +419,11 @@ func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	return r
 }
 
-// unreachableEntry returns the bogus entry of a zone whose servers did not respond to a query, which failed with err.
+// unreachableEntry returns the cache entry of a zone whose servers have not responded to a query: a bogus entry. err is
+// the error of the query, and why is the reason without its text.
 //
-// last is the entry from an earlier bogus response, and is returned because its reason is more precise. If last is nil,
-// the new entry has the reason why.
+// last is the entry from an earlier bogus response, or nil. If it is not nil, it is returned instead, because its
+// reason is more precise.
 func (c *Validator) unreachableEntry(last *zoneKeys, why validate.Reason, err error) *zoneKeys {
 	if last == nil {
 		why.Text += ": " + err.Error()
@@ -425,18 +436,20 @@ func (c *Validator) unreachableEntry(last *zoneKeys, why validate.Reason, err er
 	return last
 }
 
-// cacheLifetime returns the smallest number of seconds in most as a duration, but at least one second and at most
-// maxCacheTime.
-func cacheLifetime(most ...uint32) time.Duration {
+// cacheLifetime returns the time for which an entry may be cached: the smallest of ttls, in seconds. It is at least one
+// second and at most maxCacheTime.
+func cacheLifetime(ttls ...uint32) time.Duration {
 	d := maxCacheTime
-	for _, n := range most {
+	for _, n := range ttls {
 		d = min(d, time.Duration(n)*time.Second)
 	}
 	return max(d, time.Second)
 }
 
-// establishKeys determines the security status and the keys of a zone, with the budget b. It sends DS and DNSKEY
-// queries if the trust anchors and the referral do not suffice. If a query fails, the result is a bogus entry.
+// establishKeys determines the security status and the keys of the zone z, and returns its cache entry. It sends DS and
+// DNSKEY queries, for which the budget b pays, if the trust anchors and the referral do not suffice.
+//
+// If a query fails, the result is a bogus entry.
 func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (ring *zoneKeys) {
 	now := time.Now()
 	a := c.anchors.nearestAnchor(z.Name)
@@ -495,10 +508,10 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 	return r
 }
 
-// establishDS returns the verified DS records of a zone, from the referral or from a DS query. ago is the time since
-// they were received.
+// establishDS returns d, the verified DS records of the zone z. They come from the referral, or from a DS query if
+// those of the referral do not suffice. ago is the time since they were received.
 //
-// If the zone has no valid DS records, d is nil, and r is the entry of the zone. wrong is true if the referral was
+// If the zone has no valid DS records, d is nil, and r is the cache entry for z. wrong is true if the referral was
 // bogus and was dropped.
 func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *zoneKeys) {
 	ago = max(0, time.Since(z.ReceivedAt.Round(0)))
@@ -530,10 +543,11 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 	return d, 0, wrong, r
 }
 
-// queryDS queries the parent zone's servers for the DS records of a zone, and verifies them. While the responses are
-// bogus, it asks up to maxServers servers.
+// queryDS queries the servers of the parent zone for the DS records of the zone z, and verifies them. While the
+// responses are bogus, it queries up to maxServers servers.
 //
-// It returns the DS records. If there are none, or if it fails, it returns the entry of the zone.
+// It returns the DS records and a nil entry. If there are no DS records, or if it fails, it returns nil and the cache
+// entry for z.
 func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*validate.DSSet, *zoneKeys) {
 	var last *zoneKeys
 	var bad []netip.AddrPort
@@ -574,8 +588,8 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 	return nil, last
 }
 
-// inheritBogusParent returns the entry that a zone inherits if its parent zone is bogus in the cache. It returns nil if
-// the parent zone is not bogus, or if the zone has a trust anchor of its own.
+// inheritBogusParent returns the cache entry that the zone z inherits from a bogus parent zone. It returns nil if the
+// parent zone is not bogus in the cache, or if z has a trust anchor of its own.
 func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 	if a := c.anchors.nearestAnchor(z.Name); a != nil && dnsname.IsBelow(a.zone, z.Parent.Name) {
 		return nil // an island of security
@@ -586,11 +600,11 @@ func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 	return nil
 }
 
-// verifyDSEvidence verifies the DS records of a zone, or the proof that the zone has no DS records. evidence are the
-// RRsets, from is the server that sent them, and ago is the time since then.
+// verifyDSEvidence verifies the DS records of the zone z, or the proof that z has no DS records. evidence holds the
+// RRsets, which the server from has sent. ago is the time since then.
 //
-// It returns the DS records, or the entry of a zone without valid DS records. Both are nil if the records were valid,
-// but their TTL has expired.
+// It returns the DS records and a nil entry. If there are no valid DS records, it returns nil and the cache entry for
+// z. Both are nil if the records were valid, but their TTL has expired.
 func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *zoneKeys) {
 	ds, evidence := selectDSEvidence(evidence, z.Name)
 	zone := c.signerZone(z.Parent, lowestSigner(evidence, z.Parent.Name, z.Name), z.Name)
@@ -647,11 +661,11 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	return nil, newNonexistentZone(den.TTL)
 }
 
-// verifyAliasEvidence verifies CNAME records at the name of z, which the server from has sent. They show that no zone
-// has this name (RFC 1034 §3.6.2). It returns the entry of the name: insecure and nonexistent, or bogus.
+// verifyAliasEvidence verifies CNAME records at the name of z, which the server from has sent. If they are valid, no
+// zone has this name (RFC 1034 §3.6.2). It returns the cache entry for the name: insecure and nonexistent, or bogus.
 //
-// r has the keys of signer, the zone that signed the records. alias is the CNAME RRset, and evidence proves the
-// expansion of a wildcard.
+// alias is the CNAME RRset, and evidence proves the expansion of a wildcard. signer is the zone that signed them, and r
+// is its cache entry with the keys.
 func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *zoneKeys, alias *validate.RRset, evidence []*validate.RRset) *zoneKeys {
 	ttl, err := verifyOrRenew(ctx, c, b, signer, r, func(k *validate.Keys) (uint32, error) {
 		v, err := b.Validation().Verify(alias, k, time.Now())
@@ -667,8 +681,8 @@ func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zo
 	return newNonexistentZone(ttl)
 }
 
-// keysAfterDSFailure returns the entry of the zone z after verification of its DS records has failed with err. from is
-// the server that sent the records.
+// keysAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed with
+// err. from is the server that sent the records.
 //
 // The entry is bogus, unless an insecure zone exists between the parent zone and z. An insecure zone may send arbitrary
 // signatures.
@@ -683,9 +697,9 @@ func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zon
 	return c.newFailedKeys(err, from)
 }
 
-// findHiddenInsecureCut searches for an insecure delegation between z and name (see findInsecureCut). It must be called
-// after verification has failed with err. If there is one, the data may be from an insecure zone, and the failure does
-// not matter.
+// findHiddenInsecureCut searches for an insecure zone between z and name, after verification has failed with err. If
+// there is one, the data may be from this zone, and the failure does not matter. The results are those of
+// findInsecureCut.
 //
 // It returns nil without a search if all zone cuts below z are known, or if err is a limit or a local error.
 func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *Zone, name string, err error) (*zoneKeys, error) {
@@ -695,9 +709,11 @@ func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *
 	return c.findInsecureCut(ctx, b, z, name)
 }
 
-// signerZone returns the zone whose keys must verify data about name from a server of z. This is the zone named signer,
-// which the signatures of the data name. If a zone between z and name has a trust anchor and signer is not in that
-// zone, the result is the zone with the trust anchor.
+// signerZone returns the zone whose keys must verify data about name from a server of z. signer is the zone that the
+// signatures name.
+//
+// This is the zone named signer, unless a trust anchor lies between z and name and signer is not in that anchor's zone.
+// In this case, it is the zone of the trust anchor.
 func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
 	if a := c.anchors.nearestAnchor(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
 		signer = a.zone // an island of security
@@ -708,16 +724,18 @@ func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
 	return z.childZone(signer, true)
 }
 
-// childZone returns a zone below z for which no referral was received. It uses the servers of z. claimed tells that a
-// signature names the zone as its signer.
-func (z *Zone) childZone(name string, claimed bool) *Zone {
-	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, isPresumed: true, namedBySigner: claimed}
+// childZone returns a Zone for a name below z for which no referral was received. The zone may not exist. It uses the
+// servers of z.
+//
+// namedBySigner must be true if a signature names the zone as its signer.
+func (z *Zone) childZone(name string, namedBySigner bool) *Zone {
+	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, isPresumed: true, namedBySigner: namedBySigner}
 }
 
-// lowestSigner returns the zone whose keys must verify sets, RRsets about a name from a server of zone. This is the
-// lowest signer between zone and name, or zone if there is none.
+// lowestSigner returns the zone whose keys must verify sets, RRsets about name from a server of zone. It is the lowest
+// signer between zone and name, or zone if there is none.
 //
-// The RRsets can have several signers if the name is the target of an alias.
+// There can be several signers if name is the target of an alias.
 func lowestSigner(sets []*validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, s := range sets {
@@ -728,8 +746,8 @@ func lowestSigner(sets []*validate.RRset, zone, name string) string {
 	return lowest
 }
 
-// rrsetSigner returns the zone whose keys must verify an RRset. If zone is one of the signers, this is zone. Otherwise
-// it is the lowest signer that is below zone and above name, or zone if there is none.
+// rrsetSigner returns the zone whose keys must verify the RRset s, which a server of zone has sent. If zone is one of
+// the signers, it is zone. Otherwise it is the lowest signer below zone and above name, or zone if there is none.
 func rrsetSigner(s *validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, signer := range s.SignerZones() {
@@ -752,8 +770,8 @@ type keyResponse struct {
 	err      error
 }
 
-// queryKeys starts a DNSKEY query to the servers of a zone. The servers in bad have sent bogus data; they are asked
-// last. The returned channel receives exactly one result.
+// queryKeys starts a DNSKEY query to the servers of the zone z. The returned channel receives exactly one result. The
+// servers in bad have sent bogus data. They are queried last.
 func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ...netip.AddrPort) <-chan keyResponse {
 	done := make(chan keyResponse, 1)
 	c.Counts.KeyQueries.Add(1)
@@ -766,8 +784,10 @@ func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ..
 	return done
 }
 
-// awaitKeys waits for the result of a DNSKEY query, and returns the entry of the zone. The zone is secure if its keys
-// match the DS records d. While the keys are bogus, awaitKeys asks up to maxServers servers.
+// awaitKeys waits for the result of a DNSKEY query for the zone z, and returns the cache entry for z. keys delivers the
+// result. The zone is secure if its keys match d, the DS records or trust anchors.
+//
+// While the keys are bogus, awaitKeys queries further servers, up to maxServers.
 func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *validate.DSSet, keys <-chan keyResponse) *zoneKeys {
 	var last *zoneKeys
 	var bad []netip.AddrPort
@@ -798,7 +818,8 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 	return last
 }
 
-// verifyKeyResponse verifies the DNSKEY response said with the DS records d, and returns the entry of the zone.
+// verifyKeyResponse verifies said, a DNSKEY response of the zone z, with the DS records or trust anchors d. It returns
+// the cache entry for z: secure with the keys, insecure, or bogus.
 func (c *Validator) verifyKeyResponse(b WorkBudget, z *Zone, d *validate.DSSet, said *Response) *zoneKeys {
 	now := time.Now()
 	sets, err := validate.GroupRRsets(said.Answer)
