@@ -26,11 +26,12 @@ const (
 )
 
 // An AggressiveCache holds verified NSEC, NSEC3, SOA and wildcard records of one zone, and synthesizes answers from
-// them (RFC 8198). It draws the same conclusions as VerifyDenial and VerifyNoCloserName draw from a response with these
-// records.
+// them (RFC 8198). It is safe for concurrent use.
 //
-// It accepts only records that were verified with trusted keys. It rejects records with opt-out, records that were
-// expanded from a wildcard, and records with more iterations than the policy allows. It is safe for concurrent use.
+// Its conclusions are those that VerifyDenial and VerifyNoCloserName would draw from a response with these records.
+//
+// It accepts only records that were verified with trusted keys. It rejects NSEC3 records with opt-out or with more
+// iterations than the policy allows. It also rejects NSEC, NSEC3 and SOA records that were expanded from a wildcard.
 type AggressiveCache struct {
 	zone     name
 	maxBytes int64 // limit of bytes
@@ -47,7 +48,7 @@ type AggressiveCache struct {
 	bytes             int64  // estimated memory, in bytes
 }
 
-// A wildcardKey identifies a cached RRset of a wildcard by its owner name, for example *.example.org, and its type.
+// A wildcardKey is the map key of a cached wildcard RRset: its owner name, for example *.example.org, and its type.
 type wildcardKey struct {
 	owner name
 	typ   uint16
@@ -73,16 +74,16 @@ func NewAggressiveCache(zone string, most int64) *AggressiveCache {
 // Bytes returns the estimated memory of the cache, in bytes. It takes no lock.
 func (d *AggressiveCache) Bytes() int64 { return d.publishedBytes.Load() }
 
-// HasCurrentSOA reports whether the SOA record of the zone is cached and has not expired at the time now. Every synthesized
-// negative answer needs the SOA record.
+// HasCurrentSOA reports whether the cache has an SOA record of the zone that has not expired at the time now. Without
+// it, no negative answer can be synthesized.
 func (d *AggressiveCache) HasCurrentSOA(now time.Time) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.soa.remainingTTL(now) > 0
 }
 
-// Add verifies the RRset s with the keys k, and caches it if it is valid and useful for synthesis. Otherwise it does
-// nothing. w limits the cost of the verification.
+// Add verifies the RRset s with the keys k, and caches it if answers can be synthesized from it. It does nothing if the
+// RRset is invalid or useless. w limits the cost of the verification.
 func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	if k.zone != d.zone || s.Class != dns.ClassINET {
 		return
@@ -120,8 +121,11 @@ func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	d.publishedBytes.Store(d.bytes)
 }
 
-// newCachedRRset returns the cache entry of an RRset, whose verification with the keys k had the result v. It returns
-// nil if the RRset has more than maxCachedWire bytes, or if package dns would not write its data as it was read.
+// newCachedRRset converts an RRset to the form in which it is cached. v is the result of its verification with the keys
+// k.
+//
+// It returns nil if the RRset has more than maxCachedWire bytes, or if package dns would not write its data as it was
+// read.
 func newCachedRRset(s *RRset, k *Keys, v Verified, now time.Time) *cachedRRset {
 	now = now.Round(0)
 	e := &cachedRRset{added: now, expires: now.Add(time.Duration(min(v.TTL, maxCachedTTL)) * time.Second)}
@@ -156,7 +160,8 @@ func (e *cachedRRset) remainingTTL(now time.Time) uint32 {
 	return uint32(e.expires.Sub(now) / time.Second)
 }
 
-// addSOA caches the SOA record of the zone, and sets negativeTTL. e is its cache entry. The caller must hold mu.
+// addSOA caches the SOA RRset s, whose canonical form is c, and sets negativeTTL. v is the result of its verification,
+// and e is the cached form. The caller must hold mu.
 func (d *AggressiveCache) addSOA(c *canonical, s *RRset, v Verified, e *cachedRRset) {
 	soa, ok := s.Records[0].(*dns.SOA)
 	if !ok || c.owner != d.zone || len(c.rdata) != 1 {
@@ -169,10 +174,11 @@ func (d *AggressiveCache) addSOA(c *canonical, s *RRset, v Verified, e *cachedRR
 	d.bytes += e.memorySize()
 }
 
-// addWildcard caches an RRset that was expanded from a wildcard. e is its cache entry.
+// addWildcard caches the RRset e, which was expanded from a wildcard, under the owner name of the wildcard. The caller
+// must hold mu.
 //
 // owner is the expanded name. encloser is the number of labels of the closest encloser, which is the parent of the
-// wildcard. The caller must hold mu.
+// wildcard.
 func (d *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *cachedRRset) {
 	switch typ {
 	case dns.TypeNS, dns.TypeDS, dns.TypeDNAME, dns.TypeDNSKEY: // wildcards do not synthesize them (RFC 4592 §4)
@@ -202,8 +208,10 @@ func (d *AggressiveCache) removeWildcard(k wildcardKey) {
 	}
 }
 
-// addNSEC caches an NSEC record, and removes the cached NSEC records of names that do not exist according to the new
-// record. e is its cache entry. The caller must hold mu.
+// addNSEC caches an NSEC record with the canonical form c. v is the result of its verification, and e is the cached
+// form. The caller must hold mu.
+//
+// It removes cached NSEC records of names that do not exist according to the new record.
 func (d *AggressiveCache) addNSEC(c *canonical, v Verified, e *cachedRRset) {
 	var one nsecSet
 	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
@@ -243,7 +251,8 @@ func (d *AggressiveCache) removeNSECs(i, j int) {
 	d.nsecs.records = slices.Delete(d.nsecs.records, i, j)
 }
 
-// addNSEC3 caches an NSEC3 record. e is its cache entry. The caller must hold mu.
+// addNSEC3 caches an NSEC3 record with the canonical form c. v is the result of its verification, and e is the cached
+// form. The caller must hold mu.
 //
 // All cached NSEC3 records have the same parameters. A record with other parameters replaces all of them. It is
 // rejected if the parameters changed less than minParametersAge ago.
@@ -340,8 +349,8 @@ func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, 
 	return d.synthesizeWildcard(w, q, qtype, now)
 }
 
-// findProof returns the conclusion of byNSEC about the cached NSEC records. If it is Unproven, findProof returns the
-// conclusion of byNSEC3 about the cached NSEC3 records.
+// findProof searches the cached records for a proof. byNSEC draws the conclusion from the NSEC records. If it is
+// Unproven, byNSEC3 draws the conclusion from the NSEC3 records.
 //
 // w limits the cost of NSEC3 hashes. If the limit is reached, the result is Unproven. The caller must hold mu.
 func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofResult, byNSEC3 func(*nsec3Set) proofResult) proofResult {
@@ -356,8 +365,8 @@ func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofRes
 	return f
 }
 
-// synthesizeDenial returns the negative answer for the proof f. The boolean is false if f proves nothing, has opt-out
-// or uses an expired record. The caller must hold mu.
+// synthesizeDenial returns the negative answer that follows from the proof f. The boolean is false if f proves nothing,
+// has opt-out or uses an expired record. The caller must hold mu.
 func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (SynthesizedAnswer, bool) {
 	k := SynthesizedAnswer{Kind: f.kind, TTL: d.soa.remainingTTL(now)}
 	if f.kind == Unproven || f.optOut || !d.appendProof(&k, f, now) {
@@ -368,8 +377,8 @@ func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (Synthe
 	return k, true
 }
 
-// appendProof appends the records of the proof f to the authority section of k. It lowers the TTL of k to the time
-// until the records expire. It returns false if a record has expired. The caller must hold mu.
+// appendProof adds the records on which the proof f depends to the authority section of k, an answer. It lowers the TTL
+// of k to the time until the records expire. It returns false if a record has expired. The caller must hold mu.
 func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now time.Time) bool {
 	var used []*cachedRRset
 	for _, e := range f.usedRecords {
@@ -388,8 +397,8 @@ func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now t
 	return true
 }
 
-// unpackRecords returns new copies of the records and signatures, with the TTL in seconds. If owner is not empty, it is
-// the owner name of the copies, as in the expansion of a wildcard.
+// unpackRecords returns new copies of the records and signatures, with the given TTL in seconds. If owner is not empty,
+// the copies get this owner name, as in the expansion of a wildcard.
 func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	m := new(dns.Msg)
 	if err := m.Unpack(e.wire); err != nil {
@@ -404,8 +413,10 @@ func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	return m.Answer
 }
 
-// synthesizeWildcard returns the records of type qtype, or the alias, of a cached wildcard, with the owner name q. The
-// boolean is false if no wildcard applies, or if the cached records do not prove that a closer name is missing. The
+// synthesizeWildcard answers a question for q and qtype with the records of a cached wildcard, or with its CNAME
+// record. The owner name of the records becomes q.
+//
+// The boolean is false if no wildcard applies, or if the cached records do not prove that a closer name is missing. The
 // caller must hold mu.
 func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	switch qtype {

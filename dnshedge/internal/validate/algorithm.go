@@ -37,8 +37,8 @@ func (p Policy) skipsVerification(algorithm uint8) bool {
 	return false
 }
 
-// hashSignedData returns the hash of data with the hash function of the algorithm. For Ed25519, it returns data itself,
-// because Ed25519 signs data without hashing it first.
+// hashSignedData returns the digest that verifier.verify needs: the hash of data with the hash function of the
+// algorithm. For Ed25519, it is data itself, because Ed25519 signs data without hashing it first.
 func hashSignedData(algorithm uint8, data []byte) []byte {
 	switch algorithm {
 	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1:
@@ -57,8 +57,8 @@ func hashSignedData(algorithm uint8, data []byte) []byte {
 	return data
 }
 
-// newVerifier parses b, the public key field of a DNSKEY record. The algorithm must be supported. The error is
-// errMalformed or errUnsupported.
+// newVerifier returns a verifier for the public key in b, the public key field of a DNSKEY record. The algorithm must
+// be supported. The error is errMalformed or errUnsupported.
 func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 	if p.skipsVerification(algorithm) {
 		return fakeKey{}, nil
@@ -85,8 +85,8 @@ func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 // An ecdsaKey is an ECDSA public key of algorithm 13 (P-256) or 14 (P-384).
 type ecdsaKey struct{ key *ecdsa.PublicKey }
 
-// newECDSAKey parses b, the public key field of a DNSKEY record. b is a point of the curve, uncompressed and without
-// the prefix byte 4 (RFC 6605 §4). The error is errMalformed.
+// newECDSAKey returns a verifier for the ECDSA public key in b, the public key field of a DNSKEY record. b is an
+// uncompressed point of the curve without the prefix byte 4 (RFC 6605 §4). The error is errMalformed.
 func newECDSAKey(curve elliptic.Curve, b []byte) (verifier, error) {
 	key, err := ecdsa.ParseUncompressedPublicKey(curve, append([]byte{4}, b...))
 	if err != nil {
@@ -124,7 +124,8 @@ func encodeECDSASignature(r, s []byte) []byte {
 	return b
 }
 
-// cost returns 10 units for P-384, whose verification takes about ten times as long, and 1 unit for P-256.
+// cost returns the cost of a verification: 1 unit for P-256, and 10 units for P-384, which takes about ten times as
+// long.
 func (k ecdsaKey) cost() int {
 	if k.key.Curve == elliptic.P384() {
 		return 10
@@ -140,14 +141,14 @@ func (k edKey) verify(data, signature []byte) bool {
 	return ed25519.Verify(ed25519.PublicKey(k), data, signature)
 }
 
-// cost returns 1 unit.
+// cost returns the cost of a verification, 1 unit.
 func (edKey) cost() int { return 1 }
 
 // A fakeKey accepts every signature that is not empty. It is used only in tests, see Policy.FakeLegacy.
 type fakeKey struct{}
 
-// verify reports whether the signature is not empty.
+// verify accepts any signature that is not empty.
 func (fakeKey) verify(_, signature []byte) bool { return len(signature) > 0 }
 
-// cost returns 1 unit.
+// cost returns the cost of a verification, 1 unit.
 func (fakeKey) cost() int { return 1 }

@@ -52,16 +52,16 @@ func (b typeBitmap) hasOrdinaryType() bool {
 	return false
 }
 
-// isDelegation reports whether the record is from the parent zone of a delegation. The bitmap then has NS, because the
-// owner name is a zone cut, and no SOA, because the record is not from the child zone.
+// isDelegation reports whether the record with this bitmap is from the parent side of a zone cut. The bitmap then has
+// NS, because the owner name is a zone cut. It has no SOA, because the record is not from the child zone.
 func (b typeBitmap) isDelegation() bool { return b.hasType(dns.TypeNS) && !b.hasType(dns.TypeSOA) }
 
 // isDelegationOrDNAME reports whether the bitmap is that of a delegation, or has DNAME. A record with this bitmap
 // proves nothing about names below its owner name (RFC 6840 §4.1, RFC 6672 §5.3.4).
 func (b typeBitmap) isDelegationOrDNAME() bool { return b.isDelegation() || b.hasType(dns.TypeDNAME) }
 
-// proofAtOwner returns the conclusion from a record with this bitmap about the type typ at q, which must be the
-// record's owner name. The result is NoData, NoDS or Unproven (RFC 4035 §5.4, RFC 5155 §8.5, RFC 6840 §4.1 and 4.4).
+// proofAtOwner determines whether the record with this bitmap denies records of type typ at q, the owner name of the
+// record. The result is NoData, NoDS or Unproven (RFC 4035 §5.4, RFC 5155 §8.5, RFC 6840 §4.1 and 4.4).
 //
 // A record at a delegation is from the parent zone and denies only DS. A record at an apex is from the zone itself and
 // does not deny DS. The root is an exception, because it has no parent.

@@ -2,8 +2,8 @@ package validate
 
 import "github.com/miekg/dns"
 
-// An rdataLayout locates the domain names in record data. prefixLength bytes and a number of character-strings precede
-// the names.
+// An rdataLayout describes where the domain names are in the data of a record type: after a prefix of fixed length and
+// a number of character-strings.
 type rdataLayout struct{ prefixLength, characterStrings, names int }
 
 // rdataLayouts has the record types whose names must be converted to lower case in canonical form. These are the types of

@@ -27,12 +27,14 @@ type Denial struct {
 	Expires time.Time
 }
 
-// VerifyDenial returns the conclusion of the NSEC and NSEC3 records in sets about a question. Other records in sets are
-// ignored. k must be the keys of the zone whose server has sent the response.
+// VerifyDenial verifies that a response denies a name, or the records of type qtype at the name. It returns the
+// conclusion from the NSEC and NSEC3 records in sets, and ignores other records.
 //
-// qname must be in this zone. For DS it must be below the apex, except for the root.
+// k must be the keys of the zone whose server has sent the response. qname must be in this zone. For DS it must be
+// below the apex, except for the root.
 //
 // The error is a *Reason: the proof is missing (EDE 12), or the signature of a record that the proof needs is invalid.
+//
 // The response code is not considered, because signatures do not cover it. NameError corresponds to NXDOMAIN, and
 // NoData to NOERROR.
 func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
@@ -74,9 +76,10 @@ type denialProof struct {
 	reason Reason // why a record was rejected; Text is empty if all records were accepted
 }
 
-// evaluateRecords verifies the NSEC and NSEC3 records in sets, and returns their conclusion. byNSEC evaluates the NSEC
-// records. If they prove nothing, byNSEC3 evaluates the NSEC3 records. A zone that changes from NSEC to NSEC3 can have
-// both.
+// evaluateRecords verifies the NSEC and NSEC3 records in sets, and returns the conclusion from them.
+//
+// byNSEC must draw the conclusion from p.nsecs, and byNSEC3 that from p.nsec3s. byNSEC3 is called only if the NSEC
+// records prove nothing. A zone that changes from NSEC to NSEC3 can have both.
 func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
 	if limit := p.collectEvidence(sets, now); limit {
 		return Denial{}, &p.reason
@@ -114,7 +117,8 @@ func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNS
 	return d, nil
 }
 
-// limitLifetime lowers TTL and Expires to those of v, the result of verifying a record that the proof uses.
+// limitLifetime lowers TTL and Expires of the denial to those of v. v is the result of verifying a record on which the
+// denial depends.
 func (d *Denial) limitLifetime(v *Verified) {
 	d.TTL = min(d.TTL, v.TTL)
 	if d.Expires.IsZero() || v.Expires.Before(d.Expires) {
@@ -122,7 +126,8 @@ func (d *Denial) limitLifetime(v *Verified) {
 	}
 }
 
-// setStatus sets d.Status. The status depends on the trust in the keys, on d.OptOut and on d.Insecure.
+// setStatus sets d.Status: Unchecked if the keys are not trusted, Insecure if d has opt-out or a reason in d.Insecure,
+// and otherwise Secure.
 func (p *denialProof) setStatus(d *Denial) {
 	switch {
 	case !p.keys.IsTrusted():
@@ -134,8 +139,8 @@ func (p *denialProof) setStatus(d *Denial) {
 	}
 }
 
-// insecureDenial returns the Denial for NSEC3 records that have valid signatures, but cannot be evaluated. ede and text
-// describe the reason.
+// insecureDenial returns the Denial for a proof whose NSEC3 records have valid signatures, but cannot be evaluated, for
+// example because of too many iterations. ede and text become its reason.
 func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 	p.setReason(ede, text)
 	d := Denial{Insecure: &p.reason, TTL: maxTTL}
@@ -146,12 +151,14 @@ func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 	return d
 }
 
-// setReason sets the reason to an extended error code and a text, with the names of the question and the zone.
+// setReason stores in p.reason why the proof fails: an extended error code and a text, with the names of the question
+// and the zone.
 func (p *denialProof) setReason(ede uint16, text string) {
 	p.reason = Reason{EDE: ede, Text: text, Zone: p.keys.Zone(), Name: p.qname, Type: p.qtype}
 }
 
-// failWithReason sets the reason to an extended error code and a text, and returns it as the error of a failed proof.
+// failWithReason returns the results of a failed proof: no denial, and a *Reason with an extended error code and a
+// text.
 func (p *denialProof) failWithReason(ede uint16, text string) (Denial, error) {
 	p.setReason(ede, text)
 	return Denial{}, &p.reason
@@ -161,8 +168,8 @@ func (p *denialProof) failWithReason(ede uint16, text string) (Denial, error) {
 // encloser, the next closer name, the wildcard, and an alias.
 const maxNeededProofs = 4
 
-// collectEvidence verifies the NSEC and NSEC3 RRsets in sets, and adds their records to p. It skips malformed records
-// and records that were expanded from a wildcard.
+// collectEvidence verifies the NSEC and NSEC3 RRsets in sets, and adds their records to p.nsecs and p.nsec3s. It skips
+// malformed records, records without a valid signature, and records that were expanded from a wildcard.
 //
 // limit is true if a limit of the Validation was reached. p.reason then describes the limit.
 func (p *denialProof) collectEvidence(sets []*RRset, now time.Time) (limit bool) {

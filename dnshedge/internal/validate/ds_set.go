@@ -53,8 +53,8 @@ func (a keyDigest) isDigestSupported() bool {
 	return false
 }
 
-// matchesKey reports whether the digest is that of k, a key of the zone. The caller must have compared the key tag and
-// the algorithm. The policy p can accept every digest of type 1, see FakeLegacy.
+// matchesKey reports whether the DS record or trust anchor a identifies k, a key of the zone. The caller must have
+// compared the key tag and the algorithm. The policy p can accept every digest of type 1, see FakeLegacy.
 func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
 	owned := append([]byte(zone), k.data...)
 	switch a.digestType {
@@ -126,11 +126,11 @@ func RootTrustAnchors() *DSSet {
 	return d
 }
 
-// UnverifiedDS returns the set of the DS records in a referral whose signatures cannot be verified yet. The set is not
+// UnverifiedDS returns a set of the DS records in a referral before their signatures can be verified. The set is not
 // trusted.
 //
-// Keys that match the set can verify signatures, but the status of the data is Unchecked. It is Secure only if
-// Keys.WithTrustedDS succeeds with the verified DS records.
+// Keys that match the set can already verify signatures, but the status of the data is Unchecked. It becomes Secure
+// only if Keys.WithTrustedDS succeeds with the verified DS records.
 func UnverifiedDS(s *RRset) *DSSet {
 	c := s.canonicalForm()
 	d := &DSSet{zone: c.owner, ttl: s.TTL}
@@ -158,8 +158,8 @@ func (d *DSSet) Expires() time.Time { return d.expires }
 // TTL returns the number of seconds for which the set may be cached.
 func (d *DSSet) TTL() uint32 { return d.ttl }
 
-// UnsupportedReason returns nil if the policy supports the algorithm and the digest type of at least one record in the
-// set. Otherwise it returns the reason.
+// UnsupportedReason returns why the DS records cannot confirm any key: all have an unsupported algorithm or digest
+// type. It returns nil if the policy supports at least one record.
 //
 // If it is not nil and the set is trusted, the zone is insecure, and its keys need not be queried (RFC 4035 §5.2).
 func (d *DSSet) UnsupportedReason(p Policy) *Reason {
@@ -176,8 +176,8 @@ func (d *DSSet) UnsupportedReason(p Policy) *Reason {
 	return r
 }
 
-// supportedEntries returns the records with a supported algorithm and digest type, but at most maxDS records. Records
-// with SHA-1 digests are returned only if there are no others (RFC 4509 §3).
+// supportedEntries returns the records that can confirm a key, because their algorithm and digest type are supported.
+// It returns at most maxDS records. Records with SHA-1 digests are returned only if there are no others (RFC 4509 §3).
 //
 // The digest types are those of IANA's registry "DNSSEC Delegation Signer (DS) Resource Record (RR) Type Digest
 // Algorithms" as of 2026-11.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Keys holds the DNSKEY records of one zone, after VerifyDNSKEY. At least one of the keys matches a record of a DSSet
-// and has signed the DNSKEY RRset. A Keys is immutable and safe for concurrent use.
+// A Keys holds the DNSKEY records of one zone after their verification by VerifyDNSKEY. At least one of the keys
+// matches a record of a DSSet and has signed the DNSKEY RRset. A Keys is immutable and safe for concurrent use.
 type Keys struct {
 	zone             name
 	keys             []dnskey
@@ -27,8 +27,8 @@ func (k *Keys) IsTrusted() bool { return k.ds.trusted }
 // TTL returns the number of seconds for which the keys may be cached (see Verified.TTL).
 func (k *Keys) TTL() uint32 { return k.ttl }
 
-// Expires returns the time at which the keys expire: the signature of the DNSKEY RRset or that of the DS records
-// expires then, whichever is earlier.
+// Expires returns the time at which the keys expire. This is the expiration time of the signature of the DNSKEY RRset,
+// or of the DS records if that is earlier.
 func (k *Keys) Expires() time.Time {
 	if e := k.ds.expires; !e.IsZero() && e.Before(k.signatureExpires) {
 		return e
@@ -36,11 +36,11 @@ func (k *Keys) Expires() time.Time {
 	return k.signatureExpires
 }
 
-// WithTrustedDS returns a trusted copy of keys that were verified with unverified DS records. d are the DS records
-// after verification. No signature is verified again.
+// WithTrustedDS returns a trusted copy of keys that were verified with an untrusted DSSet. d holds the DS records after
+// verification. No signature is verified again.
 //
 // The boolean is false if d is not trusted, or lacks the DS record that the keys match. In the latter case the
-// unverified DS records were forged, and the caller must discard the keys.
+// untrusted DS records were forged, and the caller must discard the keys.
 func (k *Keys) WithTrustedDS(d *DSSet) (*Keys, bool) {
 	if !d.trusted || d.zone != k.zone || !slices.Contains(d.supportedEntries(k.policy), k.entryPoint) {
 		return nil, false

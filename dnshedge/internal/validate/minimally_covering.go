@@ -27,8 +27,8 @@ func (s *RRset) IsMinimallyCovering() bool {
 	return len(one.records) == 1 && one.records[0].hasNarrowSpan()
 }
 
-// isAdjacentName reports whether the span between owner and next in an NSEC record is minimal in the sense of RFC 4471.
-// The owner name is then a predecessor of the question's name, or the next name is a successor.
+// isAdjacentName reports whether next follows owner so closely that a server has generated the NSEC record for one
+// question (RFC 4471). The owner name is then a predecessor of the question's name, or the next name is a successor.
 //
 // Successors begin with a zero byte, and predecessors end with a byte of 255.
 func isAdjacentName(owner, next name) bool {

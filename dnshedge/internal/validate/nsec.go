@@ -2,35 +2,35 @@ package validate
 
 import "slices"
 
-// An nsec is a verified NSEC record that was not expanded from a wildcard.
+// An nsec is an NSEC record with a valid signature. It was not expanded from a wildcard.
 type nsec struct {
 	owner, next name
 	types       typeBitmap
 	evidence
 }
 
-// An nsecSet holds NSEC records of one zone. In an AggressiveCache, they are sorted by owner name. In a response, they
-// are not.
+// An nsecSet holds NSEC records of one zone, from which it draws conclusions about names and types that do not exist.
+// The records are sorted by owner name in an AggressiveCache, but not in a response.
 type nsecSet struct {
 	records []*nsec
 	sorted  bool
 }
 
-// An evidence describes how long a record may be used in a proof.
+// An evidence tells how long an NSEC or NSEC3 record may be used in a proof, and where it is cached.
 type evidence struct {
 	verified Verified     // result of the record's verification
 	cached   *cachedRRset // nil if the record is from a response and not from an AggressiveCache
 }
 
-// A proofResult is the conclusion from NSEC or NSEC3 records about a question. The zero value means that the records
-// prove nothing.
+// A proofResult is the conclusion from NSEC or NSEC3 records about a question. The zero value means that they prove
+// nothing.
 type proofResult struct {
 	kind        DenialKind
 	optOut      bool        // an opt-out span covers the next closer name
 	usedRecords []*evidence // records that the proof needs
 }
 
-// addRecord adds the NSEC record with the given owner name and data, with the result v of its verification. It ignores
+// addRecord parses an NSEC record of the zone, and adds it to the set. v is the result of its verification. It ignores
 // a record whose data is malformed (RFC 4034 §4.1), or whose next name is not in the zone.
 func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verified) {
 	n, ok := scanName(data)
@@ -44,9 +44,9 @@ func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verified) {
 	}
 }
 
-// coversName reports whether the record proves that q, a name of the zone, does not exist. q must be between the owner
-// name and the next name in canonical order. The next name of the last record of a zone is the apex, and means the end
-// of the zone.
+// coversName reports whether the record proves that q, a name of the zone, does not exist. The name q is then between
+// the owner name and the next name in canonical order. In the last record of a zone, the next name is the apex, which
+// means the end of the zone.
 func (n *nsec) coversName(q, zone name) bool {
 	if compareCanonical(n.owner, q) >= 0 || n.next != zone && compareCanonical(q, n.next) >= 0 {
 		return false
@@ -59,8 +59,8 @@ func (n *nsec) encloserLabels(q name) int {
 	return max(countCommonLabels(q, n.owner), countCommonLabels(q, n.next))
 }
 
-// recordsNear returns the records that can match or cover q. If the set is sorted, it returns at most one record,
-// otherwise all records.
+// recordsNear returns the records to search for one that matches or covers q. If the set is sorted, this is at most one
+// record, otherwise all records.
 func (s nsecSet) recordsNear(q name) []*nsec {
 	if !s.sorted {
 		return s.records
@@ -69,8 +69,10 @@ func (s nsecSet) recordsNear(q name) []*nsec {
 	return s.records[max(0, i-1):i]
 }
 
-// searchOwner returns the number of records whose owner is q or comes before q in canonical order. found is true if the
-// last of these records has the owner q. The set must be sorted.
+// searchOwner returns the number of records whose owner is q or comes before q in canonical order. This is the index at
+// which a record with the owner q is to be inserted.
+//
+// found is true if a record, the last of these, has the owner q. The set must be sorted.
 func (s nsecSet) searchOwner(q name) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, q, func(r *nsec, q name) int { return compareCanonical(r.owner, q) })
 	if found {
@@ -99,8 +101,8 @@ func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	return nil
 }
 
-// proveDenial returns the conclusion from the records about the question for q and qtype (RFC 4035 §5.4). Its kind is
-// NameError, NoData, NoDS or Unproven.
+// proveDenial determines whether the records deny q in the zone, or records of type qtype at q (RFC 4035 §5.4). The
+// kind of the result is NameError, NoData, NoDS or Unproven.
 func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if n := s.matchingRecord(q); n != nil {
 		return proofResult{kind: n.types.proofAtOwner(q, qtype), usedRecords: []*evidence{&n.evidence}}
@@ -136,8 +138,10 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	return f
 }
 
-// proveNoCloserName returns a proof that no name exists between q and its closest encloser, which must have encloser
-// labels. The kind of the result is NoCloserName, or Unproven if there is no proof.
+// proveNoCloserName determines whether the records prove that no name exists between q and its closest encloser, so
+// that q may be the expansion of a wildcard. encloser is the number of labels of the closest encloser.
+//
+// The kind of the result is NoCloserName, or Unproven if there is no proof.
 func (s nsecSet) proveNoCloserName(q name, encloser int, zone name) proofResult {
 	n := s.coveringRecord(q, zone)
 	if n == nil || n.encloserLabels(q) > encloser {

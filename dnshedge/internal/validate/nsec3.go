@@ -13,7 +13,7 @@ import (
 // An nsec3Hash is the iterated SHA-1 hash of an owner name (RFC 5155 §5).
 type nsec3Hash [sha1.Size]byte
 
-// An nsec3 is a verified NSEC3 record that was not expanded from a wildcard.
+// An nsec3 is an NSEC3 record with a valid signature. It was not expanded from a wildcard.
 type nsec3 struct {
 	owner, next nsec3Hash
 	optOut      bool
@@ -21,8 +21,10 @@ type nsec3 struct {
 	evidence
 }
 
-// An nsec3Set holds NSEC3 records of one zone. In an AggressiveCache, they are sorted by owner hash. In a response,
-// they are not. All records should have the same salt and number of iterations.
+// An nsec3Set holds NSEC3 records of one zone, from which it draws conclusions about names and types that do not exist.
+// All records should have the same salt and number of iterations.
+//
+// The records are sorted by owner hash in an AggressiveCache, but not in a response.
 type nsec3Set struct {
 	records            []*nsec3
 	sorted             bool
@@ -36,8 +38,8 @@ type nsec3Set struct {
 
 const nsec3Fixed = 5 // bytes of the record data before the salt (RFC 5155 §3.2)
 
-// maxNSEC3Iterations returns the highest number of iterations among the records of an NSEC3 RRset. It is 0 if typ is
-// another type.
+// maxNSEC3Iterations returns the highest number of iterations among the records of an RRset in canonical form. typ is
+// the type of the RRset. If it is not NSEC3, the result is 0.
 func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	for _, data := range c.rdata {
 		if typ == dns.TypeNSEC3 && len(data) >= nsec3Fixed {
@@ -47,7 +49,7 @@ func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	return most
 }
 
-// addRecord adds the NSEC3 record with the given owner name and data, with the result v of its verification. It ignores
+// addRecord parses an NSEC3 record of the zone, and adds it to the set. v is the result of its verification. It ignores
 // a malformed record, and a record with unknown parameters (RFC 5155 §3.2, §8.1 and 8.2).
 //
 // The parent of the owner name must be the zone's apex, the hash algorithm must be SHA-1, and opt-out must be the only
@@ -115,8 +117,8 @@ func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 // countSHA1Blocks returns the number of 64-byte blocks that SHA-1 processes for n bytes of data, including the padding.
 func countSHA1Blocks(n int) int { return (n + 9 + sha1.BlockSize - 1) / sha1.BlockSize }
 
-// recordsNear returns the records that can match or cover a hash. If the set is sorted, it returns at most one record,
-// otherwise all records. Hashes before the first owner hash are covered by the last record.
+// recordsNear returns the records to search for one that matches or covers the hash h. If the set is sorted, this is at
+// most one record, otherwise all records. The last record covers hashes before the first owner hash.
 func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
 	if !s.sorted || len(s.records) == 0 {
 		return s.records
@@ -128,8 +130,10 @@ func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
 	return s.records[i-1 : i]
 }
 
-// searchOwner returns the number of records whose owner hash is at most h. found is true if the last of these records
-// has the owner hash h. The set must be sorted.
+// searchOwner returns the number of records whose owner hash is at most h. This is the index at which a record with the
+// owner hash h is to be inserted.
+//
+// found is true if a record, the last of these, has the owner hash h. The set must be sorted.
 func (s *nsec3Set) searchOwner(h nsec3Hash) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, h, func(r *nsec3, h nsec3Hash) int { return bytes.Compare(r.owner[:], h[:]) })
 	if found {
@@ -171,8 +175,10 @@ func (s *nsec3Set) coveringRecord(q name) *nsec3 {
 	return nil
 }
 
-// findClosestEncloserProof returns the closest encloser of q in the zone, the record that matches the encloser (at),
-// and the record that covers the next closer name (next). See RFC 5155 §8.3. If there is no proof, next is nil.
+// findClosestEncloserProof searches for the closest encloser proof of q in the zone (RFC 5155 §8.3). It returns the
+// closest encloser, the record that matches the encloser (at), and the record that covers the next closer name (next).
+//
+// If there is no proof, next is nil.
 func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, next *nsec3) {
 	for closer := q; closer != zone; closer = closer.parent() {
 		encloser = closer.parent()
@@ -190,8 +196,8 @@ func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, ne
 	return encloser, nil, nil
 }
 
-// proveDenial returns the conclusion from the records about the question for q and qtype (RFC 5155 §8.4 to 8.7). Its
-// kind is NameError, NoData, NoDS or Unproven.
+// proveDenial determines whether the records deny q in the zone, or records of type qtype at q (RFC 5155 §8.4 to 8.7).
+// The kind of the result is NameError, NoData, NoDS or Unproven.
 func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if r := s.matchingRecord(q); r != nil {
 		return proofResult{kind: r.types.proofAtOwner(q, qtype), usedRecords: []*evidence{&r.evidence}}
@@ -228,8 +234,10 @@ func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	return proofResult{}
 }
 
-// proveNoCloserName returns a proof that no name exists between q and its closest encloser, which must have encloser
-// labels. The kind of the result is NoCloserName, or Unproven if there is no proof.
+// proveNoCloserName determines whether the records prove that no name exists between q and its closest encloser, so
+// that q may be the expansion of a wildcard. encloser is the number of labels of the closest encloser.
+//
+// The kind of the result is NoCloserName, or Unproven if there is no proof.
 func (s *nsec3Set) proveNoCloserName(q name, encloser int) proofResult {
 	r := s.coveringRecord(q.ancestorWithLabels(encloser + 1))
 	if r == nil {

@@ -29,8 +29,8 @@ const (
 	hardIterations    = 500 // iterations above which NSEC3 records are bogus
 )
 
-// iterationLimits returns two numbers of iterations. NSEC3 records with more than insecure iterations make their zone
-// insecure. Records with more than bogus iterations are bogus.
+// iterationLimits returns the limits for the iterations of NSEC3 records. Above the limit insecure, records make their
+// zone insecure. Above the limit bogus, they are bogus.
 func (p Policy) iterationLimits() (insecure, bogus int) {
 	insecure = p.NSEC3Iterations
 	if insecure <= 0 {

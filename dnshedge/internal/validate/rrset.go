@@ -102,12 +102,12 @@ func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 // A nameParser parses names and caches the last result, because most records of a message have the same owner name as
 // the record before.
 type nameParser struct {
-	text string // last argument of parseRepeated
+	text string // last argument of parseCached
 	name name   // result for text
 	ok   bool
 }
 
-// parseCached returns the same results as parseName. It is faster if s is equal to the last argument.
+// parseCached is like parseName, but faster if s is equal to the argument of the last call.
 func (l *nameParser) parseCached(s string) (name, bool) {
 	if s != l.text {
 		l.text = s
@@ -143,8 +143,7 @@ func (s *RRset) canonicalForm() *canonical {
 	return &s.canonical
 }
 
-// canonicalize sets c to the canonical form of s. It packs all records as one message, because dns.PackRR would write
-// to the records, which other goroutines may read.
+// canonicalize sets c to the canonical form of s. It does not change the records, which other goroutines may read.
 func (c *canonical) canonicalize(s *RRset) {
 	var ok bool
 	if c.owner, ok = parseName(s.Name); !ok {

@@ -33,8 +33,9 @@ func decodeHex(s string) []byte {
 	return b
 }
 
-// newRSAKey parses b, the public key field of a DNSKEY record (RFC 3110 §2). hash is the hash function of the
-// algorithm. If crypto/rsa rejects the size or the exponent of the key, the verifier uses math/big.
+// newRSAKey returns a verifier for the RSA public key in b, the public key field of a DNSKEY record (RFC 3110 §2). hash
+// is the hash function of the algorithm. The verifier uses math/big if crypto/rsa rejects the size or the exponent of
+// the key.
 //
 // The error is errMalformed, or errUnsupported if the size is outside of the limits of RFC 5702 §2.
 func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {
@@ -91,8 +92,8 @@ func (k *rsaKey) verify(digest, signature []byte) bool {
 	return rsa.VerifyPKCS1v15(&k.key, k.hash, digest, signature) == nil
 }
 
-// cost returns 1 to 10 units, because the time grows with the modulus and the exponent. A verification with 4,096 bits
-// takes 0.27 ms for the usual exponent 65,537, and 0.7 ms for 2³¹ - 1.
+// cost returns the cost of a verification, 1 to 10 units. The time grows with the modulus and the exponent. A
+// verification with 4,096 bits takes 0.27 ms for the usual exponent 65,537, and 0.7 ms for 2³¹ - 1.
 func (k *rsaKey) cost() int {
 	switch long, slow := k.key.N.BitLen() > 2048, k.key.E > 1<<16+1; {
 	case long && slow:

@@ -46,8 +46,8 @@ const (
 	maxSkew = int64(24 * time.Hour / time.Second)
 )
 
-// checkValidityPeriod compares now with the validity period of the signature, extended by the tolerated clock skew.
-// early is true if now is before the period, and late if it is after.
+// checkValidityPeriod compares the time now with the validity period of the signature. It tolerates a clock skew. early
+// is true if now is before the period, and late if it is after.
 //
 // Both are true if the expiration precedes the inception. Times are compared in serial number arithmetic (RFC 4034
 // §3.1.5, RFC 1982).
@@ -60,14 +60,14 @@ func (s *signature) checkValidityPeriod(now time.Time) (early, late bool) {
 	return s.secondsSince(s.inception, now)+skew < 0, s.secondsSince(s.expiration, now)-skew > 0
 }
 
-// secondsSince returns the number of seconds from date to now in serial number arithmetic. date must be an inception or
-// expiration field. The result is negative if date is in the future.
+// secondsSince returns the number of seconds from date to now, in serial number arithmetic. date is the inception or
+// expiration field of the signature. The result is negative if date is in the future.
 func (s *signature) secondsSince(date uint32, now time.Time) int64 {
 	return int64(int32(uint32(now.Unix()) - date))
 }
 
-// nearestTime converts date, an inception or expiration field, to a time. The field does not contain the higher bits of
-// the time, so that nearestTime returns the possible time that is nearest to now.
+// nearestTime converts date to a time. date is the inception or expiration field of the signature, which lacks the
+// higher bits of the time. The result is the possible time that is nearest to now.
 func (s *signature) nearestTime(date uint32, now time.Time) time.Time {
 	return time.Unix(now.Unix()-s.secondsSince(date, now), 0).UTC()
 }

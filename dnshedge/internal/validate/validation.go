@@ -18,8 +18,10 @@ const (
 	maxMismatches        = 4    // keys that have the key tag of a DS record but not its digest, after which no further key is tried
 )
 
-// A Validation limits the cryptographic work for one question, and caches its results. A key lookup that several
-// questions share has a Validation of its own. The zero value has the default limits. It is safe for concurrent use.
+// A Validation limits the cryptographic work for one question, and caches the results of this work. The zero value has
+// the default limits. It is safe for concurrent use.
+//
+// If several questions share a key lookup, the lookup uses the Validation of the question that has started it.
 type Validation struct {
 	Policy Policy // must not change after the first use
 
@@ -47,7 +49,9 @@ func (w *Validation) Spent() (verifications, failures, blocks int) {
 // Half of it suffices for a chain of 11 wildcard aliases in P-384 zones with NSEC3.
 const maxTotalFactor = 8
 
-// wasteLimit returns the limit for invalid and superfluous signatures, in units of verification.
+// wasteLimit returns the limit for the verification of invalid and superfluous signatures, in units of verification. It
+// is lower than the limit for all signatures, so that forged signatures end a validation early, while large valid
+// answers pass.
 func (w *Validation) wasteLimit() int {
 	if w.Policy.Verifications <= 0 {
 		return defaultVerifications
@@ -55,8 +59,8 @@ func (w *Validation) wasteLimit() int {
 	return w.Policy.Verifications
 }
 
-// spendVerification spends units of verification and returns "". If the units would exceed a limit, it spends nothing
-// and returns the name of the limit.
+// spendVerification counts units of verification before they are spent, and returns "". If they would exceed a limit,
+// it counts nothing and returns the name of the limit. The signature must then not be verified.
 func (w *Validation) spendVerification(units int) (limit string) {
 	wasted := w.wasteLimit()
 	all := maxTotalFactor * wasted
@@ -75,16 +79,16 @@ func (w *Validation) spendVerification(units int) (limit string) {
 	return ""
 }
 
-// recordWaste counts units of verification as waste, because the signature was invalid or superfluous. The units must
-// have been spent before.
+// recordWaste counts units of verification as waste, because they were spent on an invalid or superfluous signature.
+// The units must have been spent before, with spendVerification.
 func (w *Validation) recordWaste(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wasted += units
 }
 
-// SpareValidation returns a Validation with a limit of at most units units of verification. It is for data that this
-// question does not need, but later questions may. The caller must pass the spent units to Charge.
+// SpareValidation returns a Validation for work that this question does not need, but later questions may. Its limit is
+// at most units, in units of verification. The caller must pass the units that it spends to Charge.
 //
 // It returns nil if w has no spare units. Three quarters of wasteLimit are reserved for the question's own proofs.
 func (w *Validation) SpareValidation(units int) *Validation {
@@ -97,7 +101,7 @@ func (w *Validation) SpareValidation(units int) *Validation {
 	return &Validation{Policy: w.Policy, maxSpent: units}
 }
 
-// Charge adds units of verification that were spent in a Validation from SpareValidation. They count as waste.
+// Charge counts the units of verification that were spent in a result of SpareValidation. They count as waste.
 func (w *Validation) Charge(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,8 +109,8 @@ func (w *Validation) Charge(units int) {
 	w.wasted += units
 }
 
-// recordFailure counts an invalid signature. units is the cost of its verification, which counts as waste. The caller
-// must not count the same signature twice.
+// recordFailure counts an invalid signature, and the units of its verification as waste. The caller must not count the
+// same signature twice.
 func (w *Validation) recordFailure(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,8 +118,8 @@ func (w *Validation) recordFailure(units int) {
 	w.wasted += units
 }
 
-// spendNSEC3Blocks spends n SHA-1 blocks and returns "". If the blocks would exceed the limit, it spends nothing and
-// returns the name of the limit.
+// spendNSEC3Blocks counts n SHA-1 blocks before they are hashed for NSEC3, and returns "". If they would exceed the
+// limit, it counts nothing and returns the name of the limit. The hash must then not be computed.
 //
 // The limit is maxNSEC3Blocks, or spareNSEC3Blocks if spare is true.
 func (w *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
@@ -132,7 +136,8 @@ func (w *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
 	return ""
 }
 
-// lookUpMemo returns the cached value for a key. memo must be a field of w. The boolean is false if there is no value.
+// lookUpMemo returns the result that storeMemo has stored for a key in memo, a map that is a field of w. The boolean is
+// false if there is none.
 func lookUpMemo[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,7 +145,7 @@ func lookUpMemo[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bo
 	return v, ok
 }
 
-// storeMemo caches a value for a key. memo must be a field of w.
+// storeMemo stores v, a result of cryptographic work, for a key in memo, a map that is a field of w.
 func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,17 +155,18 @@ func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	(*memo)[key] = v
 }
 
-// A keyHint identifies the keys of a zone that have the same key tag and algorithm.
+// A keyHint is the map key under which rememberKey stores a key's index. It stands for all keys of a zone with the same
+// key tag and algorithm.
 type keyHint struct {
 	keys      *dnskey // address of the zone's first key, which identifies the zone's keys
 	tag       uint16
 	algorithm uint8
 }
 
-// firstKeyToTry returns the index of the key with which the signature g should be verified first. It is the key that
-// has made the last valid signature with the same key tag and algorithm, or 0 if unknown.
+// firstKeyToTry returns the index in keys of the key with which to verify the signature g first. It is the key that has
+// made the last valid signature with the same key tag and algorithm, or 0 if unknown.
 //
-// If several keys have the same key tag, each RRset of the zone would otherwise cost an invalid signature.
+// If several keys had the same key tag, each RRset of the zone would otherwise cost the verification with a wrong key.
 func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	if len(keys) == 0 {
 		return 0
@@ -169,35 +175,36 @@ func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	return i
 }
 
-// rememberKey stores that keys[i] has made the signature g, so that firstKeyToTry returns i for further signatures.
-// first is the result of firstKeyToTry for g. If it is i, nothing is stored.
+// rememberKey records that keys[i] has made the valid signature g, so that firstKeyToTry returns i for later
+// signatures.
+//
+// first is the result of firstKeyToTry for g. If it is i, there is nothing to record.
 func (w *Validation) rememberKey(keys []dnskey, g *signature, i, first int) {
 	if i != first {
 		storeMemo(w, &w.signingKeys, keyHint{&keys[0], g.keyTag, g.algorithm}, i)
 	}
 }
 
-// An rrsetAndKeys identifies a call of Verify, in the cache of results.
+// An rrsetAndKeys is the map key under which the result of a Verify call is stored: the arguments of the call.
 type rrsetAndKeys struct {
 	set  *RRset
 	keys *Keys
 }
 
-// A verificationResult is the cached result of a call of Verify.
+// A verificationResult is the stored result of a Verify call.
 type verificationResult struct {
 	verified Verified
 	err      error
 }
 
-// A signatureCacheKey identifies the verification of a signature in the cache of results. It is a hash of the key, the
-// signed data's hash and the signature.
+// A signatureCacheKey is the map key under which the validity of a signature is stored. It is a hash of the public key,
+// the hash of the signed data, and the signature.
 //
 // Verifications repeat, because responses to several queries of a question have the same proofs. A response is also
 // verified twice: on arrival, and when the keys of its zone are trusted.
 type signatureCacheKey [sha256.Size]byte
 
-// newSignatureCacheKey returns the key under which the result of a signature's verification is cached. k is the DNSKEY,
-// and sum is the result of hashSignedData.
+// newSignatureCacheKey returns the map key for a signature by the key k. sum is the result of hashSignedData.
 func newSignatureCacheKey(k *dnskey, sum, signature []byte) (a signatureCacheKey) {
 	h := sha256.New()
 	for _, b := range [...][]byte{k.data, sum, signature} {
@@ -210,7 +217,7 @@ func newSignatureCacheKey(k *dnskey, sum, signature []byte) (a signatureCacheKey
 	return a
 }
 
-// An nsec3HashInput identifies a computed NSEC3 hash in the cache of a Validation.
+// An nsec3HashInput is the map key under which a computed NSEC3 hash is stored: the input of the hash.
 type nsec3HashInput struct {
 	name       name
 	salt       string

@@ -7,8 +7,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// VerifyDS verifies the DS RRset s with the keys of the parent zone, and returns it as a DSSet. The DSSet is trusted if
-// the keys are trusted. The error is a *Reason.
+// VerifyDS verifies the DS RRset s with the keys of the parent zone. The result is the set of keys that may sign the
+// child zone's DNSKEY RRset. It is trusted if the keys are trusted. The error is a *Reason.
 func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, error) {
 	v, err := w.Verify(s, parent, now)
 	if err != nil {
@@ -71,11 +71,11 @@ func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Key
 	return k, Unchecked, nil
 }
 
-// SigningKeyTags returns the key tags of the keys that match a record of d and have made a signature of the DNSKEY
-// RRset that is valid at the time now.
+// SigningKeyTags returns the key tags of the keys with which the zone validly signs its keys at the time now: they
+// match a record of d and have signed the DNSKEY RRset dnskeys.
 //
-// If there are none, off is the distance of now from the nearest validity period of a signature by such a key. It is
-// positive if now is after the period, negative if now is before it, and 0 if there is no such signature.
+// If there are none, off is the distance of now from the nearest validity period of a signature by a key that matches.
+// It is positive if now is after the period, negative if now is before it, and 0 if there is no such signature.
 //
 // SigningKeyTags examines at most 8 signatures. The work does not count against a question's Validation.
 func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []uint16, off time.Duration) {
@@ -115,8 +115,8 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 	return tags, off
 }
 
-// findEntryPoints returns the usable keys whose digest is in a record of d, and these records in the same order. If
-// there are none, it sets r to the reason.
+// findEntryPoints returns the keys that d confirms and that can verify signatures: the digest of each is in a record of
+// d. matched holds these records in the same order. If there are none, it sets r to the reason.
 //
 // unsupported is true if every record matches a key, and at least one of these keys has an unsupported algorithm. If
 // there are no usable keys, the zone is then insecure and not bogus.

@@ -37,8 +37,8 @@ func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verified, error) 
 	return w.verifyRRset(s, k, now, false)
 }
 
-// verifyRRset implements Verify. superfluous tells that the response does not need the RRset. The cost of the
-// verification then counts as waste.
+// verifyRRset implements Verify. superfluous must be true if the response does not need the RRset. The cost of the
+// verification then counts as waste (see Validation.wasteLimit).
 func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verified, error) {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return Verified{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
@@ -60,8 +60,8 @@ func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous b
 	return o.verified, o.err
 }
 
-// verifiedResult returns the Verified for the RRset s, with the valid signature g. The Status of the result is
-// Unchecked.
+// verifiedResult returns the result of Verify for the RRset s whose valid signature is g. Its Status is Unchecked, and
+// the caller sets it.
 func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
 	left := max(1, -g.secondsSince(g.expiration, now))
 	received := ValidTTL(g.recordTTL)
@@ -80,9 +80,10 @@ func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
 // text of the Reason for an RRset without signatures
 const textUnsigned = "there are no signatures"
 
-// countSignedLabels returns the Labels field of a signature over records with the given owner name, if they were not
-// expanded from a wildcard (RFC 4034 §3.1.3). It is the number of labels without the root label and without a leftmost
-// asterisk.
+// countSignedLabels returns the number of labels of an owner name as the Labels field of a signature counts them:
+// without the root label and without a leftmost asterisk (RFC 4034 §3.1.3).
+//
+// If the field of a signature is lower, the records were expanded from a wildcard.
 func countSignedLabels(owner name) int {
 	n := owner.labelCount()
 	if owner.isWildcard() {
@@ -101,7 +102,8 @@ const (
 	stageInvalid                // the signature is cryptographically invalid, or a limit was reached
 )
 
-// A signatureSearch is a search for a valid signature of one RRset. It stores the most informative error so far.
+// A signatureSearch is the state of a search for a valid signature of one RRset. For the error, it stores the fault of
+// the signature that has passed the most checks.
 type signatureSearch struct {
 	work         *Validation
 	rrset        *RRset
@@ -114,10 +116,10 @@ type signatureSearch struct {
 	reason      Reason // fault of the signature that has reached highestStage
 }
 
-// findValidSignature returns the first valid signature of the RRset s by one of the keys of a zone, and that key. If
-// there is no valid signature, it returns the reason.
+// findValidSignature searches for a valid signature of the RRset s by one of the keys of a zone. It returns the first
+// one and its key. If there is none, it returns the reason.
 //
-// superfluous tells that the response does not need the RRset. The cost then counts as waste.
+// superfluous must be true if the response does not need the RRset. The cost then counts as waste.
 func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
 	t := &signatureSearch{work: w, rrset: s, canonical: s.canonicalForm(), superfluous: superfluous}
 	t.recordStage(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
@@ -140,14 +142,14 @@ func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now 
 	return nil, nil, t.failureReason(zone)
 }
 
-// failureReason returns the reason why none of the signatures is valid, with the names of the zone and the RRset.
+// failureReason returns the error of a search without success: why none of the signatures is valid.
 func (t *signatureSearch) failureReason(zone name) *Reason {
 	t.reason.Zone, t.reason.Name, t.reason.Type = zone.String(), t.rrset.Name, t.rrset.Type
 	return &t.reason
 }
 
-// recordStage stores the extended error code and the text of a signature that has failed at a stage. It does nothing if
-// another signature has failed at a higher stage.
+// recordStage records that a signature has failed at a stage of the checks, with an extended error code and a text for
+// the error. It does nothing if another signature has reached a higher stage.
 func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
 	if stage >= t.highestStage {
 		t.highestStage = stage
@@ -175,8 +177,8 @@ func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool
 	return false
 }
 
-// findSigningKey verifies the signature g with the keys that have its key tag and algorithm, and returns the key that
-// has made it. It returns nil if none of them has, or if a limit has stopped the search.
+// findSigningKey returns the key that has made the signature g, after it has verified g with the keys that have g's key
+// tag and algorithm. It returns nil if none of them has made it, or if a limit has stopped the search.
 func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 	t.recordStage(stageNoKey, dns.ExtendedErrorCodeDNSKEYMissing, "there is no key for the signature")
 	var sum []byte
@@ -229,7 +231,8 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 	return nil
 }
 
-// spendUnits spends units of verification. It returns false if a limit is reached; the search is then stopped.
+// spendUnits counts units of verification before they are spent. It returns false if a limit is reached, and stops the
+// search.
 func (t *signatureSearch) spendUnits(units int) bool {
 	limit := t.work.spendVerification(units)
 	if limit != "" {
@@ -252,7 +255,8 @@ func validityEDE(early, late bool) uint16 {
 }
 
 // isAllowedFor reports whether a zone can have made the signature for records with this owner and type (RFC 4035
-// §5.3.1). The signer must be the zone, and the owner must be in the zone.
+// §5.3.1). The signer must be the zone, and the owner must be in the zone. DS records at the apex are from the parent
+// zone.
 //
 // The Labels field must be at least the zone's number of labels, because a wildcard is in the zone that signs it.
 func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
@@ -270,7 +274,7 @@ func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 // with compressed names can expand to thirty times its length for each signature.
 const sizePerUnit = 32 << 10
 
-// maxSignedSize returns an upper bound of the length of the data that the signature g covers, in bytes.
+// maxSignedSize returns an upper bound, in bytes, for the length of the data that the signature g covers.
 func (c *canonical) maxSignedSize(g *signature) int {
 	n := len(g.signedFields)
 	for _, data := range c.rdata {
