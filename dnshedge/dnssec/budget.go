@@ -35,8 +35,8 @@ type questionBudget struct {
 
 // A triedUpstreams records to which upstreams a key query was sent, so that a repetition goes to another upstream.
 type triedUpstreams struct {
-	turns    *upstreamTurns
-	unsigned bool // the last response had no signatures
+	turns    *upstreamTurns // selects the upstream of each attempt
+	unsigned bool           // the last response had no signatures
 }
 
 // newBudget returns an unused budget for a new question of a client.

@@ -211,7 +211,8 @@ func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Ms
 	return nil, c.explainBogus(ctx, q, bogus)
 }
 
-// tryUpstream sends q to the upstream of the turn at, and returns the validated answer. m is the client's message.
+// tryUpstream makes the attempt at: it sends q to the upstream, and returns the validated answer. m is the client's
+// message.
 //
 // If the answer is bogus, the error is a *validate.Reason, and the answer holds the unvalidated records for
 // Trust.Report. A failure response results in an answer with isUpstreamFailure set, and no error.
@@ -258,8 +259,8 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 // followAliases splits the response r to q into the parts that are validated separately: one link for the name of the
 // question, and one for the target of each alias.
 //
-// If r lacks the records of a target, it sends a query for them to the upstream of the turn at. It also starts the key
-// lookups that the validation of each link needs.
+// If r lacks the records of a target, it sends a query for them to the upstream of the attempt at. It also starts the
+// key lookups that the validation of each link needs.
 //
 // The error is a *validate.Reason if the aliases form a loop or exceed maxAliases.
 func (c *core) followAliases(ctx context.Context, b *questionBudget, q question, r *dns.Msg, at upstreamTurn) (links []*aliasLink, err error) {

@@ -21,11 +21,11 @@ const (
 	maxSearched       = 16              // upstreams that one test examines for DNSSEC
 	searchInterval    = time.Minute     // minimum time between two tests of the upstreams
 	unableTime        = 5 * time.Minute // time for which an upstream without DNSSEC is avoided
-	turnTimeout       = time.Second     // timeout of a query to one upstream by address, unless it is the last turn
-	silentTime        = time.Minute     // time for which an upstream is avoided after turnTimeout
+	turnTimeout       = time.Second     // timeout of a query to one upstream by address, unless it is the last attempt
+	silentTime        = time.Minute     // time for which an upstream that did not respond in time is avoided
 )
 
-// errTurnTimeout is the context cause of a query that was not answered within turnTimeout.
+// errTurnTimeout is the context cause of an attempt that was not answered in time.
 var errTurnTimeout = errors.New("dnssec: the upstream does not answer in its turn")
 
 // An upstreamTurn describes one attempt to get a valid answer to a question: the upstream to query, and whether the
@@ -33,7 +33,7 @@ var errTurnTimeout = errors.New("dnssec: the upstream does not answer in its tur
 type upstreamTurn struct {
 	address string // address of the upstream; "" if the Exchanger selects the upstream
 	cd      bool   // the query has the CD flag
-	more    bool   // another turn follows if this one fails
+	more    bool   // another attempt follows if this one fails
 }
 
 // An upstreamTurns determines which upstream a question is sent to next, as long as the answers are bogus. It must not
@@ -41,15 +41,15 @@ type upstreamTurn struct {
 type upstreamTurns struct {
 	core    *core
 	name    string         // name of the question
-	planned []upstreamTurn // all turns; nil while only the first turn was needed
-	next    int            // number of turns taken so far, the index of the next turn in planned
+	planned []upstreamTurn // all attempts; nil while only the first attempt was needed
+	next    int            // number of attempts so far, the index of the next attempt in planned
 }
 
-// nextTurn returns the next turn of the question. The boolean is false if no turn is left.
+// nextTurn returns the next attempt for the question. The boolean is false if no attempt is left.
 //
-// unsigned must be true if the last response had no signatures. nextTurn then skips the turn without CD, in which the
-// upstream would validate. If that turn is the last one, it is not skipped: some upstreams include signatures only
-// sometimes.
+// unsigned must be true if the last response had no signatures. The attempt without CD, in which the upstream would
+// validate, is then skipped. It is not skipped if it is the last attempt, because some upstreams include signatures
+// only sometimes.
 func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	if t.planned == nil && t.next == 0 && !t.core.unable.hasUnable.Load() {
 		t.next = 1
@@ -70,15 +70,15 @@ func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	return at, true
 }
 
-// isExchangerWithoutCD reports whether this is the turn without CD, in which the upstream itself validates. The
+// isExchangerWithoutCD reports whether this is the attempt without CD, in which the upstream itself validates. The
 // Exchanger selects the upstream.
 func (t upstreamTurn) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
 
-// planTurns determines all turns of the question. They usually are: the upstream that the Exchanger selects, with CD
-// and then without CD, and up to maxOtherUpstreams upstreams by address.
+// planTurns determines all attempts for the question. They usually are: the upstream that the Exchanger selects, with
+// CD and then without CD, and up to maxOtherUpstreams upstreams by address.
 //
-// The turn without CD is useful if a validating upstream has a bogus answer in its cache: the upstream then queries the
-// answer again.
+// The attempt without CD is useful if a validating upstream has a bogus answer in its cache: the upstream then queries
+// the answer again.
 //
 // If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are queried first, by address.
 func (t *upstreamTurns) planTurns() {
@@ -95,10 +95,10 @@ func (t *upstreamTurns) planTurns() {
 	t.planned = append([]upstreamTurn{{cd: true}, {}}, each...)
 }
 
-// sendToUpstream sends the query m to the upstream of the turn at, and returns the response.
+// sendToUpstream sends the query m in the attempt at, and returns the response.
 //
-// If the turn has an address and another turn follows, the query times out after turnTimeout. The upstream is then
-// avoided for silentTime.
+// If the attempt is for an upstream address and another attempt follows, the query has a short timeout. After the
+// timeout, the upstream is avoided for silentTime.
 func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dns.Msg, error) {
 	if at.address == "" || !at.more {
 		return c.sendToExchanger(ctx, m, at.address)
@@ -145,12 +145,12 @@ type upstreamTest struct {
 	withoutDNSSEC []string      // addresses of the upstreams without DNSSEC, valid once done is closed; "" is an upstream with unknown address
 }
 
-// filterAble returns those of the given upstream addresses that are not avoided at the time now. It does not modify
-// named.
-func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
+// filterAble returns those of the given upstream addresses that are not avoided at the time now. The slice addresses is
+// not modified.
+func (u *unableUpstreams) filterAble(addresses []string, now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(named), func(address string) bool {
+	return slices.DeleteFunc(slices.Clone(addresses), func(address string) bool {
 		return now.Before(u.unableUntil[address]) || now.Before(u.silentUntil[address])
 	})
 }
@@ -217,8 +217,8 @@ func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
 	u.hasUnable.Store(len(found) > 0)
 }
 
-// recordSilent records that an upstream did not respond within turnTimeout. It is then avoided for silentTime, counted
-// from now.
+// recordSilent records that an upstream did not respond before the timeout of its attempt. It is then avoided for
+// silentTime, counted from now.
 func (u *unableUpstreams) recordSilent(address string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

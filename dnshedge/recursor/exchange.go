@@ -24,8 +24,8 @@ import (
 // The response has the ID of m and RA, never AA, and an OPT record if m has an OPT record. AD is set if the whole
 // answer was validated, m has DO or AD, and m lacks CD (RFC 6840 §5.8). EDNS options do not change the answer.
 //
-// The response is SERVFAIL with an extended error (RFC 8914) if the question cannot be resolved in time, or if the
-// answer does not fit a DNS message. The error is then nil. The time limit is 4.5 s, or nine tenths of the time until
+// If the question cannot be resolved in time, or if the answer does not fit a DNS message, the response is SERVFAIL
+// with an extended error (RFC 8914). The error is then nil. The time limit is 4.5 s, or nine tenths of the time until
 // the deadline of ctx if that is less.
 //
 // The error is not nil if ctx ends, or if the Resolver is closed or has an invalid field. It is also not nil if no

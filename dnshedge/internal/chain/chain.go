@@ -72,7 +72,7 @@ type WorkBudget interface {
 	// Validation returns the limits of the cryptographic work for the question.
 	Validation() *validate.Validation
 	// Query sends a question to the servers of the zone z, and returns a response that CheckResponse has accepted. The
-	// servers in avoid have sent bogus data; they are asked last.
+	// servers in avoid have sent bogus data. They are queried last.
 	//
 	// If the budget is exhausted, the error is a *validate.Reason with a Limit.
 	Query(ctx context.Context, z *Zone, name string, qtype uint16, avoid []netip.AddrPort) (*Response, error)

@@ -11,7 +11,7 @@ import (
 )
 
 // correctNSECMissing changes the extended error code of a failed proof from 12 (NSEC Missing) to 6 (DNSSEC Bogus),
-// unless missing is true. missing tells that the response has no NSEC or NSEC3 records (RFC 8914 §4.13).
+// unless missing is true. missing must be true only if the response has no NSEC or NSEC3 records (RFC 8914 §4.13).
 //
 // err is the error of the proof. Other errors are returned unchanged.
 func correctNSECMissing(err error, missing bool) error {

@@ -76,7 +76,7 @@ func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validat
 // are the RRsets of the answer and authority sections.
 //
 // If verification fails, the zone may have new keys. verifyWithRenewal then queries the keys and verifies the answer
-// again. The error is the cause of ctx, or a local error.
+// again. The errors are those of lookUpKeys.
 func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *zoneKeys, sets [][]*validate.RRset) error {
 	keys := r.keys
 	err := c.verifyAndCacheProofs(s, b.Validation(), sets, keys, time.Now())

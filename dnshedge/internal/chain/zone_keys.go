@@ -17,7 +17,7 @@ import (
 // Limits of key lookups and of the key cache.
 const (
 	maxLookupTime = 10 * time.Second // timeout of a key lookup
-	maxServers    = 6                // servers that are asked while their data is bogus; dnssec.Validator tries as many
+	maxServers    = 6                // maximum number of servers that are queried while their data is bogus; dnssec.Validator tries as many
 	minBackoff    = 5 * time.Second  // time for which a zone stays bogus at first; it doubles with each failed lookup (RFC 9520 §3.2)
 	maxBackoff    = 5 * time.Minute  // maximum time for which a zone stays bogus
 	anchorBackoff = 15 * time.Second // like maxBackoff, for a zone with a trust anchor, on which all its child zones depend
@@ -79,8 +79,8 @@ func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 // appliesTo reports whether the cache entry r may be used for z, a zone of the same name. It is false if r is nil, or
 // if its bogus status comes from another referral than that of z.
 //
-// It is also false if r says that the zone is bogus or nonexistent, no referral led to that zone, and a referral led to
-// z.
+// If r was stored without a referral, but z has one, r may be wrong. It is then also false if r says that the zone is
+// bogus or does not exist.
 func (r *zoneKeys) appliesTo(z *Zone) bool {
 	switch {
 	case r == nil, r.isPresumed && !z.isPresumed && (r.status == validate.Bogus || r.isNoZone):
@@ -137,8 +137,9 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLook
 // storeResult caches the result of the finished lookup f. For a bogus result, it also determines how long the result is
 // cached.
 //
-// It caches nothing if a limit or a local error ended the lookup, if the zone has moved, or if the result is too large.
-// If the servers of the zone did not respond, it keeps secure keys that are already cached.
+// It caches nothing if the zone has moved, or if the result is too large. It also caches nothing if a limit or a local
+// error has ended the lookup (see isLocalFailure). If the servers of the zone did not respond, it keeps secure keys
+// that are already cached.
 func (c *Validator) storeResult(f *keyLookup) {
 	r, z, zone := f.result, f.zone, f.zone.Name
 	r.isPresumed = z.isPresumed
@@ -242,8 +243,8 @@ func (c *Validator) evictKeys(now time.Time) {
 	c.removeKeys(worst)
 }
 
-// isLocalFailure reports whether the entry is bogus only because of a question's limit or a local error. Another
-// question may then succeed, and the entry must not be cached.
+// isLocalFailure reports whether the entry is bogus only because of a question's limit, or because this machine could
+// not send a query. Another question may then succeed, and the entry must not be cached.
 func (r *zoneKeys) isLocalFailure() bool {
 	return r.status == validate.Bogus && (r.localErr != nil || r.reason != nil && r.reason.Limit != "")
 }
@@ -251,7 +252,8 @@ func (r *zoneKeys) isLocalFailure() bool {
 // lookUpKeys returns the cache entry with the security status and keys of the zone z. If the cache has none, it looks
 // them up. The budget b pays for the queries.
 //
-// A bogus status is not an error. The error is the cause of ctx, or a local error.
+// A bogus status is not an error. The error is the cause of ctx, or a local error: a query could not be sent for a
+// reason on this machine.
 func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zoneKeys, error) {
 	for again := false; ; again = true {
 		if r := c.applicableKeys(z, time.Now()); r != nil {
@@ -273,7 +275,7 @@ func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zon
 // verifyOrRenew calls verify with the keys in r, the cache entry of the zone z, and returns its results. If verify
 // fails, the zone may have new keys. verifyOrRenew then queries the keys, and calls verify again if they have changed.
 //
-// If the keys cannot be queried because of a local error, it returns that error.
+// If the keys cannot be queried because of a local error (see Config.IsLocalError), it returns that error.
 func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *zoneKeys, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
 	next, failed := c.renewOutdated(ctx, b, z, r, err)
@@ -290,7 +292,7 @@ func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zo
 // returns the new secure entry.
 //
 // It returns nil if the keys have not changed, if r is more recent than minBackoff, or if a limit has caused err. The
-// error is the cause of ctx, or a local error.
+// error is the cause of ctx, or a local error (see lookUpKeys).
 func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r *zoneKeys, err error) (*zoneKeys, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.established) < minBackoff {
 		return nil, nil
@@ -312,8 +314,8 @@ func cutCandidates(name, zone string) (names []string) {
 	return names
 }
 
-// findInsecureCut searches for an insecure zone below zone that contains name. The caller knows no referral to it. Data
-// of that zone is insecure, and not bogus.
+// findInsecureCut searches for an insecure zone that contains name and is below zone, although no referral to it was
+// received. Data of that zone is then insecure, and not bogus.
 //
 // It looks up the names between zone and name, several in parallel. It returns the cache entry of the insecure zone, or
 // nil if there is none. If a limit or a local error prevents the search, it returns the entry of the failed lookup (see
@@ -352,8 +354,8 @@ func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
 
 // refreshKeys looks up the keys of the zone z again, because signatures do not match the keys in old, its cache entry.
 //
-// If old is more recent than minBackoff, or if the cache already has another entry, it uses the cache instead. The
-// error is the cause of ctx, or a local error.
+// If old is more recent than minBackoff, or if the cache has another entry, it returns the result of lookUpKeys. The
+// errors are those of lookUpKeys.
 func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old *zoneKeys) (*zoneKeys, error) {
 	c.mu.Lock()
 	now := c.keyCache[z.Name]
@@ -410,7 +412,9 @@ func newBogusKeys(why *validate.Reason) *zoneKeys {
 }
 
 // newFailedKeys returns the cache entry for a lookup that has failed with err: a bogus entry. server is the server that
-// sent the data, or zero. If err is a local error, the entry will not be cached.
+// sent the data, or zero.
+//
+// If err is a local error, which has its cause on this machine, the entry will not be cached.
 func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	r := newBogusKeys(asReason(err, server))
 	if c.conf.IsLocalError(err) {

@@ -62,13 +62,13 @@ type cachedRRset struct {
 	expires time.Time // the RRset must not be used from this time on
 }
 
-// NewAggressiveCache returns an empty cache for a zone. most is the limit of its estimated memory, in bytes.
-func NewAggressiveCache(zone string, most int64) *AggressiveCache {
+// NewAggressiveCache returns an empty cache for a zone. maxBytes is the limit of its estimated memory, in bytes.
+func NewAggressiveCache(zone string, maxBytes int64) *AggressiveCache {
 	n, ok := parseName(zone)
 	if !ok {
 		n = root
 	}
-	return &AggressiveCache{zone: n, maxBytes: most, nsecs: nsecSet{sorted: true}, nsec3s: nsec3Set{sorted: true}, wildcards: make(map[wildcardKey]*cachedRRset), negativeTTL: unknownNegativeTTL}
+	return &AggressiveCache{zone: n, maxBytes: maxBytes, nsecs: nsecSet{sorted: true}, nsec3s: nsec3Set{sorted: true}, wildcards: make(map[wildcardKey]*cachedRRset), negativeTTL: unknownNegativeTTL}
 }
 
 // Bytes returns the estimated memory of the cache, in bytes. It takes no lock.

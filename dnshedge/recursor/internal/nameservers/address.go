@@ -42,12 +42,12 @@ func familyIndex(a netip.AddrPort) int {
 	return 1
 }
 
-// isAllowedAddress reports whether queries may be sent to a server address. The address must be valid and its family
-// enabled. Private addresses are allowed only if privateOK or c.PrivateOK is true.
-func (c *Config) isAllowedAddress(at netip.AddrPort, privateOK bool) bool {
-	a := at.Addr()
+// isAllowedAddress reports whether queries may be sent to the server address addr. The address must be valid and its
+// family enabled. Private addresses are allowed only if privateOK or c.PrivateOK is true.
+func (c *Config) isAllowedAddress(addr netip.AddrPort, privateOK bool) bool {
+	a := addr.Addr()
 	switch {
-	case !a.IsValid() || at.Port() == 0:
+	case !a.IsValid() || addr.Port() == 0:
 		return false
 	case a.Is4() && c.NoIPv4 || a.Is6() && c.NoIPv6:
 		return false

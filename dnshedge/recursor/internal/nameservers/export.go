@@ -118,9 +118,9 @@ func appendZone(b []byte, z Delegation, left time.Duration) []byte {
 }
 
 // appendAddr encodes an address with its port for an export, and appends the result to b.
-func appendAddr(b []byte, at netip.AddrPort) []byte {
-	b = decode.AppendBytes(b, at.Addr().AsSlice())
-	return binary.AppendUvarint(b, uint64(at.Port()))
+func appendAddr(b []byte, addr netip.AddrPort) []byte {
+	b = decode.AppendBytes(b, addr.Addr().AsSlice())
+	return binary.AppendUvarint(b, uint64(addr.Port()))
 }
 
 // An exportedServer is the exported state of one server. It stores each time as a duration relative to the time of the

@@ -109,8 +109,8 @@ func (f *Pool) elapsed() time.Duration { return time.Since(f.epoch) }
 // hedging is disabled or suspended.
 func (f *Pool) HasHedgeBudget() bool { return f.hedgeBudget.hasToken() }
 
-// recordForOutage counts a query as answered or unanswered. While more than half of the recent queries are unanswered,
-// hedges are suspended, because they would only add load. The caller must hold mu.
+// recordForOutage counts a query as answered or unanswered, in order to detect an outage. While more than half of the
+// recent queries are unanswered, hedges are suspended, because they would only add load. The caller must hold mu.
 //
 // The caller must count at most one unanswered query of a zone per outageInterval, because a zone may list many
 // unresponsive servers.

@@ -349,10 +349,11 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 	}
 }
 
-// spendQuery calls Task.SpendQuery, and returns true if the query may be sent. paid tells that a token of the hedge
-// budget was spent for the query. If the query may not be sent, the token is refunded.
+// spendQuery counts a query for the limits of the client's question, by calling Task.SpendQuery. It returns true if the
+// query may be sent.
 //
-// After an error of SpendQuery, the task sends nothing more, unless the query is a hedge.
+// paid is true if a token of the hedge budget was spent for the query. If the query may not be sent, the token is
+// refunded. The task then sends nothing more, unless the query is a hedge.
 func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
 	if a.Task.SpendQuery == nil {
 		return true

@@ -32,10 +32,10 @@ type serverTable struct {
 	all map[netip.AddrPort]*server
 }
 
-// getOrCreateServer returns the server with the address at. If there is none, it adds one. If the table is full, it
+// getOrCreateServer returns the server with the given address. If there is none, it adds one. If the table is full, it
 // first evicts a server without queries in flight.
-func (t *serverTable) getOrCreateServer(at netip.AddrPort, now time.Duration) *server {
-	s := t.all[at]
+func (t *serverTable) getOrCreateServer(addr netip.AddrPort, now time.Duration) *server {
+	s := t.all[addr]
 	if s == nil {
 		if len(t.all) >= t.max {
 			// Evict a server without observations, or else the least recently queried.
@@ -47,7 +47,7 @@ func (t *serverTable) getOrCreateServer(at netip.AddrPort, now time.Duration) *s
 			})
 		}
 		s = &server{lastQuery: now}
-		t.all[at] = s
+		t.all[addr] = s
 	}
 	return s
 }

@@ -61,8 +61,8 @@ type Task struct {
 	// token, the task ends with ErrNoHedgeBudget. If IsHedge is nil, the task is no hedge.
 	IsHedge func() bool
 
-	// SpendQuery is called before each query, and counts the query against the limits of the client's question. hedge
-	// tells that the hedge budget has paid for the query.
+	// SpendQuery is called before each query, and counts the query against the limits of the client's question. hedge is
+	// true if the hedge budget has paid for the query.
 	//
 	// If it returns an error, the task sends nothing more. The task ends with that error, unless an answer still arrives.
 	// If the query is a hedge, the error only prevents the hedge. If SpendQuery is nil, there is no limit.

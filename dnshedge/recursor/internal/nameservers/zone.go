@@ -56,8 +56,8 @@ const (
 	unansweredNameTime = time.Minute     // time after which an unanswered name is ignored
 )
 
-// recordUnansweredName records that no server has answered the queries for a name, and may start the backoff.
-// answeredBefore tells that at least one of the servers has answered before.
+// recordUnansweredName records that no server of the zone has answered the queries for a name, and may start the
+// backoff. answeredBefore is true if at least one of the servers has answered before.
 //
 // If it is false, the backoff starts at once. Otherwise it starts with the second name, because a working server may
 // drop the queries for a single name.
@@ -149,8 +149,8 @@ func (t *lameTable) lookUpLame(k lameKey, name string, now time.Duration) (hasRe
 	return ok, ok && m.isLameFor(name, now)
 }
 
-// isLameFor reports whether other servers are preferred for a name at the time now, because the server is lame for the
-// zone or has refused the name.
+// isLameFor reports whether other servers are preferred for a name at the time now. This is so if the server is lame
+// for the zone, or has refused the name.
 func (m *lameRecord) isLameFor(name string, now time.Duration) bool {
 	return now < m.avoidUntil || m.refused == name && now-m.refusedAt < lameTime
 }
@@ -216,14 +216,16 @@ func (t *lameTable) storeRecord(k lameKey, m lameRecord) {
 // evictionSamples is the number of table entries that evictOldest compares.
 const evictionSamples = 8
 
-// evictOldest compares evictionSamples random entries of a table, and removes the entry with the earliest time. when
-// returns the time of an entry. Its boolean is false if the entry must not be removed.
-func evictOldest[K comparable, V any](table map[K]V, when func(V) (time.Duration, bool)) {
+// evictOldest removes an old entry from a table. It compares evictionSamples random entries, and removes the one with
+// the earliest time.
+//
+// entryTime returns the time of an entry. Its boolean is false if the entry must not be removed.
+func evictOldest[K comparable, V any](table map[K]V, entryTime func(V) (time.Duration, bool)) {
 	var first K
 	var earliest time.Duration = math.MaxInt64
 	n := 0
 	for k, v := range table {
-		if t, ok := when(v); ok && t < earliest {
+		if t, ok := entryTime(v); ok && t < earliest {
 			first, earliest = k, t
 		}
 		if n++; n == evictionSamples {
