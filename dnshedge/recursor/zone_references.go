@@ -31,7 +31,7 @@ func (h zoneReferences) addReference(z *delegation) (added int64) {
 	return added
 }
 
-// removeReference records that one cache entry less refers to the delegation z. It returns the memory that this frees,
+// removeReference records that one cache entry fewer refers to the delegation z. It returns the memory that this frees,
 // in bytes. It is 0 if z is nil or still has references.
 func (h zoneReferences) removeReference(z *delegation) (freed int64) {
 	for z != nil {

@@ -63,8 +63,8 @@ func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Res
 	return failures == 0
 }
 
-// Synthesize answers a question without a query, from cached proofs (RFC 8198). It considers the proofs of zone and of
-// the zones between zone and name. The result is known.
+// Synthesize returns an answer to a question without a query, from cached proofs (RFC 8198). It considers the proofs of
+// zone and of the zones between zone and name.
 //
 // ok is false if the cached proofs do not determine the answer.
 func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype uint16) (known validate.SynthesizedAnswer, ok bool) {

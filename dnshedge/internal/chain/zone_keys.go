@@ -423,8 +423,8 @@ func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	return r
 }
 
-// unreachableEntry returns the cache entry of a zone whose servers have not responded to a query: a bogus entry. err is
-// the error of the query, and why is the reason without its text.
+// unreachableEntry returns the cache entry of a zone whose servers have not responded to a query: a bogus entry with
+// the reason why. err is the error of the query, and is appended to the text of the reason.
 //
 // last is the entry from an earlier bogus response, or nil. If it is not nil, it is returned instead, because its
 // reason is more precise.

@@ -44,7 +44,7 @@ func (s *serverSearch) canSearch(e SearchScope) bool {
 // startSearch starts a search for further servers with the scope e, on a new goroutine. If a search is running already,
 // it starts none. It returns true if a search is running afterwards.
 //
-// The search does not end with ctx, from which it takes only values. stopLater ends it.
+// The search uses the values of ctx, but does not end with ctx. stopLater ends it.
 func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	if s.running {
 		return true

@@ -110,7 +110,7 @@ func (t *zoneTable) releaseZone(z *zoneState, now time.Duration) {
 	}
 }
 
-// A lameKey identifies a lameRecord by zone and server address. A server can be lame for one of its zones only.
+// A lameKey identifies a lameRecord by zone and server address. A server can be lame for one zone and serve another.
 type lameKey struct {
 	zone string
 	addr netip.AddrPort
