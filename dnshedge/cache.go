@@ -32,8 +32,8 @@ const (
 	refreshHits  = 2  // if it had more hits than this
 )
 
-// A retryBackoff says how long failures are cached. The first failure of a question is cached for first. The time
-// doubles with each further failure in a row, up to most (RFC 9520 §3.2).
+// A retryBackoff determines how long failures are cached (RFC 9520 §3.2). The first failure of a question is cached for
+// the duration first. The duration doubles with each further failure in a row, and never exceeds most.
 type retryBackoff struct{ first, most time.Duration }
 
 var (
@@ -101,8 +101,9 @@ type Cache struct {
 	clients       atomic.Uint32 // number of Clients that have used the Cache
 }
 
-// An answerOrigin says where a cached answer came from: the Client, the generation of the system's servers, and the
-// route. The zero value is an unknown origin, and such an entry remains valid until it expires.
+// An answerOrigin records where a cached answer came from: the Client, the generation of the system's servers, and the
+// route. It decides whether Export includes the answer, and when the answer becomes invalid. The zero value is an
+// unknown origin, whose entry remains valid until it expires.
 type answerOrigin struct {
 	client    uint16 // number of the Client that got the answer; 0: Cache.Set stored the answer, or the Client is unknown
 	system    uint16 // generation of the system's servers; 0: the answer is not theirs
@@ -125,9 +126,9 @@ const notExported = math.MaxUint16
 // Client for Export. All Clients after the first 65534 share the number notExported.
 func (c *Cache) addClient() uint16 { return uint16(min(c.clients.Add(1), notExported)) }
 
-// addOrigin adds the origin of an alias's target to the origin of an answer that includes the target. Such an entry is
-// never exported. If the system's servers gave any part of the answer, the entry is invalidated when these servers
-// change.
+// addOrigin merges the origin of an alias's target into o, the origin of an answer that includes the target's records.
+// An entry with a merged origin is never exported. If the system's servers gave any part of the answer, the entry is
+// invalidated when these servers change.
 func (o *answerOrigin) addOrigin(target answerOrigin) {
 	o.client = notExported
 	if o.system == 0 {
@@ -168,8 +169,8 @@ func (c *Cache) init() {
 	})
 }
 
-// sizeInBytes estimates the memory of the entry, with the cache's own bookkeeping. TestCacheStaysWithinMaxBytes
-// measures the constant.
+// sizeInBytes estimates the memory that the entry takes in the cache, with the cache's own bookkeeping.
+// TestCacheStaysWithinMaxBytes measures the constant.
 func (e *entry) sizeInBytes() uint32 {
 	n := 380 + len(e.question)
 	if e.Answer != nil {
@@ -203,8 +204,8 @@ func (c *Cache) findEntry(key []byte) *entry {
 	return nil
 }
 
-// remainingTime returns the time from at until the entry expires. It is negative if the entry has expired. at is a time
-// of the cache's clock.
+// remainingTime returns for how long the entry is still fresh at the time at of the cache's clock. It is negative if
+// the entry has expired.
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
 // canServeStale reports whether e is an answer that may be served at the time at, if the servers fail (RFC 8767). It is
@@ -235,11 +236,11 @@ func (c *Cache) staleTime() time.Duration { return durationOrDefault(c.MaxStale,
 // expired answer.
 func (c *Cache) staleAfter() time.Duration { return durationOrDefault(c.StaleAfter, defaultStaleAfter) }
 
-// durationOrDefault returns the effective value of a duration field d: the default, zero, if d is 0, no time if d is
-// negative, and otherwise d.
-func durationOrDefault(d, zero time.Duration) time.Duration {
+// durationOrDefault returns the effective value of a configuration field d. Zero means defaultValue, and a negative
+// value means 0.
+func durationOrDefault(d, defaultValue time.Duration) time.Duration {
 	if d == 0 {
-		return zero
+		return defaultValue
 	}
 	return max(d, 0)
 }
@@ -272,8 +273,8 @@ const (
 	entryStale                    // the entry may be used if the servers fail
 )
 
-// A cachedAnswer is the result of a search in the Cache for one question. If freshness is entryMissing, the Cache has
-// no entry for it, and the embedded entry is nil.
+// A cachedAnswer is the result of a search in the Cache: the entry that answers a question, and how it may be used. If
+// the Cache has no such entry, freshness is entryMissing and the embedded entry is nil.
 type cachedAnswer struct {
 	*entry
 	freshness
@@ -283,13 +284,13 @@ type cachedAnswer struct {
 	at             time.Duration // time of the lookup, since the epoch
 }
 
-// getAnswer returns the cached entry for the question q and counts a hit. If there is none, the freshness in the result
-// is missing.
+// getAnswer searches the cache for an answer to the question q, and counts a hit of the entry. If there is no usable
+// entry, the freshness in the result is entryMissing.
 //
-// domain is the length in wire format of the domain whose servers would be asked, or 0. An NXDOMAIN entry for a name
+// domain is the length in wire format of the domain of q's route, or 0 without a route. An NXDOMAIN entry for a name
 // above that domain is ignored, because it comes from other servers.
 //
-// If isRefreshDue is set in the result, the caller must refresh the entry or call releaseRefresh.
+// If isRefreshDue is true in the result, the caller must refresh the entry or call releaseRefresh.
 func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -304,8 +305,8 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	return f
 }
 
-// getFresh returns the entry for a question and true, if the entry is an answer that has not expired and need not be
-// refreshed. It counts a hit. Otherwise it returns false and counts nothing, so that the caller can call getAnswer.
+// getFresh returns the cached answer to q and true, if the answer has not expired and need not be refreshed. It counts
+// a hit. Otherwise it returns false and counts nothing, so that the caller can call getAnswer.
 func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	if !q.IsCacheable() {
 		return cachedAnswer{}, false
@@ -320,20 +321,22 @@ func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	return f, true
 }
 
-// isRefreshDue reports whether an entry should be refreshed before it expires. It is true for an answer that was used
-// more than twice and is in the last tenth of its TTL.
+// isRefreshDue reports whether an entry should be refreshed now, before it expires. It is true for an answer that was
+// used more than twice and is in the last tenth of its TTL. hits is the number of uses.
 //
-// It is false if a refresh is running or has just failed, or if NoRefresh is set. hits is the number of uses of the
-// entry.
+// It is false if a refresh is running or has just failed, or if NoRefresh is set.
 func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 	return f.freshness == entryFresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.failuresInRow == 0 && !c.NoRefresh &&
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.refreshClaimedUntil.Load()
 }
 
-// findAnswer returns the entry for a key, or an entry which proves that the key's name or an ancestor does not exist. A
-// fresh entry is preferred to a stale one. If no entry is usable, the freshness is missing.
+// findAnswer returns the best entry for a key. The entry is one for the question, or one which proves that the name or
+// an ancestor does not exist. A fresh entry is preferred to a stale one, and a newer stale entry to an older one. If no
+// entry is usable, the freshness is entryMissing.
 //
-// It modifies key, which can no longer be used for the question. domain is as for getAnswer.
+// at is the time of the search by the cache's clock. domain is the length in wire format of the domain of the
+// question's route, or 0. An ancestor above that domain does not count. findAnswer modifies key, which can no longer be
+// used for the question.
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
 	own := c.findEntry(key)
 	if own != nil && own.remainingTime(at) > 0 {
@@ -357,9 +360,12 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 	return cachedAnswer{at: at}
 }
 
-// findAncestor returns a fresh entry which proves that an ancestor of the key's name does not exist, or nil. Then the
-// name does not exist either (RFC 8020). The caller must have applied wire.ToNameErrorKey to the key. domain is as for
-// getAnswer.
+// findAncestor returns a fresh entry which proves that an ancestor of the key's name does not exist, or nil. Such an
+// entry proves that the name does not exist either (RFC 8020). The caller must have applied wire.ToNameErrorKey to the
+// key.
+//
+// domain is the length in wire format of the domain of the question's route, or 0. Ancestors above that domain do not
+// count, because their entries come from other servers.
 //
 // Only entries that a trusted validator has checked count. Otherwise a server may deny a name although names exist
 // below it, for example a server that has ad.corp. and asks public servers about corp.
@@ -385,8 +391,8 @@ func parentName(key []byte) []byte {
 	return nil
 }
 
-// claimRefresh selects the one caller that refreshes the entry. It returns true if the caller must do so. It then
-// returns false to other callers for 30 s (refreshClaim), or until releaseRefresh is called.
+// claimRefresh claims the refresh of the entry for one caller. It returns true to that caller, which must refresh the
+// entry. It returns false to other callers for 30 s (refreshClaim), or until releaseRefresh is called.
 func (f *cachedAnswer) claimRefresh() bool {
 	until := f.refreshClaimedUntil.Load()
 	return int64(f.at) >= until && f.refreshClaimedUntil.CompareAndSwap(until, int64(f.at+refreshClaim))
@@ -396,7 +402,7 @@ func (f *cachedAnswer) claimRefresh() bool {
 func (e *entry) releaseRefresh() { e.refreshClaimedUntil.Store(0) }
 
 // isRetryPostponed reports whether a question of type qtype must not refresh the entry now, because a refresh has just
-// failed.
+// failed or was slow (postponeRefresh).
 func (f *cachedAnswer) isRetryPostponed(qtype uint16) bool {
 	of := f.noRefreshOf.Load()
 	return int64(f.at) < f.noRefreshUntil.Load() && (of == uint32(dns.TypeANY) || of == uint32(qtype))
@@ -473,8 +479,10 @@ func (c *Cache) markNameExists(key []byte) {
 	}
 }
 
-// storeFailure caches a failure of the question q: the response a, or the error err if a is nil. keep says for how
-// long. from is the origin of the failure, and domain is as for getAnswer.
+// storeFailure caches a failure of the question q, so that servers are not asked again at once. a is the failure
+// response. If a is nil, err is the error of the exchange. keep determines how long the failure is cached.
+//
+// from is the origin of the failure. domain is the length in wire format of the domain of q's route, or 0.
 //
 // If the cache has an answer, even an expired one, storeFailure keeps the answer and postpones its refresh. Only a
 // final failure (wire.FinalFailure) replaces an expired answer.
@@ -516,16 +524,18 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 	})
 }
 
-// recordRefreshFailure is called when a refresh by a question of type qtype has failed. It prevents refreshes for 30 s
-// (staleRecheck), and ends the claim to the refresh.
+// recordRefreshFailure records that a refresh by a question of type qtype has failed at the time at. It prevents
+// further refreshes for 30 s, as postponeRefresh does, and ends the claim to the refresh.
 func (e *entry) recordRefreshFailure(at time.Duration, qtype uint16) {
 	e.postponeRefresh(at, qtype)
 	e.releaseRefresh()
 }
 
-// postponeRefresh prevents refreshes that questions of type qtype trigger, for the duration staleRecheck from at, the
-// time since the cache was made. If refreshes by another type are already prevented, it prevents refreshes by every
-// type, because the whole name probably fails.
+// postponeRefresh prevents questions of type qtype from refreshing the entry for 30 s (staleRecheck). The time begins
+// at at, a time of the cache's clock.
+//
+// If refreshes by another type are already prevented, it prevents refreshes by every type, because the whole name
+// probably fails.
 func (e *entry) postponeRefresh(at time.Duration, qtype uint16) {
 	of := uint32(qtype)
 	if int64(at) < e.noRefreshUntil.Load() && e.noRefreshOf.Load() != of {
@@ -558,8 +568,8 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 
 // Set stores the response r as if a server had just sent it, and returns true. It does not change r.
 //
-// It returns false, and stores nothing, if r must not be cached. Then r is malformed, signed (TSIG) or no response, has
-// a TTL of 0, or has a question that is not cacheable.
+// It returns false, and stores nothing, if r must not be cached. This applies if r is malformed, signed (TSIG) or no
+// response, has a TTL of 0, or has a question that is not cacheable.
 func (c *Cache) Set(r *dns.Msg) bool {
 	ask := &dns.Msg{MsgHdr: r.MsgHdr, Question: r.Question}
 	if opt := r.IsEdns0(); opt != nil {

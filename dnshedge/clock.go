@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// A coarseClock measures the age of cached answers, including time for which the machine has slept. On most systems
-// Go's monotonic clock stops during sleep. So once a second the coarseClock compares the monotonic clock with the wall
-// clock.
+// A coarseClock measures the age of cached answers, including the time for which the machine has slept. It is safe for
+// concurrent use.
 //
-// If the wall clock has gained a second or more since the last comparison, the machine has slept or the wall clock was
-// set. The difference is added to the age. The age never decreases. A coarseClock is safe for concurrent use.
+// On most systems Go's monotonic clock stops during sleep. So once a second the coarseClock compares the monotonic
+// clock with the wall clock. If the wall clock has gained a second or more since the last comparison, the machine has
+// slept or the wall clock was set. The gain is added to the age, which never decreases.
 type coarseClock struct {
 	epoch   time.Time
 	checked atomic.Int64 // time of the last comparison with the wall clock, in nanoseconds since the epoch
@@ -30,13 +30,13 @@ func (c *coarseClock) startClock() { c.epoch = time.Now() }
 // currentTime returns the time since the clock's epoch, including sleep.
 func (c *coarseClock) currentTime() time.Duration { return c.addSleep(time.Since(c.epoch)) }
 
-// sinceStart converts now, a time of the monotonic clock, to the time since the clock's epoch, including sleep.
+// sinceStart returns the time from the clock's epoch to now, including sleep. now must have a monotonic clock reading.
 func (c *coarseClock) sinceStart(now time.Time) time.Duration {
 	return c.addSleep(now.Sub(c.epoch))
 }
 
-// addSleep adds the time for which the machine has slept to awake, a monotonic time since the epoch. At most once a
-// second it looks for new sleep.
+// addSleep returns the time since the epoch including sleep, given awake, the time since the epoch by the monotonic
+// clock. At most once a second it checks whether the machine has slept.
 func (c *coarseClock) addSleep(awake time.Duration) time.Duration {
 	if awake-time.Duration(c.checked.Load()) >= sleepCheckInterval {
 		c.detectSleep(awake)

@@ -105,7 +105,8 @@ func (c *core) reportClient() {
 	})
 }
 
-// newServers returns the servers of the Client. The caller must then call clientServers.init.
+// newServers returns a clientServers with the settings of the Client, without servers. The caller must then call
+// clientServers.init, which adds them.
 func (c *core) newServers(hedging group.Hedging) *clientServers {
 	conf := group.Config{
 		Hedging: hedging, Timeout: c.timeout(), IsOff: c.isOff, IsShadow: c.shadow,
@@ -143,11 +144,11 @@ func (c *core) closeAll() {
 	c.records.closeQueue()
 }
 
-// answerFromFreshCache returns a cached answer to q that is still fresh and needs no refresh. It never blocks and sends
-// no query, so that callers can answer cache hits without a goroutine.
+// answerFromFreshCache returns a cached answer to q that has not expired and needs no refresh. It sends no query and
+// waits for none, so that callers can answer cache hits without a goroutine.
 //
-// If ok is false, the caller must call answerQuestion, and no counter has changed. That includes all names in the hosts
-// file. ctx is only passed to Trace.
+// If ok is false, the caller must call answerQuestion instead, and no counter has changed. ok is false for every name
+// in the hosts file. ctx is only passed to Trace.
 func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cachedAnswer, ok bool) {
 	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
 		return f, false
@@ -188,8 +189,9 @@ func (c *core) findSystemServers() []*system.Servers {
 	return f.servers
 }
 
-// usesSystemServers reports whether the Exchanger of a route, or an Exchanger that it wraps, asks the system's servers.
-// If route is nil, it reports whether the Client's Exchanger or servers for all other names do.
+// usesSystemServers reports whether an answer may come from the system's servers. route is the Exchanger of the
+// question's route. If route is nil, the Client's own Exchanger or servers are examined. Exchangers that an Exchanger
+// wraps are examined as well.
 func (c *core) usesSystemServers(route Exchanger) bool {
 	e := cmp.Or(route, c.servers.exchanger)
 	if e == nil || len(c.systemServers()) == 0 {
@@ -200,8 +202,9 @@ func (c *core) usesSystemServers(route Exchanger) bool {
 	return len(f.servers) > 0
 }
 
-// originOf returns the origin to store with an answer to q that is requested now. It has the Client's number, the
-// route, and the generation of the system's servers if they may be asked.
+// originOf returns the origin under which an answer to q is cached. It has the Client's number and the route. If the
+// system's servers may be asked, it also has their generation. It must be called before the servers are asked, because
+// they may change meanwhile.
 func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 	route, n := c.servers.routes.findRoute(q)
 	from.domainLen, from.client = uint8(n), c.cacheClient // of MaxName bytes at most
@@ -214,8 +217,9 @@ func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 // answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, only the
 // server at that address is asked.
 //
-// If stay is nil, the call returns when ctx ends. If stay is not nil, the calling goroutine may ask the servers itself,
-// which saves a goroutine. Then the call may outlast ctx, until the servers have answered or stay ends.
+// stay permits the calling goroutine to ask the servers itself, which saves a goroutine. If stay is nil, this is not
+// permitted, and the call returns when ctx ends. If stay is not nil, the call may outlast ctx, until the servers have
+// answered or stay ends.
 func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
@@ -243,8 +247,8 @@ type pendingQuestion struct {
 	queueEntry queuedQuery
 }
 
-// askServerAt sends a question only to the server at address, with hedging. The answer is neither taken from the cache
-// nor stored. The result is an error if address is invalid.
+// askServerAt sends a question only to the server at address, with hedging, and returns the result. The answer is
+// neither taken from the cache nor stored in it. The result is an error if address is invalid.
 func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *result {
 	s, err := c.servers.serverAt(address)
 	if err != nil {
@@ -331,11 +335,12 @@ func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// answerFromCache returns a result in r if the cache has an answer that the caller may get at once. Then it also starts
-// a refresh if the entry is popular and expires soon, or is stale.
+// answerFromCache searches the cache. r is the result if the cache has an answer that the caller may get at once, and
+// otherwise nil. It starts a refresh in the background if the entry is popular and expires soon. It also does so before
+// it returns a stale answer, unless refreshes are postponed.
 //
-// If r is nil, the caller must ask the servers. Then had is the expired answer to return if the servers fail, or has
-// freshness missing if there is none.
+// If r is nil, the caller must ask the servers. had is then the expired answer to return if the servers fail. If there
+// is none, had has the freshness entryMissing.
 func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAnswer, r *result) {
 	cache := c.conf.Cache
 	if cache == nil || !q.IsCacheable() || lookup.HasCacheBypass(ctx) {
@@ -359,7 +364,8 @@ func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAn
 }
 
 // startRefresh asks the servers in the background for a new answer to q, which replaces the cached answer had. If the
-// refresh budget has no token, it sends nothing, and lets a later caller start the refresh.
+// refresh budget has no token, it sends nothing, and releases the claim to the refresh so that a later caller can start
+// it.
 func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 	if !c.refreshes.Spend() {
 		had.releaseRefresh()
@@ -369,11 +375,14 @@ func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 	c.startFlight(c.ctx, nil, q, explorationFlight)
 }
 
-// shareFlight asks the servers once for all callers that have the same question at the same time. If had is an expired
-// answer, shareFlight returns had when the servers are slow or fail.
+// shareFlight asks the servers once for all callers that have the same question at the same time, and returns the
+// shared result. had is the result of the search in the cache. If had is an expired answer, shareFlight returns it when
+// the servers are slow or fail.
 //
-// A question that is not standard gets its own exchange. So does an uncacheable question of a caller whose deadline is
-// less than Timeout away. stay is as for answerQuestion.
+// Some questions get an exchange of their own. These are questions that are not standard, and uncacheable questions of
+// a caller whose deadline is less than Timeout away.
+//
+// If stay is not nil, the calling goroutine may ask the servers itself, until stay ends.
 func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedAnswer) *result {
 	if !q.IsStandard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // not shareable, or the deadline differs from that of other callers
 		return c.trace.reportAnswer(ctx, q, c.resolveQuestion(ctx, nil, nil, q, false))
@@ -417,19 +426,22 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 	}
 }
 
-// isCacheable reports whether answers to q are cached.
+// isCacheable reports whether the Client caches answers to q.
 func (c *core) isCacheable(q *wire.Query) bool { return c.conf.Cache != nil && q.IsCacheable() }
 
-// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. Such a caller must not share an
-// uncacheable exchange, which divides the whole Timeout between servers.
+// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. A shared exchange divides the whole
+// Timeout between the servers, so it may ask the second server too late for this caller. The caller must not share an
+// exchange whose answer is not cached.
 func (c *core) hasShortDeadline(ctx context.Context) bool {
 	end, ok := ctx.Deadline()
 	return ok && time.Until(end) < c.timeout()
 }
 
-// joinSecondFlight joins a second shared exchange for q after the caller that started the first one has left, and
-// returns its result. If ctx is done or end has passed, it returns r, the result of the first one. A caller joins at
-// most two, so that a forwarding loop back to this Client ends.
+// joinSecondFlight repeats a question after its shared exchange has ended without an answer, because the caller that
+// started the exchange has timed out or left. It joins or starts a second shared exchange for q, and returns its
+// result. If ctx is done or end has passed, it returns r, the result of the first exchange.
+//
+// No caller joins a third exchange, so that a forwarding loop back to this Client ends.
 func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -471,12 +483,14 @@ const (
 	secondFlight                             // the flight repeats a flight that ended without an answer
 )
 
-// startFlight returns the running flight for the question q, or starts a flight. A new flight has the values of ctx,
-// and ends with the Client. how has the flags for a new flight.
+// startFlight returns the running flight for the question q, or starts a flight. how has the flags for a new flight.
+// The exchange of a new flight gets the values of ctx. It does not end with ctx, but when the Client is closed.
 //
-// If stay is not nil, a new flight runs in the calling goroutine, until it has a result or stay ends. Otherwise it runs
-// in a new goroutine. If its answer can be cached, it continues without callers, and otherwise ends when the last
-// caller has left.
+// If stay is not nil, a new flight runs in the calling goroutine: startFlight returns when the flight has a result or
+// stay ends.
+//
+// If stay is nil, a new flight runs in its own goroutine. If its answer can be cached, the flight continues when all
+// callers have left. Otherwise it is cancelled when the last caller has left.
 func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightMode) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
@@ -499,11 +513,12 @@ func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightM
 	return f
 }
 
-// resolveQuestion asks the servers until ctx or stay ends, and stores the answer or failure in the cache. ctx is the
-// context of the question, with its values. stay may be nil; it ends when no caller waits for the result any more.
+// resolveQuestion asks the servers the question q, stores the answer or failure in the cache, and returns the result.
+// It ends early with ctx or stay. ctx also has the values that Exchangers and Dialers get. stay may be nil. It ends
+// when no caller waits for the result any more.
 //
-// If f is not nil, resolveQuestion finishes the flight f with the result. With explore, no caller waits, so any server
-// of the group may be asked first, to measure its latency.
+// If f is not nil, resolveQuestion finishes the flight f with the result. explore may be true only if no caller waits.
+// Then any server of the group may be asked first, so that its latency is measured.
 func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wire.Query, explore bool) (r *result) {
 	if f != nil {
 		defer func() {
@@ -624,8 +639,8 @@ type result struct {
 	pause         time.Duration // time that the server has asked the client to wait before the next query
 }
 
-// isFailure reports whether another server may give a better result: r is an error, or a failure response to a standard
-// question that is not final.
+// isFailure reports whether another server may give a better result for q. That is so for an error. For a standard
+// question it is also so for a failure response, unless the failure is final.
 func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.IsStandard() && r.answer.Outcome == wire.Failure
 }
@@ -633,8 +648,8 @@ func (r *result) isFailure(q *wire.Query) bool {
 // isFinalFailure reports whether the result is a failure that an expired answer must not replace.
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
-// limitTTL limits the TTLs in the answer to those that c allows, and returns how long c may store the answer. It must
-// be called before several callers share r. c may be nil.
+// limitTTL limits the TTLs in the answer to those that the cache c allows, and returns how long c may store the answer.
+// It changes the answer, so it must be called before several callers share r. c may be nil if there is no cache.
 //
 // The returned duration is 0 for an error. It is also 0 for an answer with a part from the hosts file, because the file
 // may change before the TTLs end.
@@ -678,72 +693,73 @@ type flightGroup struct {
 	running map[string]*sharedFlight // by question, and by whether hedging is allowed
 }
 
-// joinFlight returns the running flight with the key question, or a new flight. isNew is true for a new flight, and
-// then the caller must set its leader, and call finishFlight when there is a result.
+// joinFlight adds the caller to the running flight for a question, or to a new flight. key identifies the question.
+// isNew is true for a new flight. The caller must then set its leader, and call finishFlight when there is a result.
 //
-// With once, the caller does not allow hedging. It may join a flight that is hedged. But a new flight for this caller
-// is joined only by callers that do not allow hedging either.
-func (f *flightGroup) joinFlight(question []byte, once bool) (_ *sharedFlight, isNew bool) {
+// unhedged says that the caller does not allow hedging. It may join a running flight that is hedged. But a new flight
+// for this caller is joined only by callers that do not allow hedging either.
+func (f *flightGroup) joinFlight(key []byte, unhedged bool) (_ *sharedFlight, isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	known := f.running[string(question)]
-	if once && known == nil {
-		question = append(question, 1)
-		known = f.running[string(question)]
+	known := f.running[string(key)]
+	if unhedged && known == nil {
+		key = append(key, 1)
+		known = f.running[string(key)]
 	}
 	if known != nil {
 		known.isShared = true
 		known.callers++
 		return known, false
 	}
-	mine := &sharedFlight{key: string(question), done: make(chan struct{}), callers: 1}
+	mine := &sharedFlight{key: string(key), done: make(chan struct{}), callers: 1}
 	f.running[mine.key] = mine
 	return mine, true
 }
 
-// contextUntilAbandoned returns a context that ends when the last caller has left the flight mine, or when the flight
-// is finished. Without such a context, a flight continues after its last caller has left.
-func (f *flightGroup) contextUntilAbandoned(mine *sharedFlight) context.Context {
+// contextUntilAbandoned returns a context for the exchange of the flight s. The context ends when the last caller has
+// left the flight, or when the flight is finished. A flight for which it is not called continues after its last caller
+// has left.
+func (f *flightGroup) contextUntilAbandoned(s *sharedFlight) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	mine.cancel = cancel
+	s.cancel = cancel
 	return ctx
 }
 
-// leaveFlight removes one caller, whose context has ended, from the flight mine. If no caller is left, it cancels the
-// context that contextUntilAbandoned has returned. New callers can then no longer join the flight. A flight without
-// such a context continues.
-func (f *flightGroup) leaveFlight(mine *sharedFlight) {
+// leaveFlight records that one caller no longer waits for the flight s, because the caller's context has ended. When
+// the last caller leaves, it cancels the context that contextUntilAbandoned has returned, and new callers no longer
+// join the flight. A flight without such a context continues.
+func (f *flightGroup) leaveFlight(s *sharedFlight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if mine.callers--; mine.callers > 0 || mine.cancel == nil || f.running[mine.key] != mine {
+	if s.callers--; s.callers > 0 || s.cancel == nil || f.running[s.key] != s {
 		return
 	}
-	delete(f.running, mine.key)
-	mine.cancel()
+	delete(f.running, s.key)
+	s.cancel()
 }
 
-// finishFlight sets the result of the flight mine to r, removes the flight from the group, and wakes the callers that
-// wait for the result.
-func (f *flightGroup) finishFlight(mine *sharedFlight, r *result) {
-	mine.r = r
+// finishFlight ends the flight s with the result r. It stores r, removes the flight from the group, and wakes the
+// callers that wait for the result.
+func (f *flightGroup) finishFlight(s *sharedFlight, r *result) {
+	s.r = r
 	f.mu.Lock()
-	if f.running[mine.key] == mine {
-		delete(f.running, mine.key)
+	if f.running[s.key] == s {
+		delete(f.running, s.key)
 	}
-	if mine.cancel != nil {
-		mine.cancel()
+	if s.cancel != nil {
+		s.cancel()
 	}
 	f.mu.Unlock()
-	close(mine.done)
+	close(s.done)
 }
 
 const maxTargets = 16 // limit of alias targets that are followed for one question
 
 // followAliases completes the answer r to q if r ends with an alias whose target the answering server did not resolve.
 // Servers that only know their own zones give such answers (RFC 1034 §5.3.3). It asks for each target by the route of
-// the target's name, and adds the target's origin to from.
+// the target's name, and adds the target's origin to from, the origin of r.
 //
 // If a target has no answer, or the aliases form a loop, the result is SERVFAIL. If a query for a target ends with an
 // error, the result is that error.

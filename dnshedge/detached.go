@@ -9,8 +9,8 @@ type detachedContext struct {
 	values context.Context
 }
 
-// detachContext returns a context for an exchange that outlasts its caller. It ends when client ends, which must be the
-// context of the Client, and has the values of the caller's context ctx.
+// detachContext returns a context for an exchange that outlasts its caller. client is the context of the Client, with
+// which the result ends. ctx is the context of the caller, whose values the result has.
 func detachContext(client, ctx context.Context) context.Context {
 	if _, ok := ctx.(*clientQuery); ok || ctx == context.Background() { // without values
 		return client

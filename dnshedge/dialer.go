@@ -51,8 +51,9 @@ const rememberAddress = time.Minute
 // long before it tries the second address of a name (RFC 8305 §5).
 const dialRemembered = 300 * time.Millisecond
 
-// bootstrapDialer dials an upstream whose host is a name. While the name is resolved, the context is marked. So
-// Client.Dial refuses to resolve the name through the upstream itself; other Clients may resolve it.
+// bootstrapDialer dials an upstream whose host is a name, and prevents the name from being resolved through the
+// upstream itself. It marks the context while the Dialer resolves the name. Client.Dial fails under a context that its
+// own Client has marked. Other Clients may resolve the name.
 //
 // With a net.Dialer, the address found is dialled again for a minute. It is forgotten if a dial to it or a handshake
 // fails. With another Dialer no address is remembered, because the remote address of a connection may be that of a
@@ -112,8 +113,8 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// A bootstrap marks the context of a dial during which an upstream's name is resolved. It prevents a Client from
-// resolving the name through the same upstream.
+// A bootstrap is the mark in the context of a dial during which an upstream's name is resolved. It prevents a Client
+// from resolving the name through the same upstream.
 type bootstrap struct {
 	by   *dialConfig // identifies the Client that has the upstream
 	from *bootstrap  // the lookup of another upstream's name during which this lookup is made; nil: none
@@ -154,9 +155,9 @@ func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 	return t
 }
 
-// pinCertificate makes handshakes fail unless the server has one of the public keys. In a verified chain the keys of
-// all certificates count. Without verification only the key of the first certificate counts, because the server has not
-// proven that it has the others.
+// pinCertificate makes handshakes with the configuration t fail unless the server has one of the public keys. In a
+// verified chain the keys of all certificates count. Without verification only the key of the first certificate counts,
+// because the server has not proven that it has the others.
 func pinCertificate(t *tls.Config, keys []string) {
 	if _, err := netip.ParseAddr(t.ServerName); err == nil {
 		t.InsecureSkipVerify = true // the pin identifies the server

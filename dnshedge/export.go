@@ -81,15 +81,15 @@ func (c *core) exportState(now time.Time) []byte {
 	return decode.AppendChecksum(append(binary.AppendUvarint(b, n), all...))
 }
 
-// appendAnswers appends the answers to export, in encoded form, the most popular first. These are the answers that the
-// Client with the number of has stored, and the answers of Cache.Set. It returns at most limit bytes, and the number n
-// of answers.
-func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n uint64) {
+// appendAnswers returns the answers to export in encoded form, the most popular first, and their number n. It exports
+// the answers that the Client with the number client has stored, and the answers of Cache.Set. b has at most limit
+// bytes.
+func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte, n uint64) {
 	c.init()
 	at := c.clock.sinceStart(now)
 	for node := range c.store.Hottest() {
 		e := node.Value
-		if !c.canServeStale(e, at) || e.client != 0 && (e.client != of || of == notExported) {
+		if !c.canServeStale(e, at) || e.client != 0 && (e.client != client || client == notExported) {
 			continue
 		}
 		if len(b)+len(e.Packed())+1024*(1+len(e.EDE)) > limit {
@@ -149,11 +149,12 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// hasSameOrigin reports whether an exported answer may be imported. It is true if this Client would now ask the same
-// servers or Exchanger, by the same route, and then e's origin is set. It is also true for an answer of Cache.Set.
+// hasSameOrigin reports whether the exported answer e may be imported. It is true for an answer of Cache.Set. It is
+// also true if this Client would ask the same servers or Exchanger now, by the same route. In this case hasSameOrigin
+// sets e's origin.
 //
-// then has the sources of the Client that wrote the export, and here the sources of this Client.
-func (c *core) hasSameOrigin(e *entry, then, here answerSources) bool {
+// exported has the sources of the Client that wrote the export, and own the sources of this Client.
+func (c *core) hasSameOrigin(e *entry, exported, own answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4
 	q := &wire.Query{Name: string(b[:n]), Type: binary.BigEndian.Uint16(b[n:]), Class: binary.BigEndian.Uint16(b[n+2:])}
@@ -164,7 +165,7 @@ func (c *core) hasSameOrigin(e *entry, then, here answerSources) bool {
 		return true
 	}
 	from := c.originOf(q)
-	if source := here.identityFor(q, int(from.domainLen)); from.domainLen != e.domainLen || source == "" || source != then.identityFor(q, int(e.domainLen)) {
+	if source := own.identityFor(q, int(from.domainLen)); from.domainLen != e.domainLen || source == "" || source != exported.identityFor(q, int(e.domainLen)) {
 		return false
 	}
 	e.answerOrigin = from
@@ -179,7 +180,8 @@ func boolByte(b bool) byte {
 }
 
 // decodeEntry reads one exported answer. It returns decode.ErrDamaged if the data is invalid. In the returned entry,
-// stored is the answer's age, and client is 0 for an answer of Cache.Set and otherwise 1.
+// the field stored is the answer's age at the export. The field client is 0 for an answer of Cache.Set, and otherwise
+// 1.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
@@ -211,9 +213,8 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	return e, nil
 }
 
-// importEntries adds exported entries to the cache, except for questions that the cache already has. When it is called,
-// the field stored of each entry must be the answer's age at the time of the export. passed is the time since the
-// export.
+// importEntries adds exported entries to the cache, except for questions that the cache already has. passed is the time
+// since the export. The field stored of each entry must be the answer's age at the export, as decodeEntry sets it.
 func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
 	at, limits := c.clock.sinceStart(now), c.ttlLimits()

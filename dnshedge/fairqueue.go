@@ -12,7 +12,7 @@ const subqueueCount = 128
 // the oldest query of the longest subqueue is cancelled. So a flood of names in one dead domain displaces its own
 // queries first. A fairQueue is safe for concurrent use.
 type fairQueue struct {
-	max int
+	max int // limit of waiting queries
 
 	mu        sync.Mutex // guards the fields below, and all queries in the queue
 	seed      maphash.Seed
@@ -27,7 +27,7 @@ type queuedQuery struct {
 	canceller
 	subqueue   *subqueue // nil: the query is not in the queue
 	prev, next *queuedQuery
-	arrival    uint64
+	arrival    uint64 // value of fairQueue.arrivals when the query was added
 }
 
 // A subqueue is a linked list of waiting queries, the oldest first. fairQueue.mu guards its fields.
@@ -62,19 +62,19 @@ func (l *subqueue) removeQuery(p *queuedQuery) {
 	l.n--
 }
 
-// A canceller is a waiting query. The queue calls Cancel when a newer query displaces the query.
+// A canceller is a query in a fairQueue. The queue calls Cancel when it removes the query in favour of a newer one.
 type canceller interface{ Cancel() }
 
-// enqueue adds a query to the subqueue that domain selects. domain is the domain of the question, or the client's
-// address. me stores the position of the query in the queue, for dequeue. me must be the zero value.
+// enqueue adds the query c to the queue. subqueueKey selects its subqueue. It is the domain of the question, or the
+// client's address. p must be the zero value. It becomes the entry of c in the queue, which dequeue removes.
 //
 // If the queue is full, enqueue removes the oldest query of the longest subqueue, and calls its Cancel. That query may
-// be the new query c itself.
-func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
+// be c itself.
+func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	l.mu.Lock()
 	l.arrivals++
-	me.canceller, me.arrival = c, l.arrivals
-	l.subqueueOf(domain).appendQuery(me)
+	p.canceller, p.arrival = c, l.arrivals
+	l.subqueueOf(subqueueKey).appendQuery(p)
 	var first *queuedQuery
 	if l.n++; l.n > l.max {
 		first = l.longestWaiting()
@@ -86,17 +86,18 @@ func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 	}
 }
 
-// subqueueOf returns the subqueue for a domain or client. Several domains may share a subqueue, because their hash
-// selects it. The caller must hold mu.
-func (l *fairQueue) subqueueOf(domain string) *subqueue {
+// subqueueOf returns the subqueue for a key, which is a domain or a client's address. A hash of the key selects it, so
+// several keys may share a subqueue. The caller must hold mu.
+func (l *fairQueue) subqueueOf(subqueueKey string) *subqueue {
 	if l.subqueues == nil {
 		l.subqueues, l.seed = make([]subqueue, subqueueCount), maphash.MakeSeed()
 	}
-	return &l.subqueues[maphash.String(l.seed, domain)%subqueueCount]
+	return &l.subqueues[maphash.String(l.seed, subqueueKey)%subqueueCount]
 }
 
-// longestWaiting returns the query to displace: the oldest query of the subqueue with the largest share of the queue.
-// If several subqueues have the same share, it is the oldest query of all of them. The caller must hold mu.
+// longestWaiting returns the query to remove from a full queue. It is the oldest query of the subqueue with the largest
+// share of the queue. If several subqueues have the same share, it is the oldest query of all of them. The caller must
+// hold mu.
 func (l *fairQueue) longestWaiting() (oldest *queuedQuery) {
 	for i := range l.subqueues {
 		candidate := &l.subqueues[i]
@@ -119,20 +120,20 @@ func (l *fairQueue) subqueueShare(s *subqueue) int {
 	return s.n * 8 / l.max
 }
 
-// removeQuery removes the query p from its subqueue and from the length of the queue. The caller must hold mu.
+// removeQuery removes the entry p from its subqueue, and counts one query less in the queue. The caller must hold mu.
 func (l *fairQueue) removeQuery(p *queuedQuery) {
 	p.subqueue.removeQuery(p)
 	l.n--
 }
 
-// dequeue removes the query me from the queue when the query has ended. It returns true if the query was no longer in
-// the queue, because a newer query displaced it or dequeue was called before.
-func (l *fairQueue) dequeue(me *queuedQuery) bool {
+// dequeue removes the entry p of a query that has ended. It returns true if p was no longer in the queue, because a
+// newer query has displaced it or dequeue was called before.
+func (l *fairQueue) dequeue(p *queuedQuery) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if me.subqueue == nil {
+	if p.subqueue == nil {
 		return true
 	}
-	l.removeQuery(me)
+	l.removeQuery(p)
 	return false
 }

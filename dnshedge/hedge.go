@@ -17,8 +17,8 @@ const (
 	defaultMaxDelay   = 2 * time.Second
 )
 
-// Hedge says when a hedge is sent: a second query for a question whose first query may still be answered. A field that
-// is zero has its default. The zero value suits most programs.
+// Hedge configures when a Client sends hedges, and how many. A hedge is a second query for a question whose first query
+// may still be answered. A field that is zero has its default. The zero value suits most programs.
 //
 // Two delays are learned for each upstream. The loss delay is the usual time of an answer that the server has in its
 // cache, plus a margin: after that a packet is probably lost. The slow delay is the time after which the budget can
@@ -105,8 +105,8 @@ func (h *Hedge) validate() error {
 // isOff reports whether the settings turn hedging off.
 func (h *Hedge) isOff() bool { return h.Off || h.BudgetPercent == NoBudget }
 
-// groupHedging returns the settings with their defaults. With NoBudget, the default budget still pays for
-// retransmissions.
+// groupHedging converts the settings to those of package group, with the defaults for fields that are zero. With
+// NoBudget, the default budget still pays for retransmissions.
 func (h *Hedge) groupHedging() group.Hedging {
 	budgetPercent := h.BudgetPercent
 	if budgetPercent <= 0 {

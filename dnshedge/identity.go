@@ -75,7 +75,8 @@ type answerSources struct {
 	routes map[string]string // by the route's domain, in wire format and lower case
 }
 
-// currentSources returns identities of the servers and Exchangers that the Client asks at the time now.
+// currentSources returns the identities of the servers and Exchangers that the Client asks at the time now. Export
+// writes them, and Import compares them.
 func (c *core) currentSources(now time.Time) answerSources {
 	s := c.servers
 	filter := ""
@@ -136,8 +137,8 @@ func (c *core) identityOfSystem(now time.Time, routes map[string]string) string 
 	return hashIdentity("system", fmt.Sprint(named))
 }
 
-// identityFor returns the identity of the source of answers to q. domain is the length in wire format of the route's
-// domain, or 0 for the servers for all names. The result is "" if the source is unknown.
+// identityFor returns the identity of the servers or Exchanger that answer q, or "" if it is unknown. domain is the
+// length in wire format of the domain of q's route, or 0 for the servers for all names.
 func (s answerSources) identityFor(q *wire.Query, domain int) string {
 	if domain == 0 {
 		return s.own

@@ -5,29 +5,31 @@ import (
 	"time"
 )
 
-// A recheckTimer calls a function after a duration that it computes again whenever the duration has passed. So the time
-// can be extended or shortened while the timer runs. stopTimer prevents the call. A recheckTimer must be started at
-// most once.
+// A recheckTimer calls a function once a condition is met, which it checks from time to time. Each check returns the
+// time until the next one, so the call can be postponed or advanced while the timer runs. stopTimer prevents the call.
+// A recheckTimer must be started at most once.
 type recheckTimer struct {
 	mu        sync.Mutex // guards the fields below
 	timer     *time.Timer
 	isStopped bool
 }
 
-// startTimer waits for the duration left(), and then calls left again. While left returns a positive duration, the
-// timer waits for that duration too. When left returns 0 or less, the timer calls then in a new goroutine, once.
-func (a *recheckTimer) startTimer(left func() time.Duration, then func()) {
+// startTimer starts the timer. remaining returns the time until f is due. The timer calls remaining at once, and again
+// whenever the returned duration has passed. If remaining then returns 0 or less, the timer calls f in a new goroutine,
+// once.
+func (a *recheckTimer) startTimer(remaining func() time.Duration, f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.timer = time.AfterFunc(left(), func() {
-		if a.isDue(left) {
-			then()
+	a.timer = time.AfterFunc(remaining(), func() {
+		if a.isDue(remaining) {
+			f()
 		}
 	})
 }
 
-func (a *recheckTimer) isDue(left func() time.Duration) bool {
-	wait := left()
+// isDue reports whether the function must be called now. If not, it sets the timer for the next check.
+func (a *recheckTimer) isDue(remaining func() time.Duration) bool {
+	wait := remaining()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {

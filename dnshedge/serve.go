@@ -70,11 +70,11 @@ type responseBuffer struct {
 
 var responseBuffers = sync.Pool{New: func() any { return &responseBuffer{b: make([]byte, 0, 2048)} }}
 
-// appendResponse appends the response to r in wire format to b, if no server must be asked. Then ask is nil, and out is
-// the result.
+// appendResponse answers the message r if no server must be asked. It appends the response in wire format to b, and
+// returns the result as out. ask is then nil.
 //
-// Otherwise ask is the question for the servers, and its response must have at most limit bytes. appendResponse uses q
-// as scratch memory, and w for the client's address.
+// If a server must be asked, ask is the question for it, and the response must have at most limit bytes. appendResponse
+// uses q as scratch memory, and w for the client's address.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
 	if code := rcodeForMessage(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0
@@ -102,8 +102,8 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	return b, &own, limit
 }
 
-// rcodeForMessage returns the response code for a message that must not be forwarded. It returns success for a question
-// that may be forwarded.
+// rcodeForMessage checks whether a client's message may be forwarded. It returns success if so, and otherwise the
+// response code with which to reject the message.
 func rcodeForMessage(r *dns.Msg) int {
 	switch {
 	case r.Opcode != dns.OpcodeQuery:
@@ -116,8 +116,8 @@ func rcodeForMessage(r *dns.Msg) int {
 	return rcodeForType(r.Question[0].Qtype)
 }
 
-// rcodeForType returns the response code for a question whose type cannot be asked for. It returns success for all
-// other types.
+// rcodeForType checks whether a question of type t may be forwarded. It returns success if so, and otherwise the
+// response code with which to reject the question.
 func rcodeForType(t uint16) int {
 	switch {
 	case t == dns.TypeAXFR || t == dns.TypeIXFR:
@@ -139,8 +139,8 @@ func rcodeForParseError(err error) int {
 	return dns.RcodeFormatError
 }
 
-// appendRefusal appends to b a response to the message r in wire format. The response has the given response code and
-// no records, except an OPT record if r has one.
+// appendRefusal appends to b, in wire format, a response that rejects the message r. The response has the given
+// response code and no records, except an OPT record if r has one.
 func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	m := new(dns.Msg)
 	m.SetRcode(r, code)

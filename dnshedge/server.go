@@ -161,8 +161,8 @@ func (s *Server) registerCloser(c io.Closer, listens bool) bool {
 	return true
 }
 
-// unregisterCloser unregisters and closes c; listens is as for registerCloser. It does not hold mu while it closes c,
-// because a client can delay the closing of a TLS connection.
+// unregisterCloser reverts registerCloser and closes c. listens must be the value that registerCloser got. mu is not
+// held while c is closed, because a client can delay the closing of a TLS connection.
 func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	s.mu.Lock()
 	delete(s.open, c)
@@ -175,16 +175,17 @@ func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 
 // A handledMessage says what to do with a client's message: write a reply, ignore the message, or ask the servers.
 type handledMessage struct {
-	*wire.Query // the question to ask; nil: there is a reply, or no response
-	core        *core
+	*wire.Query        // the question to ask; nil: there is a reply, or no response
+	core        *core  // state of the Client that must ask it
 	reply       []byte // the response in wire format
 	drop        bool   // the message gets no response
 }
 
-// handleMessage parses a client's message m, and creates the response if no server must be asked for it. from is the
-// client's address, and q is scratch memory.
+// handleMessage parses a client's message m, and decides whether to reply, to ignore it, or to ask the servers. If no
+// server must be asked, it creates the reply and appends it to b. The reply has at most limit bytes, and over UDP at
+// most as many as the client accepts.
 //
-// The response is appended to b. It has at most limit bytes, and over UDP at most as many as the client accepts.
+// from is the client's address. q is scratch memory.
 func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit int) (out handledMessage) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
 		return handledMessage{drop: true} // not a query; two servers could respond to each other's responses for ever
@@ -381,9 +382,8 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 	}
 }
 
-// controlFrom returns the control message for a response, given the control message of its query. It makes the kernel
-// send the response from the address to which the query was sent. It returns nil if the query's control message has no
-// such address.
+// controlFrom returns the control message that makes the kernel send a response from the address to which the query was
+// sent. oob is the control message of the query. The result is nil if oob has no such address.
 func controlFrom(oob []byte) []byte {
 	var c6 ipv6.ControlMessage
 	if c6.Parse(oob) == nil && c6.Dst != nil {
@@ -442,8 +442,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// endReading closes the listeners. It lets sockets and connections be read for 100 ms more, so that queries received
-// before Shutdown are answered. received is true if there are UDP sockets, whose last queries Shutdown must wait for.
+// endReading makes the Server stop reading, for Shutdown. It closes the listeners, and lets sockets and connections be
+// read for 100 ms more, so that queries received before Shutdown are answered. received is true if there are UDP
+// sockets, whose last queries Shutdown must wait for.
 func (s *Server) endReading() (received bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

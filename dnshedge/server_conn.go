@@ -139,8 +139,8 @@ func (c *serverConn) serveQueries() {
 	}
 }
 
-// answerQuery answers a question in a new goroutine of wg and returns true. It returns false if too many questions of
-// all streams are being answered. Then the caller must respond with SERVFAIL.
+// answerQuery answers a question in a new goroutine of wg and returns true. If too many questions of all streams are
+// being answered, it does nothing and returns false. The caller must respond with SERVFAIL in that case.
 //
 // A question counts until its response is written, even if a newer question has displaced it from the queue. So clients
 // that do not read responses use no more memory than others.
@@ -204,9 +204,11 @@ func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 	return b[:n], err
 }
 
-// setReadDeadline sets the deadline for reading the next message to idle from now. It returns ErrServerClosed if no
-// more messages may be read: after stopReading, and after Shutdown when the limits for queries that were received
-// before are exhausted.
+// setReadDeadline sets the deadline for reading the next message. It is idle from now, or after Shutdown the short time
+// for queries that were received before (receivedTime).
+//
+// It returns ErrServerClosed if no more messages may be read. That is so after stopReading, and after Shutdown when
+// drainBytes or drainTime is used up.
 func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -253,9 +255,11 @@ func (c *serverConn) writeResponse(b []byte) error {
 	return err
 }
 
-// drainInput reads and discards input before the connection is closed, if a response has just been written. If a socket
-// is closed with unread input, the kernel resets the connection, and the client may lose the last responses. A
-// connection that cannot be half closed is drained for 100 ms only.
+// drainInput reads and discards input before the connection is closed, so that the client receives the last responses.
+// If a socket is closed with unread input, the kernel resets the connection, and the responses may be lost.
+//
+// It does nothing if no response was written recently. A connection that cannot be half closed is drained for 100 ms
+// only.
 func (c *serverConn) drainInput() {
 	c.s.mu.Lock()
 	idle := c.stopped && !c.wasInUse

@@ -23,16 +23,16 @@ import (
 // clientServers holds the servers, routes and Exchanger of a Client, and sends questions to them. Its fields do not
 // change after init, so several goroutines may use it.
 type clientServers struct {
-	pool      *group.Pool
+	pool      *group.Pool     // all servers, and the state that they share
 	group     group.Servers   // the Upstreams; empty: the system's servers are asked
 	fallback  group.Servers   // the Fallback
 	system    *system.Servers // nil if there are Upstreams or an Exchanger
 	upstreams []Upstream      // Upstreams and Fallback
 	order     Order
-	dialing   *dialConfig
-	udpSize   int
-	timeout   time.Duration // of a question
-	spawn     func(func(context.Context)) bool
+	dialing   *dialConfig                      // how connections to upstreams are made
+	udpSize   int                              // longest datagram that servers may send
+	timeout   time.Duration                    // limit of a question
+	spawn     func(func(context.Context)) bool // starts a goroutine that Client.Close waits for
 
 	exchanger Exchanger     // asked instead of the servers; nil: none
 	filter    *RebindFilter // nil: answers are not filtered
@@ -40,8 +40,8 @@ type clientServers struct {
 	routes    routeTable
 }
 
-// init creates the servers and routes from the fields of conf. It returns an error if an upstream or a domain in Routes
-// is invalid.
+// init sets up the servers, fallback servers and routes from the fields of conf. It returns an error if an upstream or
+// a domain in Routes is invalid.
 func (s *clientServers) init(conf *Client) (err error) {
 	if s.group, err = s.configuredServers(conf.Upstreams); err != nil {
 		return err
@@ -65,12 +65,13 @@ func (s *clientServers) configuredServers(ups []Upstream) (group.Servers, error)
 	return s.findServers(slices.Values(ups), group.UsePermanently)
 }
 
-// systemServers returns the pooled servers that correspond to the given name servers of the system configuration.
-func (s *clientServers) systemServers(named []system.Server) (group.Servers, error) {
+// systemServers returns the pool's servers for name servers from the system's configuration. It returns an error if the
+// pool is closed or a server is invalid.
+func (s *clientServers) systemServers(servers []system.Server) (group.Servers, error) {
 	return s.findServers(func(yield func(Upstream) bool) {
-		for _, n := range named {
-			up := Upstream{Net: defaultNet, Addr: n.Addr}
-			if n.Stream {
+		for _, server := range servers {
+			up := Upstream{Net: defaultNet, Addr: server.Addr}
+			if server.Stream {
 				up.Net = streamNet
 			}
 			if !yield(up) {
@@ -130,8 +131,8 @@ func (s *clientServers) serverAt(address string) (*group.Server, error) {
 	return s.findServer(up, group.UseOnce)
 }
 
-// configuredUpstream returns the entry of Upstreams or Fallback whose String is equal to address. ok is false if there
-// is none. The entry may have Addrs, which an address cannot express.
+// configuredUpstream returns the entry of Upstreams or Fallback whose String is equal to address, and true. It returns
+// false if there is none. The entry may have Addrs, which an address cannot express.
 func (s *clientServers) configuredUpstream(address string) (Upstream, bool) {
 	if !strings.Contains(address, "://") {
 		return Upstream{}, false
@@ -187,10 +188,11 @@ func (s *clientServers) isStrict() bool {
 }
 
 // resolveByRoute sends q to the Exchanger or servers that its name's route selects. Without a route these are the
-// Client's Exchanger, or the servers for all names and the fallback servers. Unavailable servers are asked again, see
-// askUntilAvailable.
+// Client's Exchanger, or the servers for all names and the fallback servers. It asks unavailable servers again, as
+// askUntilAvailable does.
 //
-// With explore, no caller waits, so any server of the group may be asked first, to measure its latency.
+// explore may be true only if no caller waits for the answer. Then any server of the group may be asked first, so that
+// its latency is measured.
 func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchangerFor(q), s.exchanger); e != nil {
 		return s.resolveByExchanger(ctx, q, e)
@@ -198,11 +200,14 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explo
 	return s.askUntilAvailable(ctx, q, func(q *wire.Query) *result { return s.resolveWithSystemChanges(ctx, q, explore) })
 }
 
-// askUntilAvailable calls ask, and calls it again while servers refuse or end connections, or report overload. They may
-// be restarting. Pauses between the calls double. A pause is at most half of the remaining time, unless a server
-// demands a longer one. After a server has been unavailable for as long as Timeout, its error is returned at once.
+// askUntilAvailable calls ask, and repeats the call while servers refuse or end connections, or report overload,
+// because they may be restarting. It pauses between the calls, at first 200 ms and then twice as long each time. A
+// pause is at most half of the remaining time, unless a server demands a longer one.
 //
-// If q may be the reason why a connection ended, q is repeated over a connection of its own, maxConnEndRepeats times at most.
+// It returns the last result when a server has been unavailable for as long as Timeout, or no time is left for a pause.
+//
+// If q may be the reason why a connection ended, q is repeated over a connection of its own, maxConnEndRepeats times at
+// most.
 func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, ask func(q *wire.Query) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
@@ -258,7 +263,7 @@ func waitFor(ctx context.Context, d time.Duration) bool {
 }
 
 // resolveWithSystemChanges asks the servers. If the system's servers change before there is an answer, it asks the new
-// servers: the network has changed, and the old servers may be unreachable.
+// servers. Such a change shows that the network has changed, so the old servers may be unreachable.
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q *wire.Query, explore bool) *result {
 	if s.system == nil || !q.IsStandard() {
 		return s.resolveOnce(ctx, q, explore)
@@ -277,19 +282,22 @@ func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q *wire.Qu
 	}
 }
 
-// resolveWhileCurrent asks the servers, and cancels the exchange when the system's servers have changed. It calls left
-// from time to time: left returns 0 after a change, and otherwise the duration until its next call.
-func (s *clientServers) resolveWhileCurrent(ctx context.Context, q *wire.Query, explore bool, left func() time.Duration) *result {
+// resolveWhileCurrent asks the servers, and cancels the exchange when the system's list of servers changes.
+//
+// It calls untilNextCheck to detect a change. untilNextCheck returns 0 if the list has changed, and otherwise the time
+// until its next call.
+func (s *clientServers) resolveWhileCurrent(ctx context.Context, q *wire.Query, explore bool, untilNextCheck func() time.Duration) *result {
 	var mine transport.Span
 	mine.Begin(ctx, 0)
 	defer mine.Cancel()
 	var changed recheckTimer
-	changed.startTimer(left, func() { mine.End(errServersChanged) })
+	changed.startTimer(untilNextCheck, func() { mine.End(errServersChanged) })
 	defer changed.stopTimer()
 	return s.resolveOnce(&mine, q, explore)
 }
 
-// resolveOnce asks the servers for q's name, tier by tier, and starts the probes that are due.
+// resolveOnce asks the servers for q's name, tier by tier, and starts the probes that are due. It uses the list of
+// servers that is valid when it is called.
 func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) *result {
 	if named := s.routes.systemServersFor(q); named != nil {
 		g, err := s.systemServers(named)
@@ -317,14 +325,14 @@ func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore 
 	return s.queryTiersOnce(ctx, q, tiers)
 }
 
-// startProbes sends probes to servers of g and of the fallback that are silent or fail. Unless strict is set, it also
-// probes servers of g without a recent measurement.
+// startProbes sends probes, in the background, to servers of g and of the fallback that are silent or failing. So
+// servers that work again are noticed. Unless strict is set, it also probes servers of g without a recent measurement.
 //
-// A probe may ask for q's name. The probe of first, the server that is asked q now, asks for another name, so that no
-// question is asked twice at a time.
+// A probe asks for q's name if its server may see the name now. first is the server that gets q itself, so its probe
+// asks for another name.
 //
-// Some servers must not see q's name before first has failed: fallback servers, and with strict the servers of g after
-// first. Probes of these servers ask for another name as well.
+// Servers that are asked only after first has failed must not see q's name. These are the later fallback servers, and
+// with strict the later servers of g. Their probes ask for another name as well.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now := time.Now()
 	if len(g)+len(s.fallback) > 1 && (!g.AreSilent() || !s.fallback.AreSilent()) {
@@ -361,11 +369,11 @@ type queryTier struct {
 	position   int // position in the given order, which differs from the order of the tiers if servers are down
 }
 
-// queryTiers returns the tiers for q in the order in which they are asked. g is the group of servers for all names,
-// which with strict becomes one tier for each server.
+// queryTiers divides the servers for q into tiers, and returns the tiers in the order in which they are asked. g is the
+// group of servers for all names. With strict, each server of g is a tier of its own. Otherwise g is one tier.
 //
-// The fallback servers follow, one tier each, without silent ones. If all servers of g are down, the fallback tiers
-// come first.
+// The fallback servers follow, one tier each. Silent fallback servers are omitted, except the last one. If all are
+// silent, only one of them is kept. If all servers of g are down, the fallback tiers come first.
 func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
 	first := []queryTier{{group: g}}
 	if strict {
@@ -396,15 +404,15 @@ func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) 
 func tiersInOrder(g group.Servers) []queryTier {
 	ordered := g.SortDownLast()
 	tiers := make([]queryTier, len(ordered))
-	for i, one := range ordered {
-		tiers[i] = queryTier{group: ordered[i : i+1], position: slices.Index(g, one)}
+	for i, server := range ordered {
+		tiers[i] = queryTier{group: ordered[i : i+1], position: slices.Index(g, server)}
 	}
 	return tiers
 }
 
-// sendTrials sends q in the background to the servers that precede the first tier in the given order, but come later
-// now because they are down. So a server that works again is found. The given order lets these servers see q's name
-// before the first tier.
+// sendTrials sends q in the background to servers that are down, so that a server that works again is noticed. It
+// chooses the servers that precede the first tier in the given order, but are asked later because they are down. By
+// that order, they may see q's name before the first tier.
 func sendTrials(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
@@ -413,8 +421,9 @@ func sendTrials(q *wire.Query, tiers []queryTier) {
 	}
 }
 
-// countTimeShares returns the number of equal parts into which the remaining time is divided. The first tier gets one
-// part. All fallback tiers share one part, unless the first tier is a fallback tier.
+// countTimeShares returns the number of equal shares into which the remaining time of a question is divided among its
+// tiers. Each tier gets one share. But if the first tier is not a fallback tier, all fallback tiers together get one
+// share.
 func countTimeShares(tiers []queryTier) (n int) {
 	for i, t := range tiers {
 		if i == 0 || !t.isFallback || tiers[i-1].isFallback == tiers[0].isFallback {
@@ -440,8 +449,9 @@ const maxTierPatience = 5 * time.Second
 // recheckInterval is the time between two checks whether a waiting question still waits for the right servers.
 const recheckInterval = 200 * time.Millisecond
 
-// queryTiersOnce asks the tiers in order and returns the best result. A query that is not standard, such as an update,
-// may not be safe to repeat. It is sent to the next tier only if it could not be sent to the tier before.
+// queryTiersOnce asks the tiers in order and returns the best result, even if it is a failure. A query that is not
+// standard, such as an update, may not be safe to repeat. It is sent to the next tier only if it could not be sent to
+// the tier before.
 func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers []queryTier) (r *result) {
 	if q.IsStandard() {
 		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
@@ -458,12 +468,15 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers
 	return r
 }
 
-// queryTiersInOrder asks one tier after the other. The next tier is asked when the tier before has failed, is down, or
-// has used its share of the remaining time. The earlier tier continues, and its answer has precedence.
+// queryTiersInOrder asks one tier after the other, and returns the best result. The next tier is asked when the tier
+// before has failed, is down, or has used its share of the remaining time. The earlier tier is still waited for, and
+// its answer has precedence.
 //
-// The answer of a later tier is delayed while the earlier tier answers other questions, and most questions of this
-// type. Otherwise a server that never answers some questions would delay the later servers for long. before returns the
-// best response of earlier tiers, or nil.
+// So the answer of a later tier may be held back. This is done only while the earlier tier answers other questions, and
+// most questions of q's type. Otherwise a server that never answers some questions would delay the later servers for
+// long.
+//
+// before returns the best response of the tiers that were asked before these tiers, or nil.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tiers []queryTier, before responseSoFar) *result {
 	t := tiers[0]
 	if t.isFallback {
@@ -529,8 +542,9 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, ti
 // called at any time, from any goroutine.
 type responseSoFar func() *result
 
-// bestResponse returns the better one of two failure responses: before, and the failure that this exchange has received
-// so far. It returns nil if neither exists.
+// bestResponse returns the best failure response that has arrived so far, or nil. It compares the failure that this
+// exchange has received with before, the best response of earlier tiers. Both may be missing. It may be called while
+// the exchange runs.
 func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
@@ -539,22 +553,26 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isBeforeFallback reports whether the first tier is not a fallback tier and the second tier is one.
+// isBeforeFallback reports whether the first tier is not a fallback tier, but the second tier is one. A failure
+// response of the first tier that is a decision (isDecision) is final in that case. There must be at least two tiers.
 func isBeforeFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
-// isFromFallbackOnly reports whether the server that gave r is in no tier except fallback tiers.
+// isFromFallbackOnly reports whether the result r came from a server that is only a fallback: none of the other tiers
+// has the server.
 func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
-// startNextTierWhenLate calls next in a goroutine when the first tier is late or fails: it has used its share of the
-// remaining time, it is down, or all its servers have failed in x. ctx is the context of the first tier.
+// startNextTierWhenLate calls next, which asks the later tiers, when the first tier is late or fails. The first tier is
+// late when it has used its share of the remaining time. It fails when it is down, or when all its servers have failed
+// in x and the second tier is no fallback.
 //
-// If next returns true, a later tier has an answer. startNextTierWhenLate then calls overtake, at once or after it has
-// waited for an answer of the first tier.
+// next returns true if a later tier has an answer. In that case startNextTierWhenLate calls overtake, which must end
+// the exchange with the first tier. It may wait for an answer of the first tier before. ctx is the context of the first
+// tier.
 //
-// The caller must call inTime when the first tier has ended. inTime returns true if next has not been called, and is
-// not called any more.
+// next and overtake run in another goroutine. The caller must call inTime when the first tier has ended. inTime returns
+// true if next has not been called, and will not be called.
 func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
@@ -598,10 +616,10 @@ func isAnyUp(tiers []queryTier) bool {
 	return slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.group.AreDown() })
 }
 
-// betterResult returns the better one of two results. first may be nil. The order is: an answer, a failure that a
-// healthy server has decided on (isDecision), another failure response, an error.
+// betterResult returns the better one of two results for q. first may be nil. An answer is better than a failure that a
+// healthy server has decided on (isDecision). Then follow other failure responses, and errors.
 //
-// Between equal failures it returns a copy of first that also has the refusals and the unavailability of second, which
+// Between equal failures it returns a copy of first, with the refusals and the unavailability of second added. They
 // determine whether servers are asked again.
 func betterResult(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDecision() && !first.isDecision() {
@@ -666,14 +684,14 @@ func (s *clientServers) resolveByExchanger(ctx context.Context, q *wire.Query, e
 	return &result{answer: answer, attempts: 1}
 }
 
-// A groupQuery is one question to a group of servers together with its result. They share an allocation.
+// A groupQuery is one question to a group of servers: the state of its exchange, and its result.
 type groupQuery struct {
 	group.Exchange
 	result
 }
 
-// askGroup sends q to a group of equivalent servers, with hedging. x must be new, and holds the state of the exchange
-// and the result.
+// askGroup sends q to a group of equivalent servers, with hedging, and returns the result. x must be new. It holds the
+// state of the exchange, and memory for the result.
 //
 // The result has the servers' response, even if it is a failure, or an error if no server has responded.
 func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Query, g group.Servers) *result {
@@ -724,7 +742,7 @@ func newRouteTable(given map[string]Exchanger) (routeTable, error) {
 }
 
 // exchangerFor returns the Exchanger of the longest domain in Routes that contains q's name. It returns nil if there is
-// no such domain, or its Exchanger is nil. Then the Client's own servers are asked.
+// no such domain, or its Exchanger is nil. In both cases the Client's own Exchanger or servers are asked.
 func (r *routeTable) exchangerFor(q *wire.Query) Exchanger {
 	e, _ := r.findRoute(q)
 	return e
@@ -745,9 +763,9 @@ func (r *routeTable) hasRoute(q *wire.Query) bool {
 	return r.exchangerFor(q) != nil || r.systemServersFor(q) != nil
 }
 
-// findRoute returns the Exchanger in Routes for q, or nil, and the length in wire format of the longest domain that
-// contains q's name. The domain is in Routes, or is a domain for which the system has separate servers. The length is 0
-// if no domain matches.
+// findRoute finds the longest domain with a route that contains q's name: a domain in Routes, or one for which the
+// system has separate servers. It returns the domain's Exchanger, or nil if servers are asked, and the domain's length
+// in wire format. The length is 0 if no domain matches.
 func (r *routeTable) findRoute(q *wire.Query) (Exchanger, int) {
 	e, n := domain.LongestMatch(r.exchangers, q)
 	if e == nil && r.system != nil {
@@ -757,8 +775,8 @@ func (r *routeTable) findRoute(q *wire.Query) (Exchanger, int) {
 	return e, n
 }
 
-// An unwrapper is an Exchanger that passes questions to another Exchanger, which Unwrap returns. An example is a
-// dnssec.Validator.
+// An unwrapper is an Exchanger that passes questions to another Exchanger, for example a dnssec.Validator. Unwrap
+// returns that other Exchanger.
 type unwrapper interface{ Unwrap() any }
 
 // maxUnwrapped limits the length of a chain of unwrappers, which may be a loop.
@@ -771,8 +789,8 @@ type systemFinder struct {
 	visited map[*Client]bool // prevents loops, because Clients may refer to each other
 }
 
-// visitExchanger finds out whether the Exchanger e asks the DNS servers of the operating system, and adds these servers
-// to f. e is any because an Exchanger may return a wrapped Exchanger of any type; it may be nil.
+// visitExchanger adds to f the system's servers that the Exchanger e asks, directly or through Exchangers that it
+// wraps. e may be nil. Its type is any because an Exchanger may return a wrapped Exchanger of any type.
 func (f *systemFinder) visitExchanger(e any) {
 	for range maxUnwrapped {
 		u, ok := e.(unwrapper)

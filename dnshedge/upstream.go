@@ -67,8 +67,8 @@ const (
 	trustAD = "trust-ad" // as in resolv.conf
 )
 
-// joinSchemeNames returns the names of the schemes for which has returns true, as a list for an error message: "udp,
-// tcp or tls".
+// joinSchemeNames lists the names of the schemes for which has returns true, for an error message: "udp, tcp or tls".
+// suffix follows each name, and conjunction precedes the last name.
 func joinSchemeNames(suffix, conjunction string, has func(transport.Scheme) bool) string {
 	var out string
 	var last string
@@ -137,7 +137,7 @@ func parseUpstream(s string) (u Upstream, err error) {
 	return u, err
 }
 
-// parseAddress parses an upstream without a scheme.
+// parseAddress parses an upstream without a scheme: an IP address with an optional port.
 func parseAddress(s string) (Upstream, error) {
 	if ip, err := netip.ParseAddr(s); err == nil && isValidHost(s) {
 		known, _ := transport.FindScheme(defaultNet)
@@ -153,8 +153,9 @@ func parseAddress(s string) (Upstream, error) {
 	return Upstream{Net: defaultNet, Addr: ap.String()}, nil
 }
 
-// parseFragment parses the part after the #: the certificate's name and options. ok is false if there is no #.
-func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Scheme) error {
+// parseFragment parses the part of an upstream's address after the #, and stores the certificate's name and the options
+// in u. hasFragment is false if there is no #. scheme is the scheme of the address.
+func (u *Upstream) parseFragment(fragment string, hasFragment bool, scheme transport.Scheme) error {
 	name, options, more := strings.Cut(fragment, ";")
 	u.ServerName = name
 	for more {
@@ -166,7 +167,7 @@ func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Schem
 			u.Pins = append(u.Pins, pin)
 		case isPin:
 			return fmt.Errorf("pin %q; want 32 bytes in base64", pin)
-		case o == "post" && known.Path != "" && !u.Post:
+		case o == "post" && scheme.Path != "" && !u.Post:
 			u.Post = true
 		case o == trustAD && !u.TrustAD:
 			u.TrustAD = true
@@ -175,9 +176,9 @@ func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Schem
 		}
 	}
 	switch {
-	case ok && u.ServerName == "" && u.Pins == nil && !u.Post && !u.TrustAD:
+	case hasFragment && u.ServerName == "" && u.Pins == nil && !u.Post && !u.TrustAD:
 		return errors.New("empty name behind #")
-	case !known.TLS && (u.ServerName != "" || u.Pins != nil):
+	case !scheme.TLS && (u.ServerName != "" || u.Pins != nil):
 		return fmt.Errorf("a name behind # is for %s", joinSchemeNames("", "and", func(s transport.Scheme) bool { return s.TLS }))
 	case u.ServerName != "" && !isValidHost(u.ServerName):
 		return fmt.Errorf("name %q behind #", u.ServerName)
@@ -185,8 +186,9 @@ func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Schem
 	return nil
 }
 
-// parsePath sets the path from rest, which is the part after the scheme and before the #. It returns the host.
-func (u *Upstream) parsePath(rest string, known transport.Scheme) (host string, err error) {
+// parsePath parses rest, the part of an address after the scheme and before the #. It stores the path in u, or the
+// default path of the scheme, and returns the host and port.
+func (u *Upstream) parsePath(rest string, scheme transport.Scheme) (host string, err error) {
 	p, err := url.Parse(u.Net + "://" + rest)
 	failed := (*url.Error)(nil)
 	switch {
@@ -200,12 +202,12 @@ func (u *Upstream) parsePath(rest string, known transport.Scheme) (host string, 
 		return "", errors.New("a query has no place here")
 	}
 	if u.Path = p.EscapedPath(); u.Path == "" || u.Path == "/" {
-		u.Path = known.Path
+		u.Path = scheme.Path
 	}
 	return p.Host, nil
 }
 
-// splitHost splits a host and port. The port is empty if s has none.
+// splitHost splits s into a host and a port. The port is empty if s has none.
 func splitHost(s string) (host, port string, err error) {
 	host = s
 	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {

@@ -7,8 +7,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A clientQuery is the query of a DNS client while the query waits for its answer. It is the context of the exchange,
-// has no values, and ends when a newer query displaces the query from a full queue.
+// A clientQuery is the query of a DNS client that waits in a fairQueue for its answer. It is also the context of the
+// exchange. This context has no values, and ends when a newer query displaces the query from the full queue.
 type clientQuery struct {
 	transport.Span
 	core       *core
@@ -16,8 +16,8 @@ type clientQuery struct {
 	queueEntry queuedQuery
 }
 
-// enterQueue adds a DNS client's query to the queue l. subqueueKey is the client's address, or the domain of the
-// question. If the queue is full, the oldest query of the longest subqueue is cancelled.
+// enterQueue adds a DNS client's query to the queue l, and returns its entry. subqueueKey is the client's address, or
+// the domain of the question. If the queue is full, the oldest query of the longest subqueue is cancelled.
 //
 // ctx must have no values, because callers with the same question share one exchange. The caller must call
 // answerInQueue and then End.
@@ -28,11 +28,9 @@ func (c *core) enterQueue(ctx context.Context, l *fairQueue, subqueueKey string)
 	return w
 }
 
-// answerInQueue answers the question q by core.answerQuestion, and removes w from the queue. stay is as for
-// answerQuestion.
+// answerInQueue answers the question q by core.answerQuestion, which gets stay, and then removes w from the queue.
 //
-// displaced is true if a newer query has displaced w from the queue. Then an error in r is replaced by
-// ErrTooManyQuestions.
+// displaced is true if a newer query has displaced w from the queue. An error in r is then ErrTooManyQuestions.
 func (w *clientQuery) answerInQueue(stay context.Context, q *wire.Query) (r *result, displaced bool) {
 	defer w.queue.dequeue(&w.queueEntry) // also if the user's code calls runtime.Goexit
 	r = w.core.answerQuestion(w, stay, q, "")
