@@ -79,7 +79,7 @@ type hostDial struct {
 	err           error         // error of the first address that failed
 }
 
-// A dialResult is the outcome of a dial to the address ip: a connection, or an error if err is not nil.
+// A dialResult is the outcome of a dial to the address ip. It has a connection if err is nil.
 type dialResult struct {
 	net.Conn
 	ip  netip.Addr
@@ -149,10 +149,10 @@ func (d *hostDial) endError(ctx context.Context) error {
 }
 
 // nextAddress returns the address to dial next, or the zero Addr if there is none now. changed is closed when a lookup
-// has ended or published addresses, after which the caller should call nextAddress again.
+// has ended or published addresses. The caller should then call nextAddress again.
 //
-// If all addresses have failed, nextAddress starts a lookup, or lets it start when MinTTL has passed. wait is then the
-// time for which the caller should wait for addresses.
+// If all addresses have failed, nextAddress starts a lookup, or lets it start when MinTTL has passed. In this case the
+// caller should wait for the duration wait, and give up if wait is 0 or less.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()
@@ -204,7 +204,7 @@ func runRecovered(f func()) {
 }
 
 // recordFailure records that the dial r has failed, so that the address is dialled last for a minute. If an earlier
-// dial to the address succeeded, the host may have given the address up. Then recordFailure starts a lookup.
+// dial to the address succeeded, recordFailure also starts a lookup, because the host may have given the address up.
 func (d *hostDial) recordFailure(r dialResult) {
 	h := d.h
 	h.n.mu.Lock()
@@ -245,7 +245,7 @@ type connTracking struct {
 	n      *Names
 	hosts  []*host // hosts to which the connection belongs
 	ip     netip.Addr
-	closes time.Time // when a request that closes the connection started; zero: none has
+	closes time.Time // when a request that closes the connection started; zero: no request closes it
 	once   sync.Once
 }
 
@@ -275,8 +275,9 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackReturned tracks the connection c if LookupNetIP has returned its address ip for a host. It returns the wrapper
-// of trackConn, or c itself if no host has the address. ctx may have the host of a request through Drain.
+// trackReturned tracks the connection c to the IP address ip, if LookupNetIP has returned ip for a host. It returns the
+// wrapper of trackConn, or c itself if no host has the address. ctx has the host of the request if the request was sent
+// through Drain.
 func (n *Names) trackReturned(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostKey{}).(string)
 	n.init()
@@ -292,7 +293,7 @@ func (n *Names) trackReturned(ctx context.Context, c net.Conn, ip netip.Addr) ne
 	return n.trackConn(c, ip, hosts)
 }
 
-// recordClosed ends the tracking of the connection. It is called by Close, and only the first call has an effect.
+// recordClosed ends the tracking of the connection, because Close was called. Only the first call has an effect.
 func (t *connTracking) recordClosed() {
 	t.once.Do(func() {
 		t.n.mu.Lock()
@@ -321,7 +322,7 @@ func (c conn) Close() error {
 	return c.Conn.Close()
 }
 
-// NetConn returns the Dialer's connection.
+// NetConn returns the wrapped connection, as the Dialer has opened it.
 func (c conn) NetConn() net.Conn { return c.Conn }
 
 // tcpConn is a tracked connection with the methods of a *net.TCPConn, for example ReadFrom.
@@ -335,7 +336,7 @@ func (c tcpConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// NetConn returns the Dialer's connection.
+// NetConn returns the wrapped connection, as the Dialer has opened it.
 func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 
 // udpConn is a tracked connection with the methods of a *net.UDPConn. It is a net.PacketConn.
@@ -349,5 +350,5 @@ func (c udpConn) Close() error {
 	return c.UDPConn.Close()
 }
 
-// NetConn returns the Dialer's connection.
+// NetConn returns the wrapped connection, as the Dialer has opened it.
 func (c udpConn) NetConn() net.Conn { return c.UDPConn }

@@ -37,9 +37,10 @@ const (
 // has. The connections of rt must be made by DialContext. Requests that are under way are never disturbed.
 //
 // When an address is removed, Drain closes the idle connections of rt; net/http closes those of all hosts. It repeats
-// this after one second, two, four and so on, while there are connections to removed addresses. Meanwhile requests to
-// the host have Request.Close set. So a busy connection closes after its present request, and an HTTP/2 connection
-// after its last one. An HTTP/1.1 server receives "Connection: close".
+// this after one second, two, four and so on, while there are connections to removed addresses.
+//
+// The next requests to the host have Request.Close set. So a busy connection closes after its present request, and an
+// HTTP/2 connection after its last one. An HTTP/1.1 server receives "Connection: close".
 //
 // Request.Close is not set for requests through a proxy, nor for URLs with a host that is not ASCII. A request whose
 // connection closes before its body was read is sent again.
@@ -60,7 +61,8 @@ func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	return &drainingTransport{n, rt}
 }
 
-// A drainingTransport is the RoundTripper that Names.Drain returns. rt is the wrapped RoundTripper.
+// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests by rt, and makes them close their
+// connections if these are to be drained.
 type drainingTransport struct {
 	n  *Names
 	rt http.RoundTripper
@@ -116,17 +118,17 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 }
 
 // retryableBody is the body of a request that can be read only once. A draining HTTP/2 connection may refuse the
-// request. Then net/http closes the unread body, but needs it again for another connection (Go 1.26).
+// request. net/http then closes the unread body, but needs it again for another connection (Go 1.26).
 //
-// So until RoundTrip returns, Close does nothing to an unread body, and the request is sent again. The request gets no
-// GetBody, because RoundTrippers that Drain wraps would rely on it.
+// So until RoundTrip returns, Close does nothing to an unread body, and the request can be sent again. The request gets
+// no GetBody, because RoundTrippers that Drain wraps would rely on it.
 type retryableBody struct {
 	io.ReadCloser
 
 	mu          sync.Mutex // guards the fields below, and ReadCloser
-	read        bool
-	closed      bool // Close was called without effect
-	hasReturned bool // RoundTrip has returned
+	read        bool       // Read was called
+	closed      bool       // Close was called without effect
+	hasReturned bool       // RoundTrip has returned
 }
 
 func (b *retryableBody) Read(p []byte) (int, error) {
@@ -149,8 +151,9 @@ func (b *retryableBody) Close() error {
 	return from.Close()
 }
 
-// resetIfRetryable reports whether the request can be sent again: err is net/http's cannotRewind, and the body has not
-// been read. If so, the next attempt uses the original body, and b no longer reads or closes that body.
+// resetIfRetryable prepares the body for sending the request again, and reports whether that is possible. It is
+// possible if err is net/http's cannotRewind and the body has not been read. b then no longer reads or closes the
+// original body, which the next attempt uses.
 func (b *retryableBody) resetIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
@@ -164,8 +167,8 @@ func (b *retryableBody) resetIfRetryable(err error) bool {
 	return true
 }
 
-// recordReturned must be called when RoundTrip has returned, with its error. It closes the body if a call of Close had
-// no effect before, or if RoundTrip failed without reading the body.
+// recordReturned records that RoundTrip has returned with the error err, so that the request is not sent again. It
+// closes the body if a call of Close had no effect before, or if RoundTrip failed without reading the body.
 func (b *retryableBody) recordReturned(err error) {
 	b.mu.Lock()
 	b.hasReturned = true
@@ -177,8 +180,8 @@ func (b *retryableBody) recordReturned(err error) {
 	}
 }
 
-// shouldClose says how Drain sends a request to a host. ok is true if the host has connections to be drained. closes is
-// true if the request should close its connection.
+// shouldClose reports how Drain must send a request to the host name. ok is true if the host has connections to be
+// drained, so that Drain must call recordUse. closes is true if the request must close its connection.
 func (n *Names) shouldClose(name string) (closes, ok bool) {
 	if n.drainingHosts.Load() == 0 {
 		return false, false
@@ -196,8 +199,8 @@ func (n *Names) shouldClose(name string) (closes, ok bool) {
 	return now.Before(h.closeUntil), true
 }
 
-// recordUse records that a request to the host name uses the connection c. closes is true if the request closes c. If
-// the request should close c but does not, the next request will.
+// recordUse records that a request to the host name uses the connection c. closes is true if the request closes c. If c
+// is to be drained and the request does not close it, the next request to the host does.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
@@ -236,9 +239,9 @@ func trackingOf(c net.Conn) *connTracking {
 	}
 }
 
-// shouldDrain reports whether connections to the address a are to be drained. It is true if the host no longer has the
-// address. If removed addresses of the host often return, a must have been absent for five minutes. The caller must
-// hold mu.
+// shouldDrain reports whether connections to the address a are to be drained, because the host no longer has the
+// address. If removed addresses of the host often return, it is true only after a was absent for five minutes
+// (rotationDelay). The caller must hold mu.
 func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	if a.removedAt.IsZero() {
 		return false
@@ -246,8 +249,8 @@ func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	return now.Sub(h.returnTimes[2]) >= removedMemory || now.Sub(a.removedAt) >= rotationDelay
 }
 
-// startDraining closes idle connections to removed addresses, and makes the next requests close theirs. It does nothing
-// if there are no connections to drain. The caller must hold mu.
+// startDraining closes idle connections to removed addresses, and makes the next requests to the host close their
+// connections. It does nothing if there are no connections to drain. The caller must hold mu.
 func (h *host) startDraining(now time.Time) {
 	if h.updateDraining(now); h.draining {
 		h.closesNext = true
@@ -256,8 +259,8 @@ func (h *host) startDraining(now time.Time) {
 	}
 }
 
-// updateDraining sets draining, and counts the host in Names.drainingHosts while draining is true. The caller must hold
-// mu.
+// updateDraining sets draining to whether the host has connections to drain, and keeps the count in
+// Names.drainingHosts. The caller must hold mu.
 func (h *host) updateDraining(now time.Time) {
 	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {
@@ -287,8 +290,8 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 	return false
 }
 
-// sweepAfter closes the idle connections of all transports of Drain after the duration d. It repeats that at growing
-// intervals until the host has no connections to drain. The caller must hold mu.
+// sweepAfter closes idle connections after the duration d, in all transports that Drain wraps. It repeats that at
+// growing intervals until the host has no connections to drain. The caller must hold mu.
 func (h *host) sweepAfter(d time.Duration) {
 	if h.sweepTimer != nil {
 		h.sweepTimer.Stop()

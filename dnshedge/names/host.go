@@ -55,13 +55,13 @@ type host struct {
 	unusedElement *list.Element // element of Names.unused; nil: the host is used or being looked up
 	timer         *time.Timer   // fires at nextLookup; nil: the host has no users
 
-	returnTimes     [3]time.Time // the last lookups that found removed addresses again, the latest first
-	hasUnsureSource bool         // an address is unsure
-	draining        bool         // the host is counted in Names.drainingHosts
-	closesNext      bool         // the next request sets closeUntil
-	closeUntil      time.Time    // until then, requests close their connections
-	sweepTimer      *time.Timer  // closes idle connections; nil: not scheduled
-	sweepInterval   time.Duration
+	returnTimes     [3]time.Time  // the last lookups that found removed addresses again, the latest first
+	hasUnsureSource bool          // an address has an unsure source
+	draining        bool          // the host is counted in Names.drainingHosts
+	closesNext      bool          // the next request closes its connection and sets closeUntil
+	closeUntil      time.Time     // until then, requests close their connections
+	sweepTimer      *time.Timer   // closes idle connections; nil: not scheduled
+	sweepInterval   time.Duration // time between the next sweep and the one after it
 }
 
 // A hostAddress is the state of one address that a host has, or had until recently. Names.mu guards its fields.
@@ -94,8 +94,9 @@ func (a *hostAddress) portHealthOf(port string) *portHealth {
 	return s
 }
 
-// isFailing reports whether the last dials to a port have failed, within the last minute (failureDuration). If port is
-// empty, it reports whether dials to all stored ports have.
+// isFailing reports whether dials to a port of the address fail. That is so if a dial has failed within the last minute
+// (failureDuration), and no dial has succeeded since. If port is empty, it reports whether this holds for all stored
+// ports. The caller must hold Names.mu.
 func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	if port != "" {
 		s := a.ports[port]
@@ -119,8 +120,8 @@ type lookupState struct {
 	published      addressFamilies // families whose results are published
 }
 
-// hasEnough reports whether the lookup has published enough results for a caller. With all, the caller needs the
-// results for all families in want, and otherwise a result for any family.
+// hasEnough reports whether the lookup has published enough results for a caller that wants the families in want. If
+// all is true, the caller needs the results for all of these families, and otherwise a result for any family.
 func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	if !all {
 		return !l.first.IsZero()
@@ -128,10 +129,11 @@ func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
-// waitLimit returns the time until which a caller with known addresses waits for this lookup. If some is true, the
-// caller has addresses of a wanted family. After the first result it then waits at most 50 ms for the other family.
-func (l *lookupState) waitLimit(some bool) time.Time {
-	if end := l.first.Add(lookup.ResolutionDelay); some && !l.first.IsZero() && end.Before(l.patience) {
+// waitLimit returns the time until which a caller waits for this lookup, if the host already has addresses. hasWanted
+// says that the host has addresses of a family that the caller wants. After the first result such a caller waits at
+// most 50 ms for the other family.
+func (l *lookupState) waitLimit(hasWanted bool) time.Time {
+	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.patience) {
 		return end
 	}
 	return l.patience
@@ -155,8 +157,8 @@ func (h *host) addUser() {
 	}
 }
 
-// removeUser reverts one call of addUser. Without users, a host is not looked up again, and a lookup of a new host is
-// dropped if it still waits for a slot. The caller must hold mu.
+// removeUser reverts one call of addUser. A host without users is not looked up again. If a lookup of a new host
+// without users still waits for a slot, the lookup is dropped. The caller must hold mu.
 func (h *host) removeUser() {
 	h.users--
 	if h.users == 0 {
@@ -181,8 +183,8 @@ func (h *host) stopTimers() {
 	}
 }
 
-// armTimers sets the timer that starts the next lookup at nextLookup. It sets none if the host has no users, a lookup
-// is running, or Names is closed. The caller must hold mu.
+// armTimers sets the timer that starts the next lookup, at nextLookup. It replaces an earlier timer. It sets none if
+// the host has no users, a lookup is running, or Names is closed. The caller must hold mu.
 func (h *host) armTimers(now time.Time) {
 	if h.timer != nil {
 		h.timer.Stop()
@@ -200,8 +202,8 @@ func (h *host) armTimers(now time.Time) {
 	})
 }
 
-// expireAddresses makes the next lookup due now, or MinTTL after the last lookup if that is later. The addresses remain
-// in use. The caller must hold mu.
+// expireAddresses ends the TTL of the host's addresses, which remain in use. The next lookup is then due now, or MinTTL
+// after the last lookup if that is later. The caller must hold mu.
 func (h *host) expireAddresses(now time.Time) {
 	due := h.lastLookup.Add(h.n.minTTL())
 	if due.Before(now) {
@@ -246,8 +248,8 @@ func (h *host) startLookup(now time.Time) {
 	go h.runLookup(ctx, turn, h.lookup)
 }
 
-// waitForLookup returns true when the lookup has published a result or ended. It returns false when ctx ends. If
-// bounded is true, it also returns false at the deadline.
+// waitForLookup waits until the running lookup has published a result or ended, and returns true. It returns false if
+// ctx ends before. If bounded is true, it also returns false at the deadline.
 //
 // The caller must hold Names.mu, which is unlocked while waitForLookup waits.
 func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bool) bool {
@@ -269,23 +271,24 @@ func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bo
 	return false
 }
 
-// A lookupResult is the result of one query of a lookup, for the addresses of one family.
+// A lookupResult is the result of a DNS query for the addresses of a host in one address family. A lookup consists of
+// two such queries.
 type lookupResult struct {
 	addrs []lookup.Addr
-	err   error // of type *net.DNSError; not nil: the addresses of the family are unknown
-	at    time.Time
+	err   error     // of type *net.DNSError; not nil: the addresses of the family are unknown
+	at    time.Time // when the result arrived
 }
 
 // hasAddresses reports whether the result has at least one address. It returns false for nil.
 func (f *lookupResult) hasAddresses() bool { return f != nil && len(f.addrs) > 0 }
 
-// runLookup waits for a slot of the semaphore turn, and then looks the host up. It returns the slot when the lookup
+// runLookup performs the lookup l as soon as the semaphore slots has a free slot. It returns the slot when the lookup
 // ends, or after a second. It does nothing if all callers have given up before there is a slot.
-func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) {
+func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
-	case turn <- struct{}{}:
-		over := sync.OnceFunc(func() { <-turn })
+	case slots <- struct{}{}:
+		over := sync.OnceFunc(func() { <-slots })
 		defer over()
 		if h.tryStart(l) {
 			defer time.AfterFunc(slotTime, over).Stop()
@@ -299,8 +302,8 @@ func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) 
 	}
 }
 
-// tryStart marks the lookup l as started and returns true. It returns false if the lookup was abandoned, so that it
-// must not run.
+// tryStart marks the lookup l as started and returns true. It returns false if the lookup was abandoned. The caller
+// must not perform such a lookup.
 func (h *host) tryStart(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -314,10 +317,10 @@ func (h *host) tryStart(l *lookupState) bool {
 	return true
 }
 
-// lookupBoth looks up the IPv4 and IPv6 addresses of the host at the same time, and publishes both results together. If
-// one result is more than 50 ms late (RFC 8305 §3), the other is published before.
+// lookupBoth performs a lookup. It queries the IPv4 and IPv6 addresses of the host at the same time, and publishes both
+// results together. If one result is more than 50 ms late (RFC 8305 §3), the other is published before.
 //
-// For a host without addresses, an IPv6 result is published at once.
+// If the host has no addresses yet, an IPv6 result is published at once.
 func (h *host) lookupBoth(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -428,8 +431,9 @@ func (h *host) publishResults(both [2]*lookupResult) {
 	h.notifyWatchers()
 }
 
-// replaceAddresses replaces the addresses of a family, and records which addresses are removed and which are back. It
-// returns true if the set of addresses has changed. If only the order differs, the old order remains.
+// replaceAddresses replaces the addresses of a family by addrs. It records which addresses are removed, and which
+// removed addresses are back. It returns true if the set of addresses has changed. If only the order differs, the old
+// order remains. The caller must hold mu.
 func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) bool {
 	old := h.families[family]
 	changed := len(addrs) != len(old)
@@ -517,8 +521,8 @@ func (h *host) endLookup(both [2]*lookupResult) {
 	h.armTimers(now)
 }
 
-// isMissingFamily reports whether the lookup failed for a family of which the host has addresses. Then the lookup is
-// repeated soon.
+// isMissingFamily reports whether the lookup failed for a family of which the host has addresses. endLookup repeats
+// such a lookup soon. The caller must hold mu.
 func (h *host) isMissingFamily(both [2]*lookupResult) bool {
 	for i, f := range both {
 		if f.err != nil && len(h.families[i]) > 0 {
@@ -542,11 +546,11 @@ func (h *host) retryDelay() time.Duration {
 	return min(d, most)
 }
 
-// expiryOf returns the time at which the addresses expire, and stores their TTLs for the next call. It raises TTLs to
-// MinTTL and lowers them to MaxTTL.
+// expiryOf returns the time at which the addresses in the results expire, in the family where that is earlier. TTLs
+// below MinTTL are raised to MinTTL, and TTLs above MaxTTL are lowered to MaxTTL.
 //
-// If one of the last two TTLs was at least MinTTL, a TTL below MinTTL is the remaining TTL in a server's cache. It is
-// only raised to a second.
+// A TTL below MinTTL may be the remaining TTL in a server's cache. That is assumed if one of the last two TTLs was at
+// least MinTTL. Such a TTL is only raised to a second. expiryOf stores the TTLs for this comparison in the next call.
 func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
 	for i, f := range both {
 		if len(f.addrs) == 0 {
@@ -570,7 +574,7 @@ func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
 }
 
 // lookupError returns the error of a lookup that found no address. If one family failed and the other has no addresses,
-// the error is the failure, because the failed family may have addresses.
+// it returns the error of the failed family, which may have addresses.
 func (h *host) lookupError(both [2]*lookupResult) error {
 	err := lookup.NewNotFoundError(h.name)
 	for _, f := range both {
@@ -585,16 +589,18 @@ func (h *host) lookupError(both [2]*lookupResult) error {
 }
 
 // orderAddresses returns the host's addresses of the families in want, in the order in which they are dialled at a
-// port. Addresses whose last dial failed come last.
+// port. Addresses whose last dial failed come last. If port is empty, these are the addresses whose stored ports all
+// fail.
 //
-// The others are sorted by RFC 6724. The families alternate, beginning with the family of the best address (RFC 8305
-// §4). Equal addresses of a family are rotated by turn positions, so that dials are distributed.
-func (h *host) orderAddresses(want addressFamilies, turn uint, port string) []netip.Addr {
+// Addresses are sorted by RFC 6724, but the families alternate, beginning with the family of the best address (RFC 8305
+// §4). Equal addresses of a family are rotated by rotation positions, so that dials are distributed. The caller must
+// hold mu.
+func (h *host) orderAddresses(want addressFamilies, rotation uint, port string) []netip.Addr {
 	now := time.Now()
 	var tiers [2][2][]netip.Addr // first index: 1 if the address failed; second: the family
 	for i, addrs := range h.families {
 		for j := range addrs {
-			ip := addrs[(turn%uint(len(addrs))+uint(j))%uint(len(addrs))]
+			ip := addrs[(rotation%uint(len(addrs))+uint(j))%uint(len(addrs))]
 			t := 0
 			if h.addrs[ip].isFailing(port, now) {
 				t = 1
@@ -630,8 +636,8 @@ func (h *host) compareAddresses(a, b netip.Addr) int {
 	return destination{a, h.addrs[a].source}.compareTo(destination{b, h.addrs[b].source})
 }
 
-// otherFamily returns the index of the family that is dialled second. That is 0 (IPv4), or 1 (IPv6) if the best IPv4
-// address is better than the best IPv6 address.
+// otherFamily returns the index of the family that is dialled second. It is 1 (IPv6) if the best IPv4 address is better
+// than the best IPv6 address, and otherwise 0 (IPv4). The best address of a family must stand first in families.
 func (h *host) otherFamily(families [2][]netip.Addr) int {
 	if len(families[0]) > 0 && len(families[1]) > 0 && h.compareAddresses(families[0][0], families[1][0]) < 0 {
 		return 1

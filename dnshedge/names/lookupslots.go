@@ -24,8 +24,8 @@ type lookupSlots chan struct{}
 // delays the other.
 type exchangerSlots struct{ fresh, known lookupSlots }
 
-// slotsOf returns the lookup slots for lookups by x. Their number is an eighth of the MaxInFlight of a Client, and 256
-// for other Exchangers.
+// slotsOf returns new lookup slots for lookups by x. New hosts and known hosts get the same number of slots. It is an
+// eighth of MaxInFlight if x is a Client with that field set, and otherwise 256.
 func slotsOf(x dnshedge.Exchanger) exchangerSlots {
 	most := maxLookups
 	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {

@@ -120,7 +120,8 @@ func (n *Names) init() {
 	})
 }
 
-// exchanger returns the Exchanger for lookups: the field Exchanger, or the Client that replaces a nil Exchanger.
+// exchanger returns the Exchanger for lookups. It is the field Exchanger, or a Client of defaultClients if that field
+// is nil.
 func (n *Names) exchanger() dnshedge.Exchanger {
 	if n.own != nil {
 		return n.own.getClient()
@@ -147,8 +148,10 @@ func (n *Names) maxTTL() time.Duration {
 // LookupNetIP returns the addresses of a host, in the order in which they would be dialled. The network is ip, ip4 or
 // ip6. The error of a failed lookup is a *net.DNSError. With this method Names is a hedge.Resolver.
 //
-// A connection by DialContext to a returned address belongs to the host, like a connection to the host's name. If
-// several hosts have the address, the connection belongs to the host of its request, if the request was sent through
+// A connection that DialContext makes to a returned address is treated like a connection to the host's name. While it
+// is open, the host is looked up again, and Drain closes it if the host loses the address.
+//
+// If several hosts have the address, the connection belongs to the host of its request, if the request was sent through
 // Drain. Otherwise it belongs to the eight hosts that were looked up last.
 func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	want, err := familiesOf(network, "ip")
@@ -268,9 +271,12 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// readyHost returns the state of a host that has known addresses, after it has waited for a due lookup as long as
-// useful. With all, it waits until the addresses of all families in want are known, and otherwise until those of any
-// family are.
+// readyHost returns the state of a host that has known addresses. It starts a lookup if one is due, and waits for the
+// lookup as long as useful. If all is true, it waits for the addresses of all families in want, and otherwise for those
+// of any family.
+//
+// If the host has addresses already, it waits at most one second (lookupPatience), and not at all after a failed
+// lookup.
 //
 // It returns an error if no address is known, Names is closed, or ctx ends. Otherwise the caller must call releaseHost.
 func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
@@ -281,7 +287,7 @@ func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies
 	return h, err
 }
 
-// awaitHost is readyHost, except that its error may be that of the last lookup if ctx ends.
+// awaitHost does the work of readyHost. If ctx ends, its error may be that of the last lookup, and not that of ctx.
 func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
@@ -308,15 +314,15 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	return nil, h.err
 }
 
-// releaseHost ends one use of h. The caller must have acquired the use by readyHost or acquireHost.
+// releaseHost ends one use of h, which began with readyHost or acquireHost. The caller must not hold mu.
 func (n *Names) releaseHost(h *host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h.removeUser()
 }
 
-// acquireHost returns the state of a host, and creates it if necessary. While the state is in use, it is not removed
-// from memory. The caller must hold mu, and later call releaseHost.
+// acquireHost returns the state of a host for use, and creates it if necessary. The state is not removed from memory
+// before the caller has called releaseHost. The caller must hold mu.
 func (n *Names) acquireHost(name string) *host {
 	name = canonicalHost(name)
 	h := n.hosts[name]
@@ -328,9 +334,9 @@ func (n *Names) acquireHost(name string) *host {
 	return h
 }
 
-// addUnusedHost puts a host without users at the front of the list of unused hosts. A host without addresses is removed
-// from memory instead. If the list is then too long, the least recently used hosts are removed. The caller must hold
-// mu.
+// addUnusedHost puts a host without users at the front of the list of unused hosts. A host without known addresses is
+// removed from memory instead. If the list is too long, the least recently used hosts are removed from memory. The
+// caller must hold mu.
 func (n *Names) addUnusedHost(h *host) {
 	if h.unusedElement == nil {
 		h.unusedElement = n.unused.PushFront(h)
@@ -400,7 +406,7 @@ func familiesOf(network string, kinds ...string) (addressFamilies, error) {
 	return addressFamilies{}, net.UnknownNetworkError(network)
 }
 
-// unsuitableError returns the error for a host that has no address of the requested family.
+// unsuitableError returns a *net.DNSError for a host that has no address of the requested family.
 func unsuitableError(host string) error {
 	return &net.DNSError{Err: "no suitable address", Name: host, IsNotFound: true}
 }

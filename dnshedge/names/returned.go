@@ -9,8 +9,8 @@ import (
 // maxHostsOfAddress is the limit of hosts per address, if LookupNetIP has returned the same address for several hosts.
 const maxHostsOfAddress = 8
 
-// returnedAddresses records for which hosts LookupNetIP has returned an address. So a connection to that address can be
-// attributed to a host. Names.mu guards its fields.
+// returnedAddresses records for which hosts LookupNetIP has returned an address. It serves to find the hosts of a
+// connection that was dialled by IP address. Names.mu guards its fields.
 type returnedAddresses struct {
 	hosts  map[netip.Addr][]*host // at most maxHostsOfAddress; the latest is last
 	shared atomic.Int64           // number of addresses with several hosts; read without a lock

@@ -42,7 +42,8 @@ func policyOf(ip netip.Addr) (precedence, label int) {
 	return 0, -1
 }
 
-// scopeOf returns the scope of an address as a multicast scope value (RFC 6724 §3.1, §3.2).
+// scopeOf returns the scope of an address, as the number that multicast addresses use for that scope (RFC 6724 §3.1,
+// §3.2).
 func scopeOf(ip netip.Addr) int {
 	const linkLocal, siteLocal, global = 0x2, 0x5, 0xe
 	switch b := ip.As16(); {
@@ -110,8 +111,10 @@ func systemSource(ip netip.Addr) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
 }
 
-// sourceOf returns the source address of the Dialer's connections to ip, with the results of systemSource. A Dialer
-// that is not a *net.Dialer, such as a proxy's, may reach other networks than this machine. For such a Dialer, sourceOf
+// sourceOf returns the source address of the Dialer's connections to ip. For a net.Dialer, it is the result of
+// systemSource.
+//
+// Another Dialer, such as a proxy's, may reach networks that this machine does not reach. For such a Dialer, sourceOf
 // returns ip itself, so that every address counts as reachable.
 func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	if _, plain := n.dialer().(*net.Dialer); !plain {
@@ -132,8 +135,9 @@ func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
 	return sources
 }
 
-// setSources stores the source addresses of addrs. An address that sources lacks keeps its old source and is marked as
-// unsure. The caller holds mu.
+// setSources stores the source addresses of the host's addresses addrs, which are sorted by them (RFC 6724). If sources
+// lacks an address, its old source remains and is marked as unsure, so that determineSources tries again. The caller
+// must hold mu.
 func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr) {
 	for _, ip := range addrs {
 		a := h.addrs[ip]
@@ -148,8 +152,8 @@ func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr)
 	}
 }
 
-// determineSources tries again to determine the source addresses that could not be determined before. The caller must
-// hold mu, which is unlocked during the system calls.
+// determineSources determines the source addresses that could not be determined before (hostAddress.unsure). The caller
+// must hold mu, which is unlocked during the system calls.
 func (h *host) determineSources() {
 	h.hasUnsureSource = false
 	var unsure []netip.Addr
