@@ -37,10 +37,12 @@ var errClosed = fmt.Errorf("grpcnames: Names is closed: %w", net.ErrClosed)
 // The Builder is for grpc.WithResolvers or resolver.Register. NewBuilder panics if n is nil.
 //
 // The balancer gets the addresses whenever they change. If it refuses them, it gets them again a second later, then
-// after twice the time, up to a minute, and the host is looked up as by ResolveNow. As long as no address is known, the
-// balancer gets the errors of the lookups. After that, failed lookups change nothing.
+// after twice the time, up to a minute. Each refusal also starts a lookup, as ResolveNow does.
 //
-// When n is closed, the balancer gets an error that wraps net.ErrClosed, with which calls fail if no address is known.
+// As long as no address is known, the balancer gets the errors of the lookups. After that, failed lookups change
+// nothing. When n is closed, the balancer gets an error that wraps net.ErrClosed, with which calls fail if no address
+// is known.
+//
 // ResolveNow, which gRPC calls when a connection fails, starts a lookup at once, or n's MinTTL after the last lookup.
 func NewBuilder(n *names.Names) resolver.Builder {
 	if n == nil {
@@ -115,8 +117,8 @@ type watchResult struct {
 	err   error
 }
 
-// watchHost sends the host's addresses to updateConn whenever they change, and errors of lookups as names.Watch reports
-// them. If the host is an IP address, it sends that address once.
+// watchHost watches the host until the resolver is closed. It sends the host's addresses to updateConn whenever they
+// change, and errors of lookups as names.Watch yields them. If the host is an IP address, it sends that address once.
 func (w *hostWatcher) watchHost() {
 	defer close(w.found)
 	if ip, err := netip.ParseAddr(w.host); err == nil {
@@ -137,8 +139,8 @@ func (w *hostWatcher) sendResult(f watchResult) {
 	}
 }
 
-// updateConn passes the results from watchHost to gRPC. If gRPC refuses addresses, it starts a lookup, and passes them
-// again after a delay that doubles up to a minute.
+// updateConn passes the results from watchHost to gRPC, until the resolver or Names is closed. If gRPC refuses
+// addresses, it starts a lookup, and passes them again after a delay that doubles up to a minute.
 func (w *hostWatcher) updateConn() {
 	var addrs []netip.Addr
 	again := time.NewTimer(0)
