@@ -95,39 +95,41 @@ func IsHostName(name string) bool {
 	return true
 }
 
-// FollowCNAMEs follows the CNAME chain of a name in the response r, for at most 16 names. For each name, it calls take
-// with every record that is not a CNAME. It stops after the first name for which take has returned true.
+// FollowCNAMEs follows the CNAME chain of a name in the response r, for at most 16 names. For each name in the chain,
+// it calls visit with every record that is not a CNAME. It stops after the first name for which visit has returned
+// true.
 //
-// ttl is the lowest of least, the record's TTL, and the TTLs of the CNAMEs before the record, in seconds. The result is
-// the lowest of least and the TTLs of the CNAMEs.
-func FollowCNAMEs(r *dns.Msg, name string, least uint32, take func(rr dns.RR, ttl uint32) bool) uint32 {
+// ttl is the time in seconds for which the record may be used. It is the lowest of maxTTL, the record's TTL, and the
+// TTLs of the CNAMEs that lead to the record. The result is the lowest of maxTTL and the TTLs of the CNAMEs.
+func FollowCNAMEs(r *dns.Msg, name string, maxTTL uint32, visit func(rr dns.RR, ttl uint32) bool) uint32 {
 	name = dns.CanonicalName(name)
 	owners := make([]string, len(r.Answer))
 	for i, rr := range r.Answer {
 		owners[i] = dns.CanonicalName(rr.Header().Name)
 	}
 	for range maxCNAMEs {
-		next, taken := "", false
+		next, accepted := "", false
 		for i, rr := range r.Answer {
 			h := rr.Header()
 			if owners[i] != name {
 				continue
 			}
 			if alias, ok := rr.(*dns.CNAME); ok {
-				next, least = dns.CanonicalName(alias.Target), min(least, h.Ttl)
+				next, maxTTL = dns.CanonicalName(alias.Target), min(maxTTL, h.Ttl)
 			} else {
-				taken = take(rr, min(least, h.Ttl)) || taken
+				accepted = visit(rr, min(maxTTL, h.Ttl)) || accepted
 			}
 		}
-		if next == "" || taken {
+		if next == "" || accepted {
 			break
 		}
 		name = next
 	}
-	return least
+	return maxTTL
 }
 
-// An RcodeError is the error of a lookup whose response has a response code other than success. Its value is the code.
+// An RcodeError is the error of a lookup whose response has a response code other than success. Its value is the
+// response code.
 type RcodeError int
 
 func (e RcodeError) Error() string {
