@@ -35,8 +35,8 @@ type Hosts struct {
 	checked atomic.Int64                     // when the file was last checked, Unix time in ns
 
 	mu      sync.Mutex // guards the fields below; held while the file is read
-	changed time.Time
-	size    int64
+	changed time.Time  // modification time of the file when it was read
+	size    int64      // size of the file then
 }
 
 // A Host holds the addresses of one name in a hosts file, or the name of one address. It does not change.
@@ -45,9 +45,11 @@ type Host struct {
 	name  string // the name of an address, if the entry is that of a reverse name such as 1.2.0.192.in-addr.arpa
 }
 
-// NewHosts returns the hosts file at path. The caller must call Load successfully before Find. Find uses spawn to read
-// a large file again in the background. spawn must call its argument in a new goroutine and return true, or return
-// false after the caller has shut down. The context that it passes must be cancelled on shutdown.
+// NewHosts returns a Hosts for the file at path. The caller must call Load successfully before Find.
+//
+// Find uses spawn to read a large file again in the background. spawn must call its argument in a new goroutine and
+// return true, or return false after the caller has shut down. The context that it passes must be cancelled on
+// shutdown.
 func NewHosts(path string, spawn func(func(context.Context)) bool) *Hosts {
 	return &Hosts{path: path, spawn: spawn}
 }
@@ -73,8 +75,8 @@ func (f *Hosts) Load() error {
 // Find returns the entry for the name of q, or nil if the file has no such name. A call of Load must have succeeded
 // before.
 //
-// At most every five seconds, Find checks whether the file has changed, and reads it again, a long file in the
-// background. If reading fails, the old entries remain.
+// At most every five seconds, Find checks whether the file has changed, and reads a changed file again. It reads a long
+// file in the background. If reading fails, the old entries remain.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	if now.UnixNano()-f.checked.Load() >= int64(hostsCheckInterval) && f.mu.TryLock() {
 		f.refreshInBackground(now)
@@ -83,8 +85,8 @@ func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	return (*f.hosts.Load())[string(q.AppendKey(buf[:0])[:len(q.Name)])]
 }
 
-// refreshInBackground reads the file again if it has changed: a short file at once, and a long one in the background.
-// The caller must hold mu, which refreshInBackground or the background goroutine unlocks.
+// refreshInBackground reads the file again if it has changed. It reads a short file at once, and a long one in the
+// background. The caller must hold mu, which refreshInBackground or the background goroutine unlocks.
 func (f *Hosts) refreshInBackground(now time.Time) {
 	info, err := f.statFile(now)
 	read := func(ctx context.Context) {

@@ -47,8 +47,8 @@ type Servers struct {
 
 	// The fields above are set before first use and only read after.
 
-	mu      sync.Mutex // guards the fields below; not held while the configuration is read
-	checked time.Time
+	mu      sync.Mutex    // guards the fields below; not held while the configuration is read
+	checked time.Time     // when the configuration was last checked
 	reading chan struct{} // closed when the running read has ended; nil: none is running
 	state   systemState
 }
@@ -56,18 +56,18 @@ type Servers struct {
 // A systemState is the result of one reading of the configuration. Its slices and maps are never changed, so copies may
 // share them.
 type systemState struct {
-	err            error // why defaultServers is nil; otherwise nil
-	asked          bool  // Ask has succeeded at least once
-	changed        time.Time
-	size           int64
+	err            error               // why defaultServers is nil; otherwise nil
+	asked          bool                // Ask has succeeded at least once
+	changed        time.Time           // modification time of the file when it was read; zero: it was not read
+	size           int64               // size of the file then
 	defaultServers []Server            // for all names
 	domains        map[string][]Server // in wire format and lower case
-	rotate         bool
-	version        uint64 // number of changes of defaultServers and domains
+	rotate         bool                // the file has the option rotate
+	version        uint64              // number of changes of defaultServers and domains
 }
 
-// NewServers returns the servers in the file at path, or the system's servers if path is empty. ok and spawn are
-// Servers.OK and Servers.Spawn.
+// NewServers returns the servers in the file at path, or the system's servers if path is empty. ok reports whether a
+// server's host and port are valid. spawn starts a goroutine. They become Servers.OK and Servers.Spawn.
 func NewServers(path string, ok func(addr string) bool, spawn func(func(context.Context)) bool) *Servers {
 	if path == "" {
 		return &Servers{Ask: askSystem, Path: systemConf, OK: ok, Spawn: spawn}
@@ -88,11 +88,10 @@ func (f *Servers) HasRotateOption() bool {
 }
 
 // DefaultServers returns the DNS servers for all names without separate servers. If the configuration lists no server,
-// it returns the addresses of this machine. The same holds if the process may not read the file, or the file is
-// missing.
+// it returns the loopback addresses. The same holds if the process may not read the file, or the file is missing.
 //
 // It returns an error if reading fails for another reason and no earlier read has succeeded. The next call reads again.
-// It returns nil and no error if Spawn reported false before the first read.
+// It returns nil and no error if the owner was closed (Spawn reported false) before the first read.
 func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 	k := f.latestState(now)
 	return k.defaultServers, k.err
@@ -115,9 +114,9 @@ func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 // file takes less time, and scutil on a busy machine more.
 const refreshPatience = 10 * time.Millisecond
 
-// latestState returns the latest configuration. If the last check is five seconds old, a goroutine reads the
-// configuration again. Callers wait for that read for at most refreshPatience, so that questions that arrive together
-// use the same servers.
+// latestState returns the latest configuration. If the last check is five seconds old, it starts a goroutine that reads
+// the configuration again. All callers wait for that read for at most refreshPatience, so that questions that arrive
+// together use the same servers. Without a known configuration they wait until the read has ended.
 func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
 	had, age := f.state, now.Sub(f.checked)
@@ -154,8 +153,8 @@ func (f *Servers) latestState(now time.Time) systemState {
 	return f.state
 }
 
-// refreshState reads the configuration again and stores the result. k is the state before. If reading fails, the
-// servers in k remain, and the next refresh reads again.
+// refreshState reads the configuration again, stores it, and wakes the callers that wait for it. k is the configuration
+// before. If reading fails, the servers in k remain, and the next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
 	all, domains := k.defaultServers, k.domains
 	ok, err := f.askSystem(&k)
@@ -182,7 +181,7 @@ func (f *Servers) refreshState(k systemState) {
 }
 
 // askSystem asks the operating system for its servers and stores them in k. It returns true if the file must not be
-// read as well: the system has servers for all names, or it fails now after an earlier success.
+// read instead. That is so if the system has servers for all names, or if it fails now after an earlier success.
 //
 // After such a failure the system is probably busy. Servers in the file must then not get names that only some of the
 // system's servers know.
