@@ -41,8 +41,8 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// DialGuarded calls d.DialContext. It returns a *PanicError if d panics, and an error if d returns neither a connection
-// nor an error. The connection is wrapped as by WrapConn.
+// DialGuarded calls d.DialContext, and wraps the connection by WrapConn. It returns a *PanicError if d panics, and an
+// error if d returns neither a connection nor an error.
 func DialGuarded(ctx context.Context, d Dialer, network, address string) (conn net.Conn, err error) {
 	defer RecoverPanic("Dialer", &err)
 	conn, err = d.DialContext(ctx, network, address)
