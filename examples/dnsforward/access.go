@@ -30,14 +30,14 @@ func mustParsePrefixes(all ...string) (out []netip.Prefix) {
 	return out
 }
 
-// accessControl decides which clients may ask questions, and limits the questions of each client per second. It is safe
+// accessControl decides which clients may ask questions, and limits the rate of questions of each client. It is safe
 // for concurrent use.
 type accessControl struct {
 	allowed   []netip.Prefix
 	perSecond float64 // questions of one client; 0: no limit
 
-	mu        sync.Mutex // guards the fields below
-	limits    map[netip.Addr]*rate.Limiter
+	mu        sync.Mutex                   // guards the fields below
+	limits    map[netip.Addr]*rate.Limiter // limiters by clientNetwork
 	oldLimits map[netip.Addr]*rate.Limiter // limiters of clients that have sent nothing since limits was created
 }
 
@@ -59,8 +59,8 @@ func (a *accessControl) allowQuestion(ip netip.Addr) bool {
 // maxWait limits how long a question over a stream waits for the rate limit. Such a wait delays the shutdown.
 const maxWait = time.Second
 
-// reserveQuestion returns how long a client must wait before it may ask another question over a stream, and counts the
-// question. If the duration is longer than maxWait, the question must be rejected, and was not counted.
+// reserveQuestion counts a question that a client asks over a stream, and returns how long the question must wait for
+// the rate limit. If the result is longer than maxWait, the question was not counted and must be rejected.
 func (a *accessControl) reserveQuestion(ip netip.Addr) time.Duration {
 	if a.perSecond == 0 {
 		return 0
@@ -162,9 +162,9 @@ type clientCounter struct {
 	maxPerClient int // limit for one client
 	maxTotal     int // limit for all clients; 0: no limit
 
-	mu       sync.Mutex // guards the fields below
-	n        int
-	byClient map[netip.Addr]int
+	mu       sync.Mutex         // guards the fields below
+	n        int                // open connections or requests of all clients
+	byClient map[netip.Addr]int // open connections or requests by client
 }
 
 // tryAdd counts one more connection or request of a client and returns true. It returns false, and counts nothing, if
@@ -207,7 +207,8 @@ func (c *guardedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends the writing side, so that the connection can be drained before it is closed.
+// CloseWrite closes the writing side of the connection, so that the rest can be read before Close. It returns
+// errors.ErrUnsupported if the connection cannot do that.
 func (c *guardedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -13,10 +13,10 @@ import (
 type certificate struct {
 	certFile, keyFile string
 
-	mu      sync.Mutex // guards the fields below
-	checked time.Time
-	changed time.Time
-	cert    *tls.Certificate
+	mu      sync.Mutex       // guards the fields below
+	checked time.Time        // when the file was last checked for a change
+	changed time.Time        // modification time of certFile when it was read
+	cert    *tls.Certificate // nil: not read yet
 }
 
 // getCertificate returns the certificate for a TLS handshake, and reads it again if its file has changed. If reading

@@ -92,8 +92,9 @@ func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, er
 	return b, 0, nil
 }
 
-// maxAge returns how long an HTTP cache may store a response, in seconds: its lowest TTL, or the negative TTL of its
-// SOA record if it has no answer (RFC 8484 §5.1). It returns 0 for other failures.
+// maxAge returns how long an HTTP cache may store a response, in seconds. That is the lowest TTL of its answer, or the
+// negative TTL of its SOA record if there is no answer (RFC 8484 §5.1). It is 0 if the response has neither, or is a
+// failure other than NXDOMAIN.
 func maxAge(b []byte) uint32 {
 	m := new(dns.Msg)
 	if m.Unpack(b) != nil || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {

@@ -116,8 +116,8 @@ func (f *forwarder) startHTTPS(config *tls.Config) error {
 	return nil
 }
 
-// serveInBackground calls serve in a goroutine. It sends the error of serve to failed, except the errors after a normal
-// shutdown.
+// serveInBackground calls serve in a goroutine. It sends the error of serve to f.failed, except for the errors after a
+// normal shutdown.
 func (f *forwarder) serveInBackground(serve func() error) {
 	go func() {
 		if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, dnshedge.ErrServerClosed) {
@@ -129,22 +129,22 @@ func (f *forwarder) serveInBackground(serve func() error) {
 	}()
 }
 
-// serveStreams accepts connections from the listener l and answers their queries, in a goroutine.
+// serveStreams answers the queries on connections that the listener l accepts, in a goroutine.
 func (f *forwarder) serveStreams(l net.Listener) {
 	f.serveInBackground(func() error { return f.server.Serve(l) })
 }
 
-// listenTCP opens a listener that accepts only allowed clients. room limits the connections of all clients; nil: no
-// limit.
-func (f *forwarder) listenTCP(at string, room *connlimit.Limiter) (net.Listener, error) {
+// listenTCP opens a TCP listener at the address at, which accepts only connections of allowed clients. slots limits the
+// connections of all clients; nil: no limit.
+func (f *forwarder) listenTCP(at string, slots *connlimit.Limiter) (net.Listener, error) {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
 		return nil, fmt.Errorf("dnsforward: listen on tcp %s: %w", at, err)
 	}
-	return &guardedListener{Listener: l, access: &f.access, conns: clientCounter{maxPerClient: f.connsPerClient}, slots: room, closing: make(chan struct{})}, nil
+	return &guardedListener{Listener: l, access: &f.access, conns: clientCounter{maxPerClient: f.connsPerClient}, slots: slots, closing: make(chan struct{})}, nil
 }
 
-// startUDP opens UDP sockets on the address at, and answers queries from them in goroutines.
+// startUDP opens UDP sockets on the address at, and answers the queries that they receive, in goroutines.
 func (f *forwarder) startUDP(at string) error {
 	sockets, err := listenPackets(at, max(f.sockets, 1))
 	for _, pc := range sockets {

@@ -147,9 +147,8 @@ func run() error {
 // shutdownTime is how long the shutdown may take, in addition to the Timeout of a question.
 const shutdownTime = 2 * time.Second
 
-// runUntilEnd serves DNS clients until a signal arrives, a listener fails, or the duration last has passed. Then it
-// shuts the forwarder down. If last is 0, there is no time limit. It returns the errors of the listeners and of the
-// shutdown.
+// runUntilEnd waits until a signal arrives, a listener fails, or the duration last has passed, and then shuts the
+// forwarder down. If last is 0, there is no time limit. It returns the errors of the listeners and of the shutdown.
 func (f *forwarder) runUntilEnd(signals <-chan os.Signal, last time.Duration) error {
 	log.Printf("dnsforward: listening on %v", slices.Concat(f.listen, f.dot, f.doh))
 	var end <-chan time.Time
@@ -163,8 +162,8 @@ func (f *forwarder) runUntilEnd(signals <-chan os.Signal, last time.Duration) er
 	return errors.Join(err, f.shutDown(ctx))
 }
 
-// waitForEnd returns when the forwarder must end: a signal arrives, end fires, or a listener has failed, whose error it
-// returns. On a signal in reportSignals it writes the statistics and continues.
+// waitForEnd waits until the forwarder must end. That is so if a signal arrives, end fires, or a listener has failed,
+// whose error it returns. On a signal in reportSignals it writes the statistics and continues.
 func (f *forwarder) waitForEnd(signals <-chan os.Signal, end <-chan time.Time) error {
 	for {
 		select {
@@ -183,7 +182,7 @@ func (f *forwarder) waitForEnd(signals <-chan os.Signal, end <-chan time.Time) e
 	}
 }
 
-// textFlag returns a function for flag.Func that appends the flag's value to the list.
+// textFlag returns a function for flag.Func that appends the flag's value to the list at to.
 func textFlag(to *[]string) func(string) error {
 	return func(s string) error {
 		*to = append(*to, s)
@@ -191,7 +190,8 @@ func textFlag(to *[]string) func(string) error {
 	}
 }
 
-// networkFlag returns a function for flag.Func that appends a network, or a single address, to the list.
+// networkFlag returns a function for flag.Func that parses a network, or a single address, and appends it to the list
+// at to.
 func networkFlag(to *[]netip.Prefix) func(string) error {
 	return func(s string) error {
 		p, err := netip.ParsePrefix(s)
@@ -203,7 +203,7 @@ func networkFlag(to *[]netip.Prefix) func(string) error {
 	}
 }
 
-// upstreamFlag returns a function for flag.Func that appends an upstream to the list.
+// upstreamFlag returns a function for flag.Func that parses an upstream and appends it to the list at to.
 func upstreamFlag(to *[]dnshedge.Upstream) func(string) error {
 	return func(s string) error {
 		u, err := dnshedge.ParseUpstream(s)
@@ -212,7 +212,8 @@ func upstreamFlag(to *[]dnshedge.Upstream) func(string) error {
 	}
 }
 
-// routeFlag returns a function for flag.Func that parses "domain=server" and adds the server to the domain's Client.
+// routeFlag returns a function for flag.Func that parses "domain=server" and adds the server to the domain's Client in
+// to. An empty server adds only the Client.
 func routeFlag(to map[string]*dnshedge.Client) func(string) error {
 	return func(s string) error {
 		domain, server, ok := strings.Cut(s, "=")
@@ -238,8 +239,8 @@ type stateStore interface {
 	Import(io.Reader) error
 }
 
-// loadState reads a file that saveState has written into the learner l. If the file does not exist, or cannot be
-// imported, the learner starts without measurements and answers.
+// loadState reads the file that saveState has written into l. If the file does not exist, or cannot be imported, l
+// starts without measurements and answers. It returns an error if an existing file cannot be opened.
 func loadState(l stateStore, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -255,8 +256,8 @@ func loadState(l stateStore, path string) error {
 	return nil
 }
 
-// saveState writes the measurements and answers of the learner l to a file. It replaces an existing file atomically,
-// and leaves the file unchanged after an error.
+// saveState writes the measurements and answers of l to a file. It replaces an existing file atomically, and leaves the
+// file unchanged after an error.
 func saveState(l stateStore, path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".dnsforward-*")
 	if err != nil {

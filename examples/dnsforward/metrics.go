@@ -11,7 +11,7 @@ import (
 // metricsHandler is an http.Handler that writes a forwarder's metrics in the text format of Prometheus.
 type metricsHandler struct{ *forwarder }
 
-// metric is a metric without labels.
+// A metric is a Prometheus metric without labels.
 type metric struct {
 	name, kind, help string
 	value            int64
@@ -85,12 +85,11 @@ func countBogus(s recursor.Stats) (n int64) {
 	return n
 }
 
-// securityMetrics returns metrics that count the results of DNSSEC validation in s. Their names begin with the prefix
-// of.
-func securityMetrics(of string, s recursor.Stats) []metric {
+// securityMetrics returns metrics that count the results of DNSSEC validation in s. Each name begins with prefix.
+func securityMetrics(prefix string, s recursor.Stats) []metric {
 	return []metric{
-		{of + "_secure_total", "counter", "Answers with a valid signature.", s.Secure},
-		{of + "_insecure_total", "counter", "Answers that are proven to be unsigned.", s.Insecure},
-		{of + "_bogus_total", "counter", "Answers that must be signed and have no valid signature.", countBogus(s)},
+		{prefix + "_secure_total", "counter", "Answers with a valid signature.", s.Secure},
+		{prefix + "_insecure_total", "counter", "Answers that are proven to be unsigned.", s.Insecure},
+		{prefix + "_bogus_total", "counter", "Answers that must be signed and have no valid signature.", countBogus(s)},
 	}
 }

@@ -17,12 +17,12 @@ import (
 
 // recursiveFlags holds the values of the command-line flags for recursion and for DNSSEC validation.
 type recursiveFlags struct {
-	enabled  bool
-	hints    []netip.Addr
-	stubs    map[string][]netip.AddrPort
-	noDNSSEC bool
-	validate bool // validate the answers of upstreams
-	trust    dnssec.Trust
+	enabled  bool                        // -recursive
+	hints    []netip.Addr                // -root-hint: addresses of root servers
+	stubs    map[string][]netip.AddrPort // -stub: servers by domain
+	noDNSSEC bool                        // -no-dnssec
+	validate bool                        // -validate: validate the answers of upstreams
+	trust    dnssec.Trust                // -anchors and -insecure
 }
 
 // registerFlags defines the flags of r in a flag set, which stores their values in r when it is parsed.
@@ -85,7 +85,7 @@ func (r *recursiveFlags) trustConfig() dnssec.Trust {
 // newResolver creates the Resolver for the flag -recursive, and makes it the Exchanger of c. It must be called after
 // flags was parsed.
 //
-// It returns nil without -recursive, and an error if flags contradict each other.
+// Without -recursive it returns nil. It returns an error if flags contradict each other.
 func (r *recursiveFlags) newResolver(c *dnshedge.Client, flags *flag.FlagSet) (*recursor.Resolver, error) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })

@@ -14,8 +14,8 @@ type validatingClient struct {
 	upstreams *dnshedge.Client // asked by the Validator
 }
 
-// newValidatingClient moves the upstreams of c to a new Client, and creates a Validator that asks that Client. The
-// Validator becomes the Exchanger of c.
+// newValidatingClient makes c validate answers, for the flag -validate. It moves the upstreams of c to a new Client,
+// and creates a Validator that asks that Client. The Validator becomes the Exchanger of c.
 //
 // It must be called after the flags were parsed. It returns nil without the flag -validate.
 func (r *recursiveFlags) newValidatingClient(c *dnshedge.Client) *validatingClient {
