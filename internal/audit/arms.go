@@ -15,8 +15,8 @@ const (
 	zScore95 = 1.96 // a 95 % confidence interval extends this many standard errors to each side
 )
 
-// An arms holds the statistics of both arms of the experiment, control (hedging is off) and treatment. The report for users is
-// made from them. The verdict does not depend on them. The mutex of the Audit guards them.
+// An arms holds the statistics of both arms of the experiment: control, in which hedging is off, and treatment. The report
+// for users is made from them. The verdict does not depend on them. The mutex of the Audit guards them.
 type arms struct {
 	openLatencies      slotLatencies // latencies of the slot that is being measured
 	control, treatment arm           // statistics of each arm
@@ -64,13 +64,15 @@ func (a *arms) addSlot(s *slot, sum *summary) {
 	m.aboveP99Squares += above * above
 }
 
-// addPair adds the difference between the failures of the two slots of a pair.
+// addPair adds a compared pair of slots to the statistics of failures. It adds the share of failed calls in the control slot
+// minus that in the treatment slot.
 func (a *arms) addPair(control, treatment *summary) {
 	d := control.failureShare - treatment.failureShare
 	a.pairs, a.failureDifferences, a.failureDifferenceSquares = a.pairs+1, a.failureDifferences+d, a.failureDifferenceSquares+d*d
 }
 
-// writeReport stores latencies and failures of both arms in r, if there are enough calls and pairs.
+// writeReport stores the statistics of both arms in the report r: the 99th percentile, the failures, and how much hedging
+// has changed them. Before there are enough calls and pairs, it only updates the number of pairs.
 func (a *arms) writeReport(r *observe.Audit) {
 	r.Pairs = max(r.Pairs, a.pairs)
 	if a.pairs < minReportPairs || min(a.control.calls, a.treatment.calls) < minReportCalls {

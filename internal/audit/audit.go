@@ -36,7 +36,7 @@ const (
 
 // An Audit is the experiment for one host. All keys of the host share it, and it is safe for concurrent use. Times are
 // nanoseconds of the engine's clock. Slots are computed from the time of day, so that all clients have the same slots.
-type Audit struct { // hash of the host's name; never changes
+type Audit struct {
 	hash uint64 // hash of the host; never changes
 
 	// These fields are written while mu is held. Calls read them without mu.
@@ -96,7 +96,8 @@ func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 	}
 }
 
-// EndCall records the result r of a call. The argument began is the time that was passed to BeginCall for this call.
+// EndCall adds the result r of an ended call to the slot in which the call began. The argument began is the time that was
+// passed to BeginCall for this call.
 func (a *Audit) EndCall(began int64, r Result) {
 	if uint64(began-a.measuredFrom.Load()) < uint64(measuredLength) {
 		a.mu.Lock()
@@ -105,8 +106,8 @@ func (a *Audit) EndCall(began int64, r Result) {
 	}
 }
 
-// openLatencies returns the histograms of the slot that is being measured. It returns nil if no pair had a control slot yet.
-// The caller must hold mu.
+// openLatencies returns the histograms to which the calls of the slot that is being measured are added. It returns nil if no
+// pair had a control slot since the last reset. The caller must hold mu.
 func (a *Audit) openLatencies() *slotLatencies {
 	if a.arms == nil {
 		return nil
@@ -114,8 +115,8 @@ func (a *Audit) openLatencies() *slotLatencies {
 	return &a.arms.openLatencies
 }
 
-// changeSlot starts the next slot, or the measured part of the current slot, if it is due at the time now. The argument wall is
-// the time of day in nanoseconds since 1970. The caller must hold mu.
+// changeSlot starts the next slot, or the measured part of the current slot, if its start time has come. The argument now is
+// the time of the engine's clock. The argument wall is the time of day in nanoseconds since 1970. The caller must hold mu.
 func (a *Audit) changeSlot(now, wall int64) {
 	if now < a.nextChange.Load() {
 		return
@@ -146,8 +147,9 @@ func (a *Audit) changeSlot(now, wall int64) {
 	a.nextChange.Store(now - at + int64(slotLength))
 }
 
-// beginSlot starts the slot with the given number, and decides whether hedging is off in it. inTime is true if the measured
-// part of the slot has not started yet. The caller must hold mu.
+// beginSlot starts the slot with the given number, and decides whether its pair is compared and whether hedging is off in
+// it. inTime is true if the measured part of the slot has not started yet; otherwise the slot cannot be compared. The caller
+// must hold mu.
 func (a *Audit) beginSlot(number int64, inTime bool, now int64) {
 	follows := inTime && number == a.slot+1 && a.open.number == a.slot
 	a.open.invalid = a.open.invalid || !follows
@@ -173,8 +175,9 @@ func (a *Audit) updateHedgingOff() {
 	a.hedgingOff.Store(isOff)
 }
 
-// shouldComparePair reports whether the pair with the given number has a control slot. Every pair has one in the first hour of
-// a trial, and half of the pairs after that. When the verdict is decided, only a few pairs have one. The caller must hold mu.
+// shouldComparePair reports whether a control slot is planned for the pair of slots with the given number. Every pair has
+// one in the first hour of a trial, and half of the pairs after that. When the verdict is decided, only a few pairs have
+// one. The caller must hold mu.
 func (a *Audit) shouldComparePair(pair int64) bool {
 	bits := 1
 	switch {
@@ -215,9 +218,11 @@ func (a *Audit) closeSlot(now int64) {
 	}
 }
 
-// hasLatencyChanged reports whether the mean latency differs by at least 30 % from that at the verdict, in latencyChangeSlots
-// consecutive slots. If the verdict is AuditOff, only a decrease counts, and otherwise only an increase. The caller must hold
-// mu.
+// hasLatencyChanged reports whether the verdict is outdated because the latency has changed. This is so if the mean latency
+// of latencyChangeSlots consecutive slots differs by at least 30 % from the mean latency at the verdict.
+//
+// If the verdict is AuditOff, only a decrease counts, and otherwise only an increase. The argument s is the summary of the
+// slot that was just closed. The caller must hold mu.
 func (a *Audit) hasLatencyChanged(s *summary) bool {
 	isOff, changed := a.verdict == observe.AuditOff, s.meanLatency-a.verdictLatency
 	if isOff {
@@ -265,8 +270,8 @@ func (a *Audit) comparePair(control, treatment *summary, now int64) {
 	}
 }
 
-// beginTrial sets the verdict v and starts a trial that retests it. If v is AuditTrying, it also deletes all results. The
-// caller must hold mu.
+// beginTrial sets the verdict v and starts a new trial, which collects evidence for or against it. If v is AuditTrying,
+// which means that there is no verdict, beginTrial also deletes all results. The caller must hold mu.
 func (a *Audit) beginTrial(v observe.Verdict, now int64) {
 	a.trial = &evidence{number: a.trial.number + 1, startedAt: now}
 	if v == observe.AuditTrying {
@@ -275,8 +280,8 @@ func (a *Audit) beginTrial(v observe.Verdict, now int64) {
 	a.setVerdict(v, now)
 }
 
-// setVerdict sets the verdict v. The current pair is not compared, because it started under another verdict. The caller must
-// hold mu.
+// setVerdict sets the verdict v, and stores the mean latency so far for hasLatencyChanged. The current pair of slots is not
+// compared, because it started under another verdict. The caller must hold mu.
 func (a *Audit) setVerdict(v observe.Verdict, now int64) {
 	a.verdict, a.lastPairAt, a.verdictLatency, a.changedSlots = v, now, 0, 0
 	if a.arms != nil {
@@ -288,7 +293,7 @@ func (a *Audit) setVerdict(v observe.Verdict, now int64) {
 	a.updateHedgingOff()
 }
 
-// Reset deletes all results and the verdict, and starts the first trial again.
+// Reset deletes all results and the verdict, so that the audit starts with its first trial again.
 func (a *Audit) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -34,8 +34,9 @@ type evidence struct {
 	wealth [2][len(betScales)]float64
 }
 
-// addPair adds a compared pair. The difference d says by how much the slowest calls are slower without hedging, in octaves: 1
-// means twice as slow, and a negative value means faster.
+// addPair adds the result of a compared pair of slots. The argument d is the difference between the latencies of the slowest
+// calls without and with hedging, in octaves. The value 1 means twice as slow without hedging, and a negative value means
+// faster.
 func (e *evidence) addPair(d float64) {
 	e.pairs++
 	for i, scale := range betScales {
@@ -45,8 +46,9 @@ func (e *evidence) addPair(d float64) {
 	}
 }
 
-// pValue returns an upper bound of the probability that the given side (0: helps, 1: harms) gets its present wealth by chance.
-// The bound holds after any number of pairs, and is corrected for the number of trials.
+// pValue returns the p-value of a side (0: hedging helps, 1: hedging harms). It is an upper bound of the probability that
+// the side reaches its present wealth by chance. The bound holds after any number of pairs, and is corrected for the number
+// of trials.
 func (e *evidence) pValue(side int) float64 {
 	wealth, k := 0.0, float64(e.number)
 	for _, w := range e.wealth[side] {
@@ -71,5 +73,6 @@ func (e *evidence) verdict() observe.Verdict {
 // isDecided reports whether the verdict v is that hedging helps (AuditOn) or harms (AuditOff).
 func isDecided(v observe.Verdict) bool { return v == observe.AuditOn || v == observe.AuditOff }
 
-// confidence returns 1 minus the smaller p-value of the two sides, but at least 0.5.
+// confidence returns the confidence in the more probable of the two results, hedging helps and hedging harms. It is 1 minus
+// the p-value of that result, but at least 0.5.
 func (e *evidence) confidence() float64 { return max(1-min(e.pValue(0), e.pValue(1)), 0.5) }

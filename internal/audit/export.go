@@ -15,7 +15,8 @@ const (
 	maxExportedTime  = 24 * time.Hour // maximum of a duration
 )
 
-// A State is the exported state of an Audit with a decided verdict. Its JSON encoding uses the same field names.
+// A State is the state of an Audit with a decided verdict, in the form that is exported to another process. Its JSON
+// encoding uses the same field names.
 type State struct {
 	Trial  int           // number of the trial that retests the verdict
 	Age    time.Duration // time since the latest pair was compared

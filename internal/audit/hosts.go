@@ -46,10 +46,11 @@ func (hs *Hosts) AddKey(host string) *Audit {
 	return h.Audit
 }
 
-// RemoveKey counts the eviction of a key that has had the given number of calls. When the last key of a host is evicted, the
-// host's verdict is kept, but at most limit such verdicts.
+// RemoveKey counts a key of the host that was evicted after the given number of calls. When the last key of the host is
+// evicted, only the host's verdict is kept. At most limit verdicts of hosts without keys are kept.
 //
-// The argument at is the current time of a monotonic clock, which orders the kept verdicts.
+// The argument at is the current time of a monotonic clock. It decides, together with the numbers of calls, which verdicts
+// are deleted first.
 func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int) {
 	if hs == nil {
 		return
@@ -92,7 +93,7 @@ func (hs *Hosts) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n
 	return b, n
 }
 
-// A HostVerdict is the exported state of one host's audit, which has a decided verdict.
+// A HostVerdict is the decided verdict of one host, with the state of its audit, as it is exported.
 type HostVerdict struct {
 	host string // name of the host
 	State
@@ -116,9 +117,11 @@ func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error)
 	return all, nil
 }
 
-// ImportVerdicts adopts imported verdicts for hosts whose audits have no decided verdict. Verdicts of hosts without keys are
-// kept for later, at most limit of them. The argument now is the time of the engine's clock, and at is the current time of the
-// monotonic clock, as for RemoveKey.
+// ImportVerdicts adopts the exported verdicts all for hosts whose audits have no decided verdict. Verdicts of hosts without
+// keys are kept for later, at most limit of them.
+//
+// The argument now is the time of the engine's clock. The argument at is the current time of the monotonic clock, as for
+// RemoveKey.
 func (hs *Hosts) ImportVerdicts(all []HostVerdict, now time.Time, at time.Duration, limit int) {
 	if hs == nil {
 		return

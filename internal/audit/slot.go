@@ -43,8 +43,8 @@ func durationAt(position float64) time.Duration {
 	return time.Duration(float64(int64(1)<<(lowestExponent+octave)) * (1 + position/binsPerOctave - float64(octave)))
 }
 
-// quantile returns the position in the histogram below which the given share of the latencies lies, for durationAt. It returns
-// 0 if the histogram is empty.
+// quantile returns the quantile of the latencies for the given share in [0, 1], as a position in the histogram. Use
+// durationAt to convert the position to a duration. It returns 0 if the histogram is empty.
 func (h *histogram) quantile(share float64) float64 {
 	above := 0.0
 	for _, n := range h {
@@ -82,12 +82,11 @@ type slot struct {
 	latencySum int                    // sum of the bin indexes of the calls' latencies
 }
 
-// slotLatencies holds two histograms of the latencies in a compared slot: one of successful calls (answers), and one of failed
-// calls (failures).
+// A slotLatencies holds two histograms of the latencies in a compared slot: one of successful calls and one of failed calls.
 type slotLatencies struct{ successes, failures histogram }
 
-// beginCall counts a call that begins at the given time, in nanoseconds of the engine's clock. It ignores calls outside the
-// measured part.
+// beginCall counts a call that begins at the time at, in nanoseconds of the engine's clock. It ignores a call that begins
+// outside the measured part of the slot.
 func (s *slot) beginCall(at int64) {
 	if i := uint64(at-s.measuredFrom) / 1e9; i < uint64(measuredSeconds) {
 		s.calls++
@@ -95,8 +94,8 @@ func (s *slot) beginCall(at int64) {
 	}
 }
 
-// endCall records the result r of a call that began at the time began, in nanoseconds of the engine's clock. If the slot is to
-// be compared, it adds the latency to l.
+// endCall records the result r of a call that began at the time began, in nanoseconds of the engine's clock. If the slot is
+// to be compared, endCall adds the latency to the histograms l.
 func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 	i, bin := uint64(began-s.measuredFrom)/1e9, binOf(r.Latency)
 	switch {
@@ -131,8 +130,8 @@ type summary struct {
 	unendedShare, failureShare float64 // shares of the calls that were in flight when the slot was closed, and that failed
 }
 
-// makeSummary returns the summary of s when the slot is closed, which is 6 s after its end. A call in flight counts with the
-// time that it has taken so far. If the slot is to be compared, makeSummary adds that time to l.
+// makeSummary returns the summary of the slot when the slot is closed, which is 6 s after its end. A call in flight counts
+// with the time that it has taken so far. If the slot is to be compared, makeSummary adds that time to the histograms l.
 func (s *slot) makeSummary(l *slotLatencies) summary {
 	sum := summary{number: s.number, hedgingOff: s.hedgingOff, compared: s.compared && !s.invalid && s.calls >= minSlotCalls}
 	n := max(float64(s.calls), 1)
@@ -153,9 +152,11 @@ func (s *slot) makeSummary(l *slotLatencies) summary {
 	return sum
 }
 
-// tailMean returns the mean latency of the slowest tenth of a slot's calls: log2 of the nanoseconds minus lowestExponent. The
-// histogram holds successful calls only. calls is the number of all calls of the slot, and failures the number of failed calls,
-// which count as the slowest ones.
+// tailMean returns the mean latency of the slowest tenth of a slot's calls, in octaves: log2 of the nanoseconds minus
+// lowestExponent.
+//
+// The histogram holds the successful calls of the slot. The argument calls is the number of all calls of the slot. The
+// argument failures is the number of failed calls, which count as slower than all successful calls.
 func (h *histogram) tailMean(calls, failures float64) float64 {
 	most := tailShare * calls
 	left := max(most-failures, 0)
