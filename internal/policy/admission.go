@@ -6,8 +6,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A HedgeRequest describes a hedge for which a call asks admission. The zero value describes a hedge that costs one token and
-// goes to the same server as the primary.
+// A HedgeRequest describes the hedge that a call wants to send, so that a [Key] can admit or deny it. The zero value
+// describes a hedge that costs one token and goes to the same server as the primary.
 type HedgeRequest struct {
 	// Cost is the number of tokens that the hedge takes from the budget. 0 means one token.
 	Cost int
@@ -19,7 +19,7 @@ type HedgeRequest struct {
 // tokens returns the cost of the hedge in tokens, at least 1.
 func (r HedgeRequest) tokens() int64 { return int64(max(r.Cost, 1)) }
 
-// An admission holds all data by which the admission checks decide about one hedge.
+// An admission describes one hedge that asks for admission. It holds all data by which the checks allow or deny the hedge.
 type admission struct {
 	HedgeRequest
 	now      time.Time // when the hedge would start
@@ -27,7 +27,8 @@ type admission struct {
 	schedule *Schedule // current schedule of the key; nil: calls of the key are not hedged
 }
 
-// An admissionCheck denies hedges for one reason, such as an outage or the deadline of the call.
+// An admissionCheck denies hedges for one reason, such as an outage or the deadline of the call. A hedge starts only if all
+// checks of its key allow it.
 type admissionCheck interface {
 	// deny returns the reason why the hedge must not start, or None if the check allows the hedge. It has no side effects. The
 	// caller must hold Key.mu.

@@ -26,16 +26,16 @@ func (x *experiment) deny(admission) observe.Reason {
 	return None
 }
 
-// endCall passes the result r of a call to the audit. The call ended at the time now.
+// endCall adds the result r of a call, which ended at the time now, to the audit.
 func (x *experiment) endCall(now time.Time, r *Result) {
 	waited := cmp.Or(r.Waited, r.Latency)
 	x.EndCall(now.Add(-waited).UnixNano(), audit.Result{Latency: waited, Failed: !r.Answered && !r.Canceled, Hedges: r.Hedges})
 }
 
-// takeNewResults returns the results that the audit has produced since the last call of takeNewResults. The caller passes the
-// audited host to report, which then reports the results to an observer.
+// takeNewResults returns the results that the audit has produced since its last call. If there are new results, report is a
+// function that passes them to an observer. Its second argument must describe the audited host. Otherwise report is nil.
 //
-// report is nil if there are no new results. change describes a new verdict, and is nil if the verdict is the same as before.
+// If the verdict is new, change describes it, for the log. Otherwise change is nil.
 func (x *experiment) takeNewResults() (report func(observe.Observer, observe.KeyInfo), change *Change) {
 	v, changed, isNew := x.TakeNewResults()
 	if !isNew {
@@ -47,14 +47,14 @@ func (x *experiment) takeNewResults() (report func(observe.Observer, observe.Key
 	return func(o observe.Observer, host observe.KeyInfo) { o.Audited(host, v) }, change
 }
 
-// addVerdict stores the current verdict of the host's audit in r, which is then reported to observers.
+// addVerdict stores the current verdict of the host's audit in r, the result of a call that observers will get.
 func (x *experiment) addVerdict(r *observe.RequestResult) { r.Audit = string(x.Verdict()) }
 
 // experiments holds the audits of all hosts of an engine. A nil pointer means that hosts are not audited.
 type experiments = audit.Hosts
 
-// newExperiments returns an empty set of audits. It returns nil if auditing is off or in shadow mode, which sends no hedges to
-// audit.
+// newExperiments returns the audits of a new engine, which has no hosts yet. It returns nil if auditing is off, or in shadow
+// mode, which sends no hedges to audit.
 func newExperiments(s *Setup) *experiments {
 	if !s.Audit || s.Shadow {
 		return nil
@@ -62,7 +62,7 @@ func newExperiments(s *Setup) *experiments {
 	return audit.NewHosts()
 }
 
-// A hostVerdict is the exported verdict of the audit of one host.
+// A hostVerdict is the verdict of one host's audit, as it is exported.
 type hostVerdict = audit.HostVerdict
 
 // decodeVerdicts decodes the verdicts of an export. It returns at most limit verdicts, and an error if the encoding is invalid.

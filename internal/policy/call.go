@@ -74,7 +74,7 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Schedule
 	return c.BeginOn(ctx, k, delay, nil)
 }
 
-// BeginOn does the same as Begin, but applies the override t, which may be nil, to the schedule. A positive delay takes
+// BeginOn does the same as Begin, but the override t, which may be nil, changes the schedule. A positive delay takes
 // precedence over the delays of t.
 func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
 	c.initialize(ctx, k)
@@ -109,14 +109,14 @@ func (c *Call) initialize(ctx context.Context, k *Key) {
 	}
 }
 
-// P99Latency returns the 99th percentile of the learned latencies of the call's key. It is 0 if too few latencies are known or
-// the call has no schedule.
+// P99Latency returns the 99th percentile of the latencies that were learned for the call's key. It is 0 if too few latencies
+// are known or the call has no schedule.
 func (c *Call) P99Latency() time.Duration { return c.RaceSchedule().UsualLatency }
 
 // noHedges is the schedule of a call that is not hedged. It is never modified.
 var noHedges race.FixedSchedule
 
-// RaceSchedule returns the hedge delays by which the race of this call starts hedges. It is never nil. It has no delays if the
+// RaceSchedule returns the hedge delays of this call in the form that a race needs. It is never nil. It has no delays if the
 // call is not hedged.
 func (c *Call) RaceSchedule() *race.FixedSchedule {
 	if c.schedule == nil {
@@ -125,7 +125,8 @@ func (c *Call) RaceSchedule() *race.FixedSchedule {
 	return &c.schedule.FixedSchedule
 }
 
-// InBubble reports whether the call or its engine started in a bubble of testing/synctest. It must be called after Begin.
+// InBubble reports whether the call runs in a bubble of testing/synctest, or its engine was made in one. It must be called
+// after Begin.
 //
 // The fake clock of a bubble starts in the year 2000. So a call that starts before its engine was made must be in a bubble.
 func (c *Call) InBubble() bool {
@@ -133,16 +134,16 @@ func (c *Call) InBubble() bool {
 	return e.inBubble || c.start.Before(e.startedAt)
 }
 
-// SetStart sets the start of the call to the time at, for a call whose primary was sent before Begin. It must be called after
-// Begin, and before the race starts.
+// SetStart moves the start of the call back to the time at. It is for a call whose primary was sent before Begin. It must be
+// called after Begin, and before the race starts.
 func (c *Call) SetStart(at time.Time) {
 	begin := c.start
 	c.start = c.Key.engine.engineTime(at)
 	c.startedBefore = begin.Sub(c.start)
 }
 
-// MarkRescheduled records that hedges of this call may become due earlier than their delays in the schedule, for example
-// because an attempt failed.
+// MarkRescheduled records that hedges of this call may start earlier than their delays in the schedule, for example because
+// an attempt failed. Such an early hedge does not show that the call is slow.
 func (c *Call) MarkRescheduled() { c.rescheduled.Store(true) }
 
 // Elapsed returns the time since the start of the call.
@@ -151,29 +152,35 @@ func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 // ElapsedSinceBegin returns the time since Begin was called. It is shorter than Elapsed if SetStart has set an earlier start.
 func (c *Call) ElapsedSinceBegin() time.Duration { return c.Elapsed() - c.startedBefore }
 
-// WouldBeDenied predicts whether Admit would deny the described hedge at the time then. ctx is the context of an attempt, and
-// the prediction uses its deadline: an attempt can still run after its call has ended.
+// WouldBeDenied predicts whether the hedge that request describes would be denied at the future time then. The caller can
+// use the prediction to avoid work for a hedge without a chance.
+//
+// ctx must be the context of an attempt, because the prediction uses its deadline: an attempt can still run after its call
+// has ended.
 func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeRequest) bool {
 	deadline, _ := ctx.Deadline()
 	return c.Key.wouldBeDenied(then, deadline, request)
 }
 
-// isBeforeDelay reports whether the call has not yet reached the delay with the given index. It is always true for a hedge with
-// index [Immediate], and can be true for a hedge that is due early, see MarkRescheduled.
+// isBeforeDelay reports whether the call has not yet reached the delay with the given index at the time now. A hedge can
+// start before its delay: always with index [Immediate], and otherwise only after MarkRescheduled.
 func (c *Call) isBeforeDelay(now time.Time, index int) bool {
 	return index == Immediate || c.rescheduled.Load() && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
 }
 
-// Admit decides whether the hedge at the delay with the given index may start. If Admit returns true, the budget has paid for
-// the hedge, and the caller must call Ended when the hedge has ended.
+// Admit decides whether a hedge may start now. The argument index is the index of the delay in the schedule after which the
+// hedge is due. If Admit returns true, the budget has paid for the hedge, and the caller must call Ended when the hedge has
+// ended.
 func (c *Call) Admit(index int) bool { return c.AdmitRequest(index, HedgeRequest{}, None) }
 
 // Immediate is the delay index of a hedge that starts together with the primary. If such a hedge is denied, Call.Denied does
 // not change.
 const Immediate = -1
 
-// AdmitRequest does the same as Admit for the hedge that request describes. A denial other than [None] means that the adapter
-// has already denied the hedge for this reason. AdmitRequest then records and reports the denial, and returns false.
+// AdmitRequest decides, like Admit, whether a hedge may start now. The argument request describes the hedge.
+//
+// If the adapter has already denied the hedge, denial is the reason, and otherwise [None]. AdmitRequest then only records
+// and reports the denial, and returns false.
 func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reason) bool {
 	now := time.Now()
 	isBefore := c.isBeforeDelay(now, index)
@@ -210,16 +217,16 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	return true
 }
 
-// predictHedgeEnd predicts when a hedge that shadow mode did not send at the time now would have ended. It keeps the earliest
-// prediction of the call.
+// predictHedgeEnd predicts when a hedge would have ended that shadow mode did not send. The hedge would have started at the
+// time now. The call keeps its earliest prediction.
 func (c *Call) predictHedgeEnd(now time.Time) {
 	if d := c.Key.RandomLatency(); d > 0 && (c.predictedHedgeEnd == 0 || now.Sub(c.start)+d < c.predictedHedgeEnd) {
 		c.predictedHedgeEnd = now.Sub(c.start) + d
 	}
 }
 
-// SkipHedge records that the call has reached the delay with the given index without sending a hedge. The reason is that it has
-// already sent its maximum number of hedges. If the delay is the slow marker of the schedule, the call counts as slow.
+// SkipHedge records that the call has reached the delay with the given index, but has already sent its maximum number of
+// hedges. If the delay is the slow marker of the schedule, the call counts as slow.
 func (c *Call) SkipHedge(index int) {
 	isBefore := c.isBeforeDelay(time.Now(), index)
 	c.reachedFirstDelay = c.reachedFirstDelay || !isBefore
@@ -235,10 +242,11 @@ func (c *Call) recordSlowCall(index int, isBefore bool) {
 	}
 }
 
-// Withdraw reverses the admission of a hedge that could not be sent, for the given reason. The attempt of the hedge must fail
-// with [race.ErrRefused], and request must be the argument of AdmitRequest.
+// Withdraw takes back the admission of a hedge that then could not be sent. Its tokens return to the budget, and it counts
+// as denied for the given reason.
 //
-// Withdraw may be called after the end of the call. Therefore ctx must be the context of the attempt, not that of the call.
+// The attempt of the hedge must fail with [race.ErrRefused]. The argument request must be that of AdmitRequest. The argument
+// ctx must be the context of the attempt, because Withdraw may be called after the end of the call.
 func (c *Call) Withdraw(ctx context.Context, reason observe.Reason, request HedgeRequest) {
 	c.withdrawnHedges.Add(1)
 	c.Key.Withdraw(time.Now(), reason, request)
@@ -260,8 +268,8 @@ func (c *Call) Ended(int) { c.Key.HedgeEnded() }
 // until the Call is used again.
 func (c *Call) ClearReferences() { c.ctx, c.schedule = nil, nil }
 
-// End records the outcome of the call, which ends now. shadowWon is true if a hedge that shadow mode did not send would have
-// won.
+// End records the outcome o of the call, which ends now, so that the key learns from it. shadowWon is true if a hedge that
+// shadow mode did not send would have won.
 func (c *Call) End(o Outcome) (shadowWon bool) {
 	took := time.Since(c.start) // takes half as long as time.Now
 	var gone error
@@ -304,8 +312,8 @@ func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 	c.notifier().Notify(func(o observe.Observer) { o.RequestDone(c.ctx, c.Key.Info, r) })
 }
 
-// AttemptObserver returns c as the observer of its attempts, which reports them to the observers of the engine. It returns nil
-// if the engine has no observers.
+// AttemptObserver returns the observer for the race of this call, which reports the attempts to the observers of the engine.
+// It is c itself, or nil if the engine has no observers.
 func (c *Call) AttemptObserver() race.AttemptObserver {
 	if c.notifier() == nil {
 		return nil
@@ -313,7 +321,7 @@ func (c *Call) AttemptObserver() race.AttemptObserver {
 	return c
 }
 
-// AttemptStarted reports to observers that attempt n starts.
+// AttemptStarted implements [race.AttemptObserver]. It reports to observers that attempt n starts.
 func (c *Call) AttemptStarted(ctx context.Context, n int) {
 	if c.notifier() == nil {
 		return
@@ -324,7 +332,7 @@ func (c *Call) AttemptStarted(ctx context.Context, n int) {
 	c.notifier().Notify(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, observe.AttemptInfo{Number: n}) })
 }
 
-// AttemptEnded reports to observers that attempt n has ended with the outcome how.
+// AttemptEnded implements [race.AttemptObserver]. It reports to observers that attempt n has ended with the outcome how.
 func (c *Call) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 	if c.notifier() == nil {
 		return

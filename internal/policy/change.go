@@ -6,7 +6,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Change reports that a condition of a key has begun or ended, for example a pause of hedging. Adapters write it to the log.
+// A Change describes a condition of a key that has begun or ended, for example a pause of hedging. Adapters write it to the
+// log.
 type Change struct {
 	Kind ChangeKind // condition that has begun or ended
 	// Bad is true if the condition begins, and false if it ends.
@@ -40,8 +41,8 @@ const (
 	MinBudgetInterval = 10 * time.Minute // for KindBudget
 )
 
-// A ReportThrottle limits how often the start and the end of a condition, such as an exhausted budget, are reported. The zero
-// value is ready for a condition that has not started. A ReportThrottle must not be used concurrently.
+// A ReportThrottle prevents that a condition which begins and ends often, such as an exhausted budget, is reported too
+// often. The zero value is ready for a condition that has not begun. A ReportThrottle must not be used concurrently.
 type ReportThrottle struct {
 	// bad is the current state, and reported is the last reported state: true while the condition lasts.
 	bad, reported bool
@@ -49,11 +50,12 @@ type ReportThrottle struct {
 	last          [2]time.Time // time of the last report of the end (index 0) and of the start (index 1); zero: never reported
 }
 
-// Update stores the current state: bad is true while the condition lasts. It returns report == true if the caller must report
-// this state now.
+// Update stores the current state of the condition: bad is true while it lasts. If Update returns report == true, the caller
+// must report this state now. The result dropped is then the number of changes since the last report that were never
+// reported.
 //
-// A report is delayed until the interval every has passed since the last report of the same state. It is dropped if the state
-// changes back before that. dropped is the number of changes since the last report that were not reported.
+// A new state is reported at once, unless the last report of the same state is more recent than the interval every. In that
+// case the report is delayed to a later call, and is dropped if the state changes back before that.
 func (n *ReportThrottle) Update(now time.Time, every time.Duration, bad bool) (dropped int, report bool) {
 	if bad != n.bad {
 		n.bad = bad

@@ -50,8 +50,8 @@ type Setup struct {
 	MaxHedgeCost     int                           // highest cost of a hedge in tokens; 0: every hedge costs one token
 }
 
-// bucketSizing returns the sizes of the token buckets of keys, hosts and routes. Each bucket holds at least twice the highest
-// cost of a hedge.
+// bucketSizing returns the settings from which the sizes of token buckets follow, for keys, hosts and routes. Each bucket
+// holds at least twice the highest cost of a hedge.
 func (c *Config) bucketSizing() budget.Sizing {
 	s := budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, HasShortBucket: c.HasShortBucket}
 	if c.MaxHedgeCost > 1 {

@@ -17,8 +17,8 @@ type Eligibility struct {
 	Unsafe        bool // the call may not be idempotent; the caller can allow hedging nevertheless
 }
 
-// Reason returns the reason why a call with the facts f and the caller's overrides o must be sent without hedges. It returns
-// [None] if the call may be hedged.
+// Reason returns the reason why a call with the facts f must be sent without hedges, or [None] if the call may be hedged.
+// The argument o holds the overrides of the call's caller.
 func (f Eligibility) Reason(o race.Overrides) observe.Reason {
 	switch {
 	case f.SwitchedOff, o.Never, f.RouteOff && !o.Allow:

@@ -30,10 +30,11 @@ var envelope = decode.Envelope{Name: "hedge windows ", Foreign: errForeign, Max:
 // errForeign is the error of Import for data that is not an export.
 var errForeign = errors.New("this is no export of learned latencies")
 
-// Export writes to w the latencies of the keys, the states of their safety checks and the verdicts of the audits. Keys without
-// latencies are left out. If the export would be larger than Import accepts, the least recently used keys are left out too.
+// Export writes the learned state of the engine to w: the latencies of the keys, the states of their safety checks, and the
+// verdicts of the audits. Keys without latencies are left out. If the export would be larger than Import accepts, the least
+// recently used keys are left out too.
 //
-// An error of w is returned.
+// Export returns the error of w.
 func (e *Engine) Export(w io.Writer, now time.Time) error {
 	type aged struct {
 		*Key
@@ -64,7 +65,8 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 	return err
 }
 
-// appendWindow appends the encoded name and latency window of the key to b. It returns b unchanged if the window is empty.
+// appendWindow appends the key to an export: its encoded name and latency window. It returns the extended slice, or b
+// unchanged if the window is empty.
 func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -76,10 +78,12 @@ func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, k.latency.window.Append(nil, now))
 }
 
-// Import reads an export from r, and adds its latencies, states of safety checks and verdicts to the engine. It adds new keys
-// while the engine has room, and evicts no keys. States of safety checks are applied only to keys that have had no calls.
+// Import reads an export from r, and adds its latencies, states of safety checks and verdicts to the engine. It adds new
+// keys while the engine has room, and evicts no keys. States of safety checks are applied only to keys that have had no
+// calls.
 //
-// For a new route key, share returns the share of its requests to which hedges are limited, see [Engine.RouteKey].
+// The function share must return the share of its requests to which the hedges of a new key are limited, see
+// [Engine.RouteKey].
 //
 // Import returns the number of keys that got latencies. If the export is invalid, it returns an error and changes nothing.
 // Latencies of keys without room are not decoded, so that they use no memory.
@@ -117,8 +121,8 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	return keys, nil
 }
 
-// acceptsKey returns a function that reports whether Import can add latencies to the key n: the key exists, or the engine has
-// room for it. The function counts the room that accepted keys take. It must not be called concurrently.
+// acceptsKey returns a function with which Import filters the keys of an export. The function reports whether the engine has
+// the key n or has room for it. It reserves the room for the keys that it accepts. It must not be called concurrently.
 func (e *Engine) acceptsKey() func(Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,8 +139,8 @@ func (e *Engine) acceptsKey() func(Name) bool {
 	}
 }
 
-// hasRoom reports whether the key can be added without evicting other keys. If the host of the key has no key yet, there must
-// be room for that one as well.
+// hasRoom reports whether a key with the given name can be added without evicting other keys. If keys share the bucket of
+// their host, there must also be room for the key of the host.
 func (e *Engine) hasRoom(name Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -153,8 +157,8 @@ type importedWindow struct {
 	window *sketch.Window
 }
 
-// decodeWindows decodes the list of latency windows. It returns the windows of the keys for which wanted returns true, and an
-// error that wraps decode.ErrDamaged if the list is invalid.
+// decodeWindows decodes the latency windows of an export. It returns the windows of the keys for which wanted returns true,
+// and an error that wraps decode.ErrDamaged if the list is invalid. The argument now is the current time.
 func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (all []importedWindow, err error) {
 	seen := make(map[Name]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
@@ -190,8 +194,8 @@ type keySafetyState struct {
 	safetyState
 }
 
-// encodeStates returns the encoded verdicts of all hosts, and the encoded states of the safety checks of all keys, including
-// evicted keys. judged is the number of verdicts, and stateCount is the number of states.
+// encodeStates encodes the verdicts of all hosts, and the notable states of the safety checks of all keys, including evicted
+// keys. judged is the number of encoded verdicts, and stateCount is the number of encoded states.
 func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, states []byte, stateCount uint64) {
 	add := func(name Name, s *safetyState, calls int64) bool {
 		if s.isNotable() && len(states) < maxExport/8 {
@@ -212,8 +216,8 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, st
 	return verdicts, judged, states, stateCount
 }
 
-// decodeSafetyStates decodes a list of states of safety checks, which was encoded at the time then. It returns the first states
-// of the list, for at most the given number of keys. The error wraps decode.ErrDamaged if the list is invalid.
+// decodeSafetyStates decodes the states of safety checks in an export that was written at the time then. It returns the
+// states of at most the given number of keys. The error wraps decode.ErrDamaged if the list is invalid.
 func decodeSafetyStates(d *decode.Decoder, then time.Time, keys int) (all []keySafetyState, err error) {
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		k := keySafetyState{name: decodeName(d), calls: int64(min(d.Uvarint(), maxExportedCalls))}
@@ -228,8 +232,8 @@ func decodeSafetyStates(d *decode.Decoder, then time.Time, keys int) (all []keyS
 	return all, nil
 }
 
-// importSafetyStates applies imported states of safety checks to keys that have had no calls. If a key does not exist, it stores
-// the state for the time when the key is added. A state that is already stored is merged with the imported one.
+// importSafetyStates applies imported states of safety checks to the keys that have had no calls. If a key does not exist,
+// its state is stored until the key is added. If a state is already stored, it is merged with the imported state.
 func (e *Engine) importSafetyStates(all []keySafetyState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

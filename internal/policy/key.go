@@ -41,19 +41,19 @@ type Key struct {
 	shadow       *shadowStats // predictions of shadow mode; nil if shadow mode is off
 }
 
-// An AdapterState holds data that the adapter for a protocol stores with each key. The engine only reads TypicalCost, and calls
-// an Extension that implements [EvictionListener].
+// An AdapterState holds data that the adapter for a protocol stores with each key. The engine itself uses only TypicalCost,
+// and an Extension that implements [EvictionListener].
 type AdapterState struct {
 	Features    atomic.Int32 // bits whose meaning the adapter defines; initially 0
 	Extension   atomic.Value // value of the adapter, initially empty; the engine calls it if it is an [EvictionListener]
 	TypicalCost atomic.Int32 // usual cost of a hedge in tokens; 0 means one token
 }
 
-// An EvictionListener is an Extension that the engine informs about its key. Reset is called when the key is reset, and Forget
-// when the key is evicted.
+// An EvictionListener is an Extension that is notified when its key is reset or evicted. Reset is called when the key is
+// reset, and Forget when the key is evicted.
 //
-// The engine is locked during both calls, so the methods must not call the engine. They may return a function, which the engine
-// calls after it has unlocked, for example to notify observers. They may return nil.
+// The engine is locked during both calls, so the methods must not call the engine. They may return a function, which the
+// engine calls after it has unlocked, for example to notify observers. They may return nil.
 type EvictionListener interface {
 	Reset() (report func())
 	Forget() (report func())
@@ -87,9 +87,11 @@ type Counters struct {
 	Unresumed  map[string]int64         // stalled bodies that could not be resumed, by cause; nil: there were none
 }
 
-// newKey returns a new key with the given name, which the caller must add to the table. If host is not nil, the key shares the
-// bucket of host. If share is positive, the key also gets a route bucket, which limits its hedges to this share of its
-// requests. The caller must hold the engine's mu.
+// newKey returns a new key with the given name, which the caller must add to the table. If host is not nil, the key shares
+// the token bucket of the key host.
+//
+// If share is positive, the key also gets a route bucket, which limits its hedges to this share of its requests. The caller
+// must hold the engine's mu.
 func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	c := e.Config()
 	k := &Key{Name: name, Info: e.keyInfo(name), engine: e, host: host, latency: newLatencies()}
@@ -145,8 +147,8 @@ func (k *Key) totalRequests() int64 {
 // HasCalls reports whether a call has begun since the key was made. The key of a host, and an imported key, may have no calls.
 func (k *Key) HasCalls() bool { return k.totalRequests() > 0 }
 
-// Begin counts a call that starts now and deposits its tokens. It returns the schedule of the call's hedges, or nil if the call
-// is not hedged.
+// Begin counts a call that starts now, and deposits the tokens for it in the budget. It returns the schedule of the call's
+// hedges, or nil if the call is not hedged.
 func (k *Key) Begin(now time.Time) *Schedule {
 	k.MarkUsed(now)
 	if k.experiment.isAudited() {
@@ -159,19 +161,19 @@ func (k *Key) Begin(now time.Time) *Schedule {
 	return k.schedule.Load()
 }
 
-// MarkUsed records that k is in use at the time now. Least recently used keys are evicted first.
+// MarkUsed records that the key is in use at the time now, so that other keys are evicted before it.
 func (k *Key) MarkUsed(now time.Time) {
 	if age := k.engine.advanceAge(now); k.lastUsed.Load() != age {
 		k.lastUsed.Store(age)
 	}
 }
 
-// Admit decides whether a hedge may start at the time now. If it returns None, the hedge may start: the budget has paid for it,
-// and it counts as in flight until HedgeEnded is called. Otherwise Admit returns the reason of the denial. In shadow mode, that
-// reason is DeniedShadow if nothing else denies the hedge.
+// Admit decides whether a hedge may start at the time now. If it returns None, the hedge may start: the budget has paid for
+// it, and it counts as in flight until HedgeEnded is called. Otherwise Admit returns the reason of the denial. In shadow
+// mode, a hedge that nothing else denies is denied with DeniedShadow.
 //
-// slow is true if the call has just reached the slow marker of its schedule. deadline is the deadline of the call, or zero if
-// there is none.
+// slow is true if the call has just reached the slow marker of its schedule: the delay from which a call counts as slow.
+// deadline is the deadline of the call, or zero if there is none.
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeRequest) observe.Reason {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -195,8 +197,8 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 	return None
 }
 
-// denyAdmission returns the reason of the first admission check that denies the hedge, or None if all checks allow it. It does
-// not check the budget and shadow mode. The caller must hold mu.
+// denyAdmission asks all admission checks about a hedge. It returns the reason of the first check that denies it, or None if
+// all checks allow it. The budget and shadow mode are not checked. The caller must hold mu.
 func (k *Key) denyAdmission(a admission) observe.Reason {
 	for _, check := range [...]admissionCheck{
 		&k.experiment,
@@ -220,8 +222,8 @@ func (k *Key) recordResult(r *Result) {
 	k.safetyChecks.winRate.record(r)
 }
 
-// wouldBeDenied predicts whether Admit would deny the described hedge at the time then. deadline is the deadline of the call,
-// or zero if there is none.
+// wouldBeDenied predicts whether the hedge that request describes would be denied at the future time then. deadline is the
+// deadline of the call, or zero if there is none.
 func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -229,8 +231,8 @@ func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool
 		k.denyAdmission(admission{request, then, deadline, k.schedule.Load()}) != None
 }
 
-// recordDenied counts a hedge that the adapter has denied for the given reason. slow is true if the call has just reached the
-// slow marker of its schedule. A call counts as slow from this delay on.
+// recordDenied counts a hedge that the adapter has denied for the given reason. slow is true if the call has just reached
+// the slow marker of its schedule: the delay from which a call counts as slow.
 func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -250,8 +252,8 @@ func (k *Key) countDenied(reason observe.Reason) {
 	k.counters.Denied[reason]++
 }
 
-// recordSlowCall records in the outage check that a call has reached the slow marker of its schedule. A call counts as slow
-// from this delay on.
+// recordSlowCall counts a slow call in the outage check. It must be called when a call reaches the slow marker of its
+// schedule: the delay from which a call counts as slow.
 func (k *Key) recordSlowCall() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -272,16 +274,19 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 // HedgeEnded records that an admitted hedge is no longer in flight. It must be called once for each admitted hedge.
 func (k *Key) HedgeEnded() { k.inFlight.hedges.Add(-1) }
 
-// HedgeEndedUnless calls [Key.HedgeEnded] if *reported is false. A function that calls observers between Admit and the start of
-// the hedge must defer it: an observer may end the goroutine, and then the hedge never starts.
+// HedgeEndedUnless calls [Key.HedgeEnded] if *reported is false. It is for a function that calls observers between Admit and
+// the start of the hedge. The function must defer HedgeEndedUnless, because an observer may end the goroutine, and then the
+// hedge never starts.
+//
+// The function must set *reported to true after the observers have returned.
 func (k *Key) HedgeEndedUnless(reported *bool) {
 	if !*reported {
 		k.HedgeEnded()
 	}
 }
 
-// RecordPushback records a response by which the server asks for less load. d is the pause that the response asks for, or 0 if
-// it names no time. RecordCall counts responses without pushback.
+// RecordPushback records a response by which the server asks for less load. d is the pause that the response asks for, or 0
+// if it names no time. Responses without pushback are recorded by RecordCall.
 func (k *Key) RecordPushback(now time.Time, d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -295,8 +300,8 @@ func (k *Key) clearPushback() {
 	k.safetyChecks.pushback = pushbackCheck{}
 }
 
-// copySafetyState returns a copy of the state that the engine keeps after the key is evicted: those of the outage and pushback
-// checks, and the budget scale.
+// copySafetyState returns a copy of the state of the safety checks that the engine keeps after the key is evicted: the
+// outage check, the pushback check, and the budget scale.
 func (k *Key) copySafetyState() safetyState {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -29,8 +29,9 @@ func newLatencies() *latencies { return &latencies{dueCalls: MinSamples} }
 // resetWindow deletes all statistics.
 func (l *latencies) resetWindow() { *l = *newLatencies() }
 
-// recordPrimary records how long the primary of a call took that has reached its first hedge delay. If a hedge won, the primary
-// was cancelled then, and recordPrimary returns the estimated time that the hedge saved. Otherwise it returns 0.
+// recordPrimary records the latency of a primary that has not responded before its first hedge delay. If a hedge won, the
+// primary was cancelled at that time, and recordPrimary returns the estimated time that the hedge saved. Otherwise it
+// returns 0.
 func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 	if r.HedgeWon {
 		saved = l.residual.RemainingAfter(r.Latency)
@@ -42,7 +43,8 @@ func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 	return saved
 }
 
-// callsUntilDue returns the number of calls after which a schedule that was made from the latencies d must be replaced.
+// callsUntilDue returns the number of further calls after which a key must make a new schedule. The argument d holds the
+// latencies from which its present schedule was made.
 func callsUntilDue(d *sketch.Distribution) int {
 	n := d.Len()
 	if n < MinSamples {

@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// RecordCall records the result r of a call that ended at the time now. It returns the estimated time that the winning hedge
-// saved. shadowWon is true if a hedge that shadow mode did not send would have won.
+// RecordCall records the result r of a call that ended at the time now, so that the key learns from it. It returns the
+// estimated time that the winning hedge saved. shadowWon is true if a hedge that shadow mode did not send would have won.
 //
 // The latency of an abandoned call is only a lower bound. It is recorded only if the call reached its first hedge delay,
 // because a shorter bound says too little.
@@ -42,8 +42,8 @@ func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWo
 	return saved, shadowWon
 }
 
-// recordCall is the part of RecordCall for which the caller must hold mu. The argument index is the result of sketch.Index for
-// the latency. recordCall makes no schedule and reports no changes.
+// recordCall stores the result r in the statistics of the key. It is the part of RecordCall that needs mu, which the caller
+// must hold. The argument index is the result of sketch.Index for the latency.
 func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Duration, shadowWon bool) {
 	isKnown := r.isTimed()
 	switch {
@@ -85,8 +85,8 @@ func (k *Key) reportVerdict() {
 	}
 }
 
-// takeChanges returns the changes of the safety checks that are due to be reported, and marks them as reported. The caller must
-// hold mu.
+// takeChanges returns the changes of the key, such as a new pause of hedging, that must be reported now. It marks them as
+// reported. The caller must hold mu.
 func (k *Key) takeChanges(now time.Time) []Change {
 	if k.safetyChecks.budgetExhausted && k.account.IsHalfFull(now, k.engine.limit.Load()) {
 		k.safetyChecks.budgetExhausted = false
@@ -97,8 +97,8 @@ func (k *Key) takeChanges(now time.Time) []Change {
 // distributionPool holds distributions for reuse by updateSchedule.
 var distributionPool = sync.Pool{New: func() any { return new(sketch.Distribution) }}
 
-// updateSchedule makes a schedule from the recorded latencies and stores it. The caller must hold scheduleMu, but not mu, which
-// is locked only to copy the latencies.
+// updateSchedule makes a new schedule from the recorded latencies, and stores it for the calls that begin afterwards. The
+// caller must hold scheduleMu, but not mu, which is locked only to copy the latencies.
 func (k *Key) updateSchedule(now time.Time) {
 	d := distributionPool.Get().(*sketch.Distribution)
 	defer distributionPool.Put(d)
@@ -124,8 +124,8 @@ func (k *Key) Quantile(q float64) (time.Duration, bool) {
 	return k.observedWindow().Quantile(q)
 }
 
-// observedWindow returns the latencies that callers observed. In shadow mode, these are not the latencies from which schedules
-// are made. The caller must hold mu.
+// observedWindow returns the window of the latencies that callers observed. In shadow mode, schedules are made from another
+// window: the latencies that calls would have had with hedges. The caller must hold mu.
 func (k *Key) observedWindow() *sketch.Window {
 	if k.shadow != nil {
 		return &k.shadow.observedWindow
@@ -143,9 +143,10 @@ func (k *Key) RecordPause(d time.Duration) {
 	k.latency.pauses.Add(d)
 }
 
-// StallThreshold returns the length from which a pause of a response body counts as a stall. It is twice the 95th percentile of
-// the longest pauses per body, but at least 50 ms and at least the first hedge delay. It is 0 until ten bodies and ten calls
-// are recorded.
+// StallThreshold returns the length from which a pause of a response body counts as a stall. It is twice the 95th percentile
+// of the longest pauses per body. It is at least 50 ms, and at least the learned first hedge delay.
+//
+// StallThreshold returns 0 until ten bodies and ten calls are recorded.
 func (k *Key) StallThreshold() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,7 +162,7 @@ func (k *Key) stallThreshold() time.Duration {
 	return max(d, s.usualDelay)
 }
 
-// reconfigure makes a new schedule after the configuration of the engine has changed.
+// reconfigure applies a changed configuration of the engine to the key, by making a new schedule.
 func (k *Key) reconfigure(now time.Time) {
 	k.scheduleMu.Lock()
 	defer k.scheduleMu.Unlock()
@@ -181,8 +182,9 @@ func (k *Key) importWindow(w *sketch.Window, now time.Time) {
 	k.updateSchedule(now)
 }
 
-// RandomLatency predicts the latency of a hedge that shadow mode does not send: the latency of a random recorded call. It
-// returns 0 if it predicts that the hedge fails, which it does as often as calls fail, or if no call is recorded.
+// RandomLatency predicts the latency of a hedge that shadow mode does not send: it returns the latency of a random recorded
+// call. It returns 0 if it predicts that the hedge fails, which it does as often as calls fail. It also returns 0 if no call
+// is recorded.
 //
 // It must only be called in shadow mode.
 func (k *Key) RandomLatency() time.Duration {

@@ -8,8 +8,8 @@ const SlowLimit = 0.75
 
 const slowWeight = 1.0 / 16 // weight of one call in the moving average of slow calls, about the last 16 calls
 
-// An outageCheck denies hedges while most calls of the key are slow. Hedges to a server other than that of the primary are not
-// denied.
+// An outageCheck denies hedges in an outage, that is, while most calls of the key are slow. Hedges to a server other than
+// that of the primary are not denied.
 type outageCheck struct {
 	slowShare float64 // moving average of the share of calls that reached the slow marker of their schedule
 }
@@ -22,15 +22,15 @@ func (c *outageCheck) deny(a admission) observe.Reason {
 	return None
 }
 
-// isOutage reports whether the share of slow calls exceeds SlowLimit.
+// isOutage reports whether there is an outage: the share of slow calls exceeds SlowLimit.
 func (c *outageCheck) isOutage() bool { return c.slowShare > SlowLimit }
 
-// recordSlowCall raises the share of slow calls. It must be called for each call that has reached the slow marker of its
-// schedule. A call counts as slow from this delay on.
+// recordSlowCall raises the share of slow calls. It must be called when a call reaches the slow marker of its schedule: the
+// delay from which a call counts as slow.
 func (c *outageCheck) recordSlowCall() { c.slowShare += (1 - c.slowShare) * slowWeight }
 
-// record lowers the share of slow calls if the call r ended before it reached the slow marker of its schedule. For slow calls,
-// recordSlowCall raises the share.
+// record lowers the share of slow calls after a call that was not slow. It does nothing after a slow call, for which
+// recordSlowCall has raised the share.
 func (c *outageCheck) record(r *Result) {
 	if r.HasSlowMarker && !r.Slow {
 		c.slowShare -= c.slowShare * slowWeight

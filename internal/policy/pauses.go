@@ -13,8 +13,9 @@ const (
 	maxBodySamples = 500                   // number of recorded bodies at which all counts are halved
 )
 
-// A pauseLengths is a histogram of the longest pause in each of the last few hundred response bodies. A pause is the time that
-// one Read of the body waits for data. Bucket i spans a quarter of an octave, as in bucketIndex. [Key].mu guards it.
+// A pauseLengths is a histogram of the longest pause in each of the last few hundred response bodies. It serves to detect
+// bodies that stall. A pause is the time that one Read of the body waits for data. Bucket i spans a quarter of an octave, as
+// in bucketIndex. [Key].mu guards it.
 type pauseLengths struct {
 	longest [octaveCount * 4]float32 // number of bodies in each bucket
 	total   float32                  // sum of the buckets

@@ -27,7 +27,7 @@ import (
 // Therefore the engine shortens them with [sanitize.ShortenText].
 type Name struct{ Host, Route string }
 
-// shortened returns n with host and route shortened to the maximum length that the engine stores.
+// shortened returns a copy of n in which host and route are at most as long as the engine stores them.
 func (n Name) shortened() Name {
 	return Name{sanitize.ShortenText(n.Host), sanitize.ShortenText(n.Route)}
 }
@@ -62,7 +62,8 @@ type Engine struct {
 	pendingReports []func()                          // functions to call after mu is unlocked, because they notify observers, which may call the engine
 }
 
-// unlockAndReport unlocks mu, and then calls the functions in pendingReports.
+// unlockAndReport unlocks mu, and then calls the functions in pendingReports. They were delayed because they notify
+// observers, which may call the engine.
 func (e *Engine) unlockAndReport() {
 	reports := e.pendingReports
 	e.pendingReports = nil
@@ -72,9 +73,10 @@ func (e *Engine) unlockAndReport() {
 	}
 }
 
-// notifyExtension calls f, a method such as EvictionListener.Forget, on the Extension of the key if that is an
-// [EvictionListener]. The function that f returns is added to pendingReports. The caller must hold mu, and unlock it with
-// unlockAndReport.
+// notifyExtension notifies the Extension of the key if that is an [EvictionListener]. The function f is a method expression,
+// such as EvictionListener.Forget.
+//
+// The function that f returns is added to pendingReports. The caller must hold mu, and unlock it with unlockAndReport.
 func (e *Engine) notifyExtension(k *Key, f func(EvictionListener) func()) {
 	if n, ok := k.Extension.Load().(EvictionListener); ok {
 		if report := f(n); report != nil {
@@ -92,8 +94,8 @@ func New(c Config) *Engine {
 	return e
 }
 
-// advanceAge raises the age of the engine to the time since it was made, unless the age is already higher. It returns the age
-// in milliseconds.
+// advanceAge updates the age of the engine to the time that has passed since it was made. It changes nothing if the age is
+// already higher. It returns the age in milliseconds.
 func (e *Engine) advanceAge(now time.Time) int64 {
 	age := e.age.Load()
 	if t := now.Sub(e.startedAt).Milliseconds(); t > age {
@@ -106,15 +108,15 @@ func (e *Engine) advanceAge(now time.Time) int64 {
 // ageDuration returns the engine's age as a duration.
 func (e *Engine) ageDuration() time.Duration { return time.Duration(e.age.Load()) * time.Millisecond }
 
-// now returns the current time by the clock of the engine, which is twice as fast as time.Now. This clock starts at the time of
-// day at which the engine was made, and ignores later changes of the system clock. Therefore it must only be used to measure
-// durations.
+// now returns the current time by the clock of the engine. This clock starts at the time of day at which the engine was
+// made, and ignores later changes of the system clock. Therefore it must only be used to measure durations. Reading it takes
+// half as long as time.Now.
 func (e *Engine) now() time.Time { return e.startedAt.Add(time.Since(e.startedAt)) }
 
-// engineTime converts now, a time that time.Now returned, to the clock of the engine.
+// engineTime converts a result of time.Now to the clock of the engine, see the method now.
 func (e *Engine) engineTime(now time.Time) time.Time { return e.startedAt.Add(now.Sub(e.startedAt)) }
 
-// timeOfDay returns the result of Setup.Wall, or the argument now if Wall is nil.
+// timeOfDay returns the time of day for audits: the result of Setup.Wall, or the argument now if Wall is nil.
 func (e *Engine) timeOfDay(now time.Time) time.Time {
 	if f := e.setup.Wall; f != nil {
 		return f()
@@ -152,7 +154,7 @@ func (e *Engine) keyInfo(name Name) observe.KeyInfo {
 func (e *Engine) Key(name Name) *Key { return e.RouteKey(name, 0) }
 
 // RouteKey returns the key with the given name, which should have a route. It adds the key if it does not exist. If share is
-// positive, hedges of the new key are also limited to this share of the key's requests. share has no effect on an existing key.
+// positive, hedges of a new key are also limited to this share of the key's requests. An existing key does not change.
 func (e *Engine) RouteKey(name Name, share float64) *Key {
 	if k := e.Lookup(name); k != nil {
 		return k
@@ -197,8 +199,8 @@ func (e *Engine) Lookup(name Name) *Key {
 	return nil
 }
 
-// evictLeastRecentlyUsed evicts the least recently used keys if the engine has more keys than MaxKeys. It then evicts a sixteenth of
-// the keys at once, because sorting them is expensive. The caller must hold mu, and unlock it with unlockAndReport.
+// evictLeastRecentlyUsed evicts the least recently used keys if the engine has more keys than MaxKeys. It evicts a sixteenth
+// more than necessary, because sorting the keys is expensive. The caller must hold mu, and unlock it with unlockAndReport.
 func (e *Engine) evictLeastRecentlyUsed() {
 	bound := max(e.Config().MaxKeys, 1)
 	if e.size <= bound {
@@ -220,11 +222,11 @@ func (e *Engine) evictLeastRecentlyUsed() {
 	}
 }
 
-// evictKey removes k from the engine, and returns its tokens to the shared reserve. It keeps the state of k's safety checks. If
-// k was the last key of its host, it also keeps the verdict of the host's audit. At most bound states and bound verdicts are
-// kept.
+// evictKey removes the key k from the engine, and returns its tokens to the shared reserve. It keeps the state of k's safety
+// checks. If k was the last key of its host, it also keeps the verdict of the host's audit.
 //
-// The caller must hold mu, and unlock it with unlockAndReport.
+// At most bound states and bound verdicts of evicted keys are kept. The caller must hold mu, and unlock it with
+// unlockAndReport.
 func (e *Engine) evictKey(k *Key, bound int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
@@ -238,7 +240,8 @@ func (e *Engine) evictKey(k *Key, bound int) {
 	e.experiments.RemoveKey(k.Name.Host, calls, at, bound)
 }
 
-// ClearPushback ends all pauses that pushback has caused, for all keys and in the stored states of evicted keys.
+// ClearPushback ends all pauses of hedging that pushback has caused. It applies to all keys, and to the stored states of
+// evicted keys.
 func (e *Engine) ClearPushback() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

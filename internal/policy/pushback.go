@@ -42,7 +42,7 @@ func (c *pushbackCheck) recordPushback(now time.Time, d time.Duration) {
 	}
 }
 
-// record counts a response without pushback. It ignores calls that failed.
+// record counts a response without pushback, which lowers the share of responses with pushback. It ignores failed calls.
 func (c *pushbackCheck) record(r *Result) {
 	if r.Answered && c.share > 0 {
 		c.share -= c.share * pushWeight
@@ -54,9 +54,11 @@ func (c *pushbackCheck) record(r *Result) {
 // pushback is high.
 func (c *pushbackCheck) isPaused(now time.Time) bool { return c.stopped || now.Before(c.pausedUntil()) }
 
-// pausedUntil returns the end of the latest pause that a response has asked for. It returns the zero time if no response asked
-// for a pause. It also returns the zero time while the share of responses with pushback is at most PushResume, so that a single
-// response does not pause hedging.
+// pausedUntil returns the end of the latest pause that a response has asked for, or the zero time if no response asked for a
+// pause.
+//
+// It also returns the zero time while the share of responses with pushback is at most PushResume. So a single response does
+// not pause hedging.
 func (c *pushbackCheck) pausedUntil() time.Time {
 	if c.share <= PushResume {
 		return time.Time{}

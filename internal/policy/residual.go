@@ -5,12 +5,14 @@ import (
 	"time"
 )
 
-// A residualTime estimates how much longer a primary would take that has not responded yet. A primary that was cancelled because
-// a hedge won has a right-censored latency. Therefore the estimate uses the Kaplan-Meier estimator (Kaplan, Meier:
-// "Nonparametric Estimation from Incomplete Observations", 1958).
+// A residualTime estimates how long a primary that has not responded yet would still take. It serves to estimate how much
+// time hedges have saved.
 //
-// It holds a histogram of the latest 1000 to 2000 primaries that reached their first hedge delay. A bucket spans a quarter of
-// an octave. The zero value is an empty histogram. [Key].mu guards it.
+// A primary that was cancelled because a hedge won has a right-censored latency. Therefore the estimate uses the
+// Kaplan-Meier estimator (Kaplan, Meier: "Nonparametric Estimation from Incomplete Observations", 1958).
+//
+// It holds a histogram of the latest 1000 to 2000 primaries that reached their first hedge delay. A bucket spans a quarter
+// of an octave. The zero value is an empty histogram. [Key].mu guards it.
 type residualTime struct {
 	// ended counts the primaries that ended by themselves, and cancelled those that were cancelled, by bucketIndex of their
 	// latency.
@@ -35,8 +37,8 @@ func bucketMiddle(i int) time.Duration {
 	return time.Duration(float64(time.Microsecond) * math.Exp2((float64(i)+0.5)/4))
 }
 
-// Add records a primary that took d. If ended is false, the primary was cancelled after d, so its latency would have been
-// longer.
+// Add records the latency d of a primary. If ended is false, the primary was cancelled after d, so d is only a lower bound
+// of its latency.
 func (r *residualTime) Add(d time.Duration, ended bool) {
 	if r.total >= maxResidualSamples {
 		r.total = 0

@@ -26,19 +26,19 @@ func (b *safetyChecks) resetResults() {
 	b.setState(&safetyState{scale: 1})
 }
 
-// copyState returns a copy of the outage check, the pushback check and the budget scale, which the engine keeps after the key
-// is evicted.
+// copyState returns a copy of the state that outlives the key: the outage check, the pushback check and the budget scale.
 func (b *safetyChecks) copyState() safetyState {
 	return safetyState{b.outage, b.pushback, b.winRate.scale}
 }
 
-// setState replaces the outage check, the pushback check and the budget scale by the values in s.
+// setState replaces the outage check, the pushback check and the budget scale by the values in s. They come from an evicted
+// key with the same name, or from an import.
 func (b *safetyChecks) setState(s *safetyState) {
 	b.outage, b.pushback, b.winRate.scale = s.outage, s.pushback, s.scale
 }
 
-// takeChanges returns the pauses and budget exhaustions that have begun or ended and are due to be reported. It marks them as
-// reported.
+// takeChanges returns the changes that must be reported now: pauses of hedging and exhausted budgets that have begun or
+// ended. It marks them as reported.
 func (b *safetyChecks) takeChanges(now time.Time) (all []Change) {
 	if b.throttles == nil {
 		b.throttles = new([changeKinds]ReportThrottle)

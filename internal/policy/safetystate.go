@@ -16,13 +16,13 @@ type safetyState struct {
 	scale    float64 // factor of the budget while few hedges win, see [winRateThrottle]
 }
 
-// isNotable reports whether the state restricts hedging or is close to it, so that the engine must keep it. Other states hardly
-// differ from the state of a new key.
+// isNotable reports whether the engine must keep or export the state, because it restricts hedging or is close to it. Other
+// states hardly differ from the state of a new key.
 func (s *safetyState) isNotable() bool {
 	return s.outage.slowShare > SlowLimit/2 || s.pushback.share > PushResume || s.pushback.stopped || s.scale < 1
 }
 
-// mergeState combines s with other: for each field, s gets the more restrictive value.
+// mergeState combines two states of the same key: each field of s gets the more restrictive of the values in s and other.
 func (s *safetyState) mergeState(other *safetyState) {
 	p, o := &s.pushback, &other.pushback
 	s.outage.slowShare, s.scale = max(s.outage.slowShare, other.outage.slowShare), min(s.scale, other.scale)
@@ -32,9 +32,11 @@ func (s *safetyState) mergeState(other *safetyState) {
 	}
 }
 
-// appendTo appends the encoded state to b. First come the slow share, the scale and the pushback share, each as the bits of a
-// float64. Then follow 1 if pushback has stopped hedging or 0 if not, and the remaining pause after the time now in
-// nanoseconds. Each number is a uvarint.
+// appendTo appends the encoded state to b. The encoding is a sequence of uvarints:
+//
+//   - the slow share, the scale and the pushback share, each as the bits of a float64;
+//   - 1 if pushback has stopped hedging, and otherwise 0;
+//   - the remaining time of the pause after the time now, in nanoseconds.
 func (s *safetyState) appendTo(b []byte, now time.Time) []byte {
 	for _, x := range [...]float64{s.outage.slowShare, s.scale, s.pushback.share} {
 		b = binary.AppendUvarint(b, math.Float64bits(x))

@@ -16,11 +16,11 @@ import (
 // nextShare limits each further hedge to this share of the calls that were still without response at the previous hedge.
 const nextShare = 0.1
 
-// A Schedule holds the hedge delays of a call, each measured from the start of the primary. It is immutable after it was stored
-// in a key, except for a cache.
+// A Schedule holds the hedge delays of a call, each measured from the start of the primary. It is immutable after it was
+// stored in a key, except for a cache.
 //
-// A Schedule also has a slow marker: the delay from which a call counts as slow. If most calls of a key are slow, there is an
-// outage. The hedge delays cannot serve for that, because a user can set a delay that most calls reach.
+// A Schedule also has a slow marker: the delay from which a call counts as slow. If most calls of a key are slow, there is
+// an outage. A hedge delay cannot always be the slow marker, because a user can set a delay that most calls reach.
 //
 // If no hedge delay is the slow marker, the slow marker is appended to the delays as the last one.
 type Schedule struct {
@@ -48,8 +48,9 @@ func (p *Schedule) hedgeDelays() []time.Duration {
 	return p.Delays
 }
 
-// setSlowMarker sets the slow marker, the delay from which a call counts as slow. It is the first delay that is at least usual.
-// If there is no such delay, setSlowMarker appends usual as a delay at which no hedge is due.
+// setSlowMarker sets the slow marker, the delay from which a call counts as slow. It is the first hedge delay that is at
+// least usual, the learned first delay. If there is no such hedge delay, usual itself is appended to the delays, as a delay
+// at which no hedge is due.
 func (p *Schedule) setSlowMarker(usual time.Duration) {
 	p.usualDelay = usual
 	if p.slowMarkerIndex = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slowMarkerIndex < 0 {
@@ -58,8 +59,8 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 	}
 }
 
-// copySlowThresholds sets the two latencies of p that a fixed delay does not tell: the one above which an attempt counts
-// as slow, and the 99th percentile. It copies them from own, the learned schedule of the key, and returns p.
+// copySlowThresholds completes the schedule p, whose fixed delays were not learned, with two learned latencies: the slow
+// marker and the 99th percentile. It copies them from own, the learned schedule of the key, and returns p.
 //
 // It changes nothing if own is nil or has no learned delay, or if p has no delays.
 func (p *Schedule) copySlowThresholds(own *Schedule) *Schedule {
@@ -70,8 +71,8 @@ func (p *Schedule) copySlowThresholds(own *Schedule) *Schedule {
 	return p
 }
 
-// unscheduledReason returns the reason why a call without schedule is not hedged. It is DeniedDisabled if hedging is disabled,
-// and DeniedWarming if too few latencies are known.
+// unscheduledReason returns the reason why a call is not hedged if its key has no schedule. It is DeniedDisabled if the
+// configuration disables hedging, and otherwise DeniedWarming: too few latencies are known.
 func (c *Config) unscheduledReason() observe.Reason {
 	if c.MaxHedges == 0 || c.Share <= 0 {
 		return observe.DeniedDisabled
@@ -89,8 +90,8 @@ func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
 	return p
 }
 
-// initialSchedule returns the schedule of a key for which too few latencies are known. It returns nil if such a key's calls are
-// not hedged.
+// initialSchedule returns the schedule of a key until enough latencies are known. It returns nil if calls are not hedged in
+// that time.
 func (c *Config) initialSchedule() *Schedule {
 	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
 		return nil
@@ -100,16 +101,17 @@ func (c *Config) initialSchedule() *Schedule {
 	return p
 }
 
-// A PolicyOverride replaces the configured number of hedges for some calls of a key. It can also replace the learned delays. It
-// is immutable and may be shared by calls.
+// A PolicyOverride changes the hedging policy for some calls of a key, such as the calls of a gRPC method with a
+// hedgingPolicy. It replaces the configured number of hedges, and can replace the learned delays. It is immutable and may be
+// shared by calls.
 type PolicyOverride struct {
 	Hedges int           // maximum number of hedges per call
 	Fixed  bool          // hedges are due at multiples of Delay; otherwise at the learned delays
 	Delay  time.Duration // time between attempts, if Fixed is true
 }
 
-// MaxHedges returns the maximum number of hedges per call under the override t. The argument allowed is the configured number.
-// MaxHedges returns allowed if t is nil or allowed is 0, and otherwise the number of t.
+// MaxHedges returns the maximum number of hedges per call under the override t. The argument allowed is the configured
+// maximum. It applies if t is nil, and if it is 0.
 func (t *PolicyOverride) MaxHedges(allowed int) int {
 	if t == nil || allowed == 0 {
 		return allowed
@@ -117,8 +119,8 @@ func (t *PolicyOverride) MaxHedges(allowed int) int {
 	return t.Hedges
 }
 
-// adjustSchedule returns the schedule of a call to which the override t applies. The argument own is the schedule of the call's
-// key, which caches the result. adjustSchedule returns nil if own is nil or c allows no hedges.
+// adjustSchedule returns the schedule of a call to which the override t applies. The argument own is the schedule of the
+// call's key. It is the basis of the result, and caches it. adjustSchedule returns nil if own is nil or c allows no hedges.
 func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
 	if c.MaxHedges == 0 || own == nil {
 		return nil
@@ -150,8 +152,8 @@ func (p *Schedule) withHedgeCount(n int) *Schedule {
 	return out
 }
 
-// ResizeDelays returns a slice of n delays. It drops delays at the end, or appends delays at the distance between the last two.
-// It returns nil if delays is empty or n is 0.
+// ResizeDelays returns n hedge delays that continue the given delays. It drops delays at the end, or appends delays at the
+// distance between the last two. It returns nil if delays is empty or n is 0.
 func ResizeDelays(delays []time.Duration, n int) []time.Duration {
 	d := slices.Clone(delays[:min(n, len(delays))])
 	if len(d) == 0 {
@@ -177,12 +179,12 @@ type tailDistribution struct {
 // tailPool holds tail distributions for reuse by makeSchedule.
 var tailPool = sync.Pool{New: func() any { return new(tailDistribution) }}
 
-// makeSchedule returns the schedule for the latency distribution w and a budget in hedges per call. It chooses the shortest
-// first delay for which all hedges together cost at most the budget. It returns nil if no hedge is allowed or w has fewer than
-// MinSamples latencies.
+// makeSchedule returns the schedule for calls whose latencies have the distribution w. It chooses the shortest first delay
+// for which all hedges together cost at most the budget, in hedges per call. It returns nil if no hedge is allowed or w has
+// fewer than MinSamples latencies.
 //
-// The distribution holds the latencies that callers observed, including the effect of hedges. Therefore a hedge at delay x is
-// sent for the share P(L > x) of the calls, even if the latencies of attempts are correlated.
+// The distribution holds the latencies that callers observed, including the effect of hedges. Therefore a hedge at delay x
+// is sent for the share P(L > x) of the calls, even if the latencies of attempts are correlated.
 func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule {
 	hedges := min(c.MaxHedges, race.MaxHedges)
 	if hedges == 0 || budget <= 0 || w.Len() < MinSamples {
@@ -220,8 +222,8 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 	return p
 }
 
-// chooseDelays fills delays with a schedule whose first delay is edge i. It returns the cost of this schedule in hedges per
-// call.
+// chooseDelays sets the delays of a schedule whose first delay is the edge with index i, as early as useful. It returns the
+// cost of this schedule in hedges per call.
 func (t *tailDistribution) chooseDelays(delays []time.Duration, i int) (cost float64) {
 	open := t.sharesAbove[i] // share of the calls without an answer at the previous hedge
 	delays[0], cost = t.edges[i], open
@@ -244,11 +246,11 @@ func (t *tailDistribution) chooseDelays(delays []time.Duration, i int) (cost flo
 	return cost
 }
 
-// chooseDelaysBeforeGap fills delays for a distribution with a gap, where more calls are slower than the gap than the budget can
-// pay two hedges for. The first hedge is due at the edge with the index first, before the gap. Further hedges are due as early
-// as the rest of the budget allows.
+// chooseDelaysBeforeGap sets delays for a distribution with a gap between usual and very slow calls. It is for a budget that
+// cannot pay two hedges for each very slow call.
 //
-// It returns the number of delays that it has set.
+// The first hedge is due before the gap, at the edge with the index first. Further hedges are due as early as the rest of
+// the budget allows. chooseDelaysBeforeGap returns the number of delays that it has set.
 func (t *tailDistribution) chooseDelaysBeforeGap(delays []time.Duration, first int, budget float64) (n int) {
 	open := t.sharesAbove[first]
 	delays[0] = t.edges[first]
@@ -266,8 +268,8 @@ func (t *tailDistribution) chooseDelaysBeforeGap(delays []time.Duration, first i
 	return n
 }
 
-// clampDelays returns the delays adjusted to the limits of c: MinDelay before the first hedge and between hedges, and MaxDelay.
-// It drops delays that do not fit between these limits.
+// clampDelays returns the delays adjusted to the configured limits. MinDelay is the minimum of the first delay and of the
+// time between two hedges. MaxDelay is the maximum of each delay. Delays that do not fit between these limits are dropped.
 func (c *Config) clampDelays(delays []time.Duration) []time.Duration {
 	var kept []time.Duration
 	var last time.Duration

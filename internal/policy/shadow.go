@@ -18,7 +18,8 @@ type shadowStats struct {
 	failureShare   float64       // moving average of the share of calls that failed
 }
 
-// deny returns DeniedShadow, or None if s is nil, which means that shadow mode is off.
+// deny returns the reason why shadow mode denies a hedge that was admitted otherwise: DeniedShadow. It returns None if s is
+// nil, which means that shadow mode is off.
 func (s *shadowStats) deny() observe.Reason {
 	if s != nil {
 		return observe.DeniedShadow
@@ -26,8 +27,8 @@ func (s *shadowStats) deny() observe.Reason {
 	return None
 }
 
-// record records the result r of a call that ended at the time now. The argument index is the result of sketch.Index for its
-// latency.
+// record adds the result r of a call, which ended at the time now, to the statistics. The argument index is the result of
+// sketch.Index for the latency of the call.
 func (s *shadowStats) record(now time.Time, r *Result, index int) {
 	failed := 0.0
 	if r.hasFailed() {
@@ -39,9 +40,11 @@ func (s *shadowStats) record(now time.Time, r *Result, index int) {
 	}
 }
 
-// wouldHaveWon reports whether a hedge that was not sent would have won: its predicted end is before the end of the call. If
-// the primary failed, the race would have delayed the failure to wait for the hedge. Therefore the hedge then may end later
-// than the call by that time.
+// wouldHaveWon reports whether a hedge that was not sent would have won, because its predicted end is before the end of the
+// call. The arguments are the result and the schedule of the call.
+//
+// A failed call would have ended later with a hedge, because the race delays a failure while hedges run. Therefore the hedge
+// also wins if its predicted end is within that delay.
 func (s *shadowStats) wouldHaveWon(r *Result, schedule *Schedule) bool {
 	limit := r.Latency
 	if r.hasFailed() && schedule != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Snapshot is a copy of the state of a key at one point in time.
+// A Snapshot is a copy of the state of a key at one point in time, for metrics and debug pages.
 type Snapshot struct {
 	Name            Name
 	Requests        int64           // number of calls since the key was made

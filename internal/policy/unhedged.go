@@ -8,7 +8,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An UnhedgedCall is a call that is sent without hedges. It is reported to observers, but nothing is learned from it.
+// An UnhedgedCall is a call that is sent without hedges, between its start and its end. It is reported to observers, but
+// nothing is learned from it.
 type UnhedgedCall struct {
 	notifier *observers.Notifier // nil: there are no observers
 	ctx      context.Context     // context of the call
@@ -24,7 +25,8 @@ func (e *Engine) ReportClient(s observe.ClientState) {
 	e.setup.Notifier.Notify(func(o observe.Observer) { o.ClientCreated(s) })
 }
 
-// BeginUnhedged starts a call that is sent without hedges, and reports to observers the reason why. The caller must call End.
+// BeginUnhedged reports the start of a call that is sent without hedges to observers, with the reason why it is not hedged.
+// The caller must call End on the result when the call has ended.
 func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Reason) UnhedgedCall {
 	if !e.HasObservers() {
 		return UnhedgedCall{}

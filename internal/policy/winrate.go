@@ -10,18 +10,19 @@ const (
 	minBudgetScale = 0.1 // minimum of the scale, which still allows some hedges to win
 )
 
-// A winRateThrottle reduces the budget while few hedges win: it multiplies the budget by scale. [Key].mu guards it.
+// A winRateThrottle reduces the budget of a key while few of its hedges win: the budget is multiplied by scale. [Key].mu
+// guards it.
 type winRateThrottle struct {
 	scale  float64 // factor of the budget, from minBudgetScale to 1
 	hedges int     // number of hedges since scale was last reviewed
 	wins   int     // number of hedges that won in that time
 }
 
-// withdrawHedge subtracts a hedge that was not sent from the number of hedges. It does nothing if that number is 0, because a
-// review has reset it since the hedge was admitted.
+// withdrawHedge removes an admitted hedge that was not sent from the number of hedges. If a review of scale has reset that
+// number since the hedge was admitted, the number stays 0.
 func (y *winRateThrottle) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
 
-// record reviews the scale after a call, if enough hedges or wins have been counted since the last review.
+// record is called after each call. It changes scale if enough hedges or wins have been counted since it last did so.
 func (y *winRateThrottle) record(*Result) {
 	switch {
 	case y.wins >= restoreWins:
