@@ -100,13 +100,14 @@ func (d *Context) MarkWon() {
 	}
 }
 
-// An anchorContext is the parent of the attempt's own context, which [context.WithCancelCause] creates. The
-// anchorContext has the values and the error of the caller's context. Package context registers the attempt's own
-// context by calling AfterFunc. So contexts derived from a [Context] end with the caller's error and cause, and need no
-// goroutine.
+// An anchorContext is the parent of the attempt's own context, which [context.WithCancelCause] creates. It stands between
+// that context and the caller's context, so that the caller's context does not refer to it directly.
 //
-// An anchorContext does not refer to the Context, so it does not keep the Context in memory. The goroutine that first
-// calls Context.Done writes the fields before another goroutine can read them.
+// The anchorContext has the values and the error of the caller's context. Package context calls AfterFunc to register the
+// attempt's own context. So contexts derived from a [Context] end with the caller's error and cause, and need no goroutine.
+//
+// An anchorContext does not refer to the Context, so it does not keep the Context in memory. The goroutine that first calls
+// Context.Done writes the fields before another goroutine can read them.
 type anchorContext struct {
 	context.Context
 	end  func()              // ends the attempt's own context; the reference also keeps that context in memory
@@ -128,23 +129,26 @@ func (r *anchorContext) AfterFunc(f func()) (stop func() bool) {
 	return func() bool { return false }
 }
 
-// A callerLink ends the attempt's own context when the caller's context ends. References form a chain: the caller's
-// context, callerLink, anchorContext, the attempt's own context, and contexts derived from the attempt's own context.
-// Derived contexts refer to the [Context].
+// A callerLink ends the attempt's own context when the caller's context ends. It must not keep an unused [Context] of a
+// winner in memory, because the caller's context may live much longer.
+//
+// References form a chain: the caller's context refers to the callerLink, which refers to the anchorContext, which refers to
+// the attempt's own context. Contexts that the program derives from the attempt's own context refer to the Context.
 //
 // When the Context of a winner becomes unreachable, no derived context is in use, and the callerLink drops the
 // anchorContext. A goroutine may still wait for the channel of Done. When the channel becomes unreachable too, the
 // callerLink is unregistered from the caller's context.
 //
-// The cleanup of the Context writes the field channel before it clears the field anchor. The method endAttempt reads
-// these fields in the opposite order.
+// The cleanup of the Context writes the field channel before it clears the field anchor. The method endAttempt reads these
+// fields in the opposite order.
 type callerLink struct {
 	anchor  atomic.Pointer[anchorContext] // nil after the Context has become unreachable
 	channel weak.Pointer[byte]            // the channel that Context.Done returned; set before anchor becomes nil
 	stop    func() bool                   // the function by which [context.AfterFunc] unregisters the callerLink from the caller's context
 }
 
-// newCallerLink returns a callerLink that is registered with the caller's context, which is the parent of anchor.
+// newCallerLink returns a callerLink that ends the attempt's own context, by the function anchor.end, when the caller's
+// context ends. The caller's context is the parent of anchor.
 func newCallerLink(anchor *anchorContext) *callerLink {
 	t := new(callerLink)
 	t.anchor.Store(anchor)
@@ -152,8 +156,8 @@ func newCallerLink(anchor *anchorContext) *callerLink {
 	return t
 }
 
-// endAttempt ends the attempt's own context after the caller's context has ended. If the anchorContext was dropped but
-// the channel of Done is still reachable, endAttempt closes that channel.
+// endAttempt ends the attempt's own context. Package context calls it when the caller's context has ended. If the
+// anchorContext was dropped, endAttempt only closes the channel of Done, if a goroutine may still wait for it.
 func (t *callerLink) endAttempt() {
 	if anchor := t.anchor.Load(); anchor != nil {
 		anchor.end()
@@ -162,10 +166,11 @@ func (t *callerLink) endAttempt() {
 	}
 }
 
-// releaseWhenUnreachable arranges for t to drop its references, as described at [callerLink], when d becomes
-// unreachable. The argument d is the context of the winner. The cleanup functions keep neither d nor t reachable.
+// releaseWhenUnreachable lets the garbage collector free the winner's context d while the caller's context is still in use.
+// It registers a cleanup of d that calls dropAnchor.
 //
-// They use no channel: with testing/synctest, a cleanup function must not use a channel of a bubble.
+// The cleanup functions keep neither d nor t reachable. They use no channel: with testing/synctest, a cleanup function must
+// not use a channel of a bubble.
 func (t *callerLink) releaseWhenUnreachable(d *Context) {
 	runtime.AddCleanup(d, func(self weak.Pointer[callerLink]) {
 		if t := self.Value(); t != nil {
@@ -174,9 +179,11 @@ func (t *callerLink) releaseWhenUnreachable(d *Context) {
 	}, weak.Make(t))
 }
 
-// dropAnchor drops the anchorContext and keeps a weak reference to the channel of Done. When the channel becomes
-// unreachable, a cleanup function unregisters the callerLink from the caller's context. The argument self is a weak
-// pointer to t.
+// dropAnchor makes the attempt's own context collectable after the winner's Context has become unreachable. It drops the
+// anchorContext, and keeps a weak reference to the channel of Done, for which a goroutine may still wait.
+//
+// When that channel becomes unreachable, a cleanup function unregisters the callerLink from the caller's context. The
+// argument self is a weak pointer to t.
 func (t *callerLink) dropAnchor(self weak.Pointer[callerLink]) {
 	// A goroutine that waits for a channel may refer to nothing else, so the weak pointer must point
 	// to the channel itself. A channel is a pointer, but only package unsafe can convert it to one.
