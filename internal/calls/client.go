@@ -70,15 +70,15 @@ func (c *Client) Enabled() bool { return !c.disabled.Load() }
 // before.
 func (c *Client) SetEnabled(on bool) (changed bool) { return c.disabled.Swap(!on) == on }
 
-// CountCall counts a call that starts now. It returns an Eligibility with the facts that apply to all protocols, to which the
-// caller must add the facts of its protocol. If SwitchedOff is true, the caller may skip that.
+// CountCall counts a call that starts now. It returns the facts that decide whether the call may be hedged and that do not
+// depend on the protocol. The caller must add the facts of its protocol, unless SwitchedOff is true.
 func (c *Client) CountCall() policy.Eligibility {
 	c.Counters.TotalRequests.Add(1)
 	return policy.Eligibility{SwitchedOff: c.disabled.Load()}
 }
 
-// IneligibleReason returns the reason why a call with the facts f and the caller's overrides o must be sent without hedges. It
-// returns [policy.None] if the call may be hedged.
+// IneligibleReason returns the reason why a call must be sent without hedges, or [policy.None] if it may be hedged. The
+// argument f holds the facts about the call, and o the overrides of its caller.
 //
 // It counts calls that may not be hedged, except while hedging is switched off. It also logs the first nested call.
 func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observe.Reason {
@@ -92,9 +92,11 @@ func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observ
 	return reason
 }
 
-// NestingMark returns the mark to put into the context of a hedged call, so that nested calls to the same target are not
-// hedged. It returns the argument call, or the zero value if this client never sends hedges, because nested calls may then be
-// hedged.
+// NestingMark returns the mark for the contexts of a hedged call. It prevents that nested calls to the same target are
+// hedged, too.
+//
+// The mark is call, the target of the hedged call. If this client never sends hedges, it is the zero value, because nested
+// calls may then be hedged.
 func (c *Client) NestingMark(call race.CallTarget) race.CallTarget {
 	if p := c.Policy.Config(); p.Shadow || p.MaxHedges == 0 || p.Share == 0 {
 		return race.CallTarget{}
