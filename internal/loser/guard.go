@@ -19,15 +19,16 @@ const (
 	settleTime = 100 * time.Millisecond
 )
 
-// A Guard observes the connection of one attempt. It delays the cancellation of the attempt while that would break another
-// request: net/http (Go 1.26) may give a connection to the next request before the previous request has its response.
-// Cancelling one of these two requests then makes the other one fail.
+// A Guard delays the cancellation of an attempt while that would break another request on the same connection. The reason is
+// that net/http (Go 1.26) may give a connection to the next request before the previous request has its response. Cancelling
+// one of these two requests then makes the other one fail.
 //
-// Therefore an attempt is not cancelled for settleTime after it got a used connection. It is also not cancelled between the
-// arrival of its response and its return. Only the attempt itself waits for that.
+// Therefore a Guard observes the connection of its attempt. The attempt is not cancelled for settleTime after it got a used
+// connection. It is also not cancelled between the arrival of its response and the return of its RoundTrip. The caller and
+// the other attempts do not wait for a delayed cancellation.
 //
-// Most methods are hooks, which are called on events of the attempt. The zero value is ready for Attach. A Guard is safe for
-// concurrent use, and must not be copied.
+// Most methods are hooks, which must be called on events of the attempt. The zero value is ready for Attach. A Guard is safe
+// for concurrent use, and must not be copied.
 type Guard struct {
 	mu       sync.Mutex    // guards the fields that follow, except for conn
 	returned bool          // Returned was called
@@ -62,10 +63,12 @@ func guardOf(a *race.Attempt) *Guard {
 	return g
 }
 
-// ReportsConn reports whether the state of a's connection is known. It is known after net/http has called a hook of a's guard.
+// ReportsConn reports whether the state of a's connection is known. This is so after net/http has called one of the hooks of
+// a's guard.
 func ReportsConn(a *race.Attempt) bool { return connOf(a) != connUnknown }
 
-// IsQueued reports whether a waits for a connection that another request uses, while no new connection is being made for a.
+// IsQueued reports whether the attempt a waits for a connection that another request uses. It is false if a new connection
+// is being made for a.
 func IsQueued(a *race.Attempt) bool { return connOf(a) == connQueued }
 
 // connOf returns the state of a's connection. It is connUnknown if a has no guard.
@@ -91,8 +94,8 @@ func (g *Guard) Dialing() { g.conn.CompareAndSwap(connQueued, connDialing) }
 // GotConn must be called when the attempt a gets a connection. used is true if the connection was used by other requests
 // before, and idle is the time since the last of them.
 //
-// If a is already cancelled, it closes the connection as soon as it uses it. Therefore GotConn then waits until the previous
-// request certainly has its response.
+// net/http closes the connection of a cancelled request as soon as the request uses it. So if a is already cancelled,
+// GotConn first waits until the previous request on the connection certainly has its response.
 func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 	g.conn.Store(connReady)
 	g.mu.Lock()
@@ -107,9 +110,10 @@ func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 	}
 }
 
-// ResponseStarted must be called when the response to the attempt a starts to arrive. It delays cancellation until Returned is
-// called, but by at most [MaxCancelDelay]. If a is already cancelled, ResponseStarted waits until Returned is called, but for at
-// most MaxCancelDelay.
+// ResponseStarted must be called when the response to the attempt a starts to arrive. From then on, cancellation is delayed
+// until Returned is called, but by at most [MaxCancelDelay].
+//
+// If a is already cancelled, ResponseStarted itself waits until Returned is called, but for at most MaxCancelDelay.
 func (g *Guard) ResponseStarted(a *race.Attempt) {
 	g.mu.Lock()
 	g.responseAt = time.Now()
@@ -130,8 +134,8 @@ func (g *Guard) ResponseStarted(a *race.Attempt) {
 	}
 }
 
-// Got1xx must be called when the response that has started to arrive has a 1xx status. The final response comes later, so the
-// attempt may be cancelled in the meantime.
+// Got1xx must be called when the response that has started to arrive is only an interim response with a 1xx status. It ends
+// the delay of ResponseStarted, so the attempt may be cancelled until the final response arrives.
 func (g *Guard) Got1xx() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A List holds the losers that were allowed to finish. If there are more than Max, the oldest one is cancelled. Max must not
-// change after the first use. A List is safe for concurrent use.
+// A List holds the losers that were allowed to finish, so that their connections can be reused. If there are more than Max,
+// the oldest loser is cancelled. Max must not change after the first use. A List is safe for concurrent use.
 type List struct {
 	Max int // maximum number of losers
 
@@ -19,8 +19,8 @@ type List struct {
 
 // An entry is one loser in a [List].
 type entry struct {
-	attempt *race.Attempt // attempt that has lost
-	timer   *time.Timer   // cancels the attempt when its time is over
+	attempt *race.Attempt // the loser
+	timer   *time.Timer   // cancels the loser if it has not finished in time
 }
 
 // EndOptions say whether a loser is cancelled at once or may finish.
@@ -45,8 +45,8 @@ func (l *List) EndLoser(a *race.Attempt, t EndOptions) (ended func()) {
 	return l.Add(a, t.Grace)
 }
 
-// hasNoConn reports whether the attempt a still waits for a connection. If the state of the connection is unknown, it returns
-// reports, which is true if a guard would have observed a connection.
+// hasNoConn reports whether the attempt a still waits for a connection, so that its cancellation closes none. If the state
+// of the connection is unknown, it returns reports, which must be true if a guard would have observed a connection.
 func hasNoConn(a *race.Attempt, reports bool) bool {
 	switch connOf(a) {
 	case connUnknown:
@@ -64,8 +64,8 @@ func canCancelNow(a *race.Attempt) bool {
 	return g == nil || g.canCancelNow()
 }
 
-// Add lets a continue for the time grace, until its deadline, or until the list has more than Max newer losers. Then it cancels
-// a. The caller must call remove when a has ended.
+// Add adds the loser a to the list, so that a may finish. It cancels a after the time grace, at the deadline of a, or when
+// the list has more than Max newer losers. The caller must call remove when a has ended.
 func (l *List) Add(a *race.Attempt, grace time.Duration) (remove func()) {
 	if at, ok := a.Deadline(); ok {
 		grace = min(grace, time.Until(at))
