@@ -18,13 +18,14 @@ type Account struct {
 	exclusiveMain bool    // no other account uses main
 }
 
-// NewAccount returns an Account with the main bucket b, which the caller owns. AdaptSize and Close do not change b.
+// NewAccount returns an Account whose main bucket is b, for example a bucket that several clients share. The caller owns b:
+// the methods AdaptSize and Close of the account do not change it.
 func NewAccount(b *Bucket) *Account {
 	return &Account{buckets: []*Bucket{b}, main: b, fixedSize: true}
 }
 
-// NewAccount returns an Account with a new main bucket of the size s. The initial tokens come from the reserve for keys.
-// exclusive must be true if no other account will share the main bucket.
+// NewAccount returns an Account with a new main bucket, whose size follows from s. Its initial tokens come from the reserve
+// for keys. exclusive must be true if no other account will share the main bucket.
 func (r *Reserves) NewAccount(s Sizing, exclusive bool) *Account {
 	b := newSharingBucket(s, r.keyReserve)
 	return &Account{buckets: []*Bucket{b}, main: b, ownsMain: true, exclusiveMain: exclusive}
@@ -36,8 +37,8 @@ func (a *Account) ShareMain() *Account {
 	return &Account{buckets: []*Bucket{a.main}, main: a.main}
 }
 
-// AddRouteBucket adds a bucket that limits hedges to the given share, in hedges per request, of the requests of this account.
-// The initial tokens come from the reserve of r for this share.
+// AddRouteBucket adds a bucket for a route with its own limit: the hedges are at most the given share of the requests of
+// this account. The share is in hedges per request. The initial tokens come from the reserve of r for this share.
 func (a *Account) AddRouteBucket(s Sizing, share float64, r *Reserves) {
 	a.route, a.routeShare = newRouteBucket(s, share, r.routeReserve(s, share)), share
 	a.buckets = append(a.buckets, a.route)
@@ -59,8 +60,8 @@ func (a *Account) DepositAt(now time.Time) {
 	}
 }
 
-// Deposit deposits the tokens for one request in the main bucket. It is for an account without route whose buckets never adapt
-// their sizes.
+// Deposit deposits the tokens for one request in the main bucket. Use it only for an account that has no route bucket and
+// whose main bucket never adapts its size. Other accounts need DepositAt.
 func (a *Account) Deposit() { a.main.Deposit() }
 
 // IsExclusive reports whether no other account uses the main bucket. Only then does Requests return the number of requests of
@@ -103,8 +104,8 @@ func (a *Account) Refund(now time.Time, limit *RateLimit, n int64) {
 	limit.spendTokens(now, -1)
 }
 
-// Tokens returns the number of tokens in the bucket that has the fewest, rounded to a thousandth of a token. It ignores the
-// bucket of the route.
+// Tokens returns the number of tokens that the account can spend, rounded to a thousandth of a token. That is the number in
+// the bucket that has the fewest tokens. The bucket of the route is ignored.
 func (a *Account) Tokens() float64 {
 	n := a.main.Tokens()
 	for _, b := range a.buckets {
@@ -115,7 +116,8 @@ func (a *Account) Tokens() float64 {
 	return n
 }
 
-// IsHalfFull reports whether all buckets and limit hold at least half of their maximum number of tokens.
+// IsHalfFull reports whether every bucket of the account, and limit, hold at least half of the tokens that they can hold. It
+// serves to detect that an exhausted budget has recovered.
 func (a *Account) IsHalfFull(now time.Time, limit *RateLimit) bool {
 	for _, b := range a.buckets {
 		if !b.IsHalfFull() {
@@ -125,8 +127,8 @@ func (a *Account) IsHalfFull(now time.Time, limit *RateLimit) bool {
 	return limit.isHalfFull(now)
 }
 
-// AdaptSize adapts the sizes of the buckets to their measured request rates. It returns the share, in hedges per request, that
-// the account can pay for.
+// AdaptSize adapts the sizes of the buckets to their measured request rates. It returns the maximum number of hedges per
+// request that the account can pay for in the long run, see EffectiveShare.
 func (a *Account) AdaptSize(s Sizing, now time.Time) (share float64) {
 	if !a.fixedSize {
 		a.main.AdaptSize(s, s.Share, now)
@@ -137,8 +139,8 @@ func (a *Account) AdaptSize(s Sizing, now time.Time) (share float64) {
 	return a.EffectiveShare(s.Share)
 }
 
-// EffectiveShare returns the share, in hedges per request, that the account can pay for: the configured share or the share of
-// the route, whichever is smaller.
+// EffectiveShare returns the maximum number of hedges per request that the account can pay for in the long run. It is the
+// configured share or the share of the route, whichever is smaller.
 func (a *Account) EffectiveShare(configured float64) float64 {
 	if a.route == nil {
 		return configured

@@ -42,7 +42,8 @@ func NewBucket(share, burst float64) *Bucket {
 	return &Bucket{long: newTokenBucket(share, burst)}
 }
 
-// newSharingBucket returns the bucket of a key or host. Its initial tokens come from r.
+// newSharingBucket returns a bucket for a key or a host, whose size follows from s. Its initial tokens come from the reserve
+// r.
 func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 	long, short := s.burstSizes(s.Share, 0, false)
 	b := NewBucket(s.Share, long)
@@ -54,8 +55,8 @@ func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 	return b
 }
 
-// newRouteBucket returns the bucket of a route with the given share, in hedges per request. Its initial tokens come from r. If
-// share exceeds s.Share, the burst is that of a bucket with s.Share.
+// newRouteBucket returns a bucket that limits the hedges of a route to the given share, in hedges per request. Its initial
+// tokens come from the reserve r. If share exceeds s.Share, the burst is that of a bucket with s.Share.
 func newRouteBucket(s Sizing, share float64, r *SharedReserve) *Bucket {
 	long, _ := s.burstSizes(min(share, s.Share), 0, false)
 	b := NewBucket(share, long)
@@ -63,14 +64,15 @@ func newRouteBucket(s Sizing, share float64, r *SharedReserve) *Bucket {
 	return b
 }
 
-// joinReserve empties a new bucket, and refills it with tokens from r, as far as r has enough.
+// joinReserve makes r the reserve of a new bucket, and replaces the bucket's content by tokens from r. If r has too few
+// tokens, the bucket may get more later, see refillFromReserve.
 func (b *Bucket) joinReserve(r *SharedReserve) {
 	b.reserve, b.owedTokens, b.long.tokens = r, b.long.size, 0
 	b.refillFromReserve()
 }
 
-// refillFromReserve takes initial tokens from the reserve, if the reserve owes more tokens than the long bucket holds. The
-// caller must hold mu.
+// refillFromReserve takes initial tokens that the bucket has not received yet from the reserve. It does nothing if the long
+// bucket holds at least as many tokens as it has not received. The caller must hold mu.
 func (b *Bucket) refillFromReserve() {
 	if b.owedTokens > b.long.tokens {
 		n := b.reserve.takeTokens(b.owedTokens)
@@ -79,7 +81,8 @@ func (b *Bucket) refillFromReserve() {
 	}
 }
 
-// Close returns all tokens to the reserve. The bucket must have a reserve. After Close, Spend returns false.
+// Close disables the bucket when its key or route is no longer needed. All its tokens return to the reserve, and Spend
+// returns false from then on. The bucket must have a reserve.
 func (b *Bucket) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,7 +93,7 @@ func (b *Bucket) Close() {
 	b.reserve.returnTokens(b.takeUnreported())
 }
 
-// depositTokens converts the requests since its last call to tokens. The caller must hold mu.
+// depositTokens deposits the tokens for the requests that were counted since its last call. The caller must hold mu.
 func (b *Bucket) depositTokens() {
 	n := b.requests.Load()
 	b.overflow += b.long.deposit(n)
@@ -100,15 +103,17 @@ func (b *Bucket) depositTokens() {
 	}
 }
 
-// takeUnreported returns the overflow, in billionths of a token, and the number of requests since its last call. The caller
-// must hold mu, and must pass both results to SharedReserve.returnTokens.
+// takeUnreported returns the overflow, in billionths of a token, and the number of requests that the bucket has not reported
+// to its reserve yet. It also marks them as reported. The caller must hold mu, and must pass both results to
+// SharedReserve.returnTokens.
 func (b *Bucket) takeUnreported() (overflow, requests int64) {
 	overflow, requests = b.overflow, b.long.depositedRequests-b.reportedRequests
 	b.overflow, b.reportedRequests = 0, b.long.depositedRequests
 	return overflow, requests
 }
 
-// Deposit deposits the tokens for one request.
+// Deposit deposits the tokens for one request. It only counts the request: the tokens are added when the bucket is used
+// next.
 func (b *Bucket) Deposit() { b.requests.Add(1) }
 
 // DepositN deposits the tokens for n requests at once, where n must be at most 1<<28. In a budget of bytes, each byte counts as a
@@ -120,8 +125,8 @@ func (b *Bucket) DepositN(n int64) {
 	b.depositTokens()
 }
 
-// DepositAt does the same as Deposit for a bucket that adapts its size to the request rate. The first call starts the measurement of
-// the rate at the time now.
+// DepositAt deposits the tokens for one request, made at the time now, in a bucket that adapts its size to the request rate.
+// The first call starts the measurement of the rate.
 func (b *Bucket) DepositAt(now time.Time) {
 	if b.requests.Add(1) == 1 {
 		b.startMeter(now)
@@ -212,9 +217,10 @@ func (b *Bucket) IsHalfFull() bool {
 	return b.long.unitsPerRequest > 0 && b.long.isHalfFull() && (b.short == nil || b.short.isHalfFull())
 }
 
-// AdaptSize changes the size of a key's, host's or route's bucket according to s, the share in hedges per request, and the
-// measured request rate. It also returns surplus tokens to the reserve, and resizes the reserve. The bucket must have a
-// reserve.
+// AdaptSize changes the size of the bucket according to its measured request rate and the settings s. The argument share is
+// the bucket's share, in hedges per request.
+//
+// AdaptSize also returns surplus tokens to the reserve, and resizes the reserve. The bucket must have a reserve.
 func (b *Bucket) AdaptSize(s Sizing, share float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -27,7 +27,7 @@ func NewRateLimit(perSecond float64) *RateLimit {
 	return &RateLimit{limiter: rate.NewLimiter(rate.Limit(min(perSecond, math.MaxFloat64)), int(unitsForBurst(perSecond)/unitsPerToken))} // rate.Inf is not +Inf
 }
 
-// lock locks mu. It does nothing if l is nil.
+// lock locks mu, so that an account can check and spend tokens in one step. It does nothing if l is nil.
 func (l *RateLimit) lock() {
 	if l != nil {
 		l.mu.Lock()
@@ -41,9 +41,11 @@ func (l *RateLimit) unlock() {
 	}
 }
 
-// monotonicTime returns now, or the latest time that was passed to an earlier call if that is later: if time went back, the
-// limiter would deposit tokens twice. However, if now is at least one second earlier, the clock was set back, and monotonicTime
-// returns now. The caller must hold mu.
+// monotonicTime corrects the time now so that time does not go back between calls, because the limiter would then deposit
+// tokens twice. It returns now, or the time of an earlier call if that is later.
+//
+// However, if now is at least one second before that time, the clock was set back, and monotonicTime returns now. The caller
+// must hold mu.
 func (l *RateLimit) monotonicTime(now time.Time) time.Time {
 	if late := l.latestTime.Sub(now); late <= 0 || late >= time.Second { // or the clock was set back
 		l.latestTime = now
@@ -64,8 +66,8 @@ func (l *RateLimit) spendTokens(now time.Time, hedges int) {
 	}
 }
 
-// isHalfFull reports whether the limiter holds at least half of its maximum number of tokens, and at least one. It is true if l
-// is nil. The caller must not hold mu.
+// isHalfFull reports whether the rate limit has at least half of the tokens that it can hold, and at least one. It is true
+// if l is nil. The caller must not hold mu.
 func (l *RateLimit) isHalfFull(now time.Time) bool {
 	if l == nil {
 		return true

@@ -9,8 +9,10 @@ const (
 	markPeriod         = 10 * time.Second      // a rate is measured over the last one to two periods
 )
 
-// A rateMeter measures a request rate over the time since its older mark, element 0. Element 1 is the younger mark, which later
-// replaces the older one. The zero value has not started. The owner of a rateMeter guards it with a lock.
+// A rateMeter measures the rate of requests. It holds two readings of a request counter, the older one first. The rate is
+// measured from the older reading to the present. When the younger reading is old enough, it replaces the older one.
+//
+// The zero value is a measurement that has not started. The owner of a rateMeter guards it with a lock.
 type rateMeter [2]rateMark
 
 // A rateMark is a reading of the request counter at one point in time.

@@ -11,8 +11,8 @@ type Reserves struct {
 	routeReserves map[float64]*SharedReserve // reserves for the buckets of routes, by share of the route in hedges per request
 }
 
-// NewReserves returns Reserves with one full reserve, which all keys and hosts share, and no reserves for routes yet.
-// The size of the reserve follows from s.
+// NewReserves returns the reserves of an engine that has no keys yet: a full reserve for all keys and hosts, and none for
+// routes. The size of the reserve follows from s.
 func NewReserves(s Sizing) Reserves {
 	return Reserves{keyReserve: newSharedReserve(s, s.Share), routeReserves: make(map[float64]*SharedReserve)}
 }
@@ -56,7 +56,8 @@ func (r *SharedReserve) startMeter(now time.Time) {
 	r.meter.startAt(now, 0)
 }
 
-// takeTokens removes up to n billionths of a token, but at most half of the content. It returns the number that it removed.
+// takeTokens takes tokens for a bucket, at most n billionths of a token and at most half of the content. It returns the
+// number that it has taken.
 func (r *SharedReserve) takeTokens(n int64) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,8 +66,8 @@ func (r *SharedReserve) takeTokens(n int64) int64 {
 	return n
 }
 
-// returnTokens adds tokens that a bucket returns, in billionths of a token. Tokens that do not fit are lost. The argument
-// requests is the number of requests of the bucket since its last call.
+// returnTokens adds tokens that a bucket returns, in billionths of a token, up to the size of the reserve. Further tokens
+// are lost. The argument requests is the number of the bucket's requests that were not reported yet.
 func (r *SharedReserve) returnTokens(tokens, requests int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

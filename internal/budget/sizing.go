@@ -24,9 +24,9 @@ type Sizing struct {
 	MinBurst       float64       // minimum burst of every bucket, in tokens
 }
 
-// burstSizes returns the sizes of the long and the short token bucket, in tokens. The argument share is in hedges per request,
-// and rps is the measured rate in requests per second. If known is false, the rate is not measured yet, and burstSizes uses
-// EstimatedRPS in place of rps.
+// burstSizes returns the sizes of the long and the short token bucket of a [Bucket], in tokens. The argument share is in
+// hedges per request, and rps is the measured rate in requests per second. If known is false, burstSizes uses EstimatedRPS
+// in place of rps.
 func (s Sizing) burstSizes(share, rps float64, known bool) (long, short float64) {
 	sized := rps
 	switch {

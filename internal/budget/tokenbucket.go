@@ -6,8 +6,8 @@ import "math"
 // 0.1 and 0.01 are exact.
 const unitsPerToken = 1_000_000_000
 
-// A tokenBucket holds tokens up to its size. Each request deposits a part of a token. Tokens that do not fit overflow. The
-// owner of a tokenBucket guards it with a lock.
+// A tokenBucket holds tokens up to its size. Each request deposits a part of a token. Tokens that do not fit are the
+// overflow, which the methods return. The owner of a tokenBucket guards it with a lock.
 type tokenBucket struct {
 	unitsPerRequest   int64 // deposit for each request, in billionths of a token
 	size              int64 // maximum of tokens, in billionths of a token
@@ -35,8 +35,8 @@ func unitsForBurst(burst float64) int64 {
 	return int64(min(max(math.Ceil(burst), 1), math.MaxInt32)) * unitsPerToken
 }
 
-// deposit deposits the tokens for the requests since its last call. The argument requests is the number of requests since the
-// bucket was created. earn returns the tokens that did not fit, in billionths of a token.
+// deposit adds the tokens for the requests since its last call. The argument requests is the number of requests since the
+// bucket was created. deposit returns the overflow: the tokens that did not fit, in billionths of a token.
 func (b *tokenBucket) deposit(requests int64) (overflow int64) {
 	if n := requests - b.depositedRequests; n > 0 {
 		b.tokens += min(n, maxDepositedRequests) * b.unitsPerRequest
@@ -47,8 +47,9 @@ func (b *tokenBucket) deposit(requests int64) (overflow int64) {
 	return overflow
 }
 
-// resize changes the share, in tokens per request, and the burst, in tokens, for future requests. It first deposits the tokens
-// for past requests, as earn does. It returns the tokens that do not fit into the new size, in billionths of a token.
+// resize changes the share, in tokens per request, and the burst, in tokens, for future requests. It first deposits the
+// tokens for past requests, as deposit does. It returns the overflow: the tokens that do not fit into the new size, in
+// billionths of a token.
 func (b *tokenBucket) resize(requests int64, share, burst float64) (overflow int64) {
 	overflow = b.deposit(requests)
 	b.unitsPerRequest, b.size = unitsForShare(share), unitsForBurst(burst)
