@@ -27,8 +27,8 @@ func New(n int) *ConcurrencyLimit {
 // Capacity returns the number of slots.
 func (p *ConcurrencyLimit) Capacity() int64 { return p.capacity }
 
-// AddRequest counts a request that has arrived. It returns the number of requests that waited for a slot or had one before. The
-// caller must call [Slot.Acquire] or [ConcurrencyLimit.RemoveRequest] next.
+// AddRequest counts a request that has arrived. It returns the number of requests that were waiting for a slot or had one
+// before that. The caller must call [Slot.Acquire] or [ConcurrencyLimit.RemoveRequest] next.
 func (p *ConcurrencyLimit) AddRequest() (before int64) { return p.requests.Add(1) - 1 }
 
 // RemoveRequest undoes AddRequest for a request that was rejected, or gave up, before it got a slot.
@@ -53,16 +53,17 @@ type Slot struct {
 // notAcquired is the value of Slot.handlers before [Slot.Acquire].
 const notAcquired = -1
 
-// NewSlot returns a Slot that must be acquired before the request is handled.
+// NewSlot returns a Slot for one request. [Slot.Acquire] must be called before the request is handled.
 func (p *ConcurrencyLimit) NewSlot() *Slot {
 	slot := &Slot{limit: p}
 	slot.handlers.Store(notAcquired)
 	return slot
 }
 
-// Acquire waits for a free slot. The caller must have called [ConcurrencyLimit.AddRequest]. If ctx ends first, Acquire
-// undoes AddRequest and returns the error of ctx. If Release is called during the wait, Acquire still waits for the
-// slot, frees it at once, and returns nil.
+// Acquire waits until the request may be handled, that is, until a slot is free. The caller must have called
+// [ConcurrencyLimit.AddRequest] before. If ctx ends first, Acquire undoes AddRequest and returns the error of ctx.
+//
+// If Release is called during the wait, Acquire still waits for the slot, frees it at once, and returns nil.
 func (p *Slot) Acquire(ctx context.Context) error {
 	if err := p.limit.semaphore.Acquire(ctx); err != nil {
 		p.limit.RemoveRequest()
@@ -95,8 +96,8 @@ func (p *Slot) AddHandler() bool {
 	}
 }
 
-// RunHandler calls work, a handler that shares the slot. It releases the slot when the last handler has returned or panicked.
-// If p is nil, it only calls work.
+// RunHandler runs a handler that shares the slot, by calling work. When the last handler of the slot has returned or
+// panicked, RunHandler releases the slot. If p is nil, it only calls work.
 func (p *Slot) RunHandler(work func()) {
 	if p != nil {
 		defer p.removeHandler()
@@ -120,15 +121,15 @@ func (p *Slot) removeHandler() {
 	}
 }
 
-// Release releases the slot even if handlers are still running. If it is called before Acquire, Acquire frees the slot at once.
-// Further calls have no effect.
+// Release frees the slot although handlers of the request may still be running. If it is called before Acquire, Acquire
+// frees the slot at once. Further calls have no effect.
 func (p *Slot) Release() {
 	if p.handlers.Swap(0) > 0 {
 		p.returnSlot()
 	}
 }
 
-// returnSlot makes the slot available for another request.
+// returnSlot makes the slot available for another request, and removes its request from the counts.
 func (p *Slot) returnSlot() {
 	p.limit.activeRequests.Add(-1)
 	p.limit.requests.Add(-1)
