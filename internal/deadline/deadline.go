@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A Deadline closes a channel when a point in time is reached, which can be changed. The zero value is a deadline that never
-// passes. A Deadline is safe for concurrent use, and must not be copied.
+// A Deadline ends blocked reads or writes: it closes a channel at a point in time, which can be changed. The zero value is a
+// deadline that never passes. A Deadline is safe for concurrent use, and must not be copied.
 type Deadline struct {
 	mu    sync.Mutex    // guards the fields that follow
 	timer *time.Timer   // closes ch at the deadline; nil: there is no deadline or it has passed
 	ch    chan struct{} // channel that Passed returns; nil: not created yet
 }
 
-// Passed returns a channel that is closed when the deadline passes. After the deadline has passed and Set was called, Passed
+// Passed returns a channel that is closed when the deadline passes. If Set is called after that, the next call of Passed
 // returns a new channel.
 func (d *Deadline) Passed() <-chan struct{} {
 	d.mu.Lock()
