@@ -22,11 +22,12 @@ type States[K comparable, V any] struct {
 type state[V any] struct {
 	value    V       // the learned state
 	calls    int64   // number of calls from which value was learned
-	priority float64 // log2 of the number of calls, plus the time of Put in hours; states with the smallest worth are deleted first
+	priority float64 // log2 of the number of calls, plus the time of Put in hours; states with the lowest priority are deleted first
 }
 
-// Put stores v for the key. The argument calls is the number of calls from which v was learned. If there are then more than
-// limit states, Put deletes some. The argument at is the current time of a monotonic clock.
+// Put stores the state v of an evicted key. The argument calls is the number of calls from which v was learned. If there are
+// then more than limit states, Put deletes the least valuable states. The argument at is the current time of a monotonic
+// clock.
 func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int) {
 	if s.all == nil {
 		s.all = make(map[K]state[V])
@@ -37,7 +38,7 @@ func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int)
 	}
 }
 
-// trim deletes the states with the smallest worth until only left states remain.
+// trim deletes the states with the lowest priority, until only the given number of states is left.
 func (s *States[K, V]) trim(left int) {
 	type entry struct {
 		key   K
@@ -53,8 +54,8 @@ func (s *States[K, V]) trim(left int) {
 	}
 }
 
-// Take removes the state of the key. It returns the state, and the number of calls from which it was learned. ok is false if
-// there is no state.
+// Take removes the state of the key, for a key that is in use again. It returns the state, and the number of calls from
+// which it was learned. ok is false if there is no state.
 func (s *States[K, V]) Take(key K) (v V, calls int64, ok bool) {
 	k, ok := s.all[key]
 	delete(s.all, key)
