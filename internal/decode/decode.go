@@ -7,9 +7,11 @@ import (
 	"time"
 )
 
-// A Decoder holds the bytes of an export that are not decoded yet. Each method decodes one value at the start of these bytes
-// and removes it. If a method fails, the Decoder becomes nil, and all further values are zero. So the caller may check for nil
-// once, at the end.
+// A Decoder holds the part of an export that is not decoded yet. Each method decodes one value at the start of this part and
+// removes it.
+//
+// If the data are invalid, the Decoder becomes nil, and all further methods return zero values. So the caller may check for
+// nil once, at the end.
 type Decoder []byte
 
 // Uvarint decodes a number that [binary.AppendUvarint] has encoded.
@@ -32,8 +34,8 @@ func (d *Decoder) Duration() time.Duration {
 	return time.Duration(min(d.Uvarint(), math.MaxInt64))
 }
 
-// Bytes decodes a byte slice that [AppendBytes] has encoded. It fails if the slice has more than most bytes. The result is a
-// part of the Decoder's memory.
+// Bytes decodes a byte slice that [AppendBytes] has encoded. It fails if the slice is longer than most bytes. The result
+// shares the memory of the Decoder.
 func (d *Decoder) Bytes(most uint64) []byte {
 	n := d.Uvarint()
 	if n > most || n > uint64(len(*d)) {
@@ -50,8 +52,8 @@ func AppendBytes[S string | []byte](b []byte, s S) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// Skip removes n bytes, where n must not exceed the length of d. It fails if n is 0 or negative, so that n may be a result of
-// [binary.Uvarint].
+// Skip removes the first n bytes, which the caller has decoded itself. n must not exceed the number of bytes left. Skip
+// fails if n is 0 or negative, which are results of [binary.Uvarint] for invalid data.
 func (d *Decoder) Skip(n int) {
 	if n <= 0 {
 		*d = nil

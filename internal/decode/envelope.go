@@ -27,7 +27,8 @@ type Envelope struct {
 	Max     int    // maximum size of an export in bytes
 }
 
-// Header returns the first bytes of an export that is written at the time now.
+// Header returns the start of an export that is written at the time now. The caller must append the content and then call
+// AppendChecksum.
 func (e *Envelope) Header(now time.Time) []byte {
 	return binary.AppendVarint([]byte(e.Name+version+"\n"), now.UnixNano())
 }
@@ -35,11 +36,11 @@ func (e *Envelope) Header(now time.Time) []byte {
 // AppendChecksum appends the checksum to b, which must be a whole export: the header and the content.
 func AppendChecksum(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b)) }
 
-// Open reads an export from r and checks its frame. It returns the time that has passed since the export was written, and the
-// content. passed is 0 if the clock of the writer was ahead.
+// Open reads an export from r and checks its frame. It returns the content, and the time that has passed from the writing of
+// the export to now. passed is 0 if the clock of the writer was ahead.
 //
-// Open returns an error if reading fails, or if the export has another name or version. It also returns an error if the export
-// is damaged, larger than Max or older than MaxAge.
+// Open returns an error if reading fails, or if the export has another name or version. It also returns an error if the
+// export is damaged, larger than Max or older than MaxAge.
 func (e *Envelope) Open(r io.Reader, now time.Time) (passed time.Duration, d Decoder, err error) {
 	b, err := io.ReadAll(io.LimitReader(r, int64(e.Max)+1))
 	if err != nil {
