@@ -33,7 +33,8 @@ type Limiter struct {
 	slotReleased chan struct{}          // closed when a slot is released; nil: no AcquireSlot is waiting
 }
 
-// A slotBucket holds all clients that have the same number of slots, in the order in which they reached that number.
+// A slotBucket holds all clients that have the same number of slots, in the order in which they reached that number. The
+// Limiter uses it to find the client with the most slots in constant time.
 type slotBucket struct {
 	idle list.List // list of *client: clients with at least one idle connection
 	busy list.List // list of *client: clients without an idle connection
@@ -67,8 +68,8 @@ func New(n int) *Limiter {
 	return &Limiter{maxSlots: n, maxEvicted: max(1, n/8), clients: make(map[netip.Addr]*client), ranks: []*slotBucket{new(slotBucket)}}
 }
 
-// ClientAddress returns the address by which a Limiter identifies the client with the network address at. It is the IP address
-// for IPv4. For IPv6, it is the /64 network, because one client can use all its addresses.
+// ClientAddress returns the address by which a Limiter identifies a client. It is the IPv4 address, or the IPv6 /64 network,
+// because one client can use all addresses of its network. The argument at is the client's network address.
 //
 // A link-local address is not shortened, because other clients share its network. All addresses that are not TCP or UDP
 // addresses identify the same client.
@@ -89,11 +90,11 @@ func ClientAddress(at net.Addr) netip.Addr {
 }
 
 // AcquireSlot returns a slot for a new connection of the client with the address key. The connection is idle at first. If no
-// slot is free, AcquireSlot evicts another connection and calls the function leave that was passed for its slot. It waits first
-// if too many evicted connections are still open.
+// slot is free, AcquireSlot evicts another connection: it calls the function leave that was passed for its slot. It waits
+// before that if too many evicted connections are still open.
 //
-// The function leave must not block or use s. It must make the connection close: at once if inUse is false, and otherwise when
-// the connection becomes idle.
+// The function leave must make the connection close: at once if inUse is false, and otherwise when the connection becomes
+// idle. It must not block or use s.
 //
 // AcquireSlot returns false if the client itself has the most slots and all of them are in use. It also returns false if the
 // channel closing is closed while it waits.
@@ -160,14 +161,15 @@ func (s *Limiter) selectVictim(key netip.Addr) *Slot {
 	return c.busy.Front().Value.(*Slot)
 }
 
-// evictSlot removes the slot t from its client, and calls the function onEvict of t. The caller must hold mu.
+// evictSlot takes the slot t away from its client, and makes the connection of the slot close by calling onEvict. The caller
+// must hold mu.
 func (s *Limiter) evictSlot(t *Slot) {
 	s.removeSlot(t)
 	s.evictedSlots++
 	t.onEvict(t.uses > 0)
 }
 
-// removeSlot removes the slot t from its client. The caller must hold mu.
+// removeSlot removes the slot t, which was evicted or released, from the lists of its client. The caller must hold mu.
 func (s *Limiter) removeSlot(t *Slot) {
 	c := t.client
 	t.currentList().Remove(t.element)
@@ -184,8 +186,8 @@ func (t *Slot) currentList() *list.List {
 	return &t.client.idle
 }
 
-// updateRank moves the client c to the slotBucket for its number of slots, which must have changed by at most one. It removes a
-// client without slots. The caller must hold mu.
+// updateRank moves the client c to the slotBucket and the list that match its slots, after they have changed. The number of
+// slots may have changed by at most one. A client without slots is removed. The caller must hold mu.
 func (s *Limiter) updateRank(c *client) {
 	n := c.slotCount()
 	if n == len(s.ranks) {
@@ -218,8 +220,8 @@ func (t *Slot) BeginUse() { t.addUses(1) }
 // EndUse records that a request on the connection has ended.
 func (t *Slot) EndUse() { t.addUses(-1) }
 
-// addUses adds n, which may be negative, to the number of requests in progress. It moves the slot to the idle or busy list if
-// necessary.
+// addUses adds n, which may be negative, to the number of requests in progress on the connection. It moves the slot between
+// the idle and the busy list of its client if necessary.
 func (t *Slot) addUses(n int) {
 	if t == nil {
 		return
