@@ -8,7 +8,8 @@ import (
 	"sync"
 )
 
-// A Semaphore has a fixed number of permits. It must be made with [New], and is safe for concurrent use.
+// A Semaphore limits how many callers hold a permit at the same time. Permits are granted in the order of the requests. It
+// must be made with [New], and is safe for concurrent use.
 type Semaphore struct {
 	mu                 sync.Mutex // guards the fields that follow
 	capacity, acquired int        // number of all permits, and of the permits in use
@@ -20,8 +21,8 @@ type Semaphore struct {
 // New returns a Semaphore with n free permits.
 func New(n int) *Semaphore { return &Semaphore{capacity: n} }
 
-// Acquire takes a permit. If all permits are in use, it waits until Release has been called for all callers that came earlier.
-// If ctx has ended or ends during the wait, Acquire takes no permit and returns the error of ctx.
+// Acquire takes a permit. If all permits are in use, it waits until permits were granted to all earlier callers and another
+// permit is free. If ctx has ended or ends during the wait, Acquire takes no permit and returns the error of ctx.
 func (s *Semaphore) Acquire(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
