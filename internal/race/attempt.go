@@ -29,8 +29,8 @@ var ErrRefused = errors.New("hedge: the hedge was refused")
 // the primary may still succeed.
 var ErrAnswer = errors.New("hedge: the answer is no success")
 
-// PrimaryError converts the error of a primary to the error of its call. It returns nil for [ErrAnswer], because the response
-// of a primary always ends the call. It returns any other err unchanged.
+// PrimaryError converts err, the error of a primary, to the error that the caller gets. It returns nil for [ErrAnswer],
+// because the response of a primary always ends the call. It returns any other error unchanged.
 func PrimaryError(err error) error {
 	if err == ErrAnswer {
 		return nil
@@ -54,13 +54,13 @@ type Attempt struct {
 	async    bool  // the attempt may continue after the caller's context has ended, see ignoreCaller
 	detaches bool  // the attempt may continue after its call has ended, see [Detachment]
 
-	mu            sync.Mutex                    // guards guard and the creation of in
+	mu            sync.Mutex                    // guards guard and the creation of cancelContext
 	cancelContext atomic.Pointer[cancelContext] // cancellable context; nil: not created yet; released: it must not be created any more
 	guard         Guard                         // may delay cancellation; nil: cancellation is not delayed
 }
 
-// NewAttempt returns an attempt with number n that does not belong to a race. It serves a hedge that resumes the response of a
-// call that has ended. n must be at most MaxHedges.
+// NewAttempt returns an attempt that does not belong to a race, with the number n, at most MaxHedges. It is for a hedge that
+// resumes the response of a call that has ended. The argument parent is the caller's context.
 func NewAttempt(parent context.Context, n int) *Attempt {
 	return &Attempt{Context: parent, n: uint8(n), detaches: true}
 }
@@ -72,7 +72,8 @@ func (a *Attempt) CancelAndDetach() {
 	a.detach(a.recordedValues())
 }
 
-// An cancelContext is the cancellable context of an attempt. It is derived from the caller's context.
+// A cancelContext is the cancellable context of an attempt. It is derived from the caller's context, or was passed to
+// AdoptContext.
 type cancelContext struct {
 	context.Context
 	cancel context.CancelCauseFunc // cancels Context with a cause
@@ -82,7 +83,7 @@ type cancelContext struct {
 	ending sync.Mutex // held while the context is cancelled or detached from the caller's context
 }
 
-// released is the value of Attempt.in after an attempt without cancellable context was released.
+// released is the value of Attempt.cancelContext after an attempt without cancellable context was released.
 var released = new(cancelContext)
 
 // loadCancelContext returns the cancellable context of the attempt, or nil if it does not exist.
@@ -103,8 +104,8 @@ func (in *cancelContext) endContext(cause error) {
 	in.cancel(cause)
 }
 
-// Done returns a channel that is closed when the attempt is cancelled. The first call creates the cancellable context. If the
-// attempt was released before, Done returns the channel of the caller's context.
+// Done returns a channel that is closed when the attempt is cancelled. The first call creates the cancellable context. If
+// the attempt was released before, Done returns the channel of the caller's context.
 func (a *Attempt) Done() <-chan struct{} {
 	if in := a.ensureCancelContext(); in != nil {
 		return in.Done()
@@ -133,8 +134,8 @@ func (a *Attempt) Err() error {
 	return in.caller.endError() // the inner context gets the same error a moment later
 }
 
-// Value returns the value of the caller's context for key. In addition, it returns the number of the attempt and the Overrides
-// that apply to the attempt. Package context also calls it to find the cancellable context.
+// Value returns the value of the caller's context for key. It also returns values of the attempt itself: its number, and the
+// Overrides that apply to it. Package context calls Value to find the cancellable context.
 func (a *Attempt) Value(key any) any {
 	if key == (numberKey{}) {
 		return a.n
@@ -152,18 +153,19 @@ func (a *Attempt) Value(key any) any {
 	return from.Value(key)
 }
 
-// attemptContext marks Attempt as a context that already has the Overrides of an attempt.
+// attemptContext implements the interface attemptContext. It marks an Attempt as a context that already has the Overrides of
+// an attempt.
 func (*Attempt) attemptContext() {}
 
 // An AdoptedContext is memory in which [Attempt.AdoptContext] keeps its state. The caller allocates it, usually as part of a
 // larger struct.
 type AdoptedContext struct{ cancelContext }
 
-// AdoptContext makes ctx the cancellable context of the attempt, so that the attempt need not create one. It keeps its state in
-// own. It returns false, and does nothing, if the attempt already has a cancellable context or was released.
+// AdoptContext makes ctx the cancellable context of the attempt, so that the attempt need not create its own. It returns
+// false, and changes nothing, if the attempt already has a cancellable context or was released.
 //
 // The context ctx must end when the caller's context ends, and when cancel is called. To cancel the attempt, the race calls
-// stop and then cancel.
+// stop and then cancel. The argument own is memory for the state. It must not be used for another attempt.
 func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -174,8 +176,8 @@ func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel 
 	return a.cancelContext.CompareAndSwap(nil, &own.cancelContext) // false if the attempt was released at the same time
 }
 
-// ensureCancelContext returns the cancellable context, and creates it if necessary. It returns nil if the attempt was released
-// before a context was created.
+// ensureCancelContext returns the cancellable context of the attempt, and creates it at the first call. It returns nil if
+// the attempt was released before a context was created.
 func (a *Attempt) ensureCancelContext() *cancelContext {
 	if a.cancelContext.Load() != nil {
 		return a.loadCancelContext()
@@ -209,13 +211,14 @@ func AttemptNumber(ctx context.Context) (n int, ok bool) {
 	return int(v), ok
 }
 
-// A PrimaryContext is the context of a primary that is sent before its race starts.
+// A PrimaryContext is the context of a primary that is sent before its race starts. It has the same values as the context of
+// an [Attempt].
 type PrimaryContext struct {
 	context.Context
 	Call CallTarget // target of the call, see [Attempt].Call
 }
 
-// Value returns the same values as the context of a primary that is sent within a race.
+// Value returns the same values as the context of a primary that a race has started.
 func (o *PrimaryContext) Value(key any) any {
 	switch key {
 	case numberKey{}:
@@ -255,15 +258,16 @@ func (a *Attempt) Cancel() {
 	}
 }
 
-// ignoreCaller makes an attempt of an asynchronous race continue when the caller's context ends.
+// ignoreCaller lets a loser finish: the attempt no longer ends when the caller's context ends. It has no effect on an
+// attempt that cannot continue after its call.
 func (a *Attempt) ignoreCaller() {
 	if in := a.ensureCancelContext(); in != nil { // created now: an inner context that is created later would end with the caller's context
 		in.caller.ignoreEnd()
 	}
 }
 
-// detach makes the attempt stop using the caller's context. After that, Value only finds the given values. It has no effect on
-// an attempt that cannot continue after its call.
+// detach makes an attempt that may continue after its call stop using the caller's context. After that, its method Value
+// only finds the given values. It has no effect on other attempts.
 func (a *Attempt) detach(values []contextValue) {
 	if in := a.ensureCancelContext(); in != nil && in.caller.Context != nil {
 		in.ending.Lock()
@@ -280,26 +284,30 @@ func (a *Attempt) recordedValues() []contextValue {
 	return nil
 }
 
-// NeedsRelease reports whether the attempt has a cancellable context that is attached to the caller's context. The owner of the
-// attempt's result must then call Release. NeedsRelease also prevents that a cancellable context is created later.
+// NeedsRelease reports whether the owner of the attempt's result must call Release. This is so if the attempt has a
+// cancellable context that is attached to the caller's context. After NeedsRelease, a cancellable context can no longer be
+// created.
 func (a *Attempt) NeedsRelease() bool { return a.sealCancelContext() != nil && a.Context.Done() != nil }
 
-// Release cancels the attempt and detaches it from the caller's context. If NeedsRelease returned true, the owner of the result
-// must call Release when the result is no longer needed. Further calls have no effect.
+// Release frees the resources of the attempt's context when the result of the attempt is no longer needed. It cancels the
+// attempt and detaches it from the caller's context.
+//
+// If NeedsRelease returned true, the owner of the result must call Release. Further calls have no effect.
 func (a *Attempt) Release() {
 	if in := a.sealCancelContext(); in != nil {
 		in.endContext(nil)
 	}
 }
 
-// Abandon releases an attempt whose result is not needed. If the attempt may continue after its call, it also stops using the
-// caller's context.
+// Abandon releases an attempt whose result is not needed. An attempt that may continue after its call also stops using the
+// caller's context, and finds no values in it any more.
 func (a *Attempt) Abandon() {
 	a.detach(nil)
 	a.Release()
 }
 
-// sealCancelContext returns the cancellable context. If there is none, it returns nil, and prevents that one is created later.
+// sealCancelContext returns the cancellable context of the attempt if it exists. Otherwise it returns nil, and the context
+// can no longer be created.
 func (a *Attempt) sealCancelContext() *cancelContext {
 	if a.cancelContext.CompareAndSwap(nil, released) {
 		return nil

@@ -66,8 +66,8 @@ func (c *callerContext) ignoreEnd() {
 	c.ignoresEnd = true
 }
 
-// endError returns the error of the caller's context if its end also ends the attempt. It returns nil if the caller's context
-// has not ended, or after ignoreEnd or detach.
+// endError returns the error with which the end of the caller's context ends the attempt. It returns nil if the caller's
+// context has not ended, or after ignoreEnd or detach.
 func (c *callerContext) endError() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -87,7 +87,7 @@ func (c *callerContext) Value(key any) any {
 	return value
 }
 
-// lookupValue implements Value without recording the value. detached is true if detach was called before.
+// lookupValue returns the result of Value, but does not record the value. detached is true if detach was called before.
 func (c *callerContext) lookupValue(key any) (value any, detached bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -145,8 +145,8 @@ func (c *callerContext) Err() error {
 	return c.Context.Err()
 }
 
-// detach stops the use of the caller's context. When it returns, no goroutine uses the caller's context any more. After that,
-// Value only finds the given values.
+// detach ends the use of the caller's context. When it returns, no goroutine uses the caller's context any more. From then
+// on, the method Value only finds the given values.
 func (c *callerContext) detach(values []contextValue) {
 	if c.Context.Err() == nil { // otherwise derived contexts end, and must get the error
 		c.ignoreEnd()

@@ -1,8 +1,9 @@
 package race
 
-// A LoserPolicy decides how attempts end that have lost. It serves protocols in which cancellation has side effects: over
-// HTTP/1.1, cancellation closes a connection. The race holds its lock during the calls, so the methods must not block, use the
-// race, or call functions of the program.
+// A LoserPolicy decides whether attempts that have lost are cancelled or may finish. It serves protocols in which
+// cancellation has side effects: over HTTP/1.1, cancellation closes a connection.
+//
+// The race holds its lock during the calls, so the methods must not block, use the race, or call functions of the program.
 type LoserPolicy[T any] interface {
 	// Lost is called for attempt n when another attempt has won. If running is true, Lost must either cancel the attempt with
 	// [Attempt.Cancel] and return nil, or let it continue. If running is false, the attempt has returned, and the race will

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Overrides are settings for single calls that a caller puts into a context. Allow and Delay apply to one call only: neither
-// contexts of attempts nor the result of [SingleAttemptContext] have them. Never also applies to nested calls.
+// Overrides are settings for single calls, which a caller puts into the context of the call. Allow and Delay apply only to
+// calls that are made directly with that context. They are not in the contexts of attempts. Never also applies to nested
+// calls.
 type Overrides struct {
 	Never  bool          // send the call without hedges
 	Allow  bool          // the caller declares that the call is safe to send twice
@@ -42,7 +43,9 @@ func OverridesFrom(ctx context.Context) Overrides {
 }
 
 // attemptOverrides returns the Overrides for the context of attempt n, or nil if there are none. They are the Overrides of
-// parent, the caller's context, without those that apply to one call only. If call is not zero, it becomes their Parent.
+// parent, the caller's context, without those that apply to one call only.
+//
+// If call is not zero, it becomes their Parent. If n is positive, it becomes their Hedge.
 func attemptOverrides(parent context.Context, n int, call CallTarget) any {
 	v := parent.Value(overridesKey{})
 	o, _ := v.(Overrides)
@@ -62,9 +65,11 @@ func attemptOverrides(parent context.Context, n int, call CallTarget) any {
 // An attemptContext is a context that already has the Overrides of an attempt, such as an [Attempt].
 type attemptContext interface{ attemptContext() }
 
-// SingleAttemptContext returns the context for a call that is sent without hedges and without a race. It has the values of ctx,
-// except for the Overrides that apply to one call only. changed is false if the result is ctx itself. A context of an attempt
-// is returned unchanged.
+// SingleAttemptContext returns the context for a call that is sent without hedges and without a race. It has the values of
+// ctx, except for the Overrides that apply to one call only.
+//
+// If there are no such Overrides, or if ctx is already the context of an attempt, the result is ctx itself, and changed is
+// false.
 func SingleAttemptContext(ctx context.Context) (once context.Context, changed bool) {
 	if _, is := ctx.(attemptContext); is {
 		return ctx, false
@@ -76,13 +81,13 @@ func SingleAttemptContext(ctx context.Context) (once context.Context, changed bo
 }
 
 // HedgeContext returns a context for the work that a server does for hedge n of a client. Calls with this context are not
-// hedged, because they are nested in that hedge.
+// hedged, because that would multiply the number of attempts.
 func HedgeContext(ctx context.Context, n int) context.Context {
 	return context.WithValue(ctx, overridesKey{}, attemptOverrides(ctx, n, CallTarget{}))
 }
 
-// HedgeNumber returns the number of the hedge that the values of a header or a metadata key state: the first number above 0. It
-// returns 0 if there is none. A value that is not a number from 0 to 65535 counts as 1.
+// HedgeNumber returns the number of the hedge that a request belongs to, according to the values of a header or a metadata
+// key. It is the first number above 0, or 0 if there is none. A value that is not a number from 0 to 65535 counts as 1.
 func HedgeNumber(values []string) int {
 	for _, v := range values {
 		n, err := strconv.ParseUint(v, 10, 16)

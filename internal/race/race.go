@@ -54,9 +54,11 @@ const (
 // String returns the name of the outcome in package observe.
 func (o Outcome) String() string { return [...]string{Won: "won", Lost: "lost", Failed: "failed"}[o] }
 
-// An AttemptObserver is notified when an attempt starts and ends, in the goroutine of the attempt. A loser may end after Run
-// has returned. The race may hold its lock when it calls AttemptEnded, so that method must not block. The methods may end the
-// goroutine with runtime.Goexit, but must not panic.
+// An AttemptObserver is notified when an attempt starts and ends, in the goroutine of the attempt. The argument n is the
+// number of the attempt. A loser may end after Run has returned.
+//
+// The race may hold its lock when it calls AttemptEnded, so that method must not block. The methods may end the goroutine
+// with runtime.Goexit, but must not panic.
 type AttemptObserver interface {
 	AttemptStarted(ctx context.Context, n int)
 	AttemptEnded(ctx context.Context, n int, how Outcome)
@@ -208,18 +210,18 @@ type attempt struct {
 	ended   func() // called after the result was discarded, see [LoserPolicy]; nil: nothing to call
 }
 
-// Run races op until an attempt succeeds or all attempts have failed. The primary starts at once. Hedges start at the times
-// that the schedule returns, if op admits them, until an attempt succeeds. At most [MaxHedges] hedges start.
+// Run makes the attempts of op until an attempt succeeds or all attempts have failed, and returns the result. The primary
+// starts at once. Hedges start at the times that the schedule returns, if op admits them. At most [MaxHedges] hedges start.
 //
 // If all attempts fail, Run returns the value and the error of the primary. If the primary fails while no hedge runs, Run
 // returns at once, unless the schedule moves the next hedge, see [Reschedule].
 //
 // If hedges run when the primary fails, Run waits until all hedges have failed, too, or until the time of
-// [Schedule].HedgeTimeout has passed. Then it cancels the hedges and returns the failure of the primary. If parent ends during
-// this wait, Run returns the failure at once. If parent ends while the primary runs, see [Style].TryAbandon.
+// [Schedule].HedgeTimeout has passed. Then it cancels the hedges and returns the failure of the primary. If parent ends
+// during this wait, Run returns the failure at once. If parent ends while the primary runs, see [Style].TryAbandon.
 //
-// If the primary panics, Run panics, too, see [Panic.Rethrow]. In an asynchronous race, it does so only if no hedge has won. A
-// panic of a hedge only makes that hedge fail.
+// If the primary panics, Run panics, too, see [Panic.Rethrow]. In an asynchronous race, it does so only if no hedge has won.
+// A panic of a hedge only makes that hedge fail.
 func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out Result[T]) {
 	r.op, r.schedule = op, schedule
 	style := &r.Style
@@ -304,7 +306,7 @@ func (r *Race[T]) armNext(index int) bool {
 	return true
 }
 
-// disarm stops the timer, so that no more hedges start. The caller must hold mu.
+// disarm stops the timer of the race, so that no more hedges start. The caller must hold mu.
 func (r *Race[T]) disarm() {
 	if r.armed && !r.timer.Stop() {
 		r.notReusable.Store(true)
@@ -323,8 +325,8 @@ func (r *Race[T]) onTimer() {
 	}
 }
 
-// nextDueHedge creates the attempt of the hedge that is due, and returns it with its number n. It also sets the timer for the
-// next hedge. It returns a == nil if the hedge must not start.
+// nextDueHedge creates the attempt of the hedge that is due, and returns it with its number n. It also sets the timer for
+// the next hedge. It returns a nil attempt if the hedge must not start, for example because the race is over.
 func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -375,7 +377,8 @@ func (r *Race[T]) startedCount() int {
 	return r.hedges.started
 }
 
-// attemptAt returns attempt n. running is true if the attempt has not returned yet. The caller must hold mu.
+// attemptAt returns attempt n of the race, where 0 is the primary. running is true if the attempt has not returned yet. The
+// caller must hold mu.
 func (r *Race[T]) attemptAt(n int) (a *Attempt, running bool) {
 	if n == 0 {
 		return r.Style.Primary, !r.primaryDone
@@ -394,7 +397,7 @@ func (r *Race[T]) isIdle() bool {
 	return true
 }
 
-// admitHedge returns the result of Op.Admit for the hedge with the given index, or false if Admit panics. The panic is not
+// admitHedge reports whether op admits the hedge with the given index. It returns false if Op.Admit panics. The panic is not
 // rethrown, because the goroutine of the timer has no caller. The caller must hold mu.
 func (r *Race[T]) admitHedge(index int) (ok bool) {
 	defer func() {
@@ -443,14 +446,15 @@ func OutcomeOf(err error) Outcome {
 	}
 }
 
-// finishAttempt settles the result of attempt n:
+// finishAttempt processes the result v and err of attempt n. What happens to the result depends on the state of the race and
+// on the attempt:
 //
-//	the race      the attempt            the result
-//	is open       succeeded              wins; the kept result of a failed primary is discarded
-//	is open       failed, the primary    is kept, in case every hedge fails or takes too long
-//	is open       failed, a hedge        is discarded; the next hedge may be rescheduled, see [Reschedule]
-//	has a winner  any                    is discarded
-//	is over       any                    is discarded
+//	state of race    attempt            result
+//	open             succeeded          wins; the kept result of a failed primary is discarded
+//	open             primary, failed    is kept, in case every hedge fails or takes too long
+//	open             hedge, failed      is discarded; the next hedge may be rescheduled, see [Reschedule]
+//	has a winner     any                is discarded
+//	over             any                is discarded
 //
 // A race is open while Run waits and no attempt has won.
 func (r *Race[T]) finishAttempt(n int, v T, err error) {
@@ -472,8 +476,8 @@ func (r *Race[T]) finishAttempt(n int, v T, err error) {
 	}
 }
 
-// settleResult keeps or discards the result of attempt n, according to the table in finishAttempt. open is true if the race was
-// open. The caller must hold mu, and settleResult unlocks it.
+// settleResult keeps or discards the result v and err of attempt n, according to the table at finishAttempt. open is true if
+// the race was open when the attempt returned. The caller must hold mu, and settleResult unlocks it.
 func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 	if open && err != nil {
 		r.reschedule(n, err)
@@ -507,8 +511,8 @@ func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 	}
 }
 
-// reschedule asks the schedule whether the next hedge becomes due at another time after the failure of attempt n with err. The
-// race must be open. The caller must hold mu.
+// reschedule lets the schedule change the time of the next hedge after attempt n has failed with err. The race must be open.
+// The caller must hold mu.
 func (r *Race[T]) reschedule(n int, err error) {
 	next := 0
 	if h := r.hedges; h != nil {
@@ -530,12 +534,12 @@ func (r *Race[T]) reschedule(n int, err error) {
 	}
 }
 
-// hasScheduledHedge reports whether all attempts have returned, but another hedge is due and will start. The caller must hold
-// mu.
+// hasScheduledHedge reports whether the race must continue although all attempts have returned, because another hedge is
+// scheduled and will start. The caller must hold mu.
 func (r *Race[T]) hasScheduledHedge() bool { return r.hedges != nil && r.hedges.isDue && r.isIdle() }
 
-// endLoser cancels attempt n, which has lost, or ends it as the [LoserPolicy] decides. It returns the attempt, and the function
-// to call after the result was discarded, which may be nil. The caller must hold mu.
+// endLoser cancels attempt n, which has lost, or lets it finish, as the [LoserPolicy] decides. It returns the attempt, and a
+// function to call after the result was discarded, or nil. The caller must hold mu.
 func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
 	a, running := r.attemptAt(n)
 	if r.hedges != nil {
@@ -557,8 +561,8 @@ func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
 	return a, ended
 }
 
-// discardResult passes the result of a loser or a failed attempt to op.Discard. It then releases the attempt a, and calls ended
-// if that is not nil.
+// discardResult releases the result v and err of a loser or a failed attempt, by calling op.Discard. It then releases the
+// attempt a, and calls ended if that is not nil.
 func discardResult[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	defer func() {
 		_ = recover() // Discard has no caller; its panic must not end the process
@@ -570,8 +574,8 @@ func discardResult[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	op.Discard(v, err)
 }
 
-// setWinner makes attempt n, which returned v, the winner, and ends the running attempts. It returns the result of a primary
-// that failed before, which the caller must discard. The caller must hold mu.
+// setWinner makes attempt n, which returned v, the winner, and ends the running attempts. If a failed primary was kept,
+// setWinner returns its result, which the caller must discard. The caller must hold mu.
 func (r *Race[T]) setWinner(n int, v T) (T, error) {
 	kept, err := r.value, r.err
 	r.winner, r.value, r.err = n, v, nil
@@ -586,7 +590,8 @@ func (r *Race[T]) setWinner(n int, v T) (T, error) {
 	return kept, err
 }
 
-// startFailureDelay starts the wait for hedges after the primary has failed, if hedges run or are due. The caller must hold mu.
+// startFailureDelay is called when the primary has failed. If hedges run or are due, it delays the failure, so that Run
+// waits for them. The LoserPolicy can end the delay at once. The caller must hold mu.
 func (r *Race[T]) startFailureDelay() {
 	if r.isIdle() && !r.hasScheduledHedge() {
 		return
@@ -607,7 +612,8 @@ func (r *Race[T]) startFailureDelay() {
 	}
 }
 
-// releaseFailure ends the wait for hedges, so that Run returns the failure of the primary. The LoserPolicy calls it.
+// releaseFailure ends the delay after a failed primary, so that Run returns the failure without waiting for the hedges. The
+// LoserPolicy calls it.
 func (r *Race[T]) releaseFailure() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -615,8 +621,8 @@ func (r *Race[T]) releaseFailure() {
 	r.wakeRun()
 }
 
-// endFailureDelay ends the wait for hedges and cancels the running hedges. It does nothing if the race already has a result. The
-// caller must hold mu.
+// endFailureDelay ends the delay after a failed primary, and cancels the running hedges. It does nothing if the race already
+// has a result. The caller must hold mu.
 func (r *Race[T]) endFailureDelay() {
 	if r.phase == racing && r.winner < 0 && !r.hedges.failureDelay.ended {
 		r.hedges.failureDelay.ended = true
@@ -625,8 +631,8 @@ func (r *Race[T]) endFailureDelay() {
 	}
 }
 
-// newFailureDelayTimer returns a timer that fires when the wait for hedges must end. It returns nil if Run does not wait for hedges after
-// a failure. The caller must hold mu.
+// newFailureDelayTimer returns a timer that fires when the delay after a failed primary must end. It returns nil if Run does
+// not wait for hedges after a failure. The caller must hold mu.
 func (r *Race[T]) newFailureDelayTimer() *time.Timer {
 	h := r.hedges
 	if h == nil || h.failureDelay.failed.IsZero() || r.winner >= 0 || h.failureDelay.ended || r.hasScheduledHedge() {
@@ -688,8 +694,11 @@ func (r *Race[T]) awaitResult() Result[T] {
 	return r.endRace()
 }
 
-// waitForWake waits for the first of three events: a call of wakeRun, the close of the channel ended (then gone is true), or
-// the expiry of the timer hold (then late is true). A nil channel or timer never fires.
+// waitForWake waits for the first of three events: a call of wakeRun, the end of the caller's context, or the expiry of the
+// timer hold.
+//
+// The channel ended is closed when the caller's context ends; then gone is true. late is true if the timer has expired. A
+// nil channel or timer never fires.
 func (r *Race[T]) waitForWake(ended <-chan struct{}, hold *time.Timer) (gone, late bool) {
 	if ended == nil && hold == nil {
 		<-r.wake // cheaper than a select
@@ -733,7 +742,8 @@ func (r *Race[T]) endRace() Result[T] {
 	return out
 }
 
-// detachAllBut detaches all attempts except attempt n from the caller's context, as [Style].Detach says. The race must be over.
+// detachAllBut makes the attempts other than attempt n stop using the caller's context, as far as [Style].Detach asks for
+// it. With n = -1, it applies to all attempts. The race must be over.
 func (r *Race[T]) detachAllBut(n int) {
 	if r.Style.Detach == DetachNone {
 		return

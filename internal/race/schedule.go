@@ -37,8 +37,8 @@ type FixedSchedule struct {
 	UsualLatency time.Duration   // high percentile of the latencies of successes, such as the 99th; 0: unknown
 }
 
-// Next returns the difference between the delay with the given index and the delay before it. For index 0, it returns the first
-// delay.
+// Next returns the time from the start of the hedge before to the start of the hedge with the given index. For index 0, it
+// returns the delay of the first hedge. ok is false if there is no hedge with this index.
 func (s *FixedSchedule) Next(index int) (wait time.Duration, ok bool) {
 	if index >= len(s.Delays) {
 		return 0, false
@@ -49,11 +49,11 @@ func (s *FixedSchedule) Next(index int) (wait time.Duration, ok bool) {
 	return wait, true
 }
 
-// Failed returns a Reschedule that stops hedging if the primary, attempt 0, has failed. Otherwise the Reschedule changes
-// nothing.
+// Failed stops hedging if the primary, attempt 0, has failed. It changes nothing if a hedge has failed.
 func (s *FixedSchedule) Failed(n, _ int, _ error) Reschedule { return Reschedule{Stop: n == 0} }
 
-// HedgeTimeout returns the result of [BoundHedgeTimeout] for UsualLatency.
+// HedgeTimeout returns how long the youngest hedge may run after the primary has failed, see [BoundHedgeTimeout]. The
+// argument took is the time until the primary failed.
 func (s *FixedSchedule) HedgeTimeout(took time.Duration) time.Duration {
 	return BoundHedgeTimeout(s.UsualLatency, took)
 }
@@ -64,11 +64,11 @@ const (
 	MaxFailureDelay = time.Second
 )
 
-// BoundHedgeTimeout returns how long after its start the youngest hedge may still run when the primary has failed. The argument
-// usual is the usual latency of a success, and took is the time until the primary failed.
+// BoundHedgeTimeout returns how long after its start the youngest hedge may still run when the primary has failed. The
+// caller of the race waits for the hedge until then.
 //
-// The result is usual, or took if usual is 0 or negative. It is at least 10 ms, and at most the larger of took and
-// [MaxFailureDelay].
+// The argument usual is the usual latency of a success, and took is the time until the primary failed. The result is usual,
+// or took if usual is 0 or negative. It is at least 10 ms, and at most the larger of took and [MaxFailureDelay].
 func BoundHedgeTimeout(usual, took time.Duration) time.Duration {
 	if usual <= 0 {
 		usual = took
@@ -76,7 +76,8 @@ func BoundHedgeTimeout(usual, took time.Duration) time.Duration {
 	return max(min(usual, max(took, MaxFailureDelay)), minFailureDelay)
 }
 
-// A failureDelay measures how long Run has waited for hedges after the primary has failed. The mu of the race guards it.
+// A failureDelay holds the times that determine how long Run waits for hedges after the primary has failed. The mu of the
+// race guards it.
 type failureDelay struct {
 	began    time.Time // approximate start of the primary, set when the first hedge starts
 	youngest time.Time // start of the hedge that was started last
@@ -84,8 +85,8 @@ type failureDelay struct {
 	ended    bool      // the wait is over
 }
 
-// delayUntil returns the time until which Run waits for hedges after the primary has failed. It must only be called after a
-// hedge has started.
+// delayUntil returns the time at which Run stops waiting for hedges after the primary has failed. At least one hedge must
+// have started. The schedule s determines how long the youngest hedge may run.
 func (w *failureDelay) delayUntil(s Schedule) time.Time {
 	return w.youngest.Add(s.HedgeTimeout(w.failed.Sub(w.began)))
 }
