@@ -31,8 +31,8 @@ func NewBudget(percent float64, burst int) *Budget {
 	return &Budget{bucket: budget.NewBucket(percent/100, float64(burst)), percent: percent, burst: burst}
 }
 
-// Tokens returns the number of hedges that the budget suffices for now, with a precision of 0.001. It returns 0 for a
-// zero or nil Budget.
+// Tokens returns the number of tokens that the budget holds now, rounded to 0.001. Each hedge takes one token. It
+// returns 0 for a zero or nil Budget.
 func (b *Budget) Tokens() float64 {
 	if b == nil || b.bucket == nil {
 		return 0

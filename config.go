@@ -22,15 +22,15 @@ import (
 // [WithMaxHedges] for MaxHedges, documents the setting. Start from [DefaultConfig], because the zero Config is not
 // valid.
 //
-// A setting of 0 means zero, not the default: with 0 for MaxHedges, BudgetPercent or MaxHedgesPerSecond, no hedges are
-// sent.
+// A setting of 0 means zero, not the default: with 0 for MaxHedges, BudgetPercent or MaxHedgesPerSecond, no hedges
+// are sent.
 //
 // In JSON and YAML, durations are strings such as "10ms". In JSON, an unknown name is an error, and so is a duration
-// without a unit. YAML decoders report the line; they reject unknown names only if asked to, for example by
+// without a unit. A YAML decoder adds the line to an error. It rejects unknown names only if asked to, for example by
 // KnownFields(true).
 //
-// [Unset] is the default of MaxDelay, InitialDelay and MaxHedgesPerSecond. In a file it is "-1ns" for durations, and -1
-// for MaxHedgesPerSecond.
+// [Unset] is the default of MaxDelay, InitialDelay and MaxHedgesPerSecond. In a file it is "-1ns" for durations, and
+// -1 for MaxHedgesPerSecond.
 type Config struct {
 	Percentile         float64       `json:"percentile" yaml:"percentile"`
 	MaxHedges          int           `json:"max_hedges" yaml:"max_hedges"`
@@ -90,8 +90,8 @@ var numberFieldIndexes = func() (all [len(numericSettings)]int) {
 	return all
 }()
 
-// policyDelay converts a delay in Config to a delay in policy.Config. Unset becomes 0, which means not set in
-// policy.Config. A delay of 0 becomes 1ns.
+// policyDelay converts a delay in Config to a delay in policy.Config, where 0 means that the delay is not set. So
+// Unset becomes 0, and 0 becomes 1ns.
 func policyDelay(d time.Duration) time.Duration {
 	if d == Unset {
 		return 0
@@ -131,8 +131,8 @@ func (c Config) Validate() error {
 	return err
 }
 
-// validateTogether returns an error if the delays conflict, although each is valid on its own: MaxDelay or InitialDelay
-// is less than MinDelay, or InitialDelay is more than MaxDelay.
+// validateTogether checks the delays against each other. It returns an error if MaxDelay or InitialDelay is less than
+// MinDelay, or if InitialDelay is more than MaxDelay.
 func (c *Config) validateTogether() error {
 	switch {
 	case c.MaxDelay != Unset && c.MaxDelay < c.MinDelay:
@@ -145,8 +145,8 @@ func (c *Config) validateTogether() error {
 	return nil
 }
 
-// lacksDefaults reports whether c was probably not made by [DefaultConfig]: MaxKeys and at least one other field are
-// zero although their defaults are not. Error texts then recommend DefaultConfig.
+// lacksDefaults reports whether c was probably not made by [DefaultConfig], so that an error text should recommend
+// that function. This is so if MaxKeys and at least one other field are zero although their defaults are not.
 func (c *Config) lacksDefaults() bool {
 	zeros, fields := 0, reflect.ValueOf(c).Elem()
 	for i, n := range numericSettings {
@@ -163,8 +163,8 @@ func newFieldError(field string, value any, want string) error {
 	return fmt.Errorf("hedge: Config.%s: %v is not %s", field, value, want)
 }
 
-// validateFields returns an error for the first field whose value is invalid, whatever the other fields are. It returns
-// nil if there is none.
+// validateFields checks each field of c separately, and returns an error for the first invalid one. It returns nil if
+// all fields are valid. Conflicts between fields are found by validateTogether.
 func (c *Config) validateFields() error {
 	fields := reflect.ValueOf(c).Elem()
 	for i, n := range numericSettings {
@@ -221,8 +221,8 @@ func (c Config) MarshalJSON() ([]byte, error) {
 // and c does not change.
 func (c *Config) UnmarshalJSON(b []byte) error { return c.decodeSettings(b, true) }
 
-// decodeSettings implements UnmarshalJSON. If strict is false, unknown names are ignored, so that newer versions may
-// add settings.
+// decodeSettings implements UnmarshalJSON: it sets the fields of c that the JSON object b contains. If strict is
+// false, unknown names are ignored, so that newer versions may add settings.
 func (c *Config) decodeSettings(b []byte, strict bool) error {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(b, &given); err != nil {

@@ -151,7 +151,8 @@ func (h *controls) logSmallBudgets(settings *Config) {
 	}
 }
 
-// policyConfig returns the configuration of package policy for the given settings and the options of the constructor.
+// policyConfig returns the configuration of the client's policy engine. It follows from the given settings and from
+// the options of the constructor.
 func (h *controls) policyConfig(settings *Config) policy.Config {
 	c := settings.policyConfig()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
@@ -235,8 +236,8 @@ func (h *controls) Update(f func(*Config)) error {
 	}
 }
 
-// applySettings replaces the settings old by s. It returns false, and changes nothing, if old is no longer the current
-// settings because of a concurrent update.
+// applySettings makes s the current settings, in place of old. It returns false, and changes nothing, if a concurrent
+// update has already replaced old.
 func (h *controls) applySettings(old, s *Config) bool {
 	h.updating.Lock()
 	defer h.updating.Unlock()
@@ -259,9 +260,9 @@ func (h *controls) Export(w io.Writer) error {
 	return nil
 }
 
-// Import loads the output of Export, so that hedging does not have to wait for ten measured calls of a key. It may be
-// called several times with exports of different processes. Imported latencies are added to the measured latencies, and
-// soon outweighed by new measurements.
+// Import loads the output of Export, so that calls are hedged at once, without waiting for ten measured calls of
+// their key. It may be called several times with exports of different processes. Imported latencies are added to the
+// measured latencies, and soon outweighed by new measurements.
 //
 // A verdict is only imported for a host without a verdict, and a pause only for a key without calls. Keys beyond the
 // limit of [WithMaxKeys] are skipped.
@@ -317,15 +318,16 @@ func (h *controls) logSettingsChange(old, now *Config) {
 	h.client.Log.Log(slog.LevelInfo, "settings changed", attrs...)
 }
 
-// enableAudit enables the audit in c if the options ask for it. In shadow mode it does not, because no hedges are sent
-// whose effect could be measured.
+// enableAudit enables the audit in the configuration c if the options ask for it. In shadow mode it does nothing,
+// because no hedges are sent whose effect could be measured.
 func (h *controls) enableAudit(c *policy.Config) {
 	if h.options.audit && !h.options.shadow {
 		c.Audit, c.Wall = true, time.Now
 	}
 }
 
-// auditOrNil returns a pointer to v. It returns nil if v is the zero Audit, because then the host is not audited.
+// auditOrNil returns a pointer to v for a snapshot, or nil if v is the zero Audit, which means that the host is not
+// audited.
 func auditOrNil(v Audit) *Audit {
 	if v.Verdict == "" {
 		return nil

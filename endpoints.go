@@ -34,26 +34,26 @@ type Endpoint struct {
 	Keep, Drop []string
 }
 
-// WithEndpoints sends HTTP hedges to other endpoints with the same content: regions, providers, copies. The first
-// endpoint is the host in the URL of the calls; only its URL is set. The other endpoints follow in order of preference.
-// The maximum is eight.
+// WithEndpoints lets HTTP hedges go to other endpoints with the same content, such as regions, providers or copies.
+// The first endpoint is the host in the URL of the calls; only its URL is set. The other endpoints follow in order of
+// preference. The maximum is eight.
 //
 // It applies to calls that may be hedged and whose URL starts with the URL of the first endpoint. A hedge goes to the
-// next endpoint that its call has not used. Exception: if that endpoint is known to be 25 % slower, and hedges at the
-// primary's endpoint win, the hedge goes to the primary's endpoint.
+// next endpoint that its call has not used. There is one exception: if that endpoint is known to be 25 % slower, and
+// hedges at the primary's endpoint win, the hedge goes to the primary's endpoint.
 //
 // An endpoint is ejected if 8 % of its recent calls, or six in a row, failed or were overtaken by a hedge to another
 // endpoint. Then calls go to the next endpoint that is not ejected.
 //
-// While an endpoint is ejected, one call in a hundred is also sent to it, as a hedge. While it seems healthy again,
-// five calls in a hundred are. It is restored after 32 successes in a row.
+// One call in a hundred is also sent to an ejected endpoint, as a hedge. If the endpoint seems healthy again, five
+// calls in a hundred are. It is restored after 32 successes in a row.
 //
-// Each endpoint has its own latency and budget, under the name of its host, for calls whose primary goes there. A pause
-// of hedging for one endpoint does not affect hedges to other endpoints. In shadow mode, and if a call must not be
-// hedged, the call goes to the first endpoint.
+// Each endpoint has its own latency and budget, under the name of its host, for calls whose primary goes there. A
+// pause of hedging for one endpoint does not affect hedges to other endpoints. In shadow mode, and if a call must not
+// be hedged, the call goes to the first endpoint.
 //
-// A request to another endpoint has the same method, body, and path after the base path. It also has the same harmless
-// headers, such as Accept, Content-Type, Range, User-Agent and trace headers. Referer and From are removed.
+// A request to another endpoint has the same method, body, and path after the base path. It also has the same
+// harmless headers, such as Accept, Content-Type, Range, User-Agent and trace headers. Referer and From are removed.
 //
 // A call may have other headers, such as If-None-Match or X-Tenant, or query parameters. Their names must be in the
 // endpoint's Keep or Drop. Otherwise the call is not sent to that endpoint. A ";" in the path or query excludes all
@@ -68,15 +68,15 @@ type Endpoint struct {
 // the first are removed. A redirect to any endpoint is rewritten to the first endpoint. A redirect from another
 // endpoint to any other host is a failure.
 //
-// [WithResume] applies to bodies of the first endpoint. [WithReplicas] and [WithHedgeTransport] apply to hedges that go
-// to the same endpoint as the primary.
+// [WithResume] applies to bodies of the first endpoint. [WithReplicas] and [WithHedgeTransport] apply to hedges that
+// go to the same endpoint as the primary.
 //
-// It panics if there are fewer than two or more than eight endpoints, or if an endpoint is invalid. An endpoint is
-// invalid if its URL is malformed, is given twice, or has credentials or a query. If the first URL has scheme https,
-// http is invalid for the others.
+// It panics if there are fewer than two or more than eight endpoints, or if the first endpoint has more than a URL.
+// It also panics if an endpoint is invalid:
 //
-// It is also invalid if its Cost is not in [0, 100] or a name in Keep or Drop is malformed. The first endpoint may only
-// have a URL.
+//   - its URL is malformed, is given twice, or has credentials or a query;
+//   - its URL has scheme http although the first URL has scheme https;
+//   - its Cost is not in [0, 100], or a name in Keep or Drop is malformed.
 func WithEndpoints(all ...Endpoint) HTTPOption {
 	given := make([]endpoint.Config, len(all))
 	for i, p := range all {

@@ -110,15 +110,17 @@ func AllowHedging(ctx context.Context) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Never, o.Allow = false, true })
 }
 
-// WithDelay returns a copy of ctx with which calls are hedged after d, 2d, 3d and so on, if the budget allows. They
-// replace the learned delays. If d is 0 or less, the learned delays apply. Like [AllowHedging], WithDelay applies only
-// to calls that are made directly with the returned context.
+// WithDelay returns a copy of ctx with which calls are hedged after the delays d, 2d, 3d and so on, if the budget
+// allows. These delays replace the learned delays. If d is 0 or less, the learned delays apply.
+//
+// Like [AllowHedging], WithDelay applies only to calls that are made directly with the returned context.
 func WithDelay(ctx context.Context, d time.Duration) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Delay = max(d, 0) })
 }
 
-// AttemptFromContext returns the attempt whose context is ctx, or from whose context ctx is derived. Transports,
-// interceptors and functions that the hedging wraps can use it, for example to log the number of the attempt.
+// AttemptFromContext returns the attempt to which ctx belongs. Transports, interceptors and functions that the
+// hedging wraps can use it, for example to log the number of the attempt. ctx must be the context of the attempt, or
+// derived from it.
 //
 // If ctx belongs to nested hedged calls, AttemptFromContext returns the attempt of the innermost call. The bool is
 // false if the call is not hedged.

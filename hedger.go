@@ -47,9 +47,9 @@ func (h *Hedger) init(settings Config, opts []FuncOption) error {
 	return nil
 }
 
-// Do calls f and, if that call takes longer than usual for key, calls f again concurrently. It returns the first result
-// without an error. Calls with the same key, such as the name of a query, share their latencies and a budget. With a
-// nil h, Do calls f once.
+// Do calls f and, if that call takes longer than usual for key, calls f again concurrently. It returns the first
+// result without an error. Calls with the same key, such as the name of a query, share their latencies and a budget.
+// With a nil h, Do calls f once.
 //
 // If all calls of f fail, Do returns the result of the first call. It also returns that result if the first call has
 // failed and the other calls take longer than usual.
@@ -57,8 +57,9 @@ func (h *Hedger) init(settings Config, opts []FuncOption) error {
 // f must be safe to run twice at the same time, and must return soon after its context is done. Do returns only when
 // the first call of f has returned, even if another call succeeded earlier.
 //
-// So Do gains nothing if f ignores its context, as some database clients do; use [DoDetached] for them. This is logged
-// once per key, and counted in Stats.HeldBack in place of Stats.HedgeWins.
+// If f ignores its context, as some database clients do, Do gains nothing; use [DoDetached] for such functions. A
+// success that was held back in this way is counted in Stats.HeldBack in place of Stats.HedgeWins, and logged once
+// per key.
 //
 // The context of the winning call stays alive until ctx ends, so that the caller can read rows or a body after Do has
 // returned. The contexts of the other calls end when Do returns.

@@ -11,12 +11,13 @@ import (
 // Only files whose names begin with "interceptor" import grpc, so that the build tag hedge_nogrpc can exclude them. Tests
 // check this.
 
-// An Interceptor hedges gRPC calls that are slower than usual for their target and method. Pass its [Interceptor.Unary]
-// and [Interceptor.Stream] to grpc.NewClient; both share latencies, settings, counters and budgets. An Interceptor is
-// safe for concurrent use, and for any number of connections. The zero Interceptor is not usable; call NewInterceptor.
+// An Interceptor hedges gRPC calls that are slower than usual for their target and method. Pass its
+// [Interceptor.Unary] and [Interceptor.Stream] to grpc.NewClient; both share latencies, settings, counters and
+// budgets. An Interceptor is safe for concurrent use, and for any number of connections. The zero Interceptor is not
+// usable; call NewInterceptor.
 //
-// Importing this package registers the load balancing policy hedge_elsewhere, which sends a hedge to a backend that its
-// call has not used. Enable it in the service config. Its child policy may be any other policy; the default is
+// Importing this package registers the load balancing policy hedge_elsewhere, which sends a hedge to a backend that
+// its call has not used. Enable it in the service config. Its child policy may be any other policy; the default is
 // round_robin:
 //
 //	{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"least_request_experimental":{}}]}}]}
@@ -25,15 +26,16 @@ import (
 // there is none, it accepts a backend that only other hedges of the call have used. If no other backend is ready, the
 // hedge goes to the backend of the primary.
 //
-// If the child policy picks the primary's backend five times although another backend is ready, the hedge is not sent.
-// The reason is [DeniedSameBackend]. So hedge_elsewhere is not useful with policies that always pick the same backend
-// for a call, such as ring_hash.
+// If the child policy picks the primary's backend five times although another backend is ready, the hedge is not
+// sent. The reason is [DeniedSameBackend]. So hedge_elsewhere is not useful with policies that always pick the same
+// backend for a call, such as ring_hash.
 //
-// hedge_elsewhere ends each unused pick of the child policy with status CANCELLED. It ends them right after the attempt
-// that uses the same backend, or one second after the first message of a stream.
+// hedge_elsewhere ends each unused pick of the child policy with status CANCELLED, so that unused picks do not
+// distort its latency averages. It ends them right after the attempt that uses the same backend, or one second after
+// the first message of a stream.
 //
-// So unused picks do not distort latency averages of the child policy. Outlier detection would count them as failures,
-// so it must be the parent policy of hedge_elsewhere, not its child.
+// Outlier detection would count unused picks as failures. So it must be the parent policy of hedge_elsewhere, not its
+// child.
 //
 // If servers report their load with responses (ORCA, gRFC A51), a hedge goes to the less loaded of two backends that
 // the call has not used. The load is application_utilization, or cpu_utilization if application_utilization is 0. The
@@ -42,8 +44,8 @@ import (
 // A load report is valid for 10 s; a backend without a valid report has load 0.5. A backend is overloaded if its load
 // is 0.8 or more, or if its report came with a failed call.
 //
-// A hedge goes to an overloaded backend only if all backends except the primary's are overloaded. For this choice, the
-// child policy is asked up to once per backend, and at most 20 times.
+// A hedge goes to an overloaded backend only if all backends except the primary's are overloaded. For this choice,
+// the child policy is asked up to once per backend, and at most 20 times.
 type Interceptor struct {
 	controls
 	calls *grpccall.Client
@@ -124,32 +126,32 @@ func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 }
 
 // Stream returns an interceptor that hedges server-streaming calls until their first message. Client-streaming and
-// bidirectional calls are not hedged. [Interceptor.Unary] documents which calls are hedged, which statuses win, and how
-// attempts copy messages and options.
+// bidirectional calls are not hedged. [Interceptor.Unary] documents which calls are hedged, which statuses win, and
+// how attempts copy messages and options.
 //
-// If the first message takes longer than usual for the target and method, the first RecvMsg sends the request again on
-// a second stream. The first stream that has a message, or ends with status OK, wins.
+// If the first message takes longer than usual for the target and method, the first RecvMsg sends the request again
+// on a second stream. The first stream that has a message, or ends with status OK, wins.
 //
-// The caller gets its header, trailer and status. The other streams are cancelled, and the call does not wait for them.
-// A status of the primary ends the call as a status of a unary primary does.
+// The caller gets the header, trailer and status of the winning stream. The other streams are cancelled, and the call
+// does not wait for them. A status of the primary ends the call as a status of a unary primary does.
 //
 // The call uses the stream of the primary without waiting for hedges in three cases: the caller calls Header before
 // RecvMsg, SendMsg fails, or the caller's context ends.
 //
-// Latency is measured from SendMsg to the first message. A message that arrived before the caller called RecvMsg is not
-// measured. The caller may change the request once SendMsg has returned. Variables in call options, such as the
+// Latency is measured from SendMsg to the first message. A message that arrived before the caller called RecvMsg is
+// not measured. The caller may change the request once SendMsg has returned. Variables in call options, such as the
 // argument of grpc.Trailer, are set when the stream has ended.
 //
-// Until the winner is known, Trailer returns nil. Context then returns a context that has the values of the primary's
-// context and ends with the call, whichever stream wins.
+// Until the winner is known, Trailer returns nil, and Context returns a context that has the values of the primary's
+// context. That context ends with the call, whichever stream wins.
 func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 	in.mustBeInitialized()
 	return in.calls.InterceptStream
 }
 
-// Hedges returns the maximum number of hedges for a slow call of a method, such as "/pkg.Service/Method", and the
-// reason for that number as text. The number is 0 if calls of the method are not hedged. Hedges changes no counters and
-// logs nothing, so programs can use it to check their methods.
+// Hedges returns the maximum number of hedges for a slow call of a gRPC method, and the reason for that number as
+// text. The method is given as "/pkg.Service/Method". The number is 0 if its calls are not hedged. Hedges changes no
+// counters and logs nothing, so programs can use it to check their methods.
 //
 // Hedges ignores service configs from resolvers (see [Interceptor.Resolver]). It does not know whether a method is
 // client-streaming; client-streaming calls are never hedged. Package hedgetest/grpctest returns these results for all

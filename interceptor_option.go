@@ -82,8 +82,8 @@ func WithHedgeConns(targets []string, conns ...HedgeConn) GRPCOption {
 	return withConns("WithHedgeConns", targets, conns...)
 }
 
-// withConns implements [WithHedgeConn] and [WithHedgeConns]; name is the name of the option for error texts. It returns
-// an option that sends hedges over the given connections, and panics if an argument is invalid.
+// withConns implements [WithHedgeConn] and [WithHedgeConns]. It returns an option that sends hedges over the given
+// connections. It panics if an argument is invalid. The argument name is the name of the option, for error texts.
 func withConns(name string, targets []string, given ...HedgeConn) GRPCOption {
 	all := make([]conns.Config, len(given))
 	for i, g := range given {
@@ -103,9 +103,9 @@ func withConns(name string, targets []string, given ...HedgeConn) GRPCOption {
 	})
 }
 
-// WithDeclaredMethods disables the guess by which a gRPC method without any declaration is hedged because of its name
-// (see [WithMethods]). Methods that [WithMethods], a route or [AllowHedging] declares safe to send twice are still
-// hedged.
+// WithDeclaredMethods hedges only gRPC methods that are declared as safe to send twice: by [WithMethods], a route, a
+// hedgingPolicy, [AllowHedging], or their protobuf descriptor. By default, a method without any declaration is also
+// hedged if its name is that of a read (see WithMethods).
 func WithDeclaredMethods() GRPCOption {
 	return newGRPCOption(func(c *grpccall.Options) { c.DeclaredOnly = true })
 }
@@ -159,8 +159,9 @@ func withParsedConfig(c *serviceconfig.Config) GRPCOption {
 }
 
 // readConfig parses a service config that the program has passed as an option. It returns an error if the config is
-// invalid, or if a hedgingPolicy has an unknown field. Configs of resolvers are not read by readConfig, because they
-// may have fields that are newer than the program.
+// invalid, or if a hedgingPolicy has an unknown field.
+//
+// It must not be used for configs of resolvers, which may have fields that are newer than the program.
 func readConfig(config string) (*serviceconfig.Config, error) {
 	c, err := serviceconfig.Parse(config)
 	switch {

@@ -11,8 +11,9 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// NewUnaryServerInterceptor returns a server interceptor that marks the context of each call that is a hedge. Calls
-// that are made with a marked context are not hedged. [Middleware] does the same for HTTP, and explains why.
+// NewUnaryServerInterceptor returns a server interceptor that prevents the hedging of calls which a handler makes for
+// a hedge. It marks the context of each incoming call that is a hedge. Calls that are made with a marked context are
+// not hedged. [Middleware] does the same for HTTP, and explains why.
 //
 // The interceptor recognises hedges by the metadata grpc-previous-rpc-attempts. gRPC's own retries carry the same
 // metadata, and are treated like hedges.

@@ -33,8 +33,8 @@ const hedgeRefusalFactor = 4
 // busy server: most losing hedges are cancelled in the queue, before they cause work.
 //
 // A Limiter refuses hedges while the requests in the queue and in handlers are more than four times the limit. HTTP
-// hedges are recognised by [AttemptHeader]. gRPC hedges are recognised by grpc-previous-rpc-attempts, which gRPC's own
-// retries carry as well.
+// hedges are recognised by [AttemptHeader]. gRPC hedges are recognised by grpc-previous-rpc-attempts, which gRPC's
+// own retries carry as well.
 //
 // Primaries are never refused, so the queue has no maximum length. To bound the queue, limit the requests before they
 // reach the Limiter.
@@ -45,15 +45,15 @@ const hedgeRefusalFactor = 4
 // Clients of this package treat a refused hedge as [Lost]: the call goes on, the refusal is no pushback, and its
 // latency is not measured. The hedge has used budget, and counts as a hedge that did not win.
 //
-// Responses carry "Hedge-Limit: 1" in the header, for gRPC in the trailer. A [Transport] that receives this header adds
-// [AttemptHeader] to its hedges to that host.
+// Responses carry "Hedge-Limit: 1" in the header, for gRPC in the trailer. A [Transport] that receives this header
+// adds [AttemptHeader] to its hedges to that host.
 //
-// Over HTTP/1.1, it also cancels losers to that host at once where that is safe, in place of [WithLinger]. Each
-// cancellation costs a connection, but saves the server the work if the loser was in the queue.
+// Over HTTP/1.1, the Transport also cancels losers to that host at once where that is safe, in place of [WithLinger].
+// Each cancellation costs a connection, but saves the server the work if the loser was in the queue.
 //
-// A request occupies its slot until its handler returns. A handler that runs for a long time with little work, such as
-// for WebSockets, event streams or gRPC watches, can call [Limiter.Release]. Requests of [WithUnlimited] need no slot.
-// gRPC health checks and reflection need none either, see [WithLimitedHealthChecks].
+// A request occupies its slot until its handler returns. A handler that runs for a long time with little work, such
+// as for WebSockets, event streams or gRPC watches, can call [Limiter.Release]. Requests of [WithUnlimited] need no
+// slot. gRPC health checks and reflection need none either, see [WithLimitedHealthChecks].
 //
 // If handlers call their own server, these calls may need slots as well; choose the limit accordingly. A request that
 // passes the same Limiter twice takes one slot until both handlers have returned. If it has released the slot before
@@ -129,25 +129,27 @@ func (l *Limiter) Release(ctx context.Context) {
 
 // Handler returns a handler that calls next for each request that gets a slot. It panics if next is nil.
 //
-// A body of known length up to 64 KiB is read before the request enters the queue, so that a slow upload holds no slot.
-// Exceptions are upgrades, and requests with "Expect: 100-continue".
+// A body of known length up to 64 KiB is read before the request enters the queue, so that a slow upload holds no
+// slot. Exceptions are upgrades, and requests with "Expect: 100-continue".
 //
 // The bodies that are read ahead take up to 64 MiB of memory per Limiter. If that memory is in use, and for larger or
 // chunked bodies, next reads the body itself.
 //
-// next sees the same bytes and the same error as without a Limiter. A request that the client cancels during the upload
-// never reaches next, and counts as Left. During the upload a request does not count as Waiting. A handler that hijacks
-// the connection gets the unread body in the returned buffer, if w is net/http's own ResponseWriter.
+// next sees the same bytes and the same error as without a Limiter. A request that the client cancels during the
+// upload never reaches next, and counts as Left. During the upload a request does not count as Waiting. A handler
+// that hijacks the connection gets the unread body in the returned buffer, if w is net/http's own ResponseWriter.
 //
-// Some uses need a chunked body, [WithUnlimited], or a handler before the Limiter. A client that sends the end of its
-// body only after it has received a part of the response must send the body chunked.
+// Reading ahead changes the following, unless the body is chunked or the request is exempt by [WithUnlimited]:
 //
-// If next prepares for reading, for example by SetReadDeadline, it is too late: do so in a handler before the Limiter.
-// A handler before the Limiter that reads r.Body afterwards gets the bytes that next has not read.
+//   - A client may send the end of its body only after it has received a part of the response. It must send the body
+//     chunked.
+//   - next may prepare for reading, for example by SetReadDeadline, but that is too late. Do so in a handler before
+//     the Limiter.
+//   - A handler before the Limiter that reads r.Body after next has returned gets the bytes that next has not read.
 //
-// Over HTTP/2 the server detects at any time that a client has gone. Over HTTP/1.1 it detects that only after the body
-// of the request has been read (see [http.Request.Context]). So an HTTP/1.1 request with a body that is not read ahead
-// waits for its slot even if its client has gone.
+// Over HTTP/2 the server detects at any time that a client has gone. Over HTTP/1.1 it detects that only after the
+// body of the request has been read (see [http.Request.Context]). So an HTTP/1.1 request with a body that is not read
+// ahead waits for its slot even if its client has gone.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	l.mustBeInitialized()
 	if next == nil {
@@ -182,9 +184,10 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// serveLimited waits for a slot, and then calls next. It rejects the request if the context caller ends before there is
-// a slot. The argument hedge is true if the request is a hedge. The argument body is the body that was read ahead; nil:
-// next reads the original body.
+// serveLimited waits for a slot, and then calls next. If the context caller ends before there is a slot, it rejects
+// the request. The argument hedge is true if the request is a hedge.
+//
+// The argument body is the body of the request if it was read ahead. If body is nil, next reads the original body.
 func (l *Limiter) serveLimited(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.BufferedBody) {
 	p := l.slots.NewSlot()
 	if err := l.acquireSlot(caller, p, hedge); err != nil {
@@ -241,8 +244,9 @@ func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 // queue and in handlers.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
-// shouldRefuseHedges reports whether hedges must be refused: inside is more than hedgeRefusalFactor times the limit. The
-// argument inside is the number of requests in the queue and in handlers. The comparison cannot overflow.
+// shouldRefuseHedges reports whether the Limiter is so crowded that hedges must be refused. This is so if inside, the
+// number of requests in the queue and in handlers, is more than hedgeRefusalFactor times the limit. The comparison
+// cannot overflow.
 func (l *Limiter) shouldRefuseHedges(inside int64) bool {
 	return (inside-1)/hedgeRefusalFactor >= l.slots.Capacity()
 }
@@ -255,9 +259,10 @@ func (l *Limiter) refuseHedge(ctx context.Context) error {
 	return errRefused
 }
 
-// acquireSlot waits until the slot p is free for a request, and reports the outcome to observers. The argument hedge is
-// true if the request is a hedge. It returns errRefused if the request is a hedge and the Limiter is crowded, or the
-// error of ctx if ctx ends first.
+// acquireSlot waits until the slot p is free for a request, and reports the outcome to observers. The argument hedge
+// is true if the request is a hedge.
+//
+// It returns errRefused for a hedge if the Limiter is too crowded. It returns the error of ctx if ctx ends first.
 func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) error {
 	if before := l.slots.AddRequest(); hedge && l.shouldRefuseHedges(before) {
 		l.slots.RemoveRequest()
@@ -284,8 +289,8 @@ func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) er
 	return nil
 }
 
-// notifyObservers reports the outcome of a request to observers. The argument begun is the time when the request
-// started to wait for a slot; it is zero if the request did not wait.
+// notifyObservers reports to observers how the wait of a request for a slot has ended. The argument begun is the time
+// when the wait began; it is zero if the request did not wait.
 func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
 	if l.notifier == nil {
 		return
@@ -328,9 +333,9 @@ func (l *Limiter) willTakeSlot(ctx context.Context) bool {
 	return a != nil && a.acquireStreamSlot != nil && a.slot.IsPending()
 }
 
-// joinRequest lets a further handler use the slot that the request of ctx already has, and returns the slot. The slot
-// is then freed after the last of its handlers. If the slot belongs to a stream that has not taken it yet, joinRequest
-// takes it first. It returns an error if the stream gets no slot.
+// joinRequest registers a further handler for a request that already has a slot, so that the slot is freed only after
+// the last of its handlers. It returns that slot. If ctx belongs to a stream that has not taken its slot yet,
+// joinRequest takes it first. It returns an error if the stream gets no slot.
 //
 // The result is nil without an error if the request has no slot or has released it. It is also nil if exempt is true,
 // because the handler then needs no slot.

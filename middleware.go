@@ -11,17 +11,18 @@ import (
 // recognises hedges only by this name.
 const AttemptHeader = limit.AttemptHeader
 
-// Middleware returns a function that wraps an HTTP handler. The wrapper marks the context of each request that is a
-// hedge, so that calls made with this context are not hedged. A request is a hedge if it has the named header with a
-// number of 1 or more, see [WithAttemptHeader]. With an empty name, no request is a hedge.
+// Middleware returns a function that wraps an HTTP handler, so that the calls which the handler makes for a hedge are
+// not hedged. Otherwise hedging multiplies: if each of three layers sends two requests for one, the last server gets
+// 2 × 2 × 2 = 8.
 //
-// The mark applies to every client of this module: Transport, Interceptor, [Do], and dnshedge without a cache. They do
-// not hedge a call with the mark, with the reason [DeniedNested], and pass the mark to the next server.
+// The wrapper marks the context of each request that is a hedge. A request is a hedge if it has the named header with
+// a number of 1 or more, see [WithAttemptHeader]. With an empty name, no request is a hedge.
 //
-// Otherwise hedging multiplies: if each of three layers sends two requests for one, the last server gets 2 × 2 × 2 = 8.
+// The mark applies to every client of this module: Transport, Interceptor, [Do], and dnshedge without a cache. They
+// do not hedge a call with the mark, with the reason [DeniedNested], and pass the mark to the next server.
 //
-// [AllowHedging] does not override the mark. If an external client sets the header itself, it only disables hedging of
-// its own requests. Middleware panics if header is not a valid header name, or has a meaning in HTTP.
+// [AllowHedging] does not override the mark. If an external client sets the header itself, it only disables hedging
+// of its own requests. Middleware panics if header is not a valid header name, or has a meaning in HTTP.
 func Middleware(header string) func(http.Handler) http.Handler {
 	c := DefaultConfig()
 	c.AttemptHeader = header

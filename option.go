@@ -104,8 +104,9 @@ type config struct {
 	maxHedgeCost int   // cost of the most expensive hedge connection, in tokens; 0: one token
 }
 
-// An optionFunc changes a config. It implements every option interface; an exported function that returns it declares a
-// narrower result type, which determines the constructors that accept the option.
+// An optionFunc is the implementation of all options: a function that changes a config. It implements every option
+// interface. The result type of an exported option function, such as HTTPOption, determines which constructors accept
+// the option.
 type optionFunc func(*config)
 
 func (f optionFunc) applyHTTP(c *config)    { f(c) }
@@ -133,9 +134,11 @@ func newOption(name, argument string, set func(*config)) optionFunc {
 	}
 }
 
-// newSettingOption returns an option that sets a single field of Config by calling set. The name of the exported option
-// function and the value are recorded for error texts. newSettingOption panics if the value alone is invalid. Conflicts with
-// other fields are detected after all options have been applied.
+// newSettingOption returns an option that sets a single field of Config by calling set. The name of the exported
+// option function and the value are recorded for error texts.
+//
+// newSettingOption panics if the value alone is invalid. Conflicts with other fields are detected after all options
+// have been applied.
 func newSettingOption(name string, value any, set func(*Config)) optionFunc {
 	probe := DefaultConfig()
 	set(&probe)
@@ -228,11 +231,11 @@ func WithMinDelay(d time.Duration) Option {
 	return newSettingOption("WithMinDelay", d, func(c *Config) { c.MinDelay = d })
 }
 
-// WithMaxDelay limits the learned hedge delay to d: a call that is still unanswered after d is hedged if the budget
-// allows. The default, [Unset], sets no limit.
+// WithMaxDelay sets the maximum of the learned hedge delay to d: a call that is still unanswered after d is hedged if
+// the budget allows. The default, [Unset], sets no limit.
 //
-// It does not apply to delays from [WithDelay], a [Policy] or a gRPC hedgingPolicy. It panics if d is negative. [New]
-// panics if d is less than the minimum of [WithMinDelay].
+// The maximum does not apply to delays from [WithDelay], a [Policy] or a gRPC hedgingPolicy. It panics if d is
+// negative. [New] panics if d is less than the minimum of [WithMinDelay].
 func WithMaxDelay(d time.Duration) Option {
 	return newSettingOption("WithMaxDelay", d, func(c *Config) { c.MaxDelay = d })
 }
@@ -247,12 +250,12 @@ func WithInitialDelay(d time.Duration) Option {
 	return newSettingOption("WithInitialDelay", d, func(c *Config) { c.InitialDelay = d })
 }
 
-// WithBurst sets the burst of each key's budget, as a duration: the budget can hold the tokens that the requests of the
-// last d have added. The rate is taken as at least 100 requests per second, and the burst is at least one token. The
-// default is 2s.
+// WithBurst sets the burst of each key's budget: the maximum number of tokens that the budget can hold. It is given
+// as a duration: the budget can hold the tokens that the requests of the last d have added. The default is 2s.
 //
-// A larger burst covers longer pauses of a replica, but allows more hedges during an outage. During an outage, hedges
-// are at most 17 % of the calls, plus the burst or three hedges, whichever is more. It panics if d is negative.
+// The rate is taken as at least 100 requests per second, and the burst is at least one token. A larger burst covers
+// longer pauses of a replica, but allows more hedges during an outage. During an outage, hedges are at most 17 % of
+// the calls, plus the burst or three hedges, whichever is more. It panics if d is negative.
 func WithBurst(d time.Duration) Option {
 	return newSettingOption("WithBurst", d, func(c *Config) { c.Burst = d })
 }
@@ -373,15 +376,15 @@ func WithHedgeable(f func(*http.Request) bool) HTTPOption {
 }
 
 // WithFailureStatus sets the HTTP status codes that count as failures of the primary. A primary with a failure status
-// waits for the hedges in flight; any other status of the primary ends the call. The default is 408, 421, 425, 429, and
-// every 5xx except 501 and 505.
+// waits for the hedges in flight; any other status of the primary ends the call. The default is 408, 421, 425, 429,
+// and every 5xx except 501 and 505.
 //
-// The default also includes 409 for a request with an Idempotency-Key (or X-Idempotency-Key) header, because the other
-// attempt may still be in progress. It includes 412 for a method that writes, because the other attempt may have
-// changed the resource.
+// The default also includes 409 for a request with an Idempotency-Key (or X-Idempotency-Key) header, because the
+// other attempt may still be in progress. It includes 412 for a method that writes, because the other attempt may
+// have changed the resource.
 //
-// The primary waits until the latest hedge has run for the 99th percentile of the key's latency. That time is at least
-// 10ms. It is at most one second or the duration of the primary, whichever is longer.
+// The failed primary waits until the latest hedge has run for the 99th percentile of the key's latency. That time is
+// at least 10ms. It is at most one second or the duration of the primary, whichever is longer.
 //
 // A hedge ends the call only with 2xx or 3xx, if that status is not listed here, or with a status of
 // [WithAnswerStatus]. If replicas may lag behind, add 404. It panics if a code is not in [100, 999].
@@ -401,7 +404,7 @@ func WithAnswerStatus(codes ...int) HTTPOption {
 	return newOption("WithAnswerStatus", joinCodes(codes), func(c *config) { c.answerStatus = codes })
 }
 
-// joinCodes formats codes as the arguments of a function call: "404, 410".
+// joinCodes formats status codes as the arguments of a function call, such as "404, 410", for error texts.
 func joinCodes(codes []int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(codes), " ", ", "), "[]")
 }
@@ -501,8 +504,8 @@ func WithReplicas(r Resolver) HTTPOption {
 	return newOption("WithReplicas", fmt.Sprintf("%T", r), func(c *config) { c.resolver = r })
 }
 
-// WithResume lets an HTTP response body that stalls continue from a second response. A range request (RFC 9110, section
-// 14) over another connection asks for the remaining bytes, while the first response continues.
+// WithResume lets an HTTP response body that stalls continue from a second response. A range request (RFC 9110,
+// section 14) over another connection asks for the remaining bytes, while the first response continues.
 //
 // The response that delivers the next byte first wins, and the other response is cancelled. The reader sees the same
 // bytes in either case. By default, a Read waits for the first response.
@@ -518,25 +521,27 @@ func WithReplicas(r Resolver) HTTPOption {
 // bytes=a-).
 //
 // The response also needs a strong validator (RFC 9110, section 8.8). This is an ETag that is not weak or, without an
-// ETag, a Last-Modified at least one minute before Date. Bodies that were decompressed by the transport, encoded bodies
-// without an ETag, and bodies with trailers are not resumed.
+// ETag, a Last-Modified at least one minute before Date. Bodies that were decompressed by the transport, encoded
+// bodies without an ETag, and bodies with trailers are not resumed.
 //
-// A request whose signature covers the Range header is not resumed. Recognised are signatures of RFC 9421 or its draft,
-// Azure's shared keys, and lists of signed headers that contain Range: SignedHeaders, AdditionalHeaders (Alibaba),
-// q-header-list (Tencent), bce-auth (Baidu) and hmac (Kong).
+// A request whose signature covers the Range header is not resumed. Recognised are signatures of RFC 9421 or its
+// draft, Azure's shared keys, and lists of signed headers that contain Range: SignedHeaders, AdditionalHeaders
+// (Alibaba), q-header-list (Tencent), bce-auth (Baidu) and hmac (Kong).
 //
 // The second response must be a 206 with the same validator, encoding and total length. It must start at the current
 // position of the reader. Otherwise the first response continues alone.
 //
-// [KeySnapshot.Unresumed] counts stalled bodies that were not resumed, by reason. The following reasons mean that the
-// request or response does not qualify: "request", "signed", "status", "small", "encoded", "no_ranges" and
-// "no_validator".
+// [KeySnapshot.Unresumed] counts stalled bodies that were not resumed, by reason:
 //
-// The next reasons are about a Read that waited for 50 ms. "learning": too few bodies were measured. "usual": the pause
-// was normal. "spent": the call had no hedges left. "no_rest" means that the second response did not match.
+//   - "request", "signed", "status", "small", "encoded", "no_ranges" or "no_validator": the request or response does
+//     not qualify;
+//   - "learning": a Read waited for 50 ms, but too few bodies were measured;
+//   - "usual": a Read waited for 50 ms, but the pause was normal;
+//   - "spent": a Read waited for 50 ms, but the call had no hedges left;
+//   - "no_rest": the second response did not match.
 //
-// If the second response wins, the context of the first one is cancelled. A Read that still waits must then return, as
-// a Read of net/http does. The first body is closed after the Read has returned, or after one second.
+// If the second response wins, the context of the first one is cancelled. A Read that still waits must then return,
+// as a Read of net/http does. The first body is closed after the Read has returned, or after one second.
 //
 // If the first response fails while the range request is in flight, its error is delayed as described at
 // [WithFailureStatus]. If the second response has won, its errors are returned to the reader.
@@ -578,8 +583,8 @@ func WithRoute(pattern string, p Policy) HTTPOrGRPCOption {
 	})
 }
 
-// callerLine returns the file and line at which the program called the option function that calls callerLine, such as
-// "main.go:12". Error texts show it.
+// callerLine returns the file and line at which the program has called an option function, such as "main.go:12", for
+// error texts. The option function itself must call callerLine.
 func callerLine() string {
 	_, file, line, _ := runtime.Caller(2)
 	return fmt.Sprintf("%s:%d", file, line)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Stats counts calls and attempts since its first use. [WithStats] attaches it to a client, and several clients may
-// share one. It is safe for concurrent use. The zero value is ready for use.
+// Stats counts the calls and attempts of a client since its first use. [WithStats] attaches it to a client, and
+// several clients may share one. It is safe for concurrent use. The zero value is ready for use.
 type Stats struct {
 	TotalRequests   atomic.Int64 // all calls
 	HedgedRequests  atomic.Int64 // calls for which at least one hedge was sent
@@ -195,7 +195,7 @@ type lenientConfig Config
 
 func (l *lenientConfig) UnmarshalJSON(b []byte) error { return (*Config)(l).decodeSettings(b, false) }
 
-// json returns s as text in JSON.
+// json returns the JSON encoding of s as a string. If s cannot be encoded, it returns the error as a JSON string.
 func (s Snapshot) json() string {
 	b, err := json.Marshal(s)
 	if err != nil { // cannot happen: a Snapshot holds only numbers that JSON allows

@@ -11,23 +11,23 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// A Transport is an [http.RoundTripper] that wraps another RoundTripper, and hedges requests that are slower than usual
-// for their host. It is safe for concurrent use. The zero Transport is not usable; call New.
+// A Transport is an [http.RoundTripper] that wraps another RoundTripper, and hedges requests that are slower than
+// usual for their host. It is safe for concurrent use. The zero Transport is not usable; call New.
 //
 // The following requests are never hedged, and are passed on unchanged:
 //
 //   - requests that are not safe to repeat, see [WithHedgeable];
 //   - CONNECT, upgrades, and other requests whose Connection header has values besides close and keep-alive;
 //   - requests with an Expect header, with trailers, or with a body of unknown length or above [WithMaxReplayBytes];
-//   - requests with credentials for a single connection or request: NTLM, Negotiate, Digest, OAuth 1.0, DPoP, or a nonce
-//     in the URL, the credentials or a header;
-//   - requests with a single-use value in the URL: a CAS ticket, an authorization code with its state, a SAML response, or
-//     an otp;
+//   - requests with credentials for a single connection or request: NTLM, Negotiate, Digest, OAuth 1.0, DPoP, or a
+//     nonce in the URL, the credentials or a header;
+//   - requests with a single-use value in the URL: a CAS ticket, an authorization code with its state, a SAML
+//     response, or an otp;
 //   - event streams (Accept: text/event-stream), unless [WithFirstByte] is given.
 //
-// The Transport never changes the caller's request, and always closes its body. As with other RoundTrippers, the caller
-// may reuse the request after RoundTrip has returned an error or the response body is closed. If a request may be
-// hedged, each attempt uses a copy of it.
+// The Transport never changes the caller's request, and always closes its body. As with other RoundTrippers, the
+// caller may reuse the request after RoundTrip has returned an error or the response body is closed. If a request may
+// be hedged, each attempt uses a copy of it.
 //
 // After a call has ended, its losing or failed attempts no longer use the context of the request. They can still read
 // the context values that a hedge of the call has read before.
@@ -39,8 +39,8 @@ import (
 // The primary of a request that may be hedged runs in its own goroutine by default. It runs in the caller's goroutine
 // if all responses of its host so far came over HTTP/2 or later, or had no HTTP version.
 //
-// Then the response to a hedge is returned only after the RoundTrip of the cancelled primary has returned. net/http
-// returns at once.
+// If the primary runs in the caller's goroutine and a hedge wins, the response is returned only after the RoundTrip
+// of the cancelled primary has returned. The RoundTrip of net/http returns at once.
 //
 // If the primary panics in its own goroutine, RoundTrip panics too. If the panic value is an error other than a
 // [runtime.Error], RoundTrip panics with the same error. Any other value is replaced by an error whose text contains
