@@ -322,7 +322,7 @@ func (r numberRange) withUnset() numberRange {
 	return r
 }
 
-// contains reports whether x is a valid value.
+// contains reports whether x is in the range, so that it is a valid value of the field.
 func (r numberRange) contains(x float64) bool {
 	return r.includesUnset && x == Unset || x >= r.low && x <= r.high && !(r.excludesHigh && x == r.high)
 }

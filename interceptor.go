@@ -156,7 +156,7 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 // Hedges ignores service configs from resolvers (see [Interceptor.Resolver]). It does not know whether a method is
 // client-streaming; client-streaming calls are never hedged. Package hedgetest/grpctest returns these results for all
 // methods of a program.
-func (in *Interceptor) Hedges(method string) (most int, why string) {
+func (in *Interceptor) Hedges(method string) (maxHedges int, reason string) {
 	in.mustBeInitialized()
 	return in.calls.MaxHedgesOf(method)
 }

@@ -244,11 +244,11 @@ func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 // queue and in handlers.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
-// shouldRefuseHedges reports whether the Limiter is so crowded that hedges must be refused. This is so if inside, the
-// number of requests in the queue and in handlers, is more than hedgeRefusalFactor times the limit. The comparison
-// cannot overflow.
-func (l *Limiter) shouldRefuseHedges(inside int64) bool {
-	return (inside-1)/hedgeRefusalFactor >= l.slots.Capacity()
+// shouldRefuseHedges reports whether the Limiter is so crowded that hedges must be refused. This is so if
+// requestCount is more than hedgeRefusalFactor times the limit. The argument requestCount is the number of requests
+// in the queue and in handlers. The comparison cannot overflow.
+func (l *Limiter) shouldRefuseHedges(requestCount int64) bool {
+	return (requestCount-1)/hedgeRefusalFactor >= l.slots.Capacity()
 }
 
 // refuseHedge counts a refused hedge, reports it to observers, and returns errRefused. The argument ctx is the context
@@ -289,13 +289,13 @@ func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) er
 	return nil
 }
 
-// notifyObservers reports to observers how the wait of a request for a slot has ended. The argument begun is the time
-// when the wait began; it is zero if the request did not wait.
-func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
+// notifyObservers reports to observers with which outcome the wait of a request for a slot has ended. The argument
+// begun is the time when the wait began; it is zero if the request did not wait.
+func (l *Limiter) notifyObservers(ctx context.Context, outcome observe.LimiterOutcome, begun time.Time) {
 	if l.notifier == nil {
 		return
 	}
-	r := observe.LimiterResult{Outcome: how}
+	r := observe.LimiterResult{Outcome: outcome}
 	if !begun.IsZero() {
 		r.Waited = time.Since(begun)
 	}

@@ -253,9 +253,10 @@ func WithInitialDelay(d time.Duration) Option {
 // WithBurst sets the burst of each key's budget: the maximum number of tokens that the budget can hold. It is given
 // as a duration: the budget can hold the tokens that the requests of the last d have added. The default is 2s.
 //
-// The rate is taken as at least 100 requests per second, and the burst is at least one token. A larger burst covers
-// longer pauses of a replica, but allows more hedges during an outage. During an outage, hedges are at most 17 % of
-// the calls, plus the burst or three hedges, whichever is more. It panics if d is negative.
+// The rate is taken as at least 100 requests per second, and the burst is at least one token.
+//
+// A larger burst covers longer pauses of a replica, but allows more hedges during an outage. During an outage, hedges
+// are at most 17 % of the calls, plus the burst or three hedges, whichever is more. It panics if d is negative.
 func WithBurst(d time.Duration) Option {
 	return newSettingOption("WithBurst", d, func(c *Config) { c.Burst = d })
 }

@@ -34,8 +34,9 @@ const (
 	never = math.MaxInt64 // a time that no call reaches
 )
 
-// An Audit is the experiment for one host. All keys of the host share it, and it is safe for concurrent use. Times are
-// nanoseconds of the engine's clock. Slots are computed from the time of day, so that all clients have the same slots.
+// An Audit measures by an experiment whether hedging helps or harms the calls to one host. All keys of the host share it,
+// and it is safe for concurrent use. Times are nanoseconds of the engine's clock. Slots are computed from the time of day,
+// so that all clients have the same slots.
 type Audit struct {
 	hash uint64 // hash of the host; never changes
 
@@ -198,8 +199,8 @@ func (a *Audit) pairHash(pair int64) uint64 {
 	return z ^ z>>31
 }
 
-// closeSlot evaluates the slot open, which has ended. If it was the second slot of a compared pair, closeSlot compares the
-// pair. The caller must hold mu.
+// closeSlot evaluates the slot whose calls were measured so far, the field open. If it was the second slot of a compared
+// pair, closeSlot also compares the pair. The caller must hold mu.
 func (a *Audit) closeSlot(now int64) {
 	first, s := a.first, a.open.makeSummary(a.openLatencies())
 	a.first, a.previousCalls = s, a.open.calls

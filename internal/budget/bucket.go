@@ -133,8 +133,8 @@ func (b *Bucket) DepositAt(now time.Time) {
 	}
 }
 
-// startMeter starts to measure the request rates of the bucket and of its reserve. It has no effect on a measurement that has
-// started already.
+// startMeter starts to measure the request rates of the bucket and of its reserve, by which AdaptSize sets their sizes. It
+// has no effect on a measurement that has started already.
 func (b *Bucket) startMeter(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

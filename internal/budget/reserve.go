@@ -75,8 +75,8 @@ func (r *SharedReserve) returnTokens(tokens, requests int64) {
 	r.tokens = min(r.tokens+tokens, r.size)
 }
 
-// resize sets the size of the reserve to the burst for the measured request rate of all its buckets. If the new size exceeds
-// all earlier sizes, resize adds the difference in tokens.
+// resize adapts the size of the reserve to the measured request rate of all its buckets together: it becomes the burst for
+// that rate. If the new size exceeds all earlier sizes, resize adds the difference in tokens.
 func (r *SharedReserve) resize(s Sizing, share float64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

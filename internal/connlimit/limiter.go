@@ -68,18 +68,18 @@ func New(n int) *Limiter {
 	return &Limiter{maxSlots: n, maxEvicted: max(1, n/8), clients: make(map[netip.Addr]*client), ranks: []*slotBucket{new(slotBucket)}}
 }
 
-// ClientAddress returns the address by which a Limiter identifies a client. It is the IPv4 address, or the IPv6 /64 network,
-// because one client can use all addresses of its network. The argument at is the client's network address.
+// ClientAddress returns the address by which a Limiter identifies the client with the network address addr. It is the IPv4
+// address, or the IPv6 /64 network, because one client can use all addresses of its network.
 //
 // A link-local address is not shortened, because other clients share its network. All addresses that are not TCP or UDP
 // addresses identify the same client.
-func ClientAddress(at net.Addr) netip.Addr {
+func ClientAddress(addr net.Addr) netip.Addr {
 	var ip netip.Addr
-	switch at := at.(type) {
+	switch addr := addr.(type) {
 	case *net.TCPAddr:
-		ip = at.AddrPort().Addr()
+		ip = addr.AddrPort().Addr()
 	case *net.UDPAddr:
-		ip = at.AddrPort().Addr()
+		ip = addr.AddrPort().Addr()
 	}
 	ip = ip.Unmap()
 	if ip.Is6() && !ip.IsLinkLocalUnicast() {

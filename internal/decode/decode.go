@@ -34,11 +34,11 @@ func (d *Decoder) Duration() time.Duration {
 	return time.Duration(min(d.Uvarint(), math.MaxInt64))
 }
 
-// Bytes decodes a byte slice that [AppendBytes] has encoded. It fails if the slice is longer than most bytes. The result
+// Bytes decodes a byte slice that [AppendBytes] has encoded. It fails if the slice is longer than maxLen bytes. The result
 // shares the memory of the Decoder.
-func (d *Decoder) Bytes(most uint64) []byte {
+func (d *Decoder) Bytes(maxLen uint64) []byte {
 	n := d.Uvarint()
-	if n > most || n > uint64(len(*d)) {
+	if n > maxLen || n > uint64(len(*d)) {
 		*d = nil
 		return nil
 	}

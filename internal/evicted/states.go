@@ -38,8 +38,8 @@ func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int)
 	}
 }
 
-// trim deletes the states with the lowest priority, until only the given number of states is left.
-func (s *States[K, V]) trim(left int) {
+// trim deletes the states with the lowest priority, until only n states are left.
+func (s *States[K, V]) trim(n int) {
 	type entry struct {
 		key   K
 		worth float64
@@ -49,7 +49,7 @@ func (s *States[K, V]) trim(left int) {
 		all = append(all, entry{key, v.priority})
 	}
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.worth, b.worth) })
-	for _, e := range all[:len(all)-left] {
+	for _, e := range all[:len(all)-n] {
 		delete(s.all, e.key)
 	}
 }

@@ -134,11 +134,11 @@ func (c *Call) InBubble() bool {
 	return e.inBubble || c.start.Before(e.startedAt)
 }
 
-// SetStart moves the start of the call back to the time at. It is for a call whose primary was sent before Begin. It must be
-// called after Begin, and before the race starts.
-func (c *Call) SetStart(at time.Time) {
+// SetStart moves the start of the call back to the time start. It is for a call whose primary was sent before Begin. It must
+// be called after Begin, and before the race starts.
+func (c *Call) SetStart(start time.Time) {
 	begin := c.start
-	c.start = c.Key.engine.engineTime(at)
+	c.start = c.Key.engine.engineTime(start)
 	c.startedBefore = begin.Sub(c.start)
 }
 
@@ -152,14 +152,14 @@ func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 // ElapsedSinceBegin returns the time since Begin was called. It is shorter than Elapsed if SetStart has set an earlier start.
 func (c *Call) ElapsedSinceBegin() time.Duration { return c.Elapsed() - c.startedBefore }
 
-// WouldBeDenied predicts whether the hedge that request describes would be denied at the future time then. The caller can
-// use the prediction to avoid work for a hedge without a chance.
+// WouldBeDenied predicts whether the hedge that request describes would be denied at the future time startTime. The caller
+// can use the prediction to avoid work for a hedge without a chance.
 //
 // ctx must be the context of an attempt, because the prediction uses its deadline: an attempt can still run after its call
 // has ended.
-func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeRequest) bool {
+func (c *Call) WouldBeDenied(ctx context.Context, startTime time.Time, request HedgeRequest) bool {
 	deadline, _ := ctx.Deadline()
-	return c.Key.wouldBeDenied(then, deadline, request)
+	return c.Key.wouldBeDenied(startTime, deadline, request)
 }
 
 // isBeforeDelay reports whether the call has not yet reached the delay with the given index at the time now. A hedge can
@@ -332,13 +332,13 @@ func (c *Call) AttemptStarted(ctx context.Context, n int) {
 	c.notifier().Notify(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, observe.AttemptInfo{Number: n}) })
 }
 
-// AttemptEnded implements [race.AttemptObserver]. It reports to observers that attempt n has ended with the outcome how.
-func (c *Call) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
+// AttemptEnded implements [race.AttemptObserver]. It reports to observers that attempt n has ended with the given outcome.
+func (c *Call) AttemptEnded(ctx context.Context, n int, outcome race.Outcome) {
 	if c.notifier() == nil {
 		return
 	}
 	r := observe.AttemptResult{
-		AttemptInfo: observe.AttemptInfo{Number: n}, Outcome: observe.Outcome(how.String()), Latency: time.Since(c.start) - c.attemptStarts[n],
+		AttemptInfo: observe.AttemptInfo{Number: n}, Outcome: observe.Outcome(outcome.String()), Latency: time.Since(c.start) - c.attemptStarts[n],
 	}
 	c.notifier().Notify(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })
 }

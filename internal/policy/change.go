@@ -54,9 +54,9 @@ type ReportThrottle struct {
 // must report this state now. The result dropped is then the number of changes since the last report that were never
 // reported.
 //
-// A new state is reported at once, unless the last report of the same state is more recent than the interval every. In that
+// A new state is reported at once, unless the last report of the same state is more recent than the given interval. In that
 // case the report is delayed to a later call, and is dropped if the state changes back before that.
-func (n *ReportThrottle) Update(now time.Time, every time.Duration, bad bool) (dropped int, report bool) {
+func (n *ReportThrottle) Update(now time.Time, interval time.Duration, bad bool) (dropped int, report bool) {
 	if bad != n.bad {
 		n.bad = bad
 		n.changes++
@@ -65,7 +65,7 @@ func (n *ReportThrottle) Update(now time.Time, every time.Duration, bad bool) (d
 	if bad {
 		last = &n.last[1]
 	}
-	if bad == n.reported || !last.IsZero() && now.Sub(*last) < every {
+	if bad == n.reported || !last.IsZero() && now.Sub(*last) < interval {
 		return 0, false
 	}
 	dropped = n.changes - 1

@@ -195,8 +195,8 @@ type keySafetyState struct {
 }
 
 // encodeStates encodes the verdicts of all hosts, and the notable states of the safety checks of all keys, including evicted
-// keys. judged is the number of encoded verdicts, and stateCount is the number of encoded states.
-func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, states []byte, stateCount uint64) {
+// keys. The results verdictCount and stateCount are the numbers of encoded verdicts and states.
+func (e *Engine) encodeStates(now time.Time) (verdicts []byte, verdictCount uint64, states []byte, stateCount uint64) {
 	add := func(name Name, s *safetyState, calls int64) bool {
 		if s.isNotable() && len(states) < maxExport/8 {
 			states = decode.AppendBytes(decode.AppendBytes(states, name.Host), name.Route)
@@ -207,13 +207,13 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, st
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	verdicts, judged = e.experiments.AppendVerdicts(nil, e.engineTime(now), maxExport/4)
+	verdicts, verdictCount = e.experiments.AppendVerdicts(nil, e.engineTime(now), maxExport/4)
 	for k := range e.AllKeys() {
 		s := k.copySafetyState()
 		add(k.Name, &s, k.earlierCalls+k.totalRequests())
 	}
 	e.safetyStates.Each(add)
-	return verdicts, judged, states, stateCount
+	return verdicts, verdictCount, states, stateCount
 }
 
 // decodeSafetyStates decodes the states of safety checks in an export that was written at the time then. It returns the

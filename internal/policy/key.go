@@ -59,7 +59,8 @@ type EvictionListener interface {
 	Forget() (report func())
 }
 
-// IsEvicted reports whether the engine has removed k from its table. New calls must then look up the key again.
+// IsEvicted reports whether the engine has removed k from its table. A caller that keeps k for further calls must then look
+// up the key again.
 func (k *Key) IsEvicted() bool { return k.evicted.Load() }
 
 // ReportEndpointEvent passes p, an event such as the ejection of an endpoint, to the observers of the engine.
@@ -222,13 +223,13 @@ func (k *Key) recordResult(r *Result) {
 	k.safetyChecks.winRate.record(r)
 }
 
-// wouldBeDenied predicts whether the hedge that request describes would be denied at the future time then. deadline is the
-// deadline of the call, or zero if there is none.
-func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool {
+// wouldBeDenied predicts whether the hedge that request describes would be denied at the future time startTime. The argument
+// deadline is the deadline of the call, or zero if there is none.
+func (k *Key) wouldBeDenied(startTime, deadline time.Time, request HedgeRequest) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.shadow.deny() != None || k.account.Tokens() < float64(request.tokens()) ||
-		k.denyAdmission(admission{request, then, deadline, k.schedule.Load()}) != None
+		k.denyAdmission(admission{request, startTime, deadline, k.schedule.Load()}) != None
 }
 
 // recordDenied counts a hedge that the adapter has denied for the given reason. slow is true if the call has just reached

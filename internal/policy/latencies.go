@@ -26,7 +26,7 @@ type latencies struct {
 // newLatencies returns empty statistics, for which the first schedule is due after MinSamples calls.
 func newLatencies() *latencies { return &latencies{dueCalls: MinSamples} }
 
-// resetWindow deletes all statistics.
+// resetWindow deletes all latency statistics, so that the key learns anew.
 func (l *latencies) resetWindow() { *l = *newLatencies() }
 
 // recordPrimary records the latency of a primary that has not responded before its first hedge delay. If a hedge won, the

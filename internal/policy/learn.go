@@ -133,7 +133,7 @@ func (k *Key) observedWindow() *sketch.Window {
 	return &k.latency.window
 }
 
-// RecordPause records d, the longest time that a read of one response body waited for data.
+// RecordPause records d, the longest time that a Read of one response body has waited for data. StallThreshold uses it.
 func (k *Key) RecordPause(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -225,9 +225,9 @@ func (e *Engine) evictLeastRecentlyUsed() {
 // evictKey removes the key k from the engine, and returns its tokens to the shared reserve. It keeps the state of k's safety
 // checks. If k was the last key of its host, it also keeps the verdict of the host's audit.
 //
-// At most bound states and bound verdicts of evicted keys are kept. The caller must hold mu, and unlock it with
-// unlockAndReport.
-func (e *Engine) evictKey(k *Key, bound int) {
+// The engine keeps at most maxStates states of evicted keys, and as many verdicts. The caller must hold mu, and unlock it
+// with unlockAndReport.
+func (e *Engine) evictKey(k *Key, maxStates int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
 	e.notifyExtension(k, EvictionListener.Forget)
@@ -235,9 +235,9 @@ func (e *Engine) evictKey(k *Key, bound int) {
 	k.account.Close()
 	at, calls := e.ageDuration(), k.totalRequests()
 	if state := k.copySafetyState(); state.isNotable() {
-		e.safetyStates.Put(k.Name, state, k.earlierCalls+calls, at, bound)
+		e.safetyStates.Put(k.Name, state, k.earlierCalls+calls, at, maxStates)
 	}
-	e.experiments.RemoveKey(k.Name.Host, calls, at, bound)
+	e.experiments.RemoveKey(k.Name.Host, calls, at, maxStates)
 }
 
 // ClearPushback ends all pauses of hedging that pushback has caused. It applies to all keys, and to the stored states of

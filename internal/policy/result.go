@@ -20,8 +20,8 @@ type Result struct {
 	PredictedHedgeEnd time.Duration
 }
 
-// isTimed reports whether Latency should be learned: the call succeeded, or it was abandoned late enough that Latency is a
-// useful lower bound.
+// isTimed reports whether the key should learn the field Latency: the call succeeded, or it was abandoned late enough that
+// Latency is a useful lower bound.
 func (r *Result) isTimed() bool {
 	return r.Answered && !r.LatencyUnknown || r.Abandoned && r.ReachedFirstDelay
 }

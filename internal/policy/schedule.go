@@ -60,13 +60,13 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 }
 
 // copySlowThresholds completes the schedule p, whose fixed delays were not learned, with two learned latencies: the slow
-// marker and the 99th percentile. It copies them from own, the learned schedule of the key, and returns p.
+// marker and the 99th percentile. It copies them from the learned schedule of the key, and returns p.
 //
-// It changes nothing if own is nil or has no learned delay, or if p has no delays.
-func (p *Schedule) copySlowThresholds(own *Schedule) *Schedule {
-	if own != nil && own.usualDelay > 0 && len(p.Delays) > 0 {
-		p.UsualLatency = own.UsualLatency
-		p.setSlowMarker(own.usualDelay)
+// It changes nothing if learned is nil or has no learned delay, or if p has no delays.
+func (p *Schedule) copySlowThresholds(learned *Schedule) *Schedule {
+	if learned != nil && learned.usualDelay > 0 && len(p.Delays) > 0 {
+		p.UsualLatency = learned.UsualLatency
+		p.setSlowMarker(learned.usualDelay)
 	}
 	return p
 }
@@ -119,23 +119,23 @@ func (t *PolicyOverride) MaxHedges(allowed int) int {
 	return t.Hedges
 }
 
-// adjustSchedule returns the schedule of a call to which the override t applies. The argument own is the schedule of the
-// call's key. It is the basis of the result, and caches it. adjustSchedule returns nil if own is nil or c allows no hedges.
-func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
-	if c.MaxHedges == 0 || own == nil {
+// adjustSchedule returns the schedule of a call to which the override t applies. It is made from keySchedule, the schedule
+// of the call's key, and cached there. adjustSchedule returns nil if keySchedule is nil or c allows no hedges.
+func (t *PolicyOverride) adjustSchedule(keySchedule *Schedule, c *Config) *Schedule {
+	if c.MaxHedges == 0 || keySchedule == nil {
 		return nil
 	}
-	if p := own.adjusted.Load(); p != nil && p.override == t {
+	if p := keySchedule.adjusted.Load(); p != nil && p.override == t {
 		return p
 	}
 	var p *Schedule
 	if t.Fixed {
-		p = NewFixedSchedule(t.Delay, t.Hedges).copySlowThresholds(own)
+		p = NewFixedSchedule(t.Delay, t.Hedges).copySlowThresholds(keySchedule)
 	} else {
-		p = own.withHedgeCount(t.Hedges)
+		p = keySchedule.withHedgeCount(t.Hedges)
 	}
-	p.Median, p.override = own.Median, t
-	own.adjusted.Store(p)
+	p.Median, p.override = keySchedule.Median, t
+	keySchedule.adjusted.Store(p)
 	return p
 }
 

@@ -97,8 +97,8 @@ func (c *callerContext) lookupValue(key any) (value any, detached bool) {
 	return c.Context.Value(key), false
 }
 
-// recordValue records a value that Value has found, unless maxRecordedValues is reached, the key is not comparable, or detach
-// was called.
+// recordValue records a value that Value has found, so that it can still be found after detach. It does nothing if
+// maxRecordedValues is reached, if the key is not comparable, or after detach.
 func (c *callerContext) recordValue(key, value any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +117,7 @@ func findValue(values []contextValue, key any) any {
 	return nil
 }
 
-// recordedValues returns the values that Value has found. The caller must not modify the slice.
+// recordedValues returns the values that recordValue has recorded. The caller must not modify the slice.
 func (c *callerContext) recordedValues() []contextValue {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -61,7 +61,7 @@ func (o Outcome) String() string { return [...]string{Won: "won", Lost: "lost", 
 // with runtime.Goexit, but must not panic.
 type AttemptObserver interface {
 	AttemptStarted(ctx context.Context, n int)
-	AttemptEnded(ctx context.Context, n int, how Outcome)
+	AttemptEnded(ctx context.Context, n int, outcome Outcome)
 }
 
 // A Detachment selects the attempts that must stop using the caller's context when Run returns. The caller can then use that
@@ -434,7 +434,7 @@ func (r *Race[T]) runAttempt(a *Attempt, n int) {
 	}
 }
 
-// OutcomeOf returns the outcome of an attempt that ended with err while no other attempt had won.
+// OutcomeOf returns the outcome of an attempt that has ended with err before any other attempt has won.
 func OutcomeOf(err error) Outcome {
 	switch err {
 	case nil:
@@ -694,28 +694,28 @@ func (r *Race[T]) awaitResult() Result[T] {
 	return r.endRace()
 }
 
-// waitForWake waits for the first of three events: a call of wakeRun, the end of the caller's context, or the expiry of the
-// timer hold.
+// waitForWake waits for the first of three events: a call of wakeRun, the end of the caller's context, or the expiry of
+// failureTimer.
 //
-// The channel ended is closed when the caller's context ends; then gone is true. late is true if the timer has expired. A
-// nil channel or timer never fires.
-func (r *Race[T]) waitForWake(ended <-chan struct{}, hold *time.Timer) (gone, late bool) {
-	if ended == nil && hold == nil {
+// The channel ended is closed when the caller's context ends; then callerEnded is true. expired is true if failureTimer has
+// expired. A nil channel or timer never fires.
+func (r *Race[T]) waitForWake(ended <-chan struct{}, failureTimer *time.Timer) (callerEnded, expired bool) {
+	if ended == nil && failureTimer == nil {
 		<-r.wake // cheaper than a select
 		return false, false
 	}
 	var reached <-chan time.Time
-	if hold != nil {
-		reached = hold.C
+	if failureTimer != nil {
+		reached = failureTimer.C
 	}
 	select {
 	case <-r.wake:
 	case <-ended:
-		gone = true
+		callerEnded = true
 	case <-reached:
-		late = true
+		expired = true
 	}
-	return gone, late
+	return callerEnded, expired
 }
 
 // endRace ends the race. It returns the result, or rethrows the panic of the primary. The caller must hold mu, and endRace
