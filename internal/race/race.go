@@ -75,7 +75,7 @@ const (
 	DetachAll                      // the primary and the hedges
 )
 
-// A Style holds the settings of a race. With the zero Style, the race runs the primary in the caller's goroutine, cancels
+// A Style holds the settings of a race. With the zero value, the race runs the primary in the caller's goroutine, cancels
 // losers at once, and lets all attempts use the caller's context.
 type Style[T any] struct {
 	// Async runs the primary in a new goroutine, so that Run can return before the primary does.
