@@ -292,10 +292,10 @@ func describeKind(field any) string {
 // A numberRange is the set of valid values of a numeric field of [Config]: the numbers from low to high. NaN is in no
 // range.
 type numberRange struct {
-	description   string // the range as text for errors, such as "in [0, 1)"
-	low, high     float64
-	excludesHigh  bool // true if high itself is not valid
-	includesUnset bool // true if Unset is valid, too
+	description   string  // the range as text for errors, such as "in [0, 1)"
+	low, high     float64 // bounds of the range
+	excludesHigh  bool    // true if high itself is not valid
+	includesUnset bool    // true if Unset is valid, too
 }
 
 // finite is the range of all finite numbers that are at least 0.

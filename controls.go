@@ -25,12 +25,12 @@ import (
 // controls implements the methods by which a program observes and changes a Transport, Interceptor or Hedger at run
 // time, such as Snapshot and Update. These types embed controls to export the methods. It is safe for concurrent use.
 type controls struct {
-	options  *config // options of the constructor; its Config is the initial one, and settings holds the current one
-	settings atomic.Pointer[Config]
-	updating sync.Mutex // held while settings are copied to client and its policy
-	client   calls.Client
-	protocol string             // as in [KeyInfo]
-	describe func(*KeySnapshot) // adds the fields of a protocol to a KeySnapshot; nil: there are none
+	options  *config                // options of the constructor; its Config is the initial one, and settings holds the current one
+	settings atomic.Pointer[Config] // current settings, which Update replaces
+	updating sync.Mutex             // held while settings are copied to client and its policy
+	client   calls.Client           // state that all calls of the client share
+	protocol string                 // "http", "grpc" or "func"; "": no constructor has made the client
+	describe func(*KeySnapshot)     // adds the fields of a protocol to a KeySnapshot; nil: there are none
 }
 
 // initControls initializes h for a protocol ("http", "grpc" or "func"): it validates the options, reads the environment

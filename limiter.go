@@ -62,11 +62,11 @@ const hedgeRefusalFactor = 4
 // A Limiter is safe for concurrent use, by several handlers and by HTTP and gRPC together. The zero Limiter is not
 // usable; call NewLimiter.
 type Limiter struct {
-	name      string
-	slots     *limit.ConcurrencyLimit
-	unlimited *pattern.Set        // requests without limit; nil: none
-	notifier  *observers.Notifier // notifies observers; nil: there are none
-	uploads   upload.MemoryPool
+	name      string                  // name of WithName; "": none
+	slots     *limit.ConcurrencyLimit // grants slots in the order of the requests
+	unlimited *pattern.Set            // requests without limit; nil: none
+	notifier  *observers.Notifier     // notifies observers; nil: there are none
+	uploads   upload.MemoryPool       // limits the memory of bodies that are read ahead
 
 	limitsHealthChecks bool // see WithLimitedHealthChecks
 

@@ -77,26 +77,27 @@ type config struct {
 	applied   []appliedOption // the options, in the order in which they were applied
 	conflicts []error         // errors for contradictions that were found while options were applied
 
-	stats          **Stats // pointer of WithStats, which is set to a new Stats if it points to nil; nil: not given
-	budget         *Budget // shared budget of WithBudget; nil: one budget per key
+	stats  **Stats // pointer of WithStats, which is set to a new Stats if it points to nil; nil: not given
+	budget *Budget // shared budget of WithBudget; nil: one budget per key
+	// keyFunc computes latency keys, see WithKeyFunc; nil: the default key.
 	keyFunc        func(ctx context.Context, host, name string) string
-	isHedgeable    func(*http.Request) bool
+	isHedgeable    func(*http.Request) bool  // decides which requests are safe to send twice; nil: the method decides
 	failureStatus  []int                     // HTTP status codes with which a primary waits for its hedges; nil: the default
 	answerStatus   []int                     // HTTP status codes with which a hedge wins, besides 2xx and 3xx
 	isFailure      func(*http.Response) bool // replaces failureStatus and answerStatus; nil: not given
-	hedgeTransport http.RoundTripper
-	resolver       Resolver
-	endpoints      *endpoint.Set // nil: not given
-	firstByte      bool          // whether the first byte of the body decides which attempt wins, see WithFirstByte
-	resume         bool          // whether stalled response bodies are resumed, see WithResume
-	routes         *route.Table  // nil: not given
-	logger         *slog.Logger
-	name           string
-	observers      []Observer
-	audit          bool
-	shadow         bool
-	methods        []string // patterns of gRPC methods that are safe to send twice
-	unlimited      []string // patterns of requests that need no slot of a Limiter
+	hedgeTransport http.RoundTripper         // sends hedges, see WithHedgeTransport; nil: not given
+	resolver       Resolver                  // looks up the addresses of replicas, see WithReplicas; nil: not given
+	endpoints      *endpoint.Set             // endpoints of WithEndpoints; nil: not given
+	firstByte      bool                      // whether the first byte of the body decides which attempt wins, see WithFirstByte
+	resume         bool                      // whether stalled response bodies are resumed, see WithResume
+	routes         *route.Table              // routes of WithRoute; nil: not given
+	logger         *slog.Logger              // receives log messages, see WithLogger; nil: the default
+	name           string                    // name of the client or Limiter; "": none
+	observers      []Observer                // receive the events of every call
+	audit          bool                      // whether hosts are audited, see WithAudit
+	shadow         bool                      // whether shadow mode is enabled, see WithShadow
+	methods        []string                  // patterns of gRPC methods that are safe to send twice
+	unlimited      []string                  // patterns of requests that need no slot of a Limiter
 
 	limitsHealthChecks bool // whether gRPC health checks and reflection need slots, see WithLimitedHealthChecks
 
