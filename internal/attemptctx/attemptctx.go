@@ -147,8 +147,8 @@ type callerLink struct {
 	stop    func() bool                   // the function by which [context.AfterFunc] unregisters the callerLink from the caller's context
 }
 
-// newCallerLink returns a callerLink that ends the attempt's own context, by the function anchor.end, when the caller's
-// context ends. The caller's context is the parent of anchor.
+// newCallerLink returns a callerLink that ends the attempt's own context, by calling anchor.end, when the caller's context
+// ends. The caller's context is the parent of anchor.
 func newCallerLink(anchor *anchorContext) *callerLink {
 	t := new(callerLink)
 	t.anchor.Store(anchor)

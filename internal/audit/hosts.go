@@ -30,7 +30,7 @@ type hostAudit struct {
 // NewHosts returns a Hosts without audits.
 func NewHosts() *Hosts { return &Hosts{active: make(map[string]*hostAudit)} }
 
-// AddKey counts a new key of the host, and returns the host's audit. It returns nil if hs is nil.
+// AddKey counts a new key of the host, and returns the audit that all keys of the host share. It returns nil if hs is nil.
 func (hs *Hosts) AddKey(host string) *Audit {
 	if hs == nil {
 		return nil

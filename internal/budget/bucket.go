@@ -71,8 +71,8 @@ func (b *Bucket) joinReserve(r *SharedReserve) {
 	b.refillFromReserve()
 }
 
-// refillFromReserve takes initial tokens that the bucket has not received yet from the reserve. It does nothing if the long
-// bucket holds at least as many tokens as it has not received. The caller must hold mu.
+// refillFromReserve takes initial tokens from the reserve, up to the number owedTokens that the reserve has not supplied
+// yet. It does nothing if the long bucket already holds at least owedTokens tokens. The caller must hold mu.
 func (b *Bucket) refillFromReserve() {
 	if b.owedTokens > b.long.tokens {
 		n := b.reserve.takeTokens(b.owedTokens)

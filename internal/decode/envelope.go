@@ -19,8 +19,9 @@ var ErrDamaged = errors.New("the export is damaged or cut off")
 // version is the version of the export format.
 const version = "1"
 
-// An Envelope describes the frame of one kind of export. The frame starts with a line that has the name and the version, and
-// with the time in Unix nanoseconds as a varint. It ends with a CRC-32 checksum.
+// An Envelope describes the frame of one kind of export: the header and the checksum that enclose its content. The header is
+// a line with the name and the version, followed by the time in Unix nanoseconds as a varint. The checksum at the end is a
+// CRC-32.
 type Envelope struct {
 	Name    string // name of the kind of export, which must end with a space
 	Foreign error  // error that Open returns for data that does not start with Name

@@ -26,8 +26,8 @@ type state[V any] struct {
 }
 
 // Put stores the state v of an evicted key. The argument calls is the number of calls from which v was learned. If there are
-// then more than limit states, Put deletes the least valuable states. The argument at is the current time of a monotonic
-// clock.
+// then more than limit states, Put deletes the states with the lowest priority. The argument at is the current time of a
+// monotonic clock, which makes later states more valuable.
 func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int) {
 	if s.all == nil {
 		s.all = make(map[K]state[V])

@@ -32,8 +32,9 @@ func (x *experiment) endCall(now time.Time, r *Result) {
 	x.EndCall(now.Add(-waited).UnixNano(), audit.Result{Latency: waited, Failed: !r.Answered && !r.Canceled, Hedges: r.Hedges})
 }
 
-// takeNewResults returns the results that the audit has produced since its last call. If there are new results, report is a
-// function that passes them to an observer. Its second argument must describe the audited host. Otherwise report is nil.
+// takeNewResults returns the results that the audit has produced since takeNewResults was last called. If there are new
+// results, report is a function that passes them to an observer. Its second argument must describe the audited host.
+// Otherwise report is nil.
 //
 // If the verdict is new, change describes it, for the log. Otherwise change is nil.
 func (x *experiment) takeNewResults() (report func(observe.Observer, observe.KeyInfo), change *Change) {

@@ -82,7 +82,7 @@ func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 // keys while the engine has room, and evicts no keys. States of safety checks are applied only to keys that have had no
 // calls.
 //
-// The function share must return the share of its requests to which the hedges of a new key are limited, see
+// For a new key, the function share must return the share of the key's requests to which its hedges are limited, see
 // [Engine.RouteKey].
 //
 // Import returns the number of keys that got latencies. If the export is invalid, it returns an error and changes nothing.
@@ -216,8 +216,9 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, verdictCount uint
 	return verdicts, verdictCount, states, stateCount
 }
 
-// decodeSafetyStates decodes the states of safety checks in an export that was written at the time then. It returns the
-// states of at most the given number of keys. The error wraps decode.ErrDamaged if the list is invalid.
+// decodeSafetyStates decodes the states of safety checks in an export. The argument then is the time at which the export was
+// written. It returns the states of at most the given number of keys. The error wraps decode.ErrDamaged if the list is
+// invalid.
 func decodeSafetyStates(d *decode.Decoder, then time.Time, keys int) (all []keySafetyState, err error) {
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		k := keySafetyState{name: decodeName(d), calls: int64(min(d.Uvarint(), maxExportedCalls))}

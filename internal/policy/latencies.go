@@ -29,9 +29,9 @@ func newLatencies() *latencies { return &latencies{dueCalls: MinSamples} }
 // resetWindow deletes all latency statistics, so that the key learns anew.
 func (l *latencies) resetWindow() { *l = *newLatencies() }
 
-// recordPrimary records the latency of a primary that has not responded before its first hedge delay. If a hedge won, the
-// primary was cancelled at that time, and recordPrimary returns the estimated time that the hedge saved. Otherwise it
-// returns 0.
+// recordPrimary records the latency of a primary that had not responded when its call reached the first hedge delay. If a
+// hedge won, the primary was cancelled, so its latency is only a lower bound. Then recordPrimary returns the estimated time
+// that the hedge saved. Otherwise it returns 0.
 func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 	if r.HedgeWon {
 		saved = l.residual.RemainingAfter(r.Latency)

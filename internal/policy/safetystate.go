@@ -49,8 +49,8 @@ func (s *safetyState) appendTo(b []byte, now time.Time) []byte {
 	return binary.AppendUvarint(b, uint64(min(max(s.pushback.waitUntil.Sub(now), 0), maxPause)))
 }
 
-// decodeSafetyState decodes a state that appendTo has encoded at the time then. ok is false if the encoding or one of its values
-// is invalid.
+// decodeSafetyState decodes a state that appendTo has encoded. The argument then is the time at which it was encoded. ok is
+// false if the encoding or one of its values is invalid.
 func decodeSafetyState(d *decode.Decoder, then time.Time) (s safetyState, ok bool) {
 	for _, x := range [...]*float64{&s.outage.slowShare, &s.scale, &s.pushback.share} {
 		if *x = math.Float64frombits(d.Uvarint()); !(*x >= 0 && *x <= 1) { // written so that NaN fails

@@ -111,7 +111,7 @@ type PolicyOverride struct {
 }
 
 // MaxHedges returns the maximum number of hedges per call under the override t. The argument allowed is the configured
-// maximum. It applies if t is nil, and if it is 0.
+// maximum. If t is nil or allowed is 0, MaxHedges returns allowed, and otherwise the number of t.
 func (t *PolicyOverride) MaxHedges(allowed int) int {
 	if t == nil || allowed == 0 {
 		return allowed

@@ -22,7 +22,8 @@ type winRateThrottle struct {
 // number since the hedge was admitted, the number stays 0.
 func (y *winRateThrottle) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
 
-// record is called after each call. It changes scale if enough hedges or wins have been counted since it last did so.
+// record reviews the scale of the budget after a call: it changes the scale according to the share of hedges that won. It
+// does nothing until enough hedges or wins have been counted since the last review.
 func (y *winRateThrottle) record(*Result) {
 	switch {
 	case y.wins >= restoreWins:

@@ -37,8 +37,8 @@ type FixedSchedule struct {
 	UsualLatency time.Duration   // high percentile of the latencies of successes, such as the 99th; 0: unknown
 }
 
-// Next returns the time from the start of the hedge before to the start of the hedge with the given index. For index 0, it
-// returns the delay of the first hedge. ok is false if there is no hedge with this index.
+// Next returns the time from the previous hedge to the hedge with the given index. For index 0, it returns the delay of the
+// first hedge. ok is false if there is no hedge with this index.
 func (s *FixedSchedule) Next(index int) (wait time.Duration, ok bool) {
 	if index >= len(s.Delays) {
 		return 0, false
