@@ -66,12 +66,12 @@ var numericSettings = [...]struct {
 	{"Percentile", 0.90, halfOpenRange(0, 1), func(e *policy.Config, c *Config) { e.Percentile = c.Percentile }},
 	{"MaxHedges", 2, closedRange(0, race.MaxHedges), func(e *policy.Config, c *Config) { e.MaxHedges = c.hedgesAllowed() }},
 	{"BudgetPercent", 10.0, closedRange(0, 100*race.MaxHedges), func(e *policy.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
-	{"EstimatedRPS", 100.0, finite, func(e *policy.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
+	{"EstimatedRPS", 100.0, finiteRange, func(e *policy.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
 	{"MinDelay", time.Millisecond, rangeFrom(0), func(e *policy.Config, c *Config) { e.MinDelay = c.MinDelay }},
 	{"MaxDelay", time.Duration(Unset), rangeFrom(0).withUnset(), func(e *policy.Config, c *Config) { e.MaxDelay = policyDelay(c.MaxDelay) }},
 	{"InitialDelay", time.Duration(Unset), rangeFrom(0).withUnset(), func(e *policy.Config, c *Config) { e.InitialDelay = policyDelay(c.InitialDelay) }},
 	{"Burst", 2 * time.Second, rangeFrom(0), func(e *policy.Config, c *Config) { e.Burst = c.Burst }},
-	{"MaxHedgesPerSecond", float64(Unset), finite.withUnset(), func(e *policy.Config, c *Config) { e.MaxPerSecond = max(c.MaxHedgesPerSecond, 0) }},
+	{"MaxHedgesPerSecond", float64(Unset), finiteRange.withUnset(), func(e *policy.Config, c *Config) { e.MaxPerSecond = max(c.MaxHedgesPerSecond, 0) }},
 	{"MaxKeys", 4096, rangeFrom(1), func(e *policy.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
 	{"Linger", time.Second, rangeFrom(0), nil},
 	{"MaxReplayBytes", int64(64 << 10), rangeFrom(0), nil},
@@ -298,8 +298,8 @@ type numberRange struct {
 	includesUnset bool    // true if Unset is valid, too
 }
 
-// finite is the range of all finite numbers that are at least 0.
-var finite = numberRange{description: "finite and at least 0", high: math.MaxFloat64}
+// finiteRange is the range of all finite numbers that are at least 0.
+var finiteRange = numberRange{description: "finite and at least 0", high: math.MaxFloat64}
 
 // rangeFrom returns the range of all numbers that are at least low, without an upper bound.
 func rangeFrom(low float64) numberRange {

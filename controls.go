@@ -25,7 +25,7 @@ import (
 // controls implements the methods by which a program observes and changes a Transport, Interceptor or Hedger at run
 // time, such as Snapshot and Update. These types embed controls to export the methods. It is safe for concurrent use.
 type controls struct {
-	options  *config                // options of the constructor; its Config is the initial one, and settings holds the current one
+	options  *constructorOptions    // options of the constructor; its Config is the initial one, and settings holds the current one
 	settings atomic.Pointer[Config] // current settings, which Update replaces
 	updating sync.Mutex             // held while settings are copied to client and its policy
 	client   calls.Client           // state that all calls of the client share
@@ -35,7 +35,7 @@ type controls struct {
 
 // initControls initializes h for a protocol ("http", "grpc" or "func"): it validates the options, reads the environment
 // variables, and creates the policy. The error names an invalid setting or contradicting options.
-func (h *controls) initControls(protocol string, options *config) error {
+func (h *controls) initControls(protocol string, options *constructorOptions) error {
 	h.protocol, h.options = protocol, options
 	if err := options.checkConflicts(); err != nil {
 		return err

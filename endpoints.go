@@ -86,7 +86,7 @@ func WithEndpoints(all ...Endpoint) HTTPOption {
 	if err != nil {
 		panic("hedge: WithEndpoints: " + err.Error())
 	}
-	return optionFunc(func(c *config) { c.endpoints = set })
+	return optionFunc(func(c *constructorOptions) { c.endpoints = set })
 }
 
 // endpointSnapshots returns the states of all endpoints that d observes, converted to the exported type.

@@ -37,7 +37,7 @@ func NewHedgerWithConfig(c Config, opts ...FuncOption) (*Hedger, error) {
 // init applies the settings and the options to a zero Hedger. It returns an error if a setting is invalid or options
 // contradict each other.
 func (h *Hedger) init(settings Config, opts []FuncOption) error {
-	c := &config{Config: settings}
+	c := &constructorOptions{Config: settings}
 	applyOptions(c, opts, FuncOption.applyFunc)
 	h.calls.Client = &h.client
 	if err := h.initControls("func", c); err != nil {

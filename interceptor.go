@@ -75,7 +75,7 @@ func NewInterceptorWithConfig(c Config, opts ...GRPCOption) (*Interceptor, error
 // init applies the settings and the options to a zero Interceptor, and starts to connect the connections of
 // [WithHedgeConns]. It returns an error if a setting is invalid or options contradict each other.
 func (in *Interceptor) init(settings Config, opts []GRPCOption) error {
-	c := &config{Config: settings}
+	c := &constructorOptions{Config: settings}
 	applyOptions(c, opts, GRPCOption.applyGRPC)
 	if err := in.initControls("grpc", c); err != nil {
 		return err

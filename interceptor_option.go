@@ -16,11 +16,11 @@ import (
 
 // newGRPCOption returns an option that calls set on the options of package grpccall when an Interceptor is made.
 func newGRPCOption(set func(*grpccall.Options)) GRPCOption {
-	return optionFunc(func(c *config) { c.grpcSettings = append(c.grpcSettings, set) })
+	return optionFunc(func(c *constructorOptions) { c.grpcSettings = append(c.grpcSettings, set) })
 }
 
 // newGRPCCallOptions returns the options in c that package grpccall needs.
-func newGRPCCallOptions(c *config) grpccall.Options {
+func newGRPCCallOptions(c *constructorOptions) grpccall.Options {
 	g := grpccall.Options{KeyFunc: c.keyFunc, Routes: c.routes, Methods: c.methods}
 	for _, set := range c.grpcSettings {
 		set.(func(*grpccall.Options))(&g)
@@ -97,7 +97,7 @@ func withConns(name string, targets []string, given ...HedgeConn) GRPCOption {
 	for i, g := range given {
 		argument[i] = g.Conn.Target()
 	}
-	return newOption(name, strings.Join(argument, ", "), func(c *config) {
+	return newOption(name, strings.Join(argument, ", "), func(c *constructorOptions) {
 		c.maxHedgeCost = set.MaxCost()
 		c.grpcSettings = append(c.grpcSettings, func(g *grpccall.Options) { g.HedgeConns = set })
 	})

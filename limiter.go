@@ -81,7 +81,7 @@ func NewLimiter(n int, opts ...LimiterOption) *Limiter {
 	if n <= 0 {
 		panic(fmt.Sprintf("hedge: NewLimiter: n is %d, and must be at least 1", n))
 	}
-	var c config
+	var c constructorOptions
 	applyOptions(&c, opts, LimiterOption.applyLimiter)
 	l := &Limiter{name: c.name, slots: limit.New(n), limitsHealthChecks: c.limitsHealthChecks}
 	for _, p := range c.unlimited {

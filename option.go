@@ -32,13 +32,13 @@ type (
 		FuncOption
 	}
 	// An HTTPOption configures an HTTP client. [New] and [Wrap] accept it.
-	HTTPOption interface{ applyHTTP(*config) }
+	HTTPOption interface{ applyHTTP(*constructorOptions) }
 	// A GRPCOption configures a gRPC client. [NewInterceptor], [NewUnaryClientInterceptor] and [DialOptions] accept it.
-	GRPCOption interface{ applyGRPC(*config) }
+	GRPCOption interface{ applyGRPC(*constructorOptions) }
 	// A FuncOption configures a [Hedger], which hedges functions. [NewHedger] accepts it.
-	FuncOption interface{ applyFunc(*config) }
+	FuncOption interface{ applyFunc(*constructorOptions) }
 	// A LimiterOption configures a [Limiter]. [NewLimiter] accepts it.
-	LimiterOption interface{ applyLimiter(*config) }
+	LimiterOption interface{ applyLimiter(*constructorOptions) }
 	// An HTTPOrGRPCOption configures an HTTP or a gRPC client. The constructors that accept an [HTTPOption] or a
 	// [GRPCOption] accept it too.
 	HTTPOrGRPCOption interface {
@@ -56,23 +56,23 @@ type (
 // WithOptions combines several options into one option, which applies them in order. Use it to pass a slice of options
 // together with further options to one constructor.
 func WithOptions(opts ...Option) Option {
-	return optionFunc(func(c *config) { applyOptions(c, opts, Option.applyHTTP) })
+	return optionFunc(func(c *constructorOptions) { applyOptions(c, opts, Option.applyHTTP) })
 }
 
 // WithHTTPOptions combines several HTTP options into one option, which applies them in order. Unlike [WithOptions], it
 // accepts options that only HTTP clients support.
 func WithHTTPOptions(opts ...HTTPOption) HTTPOption {
-	return optionFunc(func(c *config) { applyOptions(c, opts, HTTPOption.applyHTTP) })
+	return optionFunc(func(c *constructorOptions) { applyOptions(c, opts, HTTPOption.applyHTTP) })
 }
 
 // WithGRPCOptions combines several gRPC options into one option, which applies them in order. Unlike [WithOptions], it
 // accepts options that only gRPC clients support.
 func WithGRPCOptions(opts ...GRPCOption) GRPCOption {
-	return optionFunc(func(c *config) { applyOptions(c, opts, GRPCOption.applyGRPC) })
+	return optionFunc(func(c *constructorOptions) { applyOptions(c, opts, GRPCOption.applyGRPC) })
 }
 
-// A config collects all options of one constructor: a Config, and the options that a configuration file cannot express.
-type config struct {
+// A constructorOptions collects all options of one constructor: a Config, and the options that a configuration file cannot express.
+type constructorOptions struct {
 	Config
 	applied   []appliedOption // the options, in the order in which they were applied
 	conflicts []error         // errors for contradictions that were found while options were applied
@@ -108,12 +108,12 @@ type config struct {
 // An optionFunc is the implementation of all options: a function that changes a config. It implements every option
 // interface. The result type of an exported option function, such as HTTPOption, determines which constructors accept
 // the option.
-type optionFunc func(*config)
+type optionFunc func(*constructorOptions)
 
-func (f optionFunc) applyHTTP(c *config)    { f(c) }
-func (f optionFunc) applyGRPC(c *config)    { f(c) }
-func (f optionFunc) applyFunc(c *config)    { f(c) }
-func (f optionFunc) applyLimiter(c *config) { f(c) }
+func (f optionFunc) applyHTTP(c *constructorOptions)    { f(c) }
+func (f optionFunc) applyGRPC(c *constructorOptions)    { f(c) }
+func (f optionFunc) applyFunc(c *constructorOptions)    { f(c) }
+func (f optionFunc) applyLimiter(c *constructorOptions) { f(c) }
 
 // An appliedOption records that an option was passed to a constructor, so that errors about contradictions can quote
 // it.
@@ -128,8 +128,8 @@ func (o appliedOption) String() string { return o.name + "(" + o.argument + ")" 
 
 // newOption returns an option that calls set on the config of a constructor. The name of the exported option function
 // and its argument, as text, are recorded for error texts.
-func newOption(name, argument string, set func(*config)) optionFunc {
-	return func(c *config) {
+func newOption(name, argument string, set func(*constructorOptions)) optionFunc {
+	return func(c *constructorOptions) {
 		c.applied = append(c.applied, appliedOption{name: name, argument: argument})
 		set(c)
 	}
@@ -147,7 +147,7 @@ func newSettingOption(name string, value any, set func(*Config)) optionFunc {
 		panic(err)
 	}
 	given := appliedOption{name: name, argument: formatSetting(value), isSetting: true}
-	return func(c *config) {
+	return func(c *constructorOptions) {
 		c.applied = append(c.applied, given)
 		set(&c.Config)
 	}
@@ -163,7 +163,7 @@ func formatSetting(value any) string {
 
 // applyOptions applies opts to c in order. The function apply applies a single option; it is the method for the kind of
 // client, such as HTTPOption.applyHTTP. Nil options are skipped.
-func applyOptions[O any](c *config, opts []O, apply func(O, *config)) {
+func applyOptions[O any](c *constructorOptions, opts []O, apply func(O, *constructorOptions)) {
 	for _, o := range opts {
 		if any(o) != nil {
 			apply(o, c)
@@ -182,7 +182,7 @@ var contradictions = [...]struct{ option, beside string }{
 
 // checkConflicts returns an error that lists all contradictions between the applied options, with their values. It
 // returns nil if there are none.
-func (c *config) checkConflicts() error {
+func (c *constructorOptions) checkConflicts() error {
 	all := c.conflicts
 	for _, pair := range contradictions {
 		i := slices.IndexFunc(c.applied, func(o appliedOption) bool { return o.name == pair.option })
@@ -307,7 +307,7 @@ func WithConfig(c Config) Option {
 	if err := c.Validate(); err != nil {
 		panic(err)
 	}
-	return optionFunc(func(all *config) {
+	return optionFunc(func(all *constructorOptions) {
 		for _, o := range all.applied {
 			if o.isSetting {
 				field := strings.TrimPrefix(o.name, "With")
@@ -329,7 +329,7 @@ func WithBudget(b *Budget) Option {
 	case b.bucket == nil:
 		panic("hedge: WithBudget: Budget was not made by NewBudget")
 	}
-	return newOption("WithBudget", b.constructorCall(), func(c *config) { c.budget = b })
+	return newOption("WithBudget", b.constructorCall(), func(c *constructorOptions) { c.budget = b })
 }
 
 // WithStats makes the client count its calls in *s, so that the program can read the counters. If *s is nil, the
@@ -338,7 +338,7 @@ func WithStats(s **Stats) Option {
 	if s == nil {
 		panic("hedge: WithStats: **Stats is nil")
 	}
-	return optionFunc(func(c *config) { c.stats = s })
+	return optionFunc(func(c *constructorOptions) { c.stats = s })
 }
 
 // WithKeyFunc makes the result of f the latency key of a call: calls with the same key share their latencies and a
@@ -354,7 +354,7 @@ func WithKeyFunc(f func(ctx context.Context, host, name string) string) HTTPOrGR
 	if f == nil {
 		panic("hedge: WithKeyFunc: func is nil")
 	}
-	return optionFunc(func(c *config) { c.keyFunc = f })
+	return optionFunc(func(c *constructorOptions) { c.keyFunc = f })
 }
 
 // WithHedgeable sets the function that decides which HTTP requests are safe to send twice at the same time: f returns
@@ -374,7 +374,7 @@ func WithHedgeable(f func(*http.Request) bool) HTTPOption {
 	if f == nil {
 		panic("hedge: WithHedgeable: func is nil")
 	}
-	return optionFunc(func(c *config) { c.isHedgeable = f })
+	return optionFunc(func(c *constructorOptions) { c.isHedgeable = f })
 }
 
 // WithFailureStatus sets the HTTP status codes that count as failures of the primary. A primary with a failure status
@@ -392,7 +392,7 @@ func WithHedgeable(f func(*http.Request) bool) HTTPOption {
 // [WithAnswerStatus]. If replicas may lag behind, add 404. It panics if a code is not in [100, 999].
 func WithFailureStatus(codes ...int) HTTPOption {
 	codes = checkStatusCodes("WithFailureStatus", codes)
-	return newOption("WithFailureStatus", joinCodes(codes), func(c *config) { c.failureStatus = codes })
+	return newOption("WithFailureStatus", joinCodes(codes), func(c *constructorOptions) { c.failureStatus = codes })
 }
 
 // WithAnswerStatus sets additional HTTP status codes with which a hedge wins, as it does with 2xx and 3xx. These codes
@@ -403,7 +403,7 @@ func WithFailureStatus(codes ...int) HTTPOption {
 // Stats.AnswersNotTaken counts the hedges that would have won with more codes.
 func WithAnswerStatus(codes ...int) HTTPOption {
 	codes = checkStatusCodes("WithAnswerStatus", codes)
-	return newOption("WithAnswerStatus", joinCodes(codes), func(c *config) { c.answerStatus = codes })
+	return newOption("WithAnswerStatus", joinCodes(codes), func(c *constructorOptions) { c.answerStatus = codes })
 }
 
 // joinCodes formats status codes as the arguments of a function call, such as "404, 410", for error texts.
@@ -432,7 +432,7 @@ func WithFailureFunc(f func(*http.Response) bool) HTTPOption {
 	if f == nil {
 		panic("hedge: WithFailureFunc: func is nil")
 	}
-	return newOption("WithFailureFunc", "func", func(c *config) { c.isFailure = f })
+	return newOption("WithFailureFunc", "func", func(c *constructorOptions) { c.isFailure = f })
 }
 
 // WithHedgeTransport sends HTTP hedges through rt, for example over other connections or to another destination. It
@@ -448,7 +448,7 @@ func WithHedgeTransport(rt http.RoundTripper) HTTPOption {
 	if rt == nil {
 		panic("hedge: WithHedgeTransport: RoundTripper is nil")
 	}
-	return newOption("WithHedgeTransport", fmt.Sprintf("%T", rt), func(c *config) { c.hedgeTransport = rt })
+	return newOption("WithHedgeTransport", fmt.Sprintf("%T", rt), func(c *constructorOptions) { c.hedgeTransport = rt })
 }
 
 // WithFirstByte makes the attempt win that receives the first byte of the body first. By default, the attempt wins that
@@ -458,7 +458,7 @@ func WithHedgeTransport(rt http.RoundTripper) HTTPOption {
 // With WithFirstByte, event streams are hedged like other requests, losers are cancelled at once, and RoundTrip returns
 // after the first byte. It contradicts [WithLinger]. The FirstByte field of [Policy] enables it for a single route.
 func WithFirstByte() HTTPOption {
-	return newOption("WithFirstByte", "", func(c *config) { c.firstByte = true })
+	return newOption("WithFirstByte", "", func(c *constructorOptions) { c.firstByte = true })
 }
 
 // WithShadow enables shadow mode, a dry run: the client learns, decides and spends the budget as usual, but sends no
@@ -471,7 +471,7 @@ func WithFirstByte() HTTPOption {
 // The estimate assumes that a hedge is as fast and fails as often as an average call. It is too optimistic if the
 // request itself is slow or fails.
 func WithShadow() Option {
-	return newOption("WithShadow", "", func(c *config) { c.shadow = true })
+	return newOption("WithShadow", "", func(c *constructorOptions) { c.shadow = true })
 }
 
 // A Resolver looks up the addresses of a host for [WithReplicas]. Implementations are [*net.Resolver], the Client of
@@ -503,7 +503,7 @@ func WithReplicas(r Resolver) HTTPOption {
 	if r == nil {
 		panic("hedge: WithReplicas: Resolver is nil")
 	}
-	return newOption("WithReplicas", fmt.Sprintf("%T", r), func(c *config) { c.resolver = r })
+	return newOption("WithReplicas", fmt.Sprintf("%T", r), func(c *constructorOptions) { c.resolver = r })
 }
 
 // WithResume lets an HTTP response body that stalls continue from a second response. A range request (RFC 9110,
@@ -548,7 +548,7 @@ func WithReplicas(r Resolver) HTTPOption {
 // If the first response fails while the range request is in flight, its error is delayed as described at
 // [WithFailureStatus]. If the second response has won, its errors are returned to the reader.
 func WithResume() HTTPOption {
-	return optionFunc(func(c *config) { c.resume = true })
+	return optionFunc(func(c *constructorOptions) { c.resume = true })
 }
 
 // WithRoute measures a separate latency for the calls that match pattern, and applies policy p to them. It may be given
@@ -577,7 +577,7 @@ func WithRoute(pattern string, p Policy) HTTPOrGRPCOption {
 	if err := given.Validate(); err != nil {
 		panic(err)
 	}
-	return optionFunc(func(c *config) {
+	return optionFunc(func(c *constructorOptions) {
 		if c.routes == nil {
 			c.routes = new(route.Table)
 		}
@@ -614,7 +614,7 @@ func WithUnlimited(patterns ...string) LimiterOption {
 		}
 	}
 	patterns = slices.Clone(patterns)
-	return optionFunc(func(c *config) { c.unlimited = append(c.unlimited, patterns...) })
+	return optionFunc(func(c *constructorOptions) { c.unlimited = append(c.unlimited, patterns...) })
 }
 
 // WithLimitedHealthChecks makes gRPC health checks and reflection take slots of a [Limiter] like other calls. Use it
@@ -623,7 +623,7 @@ func WithUnlimited(patterns ...string) LimiterOption {
 // By default these calls are exempt, as with [WithUnlimited]. They are Check, Watch and List of grpc.health.v1.Health,
 // and ServerReflectionInfo of grpc.reflection.v1 and v1alpha.
 func WithLimitedHealthChecks() LimiterOption {
-	return optionFunc(func(c *config) { c.limitsHealthChecks = true })
+	return optionFunc(func(c *constructorOptions) { c.limitsHealthChecks = true })
 }
 
 // WithAttemptHeader sends the number of an HTTP hedge, 1 or more, in the named request header, usually [AttemptHeader].
@@ -646,13 +646,13 @@ func WithObserver(o Observer) AnyOption {
 	if o == nil {
 		panic("hedge: WithObserver: Observer is nil")
 	}
-	return optionFunc(func(c *config) { c.observers = append(c.observers, o) })
+	return optionFunc(func(c *constructorOptions) { c.observers = append(c.observers, o) })
 }
 
 // WithName sets the name of a Transport, Interceptor, Hedger or Limiter. Observers that receive events of several
 // clients can distinguish them by name: see [KeyInfo], and the label "client" of metrics. The default is no name.
 func WithName(name string) AnyOption {
-	return optionFunc(func(c *config) { c.name = name })
+	return optionFunc(func(c *constructorOptions) { c.name = name })
 }
 
 // WithLogger logs changes of state to l, and never single calls:
@@ -680,7 +680,7 @@ func WithName(name string) AnyOption {
 // With the default, nil, [slog.Default] receives panics and warnings, each once, but no warnings about pauses and
 // disabling.
 func WithLogger(l *slog.Logger) AnyOption {
-	return optionFunc(func(c *config) { c.logger = l })
+	return optionFunc(func(c *constructorOptions) { c.logger = l })
 }
 
 // WithAudit measures whether hedging reduces the latency of a host, and disables hedging for a host that it harms.
@@ -711,7 +711,7 @@ func WithLogger(l *slog.Logger) AnyOption {
 // With WithAudit, the estimates [RequestResult.Saved] and [KeySnapshot.Saved] are 0, because the audit measures the
 // saved time. It contradicts [WithShadow], which sends no hedges.
 func WithAudit() Option {
-	return newOption("WithAudit", "", func(c *config) { c.audit = true })
+	return newOption("WithAudit", "", func(c *constructorOptions) { c.audit = true })
 }
 
 // WithMethods declares gRPC methods as safe to send twice at the same time. A pattern is "/pkg.Service/Method",
@@ -739,5 +739,5 @@ func WithMethods(patterns ...string) GRPCOption {
 		}
 	}
 	patterns = slices.Clone(patterns)
-	return optionFunc(func(c *config) { c.methods = append(c.methods, patterns...) })
+	return optionFunc(func(c *constructorOptions) { c.methods = append(c.methods, patterns...) })
 }

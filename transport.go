@@ -89,7 +89,7 @@ func Wrap(c *http.Client, opts ...HTTPOption) *http.Client {
 // [http.DefaultTransport] if next is nil. It returns an error if a setting is invalid, options contradict each other,
 // or WithReplicas has no *http.Transport to connect with.
 func (t *Transport) init(next http.RoundTripper, settings Config, opts []HTTPOption) error {
-	o := &config{Config: settings}
+	o := &constructorOptions{Config: settings}
 	applyOptions(o, opts, HTTPOption.applyHTTP)
 	if err := t.initControls("http", o); err != nil {
 		return err

@@ -88,13 +88,13 @@ func renderRecursor(s observe.RecursorStats) recursorView {
 		v.Limited = append(v.Limited, namedValue{sanitize.CleanText(limit), formatCount(s.Limited[limit])})
 	}
 	if s.Bogus != nil {
-		v.Trust = renderTrust(s)
+		v.Trust = renderValidation(s)
 	}
 	return v
 }
 
-// renderTrust returns the results of DNSSEC validation in s for the page.
-func renderTrust(s observe.RecursorStats) *validationView {
+// renderValidation returns the results of DNSSEC validation in s for the page.
+func renderValidation(s observe.RecursorStats) *validationView {
 	var bogus int64
 	v := new(validationView)
 	for _, code := range slices.Sorted(maps.Keys(s.Bogus)) {

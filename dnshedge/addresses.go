@@ -22,7 +22,7 @@ func (c *Client) Addresses(name string) []string {
 	if err != nil || c.Exchanger != nil {
 		return nil
 	}
-	q, err := wire.NewDirect(dns.Fqdn(name), dns.TypeA, false, false)
+	q, err := wire.NewAuthoritativeQuery(dns.Fqdn(name), dns.TypeA, false, false)
 	if err != nil {
 		return nil
 	}

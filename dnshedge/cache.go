@@ -32,13 +32,13 @@ const (
 	refreshHits  = 2  // if it had more hits than this
 )
 
-// A retryBackoff determines how long failures are cached (RFC 9520 §3.2). The first failure of a question is cached for
+// A failureTTL determines how long failures are cached (RFC 9520 §3.2). The first failure of a question is cached for
 // the duration first. The duration doubles with each further failure in a row, and never exceeds most.
-type retryBackoff struct{ first, most time.Duration }
+type failureTTL struct{ first, most time.Duration }
 
 var (
-	failureOfServers   = retryBackoff{time.Second, 5 * time.Second}      // servers cache failures themselves
-	failureOfExchanger = retryBackoff{5 * time.Second, 20 * time.Second} // an Exchanger may ask all servers of a zone for each question; the limit of 20 s lets names recover soon after an outage
+	serverFailureTTL    = failureTTL{time.Second, 5 * time.Second}      // servers cache failures themselves
+	exchangerFailureTTL = failureTTL{5 * time.Second, 20 * time.Second} // an Exchanger may ask all servers of a zone for each question; the limit of 20 s lets names recover soon after an outage
 )
 
 // Extended DNS errors, RFC 8914.
@@ -95,7 +95,7 @@ type Cache struct {
 	once  sync.Once
 	store *otter.Cache[uint64, *entry] // by the hash of the key
 	seed  maphash.Seed                 // random, so that clients cannot construct keys with the same hash
-	clock coarseClock                  // starts when the cache is first used
+	clock sleepAwareClock              // starts when the cache is first used
 
 	systemChanges atomic.Uint32 // number of times that the system's servers have changed
 	clients       atomic.Uint32 // number of Clients that have used the Cache
@@ -174,7 +174,7 @@ func (c *Cache) init() {
 func (e *entry) sizeInBytes() uint32 {
 	n := 380 + len(e.question)
 	if e.Answer != nil {
-		n += len(e.Packed()) + 2*e.Len()
+		n += len(e.Packed()) + 2*e.RecordCount()
 		for _, x := range e.EDE {
 			n += 32 + len(x.Text)
 		}
@@ -294,7 +294,7 @@ type cachedAnswer struct {
 func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.sinceStart(now), domain)
+	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.timeSinceEpoch(now), domain)
 	if f.freshness == entryMissing || f.isFromAncestor {
 		return f
 	}
@@ -305,9 +305,9 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	return f
 }
 
-// getFresh returns the cached answer to q and true, if the answer has not expired and need not be refreshed. It counts
+// getFreshAnswer returns the cached answer to q and true, if the answer has not expired and need not be refreshed. It counts
 // a hit. Otherwise it returns false and counts nothing, so that the caller can call getAnswer.
-func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
+func (c *Cache) getFreshAnswer(q *wire.Query) (cachedAnswer, bool) {
 	if !q.IsCacheable() {
 		return cachedAnswer{}, false
 	}
@@ -453,7 +453,7 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 		hash = maphash.Bytes(c.seed, key)
 	}
 	if ttl > 0 {
-		c.store.Set(hash, &entry{Answer: a, stored: c.clock.sinceStart(now), ttl: ttl, keyBits: key[len(key)-1], answerOrigin: from})
+		c.store.Set(hash, &entry{Answer: a, stored: c.clock.timeSinceEpoch(now), ttl: ttl, keyBits: key[len(key)-1], answerOrigin: from})
 	} else {
 		c.store.Invalidate(hash)
 	}
@@ -486,9 +486,9 @@ func (c *Cache) markNameExists(key []byte) {
 //
 // If the cache has an answer, even an expired one, storeFailure keeps the answer and postpones its refresh. Only a
 // final failure (wire.FinalFailure) replaces an expired answer.
-func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep retryBackoff, from answerOrigin) {
+func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep failureTTL, from answerOrigin) {
 	c.init()
-	at := c.clock.sinceStart(now)
+	at := c.clock.timeSinceEpoch(now)
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
 	hash, bits := maphash.Bytes(c.seed, key), key[len(key)-1]

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// A coarseClock measures the age of cached answers, including the time for which the machine has slept. It is safe for
+// A sleepAwareClock measures the age of cached answers, including the time for which the machine has slept. It is safe for
 // concurrent use.
 //
-// On most systems Go's monotonic clock stops during sleep. So once a second the coarseClock compares the monotonic
+// On most systems Go's monotonic clock stops during sleep. So once a second the sleepAwareClock compares the monotonic
 // clock with the wall clock. If the wall clock has gained a second or more since the last comparison, the machine has
 // slept or the wall clock was set. The gain is added to the age, which never decreases.
-type coarseClock struct {
+type sleepAwareClock struct {
 	epoch   time.Time
 	checked atomic.Int64 // time of the last comparison with the wall clock, in nanoseconds since the epoch
 	slept   atomic.Int64 // total sleep until then, in nanoseconds
@@ -25,26 +25,26 @@ type coarseClock struct {
 // sleepCheckInterval is the time between two comparisons with the wall clock, and the shortest sleep that they detect.
 const sleepCheckInterval = time.Second
 
-func (c *coarseClock) startClock() { c.epoch = time.Now() }
+func (c *sleepAwareClock) startClock() { c.epoch = time.Now() }
 
 // currentTime returns the time since the clock's epoch, including sleep.
-func (c *coarseClock) currentTime() time.Duration { return c.addSleep(time.Since(c.epoch)) }
+func (c *sleepAwareClock) currentTime() time.Duration { return c.addSleep(time.Since(c.epoch)) }
 
-// sinceStart returns the time from the clock's epoch to now, including sleep. now must have a monotonic clock reading.
-func (c *coarseClock) sinceStart(now time.Time) time.Duration {
+// timeSinceEpoch returns the time from the clock's epoch to now, including sleep. now must have a monotonic clock reading.
+func (c *sleepAwareClock) timeSinceEpoch(now time.Time) time.Duration {
 	return c.addSleep(now.Sub(c.epoch))
 }
 
 // addSleep returns the time since the epoch including sleep, given awake, the time since the epoch by the monotonic
 // clock. At most once a second it checks whether the machine has slept.
-func (c *coarseClock) addSleep(awake time.Duration) time.Duration {
+func (c *sleepAwareClock) addSleep(awake time.Duration) time.Duration {
 	if awake-time.Duration(c.checked.Load()) >= sleepCheckInterval {
 		c.detectSleep(awake)
 	}
 	return awake + time.Duration(c.slept.Load())
 }
 
-func (c *coarseClock) detectSleep(awake time.Duration) {
+func (c *sleepAwareClock) detectSleep(awake time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if awake-time.Duration(c.checked.Load()) < sleepCheckInterval {

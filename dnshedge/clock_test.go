@@ -10,7 +10,7 @@ import (
 )
 
 // While a machine sleeps, its wall clock advances, and its monotonic clock does not.
-func TestCoarseClockCountsSleep(t *testing.T) {
+func TestSleepAwareClockCountsSleep(t *testing.T) {
 	for name, test := range map[string]struct {
 		jump time.Duration
 		kept bool

@@ -155,7 +155,7 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 	}
 	q = c.servers.removeUnusedOptions(q)
 	c.expireOnSystemChange(time.Now())
-	if f, ok = c.conf.Cache.getFresh(q); ok {
+	if f, ok = c.conf.Cache.getFreshAnswer(q); ok {
 		c.count.queries.Add(1)
 		c.count.hits.Add(1)
 		c.refreshes.Deposit()
@@ -184,7 +184,7 @@ func (c *core) expireOnSystemChange(now time.Time) {
 // when the Client is first used with a Cache. newCore must not call it: two Clients that refer to each other would wait
 // for each other.
 func (c *core) findSystemServers() []*system.Servers {
-	f := systemFinder{visited: map[*Client]bool{c.conf: true}}
+	f := systemServerFinder{visited: map[*Client]bool{c.conf: true}}
 	f.visitServers(c.servers)
 	return f.servers
 }
@@ -197,7 +197,7 @@ func (c *core) usesSystemServers(route Exchanger) bool {
 	if e == nil || len(c.systemServers()) == 0 {
 		return c.servers.system != nil
 	}
-	f := systemFinder{visited: make(map[*Client]bool)}
+	f := systemServerFinder{visited: make(map[*Client]bool)}
 	f.visitExchanger(e)
 	return len(f.servers) > 0
 }
@@ -224,7 +224,7 @@ func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address 
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
 	if c.isClosed.Load() {
-		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}
+		return &result{err: &Error{Name: q.PresentationName(), Type: q.Type, Err: transport.ErrClosed}}
 	}
 	if address != "" {
 		return c.askServerAt(ctx, q, address)
@@ -250,7 +250,7 @@ type pendingQuestion struct {
 // askServerAt sends a question only to the server at address, with hedging, and returns the result. The answer is
 // neither taken from the cache nor stored in it. The result is an error if address is invalid.
 func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *result {
-	s, err := c.servers.serverAt(address)
+	s, err := c.servers.findServerByAddress(address)
 	if err != nil {
 		return &result{err: err}
 	}
@@ -258,14 +258,14 @@ func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *
 	span := new(pendingQuestion)
 	span.Begin(ctx, c.timeout())
 	defer span.Cancel()
-	c.queryQueue.enqueue(&span.queueEntry, span, q.Zone())
+	c.queryQueue.enqueue(&span.queueEntry, span, q.ApproximateZone())
 	defer c.queryQueue.dequeue(&span.queueEntry)
 	r := c.servers.askUntilAvailable(&span.Span, q, func(q *wire.Query) *result {
 		return c.servers.askGroup(&span.Span, new(groupQuery), q, group.Servers{s})
 	})
 	if c.queryQueue.dequeue(&span.queueEntry) && r.err != nil {
 		c.count.dropped.Add(1)
-		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
+		r.err = &Error{Name: q.PresentationName(), Type: q.Type, Err: ErrTooManyQuestions}
 	}
 	r.limitTTL(q, c.conf.Cache)
 	return c.trace.reportAnswer(ctx, q, r)
@@ -281,7 +281,7 @@ func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
 		return nil
 	}
 	m := c.localResponse(q)
-	if m == nil && !q.Recursive() && c.servers.routes.exchangerFor(q) == nil {
+	if m == nil && !q.WantsRecursion() && c.servers.routes.exchangerFor(q) == nil {
 		m = refusedResponse()
 	}
 	if m == nil {
@@ -312,7 +312,7 @@ func (c *core) localResponse(q *wire.Query) *dns.Msg {
 	if _, n := c.servers.routes.findRoute(q); n > 1 { // the route "." does not include special-use names
 		return nil
 	}
-	return z.Answer(q.Text(), q.Type)
+	return z.Answer(q.PresentationName(), q.Type)
 }
 
 // refusedResponse returns a REFUSED response with the extended error "Not Authoritative" (RFC 8914 §4.21).
@@ -327,7 +327,7 @@ func refusedResponse() *dns.Msg {
 // parseLocalAnswer converts a response that the Client has created into an answer to q.
 func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	m.Response, m.RecursionAvailable = true, true
-	m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
+	m.Question = []dns.Question{{Name: q.PresentationName(), Qtype: q.Type, Qclass: q.Class}}
 	b, err := m.Pack()
 	if err != nil {
 		return nil, err
@@ -422,7 +422,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 		return c.cachedResult(ctx, q, had)
 	case <-left:
 		c.flights.leaveFlight(f)
-		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
+		return &result{err: &Error{Name: q.PresentationName(), Type: q.Type, Err: context.Cause(ctx)}}
 	}
 }
 
@@ -528,7 +528,7 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 			c.flights.finishFlight(f, r)
 		}()
 		if !c.addGoroutine() {
-			return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}
+			return &result{err: &Error{Name: q.PresentationName(), Type: q.Type, Err: transport.ErrClosed}}
 		}
 		defer c.wg.Done()
 	}
@@ -540,18 +540,18 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 	}
 	c.expireOnSystemChange(time.Now())
 	from := c.originOf(q)
-	c.queryQueue.enqueue(&span.queueEntry, span, q.Zone())
+	c.queryQueue.enqueue(&span.queueEntry, span, q.ApproximateZone())
 	defer c.queryQueue.dequeue(&span.queueEntry)
 	r = c.followAliases(&span.Span, q, c.servers.resolveByRoute(&span.Span, q, explore), &from)
 	if stay != nil && stay.Err() != nil && r.isFailure(q) { // even if a server has failed, because another server might have answered
-		r.answer, r.err = nil, &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}
+		r.answer, r.err = nil, &Error{Name: q.PresentationName(), Type: q.Type, Err: context.Canceled}
 	}
 	if c.queryQueue.dequeue(&span.queueEntry) && r.err != nil {
 		c.count.dropped.Add(1)
-		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
+		r.err = &Error{Name: q.PresentationName(), Type: q.Type, Err: ErrTooManyQuestions}
 	}
 	if f != nil && c.ctx.Err() != nil && errors.Is(r.err, context.Canceled) {
-		r.err = &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}
+		r.err = &Error{Name: q.PresentationName(), Type: q.Type, Err: transport.ErrClosed}
 	}
 	ttl := r.limitTTL(q, c.conf.Cache)
 	now := time.Now()
@@ -560,13 +560,13 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 	case isUncacheable(r.err) || c.ctx.Err() != nil:
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		route, domain := c.servers.routes.findRoute(q)
-		keep := failureOfServers
+		keep := serverFailureTTL
 		if r.err == nil && route == nil && c.conf.Exchanger != nil {
-			keep = failureOfExchanger
+			keep = exchangerFailureTTL
 		}
 		cache.storeFailure(q, r.answer, r.err, now, domain, keep, from)
 	default:
-		from.validated = r.answer.Authentic() && c.servers.provesNothingBelow(q, r)
+		from.validated = r.answer.IsAuthentic() && c.servers.provesNothingBelow(q, r)
 		cache.storeAnswer(q, r.answer, ttl, now, from)
 	}
 	return r
@@ -764,7 +764,7 @@ const maxTargets = 16 // limit of alias targets that are followed for one questi
 // If a target has no answer, or the aliases form a loop, the result is SERVFAIL. If a query for a target ends with an
 // error, the result is that error.
 func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from *answerOrigin) *result {
-	if r.err != nil || !q.IsStandard() || !q.Recursive() || !c.servers.routes.hasRoute(q) {
+	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !c.servers.routes.hasRoute(q) {
 		return r
 	}
 	asked, last := []*wire.Query{q}, r.answer

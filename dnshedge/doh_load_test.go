@@ -35,6 +35,9 @@ func (l *lab) askEvery(c *dnshedge.Client, gap time.Duration, n int) (failed int
 
 // More questions are in flight than a connection of HTTPS has streams for.
 func TestClientAnswersAllQuestionsOfASlowServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	for _, network := range networks {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", after(800*ms, good))

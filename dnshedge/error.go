@@ -59,7 +59,7 @@ func (e *StatusError) Error() string {
 
 // newNoAnswerError returns the *Error for the question q after the server s has failed with the error err.
 func newNoAnswerError(q *wire.Query, s *group.Server, err error) error {
-	return &Error{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(s), Err: explainError(s, err)}
+	return &Error{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(s), Err: explainError(s, err)}
 }
 
 // explainError converts an internal HTTP status error of the server s into a *StatusError, which users can inspect. It

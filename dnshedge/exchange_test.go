@@ -437,6 +437,9 @@ func TestHedgeFixedNeedsNoBudget(t *testing.T) {
 }
 
 func TestHedgesBecomeRareWithoutWins(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	// A single server needs 200 ms for a twelfth of the names, so hedges do not help.
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {

@@ -86,7 +86,7 @@ func (c *core) exportState(now time.Time) []byte {
 // bytes.
 func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte, n uint64) {
 	c.init()
-	at := c.clock.sinceStart(now)
+	at := c.clock.timeSinceEpoch(now)
 	for node := range c.store.Hottest() {
 		e := node.Value
 		if !c.canServeStale(e, at) || e.client != 0 && (e.client != client || client == notExported) {
@@ -217,7 +217,7 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 // since the export. The field stored of each entry must be the answer's age at the export, as decodeEntry sets it.
 func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
-	at, limits := c.clock.sinceStart(now), c.ttlLimits()
+	at, limits := c.clock.timeSinceEpoch(now), c.ttlLimits()
 	for _, e := range entries {
 		e.stored = at - e.stored - passed
 		e.ttl = min(e.ttl, e.LimitTTLs(limits))

@@ -25,7 +25,7 @@ func SharesLane(c *Client, one, other string) bool {
 		if err != nil {
 			panic(err)
 		}
-		return q.Zone()
+		return q.ApproximateZone()
 	}
 	l := &core.queryQueue
 	l.mu.Lock()

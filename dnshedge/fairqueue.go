@@ -77,7 +77,7 @@ func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	l.subqueueOf(subqueueKey).appendQuery(p)
 	var first *queuedQuery
 	if l.n++; l.n > l.max {
-		first = l.longestWaiting()
+		first = l.selectQueryToDrop()
 		l.removeQuery(first)
 	}
 	l.mu.Unlock()
@@ -95,10 +95,10 @@ func (l *fairQueue) subqueueOf(subqueueKey string) *subqueue {
 	return &l.subqueues[maphash.String(l.seed, subqueueKey)%subqueueCount]
 }
 
-// longestWaiting returns the query to remove from a full queue. It is the oldest query of the subqueue with the largest
+// selectQueryToDrop returns the query to remove from a full queue. It is the oldest query of the subqueue with the largest
 // share of the queue. If several subqueues have the same share, it is the oldest query of all of them. The caller must
 // hold mu.
-func (l *fairQueue) longestWaiting() (oldest *queuedQuery) {
+func (l *fairQueue) selectQueryToDrop() (oldest *queuedQuery) {
 	for i := range l.subqueues {
 		candidate := &l.subqueues[i]
 		if candidate.n == 0 || oldest != nil && l.subqueueShare(candidate) < l.subqueueShare(oldest.subqueue) {
@@ -120,7 +120,7 @@ func (l *fairQueue) subqueueShare(s *subqueue) int {
 	return s.n * 8 / l.max
 }
 
-// removeQuery removes the entry p from its subqueue, and counts one query less in the queue. The caller must hold mu.
+// recordQueryEnd removes the entry p from its subqueue, and counts one query less in the queue. The caller must hold mu.
 func (l *fairQueue) removeQuery(p *queuedQuery) {
 	p.subqueue.removeQuery(p)
 	l.n--

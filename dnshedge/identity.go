@@ -35,11 +35,11 @@ func (c *Client) Identity() string {
 		return ""
 	}
 	sources := core.currentSources(time.Now())
-	parts := []string{"Client", sources.own, c.Hosts, fmt.Sprint(c.SpecialUse)}
+	parts := []string{"Client", sources.defaultSource, c.Hosts, fmt.Sprint(c.SpecialUse)}
 	for _, domain := range slices.Sorted(maps.Keys(sources.routes)) {
 		parts = append(parts, domain, sources.routes[domain])
 	}
-	if sources.own == "" || slices.Contains(slices.Collect(maps.Values(sources.routes)), "") {
+	if sources.defaultSource == "" || slices.Contains(slices.Collect(maps.Values(sources.routes)), "") {
 		return ""
 	}
 	return hashIdentity(parts...)
@@ -71,8 +71,8 @@ func identityOf(e Exchanger) (identity string) {
 // answerSources identifies the servers and Exchangers that a Client asks, by strings that can be compared with those in
 // an export. An empty string is an unknown source, whose answers are not imported.
 type answerSources struct {
-	own    string            // of the Exchanger or the servers for all names, and of the RebindFilter
-	routes map[string]string // by the route's domain, in wire format and lower case
+	defaultSource string            // of the Exchanger or the servers for all names, and of the RebindFilter
+	routes        map[string]string // by the route's domain, in wire format and lower case
 }
 
 // currentSources returns the identities of the servers and Exchangers that the Client asks at the time now. Export
@@ -91,17 +91,17 @@ func (c *core) currentSources(now time.Time) answerSources {
 	all := answerSources{routes: make(map[string]string)}
 	switch {
 	case s.exchanger != nil:
-		all.own = identityOf(s.exchanger)
+		all.defaultSource = identityOf(s.exchanger)
 	case s.system != nil:
-		all.own = c.identityOfSystem(now, all.routes)
+		all.defaultSource = c.identityOfSystem(now, all.routes)
 	default:
-		all.own = hashIdentity("upstreams", c.identityOfUpstreams(c.conf.Upstreams))
+		all.defaultSource = hashIdentity("upstreams", c.identityOfUpstreams(c.conf.Upstreams))
 	}
-	if all.own != "" {
-		all.own = hashIdentity(all.own, c.identityOfUpstreams(c.conf.Fallback), filter)
+	if all.defaultSource != "" {
+		all.defaultSource = hashIdentity(all.defaultSource, c.identityOfUpstreams(c.conf.Fallback), filter)
 	}
 	for domain, e := range s.routes.exchangers {
-		if all.routes[domain] = all.own; e != nil {
+		if all.routes[domain] = all.defaultSource; e != nil {
 			all.routes[domain] = identityOf(e)
 		}
 	}
@@ -141,7 +141,7 @@ func (c *core) identityOfSystem(now time.Time, routes map[string]string) string 
 // length in wire format of the domain of q's route, or 0 for the servers for all names.
 func (s answerSources) identityFor(q *wire.Query, domain int) string {
 	if domain == 0 {
-		return s.own
+		return s.defaultSource
 	}
 	var buf [wire.MaxKey]byte
 	name := q.AppendKey(buf[:0])[:len(q.Name)] // in lower case
@@ -153,7 +153,7 @@ func (s answerSources) identityFor(q *wire.Query, domain int) string {
 
 // appendSources appends the sources to b, in the format of an export that decodeSources reads.
 func (s answerSources) appendSources(b []byte) []byte {
-	own := decode.AppendBytes(nil, s.own)
+	own := decode.AppendBytes(nil, s.defaultSource)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))
 	for _, domain := range slices.Sorted(maps.Keys(s.routes)) {
 		own = decode.AppendBytes(decode.AppendBytes(own, domain), s.routes[domain])
@@ -165,7 +165,7 @@ func (s answerSources) appendSources(b []byte) []byte {
 // source.
 func decodeSources(b []byte) answerSources {
 	d := decode.Decoder(b)
-	s := answerSources{own: string(d.Bytes(uint64(len(b)))), routes: make(map[string]string)}
+	s := answerSources{defaultSource: string(d.Bytes(uint64(len(b)))), routes: make(map[string]string)}
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
 		domain := string(d.Bytes(uint64(len(b))))
 		s.routes[domain] = string(d.Bytes(uint64(len(b))))

@@ -71,7 +71,7 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	}
 	for _, err := range errs {
 		if err != nil {
-			return nil, lookup.NewError(host, cmp.Or(ctx.Err(), err)) // the error of a cancelled context has precedence
+			return nil, lookup.NewDNSError(host, cmp.Or(ctx.Err(), err)) // the error of a cancelled context has precedence
 		}
 	}
 	return nil, lookup.NewNotFoundError(host)

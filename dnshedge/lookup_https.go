@@ -50,7 +50,7 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 	for range maxAliases {
 		records, err := c.lookupHTTPS(ctx, name, &least)
 		if err != nil {
-			return nil, lookup.NewError(host, err)
+			return nil, lookup.NewDNSError(host, err)
 		}
 		alias := slices.IndexFunc(records, func(r *dns.HTTPS) bool { return r.Priority == 0 })
 		if alias < 0 {

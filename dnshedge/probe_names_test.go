@@ -70,6 +70,9 @@ func (l *lab) startInOrder(c *dnshedge.Client, setting string) {
 // After an outage of all servers, the later servers are doubtful and are probed. The first server then answers every
 // question, so the strict order forbids sending its names to the later servers.
 func TestProbesRespectStrictOrder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	bad := map[string]dnstest.Handler{"silence": drop, "SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused)}
 	for name, outage := range bad {
 		for later, laterBad := range bad {

@@ -47,7 +47,7 @@ func (f *RebindFilter) validate() error {
 // caller must not have shared a with other goroutines.
 func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	return a.Edit(func(m *dns.Msg) bool {
-		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || f.allowsName(q.Text()) {
+		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || f.allowsName(q.PresentationName()) {
 			return false
 		}
 		m.Answer, m.Extra = slices.DeleteFunc(m.Answer, isPrivateRecord), slices.DeleteFunc(m.Extra, isPrivateRecord)

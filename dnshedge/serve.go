@@ -122,7 +122,7 @@ func rcodeForType(t uint16) int {
 	switch {
 	case t == dns.TypeAXFR || t == dns.TypeIXFR:
 		return dns.RcodeRefused
-	case !wire.IsAskable(t):
+	case !wire.IsQuestionType(t):
 		return dns.RcodeFormatError
 	}
 	return dns.RcodeSuccess

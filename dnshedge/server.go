@@ -199,9 +199,9 @@ func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit 
 	if err := q.Parse(m); err != nil { // package dns would parse all records of m
 		switch {
 		case m[2]>>3&15 != dns.OpcodeQuery:
-			return handledMessage{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
+			return handledMessage{reply: appendHeaderOnlyResponse(b, m, dns.RcodeNotImplemented)}
 		case q.Name == "":
-			return handledMessage{reply: appendHeader(b, m, dns.RcodeFormatError)}
+			return handledMessage{reply: appendHeaderOnlyResponse(b, m, dns.RcodeFormatError)}
 		}
 		return handledMessage{reply: q.AppendFailure(b, rcodeForParseError(err), min(limit, wire.DefaultUDPSize))}
 	}
@@ -212,7 +212,7 @@ func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit 
 	case verdict == Refuse:
 		return handledMessage{reply: q.AppendFailure(b, dns.RcodeRefused, limit, wire.EDE{Code: edeProhibited})}
 	case !q.IsStandard():
-		return handledMessage{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
+		return handledMessage{reply: appendHeaderOnlyResponse(b, m, dns.RcodeNotImplemented)}
 	case rcodeForType(q.Type) != dns.RcodeSuccess:
 		return handledMessage{reply: q.AppendFailure(b, rcodeForType(q.Type), limit)}
 	}
@@ -240,9 +240,9 @@ func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 	return s.Admit(from)
 }
 
-// appendHeader appends a response without a question section, for a message m that could not be parsed. The response
+// appendHeaderOnlyResponse appends a response without a question section, for a message m that could not be parsed. The response
 // has an OPT record if the message has one (RFC 6891 §6.1.1), with the same DO bit (RFC 3225 §3).
-func appendHeader(b, m []byte, rcode byte) []byte {
+func appendHeaderOnlyResponse(b, m []byte, rcode byte) []byte {
 	b = append(b, m[0], m[1], 0x80|m[2]&0x79, rcode)
 	b = append(b, make([]byte, wire.HeaderLen-4)...)
 	has, do := wire.FindOPT(m)
@@ -315,7 +315,7 @@ func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	if s.answersStopped {
 		return
 	}
-	w := q.core.enterQueue(s.ctx, &s.waiting.datagrams, q.Zone())
+	w := q.core.enterQueue(s.ctx, &s.waiting.datagrams, q.ApproximateZone())
 	s.wg.Go(func() {
 		defer w.End(nil)
 		r, displaced := w.answerInQueue(s.ctx, q.Query)
@@ -362,7 +362,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 			}
 			var source []byte
 			if all {
-				source = controlFrom(m.OOB[:m.NN])
+				source = replyControlMessage(m.OOB[:m.NN])
 			}
 			if q.Query != nil {
 				s.answerPacket(q, func(b []byte) { _, _, _ = u.WriteMsgUDP(b, source, to) })
@@ -382,9 +382,9 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 	}
 }
 
-// controlFrom returns the control message that makes the kernel send a response from the address to which the query was
+// replyControlMessage returns the control message that makes the kernel send a response from the address to which the query was
 // sent. oob is the control message of the query. The result is nil if oob has no such address.
-func controlFrom(oob []byte) []byte {
+func replyControlMessage(oob []byte) []byte {
 	var c6 ipv6.ControlMessage
 	if c6.Parse(oob) == nil && c6.Dst != nil {
 		if c6.Dst.To4() == nil {
@@ -406,7 +406,7 @@ func controlFrom(oob []byte) []byte {
 // goroutines. The Client stays open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
-	received := s.endReading()
+	received := s.stopAcceptingQueries()
 	if received {
 		t := time.NewTimer(receivedTime)
 		defer t.Stop()
@@ -442,10 +442,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// endReading makes the Server stop reading, for Shutdown. It closes the listeners, and lets sockets and connections be
+// stopAcceptingQueries makes the Server stop reading, for Shutdown. It closes the listeners, and lets sockets and connections be
 // read for 100 ms more, so that queries received before Shutdown are answered. received is true if there are UDP
 // sockets, whose last queries Shutdown must wait for.
-func (s *Server) endReading() (received bool) {
+func (s *Server) stopAcceptingQueries() (received bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {

@@ -113,9 +113,9 @@ func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server,
 	})
 }
 
-// serverAt returns the server for an address that a caller has given: a host and port, or a string that ParseUpstream
+// findServerByAddress returns the server for an address that a caller has given: a host and port, or a string that ParseUpstream
 // accepts. The caller must call pool.Release with the server after use.
-func (s *clientServers) serverAt(address string) (*group.Server, error) {
+func (s *clientServers) findServerByAddress(address string) (*group.Server, error) {
 	if up, ok := s.configuredUpstream(address); ok {
 		return s.findServer(up, group.UseOnce)
 	}
@@ -310,7 +310,7 @@ func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore 
 	}
 	g, err := s.defaultServers()
 	if err != nil {
-		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
+		return &result{err: &Error{Name: q.PresentationName(), Type: q.Type, Err: err}}
 	}
 	strict := s.isStrict()
 	if !strict {
@@ -587,7 +587,7 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 		}
 	})
 	late, down := new(recheckTimer), g.AreDown()
-	failed := func() bool { return !isBeforeFallback(tiers) && x.UnableServers() == len(g) }
+	failed := func() bool { return !isBeforeFallback(tiers) && x.CountUnableServers() == len(g) }
 	late.startTimer(func() time.Duration {
 		if g.AreDown() && (!down || isAnyUp(tiers[1:])) || failed() {
 			return 0
@@ -665,7 +665,7 @@ func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
 	e, ok := cmp.Or(s.routes.exchangerFor(q), s.exchanger).(interface{ NothingBelow(name string) bool })
 	nothing := false
 	if ok {
-		usercode.RunGuarded(func() { nothing = e.NothingBelow(q.Text()) })
+		usercode.RunGuarded(func() { nothing = e.NothingBelow(q.PresentationName()) })
 	}
 	return nothing
 }
@@ -679,7 +679,7 @@ func (s *clientServers) resolveByExchanger(ctx context.Context, q *wire.Query, e
 	}
 	if err != nil {
 		s.count.failures.Add(1)
-		return &result{attempts: 1, err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
+		return &result{attempts: 1, err: &Error{Name: q.PresentationName(), Type: q.Type, Err: err}}
 	}
 	return &result{answer: answer, attempts: 1}
 }
@@ -782,16 +782,16 @@ type unwrapper interface{ Unwrap() any }
 // maxUnwrapped limits the length of a chain of unwrappers, which may be a loop.
 const maxUnwrapped = 32
 
-// A systemFinder collects the system's servers that a Client asks, directly or through Exchangers. Their changes
+// A systemServerFinder collects the system's servers that a Client asks, directly or through Exchangers. Their changes
 // invalidate answers in the Client's Cache.
-type systemFinder struct {
+type systemServerFinder struct {
 	servers []*system.Servers
 	visited map[*Client]bool // prevents loops, because Clients may refer to each other
 }
 
 // visitExchanger adds to f the system's servers that the Exchanger e asks, directly or through Exchangers that it
 // wraps. e may be nil. Its type is any because an Exchanger may return a wrapped Exchanger of any type.
-func (f *systemFinder) visitExchanger(e any) {
+func (f *systemServerFinder) visitExchanger(e any) {
 	for range maxUnwrapped {
 		u, ok := e.(unwrapper)
 		if !ok {
@@ -811,7 +811,7 @@ func (f *systemFinder) visitExchanger(e any) {
 }
 
 // visitServers adds the system's servers that a Client with the servers s asks.
-func (f *systemFinder) visitServers(s *clientServers) {
+func (f *systemServerFinder) visitServers(s *clientServers) {
 	if s.system != nil {
 		f.servers = append(f.servers, s.system)
 	}

@@ -69,6 +69,9 @@ var streams = []string{"tcp", "tls", "https"}
 // A router forgets the connections of a busy client. Each question that was in flight on them is answered over another
 // connection.
 func TestClientAnswersQuestionsOfSilentConnection(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	for _, network := range streams {
 		for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 			for _, every := range []time.Duration{5 * ms, 50 * ms, 700 * ms} {

@@ -103,13 +103,13 @@ func (t traceAdapter) AttemptEnded(ctx context.Context, q *wire.Query, to *group
 }
 
 func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo {
-	return AttemptInfo{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
+	return AttemptInfo{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
 }
 
 // reportAnswer calls t.Answer with the result r of q, and returns r. t may be nil.
 func (t *Trace) reportAnswer(ctx context.Context, q *wire.Query, r *result) *result {
 	if t != nil && t.Answer != nil {
-		i := AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromServer, Attempts: r.attempts, HedgeWon: r.isHedged, Err: r.err}
+		i := AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: FromServer, Attempts: r.attempts, HedgeWon: r.isHedged, Err: r.err}
 		if r.from != nil {
 			i.Upstream = upstreamOf(r.from)
 		}
@@ -121,6 +121,6 @@ func (t *Trace) reportAnswer(ctx context.Context, q *wire.Query, r *result) *res
 // reportLocalAnswer calls t.Answer for an answer, or an error, for which no server was asked. t may be nil.
 func (t *Trace) reportLocalAnswer(ctx context.Context, q *wire.Query, from Source, err error) {
 	if t != nil && t.Answer != nil {
-		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: from, Err: err})
+		t.Answer(ctx, AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: from, Err: err})
 	}
 }

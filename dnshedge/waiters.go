@@ -27,7 +27,7 @@ func (w *clientQueues) init(maxInFlight int) {
 // the domain of the question, because a UDP client can forge its address. Other queries are grouped by client.
 func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, subqueueKey string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
-		return &w.datagrams, q.Zone()
+		return &w.datagrams, q.ApproximateZone()
 	}
 	return &w.streams, streamSubqueueKey(client)
 }

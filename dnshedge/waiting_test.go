@@ -156,6 +156,9 @@ func TestClientFlightDropsPartialResultOfLeader(t *testing.T) {
 }
 
 func TestCacheRefreshesCostNoHedges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	bubble(t, func(l *lab) {
 		l.serve("a", with("30 A 192.0.2.1"))
 		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))

@@ -81,7 +81,7 @@ func (s *Server) serveAttempt(w http.ResponseWriter, r *http.Request) {
 	case f.isCutOff() && f.After <= 0:
 		s.endAttempt(r.Context(), f)
 	case f.isCutOff():
-		s.handler.ServeHTTP(&truncatingWriter{ResponseWriter: w, left: f.After, end: func() { s.endAttempt(r.Context(), f) }}, r)
+		s.handler.ServeHTTP(&truncatingWriter{ResponseWriter: w, bytesLeft: f.After, end: func() { s.endAttempt(r.Context(), f) }}, r)
 	case f.Status != 0:
 		w.WriteHeader(f.Status)
 	default:
@@ -118,8 +118,8 @@ var _ http.Flusher = (*truncatingWriter)(nil)
 type truncatingWriter struct {
 	http.ResponseWriter
 	// number of bytes that may still be sent
-	left int64
-	end  func() // ends the attempt; does not return
+	bytesLeft int64
+	end       func() // ends the attempt; does not return
 }
 
 func (c *truncatingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
@@ -128,12 +128,12 @@ func (c *truncatingWriter) Unwrap() http.ResponseWriter { return c.ResponseWrite
 func (c *truncatingWriter) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
 
 func (c *truncatingWriter) Write(p []byte) (int, error) {
-	if int64(len(p)) <= c.left {
+	if int64(len(p)) <= c.bytesLeft {
 		n, err := c.ResponseWriter.Write(p)
-		c.left -= int64(n)
+		c.bytesLeft -= int64(n)
 		return n, err
 	}
-	_, _ = c.ResponseWriter.Write(p[:c.left]) // if the client has gone, end says so
+	_, _ = c.ResponseWriter.Write(p[:c.bytesLeft]) // if the client has gone, end says so
 	c.Flush()
 	c.end()
 	return 0, nil

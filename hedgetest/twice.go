@@ -43,8 +43,8 @@ func Twice(t testing.TB, rt http.RoundTripper, state func() any) http.RoundTripp
 
 // A repeatingTransport is the RoundTripper that Twice returns.
 type repeatingTransport struct {
-	rt    http.RoundTripper
-	judge *twin.CallComparer
+	rt       http.RoundTripper
+	comparer *twin.CallComparer
 }
 
 // A callResult is the result of sending a request once: the response, its body as far as it could be read, and the
@@ -56,7 +56,7 @@ type callResult struct {
 }
 
 func (w *repeatingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	w.judge.T.Helper()
+	w.comparer.T.Helper()
 	var body []byte
 	if req.Body != nil {
 		var err error
@@ -66,7 +66,7 @@ func (w *repeatingTransport) RoundTrip(req *http.Request) (*http.Response, error
 			return nil, err
 		}
 	}
-	a := twin.CompareCalls(w.judge, req.Method+" "+redact.URL(req.URL.Redacted()), func(int) callResult { return w.send(req, body) }, nil, describeDifference)
+	a := twin.CompareCalls(w.comparer, req.Method+" "+redact.URL(req.URL.Redacted()), func(int) callResult { return w.send(req, body) }, nil, describeDifference)
 	if a.resp == nil {
 		return nil, a.err
 	}

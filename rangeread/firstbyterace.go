@@ -34,11 +34,11 @@ func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged 
 		answered := out.Winner >= 0
 		o.End(policy.Outcome{
 			Answered: answered, Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken,
-			LatencyUnknown: answered && (out.Value.err != nil || out.Value.stream.isEmpty()), // no first byte came
+			LatencyUnknown: answered && (out.Value.err != nil || out.Value.response.isEmpty()), // no first byte came
 		})
 	}
 	if out.Winner > 0 {
-		t.store.firstWins.Add(1)
+		t.store.firstByteWins.Add(1)
 	}
 	if err = out.Err; err == nil {
 		err = out.Value.err
@@ -46,7 +46,7 @@ func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged 
 	if err != nil && out.Attempt != nil {
 		out.Attempt.Release()
 	}
-	return out.Value.stream, out.Started, err
+	return out.Value.response, out.Started, err
 }
 
 // Attempt implements [race.Op]: it sends the request once and reads the first chunk of the response. io.EOF, ErrChanged
@@ -59,7 +59,7 @@ func (o *firstByteRace) Attempt(a *race.Attempt, _ int) (openResult, error) {
 	if err == nil && s.isEmpty() {
 		err = race.ErrAnswer
 	}
-	return openResult{stream: s}, err
+	return openResult{response: s}, err
 }
 
 // Discard implements [race.Op]: it closes the response of an attempt that has lost, and counts a panic of the attempt.
@@ -67,8 +67,8 @@ func (o *firstByteRace) Discard(v openResult, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		o.request.store.panics.Add(1)
 	}
-	if v.stream != nil {
-		v.stream.closeBody()
+	if v.response != nil {
+		v.response.closeBody()
 	}
 }
 

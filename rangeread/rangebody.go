@@ -15,19 +15,19 @@ import (
 type rangeBody struct {
 	request       *rangeRequest
 	callerContext context.Context // context of the caller
-	hedged        bool            // whether hedges may be sent
+	mayHedge      bool            // whether hedges may be sent
 	offset        int64           // offset in the object of the next byte
 	end           int64           // offset at which the range ends, or the object if it is shorter
 	start         int64           // offset of the first byte of the range
-	sourceStart   int64           // offset at which the last opened response starts
+	responseStart int64           // offset at which the last opened response starts
 	responses     int             // number of responses that were opened
 	destination   []byte          // memory into which the whole range is read; nil: each chunk is only valid until the next one
 
-	source      *response       // response that is being read; nil: there is none
-	sourceErr   error           // error of the failed response, while a hedge for the missing bytes is in flight
-	remainder   *remainderHedge // hedge for the missing bytes that is in flight; nil: there is none
-	hedgesLeft  int             // number of further hedges for missing bytes that may be sent
-	nextAttempt int             // number of the next attempt
+	currentResponse *response       // response that is being read; nil: there is none
+	responseErr     error           // error of the failed response, while a hedge for the missing bytes is in flight
+	remainder       *remainderHedge // hedge for the missing bytes that is in flight; nil: there is none
+	hedgesLeft      int             // number of further hedges for missing bytes that may be sent
+	nextAttempt     int             // number of the next attempt
 
 	requestedAt    time.Time     // when the range was requested
 	usualLatency   time.Duration // 99th percentile of the time to the first byte; 0: unknown
@@ -43,7 +43,7 @@ func newRangeBody(ctx context.Context, r *Reader, off, n int64) *rangeBody {
 	refused := policy.Eligibility{SwitchedOff: r.store.hedgingDisabled}.Reason(race.OverridesFrom(ctx))
 	f := &rangeBody{
 		request:       &rangeRequest{store: r.store, fetch: r.fetch, version: &r.version, key: r.store.keyForLength(n)},
-		callerContext: ctx, hedged: refused == policy.None, offset: off, start: off, end: off + n,
+		callerContext: ctx, mayHedge: refused == policy.None, offset: off, start: off, end: off + n,
 	}
 	t := f.request
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
@@ -51,7 +51,7 @@ func newRangeBody(ctx context.Context, r *Reader, off, n int64) *rangeBody {
 	f.limitToSize()
 	t.addUser()
 	r.store.ranges.Add(1)
-	r.store.asked.Add(f.end - f.offset)
+	r.store.bytesAsked.Add(f.end - f.offset)
 	return f
 }
 
@@ -66,7 +66,7 @@ func (f *rangeBody) limitToSize() {
 // io.EOF at the end of the range or of the object.
 func (f *rangeBody) nextBytes() ([]byte, error) {
 	for f.offset < f.end {
-		if f.source == nil && f.sourceErr == nil {
+		if f.currentResponse == nil && f.responseErr == nil {
 			if err := f.openResponse(); err != nil {
 				return nil, err
 			}
@@ -84,26 +84,26 @@ func (f *rangeBody) nextBytes() ([]byte, error) {
 // the response. It is called again if a response was shorter than the range according to its Info. It returns an error
 // if no response can be read.
 func (f *rangeBody) openResponse() error {
-	if f.responses > 0 && f.sourceStart == f.offset {
+	if f.responses > 0 && f.responseStart == f.offset {
 		return f.handleObjectEnd() // the last response had no bytes
 	}
 	if f.responses == 0 {
 		f.requestedAt = time.Now()
 	}
-	s, started, err := raceFirstByte(f.callerContext, f.request, f.offset, f.end, f.hedged)
+	s, started, err := raceFirstByte(f.callerContext, f.request, f.offset, f.end, f.mayHedge)
 	switch {
 	case err == io.EOF:
 		return f.handleObjectEnd()
 	case err != nil:
 		return err
 	}
-	if f.responses == 0 && f.hedged {
+	if f.responses == 0 && f.mayHedge {
 		f.hedgesLeft, f.nextAttempt, f.stallThreshold = maxHedges, started, f.request.key.StallThreshold()
 		if p := f.request.key.Schedule(); p != nil {
 			f.usualLatency = p.UsualLatency
 		}
 	}
-	f.responses, f.sourceStart = f.responses+1, f.offset
+	f.responses, f.responseStart = f.responses+1, f.offset
 	if err := f.request.version.adoptInfo(s.info); err != nil {
 		s.attempt.Release()
 		go s.closeBody() // which may take long
@@ -133,7 +133,7 @@ func (f *rangeBody) switchTo(s *response) {
 	f.limitToSize()
 	s.chunks = make(chan chunk)
 	s.buffer.destination, s.buffer.from = f.destination, f.start
-	f.source, f.sourceErr, f.retryDelay = s, nil, 0
+	f.currentResponse, f.responseErr, f.retryDelay = s, nil, 0
 	go s.deliverChunks()
 }
 
@@ -142,8 +142,8 @@ func (f *rangeBody) switchTo(s *response) {
 // it again.
 func (f *rangeBody) awaitChunk() ([]byte, error) {
 	var pieces chan chunk
-	if f.source != nil {
-		pieces = f.source.chunks
+	if f.currentResponse != nil {
+		pieces = f.currentResponse.chunks
 	}
 	var answer chan openResult
 	if f.remainder != nil {
@@ -153,7 +153,7 @@ func (f *rangeBody) awaitChunk() ([]byte, error) {
 	select {
 	case p := <-pieces:
 		f.longestPause = max(f.longestPause, time.Since(since))
-		return f.takeChunk(p), f.handleSourceEnd(p.err)
+		return f.takeChunk(p), f.handleResponseEnd(p.err)
 	case a := <-answer:
 		return nil, f.handleRemainder(a)
 	case <-f.stallTimer():
@@ -202,18 +202,18 @@ func (f *rangeBody) replaceDestination() {
 	f.destination = place
 }
 
-// handleSourceEnd handles err, the error of the chunk that was received last from the current response. If err is nil,
-// more chunks follow, and nothing is done. If the response has failed, handleSourceEnd sends a hedge for the missing
+// handleResponseEnd handles err, the error of the chunk that was received last from the current response. If err is nil,
+// more chunks follow, and nothing is done. If the response has failed, handleResponseEnd sends a hedge for the missing
 // bytes. It returns err if no hedge can be sent.
-func (f *rangeBody) handleSourceEnd(err error) error {
+func (f *rangeBody) handleResponseEnd(err error) error {
 	if err == nil {
 		return nil
 	}
-	f.source = nil
+	f.currentResponse = nil
 	if err == io.EOF || f.offset >= f.end {
 		return nil
 	}
-	f.sourceErr = err
+	f.responseErr = err
 	if f.remainder == nil {
 		return f.hedgeOrFail()
 	}
@@ -238,9 +238,9 @@ func (f *rangeBody) hedgeOrFail() error {
 			f.hedgesLeft = 0
 		}
 	}
-	if f.sourceErr != nil {
+	if f.responseErr != nil {
 		f.cancelRemainder()
-		return f.sourceErr
+		return f.responseErr
 	}
 	return nil
 }
@@ -250,23 +250,23 @@ func (f *rangeBody) hedgeOrFail() error {
 // alone. If that has failed too, handleRemainder returns its error.
 func (f *rangeBody) handleRemainder(a openResult) error {
 	if a.err == nil {
-		if a.err = f.request.version.adoptInfo(a.stream.info); a.err != nil {
-			go a.stream.closeBody() // which may take long
+		if a.err = f.request.version.adoptInfo(a.response.info); a.err != nil {
+			go a.response.closeBody() // which may take long
 		}
 	}
 	if a.err != nil { // the source goes on alone
 		f.cancelRemainder()
 		f.hedgesLeft = 0
-		return f.sourceErr
+		return f.responseErr
 	}
-	if f.source != nil {
-		f.source.attempt.CancelAndDetach()
+	if f.currentResponse != nil {
+		f.currentResponse.attempt.CancelAndDetach()
 		f.replaceDestination()
 	}
 	f.remainder.recordWin()
 	f.remainder = nil
-	f.sourceStart = f.offset
-	f.switchTo(a.stream)
+	f.responseStart = f.offset
+	f.switchTo(a.response)
 	return nil
 }
 
@@ -284,7 +284,7 @@ func (f *rangeBody) cancelRemainder() {
 func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {
-	case f.sourceErr != nil:
+	case f.responseErr != nil:
 		d = race.BoundHedgeTimeout(f.usualLatency, time.Since(f.requestedAt)) - time.Since(f.remainder.sentAt)
 	case f.remainder != nil || f.hedgesLeft == 0 || f.stallThreshold == 0:
 		return nil
@@ -306,12 +306,12 @@ func (f *rangeBody) close() {
 	if f.timer != nil {
 		f.timer.Stop()
 	}
-	if f.source != nil {
-		f.source.attempt.CancelAndDetach()
+	if f.currentResponse != nil {
+		f.currentResponse.attempt.CancelAndDetach()
 	}
 	if f.responses > 0 && (f.offset == f.end || f.stallThreshold > 0 && f.longestPause > f.stallThreshold) {
 		f.request.key.RecordPause(f.longestPause)
 	}
-	f.request.store.bytes.DepositN(f.offset - f.start)
+	f.request.store.byteBudget.DepositN(f.offset - f.start)
 	f.request.removeUser()
 }

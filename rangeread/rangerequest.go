@@ -35,7 +35,7 @@ func (t *rangeRequest) removeUser() {
 	if t.users.Add(-1) > 0 {
 		return
 	}
-	t.store.twice.Add(min(max(t.readBytes.Load()-t.returnedBytes.Load(), 0), t.hedgedBytes.Load()))
+	t.store.bytesReadTwice.Add(min(max(t.readBytes.Load()-t.returnedBytes.Load(), 0), t.hedgedBytes.Load()))
 	t.stopOnClose()
 	t.cancel(nil)
 }
@@ -48,18 +48,18 @@ func (t *rangeRequest) removeUser() {
 // cancelled attempt.
 func (t *rangeRequest) admitHedge(c *policy.Call, index int, from, to int64) bool {
 	reason, n := policy.None, t.store.responseBytes(from, to)
-	paid := t.store.bytes.SpendN(n)
+	paid := t.store.byteBudget.SpendN(n)
 	if !paid {
 		reason = observe.DeniedBudget
 	}
 	c.Denied = policy.None
 	if c.AdmitRequest(index, policy.HedgeRequest{}, reason) {
 		t.hedgedBytes.Add(n)
-		t.store.hedged.Add(n)
+		t.store.bytesHedged.Add(n)
 		return true
 	}
 	if paid && c.Denied != observe.DeniedShadow { // in shadow mode, the bytes are paid as if the hedge was sent
-		t.store.bytes.RefundN(n)
+		t.store.byteBudget.RefundN(n)
 	}
 	if c.Denied != policy.None {
 		t.store.denied.countDenial(c.Denied, !paid)

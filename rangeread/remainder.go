@@ -53,13 +53,13 @@ func (r *remainderHedge) sendRequest(from, to int64) {
 		select {
 		case r.resultChannel <- a:
 		case <-done:
-			if a.stream != nil {
-				a.stream.closeBody()
+			if a.response != nil {
+				a.response.closeBody()
 			}
 		}
 	}()
-	if a.stream, a.err = r.request.openResponse(r.attempt, from, to); a.err == nil && a.stream.isEmpty() {
-		a.stream.closeBody()
+	if a.response, a.err = r.request.openResponse(r.attempt, from, to); a.err == nil && a.response.isEmpty() {
+		a.response.closeBody()
 		a = openResult{err: errNoBytes}
 	}
 }

@@ -44,8 +44,8 @@ type chunk struct {
 
 // An openResult is the result of opening a response: the response with its first chunk, or an error.
 type openResult struct {
-	stream *response
-	err    error
+	response *response
+	err      error
 }
 
 // openResponse requests the bytes [from, to) for the attempt a, and returns the response after its first chunk has been
@@ -89,7 +89,7 @@ func (s *response) checkInfo(asked Range) error {
 		return err
 	}
 	if asked.Offset > 0 {
-		s.request.store.recordRangeSupport(s.info.Offset == 0)
+		s.request.store.setIgnoresRanges(s.info.Offset == 0)
 	}
 	if n := s.info.Length; n >= 0 && n < s.to-s.info.Offset {
 		s.to = s.info.Offset + n
@@ -167,9 +167,9 @@ func (s *response) readBody(p []byte, end int64) (int, error) {
 
 // countBytes adds n bytes that were read from the body to the counters and to the current offset.
 func (s *response) countBytes(n int64) {
-	s.request.store.read.Add(n)
+	s.request.store.bytesRead.Add(n)
 	if s.offset < s.from {
-		s.request.store.skipped.Add(n)
+		s.request.store.bytesSkipped.Add(n)
 	} else {
 		s.request.readBytes.Add(n)
 	}

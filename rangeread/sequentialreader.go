@@ -144,15 +144,15 @@ func (s *sequentialReader) fillBytes() error {
 		}
 		switch {
 		case err == io.EOF && s.current == nil:
-			s.stopWith(io.EOF) // all that is wanted was read
+			s.stopReading(io.EOF) // all that is wanted was read
 		case err == io.EOF && s.offset < s.currentEnd:
-			s.stopWith(io.EOF) // the object has ended
+			s.stopReading(io.EOF) // the object has ended
 		case err == io.EOF:
 			s.closePart()
 			s.aheadLimit = min(s.aheadLimit+1, s.reader.store.options.Parallel-1)
 			s.limitToSize()
 		case err != nil:
-			s.stopWith(err)
+			s.stopReading(err)
 		}
 	}
 	if len(s.bytes) > 0 {
@@ -229,9 +229,9 @@ func (s *sequentialReader) allocateMemory(n int64) []byte {
 	return make([]byte, n)
 }
 
-// stopWith ends reading: it cancels all requests and releases their memory. Later reads return err, or errClosed if
+// stopReading ends reading: it cancels all requests and releases their memory. Later reads return err, or errClosed if
 // Close was called. The caller must hold mu.
-func (s *sequentialReader) stopWith(err error) {
+func (s *sequentialReader) stopReading(err error) {
 	if context.Cause(s.ctx) == errClosed { // Close waits until mu is free
 		err = errClosed
 	}
@@ -252,6 +252,6 @@ func (s *sequentialReader) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.bytes = nil
-	s.stopWith(errClosed)
+	s.stopReading(errClosed)
 	return nil
 }

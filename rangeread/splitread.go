@@ -10,11 +10,11 @@ import (
 // A splitRead is a read of more than one part: its parts are read concurrently by several range requests. Parts are
 // numbered by their order in the object. Part 0 is read by the caller's goroutine.
 type splitRead struct {
-	ctx    context.Context
-	reader *Reader
-	p      []byte // buffer of the caller, for all parts
-	off    int64  // offset in the object of part 0
-	size   int64  // length of each part in bytes; the last part may be shorter
+	ctx      context.Context
+	reader   *Reader
+	buffer   []byte // buffer of the caller, for all parts
+	off      int64  // offset in the object of part 0
+	partSize int64  // length of each part in bytes; the last part may be shorter
 
 	mu          sync.Mutex     // guards the fields below
 	next        int            // number of the next part to read
@@ -68,7 +68,7 @@ func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error)
 func readTail(ctx context.Context, r *Reader, f *rangeBody, p []byte, off int64, n int) (int, error) {
 	size := r.store.options.PartSize
 	count := int((int64(len(p)) + size - 1) / size)
-	all := &splitRead{ctx: ctx, reader: r, p: p, off: off, size: size, next: 1, firstFailed: max(count, 1), parts: make([]partRead, max(count, 1))}
+	all := &splitRead{ctx: ctx, reader: r, buffer: p, off: off, partSize: size, next: 1, firstFailed: max(count, 1), parts: make([]partRead, max(count, 1))}
 	for range min(r.store.options.Parallel, count) - 1 {
 		all.workers.Go(all.readPending)
 	}
@@ -107,8 +107,8 @@ func (a *splitRead) readPending() {
 		}
 		var n int
 		callRecovered(func() (err error) {
-			from := int64(i) * a.size
-			p := a.p[from:min(from+a.size, int64(len(a.p)))]
+			from := int64(i) * a.partSize
+			p := a.buffer[from:min(from+a.partSize, int64(len(a.buffer)))]
 			f := newRangeBody(ctx, a.reader, a.off+from, int64(len(p)))
 			defer f.close()
 			n, err = f.readFull(p)

@@ -18,13 +18,13 @@ type Class = observe.StoreClass
 // counters holds the event counters of a Store, from which [Stats] is made. [observe.StoreStats] documents them. It is
 // safe for concurrent use.
 type counters struct {
-	ranges, requests           atomic.Int64
-	firstByteHedges, firstWins atomic.Int64
-	stallHedges, stallWins     atomic.Int64
-	asked, hedged, read        atomic.Int64
-	skipped, twice             atomic.Int64
-	panics                     atomic.Int64
-	denied                     denialCounters
+	ranges, requests                   atomic.Int64
+	firstByteHedges, firstByteWins     atomic.Int64
+	stallHedges, stallWins             atomic.Int64
+	bytesAsked, bytesHedged, bytesRead atomic.Int64
+	bytesSkipped, bytesReadTwice       atomic.Int64
+	panics                             atomic.Int64
+	denied                             denialCounters
 }
 
 // A denialCounters counts hedges that were due and not sent, by reason. It is safe for concurrent use.
@@ -63,12 +63,12 @@ func (d *denialCounters) fillStats(s *Stats) {
 // part never exceeds its whole: wins are at most hedges.
 func (c *counters) toStats() Stats {
 	s := Stats{
-		FirstByteWins: c.firstWins.Load(), StallWins: c.stallWins.Load(),
-		BytesTwice: c.twice.Load(), BytesHedged: c.hedged.Load(), BytesSkipped: c.skipped.Load(), Panics: c.panics.Load(),
+		FirstByteWins: c.firstByteWins.Load(), StallWins: c.stallWins.Load(),
+		BytesTwice: c.bytesReadTwice.Load(), BytesHedged: c.bytesHedged.Load(), BytesSkipped: c.bytesSkipped.Load(), Panics: c.panics.Load(),
 	}
 	s.FirstByteHedges, s.StallHedges = c.firstByteHedges.Load(), c.stallHedges.Load()
-	s.BytesRead = c.read.Load()
-	s.Requests, s.BytesAsked = c.requests.Load(), c.asked.Load()
+	s.BytesRead = c.bytesRead.Load()
+	s.Requests, s.BytesAsked = c.requests.Load(), c.bytesAsked.Load()
 	s.Ranges = c.ranges.Load()
 	c.denied.fillStats(&s)
 	return s

@@ -83,7 +83,7 @@ type Store struct {
 	hedgingDisabled bool           // true if hedging is disabled by NoBudget or the environment
 	shadow          bool           // true in shadow mode: hedges are only counted
 	engine          *policy.Engine // latencies, hedge delays and the budget of hedges, by size class
-	bytes           *budget.Bucket // budget that limits the bytes of hedges
+	byteBudget      *budget.Bucket // budget that limits the bytes of hedges
 	reserved        atomic.Int64   // bytes of Options.MaxBytes that readers have reserved
 	ignoresRanges   atomic.Bool    // the last response to a range with a positive offset started at offset 0
 	counters
@@ -99,7 +99,7 @@ func NewStore(o Options) *Store {
 		options:         o,
 		hedgingDisabled: environment.Off != "" || share == 0,
 		shadow:          environment.Shadow,
-		bytes:           budget.NewBucket(share, float64(burstParts*o.PartSize)),
+		byteBudget:      budget.NewBucket(share, float64(burstParts*o.PartSize)),
 		engine: policy.New(policy.Config{
 			Percentile: 0.90, MaxHedges: maxHedges, Share: share, EstimatedRPS: 100, Burst: 2 * time.Second,
 			MinDelay: time.Millisecond, MaxKeys: 2 * 64,
@@ -139,9 +139,9 @@ func (s *Store) keyForLength(length int64) *policy.Key {
 	return s.engine.Key(policy.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
 }
 
-// recordRangeSupport records whether the server supports ranges, as a response to a range request shows. The argument
+// setIgnoresRanges records whether the server supports ranges, as a response to a range request shows. The argument
 // ignored is true if the server has ignored the range and sent the whole object.
-func (s *Store) recordRangeSupport(ignored bool) {
+func (s *Store) setIgnoresRanges(ignored bool) {
 	if s.ignoresRanges.Load() != ignored {
 		s.ignoresRanges.Store(ignored)
 	}

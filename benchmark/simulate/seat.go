@@ -31,10 +31,10 @@ type seat struct {
 	policy  string // that chooses among the replicas of a lab; the strategy may set another
 
 	// What the strategy may set.
-	refused func() int       // hedges
-	shut    func()           // closes the client's connections
-	style   *race.Style[int] // how requests are raced after delays; nil: the client hedges by itself
-	delays  []time.Duration  // before each hedge, where style is set; written between rounds
+	refused func() int         // hedges
+	shut    func()             // closes the client's connections
+	style   *race.Options[int] // how requests are raced after delays; nil: the client hedges by itself
+	delays  []time.Duration    // before each hedge, where style is set; written between rounds
 }
 
 type dialer func(ctx context.Context, network, addr string) (net.Conn, error)

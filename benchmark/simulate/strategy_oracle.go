@@ -44,7 +44,7 @@ func (s strategy) oracleGoal() float64 {
 // oracleHTTP lets losers finish, as this library's transport does over HTTP/1.1,
 // so that their connections stay open.
 func oracleHTTP(s *seat) (http.RoundTripper, error) {
-	s.style = &race.Style[int]{Async: true, LoserPolicy: &lingering{losers: loser.List{Max: 512}}}
+	s.style = &race.Options[int]{Async: true, LoserPolicy: &lingering{losers: loser.List{Max: 512}}}
 	return s.counted, nil
 }
 
@@ -62,6 +62,6 @@ func (*lingering) Failed(_ *race.Attempt, v int, _ error, _ func()) (kept int, w
 }
 
 func oracleGRPC(s *seat) ([]grpc.UnaryClientInterceptor, error) {
-	s.style = new(race.Style[int])
+	s.style = new(race.Options[int])
 	return nil, nil
 }

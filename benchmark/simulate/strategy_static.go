@@ -39,7 +39,7 @@ func (d static) http(s *seat) (http.RoundTripper, error) {
 }
 
 func (d static) grpc(s *seat) ([]grpc.UnaryClientInterceptor, error) {
-	s.delays, s.style = []time.Duration{time.Duration(d)}, new(race.Style[int])
+	s.delays, s.style = []time.Duration{time.Duration(d)}, new(race.Options[int])
 	return nil, nil
 }
 

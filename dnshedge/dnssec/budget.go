@@ -35,8 +35,8 @@ type questionBudget struct {
 
 // A triedUpstreams records to which upstreams a key query was sent, so that a repetition goes to another upstream.
 type triedUpstreams struct {
-	turns    *upstreamTurns // selects the upstream of each attempt
-	unsigned bool           // the last response had no signatures
+	plan     *upstreamPlan // selects the upstream of each attempt
+	unsigned bool          // the last response had no signatures
 }
 
 // newBudget returns an unused budget for a new question of a client.
@@ -111,15 +111,15 @@ func (b *questionBudget) forgetLocalFailure(q question, err error) {
 
 // nextUpstream selects the upstream for the key query q, and records that the query is sent to it. first is true if q
 // was not sent before. ok is false if q was already sent to all upstreams.
-func (b *questionBudget) nextUpstream(q question) (at upstreamTurn, first, ok bool) {
+func (b *questionBudget) nextUpstream(q question) (at upstreamAttempt, first, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.tried[q]
 	if t == nil {
-		t, first = &triedUpstreams{turns: &upstreamTurns{core: b.core, name: q.name}}, true
+		t, first = &triedUpstreams{plan: &upstreamPlan{core: b.core, name: q.name}}, true
 		b.tried[q] = t
 	}
-	at, ok = t.turns.nextTurn(t.unsigned)
+	at, ok = t.plan.nextAttempt(t.unsigned)
 	return at, first, ok
 }
 

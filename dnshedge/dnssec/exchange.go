@@ -172,12 +172,12 @@ func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, er
 // If all answers are bogus, the error is a *validate.Reason. With Trust.Report, it returns the first bogus answer
 // instead.
 func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Msg, q question) (*answer, error) {
-	t := &upstreamTurns{core: c, name: q.name}
+	t := &upstreamPlan{core: c, name: q.name}
 	var bogus *validate.Reason // the first
 	var shown, failure *answer // the first bogus answer as received; the failure of an upstream
 	var err error
 	for unsigned := false; bogus == nil || bogus.Limit == "" && ctx.Err() == nil; {
-		at, ok := t.nextTurn(unsigned)
+		at, ok := t.nextAttempt(unsigned)
 		if !ok {
 			break
 		}
@@ -216,7 +216,7 @@ func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Ms
 //
 // If the answer is bogus, the error is a *validate.Reason, and the answer holds the unvalidated records for
 // Trust.Report. A failure response results in an answer with isUpstreamFailure set, and no error.
-func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q question, at upstreamTurn) (*answer, error) {
+func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q question, at upstreamAttempt) (*answer, error) {
 	if err := b.spendQuery(q); err != nil {
 		return nil, err
 	}
@@ -263,7 +263,7 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 // key lookups that the validation of each link needs.
 //
 // The error is a *validate.Reason if the aliases form a loop or exceed maxAliases.
-func (c *core) followAliases(ctx context.Context, b *questionBudget, q question, r *dns.Msg, at upstreamTurn) (links []*aliasLink, err error) {
+func (c *core) followAliases(ctx context.Context, b *questionBudget, q question, r *dns.Msg, at upstreamAttempt) (links []*aliasLink, err error) {
 	names := []string{q.name}
 	for name := q.name; ; {
 		l := newAliasLink(r, name, q.qtype)

@@ -165,7 +165,7 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 		ip, d.untried = d.untried[0], d.untried[1:]
 	} else if len(d.pending) == 0 {
 		if d.err == nil {
-			d.err = &net.OpError{Op: "dial", Net: d.network, Err: unsuitableError(h.name)}
+			d.err = &net.OpError{Op: "dial", Net: d.network, Err: newUnsuitableError(h.name)}
 		}
 		h.expireAddresses(now)
 		h.startLookupIfDue(now)
@@ -279,7 +279,7 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 // wrapper of trackConn, or c itself if no host has the address. ctx has the host of the request if the request was sent
 // through Drain.
 func (n *Names) trackReturned(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
-	name, _ := ctx.Value(hostKey{}).(string)
+	name, _ := ctx.Value(hostContextKey{}).(string)
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()

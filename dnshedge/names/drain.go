@@ -87,7 +87,7 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	}
 	ctx := req.Context()
 	if shared {
-		ctx = context.WithValue(ctx, hostKey{}, name)
+		ctx = context.WithValue(ctx, hostContextKey{}, name)
 	}
 	if ok {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -254,8 +254,8 @@ func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 func (h *host) startDraining(now time.Time) {
 	if h.updateDraining(now); h.draining {
 		h.closesNext = true
-		h.sweepInterval = time.Second
-		h.sweepAfter(0)
+		h.closeIdleInterval = time.Second
+		h.closeIdleConnsAfter(0)
 	}
 }
 
@@ -290,13 +290,13 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 	return false
 }
 
-// sweepAfter closes idle connections after the duration d, in all transports that Drain wraps. It repeats that at
+// closeIdleConnsAfter closes idle connections after the duration d, in all transports that Drain wraps. It repeats that at
 // growing intervals until the host has no connections to drain. The caller must hold mu.
-func (h *host) sweepAfter(d time.Duration) {
-	if h.sweepTimer != nil {
-		h.sweepTimer.Stop()
+func (h *host) closeIdleConnsAfter(d time.Duration) {
+	if h.closeIdleTimer != nil {
+		h.closeIdleTimer.Stop()
 	}
-	h.sweepTimer = time.AfterFunc(d, func() {
+	h.closeIdleTimer = time.AfterFunc(d, func() {
 		h.n.mu.Lock()
 		h.updateDraining(time.Now())
 		if !h.draining || h.n.closed {
@@ -304,8 +304,8 @@ func (h *host) sweepAfter(d time.Duration) {
 			return
 		}
 		drains := h.n.drains
-		h.sweepAfter(h.sweepInterval)
-		h.sweepInterval *= 2
+		h.closeIdleConnsAfter(h.closeIdleInterval)
+		h.closeIdleInterval *= 2
 		h.n.wg.Add(1)
 		h.n.mu.Unlock()
 		defer h.n.wg.Done()

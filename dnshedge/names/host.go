@@ -55,22 +55,22 @@ type host struct {
 	unusedElement *list.Element // element of Names.unused; nil: the host is used or being looked up
 	timer         *time.Timer   // fires at nextLookup; nil: the host has no users
 
-	returnTimes     [3]time.Time  // the last lookups that found removed addresses again, the latest first
-	hasUnsureSource bool          // an address has an unsure source
-	draining        bool          // the host is counted in Names.drainingHosts
-	closesNext      bool          // the next request closes its connection and sets closeUntil
-	closeUntil      time.Time     // until then, requests close their connections
-	sweepTimer      *time.Timer   // closes idle connections; nil: not scheduled
-	sweepInterval   time.Duration // time between the next sweep and the one after it
+	returnTimes       [3]time.Time  // the last lookups that found removed addresses again, the latest first
+	hasUnsureSource   bool          // an address has an unsure source
+	draining          bool          // the host is counted in Names.drainingHosts
+	closesNext        bool          // the next request closes its connection and sets closeUntil
+	closeUntil        time.Time     // until then, requests close their connections
+	closeIdleTimer    *time.Timer   // closes idle connections; nil: not scheduled
+	closeIdleInterval time.Duration // time between the next sweep and the one after it
 }
 
 // A hostAddress is the state of one address that a host has, or had until recently. Names.mu guards its fields.
 type hostAddress struct {
-	source    netip.Addr             // source address of connections; not valid: there is no route, or it is not known yet
-	unsure    bool                   // the source could not be determined
-	removedAt time.Time              // when the host's answer lacked the address for the first time; zero: the host has the address
-	ports     map[string]*portHealth // ports that were dialled
-	conns     map[*connTracking]struct{}
+	source         netip.Addr             // source address of connections; not valid: there is no route, or it is not known yet
+	isSourceUnsure bool                   // the source could not be determined
+	removedAt      time.Time              // when the host's answer lacked the address for the first time; zero: the host has the address
+	ports          map[string]*portHealth // ports that were dialled
+	conns          map[*connTracking]struct{}
 }
 
 // A portHealth says whether dials to one port of an address succeeded. Ports are separate, because a failure of one
@@ -153,7 +153,7 @@ func (h *host) addUser() {
 	h.users++
 	if h.users == 1 {
 		h.n.removeUnusedHost(h)
-		h.armTimers(time.Now())
+		h.armLookupTimer(time.Now())
 	}
 }
 
@@ -175,7 +175,7 @@ func (h *host) removeUser() {
 
 // stopTimers stops the timers for the next lookup and for closing idle connections. The caller must hold mu.
 func (h *host) stopTimers() {
-	for _, t := range []**time.Timer{&h.timer, &h.sweepTimer} {
+	for _, t := range []**time.Timer{&h.timer, &h.closeIdleTimer} {
 		if *t != nil {
 			(*t).Stop()
 			*t = nil
@@ -183,9 +183,9 @@ func (h *host) stopTimers() {
 	}
 }
 
-// armTimers sets the timer that starts the next lookup, at nextLookup. It replaces an earlier timer. It sets none if
+// armLookupTimer sets the timer that starts the next lookup, at nextLookup. It replaces an earlier timer. It sets none if
 // the host has no users, a lookup is running, or Names is closed. The caller must hold mu.
-func (h *host) armTimers(now time.Time) {
+func (h *host) armLookupTimer(now time.Time) {
 	if h.timer != nil {
 		h.timer.Stop()
 		h.timer = nil
@@ -211,7 +211,7 @@ func (h *host) expireAddresses(now time.Time) {
 	}
 	if due.Before(h.nextLookup) {
 		h.nextLookup = due
-		h.armTimers(now)
+		h.armLookupTimer(now)
 	}
 }
 
@@ -236,14 +236,14 @@ func (h *host) startLookup(now time.Time) {
 	if h.lookup != nil || h.n.closed {
 		return
 	}
-	ctx, turn := h.n.ctx, h.n.slots.fresh
+	ctx, turn := h.n.ctx, h.n.slots.newHosts
 	h.lookup = &lookupState{abandoned: make(chan struct{})}
 	if h.isKnown() {
-		ctx, turn = lookup.WithCacheBypass(ctx), h.n.slots.known
+		ctx, turn = lookup.WithCacheBypass(ctx), h.n.slots.knownHosts
 		h.lookup.patience, h.lookup.previousFailed = now.Add(lookupPatience), h.failuresInRow > 0 && now.Sub(h.lastLookup) < failureMemory
 	}
 	h.lastLookup = now
-	h.armTimers(now)
+	h.armLookupTimer(now)
 	h.n.wg.Add(1)
 	go h.runLookup(ctx, turn, h.lookup)
 }
@@ -292,7 +292,7 @@ func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState)
 		defer over()
 		if h.tryStart(l) {
 			defer time.AfterFunc(slotTime, over).Stop()
-			h.lookupBoth(ctx)
+			h.lookupBothFamilies(ctx)
 		}
 	case <-l.abandoned:
 	case <-ctx.Done():
@@ -317,14 +317,14 @@ func (h *host) tryStart(l *lookupState) bool {
 	return true
 }
 
-// lookupBoth performs a lookup. It queries the IPv4 and IPv6 addresses of the host at the same time, and publishes both
+// lookupBothFamilies performs a lookup. It queries the IPv4 and IPv6 addresses of the host at the same time, and publishes both
 // results together. If one result is more than 50 ms late (RFC 8305 §3), the other is published before.
 //
 // If the host has no addresses yet, an IPv6 result is published at once.
-func (h *host) lookupBoth(ctx context.Context) {
+func (h *host) lookupBothFamilies(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	results := [2]chan lookupResult{h.lookupType(ctx, dns.TypeA), h.lookupType(ctx, dns.TypeAAAA)}
+	results := [2]chan lookupResult{h.startQuery(ctx, dns.TypeA), h.startQuery(ctx, dns.TypeAAAA)}
 	var both [2]*lookupResult
 	var first, second lookupResult
 	last := 1
@@ -353,22 +353,22 @@ func (h *host) lookupBoth(ctx context.Context) {
 	h.endLookup(both)
 }
 
-// lookupType starts a query for one record type, A or AAAA, and returns a channel that receives the result. A panic of
+// startQuery starts a query for one record type, A or AAAA, and returns a channel that receives the result. A panic of
 // the Exchanger becomes an error of the lookup, because no caller could recover it.
-func (h *host) lookupType(ctx context.Context, typ uint16) chan lookupResult {
+func (h *host) startQuery(ctx context.Context, typ uint16) chan lookupResult {
 	result := make(chan lookupResult, 1)
 	go func() { // ends soon after ctx does
-		f := lookupResult{err: lookup.NewError(h.name, errNothing)} // if the Exchanger ends the goroutine
+		f := lookupResult{err: lookup.NewDNSError(h.name, errNothing)} // if the Exchanger ends the goroutine
 		defer func() {
 			if p := recover(); p != nil {
-				f = lookupResult{err: lookup.NewError(h.name, fmt.Errorf("names: Exchanger panicked: %v", p))}
+				f = lookupResult{err: lookup.NewDNSError(h.name, fmt.Errorf("names: Exchanger panicked: %v", p))}
 			}
 			f.at = time.Now()
 			result <- f
 		}()
 		addrs, err := lookup.LookupAddrs(ctx, h.n.exchanger(), h.name, typ)
 		if err != nil {
-			err = lookup.NewError(h.name, err)
+			err = lookup.NewDNSError(h.name, err)
 		}
 		f = lookupResult{addrs: addrs, err: err}
 	}()
@@ -508,7 +508,7 @@ func (h *host) endLookup(both [2]*lookupResult) {
 		h.failures++
 		h.err = h.lookupError(both)
 	}
-	until := h.expiryOf(both)
+	until := h.computeExpiry(both)
 	if some && !h.isMissingFamily(both) {
 		h.failuresInRow, h.nextLookup = 0, until
 	} else {
@@ -518,7 +518,7 @@ func (h *host) endLookup(both [2]*lookupResult) {
 			h.nextLookup = until
 		}
 	}
-	h.armTimers(now)
+	h.armLookupTimer(now)
 }
 
 // isMissingFamily reports whether the lookup failed for a family of which the host has addresses. endLookup repeats
@@ -546,12 +546,12 @@ func (h *host) retryDelay() time.Duration {
 	return min(d, most)
 }
 
-// expiryOf returns the time at which the addresses in the results expire, in the family where that is earlier. TTLs
+// computeExpiry returns the time at which the addresses in the results expire, in the family where that is earlier. TTLs
 // below MinTTL are raised to MinTTL, and TTLs above MaxTTL are lowered to MaxTTL.
 //
 // A TTL below MinTTL may be the remaining TTL in a server's cache. That is assumed if one of the last two TTLs was at
-// least MinTTL. Such a TTL is only raised to a second. expiryOf stores the TTLs for this comparison in the next call.
-func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
+// least MinTTL. Such a TTL is only raised to a second. computeExpiry stores the TTLs for this comparison in the next call.
+func (h *host) computeExpiry(both [2]*lookupResult) (expiry time.Time) {
 	for i, f := range both {
 		if len(f.addrs) == 0 {
 			continue
@@ -617,7 +617,7 @@ func (h *host) orderAddresses(want addressFamilies, rotation uint, port string) 
 			slices.SortStableFunc(addrs, h.compareAddresses)
 		}
 		if last < 0 && len(left[0])+len(left[1]) > 0 {
-			last = h.otherFamily(left)
+			last = h.secondFamily(left)
 		}
 		for len(left[0])+len(left[1]) > 0 {
 			if len(left[1-last]) > 0 {
@@ -636,9 +636,9 @@ func (h *host) compareAddresses(a, b netip.Addr) int {
 	return destination{a, h.addrs[a].source}.compareTo(destination{b, h.addrs[b].source})
 }
 
-// otherFamily returns the index of the family that is dialled second. It is 1 (IPv6) if the best IPv4 address is better
+// secondFamily returns the index of the family that is dialled second. It is 1 (IPv6) if the best IPv4 address is better
 // than the best IPv6 address, and otherwise 0 (IPv4). The best address of a family must stand first in families.
-func (h *host) otherFamily(families [2][]netip.Addr) int {
+func (h *host) secondFamily(families [2][]netip.Addr) int {
 	if len(families[0]) > 0 && len(families[1]) > 0 && h.compareAddresses(families[0][0], families[1][0]) < 0 {
 		return 1
 	}

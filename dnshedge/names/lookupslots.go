@@ -22,11 +22,11 @@ type lookupSlots chan struct{}
 
 // exchangerSlots are the lookup slots of one Exchanger. New hosts and known hosts have separate slots, so that neither
 // delays the other.
-type exchangerSlots struct{ fresh, known lookupSlots }
+type exchangerSlots struct{ newHosts, knownHosts lookupSlots }
 
-// slotsOf returns new lookup slots for lookups by x. New hosts and known hosts get the same number of slots. It is an
+// newExchangerSlots returns new lookup slots for lookups by x. New hosts and known hosts get the same number of slots. It is an
 // eighth of MaxInFlight if x is a Client with that field set, and otherwise 256.
-func slotsOf(x dnshedge.Exchanger) exchangerSlots {
+func newExchangerSlots(x dnshedge.Exchanger) exchangerSlots {
 	most := maxLookups
 	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {
 		most = max(1, c.MaxInFlight/8)

@@ -113,7 +113,7 @@ func (n *Names) init() {
 		n.ctx, n.cancel = context.WithCancel(context.Background())
 		n.hosts = make(map[string]*host)
 		n.returned.hosts = make(map[netip.Addr][]*host)
-		n.slots = slotsOf(n.Exchanger)
+		n.slots = newExchangerSlots(n.Exchanger)
 		if n.Exchanger == nil {
 			n.own = &defaultClients{hosts: "/etc/hosts"}
 		}
@@ -163,7 +163,7 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 		case n.isClosed():
 			return nil, errClosed
 		case !want.containsFamilyOf(ip):
-			return nil, unsuitableError(host)
+			return nil, newUnsuitableError(host)
 		}
 		return []netip.Addr{ip}, nil
 	}
@@ -176,7 +176,7 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 	defer n.mu.Unlock()
 	addrs := h.orderAddresses(want, h.rotation, "")
 	if len(addrs) == 0 {
-		return nil, unsuitableError(host)
+		return nil, newUnsuitableError(host)
 	}
 	for _, ip := range addrs {
 		n.returned.addHost(ip, h)
@@ -282,7 +282,7 @@ func (n *Names) isClosed() bool {
 func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.awaitHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
-		err = contextError(name, ctx)
+		err = newContextError(name, ctx)
 	}
 	return h, err
 }
@@ -406,13 +406,13 @@ func familiesOf(network string, kinds ...string) (addressFamilies, error) {
 	return addressFamilies{}, net.UnknownNetworkError(network)
 }
 
-// unsuitableError returns a *net.DNSError for a host that has no address of the requested family.
-func unsuitableError(host string) error {
+// newUnsuitableError returns a *net.DNSError for a host that has no address of the requested family.
+func newUnsuitableError(host string) error {
 	return &net.DNSError{Err: "no suitable address", Name: host, IsNotFound: true}
 }
 
-// contextError returns the error of a lookup of host whose context ctx has ended. It wraps the cause of ctx.
-func contextError(host string, ctx context.Context) error {
+// newContextError returns the error of a lookup of host whose context ctx has ended. It wraps the cause of ctx.
+func newContextError(host string, ctx context.Context) error {
 	err := context.Cause(ctx)
 	return &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host, IsTimeout: ctx.Err() == context.DeadlineExceeded}
 }

@@ -16,8 +16,8 @@ type returnedAddresses struct {
 	shared atomic.Int64           // number of addresses with several hosts; read without a lock
 }
 
-// hostKey is the context key under which Drain stores the host of a request, for the dial of a connection.
-type hostKey struct{}
+// hostContextKey is the context key under which Drain stores the host of a request, for the dial of a connection.
+type hostContextKey struct{}
 
 // addHost records that LookupNetIP has returned the address ip for the host h. If ip has too many hosts, it removes the
 // host that was added first. The caller must hold mu.

@@ -31,9 +31,9 @@ var policies = []struct {
 	{netip.MustParsePrefix("::/0"), 40, 1},
 }
 
-// policyOf returns the precedence and label that the default policy table of RFC 6724 has for an address. The label is
+// lookupPolicy returns the precedence and label that the default policy table of RFC 6724 has for an address. The label is
 // compared for equality only.
-func policyOf(ip netip.Addr) (precedence, label int) {
+func lookupPolicy(ip netip.Addr) (precedence, label int) {
 	for _, p := range policies {
 		if p.prefix.Contains(ip.WithZone("")) {
 			return p.precedence, p.label
@@ -66,10 +66,10 @@ func (a destination) compareTo(b destination) int {
 	if c := compareBools(a.source.IsValid(), b.source.IsValid()); c != 0 || !a.source.IsValid() {
 		return c
 	}
-	aPrecedence, aLabel := policyOf(a.addr)
-	bPrecedence, bLabel := policyOf(b.addr)
-	_, aSource := policyOf(a.source)
-	_, bSource := policyOf(b.source)
+	aPrecedence, aLabel := lookupPolicy(a.addr)
+	bPrecedence, bLabel := lookupPolicy(b.addr)
+	_, aSource := lookupPolicy(a.source)
+	_, bSource := lookupPolicy(b.source)
 	return cmp.Or(
 		compareBools(scopeOf(a.addr) == scopeOf(a.source), scopeOf(b.addr) == scopeOf(b.source)),
 		compareBools(aLabel == aSource, bLabel == bSource),
@@ -145,10 +145,10 @@ func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr)
 			continue
 		}
 		source, known := sources[ip]
-		if a.unsure = !known; known {
+		if a.isSourceUnsure = !known; known {
 			a.source = source
 		}
-		h.hasUnsureSource = h.hasUnsureSource || a.unsure
+		h.hasUnsureSource = h.hasUnsureSource || a.isSourceUnsure
 	}
 }
 
@@ -158,7 +158,7 @@ func (h *host) determineSources() {
 	h.hasUnsureSource = false
 	var unsure []netip.Addr
 	for ip, a := range h.addrs {
-		if a.unsure {
+		if a.isSourceUnsure {
 			unsure = append(unsure, ip)
 		}
 	}

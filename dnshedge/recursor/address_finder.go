@@ -139,7 +139,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 		addrs := f.processResult(r)
 		switch {
 		case f.isHedging:
-		case errors.Is(r.err, nameservers.ErrNoHedgeBudget) && len(f.inProgress) == 0 && f.lookup.core.isOnlyHedged(f.node):
+		case errors.Is(r.err, nameservers.ErrNoHedgeBudget) && len(f.inProgress) == 0 && f.lookup.core.hasOnlyHedgedWaits(f.node):
 			return nil, r.err // only hedges wait for f.node
 		default:
 			f.promoteHedges() // running lookups replace the failed one

@@ -37,8 +37,8 @@ type cacheKey struct {
 	isFailure bool // the entry is a failure: no server has answered the question
 }
 
-// cacheKeyOf returns the key under which the answer to q is cached.
-func cacheKeyOf(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qtype, do: q.do} }
+// answerCacheKey returns the key under which the answer to q is cached.
+func answerCacheKey(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qtype, do: q.do} }
 
 // A cacheEntry is a cached delegation, answer, or failure. zone and answer are both nil in a failure. Once the entry is
 // cached, only lastUsed may change.
@@ -112,7 +112,7 @@ func (c *cache) lookUpClosestDelegation(name string, now time.Time) *delegation 
 // lookUpAnswer returns a copy of the cached answer to q, with the remaining TTLs. It returns nil if no answer is
 // cached.
 func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
-	e := c.lookUpEntry(cacheKeyOf(q), now)
+	e := c.lookUpEntry(answerCacheKey(q), now)
 	if e == nil {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 //
 // ok is true if an answer or a failure is cached. A failure has no records.
 func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, nxdomain, ok bool) {
-	k := cacheKeyOf(q)
+	k := answerCacheKey(q)
 	if e := c.lookUpEntry(k, now); e != nil && e.answer.aliasTarget == "" {
 		return e.answer.answer, e.answer.rcode == dns.RcodeNameError, true
 	}
@@ -175,7 +175,7 @@ func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	if kept.status != validate.Unchecked || !q.do {
 		kept.zone = nil // not needed after validation, and possibly large
 	}
-	c.insertEntry(cacheKeyOf(q), &cacheEntry{answer: &kept, expires: now.Add(kept.ttl), size: size}, now)
+	c.insertEntry(answerCacheKey(q), &cacheEntry{answer: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
 // dropEntry removes the entry with the key k, if there is one. It is called when the entry turns out to be wrong.
@@ -190,7 +190,7 @@ const failureTTL = 5 * time.Second
 
 // addFailure caches the fact that no server has answered q. It expires after failureTTL.
 func (c *cache) addFailure(q question, now time.Time) {
-	k := cacheKeyOf(q)
+	k := answerCacheKey(q)
 	k.isFailure = true
 	c.insertEntry(k, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(q.name))}, now)
 }

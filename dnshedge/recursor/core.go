@@ -190,7 +190,7 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 func (c *core) poolConfig() nameservers.Config {
 	r := c.conf
 	conf := nameservers.Config{
-		Hedge: r.Hedge.nameserversHedge(), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
+		Hedge: r.Hedge.toNameserversHedge(), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
 		MaxPerServer: c.limits.InFlight, MaxPerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes / 4, Dialer: r.Dialer,
 	}
 	if t := r.Trace; t != nil {
@@ -223,9 +223,9 @@ func (c *core) recoverTracePanic() {
 	})
 }
 
-// stubZone returns the delegation of the closest zone in Resolver.Zones that contains a name. It returns nil if there
+// findStubZone returns the delegation of the closest zone in Resolver.Zones that contains a name. It returns nil if there
 // is none.
-func (c *core) stubZone(name string) *delegation {
+func (c *core) findStubZone(name string) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.stubs[name]; z != nil {
 			return z

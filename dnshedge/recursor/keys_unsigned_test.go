@@ -30,6 +30,9 @@ example.tld. served 192.0.6.1 192.0.6.2 192.0.6.3
 // TestResolverLooksUpAllServersUntilOneHasGoodKeys has a zone without glue. The server with valid keys may have the
 // name that is looked up last.
 func TestResolverLooksUpAllServersUntilOneHasGoodKeys(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	unsigned, forgedKeys, staleKeys := withoutRecords(dns.TypeRRSIG), onlyForType(dns.TypeDNSKEY, forged), onlyForType(dns.TypeDNSKEY, stale)
 	for name, faults := range map[string][]func(query, *dns.Msg) *dns.Msg{
 		"no signatures":                 {unsigned, unsigned},

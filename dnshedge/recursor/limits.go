@@ -95,9 +95,9 @@ func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	return nil
 }
 
-// nameserversHedge converts h to the configuration type of package nameservers. It sets Off if BudgetPercent is
+// toNameserversHedge converts h to the configuration type of package nameservers. It sets Off if BudgetPercent is
 // NoBudget.
-func (h Hedge) nameserversHedge() nameservers.Hedge {
+func (h Hedge) toNameserversHedge() nameservers.Hedge {
 	c := nameservers.Hedge(h)
 	if h.BudgetPercent == NoBudget {
 		c.Off, c.BudgetPercent = true, 0

@@ -205,7 +205,7 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q q
 //
 // The error is errCycle, errTooDeep or a limitError. If there is no error, the caller must call leaveNameLookup.
 func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f *nameLookup, started bool, err error) {
-	k := cacheKeyOf(q)
+	k := answerCacheKey(q)
 	group := &c.lookups
 	group.mu.Lock()
 	defer group.mu.Unlock()
@@ -263,9 +263,9 @@ func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 	return f
 }
 
-// isOnlyHedged reports whether no client's question needs the result of n yet, because only hedges wait for n, directly
+// hasOnlyHedgedWaits reports whether no client's question needs the result of n yet, because only hedges wait for n, directly
 // or through other nodes. n must not be nil.
-func (c *core) isOnlyHedged(n *waitNode) bool {
+func (c *core) hasOnlyHedgedWaits(n *waitNode) bool {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	return !n.isNeeded
@@ -471,7 +471,7 @@ func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error,
 //
 // It returns nil if there are no such records, if they are too large to keep, or if the target is not in the zone z.
 func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedResponse) *parsedResponse {
-	if r.aliasTarget == "" || !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.stubZone(r.aliasTarget) != l.core.stubZone(z.zone) {
+	if r.aliasTarget == "" || !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.findStubZone(r.aliasTarget) != l.core.findStubZone(z.zone) {
 		return nil
 	}
 	q.name = r.aliasTarget

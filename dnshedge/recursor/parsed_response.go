@@ -72,13 +72,13 @@ func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 	return !r.nonAuthoritative && r.fallbackRank() == o.fallbackRank() && r.rcode == o.rcode
 }
 
-// chainResponse converts the response to the type that package chain validates. name and qtype are the question.
-func (r *parsedResponse) chainResponse(name string, qtype uint16) *chain.Response {
+// toChainResponse converts the response to the type that package chain validates. name and qtype are the question.
+func (r *parsedResponse) toChainResponse(name string, qtype uint16) *chain.Response {
 	return &chain.Response{Zone: r.zone.chain, From: r.server, Name: name, Type: qtype, Rcode: r.rcode, Answer: r.answer, Authority: r.authority, Status: r.status, Keys: r.keys}
 }
 
 // applyValidation copies the result of a validation from s to r: the security status, the keys, and the records that
-// were verified. s must have been created by r.chainResponse.
+// were verified. s must have been created by r.toChainResponse.
 func (r *parsedResponse) applyValidation(s *chain.Response) {
 	r.keys = s.Keys
 	r.status, r.reason, r.rcode, r.answer, r.authority = s.Status, s.Reason, s.Rcode, s.Answer, s.Authority

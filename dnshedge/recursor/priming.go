@@ -99,7 +99,7 @@ func (c *core) expireRoot(z *delegation) {
 func (c *core) primeRoot(b primingBudget) {
 	ctx, cancel := context.WithTimeout(c.ctx, maxNameLookupTime)
 	defer cancel()
-	z := c.hintsDelegation()
+	z := c.newHintsDelegation()
 	var unvalidated *chain.Response // the response to validate; nil: validation is off
 	m, err := c.pool.QueryServers(ctx, &nameservers.Task{
 		Name: ".", Type: dns.TypeNS, DO: c.wantsSignatures(), Zone: ".", Minimised: true, Servers: c.hints, PrivateOK: true,
@@ -143,7 +143,7 @@ func (c *core) primeRoot(b primingBudget) {
 	c.primeMu.Lock()
 	defer c.primeMu.Unlock()
 	if c.rootZone == z {
-		c.rootZone = c.hintsDelegation()
+		c.rootZone = c.newHintsDelegation()
 	}
 }
 
@@ -151,8 +151,8 @@ func (c *core) primeRoot(b primingBudget) {
 // response is used without validation until then.
 const primingKeysTimeout = 250 * time.Millisecond
 
-// hintsDelegation returns a delegation of the root whose servers are the hints. It expires after primingRetryTime.
-func (c *core) hintsDelegation() *delegation {
+// newHintsDelegation returns a delegation of the root whose servers are the hints. It expires after primingRetryTime.
+func (c *core) newHintsDelegation() *delegation {
 	z := newEmptyDelegation(".")
 	z.addrs, z.expires, z.privateOK = c.hints, time.Now().Add(primingRetryTime), true
 	return z
@@ -170,7 +170,7 @@ func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*
 	q := question{name: ".", qtype: dns.TypeNS, do: true}
 	r := readResponse(m, c.hintsZone, q, true, time.Now())
 	r.zone, r.server = c.hintsZone, from
-	s := r.chainResponse(q.name, q.qtype)
+	s := r.toChainResponse(q.name, q.qtype)
 	if c.validator.CheckResponse(b.Validation(), s, nil) != nil {
 		return nil, nameservers.ErrUnsigned
 	}

@@ -34,7 +34,7 @@ func parseQuestion(m *dns.Msg) (question, error) {
 	switch {
 	case !ok:
 		return question{}, fmt.Errorf("recursor: name %q is not a domain name", ask.Name)
-	case !wire.IsAskable(ask.Qtype):
+	case !wire.IsQuestionType(ask.Qtype):
 		return question{}, fmt.Errorf("recursor: question %s has type %s, which is no type of data", ask.Name, dns.Type(ask.Qtype))
 	}
 	q := question{name: name, qtype: ask.Qtype, cd: m.CheckingDisabled}

@@ -60,7 +60,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 			return r, nil
 		}
 	}
-	z, err := l.closestDelegation(ctx, q)
+	z, err := l.findClosestDelegation(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 // a question for an address of the name of q.
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
-		e := c.cache.lookUpEntry(cacheKeyOf(c.newInternalQuestion(q.name, t)), time.Now())
+		e := c.cache.lookUpEntry(answerCacheKey(c.newInternalQuestion(q.name, t)), time.Now())
 		return e != nil && slices.Contains(z.addrs, e.answer.server)
 	})
 }
@@ -136,12 +136,12 @@ func (c *core) cacheDelegation(z *delegation) *delegation {
 	return z
 }
 
-// closestDelegation returns the delegation at which the resolution of q starts. It is that of the closest zone that
+// findClosestDelegation returns the delegation at which the resolution of q starts. It is that of the closest zone that
 // contains the name of q, among stub zones, cached zones and the root.
 //
 // For DS, the zone must contain the parent of the name, because the parent zone has the DS records (RFC 4035 §3.1.4.1).
 // The error is the cause of ctx.
-func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation, error) {
+func (l *lookup) findClosestDelegation(ctx context.Context, q question) (*delegation, error) {
 	c, now := l.core, time.Now()
 	name := q.name
 	if q.qtype == dns.TypeDS {
@@ -179,7 +179,7 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, fu
 	t := &nameservers.Task{
 		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, RequireSignatures: l.core.expectsSignatures(z), Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoidServers,
 		Minimised: !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueryDeadline(s) }, CheckResponse: j.selectResponse,
-		IsHedge: func() bool { return l.core.isOnlyHedged(n) },
+		IsHedge: func() bool { return l.core.hasOnlyHedgedWaits(n) },
 		SpendQuery: func(hedge bool) error {
 			if tries.Add(1) > maxMinimisedAttempts && !full {
 				return errMinimisedUnanswered
@@ -277,7 +277,7 @@ func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string,
 	case r.kind != kindAnswer:
 		return nil, fmt.Errorf("recursor: no answer to %s %s at the servers of %s", name, dns.Type(qtype), z.Name)
 	}
-	s := r.chainResponse(name, qtype)
+	s := r.toChainResponse(name, qtype)
 	s.Zone = z
 	if r.invalidSignatures {
 		s.Status = validate.Bogus

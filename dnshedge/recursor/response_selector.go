@@ -67,7 +67,7 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	if j.core.validator == nil || r.kind != kindReferral && (r.kind != kindAnswer || !j.fullName || j.q.cd) {
 		return nil
 	}
-	s := r.chainResponse(j.q.name, j.q.qtype)
+	s := r.toChainResponse(j.q.name, j.q.qtype)
 	var cut *chain.Zone
 	if r.referral != nil {
 		cut = r.referral.chain

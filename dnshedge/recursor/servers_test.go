@@ -277,6 +277,9 @@ func TestResolverAsksServersInBackoffWhenAllAre(t *testing.T) {
 }
 
 func TestOutageCosts15PercentMoreQueriesAtMost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	for _, hosted := range []bool{false, true} { // zones with servers of their own, or with servers in another dead zone
 		cost := func(off bool) (n int, s recursor.Stats) {
 			var text strings.Builder

@@ -30,7 +30,7 @@ func (c *core) answerSpecialUseName(q question) *parsedResponse {
 	if z == nil {
 		return nil
 	}
-	if z := c.stubZone(q.name); z != nil && z.zone != "." {
+	if z := c.findStubZone(q.name); z != nil && z.zone != "." {
 		return nil
 	}
 	m := z.Answer(q.name, q.qtype)

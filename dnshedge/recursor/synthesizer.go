@@ -63,7 +63,7 @@ func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *
 	if k.validator == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil
 	}
-	if k.badSignatures = !k.validator.LearnFromMinimised(ctx, k.validationBudget, r.chainResponse(part.name, part.qtype)); k.badSignatures || r.rcode != dns.RcodeNameError {
+	if k.badSignatures = !k.validator.LearnFromMinimised(ctx, k.validationBudget, r.toChainResponse(part.name, part.qtype)); k.badSignatures || r.rcode != dns.RcodeNameError {
 		return nil
 	}
 	return k.synthesizeAnswer(z)

@@ -50,6 +50,9 @@ func (w *testNetwork) pretend(real bool) {
 // TestForgedReferralFailsNoConcurrentQuestion requires that delegations of child zones from a false server are
 // dropped with the false server. No concurrent question for a name below fails.
 func TestForgedReferralFailsNoConcurrentQuestion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	for _, real := range []bool{true, false} {
 		for _, minimise := range []bool{true, false} {
 			for _, name := range []string{"www.sub.example.tld.", "mail.sub.example.tld.", "www.other.tld."} {

@@ -88,6 +88,9 @@ func mutate(rng *rand.Rand, r *dns.Msg) {
 // TestMutationMakesNoFalseAnswerSecure requires that secure answers have only records that the zone has signed, and
 // that one correct server suffices.
 func TestMutationMakesNoFalseAnswerSecure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	truth := map[string]string{
 		"www.example.tld. A": "NOERROR www.example.tld. A 192.0.2.80", "no.example.tld. A": "NXDOMAIN", "www.example.tld. AAAA": "NOERROR",
 		"x.w.example.tld. A": "NOERROR x.w.example.tld. A 192.0.2.81", "www.unsigned.tld. A": "NOERROR www.unsigned.tld. A 192.0.2.82",

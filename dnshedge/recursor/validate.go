@@ -40,7 +40,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 		if err != nil && bad != nil && !errors.As(err, new(*dnssec.Error)) {
 			r, err = bad, badErr
 		} else if err != nil && r != nil {
-			c.cache.dropEntry(cacheKeyOf(q))
+			c.cache.dropEntry(answerCacheKey(q))
 			if l.shouldTryAnotherServer(ctx, q, r, err, retries) {
 				if c.conf.Trust.Report && bad == nil {
 					short, stop := withPartialDeadline(ctx)
@@ -185,7 +185,7 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 		r.status = validate.Insecure
 		return nil
 	}
-	s := r.chainResponse(q.name, q.qtype)
+	s := r.toChainResponse(q.name, q.qtype)
 	if err := l.core.validateInTime(ctx, validationBudget{l.budget, l.core}, s); err != nil {
 		return err
 	}

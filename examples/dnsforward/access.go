@@ -115,11 +115,11 @@ func clientAddress(at net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// A guardedListener accepts only connections of allowed clients, and limits the connections of each client. It closes
+// A limitedListener accepts only connections of allowed clients, and limits the connections of each client. It closes
 // other connections at once.
 //
 // slots limits the connections of all clients. It is nil if the server that calls Accept limits them.
-type guardedListener struct {
+type limitedListener struct {
 	net.Listener
 	access  *accessControl
 	conns   clientCounter
@@ -128,7 +128,7 @@ type guardedListener struct {
 	close   sync.Once
 }
 
-func (g *guardedListener) Accept() (net.Conn, error) {
+func (g *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := g.Listener.Accept()
 		if err != nil {
@@ -137,7 +137,7 @@ func (g *guardedListener) Accept() (net.Conn, error) {
 		ip := clientAddress(conn.RemoteAddr())
 		one := clientNetwork(ip)
 		if g.access.isAllowed(ip) && g.conns.tryAdd(one) {
-			c := &guardedConn{Conn: conn}
+			c := &limitedConn{Conn: conn}
 			slot, ok := g.slots.AcquireSlot(one, g.closing, c.giveUpSlot)
 			c.release = sync.OnceFunc(func() {
 				slot.Release()
@@ -152,7 +152,7 @@ func (g *guardedListener) Accept() (net.Conn, error) {
 	}
 }
 
-func (g *guardedListener) Close() error {
+func (g *limitedListener) Close() error {
 	g.close.Do(func() { close(g.closing) })
 	return g.Listener.Close()
 }
@@ -193,8 +193,8 @@ func (c *clientCounter) remove(ip netip.Addr) {
 	}
 }
 
-// A guardedConn is an accepted connection that counts against the connection limits until it is closed.
-type guardedConn struct {
+// A limitedConn is an accepted connection that counts against the connection limits until it is closed.
+type limitedConn struct {
 	net.Conn
 	release             func() // removes the connection from the counts
 	slot                *connlimit.Slot
@@ -202,14 +202,14 @@ type guardedConn struct {
 	closesAfterResponse atomic.Bool // the connection is closed after the next response
 }
 
-func (c *guardedConn) Close() error {
+func (c *limitedConn) Close() error {
 	c.release()
 	return c.Conn.Close()
 }
 
 // CloseWrite closes the writing side of the connection, so that the rest can be read before Close. It returns
 // errors.ErrUnsupported if the connection cannot do that.
-func (c *guardedConn) CloseWrite() error {
+func (c *limitedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -218,16 +218,16 @@ func (c *guardedConn) CloseWrite() error {
 
 // giveUpSlot makes the connection end, because another connection needs its slot. If inUse is false, the connection is
 // closed at once, and otherwise after the present response.
-func (c *guardedConn) giveUpSlot(inUse bool) {
+func (c *limitedConn) giveUpSlot(inUse bool) {
 	c.closesAfterResponse.Store(true)
 	if !inUse {
 		go c.Close()
 	}
 }
 
-// guardedConnOf returns the guardedConn that the TLS connection c wraps. c must come from the forwarder's own HTTPS
+// limitedConnOf returns the limitedConn that the TLS connection c wraps. c must come from the forwarder's own HTTPS
 // listener.
-func guardedConnOf(c net.Conn) *guardedConn { return c.(*tls.Conn).NetConn().(*guardedConn) }
+func limitedConnOf(c net.Conn) *limitedConn { return c.(*tls.Conn).NetConn().(*limitedConn) }
 
 // lastWriteTime is the time to send the last response before an HTTP connection that gives up its slot is closed.
 const lastWriteTime = time.Second
@@ -235,7 +235,7 @@ const lastWriteTime = time.Second
 // trackConnUse is the ConnState callback of the HTTPS server. It reports to the limiter of connections whether conn is
 // answering a request, because connections that are not in use are closed first.
 func trackConnUse(conn net.Conn, is http.ConnState) {
-	c := guardedConnOf(conn)
+	c := limitedConnOf(conn)
 	switch is {
 	case http.StateActive:
 		if !c.busy.Swap(true) {
@@ -251,17 +251,17 @@ func trackConnUse(conn net.Conn, is http.ConnState) {
 	}
 }
 
-// guardedKey is the context key under which the HTTPS server stores the connection of a request, a *guardedConn.
-type guardedKey struct{}
+// connContextKey is the context key under which the HTTPS server stores the connection of a request, a *limitedConn.
+type connContextKey struct{}
 
-func withGuardedConn(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, guardedKey{}, guardedConnOf(c))
+func withLimitedConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connContextKey{}, limitedConnOf(c))
 }
 
 // announceClose adds "Connection: close" to a response if another connection needs the slot of this connection. Over
 // HTTP/2, the connection then ends when all its requests are answered.
 func announceClose(w http.ResponseWriter, r *http.Request) {
-	if c, ok := r.Context().Value(guardedKey{}).(*guardedConn); ok && c.closesAfterResponse.Load() {
+	if c, ok := r.Context().Value(connContextKey{}).(*limitedConn); ok && c.closesAfterResponse.Load() {
 		w.Header().Set("Connection", "close")
 	}
 }

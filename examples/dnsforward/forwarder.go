@@ -33,10 +33,10 @@ type forwarder struct {
 	connsPerClient int      // limit of the connections of one client
 	cert           *certificate
 
-	server *dnshedge.Server // for UDP, TCP and TLS
-	https  []*webServer     // servers for HTTPS
-	page   *webServer       // server of the metrics; nil: none
-	failed chan error       // error of a server; capacity 1
+	server        *dnshedge.Server // for UDP, TCP and TLS
+	https         []*webServer     // servers for HTTPS
+	metricsServer *webServer       // server of the metrics; nil: none
+	failed        chan error       // error of a server; capacity 1
 }
 
 // start opens all listeners and serves them in goroutines until shutDown is called. If it returns an error, some
@@ -91,8 +91,8 @@ func (f *forwarder) start() error {
 			pages = append(pages, debug.DNS(f.validating.upstreams), debug.Recursor(f.validating))
 		}
 		mux.Handle("/debug/hedge", debug.Handler(pages...))
-		f.page = newWebServer(mux)
-		f.serveInBackground(func() error { return f.page.Serve(l) })
+		f.metricsServer = newWebServer(mux)
+		f.serveInBackground(func() error { return f.metricsServer.Serve(l) })
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (f *forwarder) startHTTPS(config *tls.Config) error {
 		mux := http.NewServeMux()
 		mux.Handle("/dns-query", &dohHandler{client: f.client, access: &f.access, requests: requests})
 		s := newWebServer(mux)
-		s.stateChanged, s.ConnContext = trackConnUse, withGuardedConn
+		s.stateChanged, s.ConnContext = trackConnUse, withLimitedConn
 		s.TLSConfig = config.Clone()
 		f.https = append(f.https, s)
 		f.serveInBackground(func() error { return s.ServeTLS(l, "", "") })
@@ -141,7 +141,7 @@ func (f *forwarder) listenTCP(at string, slots *connlimit.Limiter) (net.Listener
 	if err != nil {
 		return nil, fmt.Errorf("dnsforward: listen on tcp %s: %w", at, err)
 	}
-	return &guardedListener{Listener: l, access: &f.access, conns: clientCounter{maxPerClient: f.connsPerClient}, slots: slots, closing: make(chan struct{})}, nil
+	return &limitedListener{Listener: l, access: &f.access, conns: clientCounter{maxPerClient: f.connsPerClient}, slots: slots, closing: make(chan struct{})}, nil
 }
 
 // startUDP opens UDP sockets on the address at, and answers the queries that they receive, in goroutines.
@@ -185,10 +185,10 @@ func (f *forwarder) shutDown(ctx context.Context) error {
 	}
 	errs[len(f.https)] = f.server.Shutdown(ctx)
 	wg.Wait()
-	if f.page != nil {
+	if f.metricsServer != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), pageTime)
 		defer cancel()
-		errs = append(errs, f.page.shutDown(ctx))
+		errs = append(errs, f.metricsServer.shutDown(ctx))
 	}
 	return errors.Join(errs...)
 }

@@ -130,15 +130,15 @@ func (s *Server) interceptStream(srv any, stream grpc.ServerStream, _ *grpc.Stre
 type truncatingStream struct {
 	grpc.ServerStream
 	// left is the number of messages that may still be sent.
-	left int64
+	messagesLeft int64
 	// end ends the attempt and returns the error for the client.
 	end func() error
 }
 
 func (c *truncatingStream) SendMsg(m any) error {
-	if c.left == 0 {
+	if c.messagesLeft == 0 {
 		return c.end()
 	}
-	c.left--
+	c.messagesLeft--
 	return c.ServerStream.SendMsg(m)
 }

@@ -15,9 +15,9 @@ const (
 	zScore95 = 1.96 // a 95 % confidence interval extends this many standard errors to each side
 )
 
-// An arms holds the statistics of both arms of the experiment: control, in which hedging is off, and treatment. The report
+// An experimentArms holds the statistics of both arms of the experiment: control, in which hedging is off, and treatment. The report
 // for users is made from them. The verdict does not depend on them. The mutex of the Audit guards them.
-type arms struct {
+type experimentArms struct {
 	openLatencies      slotLatencies // latencies of the slot that is being measured
 	control, treatment arm           // statistics of each arm
 	pairs              int           // number of compared pairs
@@ -38,7 +38,7 @@ type arm struct {
 }
 
 // armOf returns the arm of a slot: the control arm if hedging is off in the slot, and otherwise the treatment arm.
-func (a *arms) armOf(hedgingOff bool) *arm {
+func (a *experimentArms) armOf(hedgingOff bool) *arm {
 	if hedgingOff {
 		return &a.control
 	}
@@ -46,7 +46,7 @@ func (a *arms) armOf(hedgingOff bool) *arm {
 }
 
 // addSlot adds the statistics of the slot s, which has ended, to its arm. The argument sum is the summary of s.
-func (a *arms) addSlot(s *slot, sum *summary) {
+func (a *experimentArms) addSlot(s *slot, sum *summary) {
 	slot, m, above := a.openLatencies.successes, a.armOf(s.hedgingOff), 0.0
 	for i, n := range a.openLatencies.failures {
 		slot[i] += n
@@ -66,14 +66,14 @@ func (a *arms) addSlot(s *slot, sum *summary) {
 
 // addPair adds a compared pair of slots to the statistics of failures. It adds the share of failed calls in the control slot
 // minus that in the treatment slot.
-func (a *arms) addPair(control, treatment *summary) {
+func (a *experimentArms) addPair(control, treatment *summary) {
 	d := control.failureShare - treatment.failureShare
 	a.pairs, a.failureDifferences, a.failureDifferenceSquares = a.pairs+1, a.failureDifferences+d, a.failureDifferenceSquares+d*d
 }
 
 // writeReport stores the statistics of both arms in the report r: the 99th percentile, the failures, and how much hedging
 // has changed them. Before there are enough calls and pairs, it only updates the number of pairs.
-func (a *arms) writeReport(r *observe.Audit) {
+func (a *experimentArms) writeReport(r *observe.Audit) {
 	r.Pairs = max(r.Pairs, a.pairs)
 	if a.pairs < minReportPairs || min(a.control.calls, a.treatment.calls) < minReportCalls {
 		return

@@ -47,18 +47,18 @@ type Audit struct {
 	hedgingOff    atomic.Bool  // no hedge may start now
 	hasNewResults atomic.Bool  // there are results that TakeNewResults has not returned yet
 
-	mu            sync.Mutex // guards the fields that follow
-	slot          int64      // number of the current slot since 1970
-	compared      bool       // the current pair has a control slot and will be compared
-	previousCalls int        // number of measured calls in the slot before open
-	open          slot       // slot whose calls are being measured; it is closed 6 s after its end
-	first         summary    // summary of the slot that was closed last
+	mu              sync.Mutex // guards the fields that follow
+	slot            int64      // number of the current slot since 1970
+	compared        bool       // the current pair has a control slot and will be compared
+	previousCalls   int        // number of measured calls in the slot before open
+	open            slot       // slot whose calls are being measured; it is closed 6 s after its end
+	previousSummary summary    // summary of the slot that was closed last
 
 	verdict    observe.Verdict // current verdict
 	reported   observe.Verdict // verdict that the latest TakeNewResults returned
 	report     *observe.Audit  // results of the audit; its Verdict is not used
 	trial      *evidence       // evidence of the current trial, which looks for a verdict or retests it
-	arms       *arms           // statistics for the report; nil: no pair had a control slot since the last reset
+	arms       *experimentArms // statistics for the report; nil: no pair had a control slot since the last reset
 	lastPairAt int64           // time at which the latest pair was compared or the latest verdict was set
 	// verdictLatency is the mean latency of the calls when the verdict was set: log2 of the nanoseconds minus lowestExponent.
 	// It is 0 if unknown.
@@ -133,7 +133,7 @@ func (a *Audit) changeSlot(now, wall int64) {
 	if a.open.number != number {
 		a.closeSlot(now)
 		if a.compared && a.arms == nil {
-			a.arms = new(arms)
+			a.arms = new(experimentArms)
 		}
 		if a.compared {
 			a.arms.openLatencies = slotLatencies{}
@@ -202,8 +202,8 @@ func (a *Audit) pairHash(pair int64) uint64 {
 // closeSlot evaluates the slot whose calls were measured so far, the field open. If it was the second slot of a compared
 // pair, closeSlot also compares the pair. The caller must hold mu.
 func (a *Audit) closeSlot(now int64) {
-	first, s := a.first, a.open.makeSummary(a.openLatencies())
-	a.first, a.previousCalls = s, a.open.calls
+	first, s := a.previousSummary, a.open.makeSummary(a.openLatencies())
+	a.previousSummary, a.previousCalls = s, a.open.calls
 	if s.compared {
 		a.arms.addSlot(&a.open, &s)
 	}
@@ -290,7 +290,7 @@ func (a *Audit) setVerdict(v observe.Verdict, now int64) {
 		a.verdictLatency = arm.latencySum / arm.slots
 	}
 	a.hasNewResults.Store(true)
-	a.compared, a.first.compared, a.open.compared, a.open.invalid = false, false, false, true
+	a.compared, a.previousSummary.compared, a.open.compared, a.open.invalid = false, false, false, true
 	a.updateHedgingOff()
 }
 

@@ -13,9 +13,9 @@ import (
 // maxHostBytes is the maximum length of an imported host name in bytes. Exported host names are shorter.
 const maxHostBytes = 8 << 10
 
-// A Hosts holds the audits of an engine's hosts. All keys of a host share one audit. Hosts must not be used concurrently. A nil
+// A HostAudits holds the audits of an engine's hosts. All keys of a host share one audit. Hosts must not be used concurrently. A nil
 // *Hosts means that hosts are not audited.
-type Hosts struct {
+type HostAudits struct {
 	active  map[string]*hostAudit              // audits of the hosts that have keys
 	evicted evicted.States[string, *hostAudit] // audits with a verdict, of hosts whose keys were all evicted
 }
@@ -27,11 +27,11 @@ type hostAudit struct {
 	calls int64 // number of calls of evicted keys
 }
 
-// NewHosts returns a Hosts without audits.
-func NewHosts() *Hosts { return &Hosts{active: make(map[string]*hostAudit)} }
+// NewHostAudits returns a Hosts without audits.
+func NewHostAudits() *HostAudits { return &HostAudits{active: make(map[string]*hostAudit)} }
 
 // AddKey counts a new key of the host, and returns the audit that all keys of the host share. It returns nil if hs is nil.
-func (hs *Hosts) AddKey(host string) *Audit {
+func (hs *HostAudits) AddKey(host string) *Audit {
 	if hs == nil {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (hs *Hosts) AddKey(host string) *Audit {
 //
 // The argument at is the current time of a monotonic clock. It decides, together with the numbers of calls, which verdicts
 // are deleted first.
-func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int) {
+func (hs *HostAudits) RemoveKey(host string, calls int64, at time.Duration, limit int) {
 	if hs == nil {
 		return
 	}
@@ -67,7 +67,7 @@ func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int
 }
 
 // ForgetEvicted deletes the verdict of each host that has no keys and for which matches returns true.
-func (hs *Hosts) ForgetEvicted(matches func(host string) bool) {
+func (hs *HostAudits) ForgetEvicted(matches func(host string) bool) {
 	if hs != nil {
 		hs.evicted.Each(func(host string, _ **hostAudit, _ int64) bool { return !matches(host) })
 	}
@@ -75,7 +75,7 @@ func (hs *Hosts) ForgetEvicted(matches func(host string) bool) {
 
 // AppendVerdicts appends the encoded verdicts of all hosts to b, until b has at least limit bytes. It returns the extended
 // slice and the number n of appended verdicts. The argument now is the time of the engine's clock.
-func (hs *Hosts) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n uint64) {
+func (hs *HostAudits) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n uint64) {
 	if hs == nil {
 		return b, 0
 	}
@@ -122,7 +122,7 @@ func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error)
 //
 // The argument now is the time of the engine's clock. The argument at is the current time of the monotonic clock, as for
 // RemoveKey.
-func (hs *Hosts) ImportVerdicts(all []HostVerdict, now time.Time, at time.Duration, limit int) {
+func (hs *HostAudits) ImportVerdicts(all []HostVerdict, now time.Time, at time.Duration, limit int) {
 	if hs == nil {
 		return
 	}
@@ -142,4 +142,4 @@ func (hs *Hosts) ImportVerdicts(all []HostVerdict, now time.Time, at time.Durati
 }
 
 // Len returns the number of hosts that have keys.
-func (hs *Hosts) Len() int { return len(hs.active) }
+func (hs *HostAudits) Len() int { return len(hs.active) }

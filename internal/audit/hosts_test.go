@@ -14,7 +14,7 @@ import (
 
 func TestHostsKeepVerdictsOfHostsWithoutKeys(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	hs := NewHosts()
+	hs := NewHostAudits()
 	a := hs.AddKey("a")
 	require.Same(t, a, hs.AddKey("a"))
 	a.ImportState(&State{Trial: 1, Report: observe.Audit{Verdict: observe.AuditOff}}, now)
@@ -28,7 +28,7 @@ func TestHostsKeepVerdictsOfHostsWithoutKeys(t *testing.T) {
 	d := decode.Decoder(append(binary.AppendUvarint(nil, n), b...))
 	all, err := DecodeVerdicts(&d, 2)
 	require.NoError(t, err)
-	other := NewHosts()
+	other := NewHostAudits()
 	other.ImportVerdicts(all, now, 0, 2)
 	assert.Equal(t, observe.AuditOff, other.AddKey("a").Verdict())
 
@@ -40,7 +40,7 @@ func TestHostsKeepVerdictsOfHostsWithoutKeys(t *testing.T) {
 }
 
 func TestNilHostsAreNotAudited(t *testing.T) {
-	var hs *Hosts
+	var hs *HostAudits
 	assert.Nil(t, hs.AddKey("a"))
 	hs.RemoveKey("a", 1, 0, 2)
 	hs.ForgetEvicted(nil)

@@ -26,20 +26,20 @@ func NewAccount(b *Bucket) *Account {
 
 // NewAccount returns an Account with a new main bucket, whose size follows from s. Its initial tokens come from the reserve
 // for keys. exclusive must be true if no other account will share the main bucket.
-func (r *Reserves) NewAccount(s Sizing, exclusive bool) *Account {
+func (r *ReserveSet) NewAccount(s Sizing, exclusive bool) *Account {
 	b := newSharingBucket(s, r.keyReserve)
 	return &Account{buckets: []*Bucket{b}, main: b, ownsMain: true, exclusiveMain: exclusive}
 }
 
-// ShareMain returns a new Account that uses the main bucket of a. The bucket still belongs to a, so Close of the new account
+// NewSharedAccount returns a new Account that uses the main bucket of a. The bucket still belongs to a, so Close of the new account
 // does not close it.
-func (a *Account) ShareMain() *Account {
+func (a *Account) NewSharedAccount() *Account {
 	return &Account{buckets: []*Bucket{a.main}, main: a.main}
 }
 
 // AddRouteBucket adds a bucket for a route with its own limit: the hedges are at most the given share of the requests of
 // this account. The share is in hedges per request. The initial tokens come from the reserve of r for this share.
-func (a *Account) AddRouteBucket(s Sizing, share float64, r *Reserves) {
+func (a *Account) AddRouteBucket(s Sizing, share float64, r *ReserveSet) {
 	a.route, a.routeShare = newRouteBucket(s, share, r.routeReserve(s, share)), share
 	a.buckets = append(a.buckets, a.route)
 }

@@ -14,7 +14,7 @@ func TestAccountPaysFromAllBucketsOrNone(t *testing.T) {
 	const all = 5
 	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second}
 	for empty := range all {
-		r := NewReserves(s)
+		r := NewReserveSet(s)
 		a, limit := r.NewAccount(s, true), NewRateLimit(10)
 		a.AddRouteBucket(s, 0.05, &r)
 		common, own := NewBucket(0.1, 10), NewBucket(0.1, 10)
@@ -42,7 +42,7 @@ func TestAccountPaysFromAllBucketsOrNone(t *testing.T) {
 
 func TestAccountRefundsAllBuckets(t *testing.T) {
 	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second}
-	r := NewReserves(s)
+	r := NewReserveSet(s)
 	a, limit := r.NewAccount(s, true), NewRateLimit(10)
 	a.AddRouteBucket(s, 0.05, &r)
 	a.AddBuckets(NewBucket(0.1, 10))

@@ -51,7 +51,7 @@ func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 		p := newTokenBucket(s.shortShare(), short)
 		b.short = &p
 	}
-	b.joinReserve(r)
+	b.attachReserve(r)
 	return b
 }
 
@@ -60,13 +60,13 @@ func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 func newRouteBucket(s Sizing, share float64, r *SharedReserve) *Bucket {
 	long, _ := s.burstSizes(min(share, s.Share), 0, false)
 	b := NewBucket(share, long)
-	b.joinReserve(r)
+	b.attachReserve(r)
 	return b
 }
 
-// joinReserve makes r the reserve of a new bucket, and replaces the bucket's content by tokens from r. If r has too few
+// attachReserve makes r the reserve of a new bucket, and replaces the bucket's content by tokens from r. If r has too few
 // tokens, the bucket may get more later, see refillFromReserve.
-func (b *Bucket) joinReserve(r *SharedReserve) {
+func (b *Bucket) attachReserve(r *SharedReserve) {
 	b.reserve, b.owedTokens, b.long.tokens = r, b.long.size, 0
 	b.refillFromReserve()
 }

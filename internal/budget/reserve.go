@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// A Reserves holds the shared reserves for all buckets of an engine. It must not be used concurrently.
-type Reserves struct {
+// A ReserveSet holds the shared reserves for all buckets of an engine. It must not be used concurrently.
+type ReserveSet struct {
 	keyReserve    *SharedReserve             // reserve for the buckets of keys and hosts
 	routeReserves map[float64]*SharedReserve // reserves for the buckets of routes, by share of the route in hedges per request
 }
 
-// NewReserves returns the reserves of an engine that has no keys yet: a full reserve for all keys and hosts, and none for
+// NewReserveSet returns the reserves of an engine that has no keys yet: a full reserve for all keys and hosts, and none for
 // routes. The size of the reserve follows from s.
-func NewReserves(s Sizing) Reserves {
-	return Reserves{keyReserve: newSharedReserve(s, s.Share), routeReserves: make(map[float64]*SharedReserve)}
+func NewReserveSet(s Sizing) ReserveSet {
+	return ReserveSet{keyReserve: newSharedReserve(s, s.Share), routeReserves: make(map[float64]*SharedReserve)}
 }
 
 // routeReserve returns the reserve for all routes with the given share, in hedges per request. It creates the reserve if it
 // does not exist yet.
-func (r *Reserves) routeReserve(s Sizing, share float64) *SharedReserve {
+func (r *ReserveSet) routeReserve(s Sizing, share float64) *SharedReserve {
 	if r.routeReserves[share] == nil {
 		r.routeReserves[share] = newSharedReserve(s, share)
 	}

@@ -28,14 +28,14 @@ type Limiter struct {
 	heldSlots    int                    // number of connections that were not evicted
 	evictedSlots int                    // number of connections that were evicted but are not closed yet
 	clients      map[netip.Addr]*client // clients that have at least one slot
-	ranks        []*slotBucket          // ranks[n] holds the clients with n slots
+	ranks        []*clientRank          // ranks[n] holds the clients with n slots
 	highestRank  int                    // largest number of slots that a client has
 	slotReleased chan struct{}          // closed when a slot is released; nil: no AcquireSlot is waiting
 }
 
-// A slotBucket holds all clients that have the same number of slots, in the order in which they reached that number. The
+// A clientRank holds all clients that have the same number of slots, in the order in which they reached that number. The
 // Limiter uses it to find the client with the most slots in constant time.
-type slotBucket struct {
+type clientRank struct {
 	idle list.List // list of *client: clients with at least one idle connection
 	busy list.List // list of *client: clients without an idle connection
 }
@@ -44,7 +44,7 @@ type slotBucket struct {
 type client struct {
 	address    netip.Addr    // result of ClientAddress for the client
 	idle, busy list.List     // lists of *Slot, in the order in which the slots became idle or busy
-	rank       *list.List    // list of a slotBucket that contains the client
+	rank       *list.List    // list of a clientRank that contains the client
 	element    *list.Element // element of rank that holds the client
 }
 
@@ -65,7 +65,7 @@ type Slot struct {
 // New returns a Limiter with n slots. In addition, there are n/8 slots, at least one, for connections that were evicted but are
 // not closed yet.
 func New(n int) *Limiter {
-	return &Limiter{maxSlots: n, maxEvicted: max(1, n/8), clients: make(map[netip.Addr]*client), ranks: []*slotBucket{new(slotBucket)}}
+	return &Limiter{maxSlots: n, maxEvicted: max(1, n/8), clients: make(map[netip.Addr]*client), ranks: []*clientRank{new(clientRank)}}
 }
 
 // ClientAddress returns the address by which a Limiter identifies the client with the network address addr. It is the IPv4
@@ -186,12 +186,12 @@ func (t *Slot) currentList() *list.List {
 	return &t.client.idle
 }
 
-// updateRank moves the client c to the slotBucket and the list that match its slots, after they have changed. The number of
+// updateRank moves the client c to the clientRank and the list that match its slots, after they have changed. The number of
 // slots may have changed by at most one. A client without slots is removed. The caller must hold mu.
 func (s *Limiter) updateRank(c *client) {
 	n := c.slotCount()
 	if n == len(s.ranks) {
-		s.ranks = append(s.ranks, new(slotBucket))
+		s.ranks = append(s.ranks, new(clientRank))
 	}
 	to := &s.ranks[n].idle
 	if c.idle.Len() == 0 {

@@ -40,7 +40,7 @@ type Set struct {
 // A conn is a connection for hedges: a validated [Config] with data that is computed once.
 type conn struct {
 	*grpc.ClientConn
-	endpoint int // index in package endpoint; 1 for the first connection of the Set
+	endpointIndex int // index in package endpoint; 1 for the first connection of the Set
 	// name of the target, as package grpctarget returns it
 	target    string
 	connector IdleConnector
@@ -67,7 +67,7 @@ func NewSet(otherTargets []string, configs []Config) (*Set, error) {
 		case g.Cost < 0 || g.Cost > endpoint.MaxCost:
 			return nil, fmt.Errorf("connection %d: Cost %d is not in [0, %d]", i+1, g.Cost, endpoint.MaxCost)
 		}
-		c := &conn{ClientConn: g.Conn, endpoint: i + 1, target: grpctarget.Name(g.Conn), cost: max(g.Cost, 1)}
+		c := &conn{ClientConn: g.Conn, endpointIndex: i + 1, target: grpctarget.Name(g.Conn), cost: max(g.Cost, 1)}
 		s.conns, s.targets.connTargets = append(s.conns, c), append(s.targets.connTargets, c.target)
 	}
 	return s, nil
@@ -124,9 +124,9 @@ func (s *Set) connectIdle() (ready endpoint.Mask) {
 // Only the goroutine that runs the call may initialize it. Hedges must be admitted one at a time, each before it
 // starts.
 type Selection struct {
-	rotation endpoint.Rotation
-	set      *Set
-	own      *grpc.ClientConn // the caller's connection
+	rotation   endpoint.Rotation
+	set        *Set
+	callerConn *grpc.ClientConn // the caller's connection
 	// by number of the attempt; 0 is the primary
 	attempts [1 + race.MaxHedges]Attempt
 }
@@ -134,8 +134,8 @@ type Selection struct {
 // An Attempt holds the connection of one attempt of a gRPC call. It does not change after the attempt starts. The zero
 // Attempt uses the caller's connection.
 type Attempt struct {
-	conn          *conn // nil for the caller's connection
-	isOtherTarget bool  // the target of conn differs from the target of the call
+	conn           *conn // nil for the caller's connection
+	hasOtherTarget bool  // the target of conn differs from the target of the call
 }
 
 // Init prepares a zero Selection for a call over the connection own with latency key k. If set is nil, s stays zero,
@@ -148,7 +148,7 @@ func (s *Selection) Init(set *Set, own *grpc.ClientConn, k *policy.Key) {
 
 // initialize does the work of Init. The set must not be nil.
 func (s *Selection) initialize(set *Set, own *grpc.ClientConn, k *policy.Key) {
-	s.set, s.own = set, own
+	s.set, s.callerConn = set, own
 	var used endpoint.Mask
 	for i, c := range set.conns {
 		if c.ClientConn == own {
@@ -220,7 +220,7 @@ func (s *Selection) attemptForEndpoint(i int) Attempt {
 		return Attempt{}
 	}
 	c := s.set.conns[i-1]
-	return Attempt{conn: c, isOtherTarget: c.target != grpctarget.Name(s.own)}
+	return Attempt{conn: c, hasOtherTarget: c.target != grpctarget.Name(s.callerConn)}
 }
 
 // endpointIndex returns the index, in package endpoint, of the connection that a uses. It is 0 for the caller's
@@ -229,7 +229,7 @@ func (a Attempt) endpointIndex() int {
 	if a.conn == nil {
 		return 0
 	}
-	return a.conn.endpoint
+	return a.conn.endpointIndex
 }
 
 // hedgeRequest returns the request by which a hedge over the connection of a asks the policy for admission. It states
@@ -238,7 +238,7 @@ func (a Attempt) hedgeRequest() policy.HedgeRequest {
 	if a.conn == nil {
 		return policy.HedgeRequest{}
 	}
-	return policy.HedgeRequest{Cost: a.conn.cost, OtherBackend: a.isOtherTarget}
+	return policy.HedgeRequest{Cost: a.conn.cost, OtherBackend: a.hasOtherTarget}
 }
 
 // TypicalRequest returns the admission request that a hedge is expected to make before its connection is selected. It
@@ -247,7 +247,7 @@ func (s *Selection) TypicalRequest() policy.HedgeRequest {
 	switch {
 	case s.set == nil:
 		return policy.HedgeRequest{}
-	case len(s.set.conns) > 1 && s.set.conns[0].ClientConn == s.own:
+	case len(s.set.conns) > 1 && s.set.conns[0].ClientConn == s.callerConn:
 		return s.attemptForEndpoint(2).hedgeRequest()
 	}
 	return s.attemptForEndpoint(1).hedgeRequest()
@@ -266,7 +266,7 @@ func (a *Attempt) Conn(callerConn *grpc.ClientConn) *grpc.ClientConn {
 }
 
 // HasOtherTarget reports whether the connection that a uses has another target than the caller's connection.
-func (a *Attempt) HasOtherTarget() bool { return a.isOtherTarget }
+func (a *Attempt) HasOtherTarget() bool { return a.hasOtherTarget }
 
 // IsClosed reports whether the connection selected for a has been closed by the program. It returns false if a uses the
 // caller's connection.
@@ -283,7 +283,7 @@ func (s *Selection) Exclude(a *Attempt) { s.rotation.Exclude(a.endpointIndex()) 
 func (s *Selection) Withdraw(ctx context.Context, c *policy.Call, a *Attempt, reason observe.Reason) {
 	c.Withdraw(ctx, reason, a.hedgeRequest())
 	if a.conn != nil {
-		s.rotation.WithdrawHedge(a.conn.endpoint)
+		s.rotation.WithdrawHedge(a.conn.endpointIndex)
 	}
 }
 

@@ -72,13 +72,13 @@ type endpointState struct {
 
 // An outcomeStats value summarizes the good and bad outcomes of attempts at one endpoint, see [Detector].
 type outcomeStats struct {
-	badShare     float64 // moving average of the share of bad outcomes, from 0 to 1
-	badRun       int     // number of consecutive bad outcomes up to now
-	goodRun      int     // number of consecutive good outcomes since the endpoint was ejected
-	suspected    bool    // a hedge at this endpoint did not help a call whose primary was there too, and no good outcome has followed
-	hedgesFutile bool    // the last hedge of a call whose primary was at this endpoint lost, although it had time to answer
-	vainHedges   int     // number of consecutive first hedges to this endpoint, where their primary was too, that lost although they had time to answer
-	vainCalls    int     // value of Detector.calls at the last hedge in vainHedges
+	badShare      float64 // moving average of the share of bad outcomes, from 0 to 1
+	badRun        int     // number of consecutive bad outcomes up to now
+	goodRun       int     // number of consecutive good outcomes since the endpoint was ejected
+	suspected     bool    // a hedge at this endpoint did not help a call whose primary was there too, and no good outcome has followed
+	hedgesFutile  bool    // the last hedge of a call whose primary was at this endpoint lost, although it had time to answer
+	vainHedges    int     // number of consecutive first hedges to this endpoint, where their primary was too, that lost although they had time to answer
+	lastVainHedge int     // value of Detector.calls at the last hedge in vainHedges
 }
 
 // A latencyEstimate estimates how long one endpoint takes to answer an attempt.
@@ -167,7 +167,7 @@ func (d *Detector) endpointName(i int) string {
 // The function report tells observers that all ejected endpoints are restored, so that no endpoint stays ejected in
 // their statistics. It is nil if no endpoint is ejected. The caller must call report without holding locks.
 func (d *Detector) Forget() (report func()) {
-	return d.changeAll(func(*endpointState) { d.evicted = true })
+	return d.updateAllEndpoints(func(*endpointState) { d.evicted = true })
 }
 
 // Reset implements [policy.EvictionListener]. It restores all endpoints and clears the outcomes and latencies that were
@@ -176,14 +176,14 @@ func (d *Detector) Forget() (report func()) {
 // The function report tells observers which endpoints were restored. It is nil if no endpoint was ejected. The caller
 // must call report without holding locks.
 func (d *Detector) Reset() (report func()) {
-	return d.changeAll(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
+	return d.updateAllEndpoints(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
 }
 
-// changeAll implements Forget and Reset. It calls change for each endpoint while it holds the mutex.
+// updateAllEndpoints implements Forget and Reset. It calls change for each endpoint while it holds the mutex.
 //
 // The function report tells observers that all endpoints that were ejected before the change are restored. It is nil if
 // no endpoint was ejected, or if the latency key was evicted before.
-func (d *Detector) changeAll(change func(*endpointState)) (report func()) {
+func (d *Detector) updateAllEndpoints(change func(*endpointState)) (report func()) {
 	var restored Mask
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -280,7 +280,7 @@ func (d *Detector) SelectPrimary(candidates Mask) int {
 // The result does not depend on hedges, so an endpoint is ejected even if no hedge is sent. The caller must hold the
 // mutex.
 func (d *Detector) isUnresponsive(candidates Mask, i int) bool {
-	s, next := &d.endpoints[i], d.findOther(candidates, i)
+	s, next := &d.endpoints[i], d.findOtherAvailable(candidates, i)
 	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].samples > 0 && time.Since(s.unansweredSince) >= unresponsiveFactor*d.endpoints[next].expectedLatency
 }
 
@@ -437,9 +437,9 @@ func (d *Detector) firstAvailable(candidates Mask) int {
 	return 0
 }
 
-// findOther returns the first candidate that is neither i nor ejected, or -1 if there is none. The caller must hold the
+// findOtherAvailable returns the first candidate that is neither i nor ejected, or -1 if there is none. The caller must hold the
 // mutex.
-func (d *Detector) findOther(candidates Mask, i int) int {
+func (d *Detector) findOtherAvailable(candidates Mask, i int) int {
 	available, _ := d.findAvailable(candidates &^ Mask(0).With(i))
 	return available
 }
@@ -453,7 +453,7 @@ func (d *Detector) findOther(candidates Mask, i int) int {
 func (d *Detector) isNextSlower(candidates Mask, i int, median time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next := d.findOther(candidates, i)
+	next := d.findOtherAvailable(candidates, i)
 	return next >= 0 && median > 0 && float64(d.endpoints[next].expectedLatency) >= slowerFactor*float64(median)
 }
 
@@ -463,7 +463,7 @@ func (d *Detector) isHealthy(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.endpoints[i]
-	hedgesInVain := s.vainHedges >= maxVainHedges && d.calls-s.vainCalls < probeInterval
+	hedgesInVain := s.vainHedges >= maxVainHedges && d.calls-s.lastVainHedge < probeInterval
 	return !s.ejected && s.badRun == 0 && !s.suspected && !hedgesInVain
 }
 
@@ -476,12 +476,12 @@ func (d *Detector) isHealthy(i int) bool {
 func (d *Detector) recordHedgeAtPrimary(candidates Mask, i int, won bool, hedged time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s, next := &d.endpoints[i], d.findOther(candidates, i)
+	s, next := &d.endpoints[i], d.findOtherAvailable(candidates, i)
 	switch {
 	case won:
 		s.vainHedges = 0
 	case next >= 0 && hedged >= lateAnswerFactor*d.endpoints[next].expectedLatency:
-		s.vainHedges, s.vainCalls = s.vainHedges+1, d.calls
+		s.vainHedges, s.lastVainHedge = s.vainHedges+1, d.calls
 	}
 }
 
@@ -553,7 +553,7 @@ func (d *Detector) recordAnswer(candidates Mask, i int, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.endpoints[i]
-	if next := d.findOther(candidates, i); next >= 0 && took < d.endpoints[next].expectedLatency {
+	if next := d.findOtherAvailable(candidates, i); next >= 0 && took < d.endpoints[next].expectedLatency {
 		s.lastPromptAnswer = time.Now()
 	}
 	if s.samples == 0 {
@@ -597,7 +597,7 @@ func (d *Detector) recordSuccess(i int) {
 		if !s.ejected {
 			return
 		}
-		if s.goodRun++; s.goodRun >= d.requiredGoodRun(i) {
+		if s.goodRun++; s.goodRun >= d.requiredGoodOutcomes(i) {
 			s.ejected, s.ejectedAsSlow, s.goodRun, s.badShare = false, false, 0, min(s.badShare, restoreShare)
 		}
 	})
@@ -626,12 +626,12 @@ func (s *endpointState) addBadOutcome() {
 	}
 }
 
-// requiredGoodRun returns the number of consecutive good outcomes that restore the ejected endpoint i. It is restoreRun
+// requiredGoodOutcomes returns the number of consecutive good outcomes that restore the ejected endpoint i. It is restoreRun
 // if primaries will use the endpoint after that.
 //
 // It is 1 if primaries will not use the endpoint: it is used only for hedges, or an earlier endpoint is available. It
 // is also 1 while all endpoints are ejected. The caller must hold the mutex.
-func (d *Detector) requiredGoodRun(i int) int {
+func (d *Detector) requiredGoodOutcomes(i int) int {
 	for j := range MaxEndpoints {
 		if j != i && !d.endpoints[j].ejected && d.endpoints[j].counters.Calls+d.endpoints[j].counters.Hedges > 0 {
 			if j < i || i > 0 && d.endpoints[i].counters.Calls+d.endpoints[j].counters.Calls == 0 {

@@ -257,15 +257,15 @@ func (s *Selection) RecordCallEnd(e CallEnd) {
 			s.detector.markSuspected(primary)
 		}
 	}
-	s.recordProbeEnd(e)
+	s.recordProbeOutcome(e)
 }
 
-// recordProbeEnd records the outcome of the probe at the end of the call. The outcome is good if the probe won. It is
+// recordProbeOutcome records the outcome of the probe at the end of the call. The outcome is good if the probe won. It is
 // bad if the primary won and the probe was unanswered for the time lateAfter.
 //
-// In other cases recordProbeEnd records nothing, and also if the call sent no probe or the probe's failure was recorded
+// In other cases recordProbeOutcome records nothing, and also if the call sent no probe or the probe's failure was recorded
 // before.
-func (s *Selection) recordProbeEnd(e CallEnd) {
+func (s *Selection) recordProbeOutcome(e CallEnd) {
 	switch {
 	case s.probe.sent == nil || s.probe.failed.Load():
 	case e.Winner == s.probe.sent.number:

@@ -21,8 +21,8 @@ import (
 // concurrent use.
 type Client struct {
 	*calls.Client
-	calls    sync.Pool    // calls for reuse: *call[T] for every T
-	detached atomic.Int64 // number of slots in use, see [MaxDetached]
+	calls      sync.Pool    // calls for reuse: *call[T] for every T
+	slotsInUse atomic.Int64 // number of slots in use, see [MaxDetached]
 }
 
 // MaxDetached is the maximum number of attempts of DoDetached, per Client, that run in addition to the one for which each
@@ -68,7 +68,7 @@ func CallOnce[T any](ctx context.Context, f func(context.Context) (T, error)) (T
 	return f(once)
 }
 
-// sendOnce calls f without hedges, because the call may not be hedged for the given reason. It reports the call and the reason
+// sendWithoutHedges calls f without hedges, because the call may not be hedged for the given reason. It reports the call and the reason
 // to observers.
 func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.Reason, f func(context.Context) (T, error)) (T, error) {
 	p := h.Policy.BeginUnhedged(ctx, policy.Name{Host: key}, reason)
@@ -124,7 +124,7 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style := &c.race.Style
-	style.Observer, style.Primary, style.FreshTimer = c.AttemptObserver(), c.contexts[0].Attempt(), c.InBubble()
+	style.Observer, style.Primary, style.FreshTimer = c.AttemptObserver(), c.contexts[0].Attempt(), c.IsInBubble()
 	out := c.race.Run(ctx, op, c.RaceSchedule())
 	outcome := policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, HeldBack: out.Winner > 0 && c.isDelayedByPrimary()}
 	if outcome.HeldBack {
@@ -191,16 +191,16 @@ func (c *call[T]) Discard(v T, err error) {
 		return
 	}
 	closer, ok := any(v).(io.Closer)
-	if !ok || err != nil || isNil(v) || c.isWinner(v) {
+	if !ok || err != nil || isNil(v) || c.isWinningResult(v) {
 		return
 	}
 	defer c.countPanic()
 	_ = closer.Close() // the call is over, so no caller can get the error
 }
 
-// isWinner reports whether v is the result that the winner returned, so that a loser's equal result must not be closed.
+// isWinningResult reports whether v is the result that the winner returned, so that a loser's equal result must not be closed.
 // It is false if no attempt has won, or if the values cannot be compared.
-func (c *call[T]) isWinner(v any) (same bool) {
+func (c *call[T]) isWinningResult(v any) (same bool) {
 	defer func() { _ = recover() }() // a runtime error, if the type cannot be compared
 	won, ok := c.race.Winner()
 	return ok && v == any(won)
@@ -215,7 +215,7 @@ func isNil(v any) bool {
 	return false
 }
 
-// countPanic recovers and counts a panic of a function that the program has supplied. It must be deferred: in a goroutine of
+// recoverAndCountPanic recovers and counts a panic of a function that the program has supplied. It must be deferred: in a goroutine of
 // this package, the panic would otherwise end the process.
 func (c *call[T]) countPanic() {
 	if recover() != nil {
@@ -236,7 +236,7 @@ type detachedCall[T any] struct {
 // first attempt that ends frees no slot, and each later one frees a slot. If the caller returns before any attempt has
 // ended, that counts as the first end.
 func (c *detachedCall[T]) Admit(index int) bool {
-	slots, reason, admitted := &c.client.detached, policy.None, false
+	slots, reason, admitted := &c.client.slotsInUse, policy.None, false
 	if slots.Add(1) > MaxDetached {
 		reason = observe.DeniedInFlight
 	}
@@ -267,7 +267,7 @@ func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 // unless another attempt has already ended. If no slot is free, tryAbandon returns false, and the caller must wait for
 // the primary.
 func (c *detachedCall[T]) tryAbandon() bool {
-	if slots := &c.client.detached; slots.Add(1) > MaxDetached && c.ended.Load() == 0 {
+	if slots := &c.client.slotsInUse; slots.Add(1) > MaxDetached && c.ended.Load() == 0 {
 		slots.Add(-1)
 		return false
 	}
@@ -279,7 +279,7 @@ func (c *detachedCall[T]) tryAbandon() bool {
 // primary. The first call frees no slot, for the reason that Admit describes.
 func (c *detachedCall[T]) releaseSlot() {
 	if c.ended.Add(1) > 1 {
-		c.client.detached.Add(-1)
+		c.client.slotsInUse.Add(-1)
 	}
 }
 

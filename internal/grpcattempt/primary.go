@@ -28,9 +28,9 @@ func (p *Primary) Value(key any) any {
 	return p.Attempt.Value(key)
 }
 
-// Options returns the call options of the primary: the caller's options opts, and an option that stores the trailer in
+// CallOptions returns the call options of the primary: the caller's options opts, and an option that stores the trailer in
 // p.Trailer.
-func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
+func (p *Primary) CallOptions(opts []grpc.CallOption) []grpc.CallOption {
 	own := p.optionBuffer[:0]
 	if len(opts) >= len(p.optionBuffer) {
 		own = make([]grpc.CallOption, 0, len(opts)+1)

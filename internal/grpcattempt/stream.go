@@ -36,8 +36,8 @@ func (c *WinnerChoice) Choose(n int, release func()) {
 	})
 }
 
-// IsMade reports whether an attempt has been chosen. If not, Winner would block.
-func (c *WinnerChoice) IsMade() bool {
+// HasWinner reports whether an attempt has been chosen. If not, Winner would block.
+func (c *WinnerChoice) HasWinner() bool {
 	select {
 	case <-c.made:
 		return true
@@ -69,12 +69,12 @@ type SentRequest struct {
 	memory  *[]byte    // memory that holds the encoded message; nil if none is in use
 }
 
-// KeepMessage stores the message of r, which the caller is sending. The result is false if the message cannot be
+// StoreMessage stores the message of r, which the caller is sending. The result is false if the message cannot be
 // copied; then the call cannot be hedged.
 //
-// KeepMessage encodes the message into memory of buffers, because the caller may change the message after SendMsg. If
+// StoreMessage encodes the message into memory of buffers, because the caller may change the message after SendMsg. If
 // buffers is nil, it does not encode the message, and hedges cannot copy it.
-func (s *SentRequest) KeepMessage(r Request, buffers *Buffers) bool {
+func (s *SentRequest) StoreMessage(r Request, buffers *Buffers) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sentAt.IsZero() {
@@ -97,7 +97,7 @@ func (s *SentRequest) SentAt() time.Time {
 	return s.sentAt
 }
 
-// HasMessage reports whether KeepMessage has stored a message that CopyMessage can copy.
+// HasMessage reports whether StoreMessage has stored a message that CopyMessage can copy.
 func (s *SentRequest) HasMessage() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,8 +302,8 @@ type UnaryFinishNotifier struct {
 	winner atomic.Pointer[int] // number of the winning attempt; nil if there is no winner yet
 }
 
-// Option returns a call option that reports the end of attempt n to f. Each attempt must be made with its option.
-func (f *UnaryFinishNotifier) Option(n int) grpc.CallOption {
+// CallOption returns a call option that reports the end of attempt n to f. Each attempt must be made with its option.
+func (f *UnaryFinishNotifier) CallOption(n int) grpc.CallOption {
 	return grpc.OnFinish(func(err error) {
 		f.RecordEnd(n, err)
 		f.callIfDue()

@@ -15,11 +15,11 @@ import (
 func TestChoiceIsMadeOnce(t *testing.T) {
 	var c grpcattempt.WinnerChoice
 	c.Init()
-	assert.False(t, c.IsMade())
+	assert.False(t, c.HasWinner())
 	released := 0
 	c.Choose(2, func() { released = 2 })
 	c.Choose(1, func() { released = 1 })
-	assert.True(t, c.IsMade())
+	assert.True(t, c.HasWinner())
 	assert.Equal(t, 2, c.Winner())
 	c.ReleaseWinner()
 	assert.Equal(t, 2, released)
@@ -28,9 +28,9 @@ func TestChoiceIsMadeOnce(t *testing.T) {
 func TestSentRequestIsNotCopiedAfterClose(t *testing.T) {
 	var s grpcattempt.SentRequest
 	assert.False(t, s.HasMessage())
-	s.KeepMessage(grpcattempt.RequestOf(wrapperspb.String("id")), nil)
+	s.StoreMessage(grpcattempt.RequestOf(wrapperspb.String("id")), nil)
 	assert.False(t, s.HasMessage(), "the caller may change it")
-	s.KeepMessage(grpcattempt.RequestOf(wrapperspb.String("id")), new(grpcattempt.Buffers))
+	s.StoreMessage(grpcattempt.RequestOf(wrapperspb.String("id")), new(grpcattempt.Buffers))
 	m, ok := s.CopyMessage()
 	assert.True(t, ok)
 	assert.Equal(t, "id", m.(*wrapperspb.StringValue).Value)

@@ -40,7 +40,7 @@ type hedgedCall struct {
 // delay is not 0, it replaces the learned delays. The caller must have set the latency key.
 func (h *hedgedCall) beginCall(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
 	h.selection.Init(h.client.options.HedgeConns, cc, h.Key)
-	schedule := h.BeginOn(ctx, h.Key, delay, h.rule.override)
+	schedule := h.BeginWithOverride(ctx, h.Key, delay, h.rule.override)
 	if schedule == nil {
 		h.client.Counters.WarmupRequests.Add(1)
 		return nil

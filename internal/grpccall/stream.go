@@ -75,7 +75,7 @@ func (in *Client) newStream(args streamArgs, m *methodRule, delay time.Duration)
 		s.primaryDeadline = new(grpcattempt.PrimaryDeadline)
 	}
 	s.choice.Init()
-	s.args.opts, s.finish.Functions = grpcattempt.SplitFinishFuncs(slices.Clone(args.opts))
+	s.args.opts, s.finishNotifier.Functions = grpcattempt.SplitFinishFuncs(slices.Clone(args.opts))
 	s.primary.Context, s.cancel = context.WithCancelCause(args.ctx)
 	k := in.Policy.Lookup(in.keyName(args.ctx, args.callTarget))
 	if delay > 0 || in.Policy.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
@@ -119,11 +119,11 @@ type stream struct {
 	delivered sync.Once // runs deliverOutputs once
 
 	// These types are safe for concurrent use.
-	choice       grpcattempt.WinnerChoice
-	sentRequest  grpcattempt.SentRequest
-	unhedged     grpcattempt.UnhedgedReport // reports a stream without hedges to observers
-	earlyContext grpcattempt.EarlyContext
-	finish       grpcattempt.FinishNotifier
+	choice         grpcattempt.WinnerChoice
+	sentRequest    grpcattempt.SentRequest
+	unhedged       grpcattempt.UnhedgedReport // reports a stream without hedges to observers
+	earlyContext   grpcattempt.EarlyContext
+	finishNotifier grpcattempt.FinishNotifier
 
 	primaryDeadline *grpcattempt.PrimaryDeadline // nil if there is no later interceptor in the chain
 }
@@ -164,13 +164,13 @@ func (s *stream) openStream(ctx context.Context, desc *grpc.StreamDesc, streamer
 // onFinish records that an RPC of attempt n over cc has ended with the status err. A later interceptor in the chain may
 // start several RPCs for an attempt.
 func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
-	s.finish.RecordEnd(n, err)
+	s.finishNotifier.RecordEnd(n, err)
 	if n == 0 {
 		s.choosePrimary(observe.DeniedNotReady) // RecvMsg was not called yet, and has no message to wait for
 		s.unhedged.Done(s.client.isAnswer(err))
 	}
 	s.callFinishFuncs()
-	if cc != nil && cc.GetState() == connectivity.Shutdown && s.choice.IsMade() && s.choice.Winner() == n {
+	if cc != nil && cc.GetState() == connectivity.Shutdown && s.choice.HasWinner() && s.choice.Winner() == n {
 		s.finishStream() // a stream over a closed connection may get no further call
 	}
 }
@@ -178,16 +178,16 @@ func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
 // callFinishFuncs calls the functions of the caller's [grpc.OnFinish] options if the winner is chosen and has ended. It
 // calls them only once per stream.
 func (s *stream) callFinishFuncs() {
-	if !s.choice.IsMade() {
+	if !s.choice.HasWinner() {
 		return
 	}
-	due, err := s.finish.ClaimResult(s.choice.Winner())
+	due, err := s.finishNotifier.ClaimResult(s.choice.Winner())
 	if due {
 		s.rule.recordSuccess(s.args.callTarget.Target, err)
 	}
-	if due && len(s.finish.Functions) > 0 {
+	if due && len(s.finishNotifier.Functions) > 0 {
 		s.deliverOutputs() // the functions may read the outputs
-		for _, f := range s.finish.Functions {
+		for _, f := range s.finishNotifier.Functions {
 			f(err)
 		}
 	}
@@ -222,21 +222,21 @@ func (s *stream) chosenAttempt() *streamAttempt { return &s.attempts[s.choice.Wi
 func (s *stream) SendMsg(m any) error {
 	request := grpcattempt.RequestOf(m)
 	if !request.IsCloneable() || request.IsPrepared() && s.client.options.HedgeConns != nil {
-		s.sendOnce(grpcattempt.UncloneableRequest)
+		s.disableHedging(grpcattempt.UncloneableRequest)
 	}
 	var buffers *grpcattempt.Buffers
-	if s.mayHedge && !s.choice.IsMade() {
+	if s.mayHedge && !s.choice.HasWinner() {
 		buffers = &s.client.buffers
 	}
-	if !s.sentRequest.KeepMessage(request, buffers) {
-		s.sendOnce(grpcattempt.UncloneableRequest)
+	if !s.sentRequest.StoreMessage(request, buffers) {
+		s.disableHedging(grpcattempt.UncloneableRequest)
 	}
 	return s.handleSendError(s.attempts[0].SendMsg(m))
 }
 
-// sendOnce prevents hedges of the call because of the given obstacle: it makes the primary's stream the caller's
+// sendWithoutHedges prevents hedges of the call because of the given obstacle: it makes the primary's stream the caller's
 // stream. It does nothing if the race has already begun.
-func (s *stream) sendOnce(why grpcattempt.Obstacle) {
+func (s *stream) disableHedging(why grpcattempt.Obstacle) {
 	if s.choosePrimary(observe.DeniedBody) {
 		s.client.Counters.NotHedgeable.Add(1)
 		s.client.rules.logObstacle(s.rule, s.args.callTarget.Method, why)
@@ -275,7 +275,7 @@ func (s *stream) Header() (metadata.MD, error) {
 
 // Trailer implements [grpc.ClientStream]: it returns the trailer of the winner, or nil if there is no winner yet.
 func (s *stream) Trailer() metadata.MD {
-	if !s.choice.IsMade() {
+	if !s.choice.HasWinner() {
 		return nil
 	}
 	return s.chosenAttempt().Trailer()
@@ -284,7 +284,7 @@ func (s *stream) Trailer() metadata.MD {
 // Context implements [grpc.ClientStream]. Before an attempt is chosen, it returns a context with the values of the
 // primary's stream. After that, it returns the context of the winner's stream.
 func (s *stream) Context() context.Context {
-	if !s.choice.IsMade() {
+	if !s.choice.HasWinner() {
 		return s.earlyContext.Get(s.args.ctx, grpcattempt.ContextOf(s.attempts[0], s.args.ctx))
 	}
 	return s.chosenAttempt().Context()
@@ -296,7 +296,7 @@ func (s *stream) RecvMsg(m any) error {
 	var err error
 	if !s.begun.Load() {
 		if s.replyType = grpcattempt.ReplyTypeOf(m, s.args.opts); !s.replyType.IsKnown() {
-			s.sendOnce(grpcattempt.UncloneableReply)
+			s.disableHedging(grpcattempt.UncloneableReply)
 		}
 	}
 	if s.begun.CompareAndSwap(false, true) {
@@ -345,7 +345,7 @@ func (s *stream) receiveFirst(m any) error {
 		race.Race[error]
 		schedule grpcattempt.Schedule
 	}
-	r.Style = race.Style[error]{Observer: s.AttemptObserver(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.primary.Call}}
+	r.Style = race.Options[error]{Observer: s.AttemptObserver(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.primary.Call}}
 	r.schedule.SetDelays(delays, s.P99Latency())
 	out := r.Run(s.args.ctx, s, &r.schedule)
 	s.hedgePicks.ReleaseUnused(&s.primary.PrimaryPick)
@@ -457,7 +457,7 @@ func (s *stream) sendRequestAgain(ctx context.Context, streamer grpc.Streamer, c
 	me := &s.attempts[n]
 	if err != nil {
 		me.ClientStream = grpcattempt.NewFailedStream(ctx, err)
-		s.finish.RecordEnd(n, err) // a later interceptor may not call the OnFinish function
+		s.finishNotifier.RecordEnd(n, err) // a later interceptor may not call the OnFinish function
 		return err
 	}
 	me.ClientStream, me.reply = hedge, s.replyType.NewReply()

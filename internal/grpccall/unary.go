@@ -42,7 +42,7 @@ func (in *Client) makeCall(ctx context.Context, c *unaryCall) (err error) {
 	if reason == policy.None {
 		err = c.sendHedged(ctx, m, delay)
 	} else {
-		err = c.sendOnce(ctx, reason)
+		err = c.sendWithoutHedges(ctx, reason)
 	}
 	m.recordSuccess(target, err)
 	return err
@@ -62,8 +62,8 @@ func (c *unaryCall) sendHedged(ctx context.Context, m *methodRule, delay time.Du
 	return err
 }
 
-// sendOnce makes a call that must not be hedged, for the given reason. It reports the call to observers.
-func (c *unaryCall) sendOnce(ctx context.Context, reason observe.Reason) error {
+// sendWithoutHedges makes a call that must not be hedged, for the given reason. It reports the call to observers.
+func (c *unaryCall) sendWithoutHedges(ctx context.Context, reason observe.Reason) error {
 	args := &c.args
 	report := c.client.beginUnhedged(ctx, args.callTarget, reason)
 	err := args.invoker(contextWithoutHedges(ctx, args.callTarget), args.callTarget.Method, args.req, args.reply, args.cc, args.opts...)
@@ -92,7 +92,7 @@ func (c *unaryCall) applyRule(ctx context.Context, m *methodRule) {
 		c.rule, c.throttle = m, m.throttleOf(c.args.callTarget.Target)
 	}
 	if opts, finish := grpcattempt.SplitFinishFuncs(c.args.opts); len(finish) > 0 {
-		c.args.opts, c.finish = opts, &grpcattempt.UnaryFinishNotifier{FinishNotifier: grpcattempt.FinishNotifier{Functions: finish}}
+		c.args.opts, c.finishNotifier = opts, &grpcattempt.UnaryFinishNotifier{FinishNotifier: grpcattempt.FinishNotifier{Functions: finish}}
 	}
 	if name := c.client.keyName(ctx, c.args.callTarget); !c.Key.IsCurrent(name) {
 		c.Key = c.client.Policy.RouteKey(name, m.policy.BudgetPercent/100)
@@ -116,11 +116,11 @@ type unaryCall struct {
 	schedule grpcattempt.Schedule
 
 	// Written before the race begins. Hedges copy the request and the options.
-	args     unaryArgs                        // without OnFinish options
-	finish   *grpcattempt.UnaryFinishNotifier // functions of OnFinish options; nil if there are none
-	primary  *grpcattempt.Primary
-	template grpcattempt.CallTemplate
-	buffer   []byte // memory for the encoded request, see [grpcattempt.Request.Encode]
+	args           unaryArgs                        // without OnFinish options
+	finishNotifier *grpcattempt.UnaryFinishNotifier // functions of OnFinish options; nil if there are none
+	primary        *grpcattempt.Primary
+	template       grpcattempt.CallTemplate
+	buffer         []byte // memory for the encoded request, see [grpcattempt.Request.Encode]
 
 	hedges [1 + race.MaxHedges]hedgeResult // by number of the attempt; each hedge writes its own element, and deliverResult reads the winner's element
 
@@ -142,7 +142,7 @@ func (c *unaryCall) runRace(ctx context.Context, delays []time.Duration) race.Re
 	c.primary = new(grpcattempt.Primary)
 	style := &c.race.Style
 	c.schedule.SetDelays(delays, c.P99Latency())
-	style.Observer, style.Primary, style.Detach, style.FreshTimer = c.AttemptObserver(), &c.primary.Attempt, race.DetachHedges, c.InBubble()
+	style.Observer, style.Primary, style.Detach, style.FreshTimer = c.AttemptObserver(), &c.primary.Attempt, race.DetachHedges, c.IsInBubble()
 	if len(delays) > 0 {
 		c.primary.Call = c.client.NestingMark(c.args.callTarget)
 	}
@@ -183,8 +183,8 @@ func (c *unaryCall) deliverResult(out race.Result[error]) error {
 	}
 	c.client.EndCall(&c.Call, policy.Outcome{Answered: c.client.isAnswer(err), Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken})
 	out.Attempt.Release()
-	if c.finish != nil {
-		c.finish.Choose(max(out.Winner, 0))
+	if c.finishNotifier != nil {
+		c.finishNotifier.Choose(max(out.Winner, 0))
 	}
 	return err
 }
@@ -198,7 +198,7 @@ func (c *unaryCall) freeCall() {
 	c.ClearReferences()
 	c.selection.Clear()
 	c.args.req, c.args.reply, c.args.invoker, c.args.opts = nil, nil, nil, nil
-	c.finish, c.primary = nil, nil
+	c.finishNotifier, c.primary = nil, nil
 	c.template = grpcattempt.CallTemplate{}
 	if cap(c.buffer) > grpcattempt.MaxBuffer {
 		c.buffer = nil
@@ -234,9 +234,9 @@ func (c *unaryCall) Attempt(a *race.Attempt, n int) (error, error) {
 		return c.sendHedge(a, n)
 	}
 	p, args := c.primary, &c.args
-	opts := p.Options(args.opts)
-	if c.finish != nil {
-		opts = slices.Clip(append(opts, c.finish.Option(0)))
+	opts := p.CallOptions(args.opts)
+	if c.finishNotifier != nil {
+		opts = slices.Clip(append(opts, c.finishNotifier.CallOption(0)))
 	}
 	err := args.invoker(p, args.callTarget.Method, args.req, args.reply, args.cc, opts...)
 	return err, c.classifyAttempt(a, n, err, p.Trailer)
@@ -250,8 +250,8 @@ func (c *unaryCall) sendHedge(a *race.Attempt, n int) (error, error) {
 	if !ok {
 		return race.ErrLost, race.ErrLost
 	}
-	if c.finish != nil {
-		opts = append(opts, c.finish.Option(n))
+	if c.finishNotifier != nil {
+		opts = append(opts, c.finishNotifier.CallOption(n))
 	}
 	h.reply = c.template.ReplyType.NewReply()
 	ctx, cancel := c.callDeadline().LimitContext(hedgeContext(a, md, n))

@@ -480,7 +480,7 @@ func (p *picker) pickForHedge(d *HedgePick, info balancer.PickInfo, r balancer.P
 		own = chosen.backend.trackUse(&r)
 	}
 	for _, s := range unused { // after the last pick: a child that counts open picks avoids their backends until then
-		s.release(own)
+		s.reportEnd(own)
 	}
 	d.recordPick(own)
 	return r, err

@@ -166,14 +166,14 @@ func (b *backend) trackUse(r *balancer.PickResult) *backendUse {
 		return &b.finishedUse
 	}
 	u := &backendUse{backend: b, done: r.Done}
-	r.Done = u.finish
+	r.Done = u.recordAttemptEnd
 	return u
 }
 
-// finish is the Done function of the attempt's pick, which gRPC calls at the end of the attempt. It reports the end to
+// recordAttemptEnd is the Done function of the attempt's pick, which gRPC calls at the end of the attempt. It reports the end to
 // the child, and then the end of the unused picks that wait for it. All end at the same time, so that a time-weighted
 // average of latencies ignores the unused picks.
-func (u *backendUse) finish(info balancer.DoneInfo) {
+func (u *backendUse) recordAttemptEnd(info balancer.DoneInfo) {
 	u.recordLoad(info)
 	u.done(info)
 	u.releaseUnused()
@@ -209,11 +209,11 @@ type unusedPick struct {
 	use  *backendUse             // use of the same backend by another attempt of the call; nil if there is none
 }
 
-// release reports the unused pick to the child as ended. It does so when the attempt that uses the same backend ends,
+// reportEnd reports the unused pick to the child as ended. It does so when the attempt that uses the same backend ends,
 // or otherwise when the hedge ends. If there is no attempt to wait for, it does so at once.
 //
 // The argument own is the use of the chosen backend by the hedge; it is nil if the hedge was refused.
-func (s unusedPick) release(own *backendUse) {
+func (s unusedPick) reportEnd(own *backendUse) {
 	if s.done == nil || s.use != nil && s.use.deferRelease(s.done) || own != nil && own.deferRelease(s.done) {
 		return
 	}

@@ -202,9 +202,9 @@ func headerSize(reason string, header textproto.MIMEHeader) int64 {
 	return int64(size)
 }
 
-// Returned records that the RoundTrip of the attempt has returned, which ends a delay of its cancellation. It returns
+// RecordReturn records that the RoundTrip of the attempt has returned, which ends a delay of its cancellation. It returns
 // the time that the set-up of a new connection took, or 0 if the connection was reused.
-func (l *ConnTrace) Returned() time.Duration {
+func (l *ConnTrace) RecordReturn() time.Duration {
 	l.guard.Returned()
 	return time.Duration(l.connectTime.Load())
 }
@@ -227,10 +227,10 @@ func (u withoutTrace) Value(key any) any {
 type CallerHooks struct {
 	trace *httptrace.ClientTrace
 
-	mu      sync.Mutex    // guards the fields below; not held while a hook runs
-	running int           // number of running hooks
-	muted   bool          // the hooks are disabled
-	idle    chan struct{} // closed when the last running hook returns; nil unless Mute is waiting
+	mu       sync.Mutex    // guards the fields below; not held while a hook runs
+	running  int           // number of running hooks
+	disabled bool          // the hooks are disabled
+	idle     chan struct{} // closed when the last running hook returns; nil unless Mute is waiting
 }
 
 // CallerHooksFrom returns the httptrace hooks that ctx, the caller's context, carries. It returns nil if ctx carries
@@ -244,11 +244,11 @@ func CallerHooksFrom(ctx context.Context) *CallerHooks {
 
 // Context returns a context for primary a that carries the wrapped hooks of h instead of the caller's hooks.
 func (h *CallerHooks) Context(a *race.Attempt) context.Context {
-	return httptrace.WithClientTrace(withoutTrace{a}, h.mutableTrace())
+	return httptrace.WithClientTrace(withoutTrace{a}, h.wrapHooks())
 }
 
-// mutableTrace returns a copy of the caller's hooks that do nothing after Mute has been called.
-func (h *CallerHooks) mutableTrace() *httptrace.ClientTrace {
+// wrapHooks returns a copy of the caller's hooks that do nothing after Mute has been called.
+func (h *CallerHooks) wrapHooks() *httptrace.ClientTrace {
 	trace := *h.trace
 	v := reflect.ValueOf(&trace).Elem()
 	for i := range v.NumField() {
@@ -277,10 +277,10 @@ func (h *CallerHooks) mutableTrace() *httptrace.ClientTrace {
 func (h *CallerHooks) beginHook() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.muted {
+	if !h.disabled {
 		h.running++
 	}
-	return !h.muted
+	return !h.disabled
 }
 
 // endHook records that a hook has returned for which beginHook returned true. The last running hook wakes Mute.
@@ -296,11 +296,11 @@ func (h *CallerHooks) endHook() {
 // maxHookWait is the longest time for which Mute waits for a running hook.
 const maxHookWait = 100 * time.Millisecond
 
-// Mute disables the hooks and waits until no hook is running. It waits for at most 100 milliseconds, because a blocked
+// Disable disables the hooks and waits until no hook is running. It waits for at most 100 milliseconds, because a blocked
 // hook must not delay the response of another attempt. It must be called at most once.
-func (h *CallerHooks) Mute() {
+func (h *CallerHooks) Disable() {
 	h.mu.Lock()
-	h.muted = true
+	h.disabled = true
 	var idle chan struct{}
 	if h.running > 0 {
 		h.idle = make(chan struct{})
@@ -321,7 +321,7 @@ func (h *CallerHooks) Mute() {
 // A Peer holds the remote address of a primary, so that a hedge can connect to another address. It holds the address of
 // the primary's connection and the address that the primary has dialed. They may differ: while a dial is running, a
 // request may get another connection that becomes idle. It is safe for concurrent use.
-type Peer struct{ got, dialled atomic.Pointer[netip.Addr] }
+type Peer struct{ connAddr, dialedAddr atomic.Pointer[netip.Addr] }
 
 // gotConn stores the remote address of the primary's connection, which is in info. It is a hook that net/http calls
 // when the primary has got a connection.
@@ -330,13 +330,13 @@ func (p *Peer) gotConn(info httptrace.GotConnInfo) {
 		return
 	}
 	if addr := info.Conn.RemoteAddr(); addr != nil {
-		storeAddr(&p.got, addr.String())
+		storeAddr(&p.connAddr, addr.String())
 	}
 }
 
 // connectStart stores the IP address in addr, an IP address and port. It is a hook that package net calls when the
 // primary begins to dial.
-func (p *Peer) connectStart(_, addr string) { storeAddr(&p.dialled, addr) }
+func (p *Peer) connectStart(_, addr string) { storeAddr(&p.dialedAddr, addr) }
 
 // storeAddr parses addr, an IP address and port, and stores the IP address in stored. It does nothing if addr cannot be
 // parsed.
@@ -353,7 +353,7 @@ func (p *Peer) address() netip.Addr {
 	if p == nil {
 		return netip.Addr{}
 	}
-	if addr := cmp.Or(p.got.Load(), p.dialled.Load()); addr != nil {
+	if addr := cmp.Or(p.connAddr.Load(), p.dialedAddr.Load()); addr != nil {
 		return *addr
 	}
 	return netip.Addr{}

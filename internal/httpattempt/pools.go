@@ -38,8 +38,8 @@ func NewPools(next, via http.RoundTripper, r Resolver) *Pools {
 	return p
 }
 
-// Primary returns the RoundTripper that sends primaries, or nil for a nil Pools.
-func (p *Pools) Primary() http.RoundTripper {
+// PrimaryTransport returns the RoundTripper that sends primaries, or nil for a nil Pools.
+func (p *Pools) PrimaryTransport() http.RoundTripper {
 	if p == nil {
 		return nil
 	}
@@ -50,13 +50,13 @@ func (p *Pools) Primary() http.RoundTripper {
 // address of the primary's connection to Hedge.
 func (p *Pools) NeedsPeer() bool { return p.replicas != nil }
 
-// Hedge returns the RoundTripper that sends the hedge r. The caller must set shares to true if requests may share a
+// HedgeTransport returns the RoundTripper that sends the hedge r. The caller must set shares to true if requests may share a
 // connection, as over HTTP/2. In that case the RoundTripper has a separate connection pool if possible, so that the
 // hedge does not share the primary's connection.
 //
 // The argument peer holds the address of the primary's connection, which the hedge avoids if NeedsPeer returns true. A
 // nil peer means that the address is unknown.
-func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTripper {
+func (p *Pools) HedgeTransport(r *http.Request, shares bool, peer *Peer) http.RoundTripper {
 	switch {
 	case p.hedgeTransport != nil:
 		return p.hedgeTransport

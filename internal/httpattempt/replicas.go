@@ -47,8 +47,8 @@ type replicaPools struct {
 // address can be reached, it connects to the avoided address as well.
 type replicaPool struct {
 	*http.Transport
-	used       uint64    // value of replicaPools.uses when the pool was last used
-	mixedSince time.Time // time of the first dial to the avoided address; zero if there was none
+	used            uint64    // value of replicaPools.uses when the pool was last used
+	dialedAvoidedAt time.Time // time of the first dial to the avoided address; zero if there was none
 }
 
 // transportAvoiding returns a transport that connects to other addresses of a host than avoid, if any can be reached.
@@ -62,7 +62,7 @@ func (r *replicaPools) transportAvoiding(avoid netip.Addr) http.RoundTripper {
 	r.uses++
 	switch p := r.pools[avoid]; {
 	case p == nil:
-	case p.mixedSince.IsZero() || time.Since(p.mixedSince) < unreachablePeriod:
+	case p.dialedAvoidedAt.IsZero() || time.Since(p.dialedAvoidedAt) < unreachablePeriod:
 		p.used = r.uses
 		return p
 	default:
@@ -169,7 +169,7 @@ func (r *replicaPools) dialReplica(ctx context.Context, dial dialFunc, network, 
 		avoid = ips[0]
 	}
 	r.mu.Lock()
-	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return r.dialOrder(a, avoid) - r.dialOrder(b, avoid) })
+	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return r.dialRank(a, avoid) - r.dialRank(b, avoid) })
 	r.mu.Unlock()
 	others := len(ips)
 	if i := slices.Index(ips, avoid); i >= 0 {
@@ -186,8 +186,8 @@ func (r *replicaPools) dialReplica(ctx context.Context, dial dialFunc, network, 
 		return conn, err
 	}
 	r.mu.Lock()
-	if p.mixedSince.IsZero() {
-		p.mixedSince = time.Now()
+	if p.dialedAvoidedAt.IsZero() {
+		p.dialedAvoidedAt = time.Now()
 	}
 	r.mu.Unlock()
 	conn, last := dialOne(ctx, avoid)
@@ -197,10 +197,10 @@ func (r *replicaPools) dialReplica(ctx context.Context, dial dialFunc, network, 
 	return conn, nil
 }
 
-// dialOrder returns the rank of the address ip in the order of dials. It is 0 for a reachable address, 1 for an address
+// dialRank returns the rank of the address ip in the order of dials. It is 0 for a reachable address, 1 for an address
 // whose dial failed within unreachablePeriod, and 2 for avoid. Addresses with low ranks are dialed first. The caller
 // must hold mu.
-func (r *replicaPools) dialOrder(ip, avoid netip.Addr) int {
+func (r *replicaPools) dialRank(ip, avoid netip.Addr) int {
 	switch {
 	case ip == avoid:
 		return 2

@@ -112,9 +112,9 @@ func (r *Requests) NewConnTrace(n int) *ConnTrace {
 	return l
 }
 
-// SingleRequest returns the request of a call without hedges. It is a copy of req with the context ctx, and with the
+// UnhedgedRequest returns the request of a call without hedges. It is a copy of req with the context ctx, and with the
 // body that ReadBody has read, if ReadBody was called.
-func (r *Requests) SingleRequest(ctx context.Context, req *http.Request) *http.Request {
+func (r *Requests) UnhedgedRequest(ctx context.Context, req *http.Request) *http.Request {
 	r.req = req
 	return r.AttemptRequest(ctx, 0)
 }
@@ -125,7 +125,7 @@ func (r *Requests) AttemptRequest(ctx context.Context, n int) *http.Request {
 	var next *http.Request
 	switch p := r.primary; {
 	case n > 0:
-		next = r.snapshot.hedgeRequest(ctx)
+		next = r.snapshot.newHedgeRequest(ctx)
 	case p == nil: // a call without a race
 		next = r.req.WithContext(ctx)
 	case r.primaryReturned: // the primary is sent again, and its first request may still be read

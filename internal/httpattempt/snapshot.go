@@ -117,8 +117,8 @@ func (s *Snapshot) WithHeaders(name, value, name2, value2 string) Snapshot {
 	return more
 }
 
-// hedgeRequest returns a new request with the method, URL, header and other fields of s, and with the context ctx.
-func (s *Snapshot) hedgeRequest(ctx context.Context) *http.Request {
+// newHedgeRequest returns a new request with the method, URL, header and other fields of s, and with the context ctx.
+func (s *Snapshot) newHedgeRequest(ctx context.Context) *http.Request {
 	r := s.WithContext(ctx)
 	u := s.url
 	r.URL, r.Header = &u, s.newHeader(1)

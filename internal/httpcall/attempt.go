@@ -93,20 +93,20 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 // the error. The error is [race.ErrRefused] if the Limiter of the server has refused a hedge.
 func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
 	ctx, trace := c.attemptContext(a, n)
-	r, rt := c.requests.AttemptRequest(ctx, n), c.client.pools.Primary()
+	r, rt := c.requests.AttemptRequest(ctx, n), c.client.pools.PrimaryTransport()
 	if n > 0 {
 		r.Header = setAttemptHeader(r.Header, c.client.Settings().AttemptHeader, n)
 		if isBehindLimiter(c.Key) {
 			r.Header = setAttemptHeader(r.Header, limit.AttemptHeader, n)
 		}
 		if c.attempts[n].usesHedgeConns {
-			rt = c.client.pools.Hedge(r, c.version != http1, c.peer.Load())
+			rt = c.client.pools.HedgeTransport(r, c.version != http1, c.peer.Load())
 		}
 	}
 	c.attempts[n].request = r
 	resp, err := c.roundTrip(rt, r, n)
 	if trace != nil {
-		c.attempts[n].connectTime = trace.Returned()
+		c.attempts[n].connectTime = trace.RecordReturn()
 		resp, err = trace.EnforceHeaderLimit(resp, err)
 	}
 	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[limit.RefusedHeader]) > 0 {
@@ -194,12 +194,12 @@ func (c *call) Discard(resp *http.Response, err error) {
 	if resp == nil || resp.Body == nil {
 		return
 	}
-	closeOnce := sync.OnceFunc(func() { c.countPanic(func() { resp.Body.Close() }) })
+	closeOnce := sync.OnceFunc(func() { c.recoverAndCountPanic(func() { resp.Body.Close() }) })
 	defer closeOnce()
 	if c.grace > 0 {
 		late := time.AfterFunc(min(c.grace, math.MaxInt64-bodyCloseDelay)+bodyCloseDelay, closeOnce)
 		defer late.Stop()
-		c.countPanic(func() { _, _ = io.CopyN(io.Discard, resp.Body, 64<<10) })
+		c.recoverAndCountPanic(func() { _, _ = io.CopyN(io.Discard, resp.Body, 64<<10) })
 	}
 }
 
@@ -207,9 +207,9 @@ func (c *call) Discard(resp *http.Response, err error) {
 // return.
 const bodyCloseDelay = time.Second
 
-// countPanic calls f, which may run code of the program. A panic of f is recovered and counted, because it would
+// recoverAndCountPanic calls f, which may run code of the program. A panic of f is recovered and counted, because it would
 // otherwise end the process.
-func (c *call) countPanic(f func()) {
+func (c *call) recoverAndCountPanic(f func()) {
 	defer func() {
 		if recover() != nil {
 			c.client.Counters.HedgePanics.Add(1)

@@ -51,7 +51,7 @@ func (t *Client) Primary() http.RoundTripper {
 	if t == nil {
 		return nil
 	}
-	return t.pools.Primary()
+	return t.pools.PrimaryTransport()
 }
 
 // HasReplicas reports whether the option Resolver is in effect. Hedges then connect to other addresses of a host than
@@ -75,10 +75,10 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.sendOnce(req, to, reason)
 	}
 	eligible := c.setKeyAndEndpoints(req)
-	if httpattempt.HasBody(req) && (c.canBeHedged() || eligible > 1) {
+	if httpattempt.HasBody(req) && (c.hasHedgeDelay() || eligible > 1) {
 		// The call begins after the body is read, because the time that the caller takes to produce the body is not latency of the server.
 		if replay, err := c.requests.ReadBody(req, &t.Counters.HedgePanics); err != nil {
-			return c.sendBrokenBody(req, replay, err)
+			return c.sendWithFailingBody(req, replay, err)
 		}
 	}
 	if eligible > 1 {
@@ -86,7 +86,7 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.hostVersion = hostVersionOf(c.Key, req.URL.Scheme)
 	schedule := c.Begin(req.Context(), c.Key, c.delay)
-	if schedule == nil || httpattempt.HasBody(req) && !c.requests.HasReadBody() { // the first schedule may have been learned after canBeHedged was called
+	if schedule == nil || httpattempt.HasBody(req) && !c.requests.HasReadBody() { // the first schedule may have been learned after hasHedgeDelay was called
 		return c.sendWithoutHedges(req)
 	}
 	return c.sendHedged(req)
@@ -172,7 +172,7 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 // setKeyAndEndpoints sets the latency key of the call, and returns the set of the endpoints to which the request may be
 // sent. The result 0, an empty set, means that the request must be sent to the host in its URL.
 func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
-	c.setKey(req)
+	c.setLatencyKey(req)
 	if e := c.client.Policy.Config(); c.client.options.Endpoints == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
 		return 0
 	}
@@ -183,24 +183,24 @@ func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 	return eligible
 }
 
-// setKey sets the latency key of the call, which depends on the host and the route of req.
-func (c *call) setKey(req *http.Request) {
-	if name := c.client.keyName(req, c.route.Pattern); !c.Key.IsCurrent(name) {
+// setLatencyKey sets the latency key of the call, which depends on the host and the route of req.
+func (c *call) setLatencyKey(req *http.Request) {
+	if name := c.client.latencyKeyName(req, c.route.Pattern); !c.Key.IsCurrent(name) {
 		c.Key = c.client.Policy.RouteKey(name, c.route.BudgetPercent/100)
 	}
 }
 
-// canBeHedged reports whether the call has a hedge delay: a fixed delay, or delays learned for its latency key. Without
+// hasHedgeDelay reports whether the call has a hedge delay: a fixed delay, or delays learned for its latency key. Without
 // a delay, no hedge can become due.
-func (c *call) canBeHedged() bool { return c.delay > 0 || c.Key.Schedule() != nil }
+func (c *call) hasHedgeDelay() bool { return c.delay > 0 || c.Key.Schedule() != nil }
 
-// sendBrokenBody makes a call whose request body could not be read completely because of err. It sends the request
+// sendWithFailingBody makes a call whose request body could not be read completely because of err. It sends the request
 // once, without hedges, so that the caller gets the same result as without this Client.
 //
 // The request that is sent is replay. Its body returns the same bytes and then the same error as the original body. If
-// the caller's context ended while the body was read, replay is nil. In this case sendBrokenBody sends nothing and
+// the caller's context ended while the body was read, replay is nil. In this case sendWithFailingBody sends nothing and
 // returns err. It frees c.
-func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Response, error) {
+func (c *call) sendWithFailingBody(req, replay *http.Request, err error) (*http.Response, error) {
 	t, name := c.client, c.Key.Name
 	t.Counters.NotHedgeable.Add(1)
 	t.freeCall(c)
@@ -209,8 +209,8 @@ func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Respo
 		p.End(false)
 		return nil, err
 	}
-	resp, err := sendRequest(t.pools.Primary(), replay)
-	p.End(t.options.isAnswer(req, resp, err))
+	resp, err := sendRequest(t.pools.PrimaryTransport(), replay)
+	p.End(t.options.isSuccess(req, resp, err))
 	return restoreRequest(req, replay, resp), err
 }
 
@@ -220,10 +220,10 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	t, ctx, once := c.client, req.Context(), req
 	t.Counters.WarmupRequests.Add(1)
 	if c.requests.HasReadBody() || !c.attempts[0].endpoint.IsFirstEndpoint() {
-		once = c.requests.SingleRequest(ctx, req)
+		once = c.requests.UnhedgedRequest(ctx, req)
 	}
 	c.AttemptStarted(ctx, 0)
-	resp, err := c.roundTrip(t.pools.Primary(), once, 0)
+	resp, err := c.roundTrip(t.pools.PrimaryTransport(), once, 0)
 	if err == nil {
 		c.recordHostFeatures(c.Key, resp, false)
 	}
@@ -243,7 +243,7 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 // the result of the call.
 func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 	style := &c.race.Style
-	style.Observer, style.Detach, style.FreshTimer = c.AttemptObserver(), race.DetachAll, c.InBubble()
+	style.Observer, style.Detach, style.FreshTimer = c.AttemptObserver(), race.DetachAll, c.IsInBubble()
 	schedule, canHedge := c.raceSchedule()
 	if canHedge || c.client.pools.NeedsPeer() {
 		c.hooks = httpattempt.CallerHooksFrom(req.Context())
@@ -255,7 +255,7 @@ func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 	style.Primary.Call = c.client.NestingMark(c.callTarget(req))
 	out := c.race.Run(req.Context(), c, schedule)
 	if c.hooks != nil && (out.Winner > 0 || out.Value == nil) {
-		c.hooks.Mute()
+		c.hooks.Disable()
 	}
 	var setup time.Duration
 	if out.Winner > 0 {
@@ -326,7 +326,7 @@ func restoreRequest(req, sent *http.Request, resp *http.Response) *http.Response
 	return resp
 }
 
-// sendOnce makes a call that must not be hedged, for the given reason. The argument matching is the route that matches
+// sendWithoutHedges makes a call that must not be hedged, for the given reason. The argument matching is the route that matches
 // req. If the caller's context belongs to a hedge of another call, the request gets a header with the number of that
 // hedge.
 func (t *Client) sendOnce(req *http.Request, matching *route.Route, reason observe.Reason) (*http.Response, error) {
@@ -343,17 +343,17 @@ func (t *Client) sendOnce(req *http.Request, matching *route.Route, reason obser
 // matches req, and reason says why the call is not hedged.
 func (t *Client) sendUnhedged(req *http.Request, matching *route.Route, reason observe.Reason) (*http.Response, error) {
 	if !t.Policy.HasObservers() || req.URL == nil {
-		return sendRequest(t.pools.Primary(), req)
+		return sendRequest(t.pools.PrimaryTransport(), req)
 	}
-	p := t.Policy.BeginUnhedged(req.Context(), t.keyName(req, matching.Pattern), reason)
-	resp, err := sendRequest(t.pools.Primary(), req)
-	p.End(t.options.isAnswer(req, resp, err))
+	p := t.Policy.BeginUnhedged(req.Context(), t.latencyKeyName(req, matching.Pattern), reason)
+	resp, err := sendRequest(t.pools.PrimaryTransport(), req)
+	p.End(t.options.isSuccess(req, resp, err))
 	return resp, err
 }
 
-// keyName returns the name of the latency key for req. The argument route is the pattern of the matching route, or ""
+// latencyKeyName returns the name of the latency key for req. The argument route is the pattern of the matching route, or ""
 // if no route matches.
-func (t *Client) keyName(req *http.Request, route string) policy.Name {
+func (t *Client) latencyKeyName(req *http.Request, route string) policy.Name {
 	host := httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 	if f := t.options.KeyFunc; f != nil {
 		host = f(req.Context(), host, cmp.Or(req.Method, http.MethodGet)+" "+req.URL.Path)
@@ -390,7 +390,7 @@ func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 		c.Key.MarkUsed(time.Now()) // the key of the first endpoint holds the detector and must not be evicted
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: primary.Host(), Path: req.URL.Path}
-		c.setKey(there)
+		c.setLatencyKey(there)
 	}
 	if p := c.Key.Schedule(); p != nil && p.Median > 0 {
 		selection.SelectProbe(p.Median)

@@ -29,9 +29,9 @@ func hasSafeMethod(req *http.Request) bool {
 	return false
 }
 
-// isAnswer reports whether resp and err, the result of a call without hedges, are a success. The result is false if err
+// isSuccess reports whether resp and err, the result of a call without hedges, are a success. The result is false if err
 // is not nil or resp counts as a failure. A response such as 404 is a success here.
-func (o *Options) isAnswer(req *http.Request, resp *http.Response, err error) bool {
+func (o *Options) isSuccess(req *http.Request, resp *http.Response, err error) bool {
 	return err == nil && race.PrimaryError(o.classifyResponse(req, resp)) == nil
 }
 

@@ -22,7 +22,7 @@ func (t *Client) Warm(ctx context.Context, n int, urls ...string) error {
 	if n < 1 {
 		return fmt.Errorf("hedge: Warm: n %d is not at least 1", n)
 	}
-	if base, ok := t.pools.Primary().(*http.Transport); ok && base.MaxConnsPerHost > 0 {
+	if base, ok := t.pools.PrimaryTransport().(*http.Transport); ok && base.MaxConnsPerHost > 0 {
 		n = min(n, base.MaxConnsPerHost)
 	}
 	return errors.Join(callConcurrently(len(urls), func(i int) error {
@@ -73,7 +73,7 @@ func redactURL(text string, index int) string {
 func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	begun := time.Now()
 	var opening atomic.Int64 // ns that a connection takes
-	shared, err := t.sendHead(ctx, url, func(reused bool) {
+	shared, err := t.sendHeadRequest(ctx, url, func(reused bool) {
 		if !reused { // the time to wait for a reused connection says nothing about opening one
 			opening.Store(int64(min(time.Since(begun), time.Second)))
 		}
@@ -92,21 +92,21 @@ func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 			}
 		})
 		defer ready() // a request that fails must not delay the others
-		_, err := t.sendHead(ctx, url, func(bool) { ready(); <-held.Done() })
+		_, err := t.sendHeadRequest(ctx, url, func(bool) { ready(); <-held.Done() })
 		return err
 	})...)
 }
 
-// sendHead sends a HEAD request to the URL in text, in order to open a connection. It calls connected when the request
+// sendHeadRequest sends a HEAD request to the URL in text, in order to open a connection. It calls connected when the request
 // has got a connection; reused says that the connection was open before. The result shared says that several requests
 // can use the connection at the same time, as over HTTP/2.
-func (t *Client) sendHead(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
+func (t *Client) sendHeadRequest(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { connected(info.Reused) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodHead, text, nil)
 	if err != nil {
 		return false, errUnparsableURL // the error of package url quotes the URL, which may contain a password
 	}
-	resp, err := sendRequest(t.pools.Primary(), req)
+	resp, err := sendRequest(t.pools.PrimaryTransport(), req)
 	if err == nil && resp.Body != nil {
 		defer resp.Body.Close()
 		_, err = io.Copy(io.Discard, resp.Body)

@@ -65,14 +65,14 @@ func guardOf(a *race.Attempt) *Guard {
 
 // ReportsConn reports whether the state of a's connection is known. This is so after net/http has called one of the hooks of
 // a's guard.
-func ReportsConn(a *race.Attempt) bool { return connOf(a) != connUnknown }
+func ReportsConn(a *race.Attempt) bool { return connState(a) != connUnknown }
 
 // IsQueued reports whether the attempt a waits for a connection that another request uses. It is false if a new connection
 // is being made for a.
-func IsQueued(a *race.Attempt) bool { return connOf(a) == connQueued }
+func IsQueued(a *race.Attempt) bool { return connState(a) == connQueued }
 
-// connOf returns the state of a's connection. It is connUnknown if a has no guard.
-func connOf(a *race.Attempt) uint32 {
+// connState returns the state of a's connection. It is connUnknown if a has no guard.
+func connState(a *race.Attempt) uint32 {
 	if g := guardOf(a); g != nil {
 		return g.conn.Load()
 	}

@@ -68,7 +68,7 @@ func (c *call) run(ctx context.Context, delay time.Duration) (race.Result[string
 		c.losers = &loser.List{Max: 8}
 	}
 	var r race.Race[string]
-	r.Style = race.Style[string]{Async: true, LoserPolicy: c}
+	r.Style = race.Options[string]{Async: true, LoserPolicy: c}
 	start := time.Now()
 	out := r.Run(ctx, c, &race.FixedSchedule{Delays: []time.Duration{delay}, UsualLatency: time.Second})
 	return out, time.Since(start)

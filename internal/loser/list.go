@@ -38,17 +38,17 @@ type EndOptions struct {
 // EndLoser ends the attempt a, which has lost its race. It either cancels a and returns nil, or lets a finish. In the second
 // case, it returns a function that the caller must call when a has ended.
 func (l *List) EndLoser(a *race.Attempt, t EndOptions) (ended func()) {
-	if t.Grace <= 0 || hasNoConn(a, t.ReportsConn) || t.Prompt && canCancelNow(a) {
+	if t.Grace <= 0 || isWaitingForConn(a, t.ReportsConn) || t.Prompt && canCancelNow(a) {
 		a.Cancel()
 		return nil
 	}
 	return l.Add(a, t.Grace)
 }
 
-// hasNoConn reports whether the attempt a still waits for a connection, so that its cancellation closes none. If the state
+// isWaitingForConn reports whether the attempt a still waits for a connection, so that its cancellation closes none. If the state
 // of the connection is unknown, it returns reports, which must be true if a guard would have observed a connection.
-func hasNoConn(a *race.Attempt, reports bool) bool {
-	switch connOf(a) {
+func isWaitingForConn(a *race.Attempt, reports bool) bool {
+	switch connState(a) {
 	case connUnknown:
 		return reports
 	case connReady:

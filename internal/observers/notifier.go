@@ -29,12 +29,12 @@ func (w *Notifier) Notify(f func(observe.Observer)) {
 		return
 	}
 	for _, o := range w.Observers {
-		w.notifyOne(o, f)
+		w.notifyObserver(o, f)
 	}
 }
 
-// notifyOne calls f for the observer o, and recovers and reports a panic.
-func (w *Notifier) notifyOne(o observe.Observer, f func(observe.Observer)) {
+// notifyObserver calls f for the observer o, and recovers and reports a panic.
+func (w *Notifier) notifyObserver(o observe.Observer, f func(observe.Observer)) {
 	returned := false
 	defer func() {
 		if p := recover(); p != nil {

@@ -16,8 +16,8 @@ import (
 
 // A Log writes log messages about one client or Limiter, mostly about changes of its state. It is safe for concurrent use.
 type Log struct {
-	// out is the logger. If it is nil, only panics and the messages of logWarning are logged, with slog.Default.
-	out          *slog.Logger
+	// logger is the logger. If it is nil, only panics and the messages of logWarning are logged, with slog.Default.
+	logger       *slog.Logger
 	prefix       string        // start of each message
 	panics       *atomic.Int64 // number of panics of observers and loggers
 	panicLogged  atomic.Bool   // a panic was logged, so that later ones are only counted
@@ -40,12 +40,12 @@ func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int6
 			l = l.With("client", client)
 		}
 	}
-	return &Log{out: l, prefix: prefix + ": ", panics: panics}
+	return &Log{logger: l, prefix: prefix + ": ", panics: panics}
 }
 
 // IsDiscarded reports whether [Log.Log] discards its messages because there is no logger. The caller then need not prepare
 // attributes.
-func (l *Log) IsDiscarded() bool { return l.out == nil }
+func (l *Log) IsDiscarded() bool { return l.logger == nil }
 
 // LogEnvironment logs which environment variable switches hedging off and which has an invalid value. It logs nothing if there
 // are none.
@@ -243,7 +243,7 @@ func (l *Log) logAlways(level slog.Level, message string, attrs ...slog.Attr) {
 			l.panics.Add(1)
 		}
 	}()
-	out := l.out
+	out := l.logger
 	if out == nil {
 		out = slog.Default()
 	}

@@ -25,8 +25,8 @@ type Mux[T any] struct {
 // An entry holds the value of one pattern. It implements http.Handler so that an http.ServeMux can find it. It never serves a
 // request.
 type entry[T any] struct {
-	value T      // value of the pattern
-	at    string // source line in which the program states the pattern
+	value      T      // value of the pattern
+	sourceLine string // source line in which the program states the pattern
 }
 
 // ServeHTTP makes an entry an http.Handler. It is never called.
@@ -82,7 +82,7 @@ func (m *Mux[T]) withSourceLine(err error, pattern string, e *entry[T]) error {
 	for known, other := range m.all {
 		pair := http.NewServeMux()
 		if registerPattern(pair, known, other) == nil && registerPattern(pair, pattern, e) != nil {
-			return fmt.Errorf("pattern %q (given at %s) conflicts with pattern %q (given at %s):\n%s", pattern, e.at, known, other.at, details)
+			return fmt.Errorf("pattern %q (given at %s) conflicts with pattern %q (given at %s):\n%s", pattern, e.sourceLine, known, other.sourceLine, details)
 		}
 	}
 	return err

@@ -52,7 +52,7 @@ func (x *experiment) takeNewResults() (report func(observe.Observer, observe.Key
 func (x *experiment) addVerdict(r *observe.RequestResult) { r.Audit = string(x.Verdict()) }
 
 // experiments holds the audits of all hosts of an engine. A nil pointer means that hosts are not audited.
-type experiments = audit.Hosts
+type experiments = audit.HostAudits
 
 // newExperiments returns the audits of a new engine, which has no hosts yet. It returns nil if auditing is off, or in shadow
 // mode, which sends no hedges to audit.
@@ -60,7 +60,7 @@ func newExperiments(s *Setup) *experiments {
 	if !s.Audit || s.Shadow {
 		return nil
 	}
-	return audit.NewHosts()
+	return audit.NewHostAudits()
 }
 
 // A hostVerdict is the verdict of one host's audit, as it is exported.

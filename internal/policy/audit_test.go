@@ -116,6 +116,9 @@ func TestRoutesShareVerdictOfHost(t *testing.T) {
 }
 
 func TestResetAndImportDuringAudit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	t.Parallel()
 	judged := newSimClient(audited(), 60, 1.5)
 	judged.makeCalls(15 * time.Minute)

@@ -71,12 +71,12 @@ func (o *Outcome) hedgeWon() bool { return o.Winner > 0 && !o.HeldBack }
 // A positive delay is a fixed hedge delay that the caller has set for this call. If delay is 0, the schedule has the learned
 // delays of k.
 func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Schedule {
-	return c.BeginOn(ctx, k, delay, nil)
+	return c.BeginWithOverride(ctx, k, delay, nil)
 }
 
-// BeginOn does the same as Begin, but the override t, which may be nil, changes the schedule. A positive delay takes
+// BeginWithOverride does the same as Begin, but the override t, which may be nil, changes the schedule. A positive delay takes
 // precedence over the delays of t.
-func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
+func (c *Call) BeginWithOverride(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
 	c.initialize(ctx, k)
 	p := k.Begin(c.start)
 	switch {
@@ -125,11 +125,11 @@ func (c *Call) RaceSchedule() *race.FixedSchedule {
 	return &c.schedule.FixedSchedule
 }
 
-// InBubble reports whether the call runs in a bubble of testing/synctest, or its engine was made in one. It must be called
+// IsInBubble reports whether the call runs in a bubble of testing/synctest, or its engine was made in one. It must be called
 // after Begin.
 //
 // The fake clock of a bubble starts in the year 2000. So a call that starts before its engine was made must be in a bubble.
-func (c *Call) InBubble() bool {
+func (c *Call) IsInBubble() bool {
 	e := c.Key.engine
 	return e.inBubble || c.start.Before(e.startedAt)
 }

@@ -24,14 +24,14 @@ type ChangeKind int
 
 // Kinds of changes. Reports of KindPause and KindBudget are throttled. Changes of all other kinds are reported at once.
 const (
-	KindPause   ChangeKind = iota // hedging is paused
-	KindBudget                    // the budget is exhausted; this ends when the budget is half full
-	changeKinds                   // number of kinds that are throttled
+	KindPause      ChangeKind = iota // hedging is paused
+	KindBudget                       // the budget is exhausted; this ends when the budget is half full
+	throttledKinds                   // number of kinds that are throttled
 
-	KindVerdict = changeKinds // the verdict of an audit has changed
+	KindVerdict = throttledKinds // the verdict of an audit has changed
 	// KindEndpoint: an endpoint is ejected, because it fails or because it is slower than another endpoint. In the second case,
 	// Reason is DeniedSlow.
-	KindEndpoint = changeKinds + 1
+	KindEndpoint = throttledKinds + 1
 )
 
 // Minimum times between two reports of the same state. The time for the budget is long, because the budget of a busy key is

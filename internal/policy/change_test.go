@@ -15,6 +15,9 @@ import (
 // TestLastReportedChangeMatchesState pauses and resumes a key at random. After each step, the last reported change must match the state of
 // the key.
 func TestLastReportedChangeMatchesState(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		now := epoch

@@ -198,7 +198,7 @@ type keySafetyState struct {
 // keys. The results verdictCount and stateCount are the numbers of encoded verdicts and states.
 func (e *Engine) encodeStates(now time.Time) (verdicts []byte, verdictCount uint64, states []byte, stateCount uint64) {
 	add := func(name Name, s *safetyState, calls int64) bool {
-		if s.isNotable() && len(states) < maxExport/8 {
+		if s.isWorthKeeping() && len(states) < maxExport/8 {
 			states = decode.AppendBytes(decode.AppendBytes(states, name.Host), name.Route)
 			states = s.appendTo(binary.AppendUvarint(states, uint64(calls)), now)
 			stateCount++

@@ -103,7 +103,7 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	case c.Shared != nil:
 		k.account = budget.NewAccount(c.Shared)
 	case host != nil:
-		k.account = host.account.ShareMain()
+		k.account = host.account.NewSharedAccount()
 	default:
 		k.account = e.reserves.NewAccount(c.bucketSizing(), !c.PerHost)
 	}
@@ -315,7 +315,7 @@ func (k *Key) resetLearned() {
 	defer k.scheduleMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.latency.resetWindow()
+	k.latency.resetStatistics()
 	if k.shadow != nil {
 		k.shadow.observedWindow = sketch.Window{}
 	}

@@ -17,17 +17,17 @@ const (
 type latencies struct {
 	// window holds the latencies of recent calls. In shadow mode, it holds the latencies that calls would have had with hedges.
 	window   sketch.Window
-	newCalls int           // number of recorded calls since the last schedule was made
-	dueCalls int           // a new schedule is due when newCalls reaches this number
-	residual *residualTime // estimates the remaining time of primaries; nil: no primary has reached its first hedge delay
-	pauses   *pauseLengths // longest pauses of response bodies; nil: none was recorded
+	newCalls int                    // number of recorded calls since the last schedule was made
+	dueCalls int                    // a new schedule is due when newCalls reaches this number
+	residual *residualTimeEstimator // estimates the remaining time of primaries; nil: no primary has reached its first hedge delay
+	pauses   *pauseHistogram        // longest pauses of response bodies; nil: none was recorded
 }
 
 // newLatencies returns empty statistics, for which the first schedule is due after MinSamples calls.
 func newLatencies() *latencies { return &latencies{dueCalls: MinSamples} }
 
-// resetWindow deletes all latency statistics, so that the key learns anew.
-func (l *latencies) resetWindow() { *l = *newLatencies() }
+// resetStatistics deletes all latency statistics, so that the key learns anew.
+func (l *latencies) resetStatistics() { *l = *newLatencies() }
 
 // recordPrimary records the latency of a primary that had not responded when its call reached the first hedge delay. If a
 // hedge won, the primary was cancelled, so its latency is only a lower bound. Then recordPrimary returns the estimated time
@@ -37,15 +37,15 @@ func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 		saved = l.residual.RemainingAfter(r.Latency)
 	}
 	if l.residual == nil {
-		l.residual = new(residualTime)
+		l.residual = new(residualTimeEstimator)
 	}
 	l.residual.Add(r.Latency, !r.Abandoned && !r.HedgeWon)
 	return saved
 }
 
-// callsUntilDue returns the number of further calls after which a key must make a new schedule. The argument d holds the
+// callsUntilNextSchedule returns the number of further calls after which a key must make a new schedule. The argument d holds the
 // latencies from which its present schedule was made.
-func callsUntilDue(d *sketch.Distribution) int {
+func callsUntilNextSchedule(d *sketch.Distribution) int {
 	n := d.Len()
 	if n < MinSamples {
 		return MinSamples - n

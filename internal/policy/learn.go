@@ -45,7 +45,7 @@ func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWo
 // recordCall stores the result r in the statistics of the key. It is the part of RecordCall that needs mu, which the caller
 // must hold. The argument index is the result of sketch.Index for the latency.
 func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Duration, shadowWon bool) {
-	isKnown := r.isTimed()
+	isKnown := r.shouldLearnLatency()
 	switch {
 	case k.shadow != nil:
 		k.shadow.record(now, r, index)
@@ -105,7 +105,7 @@ func (k *Key) updateSchedule(now time.Time) {
 	k.mu.Lock()
 	k.latency.window.Distribution(d)
 	scale := k.safetyChecks.winRate.scale
-	k.latency.newCalls, k.latency.dueCalls = 0, callsUntilDue(d)
+	k.latency.newCalls, k.latency.dueCalls = 0, callsUntilNextSchedule(d)
 	k.mu.Unlock()
 
 	c := k.engine.Config()
@@ -138,7 +138,7 @@ func (k *Key) RecordPause(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.latency.pauses == nil {
-		k.latency.pauses = new(pauseLengths)
+		k.latency.pauses = new(pauseHistogram)
 	}
 	k.latency.pauses.Add(d)
 }

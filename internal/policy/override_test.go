@@ -48,7 +48,7 @@ func TestPolicyOverrideAppliesToItsCalls(t *testing.T) {
 				c := policy.Config{Percentile: 0.9, MaxHedges: test.maxHedges, Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, HasShortBucket: true, MinDelay: ms, MaxKeys: 9}
 				k := termed(t, c, test.calls)
 				var call policy.Call
-				p := call.BeginOn(t.Context(), k, test.asked, test.terms)
+				p := call.BeginWithOverride(t.Context(), k, test.asked, test.terms)
 				if test.want == nil {
 					assert.Nil(t, p)
 					return
@@ -59,7 +59,7 @@ func TestPolicyOverrideAppliesToItsCalls(t *testing.T) {
 					assert.InDelta(t, want, p.Delays[i], float64(want)/25, "delay %d; an estimate is exact to 1 %%", i)
 				}
 				if test.asked == 0 && k.Schedule() != nil {
-					assert.Same(t, p, call.BeginOn(t.Context(), k, 0, test.terms), "the schedule is cached")
+					assert.Same(t, p, call.BeginWithOverride(t.Context(), k, 0, test.terms), "the schedule is cached")
 					assert.NotSame(t, p, call.Begin(t.Context(), k, 0))
 				}
 			})
@@ -75,7 +75,7 @@ func TestRescheduledHedgeIsNoSlowCall(t *testing.T) {
 			k := termed(t, c, 20)
 			for range 20 {
 				var call policy.Call
-				call.BeginOn(t.Context(), k, 0, &policy.PolicyOverride{Hedges: 2})
+				call.BeginWithOverride(t.Context(), k, 0, &policy.PolicyOverride{Hedges: 2})
 				if moved {
 					call.MarkRescheduled()
 				} else {
@@ -95,7 +95,7 @@ func TestSlowMarkerIsNoHedge(t *testing.T) {
 		c := policy.Config{Percentile: 0.9, MaxHedges: 2, Share: 4, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
 		k := termed(t, c, 20)
 		var call policy.Call
-		p := call.BeginOn(t.Context(), k, 0, &policy.PolicyOverride{Hedges: 1, Fixed: true, Delay: 50 * time.Millisecond})
+		p := call.BeginWithOverride(t.Context(), k, 0, &policy.PolicyOverride{Hedges: 1, Fixed: true, Delay: 50 * time.Millisecond})
 		require.Len(t, p.Delays, 2, "the delay of a hedge, and a slow marker")
 		call.MarkRescheduled()
 		assert.True(t, call.Admit(0))

@@ -13,16 +13,16 @@ const (
 	maxBodySamples = 500                   // number of recorded bodies at which all counts are halved
 )
 
-// A pauseLengths is a histogram of the longest pause in each of the last few hundred response bodies. It serves to detect
+// A pauseHistogram is a histogram of the longest pause in each of the last few hundred response bodies. It serves to detect
 // bodies that stall. A pause is the time that one Read of the body waits for data. Bucket i spans a quarter of an octave, as
 // in bucketIndex. [Key].mu guards it.
-type pauseLengths struct {
+type pauseHistogram struct {
 	longest [octaveCount * 4]float32 // number of bodies in each bucket
 	total   float32                  // sum of the buckets
 }
 
 // Add records d, the longest pause of one response body.
-func (p *pauseLengths) Add(d time.Duration) {
+func (p *pauseHistogram) Add(d time.Duration) {
 	if p.total >= maxBodySamples {
 		p.total = 0
 		for i := range p.longest {
@@ -36,7 +36,7 @@ func (p *pauseLengths) Add(d time.Duration) {
 
 // StallThreshold returns the length from which a pause is a stall: twice the 95th percentile of the recorded pauses, and at
 // least MinStall. It is 0 if fewer than ten bodies are recorded or p is nil.
-func (p *pauseLengths) StallThreshold() time.Duration {
+func (p *pauseHistogram) StallThreshold() time.Duration {
 	if p == nil || p.total < minBodies {
 		return 0
 	}

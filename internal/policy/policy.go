@@ -56,7 +56,7 @@ type Engine struct {
 
 	mu             sync.Mutex                        // guards the fields that follow; must be locked before the mutex of a key or an experiment
 	size           int                               // number of keys
-	reserves       budget.Reserves                   // shared supply of the initial tokens of new keys
+	reserves       budget.ReserveSet                 // shared supply of the initial tokens of new keys
 	experiments    *experiments                      // audits of all hosts; nil: hosts are not audited
 	safetyStates   evicted.States[Name, safetyState] // states of the safety checks of evicted keys
 	pendingReports []func()                          // functions to call after mu is unlocked, because they notify observers, which may call the engine
@@ -87,7 +87,7 @@ func (e *Engine) notifyExtension(k *Key, f func(EvictionListener) func()) {
 
 // New returns an Engine with the configuration c and without keys.
 func New(c Config) *Engine {
-	e := &Engine{startedAt: time.Now(), setup: c.Setup, reserves: budget.NewReserves(c.bucketSizing()), experiments: newExperiments(&c.Setup)}
+	e := &Engine{startedAt: time.Now(), setup: c.Setup, reserves: budget.NewReserveSet(c.bucketSizing()), experiments: newExperiments(&c.Setup)}
 	e.inBubble = e.startedAt == e.startedAt.Round(0)
 	e.config.Store(&c)
 	e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
@@ -234,7 +234,7 @@ func (e *Engine) evictKey(k *Key, maxStates int) {
 	e.size--
 	k.account.Close()
 	at, calls := e.ageDuration(), k.totalRequests()
-	if state := k.copySafetyState(); state.isNotable() {
+	if state := k.copySafetyState(); state.isWorthKeeping() {
 		e.safetyStates.Put(k.Name, state, k.earlierCalls+calls, at, maxStates)
 	}
 	e.experiments.RemoveKey(k.Name.Host, calls, at, maxStates)
@@ -250,7 +250,7 @@ func (e *Engine) ClearPushback() {
 	}
 	e.safetyStates.Each(func(_ Name, state *safetyState, _ int64) bool {
 		state.pushback = pushbackCheck{}
-		return state.isNotable()
+		return state.isWorthKeeping()
 	})
 }
 

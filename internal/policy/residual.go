@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A residualTime estimates how long a primary that has not responded yet would still take. It serves to estimate how much
+// A residualTimeEstimator estimates how long a primary that has not responded yet would still take. It serves to estimate how much
 // time hedges have saved.
 //
 // A primary that was cancelled because a hedge won has a right-censored latency. Therefore the estimate uses the
@@ -13,7 +13,7 @@ import (
 //
 // It holds a histogram of the latest 1000 to 2000 primaries that reached their first hedge delay. A bucket spans a quarter
 // of an octave. The zero value is an empty histogram. [Key].mu guards it.
-type residualTime struct {
+type residualTimeEstimator struct {
 	// ended counts the primaries that ended by themselves, and cancelled those that were cancelled, by bucketIndex of their
 	// latency.
 	ended, cancelled [octaveCount * 4]float32
@@ -39,7 +39,7 @@ func bucketMiddle(i int) time.Duration {
 
 // Add records the latency d of a primary. If ended is false, the primary was cancelled after d, so d is only a lower bound
 // of its latency.
-func (r *residualTime) Add(d time.Duration, ended bool) {
+func (r *residualTimeEstimator) Add(d time.Duration, ended bool) {
 	if r.total >= maxResidualSamples {
 		r.total = 0
 		for i := range r.ended {
@@ -58,7 +58,7 @@ func (r *residualTime) Add(d time.Duration, ended bool) {
 
 // RemainingAfter returns the estimated mean of the remaining time of a primary that has not responded after d. It returns 0 if all
 // recorded latencies are shorter than d, or if r is nil.
-func (r *residualTime) RemainingAfter(d time.Duration) time.Duration {
+func (r *residualTimeEstimator) RemainingAfter(d time.Duration) time.Duration {
 	if r == nil {
 		return 0
 	}

@@ -20,9 +20,9 @@ type Result struct {
 	PredictedHedgeEnd time.Duration
 }
 
-// isTimed reports whether the key should learn the field Latency: the call succeeded, or it was abandoned late enough that
+// shouldLearnLatency reports whether the key should learn the field Latency: the call succeeded, or it was abandoned late enough that
 // Latency is a useful lower bound.
-func (r *Result) isTimed() bool {
+func (r *Result) shouldLearnLatency() bool {
 	return r.Answered && !r.LatencyUnknown || r.Abandoned && r.ReachedFirstDelay
 }
 

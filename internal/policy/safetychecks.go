@@ -16,7 +16,7 @@ type safetyChecks struct {
 	// budgetExhausted is set when the budget cannot pay for a hedge. It is cleared when the budget is at least half full.
 	budgetExhausted bool
 	// throttles limits how often changes are reported, indexed by ChangeKind. It is nil until takeChanges is first called.
-	throttles *[changeKinds]ReportThrottle
+	throttles *[throttledKinds]ReportThrottle
 }
 
 // resetResults resets the outage check, the pushback check and the budget scale to the state of a new key. It does not change
@@ -41,11 +41,11 @@ func (b *safetyChecks) setState(s *safetyState) {
 // ended. It marks them as reported.
 func (b *safetyChecks) takeChanges(now time.Time) (all []Change) {
 	if b.throttles == nil {
-		b.throttles = new([changeKinds]ReportThrottle)
+		b.throttles = new([throttledKinds]ReportThrottle)
 	}
 	isPaused := b.pushback.isPaused(now)
-	every := [changeKinds]time.Duration{KindPause: MinChangeInterval, KindBudget: MinBudgetInterval}
-	for topic, bad := range [changeKinds]bool{KindPause: isPaused || b.outage.isOutage(), KindBudget: b.budgetExhausted} {
+	every := [throttledKinds]time.Duration{KindPause: MinChangeInterval, KindBudget: MinBudgetInterval}
+	for topic, bad := range [throttledKinds]bool{KindPause: isPaused || b.outage.isOutage(), KindBudget: b.budgetExhausted} {
 		dropped, report := b.throttles[topic].Update(now, every[topic], bad)
 		if !report {
 			continue

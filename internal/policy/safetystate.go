@@ -16,9 +16,9 @@ type safetyState struct {
 	scale    float64 // factor of the budget while few hedges win, see [winRateThrottle]
 }
 
-// isNotable reports whether the engine must keep or export the state, because it restricts hedging or is close to it. Other
+// isWorthKeeping reports whether the engine must keep or export the state, because it restricts hedging or is close to it. Other
 // states hardly differ from the state of a new key.
-func (s *safetyState) isNotable() bool {
+func (s *safetyState) isWorthKeeping() bool {
 	return s.outage.slowShare > SlowLimit/2 || s.pushback.share > PushResume || s.pushback.stopped || s.scale < 1
 }
 

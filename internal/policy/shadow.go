@@ -35,7 +35,7 @@ func (s *shadowStats) record(now time.Time, r *Result, index int) {
 		failed = 1
 	}
 	s.failureShare += (failed - s.failureShare) / failureWindowCalls
-	if r.isTimed() {
+	if r.shouldLearnLatency() {
 		s.observedWindow.AddIndex(now, index)
 	}
 }

@@ -44,7 +44,7 @@ func TestDiscardDelaysNoCaller(t *testing.T) {
 				s := slowly{&script{attempt: attempt}, time.Second}
 				var r race.Race[string]
 				start := time.Now()
-				r.Style = inPlace.Style
+				r.Style = inPlace.Options
 				r.Run(context.Background(), s, after(10*ms))
 				assert.Equal(t, 40*ms, time.Since(start))
 				time.Sleep(2 * time.Second)
@@ -86,7 +86,7 @@ func TestPanicInGoroutineOfTimerIsRecovered(t *testing.T) {
 		} {
 			var r race.Race[string]
 			start := time.Now()
-			r.Style = style.Style
+			r.Style = style.Options
 			out := r.Run(context.Background(), p, after(10*ms))
 			assert.Equal(t, "answer 0", out.Value)
 			assert.Equal(t, 40*ms, time.Since(start))

@@ -75,9 +75,9 @@ const (
 	DetachAll                      // the primary and the hedges
 )
 
-// A Style holds the settings of a race. With the zero value, the race runs the primary in the caller's goroutine, cancels
+// A Options holds the settings of a race. With the zero value, the race runs the primary in the caller's goroutine, cancels
 // losers at once, and lets all attempts use the caller's context.
-type Style[T any] struct {
+type Options[T any] struct {
 	// Async runs the primary in a new goroutine, so that Run can return before the primary does.
 	Async bool
 	// Detach selects the attempts that stop using the caller's context when Run returns. After that, these attempts find only
@@ -162,9 +162,9 @@ type Race[T any] struct {
 	op       Op[T]    // operation that Run runs
 	schedule Schedule // decides when hedges start
 
-	// Style must be set before Run. Set it field by field: copying a struct that was just written stalls the processor. Reset
+	// Options must be set before Run. Set it field by field: copying a struct that was just written stalls the processor. Reset
 	// clears it.
-	Style Style[T]
+	Style Options[T]
 
 	timer       *time.Timer   // calls onTimer; kept by Reset
 	wake        chan struct{} // wakes Run; has capacity 1; kept by Reset
@@ -218,7 +218,7 @@ type attempt struct {
 //
 // If hedges run when the primary fails, Run waits until all hedges have failed, too, or until the time of
 // [Schedule].HedgeTimeout has passed. Then it cancels the hedges and returns the failure of the primary. If parent ends
-// during this wait, Run returns the failure at once. If parent ends while the primary runs, see [Style].TryAbandon.
+// during this wait, Run returns the failure at once. If parent ends while the primary runs, see [Options].TryAbandon.
 //
 // If the primary panics, Run panics, too, see [Panic.Rethrow]. In an asynchronous race, it does so only if no hedge has won.
 // A panic of a hedge only makes that hedge fail.
@@ -239,7 +239,7 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out 
 		r.wake = make(chan struct{}, 1)
 		r.runPrimary = func() { r.runAttempt(r.Style.Primary, 0) }
 	}
-	hedgeable := r.armNext(0)
+	hedgeable := r.armTimer(0)
 	if style.Async {
 		go r.runPrimary()
 		return r.awaitResult()
@@ -291,9 +291,9 @@ func (r *Race[T]) Reset() bool {
 	return true
 }
 
-// armNext sets the timer for the hedge with the given index. It returns false if the schedule has no such hedge. The caller
+// armTimer sets the timer for the hedge with the given index. It returns false if the schedule has no such hedge. The caller
 // must hold mu, except at the start of the race.
-func (r *Race[T]) armNext(index int) bool {
+func (r *Race[T]) armTimer(index int) bool {
 	wait, ok := r.schedule.Next(index)
 	if r.armed = ok; !ok {
 		return false
@@ -306,8 +306,8 @@ func (r *Race[T]) armNext(index int) bool {
 	return true
 }
 
-// disarm stops the timer of the race, so that no more hedges start. The caller must hold mu.
-func (r *Race[T]) disarm() {
+// stopTimer stops the timer of the race, so that no more hedges start. The caller must hold mu.
+func (r *Race[T]) stopTimer() {
 	if r.armed && !r.timer.Stop() {
 		r.notReusable.Store(true)
 	}
@@ -320,14 +320,14 @@ func (r *Race[T]) disarm() {
 // onTimer starts the hedge that is due. It is called by the timer, in a new goroutine.
 func (r *Race[T]) onTimer() {
 	r.notReusable.Store(true)
-	if a, n := r.nextDueHedge(); a != nil {
+	if a, n := r.createDueHedge(); a != nil {
 		r.runAttempt(a, n)
 	}
 }
 
-// nextDueHedge creates the attempt of the hedge that is due, and returns it with its number n. It also sets the timer for
+// createDueHedge creates the attempt of the hedge that is due, and returns it with its number n. It also sets the timer for
 // the next hedge. It returns a nil attempt if the hedge must not start, for example because the race is over.
-func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
+func (r *Race[T]) createDueHedge() (a *Attempt, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h := r.initHedges()
@@ -343,7 +343,7 @@ func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
 	}
 	index, due := h.index, r.due
 	h.index++
-	defer r.armNext(h.index) // also if the operation ends the goroutine
+	defer r.armTimer(h.index) // also if the operation ends the goroutine
 	if h.started > MaxHedges || !r.admitHedge(index) {
 		return nil, 0
 	}
@@ -521,7 +521,7 @@ func (r *Race[T]) reschedule(n int, err error) {
 	}
 	change := r.schedule.Failed(n, next, err)
 	if change.Stop {
-		r.disarm()
+		r.stopTimer()
 	}
 	if !change.Move || !r.armed || r.startedCount() > MaxHedges {
 		return
@@ -626,7 +626,7 @@ func (r *Race[T]) releaseFailure() {
 func (r *Race[T]) endFailureDelay() {
 	if r.phase == racing && r.winner < 0 && !r.hedges.failureDelay.ended {
 		r.hedges.failureDelay.ended = true
-		r.disarm()
+		r.stopTimer()
 		r.cancelRunning()
 	}
 }
@@ -638,7 +638,7 @@ func (r *Race[T]) newFailureDelayTimer() *time.Timer {
 	if h == nil || h.failureDelay.failed.IsZero() || r.winner >= 0 || h.failureDelay.ended || r.hasScheduledHedge() {
 		return nil
 	}
-	return time.NewTimer(time.Until(h.failureDelay.delayUntil(r.schedule)))
+	return time.NewTimer(time.Until(h.failureDelay.waitDeadline(r.schedule)))
 }
 
 // cancelRunning cancels all attempts that have not returned. The caller must hold mu.
@@ -679,7 +679,7 @@ func (r *Race[T]) awaitResult() Result[T] {
 		r.mu.Lock()
 		switch {
 		case r.isSettled():
-		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.failureDelay.delayUntil(r.schedule))):
+		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.failureDelay.waitDeadline(r.schedule))):
 			hold = nil // another hedge has started or will start, so the failure is held longer
 		case late:
 			r.endFailureDelay()
@@ -732,7 +732,7 @@ func (r *Race[T]) endRace() Result[T] {
 		out.Err = r.Style.Primary.Context.Err()
 		r.notReusable.Store(true)
 	}
-	r.disarm()
+	r.stopTimer()
 	r.mu.Unlock()
 	r.detachAllBut(max(out.Winner, 0))
 	if p, ok := out.Err.(*Panic); ok {
@@ -742,7 +742,7 @@ func (r *Race[T]) endRace() Result[T] {
 	return out
 }
 
-// detachAllBut makes the attempts other than attempt n stop using the caller's context, as far as [Style].Detach asks for
+// detachAllBut makes the attempts other than attempt n stop using the caller's context, as far as [Options].Detach asks for
 // it. With n = -1, it applies to all attempts. The race must be over.
 func (r *Race[T]) detachAllBut(n int) {
 	if r.Style.Detach == DetachNone {
@@ -795,7 +795,7 @@ func (r *Race[T]) abandonRace() {
 	defer r.mu.Unlock()
 	r.phase = abandoned
 	r.notReusable.Store(true)
-	r.disarm()
+	r.stopTimer()
 	r.cancelRunning()
 	if r.winner >= 0 || r.primaryDone {
 		a, ended := r.endLoser(max(r.winner, 0))

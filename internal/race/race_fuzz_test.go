@@ -136,7 +136,7 @@ func FuzzRun(f *testing.F) {
 
 		synctest.Test(t, func(t *testing.T) {
 			linger := &ticketLosers{lingering{grace: 50 * ms}}
-			style := []race.Style[*ticket]{{}, {Async: true}, {Async: true, LoserPolicy: linger}}[mode%3]
+			style := []race.Options[*ticket]{{}, {Async: true}, {Async: true, LoserPolicy: linger}}[mode%3]
 			style.Observer = op
 			if mode>>6&1 != 0 {
 				style.TryAbandon = func() bool { return mode>>7 != 0 }

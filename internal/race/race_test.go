@@ -90,7 +90,7 @@ func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 
 // A setup is the style in which a test runs a race.
 type setup struct {
-	race.Style[string]
+	race.Options[string]
 	usual time.Duration // see [race.FixedSchedule]
 }
 
@@ -101,21 +101,21 @@ func run(s *script, style setup, delays ...time.Duration) (race.Result[string], 
 func runIn(ctx context.Context, s *script, style setup, delays ...time.Duration) (race.Result[string], time.Duration) {
 	var r race.Race[string]
 	start := time.Now()
-	r.Style = style.Style
+	r.Style = style.Options
 	out := r.Run(ctx, s, &race.FixedSchedule{Delays: delays, UsualLatency: style.usual})
 	return out, time.Since(start)
 }
 
 var (
 	inPlace  = setup{usual: time.Second}
-	detached = setup{race.Style[string]{Async: true}, time.Second}
+	detached = setup{race.Options[string]{Async: true}, time.Second}
 )
 
 // styles runs f in every style, each in a bubble of fake time.
 func styles(t *testing.T, f func(t *testing.T, style setup)) {
 	for name, style := range map[string]setup{
 		"in place": inPlace, "detached": detached,
-		"lingering": {race.Style[string]{Async: true, LoserPolicy: &lingering{grace: time.Second}}, time.Second},
+		"lingering": {race.Options[string]{Async: true, LoserPolicy: &lingering{grace: time.Second}}, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { f(t, style) })
@@ -317,7 +317,7 @@ func TestRunReturnsHedgeOfCustomSchedule(t *testing.T) {
 		s.admit = func(index int) bool { return index == 2 }
 		start := time.Now()
 		var r race.Race[string]
-		r.Style = detached.Style
+		r.Style = detached.Options
 		out := r.Run(context.Background(), s, &paced{next: func() (time.Duration, bool) { return 30 * ms, true }})
 		assert.Equal(t, "answer 1", out.Value)
 		assert.Equal(t, 75*ms, time.Since(start))
@@ -390,7 +390,7 @@ func TestRunReturnsBeforeAsynchronousPrimaryIfAbandoned(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
 			defer cancel()
 			asked := 0
-			out, took := runIn(ctx, s, setup{Style: race.Style[string]{Async: true, TryAbandon: func() bool { asked++; return may }}}, 10*ms)
+			out, took := runIn(ctx, s, setup{Options: race.Options[string]{Async: true, TryAbandon: func() bool { asked++; return may }}}, 10*ms)
 			assert.Equal(t, 1, asked)
 			if may {
 				assert.Equal(t, context.DeadlineExceeded, out.Err)
@@ -413,7 +413,7 @@ func TestRunReturnsBeforeAsynchronousPrimaryIfAbandoned(t *testing.T) {
 
 func TestRunReturnsHeldFailureWhenCallerCancels(t *testing.T) {
 	for name, style := range map[string]setup{"in place": inPlace, "detached": detached,
-		"lingering": {race.Style[string]{Async: true, LoserPolicy: &lingering{grace: time.Hour}}, time.Second}} {
+		"lingering": {race.Options[string]{Async: true, LoserPolicy: &lingering{grace: time.Hour}}, time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
@@ -659,7 +659,7 @@ func TestFailureIsDiscardedIfObserverEndsGoroutineOfCaller(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			run(s, setup{Style: race.Style[string]{Observer: leaver(0)}}, 10*ms)
+			run(s, setup{Options: race.Options[string]{Observer: leaver(0)}}, 10*ms)
 		}()
 		<-ended
 		synctest.Wait()
@@ -687,13 +687,13 @@ func TestResetReportsWhetherRaceIsReusable(t *testing.T) {
 		var r race.Race[string]
 		quick := &script{attempt: takes(5 * ms)}
 		for range 3 {
-			r.Style = style.Style
+			r.Style = style.Options
 			out := r.Run(t.Context(), quick, after(10*ms))
 			assert.Equal(t, "answer 0", out.Value)
 			require.True(t, r.Reset())
 		}
 		slow := &script{attempt: takes(50*ms, 5*ms)}
-		r.Style = style.Style
+		r.Style = style.Options
 		out := r.Run(t.Context(), slow, after(10*ms))
 		assert.Equal(t, 1, out.Winner)
 		assert.False(t, r.Reset())
@@ -754,7 +754,7 @@ func BenchmarkRace(b *testing.B) {
 			var r race.Race[string]
 			b.ReportAllocs()
 			for b.Loop() {
-				r.Style = style.Style
+				r.Style = style.Options
 				r.Run(context.Background(), quickOp{}, delays)
 				r.Reset()
 			}
@@ -823,7 +823,7 @@ func TestFailureIsHeldWithoutLimitIfScheduleHasNoTimeout(t *testing.T) {
 			return takes(0, time.Hour)(a, n)
 		}}
 		var r race.Race[string]
-		r.Style = style.Style
+		r.Style = style.Options
 		start := time.Now()
 		out := r.Run(t.Context(), s, &paced{next: func() (time.Duration, bool) { return 0, false }})
 		assert.Equal(t, "answer 1", out.Value)
@@ -893,7 +893,7 @@ func TestReleaseEndsHoldOfFailure(t *testing.T) {
 				<-a.Done()
 				return "", context.Cause(a)
 			}}
-			r.Style = style.Style
+			r.Style = style.Options
 			r.Style.LoserPolicy = c.hold
 			out := r.Run(t.Context(), h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, UsualLatency: style.usual})
 			assert.Same(t, errDown, out.Err)
@@ -910,7 +910,7 @@ func TestReleaseEndsHoldOfFailure(t *testing.T) {
 			return "hedge", nil
 		}}
 		var r race.Race[string]
-		r.Style = style.Style
+		r.Style = style.Options
 		r.Style.LoserPolicy = keeper(func(func()) bool { return true })
 		out := r.Run(t.Context(), h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, UsualLatency: style.usual})
 		assert.Equal(t, "hedge", out.Value)
@@ -951,7 +951,7 @@ func TestErrAnswerEndsRaceOnlyFromPrimary(t *testing.T) {
 func TestResetClearsEveryFieldOfStyle(t *testing.T) {
 	var r race.Race[string]
 	s := &script{attempt: func(*race.Attempt, int) (string, error) { return "", nil }}
-	r.Style = race.Style[string]{Async: true, Detach: race.DetachAll, FreshTimer: true, LoserPolicy: new(lingering),
+	r.Style = race.Options[string]{Async: true, Detach: race.DetachAll, FreshTimer: true, LoserPolicy: new(lingering),
 		TryAbandon: func() bool { return true }, Observer: leaver(race.MaxHedges + 1), Primary: new(race.Attempt)}
 	style := reflect.ValueOf(&r.Style).Elem()
 	for i := range style.NumField() {

@@ -62,7 +62,7 @@ func acted(parts ...part) (s *script, began func() []time.Duration) {
 func runMovable(ctx context.Context, s *script, style setup, delays ...time.Duration) (race.Result[string], time.Duration) {
 	var r race.Race[string]
 	start := time.Now()
-	r.Style = style.Style
+	r.Style = style.Options
 	schedule := new(grpcattempt.Schedule)
 	schedule.SetDelays(delays, style.usual)
 	out := r.Run(ctx, s, schedule)

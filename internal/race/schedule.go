@@ -85,8 +85,8 @@ type failureDelay struct {
 	ended    bool      // the wait is over
 }
 
-// delayUntil returns the time at which Run stops waiting for hedges after the primary has failed. At least one hedge must
+// waitDeadline returns the time at which Run stops waiting for hedges after the primary has failed. At least one hedge must
 // have started. The schedule s determines how long the youngest hedge may run.
-func (w *failureDelay) delayUntil(s Schedule) time.Time {
+func (w *failureDelay) waitDeadline(s Schedule) time.Time {
 	return w.youngest.Add(s.HedgeTimeout(w.failed.Sub(w.began)))
 }

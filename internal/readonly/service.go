@@ -21,7 +21,7 @@ func findContradiction(m protoreflect.MethodDescriptor) string {
 		return ""
 	case m.IsStreamingServer() && len(object) > 0 && queuedNouns[strings.ToLower(object[len(object)-1])]:
 		return "its stream may give each " + object[len(object)-1] + " to one reader"
-	case namesItsObject(m.Input(), object):
+	case identifiesObject(m.Input(), object):
 		return ""
 	}
 	siblings := m.Parent().(protoreflect.ServiceDescriptor).Methods()
@@ -39,10 +39,10 @@ func namesOperation(m protoreflect.MethodDescriptor) bool {
 	return strings.Contains(string(m.Name()), "Operation") || strings.Contains(string(m.Parent().Name()), "Operation")
 }
 
-// namesItsObject reports whether the request identifies the object to read, for example with a field job_id for GetJob.
+// identifiesObject reports whether the request identifies the object to read, for example with a field job_id for GetJob.
 // The argument object holds the words of the object in the method name. A method whose request has no such field may
 // take any element of a queue.
-func namesItsObject(request protoreflect.MessageDescriptor, object []string) bool {
+func identifiesObject(request protoreflect.MessageDescriptor, object []string) bool {
 	object = singularWords(object)
 	if len(object) == 0 {
 		return false

@@ -164,9 +164,9 @@ type remainder struct {
 	source      bodySource    // body with the remainder, from offset on; set if the remainder has won
 }
 
-// decide records whether the remainder has won, and wakes goroutines that wait for the decision. The caller must hold
+// recordDecision records whether the remainder has won, and wakes goroutines that wait for the decision. The caller must hold
 // the mutex of the [Body].
-func (r *remainder) decide(won bool) {
+func (r *remainder) recordDecision(won bool) {
 	r.isDecided, r.won = true, won
 	close(r.decided)
 }
@@ -233,7 +233,7 @@ func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 		b.mu.Unlock()
 		return 0, nil
 	}
-	r.decide(false)
+	r.recordDecision(false)
 	b.remainder, b.isContested = nil, false
 	b.progress.timerSet.Store(b.hedgesLeft == 0)
 	b.mu.Unlock()
@@ -267,7 +267,7 @@ func (b *Body) awaitRemainder(p []byte) (int, error) {
 		return b.Read(p)
 	}
 	if r != nil && !r.isDecided {
-		r.decide(false)
+		r.recordDecision(false)
 	}
 	b.remainder, b.isContested = nil, false
 	b.mu.Unlock()
@@ -342,7 +342,7 @@ func (b *Body) Close() error {
 		b.closer, b.closedBeforeSwitch = r.source, true
 		close(r.released)
 	default:
-		r.decide(false)
+		r.recordDecision(false)
 	}
 	b.remainder = nil
 	closer := b.closer
@@ -405,10 +405,10 @@ func (b *Body) startTimer() {
 	}
 }
 
-// stopTimer records that the timer is not set, so that the next Read sets it again. It is called after the timer has
+// markTimerStopped records that the timer is not set, so that the next Read sets it again. It is called after the timer has
 // fired while no Read was waiting. If a Read has started since then, stopTimer sets the timer itself. The caller must
 // hold mu.
-func (b *Body) stopTimer() {
+func (b *Body) markTimerStopped() {
 	b.progress.timerSet.Store(false)
 	if b.progress.waitStart.Load() != 0 && !b.progress.timerSet.Swap(true) { // a Read has started meanwhile and has not set the timer
 		b.timer.Reset(b.stallTimeout)
@@ -436,7 +436,7 @@ func (b *Body) admitRemainder() (Request, *remainder) {
 	c := &b.progress
 	since := c.waitStart.Load()
 	if since == 0 {
-		b.stopTimer()
+		b.markTimerStopped()
 		return nil, nil
 	}
 	if waited := time.Since(b.startTime) - time.Duration(since-1); waited < b.stallTimeout {
@@ -449,11 +449,11 @@ func (b *Body) admitRemainder() (Request, *remainder) {
 		return nil, nil
 	}
 	if !c.waitStart.CompareAndSwap(since, -since) { // the Read has just returned
-		b.stopTimer()
+		b.markTimerStopped()
 		return nil, nil
 	}
 	b.obstacle = ""
-	req, later := b.requester.RequestRemainder(b.ctx, b.byteRange.rangeAfter(off), b.byteRange.validator, b.source.usesHedgeConns)
+	req, later := b.requester.RequestRemainder(b.ctx, b.byteRange.rangeHeaderAfter(off), b.byteRange.validator, b.source.usesHedgeConns)
 	if req == nil {
 		c.waitStart.CompareAndSwap(-since, since)
 		b.scheduleRetry(later)
@@ -531,10 +531,10 @@ func (b *Body) handleRemainder(req Request, r *remainder, resp *http.Response, e
 		how = race.Lost
 	case err == nil:
 		r.source = bodySource{resp.Body, r.attempt, !loser.usesHedgeConns}
-		r.decide(true)
+		r.recordDecision(true)
 	default:
 		b.remainder, b.hedgesLeft = nil, 0 // the remainder is not requested again
-		r.decide(false)
+		r.recordDecision(false)
 	}
 	b.mu.Unlock()
 	if how == race.Failed {

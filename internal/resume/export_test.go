@@ -8,7 +8,7 @@ import (
 // Bounds returns the first and the last byte of the range, and the size of the representation.
 func (p *ByteRange) Bounds() (first, last, whole int64) { return p.first, p.last, p.size }
 
-func (p *ByteRange) RangeAfter(n int64) string { return p.rangeAfter(n) }
+func (p *ByteRange) RangeAfter(n int64) string { return p.rangeHeaderAfter(n) }
 
 func (p *ByteRange) IsContinuedBy(given http.Header, rest *http.Response, n int64) bool {
 	return p.isContinuedBy(given, rest, n)

@@ -96,15 +96,15 @@ func (p *ByteRange) readResponse(resp *http.Response, requested *interval) bool 
 	unit, rangeText, _ := strings.Cut(ranges[0], " ")
 	rangeText, whole, _ := strings.Cut(rangeText, "/")
 	got, ok := parseInterval(rangeText)
-	n, known := parseNumber(whole)
+	n, known := parseOffset(whole)
 	p.first, p.last, p.size = got.first, got.last, n
 	return strings.EqualFold(unit, "bytes") && ok && known && got.first == requested.first && got.last <= min(requested.last, n-1) &&
 		(resp.ContentLength < 0 || resp.ContentLength == got.last-got.first+1)
 }
 
-// rangeAfter returns the value of a Range header that requests the body without its first n bytes (RFC 9110, section
+// rangeHeaderAfter returns the value of a Range header that requests the body without its first n bytes (RFC 9110, section
 // 14.2).
-func (p *ByteRange) rangeAfter(n int64) string {
+func (p *ByteRange) rangeHeaderAfter(n int64) string {
 	if p.last == p.size-1 {
 		return fmt.Sprintf("bytes=%d-", p.first+n)
 	}
@@ -146,14 +146,14 @@ func requestedRange(h http.Header) (s *interval, ok bool) {
 // is larger than the last.
 func parseInterval(text string) (s interval, ok bool) {
 	first, last, _ := strings.Cut(text, "-")
-	a, ok := parseNumber(first)
-	b, ok2 := parseNumber(last)
+	a, ok := parseOffset(first)
+	b, ok2 := parseOffset(last)
 	return interval{a, b}, ok && ok2 && a <= b
 }
 
-// parseNumber parses a decimal number from 0 to [math.MaxInt64]-1. The result ok is false if the text is not such a
+// parseOffset parses a decimal number from 0 to [math.MaxInt64]-1. The result ok is false if the text is not such a
 // number.
-func parseNumber(text string) (n int64, ok bool) {
+func parseOffset(text string) (n int64, ok bool) {
 	u, err := strconv.ParseUint(text, 10, 63)
 	return int64(u), err == nil && u < math.MaxInt64
 }
@@ -170,7 +170,7 @@ func signsRange(req *http.Request) bool {
 		switch {
 		case strings.EqualFold(name, "Signature-Input") && len(values) > 0, strings.EqualFold(name, "Signature") && len(values) > 0:
 			return true
-		case hasSuffixFold(name, "Authorization") && (slices.ContainsFunc(values, mayCoverRange) || slices.ContainsFunc(values, listsRange)):
+		case hasSuffixFold(name, "Authorization") && (slices.ContainsFunc(values, maySignRange) || slices.ContainsFunc(values, listsRange)):
 			return true
 		case hasSuffixFold(name, "Headers") && isSignedHeadersName(name) && slices.ContainsFunc(values, mentionsRange):
 			return true
@@ -201,9 +201,9 @@ func isSignedHeadersName(name string) bool {
 	return strings.Contains(name, "header") && (strings.Contains(name, "sign") || strings.Contains(name, "additional") || strings.HasSuffix(name, "header-list"))
 }
 
-// mayCoverRange reports whether credentials, the value of an Authorization header, use an authentication scheme that
+// maySignRange reports whether credentials, the value of an Authorization header, use an authentication scheme that
 // may sign the Range header.
-func mayCoverRange(credentials string) bool {
+func maySignRange(credentials string) bool {
 	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
 	return slices.Contains([]string{"sharedkey", "sharedkeylite", "signature"}, strings.ToLower(scheme))
 }

@@ -63,15 +63,15 @@ type methodConfig struct {
 // HedgingPolicy returns the hedging policy of the method with the given full name, such as "/pkg.Service/Method". It
 // returns nil if there is none. An entry for the method takes precedence over an entry for its service. An entry for
 // all methods comes last.
-func (c *Config) HedgingPolicy(full string) *HedgingPolicy { return c.findMethod(full).hedging }
+func (c *Config) HedgingPolicy(full string) *HedgingPolicy { return c.findMethodConfig(full).hedging }
 
 // HasRetryPolicy reports whether the method with the given full name has a retryPolicy. If so, gRPC retries its failed
 // calls.
-func (c *Config) HasRetryPolicy(full string) bool { return c.findMethod(full).hasRetryPolicy }
+func (c *Config) HasRetryPolicy(full string) bool { return c.findMethodConfig(full).hasRetryPolicy }
 
-// findMethod returns the entry of the field methodConfig that applies to the method with the given full name. It
+// findMethodConfig returns the entry of the field methodConfig that applies to the method with the given full name. It
 // returns the zero value if no entry applies.
-func (c *Config) findMethod(full string) methodConfig {
+func (c *Config) findMethodConfig(full string) methodConfig {
 	if c == nil {
 		return methodConfig{}
 	}
@@ -144,7 +144,7 @@ func parseAccepted(text string) (*Config, error) {
 			}
 			retry := jsonValue{path + "retryPolicy", e.RetryPolicy}
 			if retry.isSet() && hedging != nil {
-				return nil, retry.invalidError("allowed beside a hedgingPolicy")
+				return nil, retry.newInvalidError("allowed beside a hedgingPolicy")
 			}
 			if e.Name == nil {
 				continue
@@ -175,12 +175,12 @@ func (c *Config) parseHedgingPolicy(policy jsonValue) (*HedgingPolicy, error) {
 	attempts := h.field("maxAttempts")
 	n, ok := attempts.parseNumber()
 	if !ok || n < 2 || n != math.Trunc(n) {
-		return nil, attempts.invalidError("an integer above 1")
+		return nil, attempts.newInvalidError("an integer above 1")
 	}
 	p.MaxAttempts = int(min(n, maxAttempts))
 	if delay := h.field("hedgingDelay"); delay.isSet() {
 		if p.Delay, ok = delay.parseDuration(); !ok {
-			return nil, delay.invalidError(`a duration such as "0.05s" that is not negative`)
+			return nil, delay.newInvalidError(`a duration such as "0.05s" that is not negative`)
 		}
 		p.HasDelay = true
 	}
@@ -191,7 +191,7 @@ func (c *Config) parseHedgingPolicy(policy jsonValue) (*HedgingPolicy, error) {
 	for _, v := range list {
 		code, ok := v.parseCode()
 		if !ok {
-			return nil, v.invalidError("the name of a status code that is a failure")
+			return nil, v.newInvalidError("the name of a status code that is a failure")
 		}
 		p.nonFatalCodes |= 1 << code
 	}

@@ -43,7 +43,7 @@ func (r *ConfigRecorder) WrapBuilder(b resolver.Builder) resolver.Builder {
 // A resolverBuilder builds the resolvers of the wrapped builder, so that a [ConfigRecorder] gets their service configs.
 type resolverBuilder struct {
 	resolver.Builder
-	reader *ConfigRecorder
+	recorder *ConfigRecorder
 }
 
 // Build implements [resolver.Builder]. The resolver sends its results to a [resolverConn]. If gRPC ignores service
@@ -52,15 +52,15 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 	if opts.DisableServiceConfig {
 		return b.Builder.Build(target, cc, opts)
 	}
-	return b.Builder.Build(target, &resolverConn{ClientConn: cc, target: grpctarget.ResolverName(target), reader: b.reader}, opts)
+	return b.Builder.Build(target, &resolverConn{ClientConn: cc, target: grpctarget.ResolverName(target), recorder: b.recorder}, opts)
 }
 
 // A resolverConn is the [resolver.ClientConn] to which a resolver sends its results. It reads the service configs and
 // passes all results to gRPC.
 type resolverConn struct {
 	resolver.ClientConn
-	target string // name that package grpctarget returns
-	reader *ConfigRecorder
+	target   string // name that package grpctarget returns
+	recorder *ConfigRecorder
 }
 
 // parsedConfigs maps weak pointers to *grpcConfig values to the *Config values that were parsed from the same text. It
@@ -77,7 +77,7 @@ func (c *resolverConn) ParseServiceConfig(text string) *serviceconfig.ParseResul
 	}
 	own, err := parseAccepted(text)
 	if err != nil {
-		c.reader.Report(c.target, nil, err)
+		c.recorder.Report(c.target, nil, err)
 		return &serviceconfig.ParseResult{Err: err}
 	}
 	if by, ok := result.Config.(*grpcConfig); ok && by != nil {
@@ -97,8 +97,8 @@ func (c *resolverConn) ParseServiceConfig(text string) *serviceconfig.ParseResul
 func (c *resolverConn) UpdateState(s resolver.State) error {
 	if r := s.ServiceConfig; r != nil && r.Err == nil {
 		if by, ok := r.Config.(*grpcConfig); ok && by != nil {
-			if own, known := parsedConfigs.Load(weak.Make(by)); known && c.reader.Registry.setTarget(c.target, own.(*Config)) {
-				c.reader.Report(c.target, own.(*Config), nil)
+			if own, known := parsedConfigs.Load(weak.Make(by)); known && c.recorder.Registry.setTarget(c.target, own.(*Config)) {
+				c.recorder.Report(c.target, own.(*Config), nil)
 			}
 		}
 	}

@@ -44,9 +44,9 @@ func foldCase(name string) string {
 // isSet reports whether the field exists and its value is not null.
 func (v jsonValue) isSet() bool { return len(v.raw) > 0 && string(v.raw) != "null" }
 
-// invalidError returns an error for an invalid value. The error names the path and the value, and says that the value
+// newInvalidError returns an error for an invalid value. The error names the path and the value, and says that the value
 // is not want, such as "an array".
-func (v jsonValue) invalidError(want string) error {
+func (v jsonValue) newInvalidError(want string) error {
 	if len(v.raw) == 0 {
 		return fmt.Errorf("%s: missing; it must be %s", v.path, want)
 	}
@@ -60,7 +60,7 @@ func (v jsonValue) parseObject() (*jsonObject, error) {
 		return nil, nil
 	}
 	if v.raw[0] != '{' {
-		return nil, v.invalidError("an object")
+		return nil, v.newInvalidError("an object")
 	}
 	o := &jsonObject{path: v.path, fields: make(map[string]jsonField)}
 	d := json.NewDecoder(bytes.NewReader(v.raw))
@@ -110,7 +110,7 @@ func (o *jsonObject) parseArray(name string) (all []jsonValue, err error) {
 	}
 	var raws []json.RawMessage
 	if json.Unmarshal(v.raw, &raws) != nil {
-		return nil, v.invalidError("an array")
+		return nil, v.newInvalidError("an array")
 	}
 	for i, raw := range raws {
 		all = append(all, jsonValue{fmt.Sprintf("%s[%d]", v.path, i), raw})

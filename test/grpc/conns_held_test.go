@@ -48,6 +48,9 @@ func TestHedgeConnClosedDuringCallDoesNotEndCall(t *testing.T) {
 
 // TestHedgeConnIsRestoredAtAnyBudget has a budget that pays for exactly one in ten hedges that are due.
 func TestHedgeConnIsRestoredAtAnyBudget(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		for _, percent := range []float64{3, 5, 10, 20} {
 			f, conns := abroad(t, 0, 0)
@@ -187,6 +190,9 @@ func TestCallCredentialsAreSentToNamedTargetsOnly(t *testing.T) {
 // TestPanicOfEndpointObserverKeepsHedgesInFlight has an observer of endpoint events that panics or calls
 // runtime.Goexit.
 func TestPanicOfEndpointObserverKeepsHedgesInFlight(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		for name, end := range map[string]func(){"panic": func() { panic("observer") }, "exit": runtime.Goexit} {
 			for kind, calls := range map[hedge.EndpointKind]int{hedge.EndpointHedged: 1010, hedge.EndpointFailed: 50, hedge.EndpointEjected: 50} {

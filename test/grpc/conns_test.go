@@ -229,6 +229,9 @@ func TestLosersAndCallerDeadlinesDoNotEjectConn(t *testing.T) {
 }
 
 func TestConnCostIsPaidFromBudget(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		hedges := make(map[int]int)
 		for _, cost := range []int{1, 5} {

@@ -368,6 +368,9 @@ func TestHedgeElsewhereRejectsInvalidConfig(t *testing.T) {
 // TestHedgeElsewhereBridgesPausesOfBackend has ten callers for 8 s, and a backend that pauses for 100 ms in each
 // second.
 func TestHedgeElsewhereBridgesPausesOfBackend(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	p999 := func(t *testing.T, n int, config string) (took time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			f := grpctest.NewBackends(t, n)

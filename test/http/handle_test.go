@@ -47,6 +47,9 @@ func drive(t *testing.T, h *hedge.Hedger, rng *rand.Rand, calls int) float64 {
 }
 
 func TestImportMakesFirstRequestsHedged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		type rates struct{ ten, hundred float64 } // of the first ten, and the first hundred
 		var warm, imported, cold rates

@@ -43,8 +43,8 @@ type Zone struct {
 	referralNumber uint64      // see referralID
 	moved          atomic.Bool // set by MarkMoved
 
-	isPresumed    bool // no referral led to the zone, so that the zone may not exist
-	namedBySigner bool // a signature names the zone as its signer
+	withoutReferral bool // no referral led to the zone, so that the zone may not exist
+	namedBySigner   bool // a signature names the zone as its signer
 }
 
 // A Response is the response of a zone's server to one question. CheckResponse and ValidateResponse set the field Keys
@@ -192,7 +192,7 @@ var lastReferralID atomic.Uint64
 // referralID returns a number that identifies the referral to the zone. Each Zone with a referral has a different
 // number. It is 0 if no referral led to the zone.
 func (z *Zone) referralID() uint64 {
-	if z.Parent == nil || z.isPresumed {
+	if z.Parent == nil || z.withoutReferral {
 		return 0
 	}
 	z.numberOnce.Do(func() { z.referralNumber = lastReferralID.Add(1) })

@@ -54,7 +54,7 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 // countRejected counts a rejected response if err, the error of its check, is not nil. It returns err. If a limit
 // prevented the check, it counts nothing and returns nil, because the response may be correct.
 func (c *Validator) countRejected(err error) error {
-	if limitReason(err) != nil {
+	if findLimitReason(err) != nil {
 		return nil
 	}
 	if err != nil {

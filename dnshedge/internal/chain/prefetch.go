@@ -39,7 +39,7 @@ func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 		}
 	}
 	c.PrefetchKeys(b, s.Zone)
-	cuts := cutCandidates(signer, s.Zone.Name)
+	cuts := listPossibleZoneCuts(signer, s.Zone.Name)
 	if signed {
 		for i := len(cuts) - 1; i >= 0; i-- { // zones above cached secure keys need no lookup
 			if r := c.cachedKeys(cuts[i], now); r != nil && r.status == validate.Secure {
@@ -50,7 +50,7 @@ func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 		cuts = cuts[max(0, len(cuts)-maxPrefetched):]
 	}
 	for i, cut := range cuts[:min(len(cuts), maxPrefetched)] {
-		c.PrefetchKeys(b, s.Zone.childZone(cut, signed || i < len(cuts)-1))
+		c.PrefetchKeys(b, s.Zone.newChildZone(cut, signed || i < len(cuts)-1))
 	}
 }
 

@@ -29,9 +29,9 @@ func hasDenialRecords(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 })
 }
 
-// limitReason returns the *validate.Reason in err if a limit of the question has caused the error. Otherwise it returns
+// findLimitReason returns the *validate.Reason in err if a limit of the question has caused the error. Otherwise it returns
 // nil. A reached limit does not affect the security status of a zone.
-func limitReason(err error) *validate.Reason {
+func findLimitReason(err error) *validate.Reason {
 	why := (*validate.Reason)(nil)
 	if errors.As(err, &why) && why.Limit != "" {
 		return why

@@ -30,7 +30,7 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 		return err
 	}
 	if a := c.anchors.nearestAnchor(s.zoneLookupName()); r.status != validate.Secure && dnsname.IsBelow(a.zone, zone.Name) && !zone.Stub {
-		zone = zone.childZone(a.zone, true) // an island of security
+		zone = zone.newChildZone(a.zone, true) // an island of security
 		if r, err = c.lookUpKeys(ctx, b, zone); err != nil {
 			return err
 		}
@@ -46,7 +46,7 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 			return c.validateUnsigned(ctx, b, s, zone)
 		}
 		if signer != zone.Name {
-			zone = zone.childZone(signer, true)
+			zone = zone.newChildZone(signer, true)
 			if r, err = c.lookUpKeys(ctx, b, zone); err != nil {
 				return err
 			}
@@ -55,11 +55,11 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 		return c.verifyWithRenewal(ctx, b, s, zone, r, sets)
 	}
 	switch {
-	case r.isNoZone:
+	case r.isNonexistent:
 		s.setBogus(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the signer is no zone", Zone: zone.Name, Name: s.Name, Type: s.Type, Server: s.From})
 	case r.status == validate.Bogus:
 		s.setBogus(r.reason)
-		s.Final = !zone.isPresumed && !r.referralWrong
+		s.Final = !zone.withoutReferral && !r.referralWrong
 		if r.referralWrong {
 			c.conf.DropReferral(zone) // the wrong referral may have been cached again
 		}

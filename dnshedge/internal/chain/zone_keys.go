@@ -27,20 +27,20 @@ const (
 // A zoneKeys is an entry of the key cache. It holds the security status of a zone, and its keys if the zone is secure.
 // It must not be changed once it is cached.
 type zoneKeys struct {
-	status        validate.Status
-	keys          *validate.Keys   // nil unless status is Secure
-	reason        *validate.Reason // why the zone is bogus, or insecure for a reason other than missing DS records; otherwise nil
-	isNoZone      bool             // it is proven that a zone of this name does not exist
-	isPresumed    bool             // no referral led to the zone, so that it may not exist, and its servers are uncertain
-	established   time.Time        // creation time of the entry
-	expires       time.Time        // the entry must not be used from this time on
-	backoff       time.Duration    // time from established to expires if the zone is bogus
-	referralID    uint64           // the bogus status applies only to this referral (see Zone.referralID); 0 means all referrals
-	referralWrong bool             // the referral with referralID is bogus
-	size          int64            // estimated memory in bytes
-	unreachable   bool             // the zone is bogus because its servers did not respond
-	localErr      error            // local error (see Config.IsLocalError) that prevented the lookup, or nil
-	inherited     bool             // the status is that of the parent zone, whatever the DS records of the zone are
+	status          validate.Status
+	keys            *validate.Keys   // nil unless status is Secure
+	reason          *validate.Reason // why the zone is bogus, or insecure for a reason other than missing DS records; otherwise nil
+	isNonexistent   bool             // it is proven that a zone of this name does not exist
+	withoutReferral bool             // no referral led to the zone, so that it may not exist, and its servers are uncertain
+	createdAt       time.Time        // creation time of the entry
+	expires         time.Time        // the entry must not be used from this time on
+	backoff         time.Duration    // time from established to expires if the zone is bogus
+	referralID      uint64           // the bogus status applies only to this referral (see Zone.referralID); 0 means all referrals
+	referralWrong   bool             // the referral with referralID is bogus
+	size            int64            // estimated memory in bytes
+	unreachable     bool             // the zone is bogus because its servers did not respond
+	localErr        error            // local error (see Config.IsLocalError) that prevented the lookup, or nil
+	inherited       bool             // the status is that of the parent zone, whatever the DS records of the zone are
 }
 
 // A keyLookup is a running lookup of the zoneKeys of a zone. All questions that need them wait for the same lookup.
@@ -64,7 +64,7 @@ func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
 // isCurrent reports whether the entry may be used at the time now. It is false if the entry is nil or has expired. It
 // is also false if the entry was created after now, because the clock was set back.
 func (r *zoneKeys) isCurrent(now time.Time) bool {
-	return r != nil && now.Before(r.expires) && !now.Before(r.established)
+	return r != nil && now.Before(r.expires) && !now.Before(r.createdAt)
 }
 
 // applicableKeys returns the entry for the zone z in the key cache. It returns nil if there is none, if the entry is
@@ -83,10 +83,10 @@ func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 // bogus or does not exist.
 func (r *zoneKeys) appliesTo(z *Zone) bool {
 	switch {
-	case r == nil, r.isPresumed && !z.isPresumed && (r.status == validate.Bogus || r.isNoZone):
+	case r == nil, r.withoutReferral && !z.withoutReferral && (r.status == validate.Bogus || r.isNonexistent):
 		return false
 	}
-	return r.status != validate.Bogus || z.isPresumed || r.referralID == 0 || r.referralID == z.referralID()
+	return r.status != validate.Bogus || z.withoutReferral || r.referralID == 0 || r.referralID == z.referralID()
 }
 
 // PrefetchKeys starts the key lookup of the zone z, and does not wait for it. It does nothing if the keys are cached,
@@ -142,9 +142,9 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLook
 // that are already cached.
 func (c *Validator) storeResult(f *keyLookup) {
 	r, z, zone := f.result, f.zone, f.zone.Name
-	r.isPresumed = z.isPresumed
+	r.withoutReferral = z.withoutReferral
 	now := time.Now().Round(0)
-	r.established = now
+	r.createdAt = now
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lookups[zone] == f {
@@ -155,7 +155,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 	}
 	if old := c.keyCache[zone]; r.unreachable && old.isCurrent(now) && old.status == validate.Secure { // keep the secure keys while the servers are unreachable
 		same := *old
-		same.established = now
+		same.createdAt = now
 		c.keyCache[zone] = &same
 		return
 	}
@@ -294,7 +294,7 @@ func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zo
 // It returns nil if the keys have not changed, if r is more recent than minBackoff, or if a limit has caused err. The
 // error is the cause of ctx, or a local error (see lookUpKeys).
 func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r *zoneKeys, err error) (*zoneKeys, error) {
-	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.established) < minBackoff {
+	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.createdAt) < minBackoff {
 		return nil, nil
 	}
 	renewed, err := c.refreshKeys(ctx, b, z, r)
@@ -304,9 +304,9 @@ func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r 
 	return renewed, nil
 }
 
-// cutCandidates returns the names at which a zone between zone and name may begin (zone cuts). The first is a child of
+// listPossibleZoneCuts returns the names at which a zone between zone and name may begin (zone cuts). The first is a child of
 // zone, and the last is name. It returns nil if name is not below zone.
-func cutCandidates(name, zone string) (names []string) {
+func listPossibleZoneCuts(name, zone string) (names []string) {
 	for ; dnsname.IsBelow(name, zone); name = dnsname.Parent(name) {
 		names = append(names, name)
 	}
@@ -322,7 +322,7 @@ func cutCandidates(name, zone string) (names []string) {
 // isLocalFailure).
 func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zone, name string) (*zoneKeys, error) {
 	const atOnce = 4
-	names := cutCandidates(name, zone.Name)
+	names := listPossibleZoneCuts(name, zone.Name)
 	for _, name := range names {
 		if r := c.cachedKeys(name, time.Now()); r.isProvenInsecure() {
 			return r, nil // although entries of zones between may have expired
@@ -331,10 +331,10 @@ func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zon
 	for i, name := range names {
 		if c.cachedKeys(name, time.Now()) == nil {
 			for _, next := range names[i:min(i+atOnce, len(names))] {
-				c.PrefetchKeys(b, zone.childZone(next, false))
+				c.PrefetchKeys(b, zone.newChildZone(next, false))
 			}
 		}
-		r, err := c.lookUpKeys(ctx, b, zone.childZone(name, false))
+		r, err := c.lookUpKeys(ctx, b, zone.newChildZone(name, false))
 		if err != nil || r.isProvenInsecure() || r.isLocalFailure() {
 			return r, err
 		}
@@ -344,12 +344,12 @@ func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zon
 
 // isProvenInsecure reports whether the zone exists and is proven to be insecure. It is false for a nil entry.
 func (r *zoneKeys) isProvenInsecure() bool {
-	return r != nil && r.status == validate.Insecure && !r.isNoZone
+	return r != nil && r.status == validate.Insecure && !r.isNonexistent
 }
 
 // isBelowInsecureCut reports whether the cache shows that name is in an insecure zone below zone. It sends no query.
 func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
-	return slices.ContainsFunc(cutCandidates(name, zone), func(cut string) bool { return c.cachedKeys(cut, now).isProvenInsecure() })
+	return slices.ContainsFunc(listPossibleZoneCuts(name, zone), func(cut string) bool { return c.cachedKeys(cut, now).isProvenInsecure() })
 }
 
 // refreshKeys looks up the keys of the zone z again, because signatures do not match the keys in old, its cache entry.
@@ -360,7 +360,7 @@ func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old 
 	c.mu.Lock()
 	now := c.keyCache[z.Name]
 	c.mu.Unlock()
-	if now != old || time.Since(old.established) < minBackoff {
+	if now != old || time.Since(old.createdAt) < minBackoff {
 		return c.lookUpKeys(ctx, b, z)
 	}
 	f, _ := c.joinLookup(b, z, old)
@@ -372,8 +372,8 @@ func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old 
 	}
 }
 
-// inheritedEntry returns the cache entry of a child zone that inherits the status r of its parent zone.
-func (r *zoneKeys) inheritedEntry() *zoneKeys {
+// newInheritedKeys returns the cache entry of a child zone that inherits the status r of its parent zone.
+func (r *zoneKeys) newInheritedKeys() *zoneKeys {
 	same := *r
 	same.backoff, same.inherited = 0, true
 	return &same
@@ -401,7 +401,7 @@ func newInsecureKeys(why *validate.Reason, now time.Time, ttls ...uint32) *zoneK
 // after ttl seconds.
 func newNonexistentZone(ttl uint32) *zoneKeys {
 	r := newInsecureKeys(nil, time.Now(), ttl)
-	r.isNoZone = true
+	r.isNonexistent = true
 	return r
 }
 
@@ -423,12 +423,12 @@ func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	return r
 }
 
-// unreachableEntry returns the cache entry of a zone whose servers have not responded to a query: a bogus entry with
+// newUnreachableKeys returns the cache entry of a zone whose servers have not responded to a query: a bogus entry with
 // the reason why. err is the error of the query, and is appended to the text of the reason.
 //
 // last is the entry from an earlier bogus response, or nil. If it is not nil, it is returned instead, because its
 // reason is more precise.
-func (c *Validator) unreachableEntry(last *zoneKeys, why validate.Reason, err error) *zoneKeys {
+func (c *Validator) newUnreachableKeys(last *zoneKeys, why validate.Reason, err error) *zoneKeys {
 	if last == nil {
 		why.Text += ": " + err.Error()
 		last = newBogusKeys(&why)
@@ -526,12 +526,12 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 		}
 		d, r := c.verifyDSEvidence(ctx, b, z, z.ReferredBy, sets, ago)
 		switch {
-		case d != nil || r != nil && (r.status == validate.Insecure && !r.isNoZone || r.isLocalFailure()):
+		case d != nil || r != nil && (r.status == validate.Insecure && !r.isNonexistent || r.isLocalFailure()):
 			return d, ago, false, r
 		case r == nil: // the delegation is cached longer than the DS records
 		case r.inherited: // the parent's status decides, and no other server could answer better
 			return nil, ago, false, r
-		case r.status == validate.Bogus && r.reason != nil && r.reason.Zone == z.Parent.Name || r.isNoZone:
+		case r.status == validate.Bogus && r.reason != nil && r.reason.Zone == z.Parent.Name || r.isNonexistent:
 			c.Counts.Rejected.Add(1)
 			c.conf.ReportBogus(z.Parent, z.ReferredBy, z.Name)
 			wrong = true
@@ -561,13 +561,13 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 		}
 		said, err := b.Query(ctx, z.Parent, z.Name, dns.TypeDS, bad)
 		if err != nil {
-			if why := limitReason(err); why != nil {
+			if why := findLimitReason(err); why != nil {
 				return nil, newBogusKeys(why)
 			}
 			if r := c.inheritBogusParent(z); r != nil { // servers of a bogus parent may be silent
 				return nil, r
 			}
-			last = c.unreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
+			last = c.newUnreachableKeys(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
 			break
 		}
 		sets, err := validate.GroupRRsets(slices.Concat(said.Answer, said.Authority))
@@ -579,7 +579,7 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 		case d != nil:
 			return d, nil
 		case r != nil && (r.status != validate.Bogus || r.isLocalFailure()):
-			if r.isNoZone && !z.isPresumed {
+			if r.isNonexistent && !z.withoutReferral {
 				return nil, newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a delegation is denied", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS, Server: said.From})
 			}
 			return nil, r
@@ -599,7 +599,7 @@ func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 		return nil // an island of security
 	}
 	if r := c.applicableKeys(z.Parent, time.Now()); r != nil && r.status == validate.Bogus {
-		return r.inheritedEntry()
+		return r.newInheritedKeys()
 	}
 	return nil
 }
@@ -611,29 +611,29 @@ func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 // z. Both are nil if the records were valid, but their TTL has expired.
 func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *zoneKeys) {
 	ds, evidence := selectDSEvidence(evidence, z.Name)
-	zone := c.signerZone(z.Parent, lowestSigner(evidence, z.Parent.Name, z.Name), z.Name)
+	zone := c.selectSignerZone(z.Parent, lowestSigner(evidence, z.Parent.Name, z.Name), z.Name)
 	r, err := c.lookUpKeys(ctx, b, zone)
 	switch {
 	case err != nil:
 		return nil, c.newFailedKeys(err, from)
-	case r.isNoZone:
+	case r.isNonexistent:
 		return nil, newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the signer is no zone", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS, Server: from})
 	case r.status != validate.Secure:
-		return nil, r.inheritedEntry()
+		return nil, r.newInheritedKeys()
 	}
 	if !hasSignature(evidence) {
 		switch open, err := c.findInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name)); {
 		case err != nil:
 			return nil, c.newFailedKeys(err, from)
 		case open != nil:
-			return nil, open.inheritedEntry()
+			return nil, open.newInheritedKeys()
 		}
 	}
 	w := b.Validation()
 	if ds != nil {
 		d, err := verifyOrRenew(ctx, c, b, zone, r, func(k *validate.Keys) (*validate.DSSet, error) { return w.VerifyDS(ds, k, time.Now()) })
 		if err != nil {
-			return nil, c.keysAfterDSFailure(ctx, b, z, err, from)
+			return nil, c.newKeysAfterDSFailure(ctx, b, z, err, from)
 		}
 		if ago > time.Duration(d.TTL())*time.Second {
 			return nil, nil
@@ -654,7 +654,7 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	}
 	switch {
 	case err != nil:
-		return nil, c.keysAfterDSFailure(ctx, b, z, correctNSECMissing(err, !hasDenialRecords(evidence)), from)
+		return nil, c.newKeysAfterDSFailure(ctx, b, z, correctNSECMissing(err, !hasDenialRecords(evidence)), from)
 	case ago > time.Duration(den.TTL)*time.Second:
 		return nil, nil
 	case den.Insecure != nil:
@@ -685,18 +685,18 @@ func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zo
 	return newNonexistentZone(ttl)
 }
 
-// keysAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed with
+// newKeysAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed with
 // err. from is the server that sent the records.
 //
 // The entry is bogus, unless an insecure zone exists between the parent zone and z. An insecure zone may send arbitrary
 // signatures.
-func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *zoneKeys {
+func (c *Validator) newKeysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *zoneKeys {
 	open, failed := c.findHiddenInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name), err)
 	switch {
 	case failed != nil:
 		return c.newFailedKeys(failed, from)
 	case open != nil:
-		return open.inheritedEntry()
+		return open.newInheritedKeys()
 	}
 	return c.newFailedKeys(err, from)
 }
@@ -707,33 +707,33 @@ func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zon
 //
 // It returns nil without a search if all zone cuts below z are known, or if err is a limit or a local error.
 func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *Zone, name string, err error) (*zoneKeys, error) {
-	if !z.CutsUnknown || limitReason(err) != nil || c.conf.IsLocalError(err) {
+	if !z.CutsUnknown || findLimitReason(err) != nil || c.conf.IsLocalError(err) {
 		return nil, nil
 	}
 	return c.findInsecureCut(ctx, b, z, name)
 }
 
-// signerZone returns the zone whose keys must verify data about name from a server of z. signer is the zone that the
+// selectSignerZone returns the zone whose keys must verify data about name from a server of z. signer is the zone that the
 // signatures name.
 //
 // This is the zone named signer, unless a trust anchor lies between z and name and signer is not in that anchor's zone.
 // In this case, it is the zone of the trust anchor.
-func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
+func (c *Validator) selectSignerZone(z *Zone, signer, name string) *Zone {
 	if a := c.anchors.nearestAnchor(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
 		signer = a.zone // an island of security
 	}
 	if signer == z.Name {
 		return z
 	}
-	return z.childZone(signer, true)
+	return z.newChildZone(signer, true)
 }
 
-// childZone returns a Zone for a name below z for which no referral was received. The zone may not exist. It uses the
+// newChildZone returns a Zone for a name below z for which no referral was received. The zone may not exist. It uses the
 // servers of z.
 //
 // namedBySigner must be true if a signature names the zone as its signer.
-func (z *Zone) childZone(name string, namedBySigner bool) *Zone {
-	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, isPresumed: true, namedBySigner: namedBySigner}
+func (z *Zone) newChildZone(name string, namedBySigner bool) *Zone {
+	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, withoutReferral: true, namedBySigner: namedBySigner}
 }
 
 // lowestSigner returns the zone whose keys must verify sets, RRsets about name from a server of zone. It is the lowest
@@ -806,10 +806,10 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 			f.err = context.Cause(ctx)
 		}
 		if f.err != nil {
-			if why := limitReason(f.err); why != nil {
+			if why := findLimitReason(f.err); why != nil {
 				return newBogusKeys(why)
 			}
-			last = c.unreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
+			last = c.newUnreachableKeys(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
 			break
 		}
 		r := c.verifyKeyResponse(b, z, d, f.response)

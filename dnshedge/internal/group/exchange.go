@@ -148,9 +148,9 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	return Result{Answer: out.Value.Answer, Server: out.Value.answeringServer, IsHedged: out.Value.kind == hedgeAttempt, Attempts: out.Started}
 }
 
-// UnableServers returns the number of servers that could not answer the question: they responded with a failure, or
+// CountUnableServers returns the number of servers that could not answer the question: they responded with a failure, or
 // refused a connection. It may be called while Ask runs.
-func (x *Exchange) UnableServers() int {
+func (x *Exchange) CountUnableServers() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures.unableServers
@@ -234,7 +234,7 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	first.account.earnTokens()
 	x.scheduleHedges(ctx)
 	r.timeout = first.rto.currentTimeout(0, len(servers) == 1)
-	wait, left := r.setupTime+first.rto.currentTimeout(0, false), x.conf.Timeout // not doubled: see regularCheckDelay
+	wait, left := r.setupTime+first.rto.currentTimeout(0, false), x.conf.Timeout // not doubled: see timeoutCheckInterval
 	if len(x.hedges.due) > 0 {
 		wait = min(wait, x.hedges.due[0])
 		if x.events != nil {
@@ -245,7 +245,7 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 		left = end.Sub(x.start)
 	}
 	if len(servers) > 1 {
-		wait = min(wait, left/2) // see lostAt
+		wait = min(wait, left/2) // see presumedLossTime
 	}
 	x.checkAt, r.deadline = x.start.Add(wait), x.start.Add(left)
 }
@@ -289,8 +289,8 @@ func (x *Exchange) Admit(int) bool {
 		return false
 	}
 	isAdmitted := x.admitRetransmission(now) || x.admitHedge(now)
-	x.checkAt = now.Add(regularCheckDelay(now.Sub(x.start)))
-	if at := x.retransmission.lostAt(); at.Before(x.checkAt) {
+	x.checkAt = now.Add(timeoutCheckInterval(now.Sub(x.start)))
+	if at := x.retransmission.presumedLossTime(); at.Before(x.checkAt) {
 		x.checkAt = at
 	}
 	if x.hedges.next < len(x.hedges.due) {
@@ -343,7 +343,7 @@ func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 // attempt, if the last query is presumed lost and a budget permits a retransmission. The caller must hold mu.
 func (x *Exchange) admitRetransmission(now time.Time) bool {
 	r := &x.retransmission
-	if now.Before(r.lostAt()) {
+	if now.Before(r.presumedLossTime()) {
 		return false
 	}
 	r.backOff(now)
@@ -351,7 +351,7 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	server, isPaid := x.selection.selectPaidServer(r.count == 0)
 	x.selection.recordMisses(now)
 	if !isPaid {
-		r.recordUnpaid(now)
+		r.postponeRetransmission(now)
 		x.selection.servers.ProbeDoubtful(now, x.query, nil) // a server that works again needs no budget
 		return false
 	}
@@ -383,7 +383,7 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 		}
 	case x.hedges.usesInitialDelays && len(servers) == 1 && first.lateHedgeCount.Load() >= maxInitialHedges:
 		reason = observe.DeniedWarming
-	case !first.account.payHedge(&x.call, n): // payHedge has reported the reason
+	case !first.account.payForHedge(&x.call, n): // payForHedge has reported the reason
 		x.conf.Counters.Denied.Add(1)
 		return false
 	default:
@@ -603,7 +603,7 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	switch {
 	case f.servfails >= maxServfails:
 		return 0, 0, false
-	case (f.responses > 0 && next.IsSilent() || f.responses > 1) && !next.account.payFailover():
+	case (f.responses > 0 && next.IsSilent() || f.responses > 1) && !next.account.payForFailover():
 		return 0, 0, false
 	}
 	return server, x.changeServer(n, server), true
@@ -620,7 +620,7 @@ func (x *Exchange) replaceFailed(n, earlierFailures int) (server, earlier int, o
 		return 0, 0, false
 	}
 	server = x.selection.selectServerExcept(x.selection.failedServers())
-	if server < 0 || !x.selection.servers[server].payRetransmission(x.query, false) {
+	if server < 0 || !x.selection.servers[server].payForRetransmission(x.query, false) {
 		return 0, 0, false
 	}
 	return server, x.changeServer(n, server), true

@@ -73,7 +73,7 @@ func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	if !isDoubled {
 		return left
 	}
-	return min(left, regularCheckDelay(waited))
+	return min(left, timeoutCheckInterval(waited))
 }
 
 // waitForServer waits until the last attempt may send its next query, and selects the server for it. The previous query
@@ -94,7 +94,7 @@ func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Ti
 	for {
 		pause := lossCheckDelay(isDoubled, time.Since(sent), time.Until(sent.Add(min(longest, l.lossTimeout(s, sent)))))
 		if pause <= 0 {
-			if server, earlier, ok = l.payRetransmission(); ok {
+			if server, earlier, ok = l.payForRetransmission(); ok {
 				return server, earlier, true
 			}
 			pause = time.Since(sent) / 4
@@ -120,14 +120,14 @@ func (l *lastAttempt) serverAfter(s *Server) (other *Server, lastSent time.Time)
 	return l.selection.servers[i], l.selection.histories[i].lastSent
 }
 
-// payRetransmission spends tokens for a retransmission to the best server, and counts the query. It returns the index
+// payForRetransmission spends tokens for a retransmission to the best server, and counts the query. It returns the index
 // of that server and the number of earlier queries of the exchange to it. ok is false, and nothing is counted, if the
 // budgets of the server do not permit the retransmission.
-func (l *lastAttempt) payRetransmission() (server, earlier int, ok bool) {
+func (l *lastAttempt) payForRetransmission() (server, earlier int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	server = l.selection.selectServer()
-	if !l.selection.servers[server].payRetransmission(l.selection.query, false) {
+	if !l.selection.servers[server].payForRetransmission(l.selection.query, false) {
 		return 0, 0, false
 	}
 	l.retransmission.count++

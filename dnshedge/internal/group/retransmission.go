@@ -28,17 +28,17 @@ type retransmissionTimer struct {
 	connection [1 + MaxHedges]transport.QueryPath // connection that each attempt uses; each element has a lock of its own
 	deadline   time.Time                          // time after which no query is sent; zero: the message is never sent again
 
-	setupTime     time.Duration // expected duration of the handshake that the primary needs; 0: none is needed
-	timeout       time.Duration // retransmission timeout of the first server when the exchange began
-	count         int           // number of retransmissions so far
-	lastServer    int           // index of the server that the last query went to
-	lastAttempt   int           // number of the attempt that sent the last query
-	lastSent      time.Time     // time at which the last query was sent
-	unpaidUntil   time.Time     // no retransmission before this time, because the budgets did not permit one; zero: they did
-	isLastAttempt bool          // exactly one further attempt is permitted
+	setupTime      time.Duration // expected duration of the handshake that the primary needs; 0: none is needed
+	timeout        time.Duration // retransmission timeout of the first server when the exchange began
+	count          int           // number of retransmissions so far
+	lastServer     int           // index of the server that the last query went to
+	lastAttempt    int           // number of the attempt that sent the last query
+	lastSent       time.Time     // time at which the last query was sent
+	postponedUntil time.Time     // no retransmission before this time, because the budgets did not permit one; zero: they did
+	isLastAttempt  bool          // exactly one further attempt is permitted
 }
 
-// lostAt returns the time at which the last query is presumed lost, so that a retransmission is due. The result may
+// presumedLossTime returns the time at which the last query is presumed lost, so that a retransmission is due. The result may
 // change with each response, hedge and failure.
 //
 // The wait is one retransmission timeout of the queried server, doubled for each earlier retransmission. If only one
@@ -47,7 +47,7 @@ type retransmissionTimer struct {
 //
 // If the next query would go to another server, the wait is at most half of the time between the last query and the
 // deadline. This limit does not apply if the next server is known to need longer for a response.
-func (r *retransmissionTimer) lostAt() time.Time {
+func (r *retransmissionTimer) presumedLossTime() time.Time {
 	servers := r.selection.servers
 	server, next := servers[r.lastServer], servers[r.selection.selectServer()]
 	wait := server.rto.currentTimeout(r.count, next == server || next.IsSilent())
@@ -62,8 +62,8 @@ func (r *retransmissionTimer) lostAt() time.Time {
 	if latest := r.lastSent.Add(half); next != server && next.rto.canAnswerWithin(half) && latest.Before(at) {
 		at = latest // all responses of this server may come too late
 	}
-	if at.Before(r.unpaidUntil) {
-		at = r.unpaidUntil
+	if at.Before(r.postponedUntil) {
+		at = r.postponedUntil
 	}
 	for i, s := range servers {
 		if sent := r.selection.histories[i].lastSent; sent.After(r.lastSent) {
@@ -126,22 +126,24 @@ func (r *retransmissionTimer) recordQuery(attempt, server int, now time.Time) {
 	r.lastAttempt, r.lastServer, r.lastSent = attempt, server, now
 }
 
-// recordUnpaid postpones the next retransmission after the budgets did not permit one at the time now. The pause is
+// postponeRetransmission postpones the next retransmission after the budgets did not permit one at the time now. The pause is
 // half of the time since the last query, but at least minRTO.
-func (r *retransmissionTimer) recordUnpaid(now time.Time) {
-	r.unpaidUntil = now.Add(alignCheck(max(minRTO, now.Sub(r.lastSent)/2)))
+func (r *retransmissionTimer) postponeRetransmission(now time.Time) {
+	r.postponedUntil = now.Add(alignTimer(max(minRTO, now.Sub(r.lastSent)/2)))
 }
 
-// regularCheckDelay returns the interval at which the timeout of a waiting query is computed again. waited is the time
+// timeoutCheckInterval returns the interval at which the timeout of a waiting query is computed again. waited is the time
 // since the query was sent.
 //
 // The timeout may change while the query waits. A failure may change the next server, and a response to another
 // question ends the doubling of the timeout.
-func regularCheckDelay(waited time.Duration) time.Duration { return alignCheck(max(minRTO, waited/4)) }
+func timeoutCheckInterval(waited time.Duration) time.Duration {
+	return alignTimer(max(minRTO, waited/4))
+}
 
-// alignCheck returns a timer duration that is longer than d by at most checkInterval. A timer that starts now with the
+// alignTimer returns a timer duration that is longer than d by at most checkInterval. A timer that starts now with the
 // result expires when the wall clock is at a multiple of checkInterval. So the timers of several exchanges expire
 // together, which costs less CPU time.
-func alignCheck(d time.Duration) time.Duration {
+func alignTimer(d time.Duration) time.Duration {
 	return d + checkInterval - time.Duration(time.Now().Add(d).UnixNano())%checkInterval
 }

@@ -147,7 +147,7 @@ func (s *serverSelection) selectPaidServer(isFirst bool) (server int, isPaid boo
 		if i < 0 {
 			break
 		}
-		if s.servers[i].payRetransmission(s.query, isFirst) {
+		if s.servers[i].payForRetransmission(s.query, isFirst) {
 			return i, true
 		}
 		excluded |= s.failedServers() | 1<<i

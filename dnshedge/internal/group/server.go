@@ -161,21 +161,21 @@ func (s *Server) recordResponse(q *wire.Query, failure bool) {
 // case if it has answered other questions since the silence about that domain began.
 func (s *Server) recordMiss(q *wire.Query, sent time.Time) {
 	if since := s.silentZones.recordMiss(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
-		s.countMiss(sent)
+		s.countUnansweredQuery(sent)
 	}
 }
 
-// payRetransmission spends a token for a retransmission of q to this server. It returns false if the budgets of the
+// payForRetransmission spends a token for a retransmission of q to this server. It returns false if the budgets of the
 // server do not permit the retransmission. first must be true for the first retransmission of a question.
 //
 // If the server is only silent about the domain of q, the retransmission is permitted only while the retransmission
 // bucket is at least half full. So retransmissions for other domains remain possible.
-func (s *Server) payRetransmission(q *wire.Query, first bool) bool {
+func (s *Server) payForRetransmission(q *wire.Query, first bool) bool {
 	silent := s.IsSilent()
 	if !silent && s.silentZones.isSilent(q) {
-		return s.account.payFromSurplus()
+		return s.account.spendSurplusToken()
 	}
-	return s.account.payRetransmission(first, silent)
+	return s.account.payForRetransmission(first, silent)
 }
 
 // RecordQuery counts a query that a transport has sent to the server.
@@ -529,10 +529,10 @@ func (h *health) recordRecovery(q *wire.Query) {
 	h.logChange(time.Now())
 }
 
-// countMiss counts an unanswered query, which was sent at the time sent. After maxMisses of them in a row the server is
+// countUnansweredQuery counts an unanswered query, which was sent at the time sent. After maxMisses of them in a row the server is
 // silent. It does nothing if the server has responded to another query since, because in that case only a packet was
 // lost.
-func (h *health) countMiss(sent time.Time) {
+func (h *health) countUnansweredQuery(sent time.Time) {
 	now := time.Now()
 	defer h.logChange(now)
 	h.mu.Lock()

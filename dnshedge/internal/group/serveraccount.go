@@ -37,11 +37,11 @@ func (p *serverAccount) earnTokens() {
 	p.serverBucket.Deposit()
 }
 
-// payHedge asks the policy to admit hedge n of call, and spends a token of both hedge buckets. It returns false if a
+// payForHedge asks the policy to admit hedge n of call, and spends a token of both hedge buckets. It returns false if a
 // bucket is empty or the policy denies the hedge. call.Denied then holds the reason.
 //
 // In shadow mode, the token of the shared bucket is returned, because no hedge is sent.
-func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
+func (p *serverAccount) payForHedge(call *policy.Call, n int) bool {
 	call.Denied = policy.None
 	admitted := call.Admit(n)
 	switch {
@@ -54,7 +54,7 @@ func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 	return admitted
 }
 
-// payRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token for
+// payForRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token for
 // it. first must be true for the first retransmission of a question, and silent if the server is silent.
 //
 // The server's retransmission bucket, which its responses fill, pays for a first retransmission. A later one needs a
@@ -62,18 +62,18 @@ func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 // packet loss and not an overloaded server.
 //
 // A silent server gets retransmissions from the shared hedge bucket only, because an outage must not double the load.
-func (p *serverAccount) payRetransmission(first, silent bool) bool {
-	return first && !silent && p.retransmissions.spendToken(1) || p.payFailover() || !silent && p.payFromSurplus()
+func (p *serverAccount) payForRetransmission(first, silent bool) bool {
+	return first && !silent && p.retransmissions.spendToken(1) || p.payForFailover() || !silent && p.spendSurplusToken()
 }
 
-// payFromSurplus spends a token of the retransmission bucket if that bucket is at least half full, with Burst/2 tokens
+// spendSurplusToken spends a token of the retransmission bucket if that bucket is at least half full, with Burst/2 tokens
 // or more. Otherwise, it spends none and returns false.
-func (p *serverAccount) payFromSurplus() bool { return p.retransmissions.spendToken(Burst / 2) }
+func (p *serverAccount) spendSurplusToken() bool { return p.retransmissions.spendToken(Burst / 2) }
 
-// payFailover spends a token of the shared hedge bucket for a failover: a query to this server after another server
+// payForFailover spends a token of the shared hedge bucket for a failover: a query to this server after another server
 // could not answer. It returns false if the bucket is empty. It also pays for retransmissions that the retransmission
 // bucket does not pay for.
-func (p *serverAccount) payFailover() bool {
+func (p *serverAccount) payForFailover() bool {
 	return p.sharedBucket.Spend()
 }
 

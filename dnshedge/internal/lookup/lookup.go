@@ -141,9 +141,9 @@ func NewNotFoundError(host string) error {
 	return &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// NewError converts the error err of a lookup of host into a *net.DNSError. It sets IsNotFound, IsTimeout and
+// NewDNSError converts the error err of a lookup of host into a *net.DNSError. It sets IsNotFound, IsTimeout and
 // IsTemporary as net.Resolver does, so that callers can treat both alike. The result wraps err.
-func NewError(host string, err error) error {
+func NewDNSError(host string, err error) error {
 	e := &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host}
 	var code RcodeError
 	var t net.Error

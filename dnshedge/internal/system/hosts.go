@@ -45,7 +45,7 @@ type Host struct {
 	name  string // the name of an address, if the entry is that of a reverse name such as 1.2.0.192.in-addr.arpa
 }
 
-// NewHosts returns a Hosts for the file at path. The caller must call Load successfully before Find.
+// NewHostAudits returns a Hosts for the file at path. The caller must call Load successfully before Find.
 //
 // Find uses spawn to read a large file again in the background. spawn must call its argument in a new goroutine and
 // return true, or return false after the caller has shut down. The context that it passes must be cancelled on
@@ -190,7 +190,7 @@ func addHosts(hosts map[string]*Host, line string) {
 func (h *Host) Answer(q *wire.Query) *dns.Msg {
 	m := new(dns.Msg)
 	header := func(t uint16) dns.RR_Header {
-		return dns.RR_Header{Name: q.Text(), Rrtype: t, Class: dns.ClassINET, Ttl: hostsTTL}
+		return dns.RR_Header{Name: q.PresentationName(), Rrtype: t, Class: dns.ClassINET, Ttl: hostsTTL}
 	}
 	wants := func(t uint16) bool { return q.Type == t || q.Type == dns.TypeANY }
 	for _, ip := range h.addrs {
@@ -213,7 +213,7 @@ func (h *Host) Answer(q *wire.Query) *dns.Msg {
 			return nil
 		}
 		m.Ns = []dns.RR{&dns.SOA{
-			Hdr: header(dns.TypeSOA), Ns: q.Text(), Mbox: "nobody.invalid.",
+			Hdr: header(dns.TypeSOA), Ns: q.PresentationName(), Mbox: "nobody.invalid.",
 			Serial: 1, Refresh: 3600, Retry: 1200, Expire: 604800, Minttl: hostsTTL,
 		}}
 		return m

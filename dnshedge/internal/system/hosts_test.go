@@ -29,7 +29,7 @@ func TestHostsReadsLongFileInBackground(t *testing.T) {
 	})
 	require.NoError(t, hosts.Load())
 	known := func(name string, later time.Duration) bool {
-		q, err := wire.NewDirect(name, 1, false, false)
+		q, err := wire.NewAuthoritativeQuery(name, 1, false, false)
 		require.NoError(t, err)
 		return hosts.Find(q, time.Now().Add(later)) != nil
 	}

@@ -69,7 +69,7 @@ func (e *closedByServerError) Unwrap() error        { return e.err }
 func (e *closedByServerError) Is(target error) bool { return target == io.ErrUnexpectedEOF }
 
 // A connection is a TCP or TLS connection that several queries share. It belongs to one streamConnPool. It ends when
-// failQueries is called, and is safe for concurrent use.
+// closeWithError is called, and is safe for concurrent use.
 type connection struct {
 	stream         *streamTransport // the transport that has opened the connection
 	owner          Owner            // the transport's Owner
@@ -123,7 +123,7 @@ func newConnection(s *streamTransport, l *streamConnPool, conn net.Conn) *connec
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idleTimer = time.AfterFunc(c.idleTimeout, c.closeIfIdle)
-	c.stopWatching = context.AfterFunc(s.ctx, func() { c.failQueries(ErrClosed) })
+	c.stopWatching = context.AfterFunc(s.ctx, func() { c.closeWithError(ErrClosed) })
 	return c
 }
 
@@ -134,13 +134,13 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 	p := &pendingQuery{q: q, answer: make(chan []byte, 1)}
 	id, queries, err := c.registerQuery(p)
 	if errors.Is(err, errRetired) {
-		c.stopQueries()
+		c.retireConnection()
 	}
 	if err != nil {
 		return nil, err
 	}
 	if c.pool.isFull(queries) {
-		c.stopQueries()
+		c.retireConnection()
 	}
 	select {
 	case c.writeSemaphore <- struct{}{}:
@@ -153,7 +153,7 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 	err = c.writeQuery(q, id)
 	<-c.writeSemaphore
 	if err != nil {
-		c.endWriting(err)
+		c.handleWriteError(err)
 	}
 	select {
 	case b := <-p.answer:
@@ -228,13 +228,13 @@ func (c *connection) releaseID(id uint16) {
 	defer c.mu.Unlock()
 	if p := c.waiting[id]; p != nil && c.err == nil {
 		delete(c.waiting, id)
-		c.removeQuery()
+		c.recordQueryEnd()
 	}
 }
 
-// removeQuery records that a caller no longer waits for a query on the connection, because the query has ended. After
+// recordQueryEnd records that a caller no longer waits for a query on the connection, because the query has ended. After
 // the last query, it starts the idle timer. The caller must hold mu.
-func (c *connection) removeQuery() {
+func (c *connection) recordQueryEnd() {
 	if c.liveCount--; c.liveCount == 0 {
 		c.stallTimer.Stop()
 		c.idleTimer.Reset(c.idleTimeout)
@@ -276,23 +276,23 @@ func (c *connection) endAbandoned(p *pendingQuery) {
 
 // readMessages reads the connection and passes each message to its query, until the connection ends.
 func (c *connection) readMessages() {
-	defer c.failQueries(errFrame) // has an effect only if Read calls runtime.Goexit
+	defer c.closeWithError(errFrame) // has an effect only if Read calls runtime.Goexit
 	in := bufio.NewReaderSize(c.conn, 4096)
 	for {
 		var head [2]byte
 		if _, err := io.ReadFull(in, head[:]); err != nil {
-			c.failQueries(err)
+			c.closeWithError(err)
 			return
 		}
 		n := int(binary.BigEndian.Uint16(head[:]))
 		if n < wire.HeaderLen {
 			c.owner.RecordIgnored(errFrame)
-			c.failQueries(errFrame)
+			c.closeWithError(errFrame)
 			return
 		}
 		frame := make([]byte, n)
 		if _, err := io.ReadFull(in, frame); err != nil {
-			c.failQueries(err)
+			c.closeWithError(err)
 			return
 		}
 		if err := c.deliverMessage(frame); err != nil {
@@ -321,7 +321,7 @@ func (c *connection) deliverMessage(frame []byte) error {
 	c.lastAnswer.Store(now.UnixNano())
 	p.answer <- frame
 	if !p.abandoned {
-		c.removeQuery()
+		c.recordQueryEnd()
 	}
 	c.probing = false
 	if !p.probe {
@@ -338,7 +338,7 @@ func (c *connection) deliverMessage(frame []byte) error {
 	c.endAbandoned(p)
 	c.owner.RecordAnswer(now.Sub(p.sent), kernelRTT(c.tcp))
 	if drained {
-		c.failQueries(errIdle)
+		c.closeWithError(errIdle)
 	}
 	return nil
 }
@@ -347,7 +347,7 @@ func (c *connection) deliverMessage(frame []byte) error {
 // 0, the connection accepts no further queries and is closed when the last query has ended (§3.4).
 func (c *connection) applyKeepalive(d time.Duration) {
 	if d == 0 {
-		c.stopQueries()
+		c.retireConnection()
 		return
 	}
 	c.mu.Lock()
@@ -364,7 +364,7 @@ func (c *connection) closeIfIdle() {
 	busy := c.liveCount > 0
 	c.mu.Unlock()
 	if !busy {
-		c.failQueries(errIdle)
+		c.closeWithError(errIdle)
 	}
 }
 
@@ -382,7 +382,7 @@ func (c *connection) probeSilent() {
 	}
 	if c.probing {
 		c.mu.Unlock()
-		c.stopQueries()
+		c.retireConnection()
 		return
 	}
 	c.probing = true
@@ -404,24 +404,24 @@ func (c *connection) probeSilent() {
 	case <-c.dead:
 	}
 	if err != nil {
-		c.endWriting(err)
+		c.handleWriteError(err)
 	}
 }
 
-// endWriting ends the connection because a write has failed with err. If the server has closed the connection,
+// handleWriteError ends the connection because a write has failed with err. If the server has closed the connection,
 // readMessages continues for finalReadTime, to read the responses that the server sent before.
-func (c *connection) endWriting(err error) {
+func (c *connection) handleWriteError(err error) {
 	if !isClosedByPeer(err) {
-		c.failQueries(err)
+		c.closeWithError(err)
 		return
 	}
-	c.stopQueries()
+	c.retireConnection()
 	_ = c.conn.SetReadDeadline(time.Now().Add(finalReadTime))
 }
 
-// stopQueries retires the connection: it accepts no further queries, and is closed when the queries in flight have
+// retireConnection retires the connection: it accepts no further queries, and is closed when the queries in flight have
 // ended. The pool opens another connection for the next query.
-func (c *connection) stopQueries() {
+func (c *connection) retireConnection() {
 	c.detachFromPool() // first, because a query that finds the connection retired asks the pool again
 	c.mu.Lock()
 	if c.err != nil || c.retired {
@@ -436,7 +436,7 @@ func (c *connection) stopQueries() {
 	c.idleTimer.Stop()
 	c.mu.Unlock()
 	if drained {
-		c.failQueries(errIdle)
+		c.closeWithError(errIdle)
 	}
 }
 
@@ -449,8 +449,8 @@ func (c *connection) detachFromPool() {
 	}
 }
 
-// failQueries closes the connection and ends all queries on it with err. Further calls have no effect.
-func (c *connection) failQueries(err error) {
+// closeWithError closes the connection and ends all queries on it with err. Further calls have no effect.
+func (c *connection) closeWithError(err error) {
 	c.detachFromPool()
 	c.mu.Lock()
 	if c.err != nil {
@@ -470,7 +470,7 @@ func (c *connection) failQueries(err error) {
 		c.stallTimer.Stop()
 	}
 	if c.endedByProbe {
-		c.stream.probing.recordConnEnd()
+		c.stream.probing.disableProbes()
 	}
 	close(c.dead)
 	c.stopWatching()

@@ -217,18 +217,18 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 			return nil, 0, false, err
 		}
 		w.lastAnswer.Store(&h.lastAnswer)
-		a, setup, written, err = d.requestOver(ctx, h, q)
+		a, setup, written, err = d.sendOverConn(ctx, h, q)
 		if !errors.Is(err, errNoStream) || ctx.Err() != nil {
 			return a, setup, written, err
 		}
 	}
 }
 
-// requestOver sends q over h and returns the response. The other results are those of sendRequest. If ctx ends first
+// sendOverConn sends q over h and returns the response. The other results are those of sendRequest. If ctx ends first
 // and the Owner permits it, the request continues in the background, to measure its latency.
 //
 // The caller must have counted the request in d.wg, and in h by addRequest.
-func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
+func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own, which ctx does not end. Servers treat a client
 	// that cancels streams as an attacker (ENHANCE_YOUR_CALM), and the latency of the
 	// response would remain unknown.
@@ -291,7 +291,7 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool in
 	case pool == exclusivePool:
 		h := d.newConn(1)
 		h.addRequest()
-		h.stopRequests()
+		h.retireConnection()
 		return h, nil
 	case q == wire.RootServers:
 		return d.pools[pool].acquireProbeConn(), nil
@@ -342,11 +342,11 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 		if q == wire.RootServers {
 			err = localerror.ErrBusy
 		} else { // A probe has the last stream, or the server has sent GOAWAY. The next request uses another connection.
-			h.stopRequests()
+			h.retireConnection()
 		}
 	}
 	var status StatusError
-	ended := IsClosedByServer(err) || err != nil && !errors.As(err, &status) && h.wasCutSince(start)
+	ended := IsClosedByServer(err) || err != nil && !errors.As(err, &status) && h.wasClosedByServerSince(start)
 	probed, others := h.endRequest(probe, ended, number, start)
 	if isStreamReset(err) && q.IsStandard() {
 		return a, setup, &connectionError{err: &closedByServerError{err}, sent: true}
@@ -363,7 +363,7 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 		err = &closedByServerError{err}
 	}
 	if probed {
-		d.probing.recordConnEnd()
+		d.probing.disableProbes()
 	}
 	if others = others || !alone; probed || others || h.hasAnswered.Load() {
 		err = &connectionError{err: err, sent: sent.writtenAt.Load() != 0, hadOthers: others, endedByProbe: probed}
@@ -454,7 +454,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	}
 	took := time.Since(began)
 	if h.pool != nil && q != wire.RootServers {
-		h.pool.recordAnswerTime(took)
+		h.pool.recordLatency(took)
 	}
 	d.Owner.RecordAnswer(took, h.connectionRTT())
 	return a, setup, nil
@@ -552,10 +552,10 @@ type httpConn struct {
 	probing    bool        // a probe was sent or skipped, and nothing has arrived since
 	retired    bool        // accepts no further requests; closed after the last request in flight
 
-	lastCut        time.Time // time at which the server last ended a connection; zero: never
-	requestCount   int       // number of requests since the httpConn was made
-	probesInFlight int       // number of requests in flight for the NS records of the root
-	lastProbeEnd   time.Time // time at which a connection last ended with a probe in flight; zero: never
+	lastServerClose time.Time // time at which the server last ended a connection; zero: never
+	requestCount    int       // number of requests since the httpConn was made
+	probesInFlight  int       // number of requests in flight for the NS records of the root
+	lastProbeEnd    time.Time // time at which a connection last ended with a probe in flight; zero: never
 }
 
 // newConn returns an httpConn that may have up to limit connections at the same time. It opens none. If limit is 1, a
@@ -614,7 +614,7 @@ func (h *httpConn) recordOpened() {
 	}
 }
 
-// isRetired reports whether h accepts no further requests, so that the pool must forget it. stopRequests was called, h
+// isRetired reports whether h accepts no further requests, so that the pool must forget it. retireConnection was called, h
 // was found to be dead, or h is limited to one connection to an HTTP/1.1 server.
 func (h *httpConn) isRetired() bool {
 	h.mu.Lock()
@@ -702,8 +702,8 @@ func (h *httpConn) endRequest(probe, connection bool, number int, start time.Tim
 	return probed, h.requestCount > number
 }
 
-// stopRequests retires h: it accepts no further requests, and is closed when the requests in flight have ended.
-func (h *httpConn) stopRequests() {
+// retireConnection retires h: it accepts no further requests, and is closed when the requests in flight have ended.
+func (h *httpConn) retireConnection() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.retired = true
@@ -784,12 +784,12 @@ func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	return &trackedConn{c, h}
 }
 
-// wasCutSince reports whether the server has closed or reset a connection of h since start. The errors of requests do not
+// wasClosedByServerSince reports whether the server has closed or reset a connection of h since start. The errors of requests do not
 // always show this, because net/http closes a connection on which one request has failed.
-func (h *httpConn) wasCutSince(start time.Time) bool {
+func (h *httpConn) wasClosedByServerSince(start time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.lastCut.Before(start)
+	return !h.lastServerClose.Before(start)
 }
 
 // A trackedConn is an open connection of the httpConn h. It reports to h that the server has ended the connection, or
@@ -801,25 +801,25 @@ type trackedConn struct {
 
 func (t *trackedConn) Read(b []byte) (int, error) {
 	n, err := t.Conn.Read(b)
-	t.recordReadError(err)
+	t.recordIOError(err)
 	return n, err
 }
 
 func (t *trackedConn) Write(b []byte) (int, error) {
 	n, err := t.Conn.Write(b)
-	t.recordReadError(err)
+	t.recordIOError(err)
 	return n, err
 }
 
-// recordReadError records in h that the server has ended the connection, if err means that. err is the error of a read
+// recordIOError records in h that the server has ended the connection, if err means that. err is the error of a read
 // or a write.
-func (t *trackedConn) recordReadError(err error) {
+func (t *trackedConn) recordIOError(err error) {
 	if !IsClosedByServer(err) {
 		return
 	}
 	t.h.mu.Lock()
 	defer t.h.mu.Unlock()
-	t.h.lastCut = time.Now()
+	t.h.lastServerClose = time.Now()
 }
 
 func (t *trackedConn) Close() error {

@@ -54,7 +54,7 @@ type httpWaiter struct {
 func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
-	h := l.takeConn(now)
+	h := l.acquireFreeConn(now)
 	if h == nil && len(l.waiting) == 0 {
 		h = l.openAdditionalConn(now)
 	}
@@ -99,11 +99,11 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	return nil, causeOf(ctx)
 }
 
-// takeConn reserves a free stream for a request and returns the connection of that stream. It returns nil if all
+// acquireFreeConn reserves a free stream for a request and returns the connection of that stream. It returns nil if all
 // streams are in use. The caller must hold mu.
 //
 // It adds a connection if the pool has none, and removes connections that are retired or closed.
-func (l *httpConnPool) takeConn(now time.Time) *httpConn {
+func (l *httpConnPool) acquireFreeConn(now time.Time) *httpConn {
 	for i := 0; i < len(l.conns); {
 		h := l.conns[i]
 		if h.isRetired() || i > 0 && h.isClosed() {
@@ -194,7 +194,7 @@ func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.
 // remain, it starts the timer that calls checkWaiting. The caller must hold mu.
 func (l *httpConnPool) assignStreams(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
-		h := l.takeConn(now)
+		h := l.acquireFreeConn(now)
 		if h == nil {
 			h = l.openAdditionalConn(now)
 		}
@@ -244,8 +244,8 @@ func (l *httpConnPool) releaseStream(h *httpConn) {
 	l.assignStreams(time.Now())
 }
 
-// recordAnswerTime records the latency of a response, took, from which expectedWait is computed.
-func (l *httpConnPool) recordAnswerTime(took time.Duration) {
+// recordLatency records the latency of a response, took, from which expectedWait is computed.
+func (l *httpConnPool) recordLatency(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastProgress = time.Now()
@@ -271,7 +271,7 @@ func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 		return false
 	}
 	l.nextGrowth = now.Add(growPause)
-	h.stopRequests()
+	h.retireConnection()
 	return true
 }
 

@@ -16,13 +16,13 @@ type sender interface {
 	SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error)
 }
 
-// A onceOnly is a Transport that sends messages with an opcode other than QUERY, for example UPDATE and NOTIFY, at most
+// A onceOnlyTransport is a Transport that sends messages with an opcode other than QUERY, for example UPDATE and NOTIFY, at most
 // once, by sender.SendOnce. Queries go to sender.Exchange, which may repeat them.
-type onceOnly struct{ sender }
+type onceOnlyTransport struct{ sender }
 
 // Exchange implements Transport. If it returns an error for a message that must not be repeated, MayBeReceived reports
 // whether the server may have received that message.
-func (o onceOnly) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
+func (o onceOnlyTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.IsStandard() {
 		return o.sender.Exchange(ctx, q, n, w)
 	}

@@ -22,9 +22,9 @@ type probePolicy struct {
 	probesOffUntil atomic.Int64 // time until which probes are disabled, in Unix nanoseconds
 }
 
-// recordConnEnd records that the server has ended a connection while a probe was in flight. It disables probes for
+// disableProbes records that the server has ended a connection while a probe was in flight. It disables probes for
 // probesOffTime.
-func (p *probePolicy) recordConnEnd() {
+func (p *probePolicy) disableProbes() {
 	p.probesOffUntil.Store(time.Now().Add(probesOffTime).UnixNano())
 }
 

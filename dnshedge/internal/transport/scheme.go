@@ -22,9 +22,9 @@ var schemes = make(map[string]Scheme)
 // registerScheme makes the scheme s available to FindScheme and Schemes. It must only be called by init functions.
 //
 // It sets s.New to a function that creates the Transport for a server. That function calls newSender, and adds the
-// behaviour of onceOnly and ednsFallback, which all schemes need.
+// behaviour of onceOnlyTransport and ednsFallback, which all schemes need.
 func registerScheme(s Scheme, newSender func(Config) sender) {
-	s.New = func(c Config) Transport { return &ednsFallback{Transport: onceOnly{newSender(c)}} }
+	s.New = func(c Config) Transport { return &ednsFallback{Transport: onceOnlyTransport{newSender(c)}} }
 	schemes[s.Name] = s
 }
 

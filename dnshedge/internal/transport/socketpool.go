@@ -144,7 +144,7 @@ func (c *socketPool) rotateSockets() {
 	c.sockets, c.isRotating = nil, false
 	c.mu.Unlock()
 	for _, s := range old {
-		s.stopQueries()
+		s.retireSocket()
 	}
 }
 
@@ -224,8 +224,8 @@ func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	}
 }
 
-// stopQueries retires the socket: it accepts no further queries, and is closed when the last query ends.
-func (s *sharedSocket) stopQueries() {
+// retireConnection retires the socket: it accepts no further queries, and is closed when the last query ends.
+func (s *sharedSocket) retireSocket() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.isRetired = true
@@ -250,7 +250,7 @@ func (s *sharedSocket) readMessages() {
 			err = s.deliverMessage(buf[:n])
 		}
 		if err != nil {
-			s.failQueries(err)
+			s.closeWithError(err)
 			return
 		}
 	}
@@ -288,8 +288,8 @@ func (s *sharedSocket) deliverMessage(b []byte) error {
 	return nil
 }
 
-// failQueries closes the socket and ends all its queries with err, or with ErrClosed if the transport is closed.
-func (s *sharedSocket) failQueries(err error) {
+// closeWithError closes the socket and ends all its queries with err, or with ErrClosed if the transport is closed.
+func (s *sharedSocket) closeWithError(err error) {
 	c := &s.u.sharedSockets
 	c.removeSocket(s)
 	c.mu.Lock()

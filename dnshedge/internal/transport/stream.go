@@ -142,7 +142,7 @@ func (s *streamTransport) Close() {
 		c := l.conn
 		l.mu.Unlock()
 		if c != nil {
-			c.failQueries(ErrClosed)
+			c.closeWithError(ErrClosed)
 		}
 	}
 	s.wg.Wait()

@@ -155,7 +155,7 @@ func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	(*memo)[key] = v
 }
 
-// A keyHint is the map key under which rememberKey stores a key's index. It stands for all keys of a zone with the same
+// A keyHint is the map key under which storeSigningKey stores a key's index. It stands for all keys of a zone with the same
 // key tag and algorithm.
 type keyHint struct {
 	keys      *dnskey // address of the zone's first key, which identifies the zone's keys
@@ -175,11 +175,11 @@ func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	return i
 }
 
-// rememberKey records that keys[i] has made the valid signature g, so that firstKeyToTry returns i for later
+// storeSigningKey records that keys[i] has made the valid signature g, so that firstKeyToTry returns i for later
 // signatures.
 //
 // first is the result of firstKeyToTry for g. If it is i, there is nothing to record.
-func (w *Validation) rememberKey(keys []dnskey, g *signature, i, first int) {
+func (w *Validation) storeSigningKey(keys []dnskey, g *signature, i, first int) {
 	if i != first {
 		storeMemo(w, &w.signingKeys, keyHint{&keys[0], g.keyTag, g.algorithm}, i)
 	}

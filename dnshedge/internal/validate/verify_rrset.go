@@ -129,7 +129,7 @@ func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now 
 	}
 	for i := range t.canonical.sigs {
 		g := &t.canonical.sigs[i]
-		if !t.shouldTry(g, zone, now) {
+		if !t.canBeValid(g, zone, now) {
 			continue
 		}
 		if k := t.findSigningKey(g, keys); k != nil {
@@ -157,9 +157,9 @@ func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
 	}
 }
 
-// shouldTry reports whether the signature g should be verified: the zone can have made it, its algorithm is supported,
-// and now is within its validity period. If it is false, shouldTry records the fault.
-func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool {
+// canBeValid reports whether the signature g should be verified: the zone can have made it, its algorithm is supported,
+// and now is within its validity period. If it is false, canBeValid records the fault.
+func (t *signatureSearch) canBeValid(g *signature, zone name, now time.Time) bool {
 	if !g.isAllowedFor(t.canonical.owner, t.rrset.Type, zone) || !t.work.Policy.supportsAlgorithm(g.algorithm) {
 		t.recordStage(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
 		return false
@@ -217,7 +217,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 			if known || t.superfluous {
 				t.work.recordWaste(units)
 			}
-			t.work.rememberKey(keys, g, (first+i)%len(keys), first)
+			t.work.storeSigningKey(keys, g, (first+i)%len(keys), first)
 			return k
 		}
 		t.failures++

@@ -79,7 +79,7 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	}
 	var m []byte
 	foreign := false
-	if end, ok := checkStorable(b); ok && isRelevant(b) {
+	if end, ok := checkStorable(b); ok && hasOnlyRelevantRecords(b) {
 		m = append(make([]byte, 0, end), b[:end]...)
 		clear(m[:2]) // set the ID to 0
 		if a.EDNS {
@@ -108,7 +108,7 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 
 // rewriteMessage repairs a response that cannot be stored unchanged. It parses b, the response to q, and packs it again
 // with package dns, without the OPT record. It also drops records that do not belong to the question. foreign is true
-// if there were any (see removeUnrelated).
+// if there were any (see removeUnrelatedRecords).
 //
 // q may be nil if the query is unknown. The error means that the response is malformed.
 func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
@@ -117,7 +117,7 @@ func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 		return nil, false, err
 	}
 	if len(m.Question) == 0 && q != nil {
-		m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
+		m.Question = []dns.Question{{Name: q.PresentationName(), Qtype: q.Type, Qclass: q.Class}}
 		m.Answer = nil // records without a question answer nothing
 	}
 	if len(m.Question) != 1 {
@@ -125,7 +125,7 @@ func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	}
 	m.Extra = slices.DeleteFunc(m.Extra, func(rr dns.RR) bool { _, ok := rr.(*dns.OPT); return ok })
 	m.Rcode &= 15
-	foreign = m.Opcode == dns.OpcodeQuery && removeUnrelated(m, b)
+	foreign = m.Opcode == dns.OpcodeQuery && removeUnrelatedRecords(m, b)
 	out, err = packMessage(m)
 	return out, foreign, err
 }
@@ -238,9 +238,9 @@ func (a *Answer) Packed() []byte { return a.packed }
 // Rcode returns the response code in the header of the message, from 0 to 15.
 func (a *Answer) Rcode() int { return int(a.packed[3] & 15) }
 
-// Authentic reports whether the flag AD is set, by which the server says that it has validated the answer (RFC 4035
+// IsAuthentic reports whether the flag AD is set, by which the server says that it has validated the answer (RFC 4035
 // §3.2.3).
-func (a *Answer) Authentic() bool { return a.packed[3]&flagAD != 0 }
+func (a *Answer) IsAuthentic() bool { return a.packed[3]&flagAD != 0 }
 
 // isTruncated reports whether the flag TC is set, which means that records are missing.
 func (a *Answer) isTruncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
@@ -254,8 +254,8 @@ func (a *Answer) DeniesQuestionName() bool {
 	return a.Outcome == NXDomain && binary.BigEndian.Uint16(a.packed[6:]) == 0
 }
 
-// Len returns the number of records in all sections of the message.
-func (a *Answer) Len() int { return len(a.ttls) }
+// RecordCount returns the number of records in all sections of the message.
+func (a *Answer) RecordCount() int { return len(a.ttls) }
 
 // Edit changes the message by calling f with the parsed message, and stores the result. If f returns false or Edit
 // returns an error, a does not change. The Outcome does not change. Edit must not be called after LimitTTLs.
@@ -277,7 +277,7 @@ func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 func (a *Answer) DenyNameBelow(q *Query) (*Answer, error) {
 	b := &Answer{packed: a.packed, Outcome: a.Outcome, EDE: a.EDE}
 	err := b.Edit(func(m *dns.Msg) bool {
-		m.Question[0] = dns.Question{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}
+		m.Question[0] = dns.Question{Name: q.PresentationName(), Qtype: q.Type, Qclass: q.Class}
 		return true
 	})
 	return b, err
@@ -493,7 +493,7 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v ResponseOptions) *dns.Msg {
 //
 // If package dns cannot parse the record's data, or would change it, the result is a dns.RFC3597, a record of unknown
 // type.
-func unpackRecord(b []byte, off int, owner string, seen ownerNames) (dns.RR, int) {
+func unpackRecord(b []byte, off int, owner string, seen ownerNameCache) (dns.RR, int) {
 	h := dns.RR_Header{Name: owner}
 	if b[off] == 0xc0 && b[off+1] == HeaderLen {
 		off += 2

@@ -7,22 +7,22 @@ import (
 	"sync"
 )
 
-// A nameIDs assigns IDs to the names of one message, so that names can be compared quickly. Two names have the same ID
+// A nameIDTable assigns IDs to the names of one message, so that names can be compared quickly. Two names have the same ID
 // if they are equal, ignoring case.
 //
 // Each label is read once, however many names refer to it by compression pointers. So the work is linear in the length
 // of the message.
-type nameIDs struct {
+type nameIDTable struct {
 	known []uint64 // bit set of the offsets in the message for which ids is valid
 	ids   []uint64 // ID of the name that begins at an offset, indexed by the offset
 }
 
-// nameIDsPool holds unused nameIDs, so that their memory is reused.
-var nameIDsPool = sync.Pool{New: func() any { return new(nameIDs) }}
+// nameIDsPool holds unused nameIDTable, so that their memory is reused.
+var nameIDsPool = sync.Pool{New: func() any { return new(nameIDTable) }}
 
-// newNameIDs returns an empty nameIDs for the message m. The caller must call releaseIDs after use.
-func newNameIDs(m []byte) *nameIDs {
-	s := nameIDsPool.Get().(*nameIDs)
+// newNameIDs returns an empty nameIDTable for the message m. The caller must call releaseIDs after use.
+func newNameIDs(m []byte) *nameIDTable {
+	s := nameIDsPool.Get().(*nameIDTable)
 	n := min(len(m), 1<<14) // compression pointers have 14 bits
 	s.known = slices.Grow(s.known[:0], n/64+1)[:n/64+1]
 	s.ids = slices.Grow(s.ids[:0], n)[:n]
@@ -31,10 +31,10 @@ func newNameIDs(m []byte) *nameIDs {
 }
 
 // releaseIDs makes the memory of s available to newNameIDs. s must not be used afterwards.
-func (s *nameIDs) releaseIDs() { nameIDsPool.Put(s) }
+func (s *nameIDTable) releaseIDs() { nameIDsPool.Put(s) }
 
 // idAt returns the ID of the name at the offset off of m. The name must be valid.
-func (s *nameIDs) idAt(m []byte, off int) uint64 {
+func (s *nameIDTable) idAt(m []byte, off int) uint64 {
 	var path [maxLabels]int // offsets of labels without an ID
 	n, id := 0, rootID
 	for m[off] != 0 {
@@ -83,7 +83,7 @@ func childID(parent uint64, label []byte) uint64 {
 
 // ancestorIDs returns the IDs of a name and of all domains that contain it, up to the root. The name is at the offset
 // off of m.
-func (s *nameIDs) ancestorIDs(m []byte, off int) []uint64 {
+func (s *nameIDTable) ancestorIDs(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {
 		ids = append(ids, s.idAt(m, off))
@@ -96,19 +96,19 @@ func (s *nameIDs) ancestorIDs(m []byte, off int) []uint64 {
 }
 
 // A nameLabels is a name as a list of its labels, leftmost first, without the root label.
-type nameLabels []labelID
+type nameLabels []labelWithID
 
-// A labelID is a label within a name, and the ID of the part of the name that begins with this label.
-type labelID struct {
+// A labelWithID is a label within a name, and the ID of the part of the name that begins with this label.
+type labelWithID struct {
 	id    uint64 // ID of the name that begins with the label
 	label []byte // the label without its length byte
 }
 
 // labelsAt returns the labels of the name at the offset off of m. The labels share the memory of m.
-func (s *nameIDs) labelsAt(m []byte, off int) nameLabels {
+func (s *nameIDTable) labelsAt(m []byte, off int) nameLabels {
 	var l nameLabels
 	for data, next := labelAt(m, off); len(data) > 0; data, next = labelAt(m, off) {
-		l = append(l, labelID{s.idAt(m, off), data})
+		l = append(l, labelWithID{s.idAt(m, off), data})
 		off = next
 	}
 	return l
@@ -129,7 +129,7 @@ func (l nameLabels) replaceSuffix(n int, to nameLabels) (nameLabels, bool) {
 	id, size := to.nameID(), 1
 	for i := n - 1; i >= 0; i-- {
 		id = childID(id, l[i].label)
-		out[i] = labelID{id, l[i].label}
+		out[i] = labelWithID{id, l[i].label}
 	}
 	for _, k := range out {
 		size += 1 + len(k.label)

@@ -146,9 +146,9 @@ func checkRecords(m *dns.Msg) error {
 	return err
 }
 
-// NewDirect returns a query for authoritative servers: its class is IN, and RD and AD are cleared. name must be
+// NewAuthoritativeQuery returns a query for authoritative servers: its class is IN, and RD and AD are cleared. name must be
 // absolute, in presentation format. do and cd set the flags DO and CD. It returns an error if name is invalid.
-func NewDirect(name string, typ uint16, do, cd bool) (*Query, error) {
+func NewAuthoritativeQuery(name string, typ uint16, do, cd bool) (*Query, error) {
 	var buf [MaxName]byte
 	n := packName(buf[:], name)
 	if n == 0 {
@@ -347,7 +347,7 @@ func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 		err = ErrVersion
 	case signed:
 		err = ErrSigned
-	case records && q.IsStandard() && IsAskable(q.Type):
+	case records && q.IsStandard() && IsQuestionType(q.Type):
 		err = errRecords
 	}
 	return err
@@ -359,23 +359,25 @@ func (r *messageRecord) isSignature() bool {
 	return r.typ == dns.TypeTSIG || r.typ == dns.TypeSIG && r.section == additional && (len(r.data) < 2 || r.data[0]|r.data[1] == 0)
 }
 
-// IsAskable reports whether t may be the type of a question. It returns true for data types and ANY. It returns false for
+// IsQuestionType reports whether t may be the type of a question. It returns true for data types and ANY. It returns false for
 // OPT and the other types from 128 to 255 (RFC 6895 §3.1), for example zone transfers and TSIG.
-func IsAskable(t uint16) bool { return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255) }
+func IsQuestionType(t uint16) bool {
+	return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255)
+}
 
 // IsStandard reports whether the opcode of the query is QUERY (RFC 1035 §4.1.1). Messages with another opcode, for
 // example UPDATE and NOTIFY, must be sent unchanged and only once, because they may not be safe to repeat.
 func (q *Query) IsStandard() bool { return q.raw == nil }
 
-// Text returns the name of the question in presentation format.
-func (q *Query) Text() string {
+// PresentationName returns the name of the question in presentation format.
+func (q *Query) PresentationName() string {
 	name, _, _ := dns.UnpackDomainName([]byte(q.Name), 0) // was packed or parsed before
 	return name
 }
 
-// Zone returns the zone of the name, approximately: the last two labels of the name, in lower case and wire format.
+// ApproximateZone returns the zone of the name, approximately: the last two labels of the name, in lower case and wire format.
 // Most zones are registered with two labels.
-func (q *Query) Zone() string {
+func (q *Query) ApproximateZone() string {
 	last, next := 0, 0
 	for off := 0; off < len(q.Name)-1; off += 1 + int(q.Name[off]) {
 		last, next = next, off
@@ -390,8 +392,8 @@ func (q *Query) Zone() string {
 	return zone
 }
 
-// Recursive reports whether the flag RD is set, by which the client asks the server to resolve the name.
-func (q *Query) Recursive() bool { return q.rd }
+// WantsRecursion reports whether the flag RD is set, by which the client asks the server to resolve the name.
+func (q *Query) WantsRecursion() bool { return q.rd }
 
 // HasOptions reports whether the query has EDNS options of the client that are sent on to servers.
 func (q *Query) HasOptions() bool { return q.options != nil }

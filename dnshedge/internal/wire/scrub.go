@@ -11,12 +11,12 @@ const (
 	maxAliasTargets = 4 * maxAliases // maximum number of alias targets that are examined for one response
 )
 
-// removeUnrelated removes records from the answer section of m that do not belong to the question (RFC 1034 §4.3.2). A
+// removeUnrelatedRecords removes records from the answer section of m that do not belong to the question (RFC 1034 §4.3.2). A
 // record belongs to it if its owner is the question's name, or a name to which the aliases of that name lead. DNAME
 // records that apply to these names belong to it as well.
 //
 // m must have been parsed from b. It returns true if it removed a record.
-func removeUnrelated(m *dns.Msg, b []byte) bool {
+func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 	if len(m.Answer) == 0 {
 		return false
 	}
@@ -62,7 +62,7 @@ func removeUnrelated(m *dns.Msg, b []byte) bool {
 //
 // known has the IDs of the question's name and of all names to which aliases lead. above has the IDs of the owners of
 // the DNAME records that apply.
-func (s *nameIDs) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
+func (s *nameIDTable) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
 	known, above = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []nameLabels
 	add := func(l nameLabels) {
@@ -108,9 +108,9 @@ func isDNAME(rr dns.RR) bool {
 	return rr.Header().Rrtype == dns.TypeDNAME
 }
 
-// isRelevant reports whether all records in the answer section of m belong to the question. The owner of each record
+// hasOnlyRelevantRecords reports whether all records in the answer section of m belong to the question. The owner of each record
 // must be the question's name or the target of an earlier CNAME record. checkStorable must have accepted m.
-func isRelevant(m []byte) bool {
+func hasOnlyRelevantRecords(m []byte) bool {
 	plain := true
 	_ = walkRecords(m, func(r messageRecord) {
 		plain = plain && (r.section != answer || m[r.name] == 0xc0 && m[r.name+1] == HeaderLen)

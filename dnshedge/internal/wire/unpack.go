@@ -105,23 +105,23 @@ func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 	return all, off, nil
 }
 
-// An ownerNames caches the owner names of one message in presentation format. The key is the compression pointer by
-// which records refer to the name. So a long owner name of many records is converted only once. A nil ownerNames caches
+// An ownerNameCache caches the owner names of one message in presentation format. The key is the compression pointer by
+// which records refer to the name. So a long owner name of many records is converted only once. A nil ownerNameCache caches
 // nothing and may be used.
-type ownerNames map[uint16]string
+type ownerNameCache map[uint16]string
 
 // newOwners returns an empty cache for the owner names of the message b. It returns nil, which caches nothing, if b is
 // so short that a cache would not save time.
-func newOwners(b []byte) ownerNames {
+func newOwners(b []byte) ownerNameCache {
 	if len(b) <= 4096 {
 		return nil
 	}
-	return make(ownerNames)
+	return make(ownerNameCache)
 }
 
 // ownerAt returns the cached name for the compression pointer at the offset off of b. ok is false if there is no
 // pointer at off, or its name is not cached.
-func (o ownerNames) ownerAt(b []byte, off int) (name string, ok bool) {
+func (o ownerNameCache) ownerAt(b []byte, off int) (name string, ok bool) {
 	if o == nil || b[off] < 0xc0 {
 		return "", false
 	}
@@ -131,7 +131,7 @@ func (o ownerNames) ownerAt(b []byte, off int) (name string, ok bool) {
 
 // addOwner stores name, the name at the offset off of b, in the cache. It does nothing if there is no compression
 // pointer at off.
-func (o ownerNames) addOwner(b []byte, off int, name string) {
+func (o ownerNameCache) addOwner(b []byte, off int, name string) {
 	if o != nil && b[off] >= 0xc0 {
 		o[binary.BigEndian.Uint16(b[off:])] = name
 	}

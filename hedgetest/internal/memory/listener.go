@@ -16,9 +16,9 @@ type Listener struct {
 	closed  chan struct{} // closed when the Listener is closed
 	close   sync.Once
 
-	mu    sync.Mutex          // guards the fields below
-	ports int                 // number of connections so far, used as the client's port
-	conns map[string]net.Conn // client ends of open connections, by the address that the server sees
+	mu       sync.Mutex          // guards the fields below
+	lastPort int                 // number of connections so far, used as the client's port
+	conns    map[string]net.Conn // client ends of open connections, by the address that the server sees
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -51,8 +51,8 @@ var serverAddr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80}
 // ends before, it returns the error of ctx. If the Listener is closed, it returns [net.ErrClosed].
 func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	l.mu.Lock()
-	l.ports++
-	from := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: l.ports}
+	l.lastPort++
+	from := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: l.lastPort}
 	l.mu.Unlock()
 	name := from.String()
 	ours, theirs := net.Pipe()

@@ -170,13 +170,13 @@ func (q *query) tryAcquireSlots() bool {
 	for _, p := range q.neededSlots() {
 		p.used++
 	}
-	q.recordSlots()
+	q.markSent()
 	return true
 }
 
-// recordSlots marks q as sent now, after q has acquired its slots. It adds q to the open queries of the Pool, and to
+// markSent marks q as sent now, after q has acquired its slots. It adds q to the open queries of the Pool, and to
 // the users of the zone. The caller must hold mu.
-func (q *query) recordSlots() {
+func (q *query) markSent() {
 	q.hasSlots = true
 	q.sent = time.Now()
 	q.zone.users++
@@ -223,7 +223,7 @@ func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 		}
 		return false
 	}
-	q.recordSlots()
+	q.markSent()
 	return true
 }
 
@@ -260,7 +260,7 @@ func (q *query) stopExchange() {
 func (f *Pool) evictQuery(s *slots) {
 	for e := f.sockets.expendable.Front(); e != nil; e = e.Next() {
 		q := e.Value.(*query)
-		if s == &f.sockets.slots || (s == &q.server.slots || s == &q.zone.slots) && q.isDropped() {
+		if s == &f.sockets.slots || (s == &q.server.slots || s == &q.zone.slots) && q.isProbablyLost() {
 			q.releaseSlots()
 			q.stopExchange()
 			return
@@ -292,9 +292,9 @@ func (q *query) wasSentBefore(answered time.Duration) bool {
 	return answered-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
 
-// isDropped reports whether q was probably lost. It is true after answerTimeout. It is also true after the
+// isProbablyLost reports whether q was probably lost. It is true after answerTimeout. It is also true after the
 // retransmission timeout of q, if the server has answered a later query. The caller must hold mu.
-func (q *query) isDropped() bool {
+func (q *query) isProbablyLost() bool {
 	passed := time.Since(q.sent)
 	return passed >= answerTimeout || passed >= q.rto && q.hasLaterAnswer()
 }
@@ -337,9 +337,9 @@ func (q *query) recordTimeout() {
 			}
 		}
 	}
-	if now >= q.zone.outageReported {
-		q.zone.outageReported = now + outageInterval
-		q.recordForOutage(false)
+	if now >= q.zone.ignoreTimeoutsUntil {
+		q.zone.ignoreTimeoutsUntil = now + outageInterval
+		q.updateOutage(false)
 	}
 	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, hasAnsweredZone)
 }
@@ -363,7 +363,7 @@ func (q *query) recordAnswer() bool {
 			q.firstRTTs.addSample(now, took)
 		}
 		s.recordRTT(at, took, q.firstRTTs.median)
-		q.recordForOutage(true)
+		q.updateOutage(true)
 	}
 	q.families[familyIndex(q.addr)] = familyHealth{hasAnswered: true}
 	q.releaseSlots()

@@ -31,7 +31,7 @@ const (
 // The error is the error of SpendQuery or FindServers, ErrNoServers, ErrNoHedgeBudget, a *LocalError, net.ErrClosed
 // after Close, or the cause of ctx.
 func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
-	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
+	q, err := wire.NewAuthoritativeQuery(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ type queryLoop struct {
 	attempts   int           // number of queries, without repetitions
 	hedgesSent int           // number of hedges among attempts
 	timer      *time.Timer   // fires at the next action without a response
-	ended      chan struct{} // closed when the task ends; nil until a query waits for a slot
+	done       chan struct{} // closed when the task ends; nil until a query waits for a slot
 	inbox      eventQueue
 	search     serverSearch
 	outcome    loopOutcome
@@ -143,14 +143,14 @@ func (a *queryLoop) queryNextServer(why queryReason) {
 	}
 	switch {
 	case c == nil || c.attempts > 0:
-		a.search.requireServers(a.ctx, a.selectSearchScope())
-	case c.isInAvoid:
-		a.search.requireServers(a.ctx, GluelessNames)
+		a.search.ensureUrgentSearch(a.ctx, a.selectSearchScope())
+	case c.hasSentBogus:
+		a.search.ensureUrgentSearch(a.ctx, GluelessNames)
 	}
 	switch {
 	case c == nil, why == reasonFailure && c.attempts > 0 && a.latestQuery() != nil:
 		return
-	case c.isInAvoid && a.search.running: // servers found by the search are preferred
+	case c.hasSentBogus && a.search.running: // servers found by the search are preferred
 		return
 	}
 	a.sendQuery(c, why, nil)
@@ -337,10 +337,10 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 	a.countQuery(c, q, why)
 	var taskDone chan struct{}
 	if q.state == stateWaiting {
-		if a.ended == nil {
-			a.ended = make(chan struct{})
+		if a.done == nil {
+			a.done = make(chan struct{})
 		}
-		taskDone = a.ended
+		taskDone = a.done
 	}
 	a.queries = append(a.queries, q)
 	defer func() { go q.sendAndReceive(taskDone) }() // even if Config.OnQueryStart panics
@@ -597,8 +597,8 @@ func (a *queryLoop) addServers(x searchResult) {
 			return
 		}
 	}
-	paid, needed := s.paidByBudget, s.needed
-	s.paidByBudget, s.needed = false, false
+	paid, needed := s.paidByBudget, s.isUrgent
+	s.paidByBudget, s.isUrgent = false, false
 	if paid && (len(a.candidates) == n || needed) {
 		a.hedgeBudget.refundToken()
 	}
@@ -687,8 +687,8 @@ func (a *queryLoop) abandonQueries(err error) {
 		a.hedgeBudget.refundToken() // the search was paid for a hedge that is not sent
 	}
 	a.search.stopLater()
-	if a.ended != nil {
-		close(a.ended)
+	if a.done != nil {
+		close(a.done)
 	}
 	now := a.elapsed()
 	a.mu.Lock()

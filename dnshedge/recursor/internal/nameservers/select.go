@@ -29,7 +29,7 @@ type candidate struct {
 	hasLameRecord         bool    // the server has an entry in the lame table
 	hasAnswered           bool    // the server had answered when the candidate was added
 	failed                bool    // the server is not queried again for this task
-	isInAvoid             bool    // the server is in Task.Avoid, and is queried last
+	hasSentBogus          bool    // the server is in Task.Avoid, and is queried last
 	attempts              int     // queries of the task sent over UDP
 	expectedRTT           float32 // in nanoseconds
 
@@ -62,7 +62,7 @@ next:
 			}
 		}
 		s := f.servers.getOrCreateServer(at, now)
-		c := candidate{server: s, addr: at, hasAnswered: s.hasAnswered(), isInAvoid: slices.Contains(t.Avoid, at)}
+		c := candidate{server: s, addr: at, hasAnswered: s.hasAnswered(), hasSentBogus: slices.Contains(t.Avoid, at)}
 		c.zoneHealth, c.unansweredZonesHealth = f.healthByZone.all[healthKey{at, zoneQtype}], f.healthByZone.all[healthKey{at, unansweredZones}]
 		c.hasLameRecord, c.lame = f.lame.lookUpLame(lameKey{t.Zone, at}, t.Name, now)
 		unknownRTT := f.firstRTTs.median
@@ -181,7 +181,7 @@ func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	if r.class > classUsual {
 		r.round++
 	}
-	if c.isInAvoid {
+	if c.hasSentBogus {
 		r.round += 2
 	}
 	return r

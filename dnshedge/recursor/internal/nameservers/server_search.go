@@ -17,8 +17,8 @@ type serverSearch struct {
 
 	running        bool              // a FindServers call is running
 	calls          int               // number of FindServers calls so far
-	needed         bool              // the search is urgent: a found server is queried at once
-	neededAtOnce   chan struct{}     // argument of the last call; closed when needed becomes true
+	isUrgent       bool              // the search is urgent: a found server is queried at once
+	urgentChan     chan struct{}     // argument of the last call; closed when needed becomes true
 	paidByBudget   bool              // the hedge budget has paid for a query to a found server
 	exhaustedScope SearchScope       // widest scope in which a call has found no servers
 	err            error             // error of the call with exhaustedScope
@@ -68,30 +68,30 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	}
 	s.calls++
 	s.running = true
-	s.neededAtOnce = make(chan struct{})
-	if s.needed {
-		close(s.neededAtOnce)
+	s.urgentChan = make(chan struct{})
+	if s.isUrgent {
+		close(s.urgentChan)
 	}
 	go func(ctx context.Context, need <-chan struct{}, results chan<- searchResult) {
 		defer f.wg.Done()
 		servers, err := s.findServers(ctx, e, need)
 		results <- searchResult{servers, err, e}
-	}(s.ctx, s.neededAtOnce, s.results)
+	}(s.ctx, s.urgentChan, s.results)
 	return true
 }
 
-// requireServers makes the search urgent, which means that the task queries a found server at once. If no search is
+// ensureUrgentSearch makes the search urgent, which means that the task queries a found server at once. If no search is
 // running, it starts one with the scope e.
-func (s *serverSearch) requireServers(ctx context.Context, e SearchScope) {
+func (s *serverSearch) ensureUrgentSearch(ctx context.Context, e SearchScope) {
 	switch {
-	case s.needed:
+	case s.isUrgent:
 		s.startSearch(ctx, e)
 	case s.running:
-		s.needed = true
-		close(s.neededAtOnce)
+		s.isUrgent = true
+		close(s.urgentChan)
 	default:
-		s.needed = true
-		s.needed = s.startSearch(ctx, e)
+		s.isUrgent = true
+		s.isUrgent = s.startSearch(ctx, e)
 	}
 }
 

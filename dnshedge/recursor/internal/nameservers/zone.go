@@ -14,11 +14,11 @@ const lameTime = 15 * time.Minute
 // zoneState is the state of a zone that is in use or in backoff. All tasks and queries of the zone share it. Pool.mu
 // guards all fields except name.
 type zoneState struct {
-	name           string
-	slots          slots         // limits the queries in flight to the zone
-	users          int           // number of running tasks and sent queries; see zoneTable.acquireZone
-	outageReported time.Duration // until this time, since Pool.epoch, no further timeout of the zone counts for an outage
-	backoffs       [groupCount]zoneBackoff
+	name                string
+	slots               slots         // limits the queries in flight to the zone
+	users               int           // number of running tasks and sent queries; see zoneTable.acquireZone
+	ignoreTimeoutsUntil time.Duration // until this time, since Pool.epoch, no further timeout of the zone counts for an outage
+	backoffs            [groupCount]zoneBackoff
 }
 
 // qtypeGroup is a group of query types. Servers that drop queries often drop only those of one group: AAAA (RFC 4074

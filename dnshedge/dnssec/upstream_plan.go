@@ -21,89 +21,89 @@ const (
 	maxSearched       = 16              // upstreams that one test examines for DNSSEC
 	searchInterval    = time.Minute     // minimum time between two tests of the upstreams
 	unableTime        = 5 * time.Minute // time for which an upstream without DNSSEC is avoided
-	turnTimeout       = time.Second     // timeout of a query to one upstream by address, unless it is the last attempt
+	attemptTimeout    = time.Second     // timeout of a query to one upstream by address, unless it is the last attempt
 	silentTime        = time.Minute     // time for which an upstream that did not respond in time is avoided
 )
 
-// errTurnTimeout is the context cause of an attempt that was not answered in time.
-var errTurnTimeout = errors.New("dnssec: the upstream does not answer in its turn")
+// errAttemptTimeout is the context cause of an attempt that was not answered in time.
+var errAttemptTimeout = errors.New("dnssec: the upstream does not answer in its turn")
 
-// An upstreamTurn describes one attempt to get a valid answer to a question: the upstream to query, and whether the
+// An upstreamAttempt describes one attempt to get a valid answer to a question: the upstream to query, and whether the
 // query has the CD flag.
-type upstreamTurn struct {
+type upstreamAttempt struct {
 	address string // address of the upstream; "" if the Exchanger selects the upstream
 	cd      bool   // the query has the CD flag
-	more    bool   // another attempt follows if this one fails
+	hasNext bool   // another attempt follows if this one fails
 }
 
-// An upstreamTurns determines which upstream a question is sent to next, as long as the answers are bogus. It must not
+// An upstreamPlan determines which upstream a question is sent to next, as long as the answers are bogus. It must not
 // be used by several goroutines at the same time.
-type upstreamTurns struct {
+type upstreamPlan struct {
 	core    *core
-	name    string         // name of the question
-	planned []upstreamTurn // all attempts; nil while only the first attempt was needed
-	next    int            // number of attempts so far, the index of the next attempt in planned
+	name    string            // name of the question
+	planned []upstreamAttempt // all attempts; nil while only the first attempt was needed
+	next    int               // number of attempts so far, the index of the next attempt in planned
 }
 
-// nextTurn returns the next attempt for the question. The boolean is false if no attempt is left.
+// nextAttempt returns the next attempt for the question. The boolean is false if no attempt is left.
 //
 // unsigned must be true if the last response had no signatures. The attempt without CD, in which the upstream would
 // validate, is then skipped. It is not skipped if it is the last attempt, because some upstreams include signatures
 // only sometimes.
-func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
+func (t *upstreamPlan) nextAttempt(unsigned bool) (upstreamAttempt, bool) {
 	if t.planned == nil && t.next == 0 && !t.core.unable.hasUnable.Load() {
 		t.next = 1
-		return upstreamTurn{cd: true}, true
+		return upstreamAttempt{cd: true}, true
 	}
 	if t.planned == nil {
-		t.planTurns()
+		t.planAttempts()
 	}
 	if unsigned && t.next < len(t.planned)-1 && t.planned[t.next].isExchangerWithoutCD() {
 		t.next++
 	}
 	if t.next >= len(t.planned) {
-		return upstreamTurn{}, false
+		return upstreamAttempt{}, false
 	}
 	at := t.planned[t.next]
 	t.next++
-	at.more = t.next < len(t.planned)
+	at.hasNext = t.next < len(t.planned)
 	return at, true
 }
 
 // isExchangerWithoutCD reports whether this is the attempt without CD, in which the upstream itself validates. The
 // Exchanger selects the upstream.
-func (t upstreamTurn) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
+func (t upstreamAttempt) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
 
-// planTurns determines all attempts for the question. They usually are: the upstream that the Exchanger selects, with
+// planAttempts determines all attempts for the question. They usually are: the upstream that the Exchanger selects, with
 // CD and then without CD, and up to maxOtherUpstreams upstreams by address.
 //
 // The attempt without CD is useful if a validating upstream has a bogus answer in its cache: the upstream then queries
 // the answer again.
 //
 // If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are queried first, by address.
-func (t *upstreamTurns) planTurns() {
+func (t *upstreamPlan) planAttempts() {
 	named := t.core.upstreamAddresses(t.name)
 	able := t.core.unable.filterAble(named, time.Now())
-	var each []upstreamTurn
+	var each []upstreamAttempt
 	for _, address := range able[:min(len(able), maxOtherUpstreams)] {
-		each = append(each, upstreamTurn{address: address, cd: true})
+		each = append(each, upstreamAttempt{address: address, cd: true})
 	}
 	if t.next == 0 && len(able) > 0 && len(able) < len(named) {
-		t.planned = append(each, upstreamTurn{cd: true})
+		t.planned = append(each, upstreamAttempt{cd: true})
 		return
 	}
-	t.planned = append([]upstreamTurn{{cd: true}, {}}, each...)
+	t.planned = append([]upstreamAttempt{{cd: true}, {}}, each...)
 }
 
 // sendToUpstream sends the query m in the attempt at, and returns the response.
 //
 // If the attempt is for an upstream address and another attempt follows, the query has a short timeout. After the
 // timeout, the upstream is avoided for silentTime.
-func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dns.Msg, error) {
-	if at.address == "" || !at.more {
+func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamAttempt) (*dns.Msg, error) {
+	if at.address == "" || !at.hasNext {
 		return c.sendToExchanger(ctx, m, at.address)
 	}
-	within, stop := context.WithTimeoutCause(ctx, turnTimeout, errTurnTimeout)
+	within, stop := context.WithTimeoutCause(ctx, attemptTimeout, errAttemptTimeout)
 	defer stop()
 	r, err := c.sendToExchanger(within, m, at.address)
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
