@@ -298,6 +298,7 @@ func (d *Detector) selectProbe(candidates Mask, primary int, median time.Duratio
 	d.calls++
 	for j := range MaxEndpoints {
 		s, interval := &d.endpoints[j], probeInterval
+		limit = 0
 		switch {
 		case !candidates.Has(j) || j == primary:
 			continue

@@ -68,6 +68,28 @@ func TestSelectionCountsLosingProbeAsBadOnlyAfterLimit(t *testing.T) {
 	}
 }
 
+// TestDetectorGivesLimitOnlyToProbesOfEjectedEndpoints has an ejected endpoint before the primary's, and another one after it.
+func TestDetectorGivesLimitOnlyToProbesOfEjectedEndpoints(t *testing.T) {
+	d, all := new(Detector), Mask(7)
+	for range ejectRun {
+		d.recordFailure(0)
+	}
+	d.endpoints[0].expectedLatency = 20 * time.Millisecond
+	limits := make(map[int][]time.Duration)
+	for range 2 * measureInterval {
+		if to, limit := d.selectProbe(all, 1, 30*time.Millisecond); to >= 0 {
+			d.recordProbe(to, 1, 30*time.Millisecond)
+			limits[to] = append(limits[to], limit)
+		}
+	}
+	for to, want := range map[int]time.Duration{0: lateAnswerFactor * 20 * time.Millisecond, 2: 0} {
+		require.NotEmpty(t, limits[to])
+		for _, limit := range limits[to] {
+			assert.Equal(t, want, limit, "endpoint %d", to)
+		}
+	}
+}
+
 // TestDetectorProbesEndpointUntilItsLatencyIsKnown has an endpoint after the primary's that is not ejected.
 func TestDetectorProbesEndpointUntilItsLatencyIsKnown(t *testing.T) {
 	const usual = 10 * time.Millisecond
