@@ -28,7 +28,7 @@ vet:
 .PHONY: vet-cross
 vet-cross: # builds for the systems that the tests do not run on
 	GOOS=windows go vet ./... ./benchmark/...
-	GOOS=darwin go vet ./... ./benchmark/...
+	GOOS=darwin go build ./... ./benchmark/...
 
 .PHONY: lint
 lint:
@@ -38,7 +38,8 @@ lint:
 
 .PHONY: test
 test:
-	go test -race -short -shuffle=on -timeout 20m ./... # newcomer runs all without the race detector
+	go test -race -short -shuffle=on -timeout 20m $$(go list ./... | grep -v /test/repo) # newcomer runs all without the race detector
+	go test -short ./test/repo
 	go -C benchmark test -race -short -shuffle=on ./...
 	go -C benchmark test -shuffle=on ./... # simulations, which the race detector makes ten times slower
 	@for d in $(filter-out benchmark integration%,$(NESTED)); do (cd $$d && go test -race -shuffle=on ./...) || exit 1; done
@@ -49,7 +50,7 @@ test:
 .PHONY: test-nogrpc
 test-nogrpc: # without gRPC, for whatever is not about it
 	go vet -tags hedge_nogrpc ./...
-	.ci/must-test -tags hedge_nogrpc -shuffle=on $$(go list -tags hedge_nogrpc -f '{{if .XTestGoFiles}}{{.ImportPath}}{{end}}' . ./debug ./test/...)
+	.ci/must-test -tags hedge_nogrpc -short -shuffle=on $$(go list -tags hedge_nogrpc -f '{{if .XTestGoFiles}}{{.ImportPath}}{{end}}' . ./debug ./test/...)
 	cd hedgeprom && ../.ci/must-test -tags hedge_nogrpc -shuffle=on ./...
 	go -C hedgeotel vet -tags hedge_nogrpc ./...
 
@@ -58,8 +59,8 @@ floors: # what users get, with the oldest Go and the oldest modules that go.mod 
 	@.ci/floors
 
 .PHONY: test-386
-test-386: # integers have 32 bits there: without the long tests, and without those of real servers, of examples and of the repository
-	CGO_ENABLED=0 GOARCH=386 go test -short -shuffle=on -timeout 20m $$(go list ./... | grep -vE '/(internal/livetests|examples|test/repo)(/|$$)')
+test-386: # integers have 32 bits there: without the long tests, and without those of real servers, worlds, examples and of the repository
+	CGO_ENABLED=0 GOARCH=386 go test -short -shuffle=on -timeout 20m $$(go list ./... | grep -vE '/(internal/(livetests|worlds)|examples|test/repo)(/|$$)')
 
 .PHONY: fuzz
 fuzz: # runs each target for FUZZTIME
