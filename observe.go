@@ -17,7 +17,7 @@ type (
 	AttemptInfo = observe.AttemptInfo
 	// An AttemptResult describes an attempt that has ended: its number, its latency, and whether it won.
 	AttemptResult = observe.AttemptResult
-	// An Outcome says whether the caller got the result of an attempt ([Won]), got the result of another attempt ([Lost]), or the attempt failed ([Failed]).
+	// An Outcome says whether the caller got the result of an attempt ([Won]), got the result of another attempt ([Lost]), or the attempt failed ([Failed]) or was not sent ([Withdrawn]).
 	Outcome = observe.Outcome
 	// A RequestResult describes a call that has ended: the number of its attempts, the winner, the latency and the saved time.
 	RequestResult = observe.RequestResult
@@ -43,9 +43,10 @@ type (
 
 // The outcomes of attempts.
 const (
-	Won    = observe.Won    // the caller got the result of this attempt; for a primary, this includes a gRPC status that ended the call
-	Lost   = observe.Lost   // another attempt has won, and this attempt was usually cancelled; also a hedge that was not sent (see [DeniedSameBackend]) or that a [Limiter] refused
-	Failed = observe.Failed // the attempt ended with a failure, even if that ended the call, or the caller cancelled the call
+	Won       = observe.Won       // the caller got the result of this attempt; for a primary, this includes a gRPC status that ended the call
+	Lost      = observe.Lost      // another attempt has won, and this attempt was usually cancelled; also a hedge that a [Limiter] refused
+	Failed    = observe.Failed    // the attempt ended with a failure, even if that ended the call, or the caller cancelled the call
+	Withdrawn = observe.Withdrawn // the hedge started, but was not sent, see [DeniedSameBackend] and [DeniedNotReady]
 )
 
 // The kinds of events of endpoints.

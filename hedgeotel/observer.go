@@ -11,7 +11,7 @@
 //
 //	hedge.requests           calls
 //	hedge.request            histogram: latency of calls in seconds; hedge.hedged is true if a hedge was sent
-//	hedge.attempts           attempts, by hedge.type and hedge.outcome: won, lost or failed
+//	hedge.attempts           attempts, by hedge.type and hedge.outcome: won, lost or failed; over DNS at the preferred upstream
 //	hedge.wins               hedged calls that succeeded, by the hedge.type of the winner
 //	hedge.denied             hedges that were due and not sent, and calls that could not be hedged, by hedge.reason
 //	hedge.answers_not_taken  hedges whose status, such as 404 or NOT_FOUND, ends a call only if the primary returns it
@@ -287,15 +287,19 @@ func (o *Observer) AttemptStart(ctx context.Context, _ observe.KeyInfo, a observ
 	}
 }
 
-// AttemptDone implements [observe.Observer]: it counts the attempt. If the attempt is a hedge or has lost, it also
+// AttemptDone implements [observe.Observer]: it counts the attempt, except over DNS. If the attempt is a hedge or has lost, it also
 // records a span for the attempt.
 func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a observe.AttemptResult) {
 	s := o.attributesFor(key)
 	if !a.Hedge() && a.Outcome == observe.Won {
-		o.attempts.Add(ctx, 1, s.primaryWon...)
+		if key.Protocol != "dns" {
+			o.attempts.Add(ctx, 1, s.primaryWon...)
+		}
 		return
 	}
-	o.attempts.Add(ctx, 1, s.addOptions(attemptAttributes(a.Number, a.Outcome)...)...)
+	if a.Outcome != observe.Withdrawn && key.Protocol != "dns" {
+		o.attempts.Add(ctx, 1, s.addOptions(attemptAttributes(a.Number, a.Outcome)...)...)
+	}
 	if (a.Hedge() || a.Outcome == observe.Lost) && trace.SpanContextFromContext(ctx).IsValid() {
 		end := time.Now()
 		_, span := o.tracer.Start(ctx, "hedge attempt", trace.WithTimestamp(end.Add(-a.Latency)),
@@ -316,6 +320,9 @@ func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a obser
 func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r observe.RequestResult) {
 	s := o.attributesFor(key)
 	o.requests.Add(ctx, 1, s.add...)
+	if key.Protocol == "dns" {
+		o.countQueries(ctx, s, r)
+	}
 	if r.Attempts > 1 {
 		o.recordHedgedCall(ctx, s, r)
 	} else {
@@ -336,6 +343,21 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 		if r.Winner >= 0 {
 			span.SetAttributes(attribute.String("hedge.winner", attemptType(r.Winner)))
 		}
+	}
+}
+
+// countQueries counts the attempts of a DNS question, whose attributes are s, at the preferred upstream. AttemptDone would count
+// hedges at the upstream that they are sent to, and retransmissions and failovers as further primaries.
+func (o *Observer) countQueries(ctx context.Context, s *keyAttributes, r observe.RequestResult) {
+	for n := range r.Attempts {
+		outcome := observe.Lost
+		switch {
+		case r.Winner < 0:
+			outcome = observe.Failed
+		case n == r.Winner:
+			outcome = observe.Won
+		}
+		o.attempts.Add(ctx, 1, s.addOptions(attemptAttributes(n, outcome)...)...)
 	}
 }
 

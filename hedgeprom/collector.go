@@ -290,6 +290,15 @@ func (c *Collector) addSeries(key observe.KeyInfo) *series {
 	return s
 }
 
+// AttemptDone implements [observe.Observer]: it counts a request for the remaining bytes of a body as a hedge. RequestDone
+// counts all other attempts.
+func (c *Collector) AttemptDone(_ context.Context, key observe.KeyInfo, a observe.AttemptResult) {
+	if a.IsResumption {
+		s := c.seriesFor(key)
+		c.attempts.WithLabelValues(s.client, s.host, s.protocol, "hedge").Inc()
+	}
+}
+
 // RequestDone implements [observe.Observer]: it counts a call that has ended, its attempts, its latency and the time
 // that hedging saved.
 func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observe.RequestResult) {

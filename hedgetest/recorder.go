@@ -20,9 +20,20 @@ type Recorder struct {
 	calls   []observe.RequestResult // results of all calls that have ended
 	checked int                     // number of calls, the first in calls, that were checked
 	denied  []observe.Reason        // distinct reasons of denied hedges since the last check
+
+	resumptions int // requests for the remaining bytes of bodies since the last check
 }
 
 var _ observe.Observer = (*Recorder)(nil)
+
+// AttemptStart implements [observe.Observer]: it counts requests for the remaining bytes of bodies. Tests do not call it.
+func (r *Recorder) AttemptStart(_ context.Context, _ observe.KeyInfo, a observe.AttemptInfo) {
+	if a.IsResumption {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.resumptions++
+	}
+}
 
 // RequestDone implements [observe.Observer]: it records a call that has ended. Tests do not call it.
 func (r *Recorder) RequestDone(_ context.Context, _ observe.KeyInfo, result observe.RequestResult) {
@@ -40,8 +51,8 @@ func (r *Recorder) Denied(_ context.Context, _ observe.KeyInfo, reason observe.R
 	}
 }
 
-// SentOnce checks the calls that have ended since the last SentOnce or Hedged. It fails the test if a call was hedged,
-// or if there are no calls. It checks each call only once.
+// SentOnce checks the calls that have ended since the last SentOnce or Hedged. It fails the test if a call was hedged
+// (see hedge.WithResume for hedges of bodies), or if there are no calls. It checks each call only once.
 func (r *Recorder) SentOnce(t testing.TB) {
 	t.Helper()
 	r.checkAttempts(t, 1)
@@ -69,7 +80,10 @@ func (r *Recorder) checkAttempts(t testing.TB, attempts int) {
 			t.Errorf("hedgetest: call %d of %d was sent %d times and not %d%s", i+1, len(fresh), c.Attempts, attempts, r.denialReasons())
 		}
 	}
-	r.checked, r.denied = len(r.calls), nil
+	if r.resumptions > 0 && attempts == 1 {
+		t.Errorf("hedgetest: requests for the remaining bytes of bodies: %d", r.resumptions)
+	}
+	r.checked, r.denied, r.resumptions = len(r.calls), nil, 0
 }
 
 // denialReasons returns the reasons for which hedges were not sent since the last check, as the end of an error text;

@@ -129,6 +129,10 @@ func (k KeyInfo) Printable() KeyInfo {
 // An AttemptInfo holds the number of an attempt within its call, which distinguishes hedges from the primary.
 type AttemptInfo struct {
 	Number int // 0: the primary; 1 and more: the hedges, in the order of their start
+
+	// IsResumption is true for a hedge that requests the remaining bytes of a body, see hedge.WithResume. It may start after
+	// the end of its call, so it is not counted in the Attempts of a [RequestResult].
+	IsResumption bool
 }
 
 // Hedge reports whether the attempt is a hedge. It is false for the primary.
@@ -142,14 +146,16 @@ type AttemptResult struct {
 }
 
 // An Outcome says whether the caller got the result of an attempt ([Won]), got the result of another attempt ([Lost]),
-// or the attempt failed ([Failed]).
+// or the attempt failed ([Failed]) or was not sent ([Withdrawn]).
 type Outcome string
 
 // The outcomes of attempts.
 const (
 	Won    Outcome = "won"    // the caller got the result of this attempt; for a primary, this includes a gRPC status that ended the call
-	Lost   Outcome = "lost"   // another attempt has won, and this attempt was usually cancelled; also a hedge that was not sent (see DeniedSameBackend) or that a hedge.Limiter refused
+	Lost   Outcome = "lost"   // another attempt has won, and this attempt was usually cancelled; also a hedge that a hedge.Limiter refused
 	Failed Outcome = "failed" // the attempt ended with a failure, even if that ended the call, or the caller cancelled the call
+
+	Withdrawn Outcome = "withdrawn" // the hedge started, but was not sent, see [DeniedSameBackend] and [DeniedNotReady]
 )
 
 // A RequestResult describes a call that has ended: the number of its attempts, the winner, the latency and the saved

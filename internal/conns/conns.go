@@ -278,10 +278,11 @@ func (a *Attempt) IsClosed() bool {
 // connection has pushed back.
 func (s *Selection) Exclude(a *Attempt) { s.rotation.Exclude(a.endpointIndex()) }
 
-// Withdraw records that hedge a of call c was admitted but not sent, and the reason. The argument ctx is the context of
+// Withdraw records that hedge n of call c was admitted but not sent, and the reason. The argument ctx is the context of
 // the hedge, which may end after the call.
-func (s *Selection) Withdraw(ctx context.Context, c *policy.Call, a *Attempt, reason observe.Reason) {
-	c.Withdraw(ctx, reason, a.hedgeRequest())
+func (s *Selection) Withdraw(ctx context.Context, c *policy.Call, n int, reason observe.Reason) {
+	a := s.Attempt(n)
+	c.Withdraw(ctx, n, reason, a.hedgeRequest())
 	if a.conn != nil {
 		s.rotation.WithdrawHedge(a.conn.endpointIndex)
 	}

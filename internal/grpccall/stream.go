@@ -426,7 +426,7 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 		cancel() // the stream has ended; a winner's stream ends with its attempt
 	}
 	if err != nil && pick.IsRefused() {
-		s.selection.Withdraw(a, &s.Call, s.selection.Attempt(n), observe.DeniedSameBackend)
+		s.selection.Withdraw(a, &s.Call, n, observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, s.classifyAttempt(a, n, err)

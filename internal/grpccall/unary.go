@@ -264,7 +264,7 @@ func (c *unaryCall) sendHedge(a *race.Attempt, n int) (error, error) {
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
 	err := invoke(pick, args.callTarget.Method, req, h.reply, cc, opts...)
 	if err != nil && pick.IsRefused() {
-		c.selection.Withdraw(a, &c.Call, c.selection.Attempt(n), observe.DeniedSameBackend)
+		c.selection.Withdraw(a, &c.Call, n, observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, c.classifyAttempt(a, n, err, h.trailer)

@@ -297,7 +297,7 @@ func (c *call) prepareRequest(r *http.Request, n int) (err error) {
 	to, ctx, returned := c.attempts[n].endpoint, r.Context(), false
 	defer func() {
 		if n > 0 && (!returned || err != nil) {
-			c.Withdraw(ctx, observe.DeniedNotReady, policy.HedgeRequest{Cost: to.Cost()})
+			c.Withdraw(ctx, n, observe.DeniedNotReady, policy.HedgeRequest{Cost: to.Cost()})
 		}
 	}()
 	err = to.Prepare(r, c.client.Settings().AttemptHeader)

@@ -101,7 +101,7 @@ type remainderCall struct {
 // and the error by which the race ranks it, see call.classifyResponse.
 func (r remainderCall) Send(a *race.Attempt, number int) (*http.Response, error) {
 	r.attempts[number].usesHedgeConns = !r.usesPrimaryConns
-	r.AttemptStarted(a, number)
+	r.ResumptionStarted(a, number)
 	return r.Attempt(a, number)
 }
 
@@ -120,5 +120,5 @@ func (r remainderCall) Release(a *race.Attempt, number int, how race.Outcome, re
 	if how != race.Won {
 		r.Discard(resp, err)
 	}
-	r.AttemptEnded(a, number, how)
+	r.ResumptionEnded(a, number, how)
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"errors"
+	"math/bits"
 	"sync/atomic"
 	"time"
 
@@ -38,8 +39,8 @@ type Call struct {
 	// attemptStarts holds the time from start to the start of each attempt, by attempt number. Only the goroutine of an attempt
 	// uses the element of that attempt.
 	attemptStarts   [1 + race.MaxHedges]time.Duration
-	rescheduled     atomic.Bool  // set by MarkRescheduled
-	withdrawnHedges atomic.Int32 // number of hedges that were admitted, but could not be sent
+	rescheduled     atomic.Bool   // set by MarkRescheduled
+	withdrawnHedges atomic.Uint32 // bit n is set if hedge n was admitted, but could not be sent
 }
 
 // An Outcome describes how a call ended, from the point of view of its caller.
@@ -242,13 +243,13 @@ func (c *Call) recordSlowCall(index int, isBefore bool) {
 	}
 }
 
-// Withdraw takes back the admission of a hedge that then could not be sent. Its tokens return to the budget, and it counts
+// Withdraw takes back the admission of hedge n, which then could not be sent. Its tokens return to the budget, and it counts
 // as denied for the given reason.
 //
 // The attempt of the hedge must fail with [race.ErrRefused]. The argument request must be that of AdmitRequest. The argument
 // ctx must be the context of the attempt, because Withdraw may be called after the end of the call.
-func (c *Call) Withdraw(ctx context.Context, reason observe.Reason, request HedgeRequest) {
-	c.withdrawnHedges.Add(1)
+func (c *Call) Withdraw(ctx context.Context, n int, reason observe.Reason, request HedgeRequest) {
+	c.withdrawnHedges.Or(1 << n)
 	c.Key.Withdraw(time.Now(), reason, request)
 	c.notifier().Notify(func(o observe.Observer) { o.Denied(ctx, c.Key.Info, reason) })
 }
@@ -259,7 +260,7 @@ func (c *Call) reportDenied(reason observe.Reason) {
 }
 
 // SentHedges returns the number of hedges that were sent. The number can change until the race of the call is over.
-func (c *Call) SentHedges() int { return c.Hedges - int(c.withdrawnHedges.Load()) }
+func (c *Call) SentHedges() int { return c.Hedges - bits.OnesCount32(c.withdrawnHedges.Load()) }
 
 // Ended implements [race.Op]. It records that one admitted hedge is no longer in flight.
 func (c *Call) Ended(int) { c.Key.HedgeEnded() }
@@ -323,22 +324,33 @@ func (c *Call) AttemptObserver() race.AttemptObserver {
 
 // AttemptStarted implements [race.AttemptObserver]. It reports to observers that attempt n starts.
 func (c *Call) AttemptStarted(ctx context.Context, n int) {
-	if c.notifier() == nil {
-		return
-	}
-	if n > 0 {
-		c.attemptStarts[n] = time.Since(c.start)
-	}
-	c.notifier().Notify(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, observe.AttemptInfo{Number: n}) })
+	c.reportStart(ctx, observe.AttemptInfo{Number: n})
 }
 
 // AttemptEnded implements [race.AttemptObserver]. It reports to observers that attempt n has ended with the given outcome.
 func (c *Call) AttemptEnded(ctx context.Context, n int, outcome race.Outcome) {
+	c.reportOutcome(ctx, observe.AttemptInfo{Number: n}, outcome)
+}
+
+// reportStart reports the start of the attempt a to observers.
+func (c *Call) reportStart(ctx context.Context, a observe.AttemptInfo) {
 	if c.notifier() == nil {
 		return
 	}
-	r := observe.AttemptResult{
-		AttemptInfo: observe.AttemptInfo{Number: n}, Outcome: observe.Outcome(outcome.String()), Latency: time.Since(c.start) - c.attemptStarts[n],
+	if a.Number > 0 {
+		c.attemptStarts[a.Number] = time.Since(c.start)
+	}
+	c.notifier().Notify(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, a) })
+}
+
+// reportOutcome reports the end of the attempt a to observers.
+func (c *Call) reportOutcome(ctx context.Context, a observe.AttemptInfo, outcome race.Outcome) {
+	if c.notifier() == nil {
+		return
+	}
+	r := observe.AttemptResult{AttemptInfo: a, Outcome: observe.Outcome(outcome.String()), Latency: time.Since(c.start) - c.attemptStarts[a.Number]}
+	if c.withdrawnHedges.Load()&(1<<a.Number) != 0 {
+		r.Outcome = observe.Withdrawn
 	}
 	c.notifier().Notify(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })
 }
@@ -358,4 +370,14 @@ func (c *Call) EndResumption(won bool) {
 	if won {
 		c.Key.recordResumptionWin()
 	}
+}
+
+// ResumptionStarted reports to observers that attempt n, which requests the missing bytes, starts.
+func (c *Call) ResumptionStarted(ctx context.Context, n int) {
+	c.reportStart(ctx, observe.AttemptInfo{Number: n, IsResumption: true})
+}
+
+// ResumptionEnded reports to observers that attempt n has ended with the given outcome.
+func (c *Call) ResumptionEnded(ctx context.Context, n int, outcome race.Outcome) {
+	c.reportOutcome(ctx, observe.AttemptInfo{Number: n, IsResumption: true}, outcome)
 }

@@ -120,7 +120,7 @@ func TestHedgeElsewhereSendsNoHedgeWithoutOtherBackend(t *testing.T) {
 					assert.Zero(t, k.Hedges)
 					assert.GreaterOrEqual(t, k.Budget, 5.0, "the token was given back: the second key begins with five")
 				}
-				assert.Equal(t, []string{"start 0", "start 1", "denied: same-backend", "lost 1 after 0", "won 0 after 1000", "done by 0 of 1 after 1000"}, seen.Take())
+				assert.Equal(t, []string{"start 0", "start 1", "denied: same-backend", "withdrawn 1 after 0", "won 0 after 1000", "done by 0 of 1 after 1000"}, seen.Take())
 				assert.EqualValues(t, 6, grpctest.StickyPicks.Load()-picks, "the primary's and five")
 				assert.EqualValues(t, 6, grpctest.StickyDone.Load()-done)
 			})
