@@ -34,7 +34,8 @@
 //	hedge.endpoint.bad          bad attempts at the endpoint, by hedge.outcome: failed or overtaken
 //	hedge.endpoint.ejected      keys (hosts or routes) that have ejected the endpoint
 //
-// A Prometheus exporter converts these names to the names in module hedgeprom. gRPC calls have one more metric, defined
+// A Prometheus exporter converts these names to the names in module hedgeprom, with other labels. The directory of this
+// package contains alerts for them (alerts.yaml). The gauges are read from the clients that exist. gRPC calls have one more metric, defined
 // by gRFC A96, with the attributes grpc.method and grpc.target:
 //
 //	grpc.client.call.hedges  histogram: number of hedges of a call that has any
