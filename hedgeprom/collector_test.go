@@ -2,7 +2,6 @@ package hedgeprom_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
@@ -264,7 +263,7 @@ func TestDashboardAndAlertsUseExistingMetrics(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile(`((?:hedge|grpc_client)_\w+)\{([^}]*)\}`).FindAllStringSubmatch(expr, -1) {
 			for _, l := range regexp.MustCompile(`(\w+)=~?"`).FindAllStringSubmatch(m[2], -1) {
-				assert.Contains(t, labels[m[1]], l[1], expr)
+				assert.Contains(t, append(labels[m[1]], "cluster", "namespace", "job"), l[1], expr)
 			}
 		}
 		assert.Equal(t, strings.Count(expr, "("), strings.Count(expr, ")"), expr)
@@ -275,19 +274,14 @@ func TestDashboardAndAlertsUseExistingMetrics(t *testing.T) {
 		}
 	}
 
-	var dashboard struct {
-		Panels []struct {
-			ID      int
-			Title   string
-			Targets []struct{ Expr string }
+	d, panels := readDashboard(t)
+	var ids []int
+	for _, p := range d.Panels {
+		if p.Type == "row" {
+			ids = append(ids, p.ID)
 		}
 	}
-	b, err := os.ReadFile("dashboard.json")
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(b, &dashboard))
-	require.NotEmpty(t, dashboard.Panels)
-	var ids []int
-	for _, p := range dashboard.Panels {
+	for _, p := range panels {
 		assert.NotContains(t, ids, p.ID)
 		ids = append(ids, p.ID)
 		require.NotEmpty(t, p.Targets, p.Title)
@@ -308,7 +302,7 @@ func TestDashboardAndAlertsUseExistingMetrics(t *testing.T) {
 			}
 		}
 	}
-	b, err = os.ReadFile("alerts.yaml")
+	b, err := os.ReadFile("alerts.yaml")
 	require.NoError(t, err)
 	require.NoError(t, yaml.Unmarshal(b, &alerts))
 	require.NotEmpty(t, alerts.Groups)

@@ -5,37 +5,215 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gohedge/hedge/hedgeprom"
+	"github.com/gohedge/hedge/internal/metricstest"
+	"github.com/gohedge/hedge/observe"
 )
 
-// panel returns the expressions of the dashboard's panel with the given title, by the
-// names in its legend, with all clients and hosts chosen and a rate interval of five minutes.
-func panel(t *testing.T, title string) map[string]string {
+// A dashboardPanel is a panel of the dashboard. A row has the panels below it if it is collapsed.
+type dashboardPanel struct {
+	ID        int
+	Type      string
+	Title     string
+	Collapsed bool
+	GridPos   struct{ X, Y, W, H int }
+	Targets   []struct{ Expr, LegendFormat string }
+	Panels    []dashboardPanel
+
+	FieldConfig struct{ Defaults struct{ NoValue string } }
+}
+
+// A dashboard is the dashboard of this module.
+type dashboard struct {
+	Templating struct {
+		List []struct {
+			Name, Definition, AllValue string
+			Multi, IncludeAll          bool
+		}
+	}
+	Panels []dashboardPanel
+}
+
+// readDashboard returns the dashboard, and all its panels but rows.
+func readDashboard(t *testing.T) (d dashboard, panels []dashboardPanel) {
 	t.Helper()
 	b, err := os.ReadFile("dashboard.json")
 	require.NoError(t, err)
-	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr, LegendFormat string }
+	require.NoError(t, json.Unmarshal(b, &d))
+	for _, p := range d.Panels {
+		if p.Type != "row" {
+			panels = append(panels, p)
 		}
+		panels = append(panels, p.Panels...)
 	}
-	require.NoError(t, json.Unmarshal(b, &dashboard))
-	all := strings.NewReplacer("$client", ".*", "$host", ".*", "$__rate_interval", "5m")
+	require.NotEmpty(t, panels)
+	return d, panels
+}
+
+// fillVariables returns expr with all services, clients and hosts chosen and a rate interval of five minutes.
+func fillVariables(expr string) string {
+	return strings.NewReplacer("$cluster", ".*", "$namespace", ".*", "$job", ".*", "$client", ".*", "$host", ".*", "$__rate_interval", "5m").Replace(expr)
+}
+
+// panel returns the expressions of the dashboard's panel with the given title, by the names in its legend.
+func panel(t *testing.T, title string) map[string]string {
+	t.Helper()
 	exprs := make(map[string]string)
-	for _, p := range dashboard.Panels {
+	_, panels := readDashboard(t)
+	for _, p := range panels {
 		if p.Title == title {
 			for _, target := range p.Targets {
-				exprs[target.LegendFormat] = all.Replace(target.Expr)
+				exprs[target.LegendFormat] = fillVariables(target.Expr)
 			}
 		}
 	}
 	require.NotEmpty(t, exprs, title)
 	return exprs
+}
+
+func TestDashboardSelectsService(t *testing.T) {
+	d, panels := readDashboard(t)
+	var names []string
+	for _, v := range d.Templating.List {
+		names = append(names, v.Name)
+		if v.Name != "datasource" {
+			assert.True(t, v.Multi && v.IncludeAll, v.Name)
+			assert.Equal(t, ".*", v.AllValue, "a label that is absent matches")
+		}
+	}
+	assert.Equal(t, []string{"datasource", "cluster", "namespace", "job", "client", "host"}, names)
+	for _, p := range panels {
+		for _, target := range p.Targets {
+			metrics := regexp.MustCompile(`\b(?:hedge|grpc_client)_\w+`).FindAllString(target.Expr, -1)
+			assert.Equal(t, len(metrics), strings.Count(target.Expr, `{cluster=~"$cluster",namespace=~"$namespace",job=~"$job"`), "%s: %s", p.Title, target.Expr)
+			if by := regexp.MustCompile(`by \(([\w, ]*\b(?:client|limiter|store)\b[\w, ]*)\)`).FindStringSubmatch(target.Expr); by != nil {
+				assert.Contains(t, by[1], "job", "two services would be added up")
+				assert.Contains(t, target.LegendFormat, "{{job}}", p.Title)
+			}
+		}
+	}
+}
+
+func TestDashboardOpensOnLatency(t *testing.T) {
+	d, panels := readDashboard(t)
+	assert.Equal(t, "row", d.Panels[0].Type)
+	assert.False(t, d.Panels[0].Collapsed)
+	assert.Contains(t, d.Panels[1].Targets[0].Expr, "hedge_request_seconds")
+	for _, p := range d.Panels[1:] {
+		if p.Type == "row" {
+			assert.True(t, p.Collapsed, p.Title)
+			assert.NotEmpty(t, p.Panels, p.Title)
+		}
+	}
+	for i, p := range panels {
+		assert.NotEmpty(t, p.FieldConfig.Defaults.NoValue, "%s without data does not say what it needs", p.Title)
+		for _, q := range panels[:i] {
+			a, b := p.GridPos, q.GridPos
+			apart := a.X+a.W <= b.X || b.X+b.W <= a.X || a.Y+a.H <= b.Y || b.Y+b.H <= a.Y
+			assert.True(t, apart || inRow(&d, &p) != inRow(&d, &q), "%s is above %s", p.Title, q.Title)
+		}
+	}
+}
+
+// inRow returns the ID of the collapsed row with the panel p. It returns 0 if p is in the row that is open.
+func inRow(d *dashboard, p *dashboardPanel) int {
+	for _, row := range d.Panels {
+		if slices.ContainsFunc(row.Panels, func(q dashboardPanel) bool { return q.ID == p.ID }) {
+			return row.ID
+		}
+	}
+	return 0
+}
+
+// TestDashboardHasDataOfEachService lets promtool evaluate the panels for two services that have played the same scenario.
+func TestDashboardHasDataOfEachService(t *testing.T) {
+	var series []promSeries
+	synctest.Test(t, func(t *testing.T) {
+		c := hedgeprom.New()
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(c)
+		metricstest.Play(t, c, func(metricstest.Values) {
+			families, err := registry.Gather()
+			require.NoError(t, err)
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					labels := []string{`instance="a:9090"`}
+					for _, l := range m.GetLabel() {
+						labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+					}
+					add := func(suffix, value string, more ...string) {
+						for _, job := range []string{"web", "api"} {
+							all := append(append([]string{fmt.Sprintf("job=%q", job)}, labels...), more...)
+							series = append(series, promSeries{f.GetName() + suffix + "{" + strings.Join(all, ",") + "}", value + "x15"})
+						}
+					}
+					h := m.GetHistogram()
+					switch {
+					case h == nil:
+						add("", fmt.Sprint(m.GetCounter().GetValue()+m.GetGauge().GetValue()))
+					case len(h.GetBucket()) == 0: // native, for which old versions of promtool have no notation
+					default:
+						add("_sum", fmt.Sprint(h.GetSampleSum()))
+						add("_count", fmt.Sprint(h.GetSampleCount()))
+						add("_bucket", fmt.Sprint(h.GetSampleCount()), `le="+Inf"`)
+					}
+				}
+			}
+		})
+	})
+	want := make(map[string]float64)
+	_, panels := readDashboard(t)
+	for _, p := range panels {
+		needs := p.FieldConfig.Defaults.NoValue
+		if regexp.MustCompile("passed to Collector|WithShadow|WithAudit|gRPC|native histograms").MatchString(needs) {
+			continue // the scenario has none
+		}
+		for _, job := range []string{"web", "api"} {
+			var exprs []string
+			for _, target := range p.Targets {
+				exprs = append(exprs, fillVariables(strings.ReplaceAll(target.Expr, "$job", job)))
+			}
+			want["count(("+strings.Join(exprs, ") or (")+")) > bool 0"] = 1
+		}
+	}
+	assert.Len(t, want, 2*15)
+	evaluate(t, series, want)
+}
+
+// TestDashboardExpressionsAreValid lets promtool parse each expression as a rule.
+func TestDashboardExpressionsAreValid(t *testing.T) {
+	var rules []any
+	_, panels := readDashboard(t)
+	for _, p := range panels {
+		for i, target := range p.Targets {
+			rules = append(rules, map[string]string{"record": fmt.Sprintf("panel_%d:%d", p.ID, i), "expr": fillVariables(target.Expr)})
+		}
+	}
+	b, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "panels", "rules": rules}}})
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(file, b, 0o600))
+	promtool(t, "check", "rules", file)
+}
+
+func TestDashboardHasAllReasonsOfCallsThatCannotBeHedged(t *testing.T) {
+	exprs := panel(t, "Calls that cannot be hedged")
+	shown := regexp.MustCompile(`reason=~"([^"]*)"`).FindStringSubmatch(exprs["{{reason}}"])
+	require.NotNil(t, shown)
+	assert.ElementsMatch(t, []string{
+		string(observe.DeniedMethod), string(observe.DeniedBody), string(observe.DeniedDisabled), string(observe.DeniedWarming), string(observe.DeniedNested),
+	}, strings.Split(shown[1], "|"))
 }
 
 // A promSeries is one series of a promtool test, in its notation.

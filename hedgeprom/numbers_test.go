@@ -1,7 +1,6 @@
 package hedgeprom_test
 
 import (
-	"encoding/json"
 	"os"
 	"regexp"
 	"slices"
@@ -35,9 +34,13 @@ func TestDashboardShowsDocumentedNumbers(t *testing.T) {
 			}
 		}
 	}
-	dashboard, err := os.ReadFile("dashboard.json")
-	require.NoError(t, err)
-	exprs := expressions(t, dashboard)
+	var exprs []string
+	_, panels := readDashboard(t)
+	for _, p := range panels {
+		for _, target := range p.Targets {
+			exprs = append(exprs, target.Expr)
+		}
+	}
 
 	metrics, labels := names(t)
 	documented := make(map[string]bool)
@@ -87,18 +90,4 @@ func TestDocumentsExplainEveryAlert(t *testing.T) {
 	require.NotEmpty(t, exist)
 	doubles.AssertSameNames(t, "docs/numbers.md", exist, explained)
 	assert.True(t, t.Failed() || slices.Equal(exist, explained), "the table is in another order than the rules")
-}
-
-// expressions returns the expressions of all panels of a dashboard.
-func expressions(t *testing.T, dashboard []byte) (all []string) {
-	var d struct {
-		Panels []struct{ Targets []struct{ Expr string } }
-	}
-	require.NoError(t, json.Unmarshal(dashboard, &d))
-	for _, p := range d.Panels {
-		for _, target := range p.Targets {
-			all = append(all, target.Expr)
-		}
-	}
-	return all
 }
