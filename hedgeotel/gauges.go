@@ -33,9 +33,9 @@ func (m *instrumentMaker) newStateGauges() *stateGauges {
 	g.ratio = gauge("hedge.budget.ratio", "1", "Hedges per call that the budget pays for in the long run, by the settings.")
 	g.audit = [4]metric.Float64ObservableGauge{
 		gauge("hedge.audit.verdict", "", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
-		gauge("hedge.audit.saved", "s", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
-		gauge("hedge.audit.saved_error", "s", "Half of the 95 % interval of hedge_audit_saved_seconds."),
-		gauge("hedge.audit.confidence", "", "One less the probability that luck alone would ever show as much, however often one looks."),
+		gauge("hedge.audit.saved", "s", "Measured time by which hedging reduces the 99th percentile of latency; negative if it increases it."),
+		gauge("hedge.audit.saved_error", "s", "Half the width of the 95 % confidence interval of hedge_audit_saved_seconds."),
+		gauge("hedge.audit.confidence", "", "One minus the probability that chance alone ever shows such an effect."),
 	}
 	var err error
 	g.ejected, err = m.meter.Int64ObservableUpDownCounter("hedge.endpoint.ejected", metric.WithUnit("{key}"),

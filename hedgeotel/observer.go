@@ -149,14 +149,14 @@ func New(opts ...Option) (*Observer, error) {
 	o.attributesByKey.Store(&map[observe.KeyInfo]*keyAttributes{})
 	m := instrumentMaker{meter: s.meters.Meter(scopeName)}
 	o.requests = m.newCounter("hedge.requests", "{request}", "Calls.")
-	o.request = m.newTimeHistogram("hedge.request", "What callers waited, by whether a hedge was sent.", timeBounds...)
+	o.request = m.newTimeHistogram("hedge.request", "Latency of calls, by whether a hedge was sent.", timeBounds...)
 	o.attempts = m.newCounter("hedge.attempts", "{attempt}", "Attempts that were sent for the calls, by type.")
 	o.wins = m.newCounter("hedge.wins", "{request}", "Hedged calls that were answered, by the type of the attempt that answered.")
 	o.denied = m.newCounter("hedge.denied", "{hedge}", "Hedges that were due and not sent, and calls that could not be hedged, by reason.")
 	o.notTaken = m.newCounter("hedge.answers_not_taken", "{hedge}", "Hedges with an answer that ends a call only if it is the primary's.")
 	o.saved = m.newTimeHistogram("hedge.saved", "Estimated time that each win of a hedge saved.", savedBounds...)
 	o.endpointAttempts = m.newCounter("hedge.endpoint.attempts", "{attempt}", "Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.")
-	o.endpointBad = m.newCounter("hedge.endpoint.bad", "{attempt}", "Of those, the ones that failed, or that were overtaken by one at another endpoint.")
+	o.endpointBad = m.newCounter("hedge.endpoint.bad", "{attempt}", "Attempts at an endpoint that failed, or that were slower than an attempt at another endpoint.")
 	o.limited = m.newCounter("hedge.limiter.requests", "{request}", "Requests that came to the Limiter, by outcome.")
 	o.waited = m.newTimeHistogram("hedge.limiter.waited", "How long requests waited in a Limiter's queue, by outcome.", timeBounds...)
 	var err error

@@ -9,11 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -447,4 +450,55 @@ func TestObserverAddsAuditToSpan(t *testing.T) {
 			assert.Equal(t, verdict, attributeMap(r.spans.Ended()[0].Attributes())["hedge.audit"])
 		})
 	}
+}
+
+// TestGaugesEndWithClient also reads the metrics while clients are created and make calls.
+func TestGaugesEndWithClient(t *testing.T) {
+	r := newTelemetry(t)
+	gauges := func() (names []string) {
+		for name := range r.metrics(t) {
+			if strings.HasPrefix(name, "hedge.delay") || strings.HasPrefix(name, "hedge.budget") {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			for range 20 {
+				h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithName(fmt.Sprint(i)), hedge.WithAudit())
+				for range 20 {
+					_, err := hedge.Do(t.Context(), h, "db", func(context.Context) (int, error) { return 0, nil })
+					assert.NoError(t, err)
+				}
+			}
+		})
+	}
+	for range 20 {
+		gauges()
+	}
+	wg.Wait()
+	h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithName("last"))
+	_, err := hedge.Do(t.Context(), h, "db", func(context.Context) (int, error) { return 0, nil })
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return len(gauges()) == 3
+	}, 20*time.Second, 10*time.Millisecond, "the gauges of one client")
+	runtime.KeepAlive(h)
+}
+
+// TestMeterProviderDoesNotKeepObserverAlive has a program that creates many Observers for the same provider.
+func TestMeterProviderDoesNotKeepObserverAlive(t *testing.T) {
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
+	o, err := hedgeotel.New(hedgeotel.WithMeterProvider(provider))
+	require.NoError(t, err)
+	observer := weak.Make(o)
+	runtime.KeepAlive(o)
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return observer.Value() == nil
+	}, 20*time.Second, 10*time.Millisecond)
+	runtime.KeepAlive(provider)
 }

@@ -188,7 +188,7 @@ func New(opts ...Option) *Collector {
 			Buckets: s.buckets, ConstLabels: s.labels,
 		}, by()),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "hedge_request_seconds", Help: "What callers waited, by whether a hedge was sent.",
+			Name: "hedge_request_seconds", Help: "Latency of calls, by whether a hedge was sent.",
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
 			ConstLabels: s.labels,
 		}, by("hedged")),

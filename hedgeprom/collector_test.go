@@ -346,13 +346,13 @@ func TestCollectorShowsAuditsByHost(t *testing.T) {
 # HELP hedge_audit_verdict 1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet.
 # TYPE hedge_audit_verdict gauge
 hedge_audit_verdict{client="shop",host="db",protocol="http"} -1
-# HELP hedge_audit_saved_seconds How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer.
+# HELP hedge_audit_saved_seconds Measured time by which hedging reduces the 99th percentile of latency; negative if it increases it.
 # TYPE hedge_audit_saved_seconds gauge
 hedge_audit_saved_seconds{client="shop",host="db",protocol="http"} -0.132
-# HELP hedge_audit_saved_error_seconds Half of the 95 % interval of hedge_audit_saved_seconds.
+# HELP hedge_audit_saved_error_seconds Half the width of the 95 % confidence interval of hedge_audit_saved_seconds.
 # TYPE hedge_audit_saved_error_seconds gauge
 hedge_audit_saved_error_seconds{client="shop",host="db",protocol="http"} 0.021
-# HELP hedge_audit_confidence One less the probability that luck alone would ever show as much, however often one looks.
+# HELP hedge_audit_confidence One minus the probability that chance alone ever shows such an effect.
 # TYPE hedge_audit_confidence gauge
 hedge_audit_confidence{client="shop",host="db",protocol="http"} 0.98
 `), "hedge_audit_verdict", "hedge_audit_saved_seconds", "hedge_audit_saved_error_seconds", "hedge_audit_confidence"))

@@ -26,7 +26,7 @@ func newEndpointMetrics(labels prometheus.Labels) *endpointMetrics {
 	}
 	return &endpointMetrics{
 		attempts: counter("hedge_endpoint_attempts_total", "Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.", by("type")),
-		bad:      counter("hedge_endpoint_bad_total", "Of those, the ones that failed, or that were overtaken by one at another endpoint.", by("outcome")),
+		bad:      counter("hedge_endpoint_bad_total", "Attempts at an endpoint that failed, or that were slower than an attempt at another endpoint.", by("outcome")),
 	}
 }
 

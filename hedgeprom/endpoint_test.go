@@ -68,7 +68,7 @@ func TestCollectorCountsEventsOfEndpoints(t *testing.T) {
 			text := `
 # HELP hedge_endpoint_attempts_total Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.
 # TYPE hedge_endpoint_attempts_total counter
-# HELP hedge_endpoint_bad_total Of those, the ones that failed, or that were overtaken by one at another endpoint.
+# HELP hedge_endpoint_bad_total Attempts at an endpoint that failed, or that were slower than an attempt at another endpoint.
 # TYPE hedge_endpoint_bad_total counter
 # HELP hedge_endpoint_ejected Keys (hosts, or their routes) whose calls go to other endpoints.
 # TYPE hedge_endpoint_ejected gauge

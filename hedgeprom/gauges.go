@@ -28,9 +28,9 @@ func newStateGauges(labels prometheus.Labels) *stateGauges {
 		ratio:  gauge("hedge_budget_ratio", "Hedges per call that the budget pays for in the long run, by the settings."),
 		audit: [4]*prometheus.Desc{
 			gauge("hedge_audit_verdict", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
-			gauge("hedge_audit_saved_seconds", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
-			gauge("hedge_audit_saved_error_seconds", "Half of the 95 % interval of hedge_audit_saved_seconds."),
-			gauge("hedge_audit_confidence", "One less the probability that luck alone would ever show as much, however often one looks."),
+			gauge("hedge_audit_saved_seconds", "Measured time by which hedging reduces the 99th percentile of latency; negative if it increases it."),
+			gauge("hedge_audit_saved_error_seconds", "Half the width of the 95 % confidence interval of hedge_audit_saved_seconds."),
+			gauge("hedge_audit_confidence", "One minus the probability that chance alone ever shows such an effect."),
 		},
 		ejected: gauge("hedge_endpoint_ejected", "Keys (hosts, or their routes) whose calls go to other endpoints.", "endpoint"),
 	}

@@ -5,6 +5,7 @@ package grpc_test
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -109,4 +110,33 @@ func TestPanicOfLoggerDoesNotEndRPC(t *testing.T) {
 	}))
 	assert.True(t, invoked)
 	assert.EqualValues(t, 4, in.Snapshot().Stats.ObserverPanics, "two variables, the switch, and the method")
+}
+
+// clientStates is an observer that stores the states of clients.
+type clientStates struct {
+	hedge.NopObserver
+	all []hedge.ClientState
+}
+
+func (s *clientStates) ClientCreated(state hedge.ClientState) { s.all = append(s.all, state) }
+
+// TestClientStateExistsAsLongAsInterceptorFunc keeps no Interceptor, but a function of it.
+func TestClientStateExistsAsLongAsInterceptorFunc(t *testing.T) {
+	var s clientStates
+	unary, stream := hedge.NewUnaryClientInterceptor(hedge.WithObserver(&s)), hedge.NewInterceptor(hedge.WithObserver(&s)).Stream()
+	for range 5 {
+		runtime.GC()
+	}
+	for _, state := range s.all {
+		_, exists := state()
+		assert.True(t, exists)
+	}
+	runtime.KeepAlive(unary)
+	runtime.KeepAlive(stream)
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		_, first := s.all[0]()
+		_, second := s.all[1]()
+		return !first && !second
+	}, 20*time.Second, ms)
 }
