@@ -483,14 +483,14 @@ const (
 	secondFlight                             // the flight repeats a flight that ended without an answer
 )
 
-// startFlight returns the running flight for the question q, or starts a flight. how has the flags for a new flight.
-// The exchange of a new flight gets the values of ctx. It does not end with ctx, but when the Client is closed.
+// startFlight returns the running flight for the question q, or starts one. how has the flags for a new flight. The
+// exchange of a new flight gets the values of ctx, but does not end with ctx.
 //
 // If stay is not nil, a new flight runs in the calling goroutine: startFlight returns when the flight has a result or
 // stay ends.
 //
-// If stay is nil, a new flight runs in its own goroutine. If its answer can be cached, the flight continues when all
-// callers have left. Otherwise it is cancelled when the last caller has left.
+// If stay is nil, a new flight runs in its own goroutine, until the Client is closed. When the last caller leaves a
+// flight, it is cancelled, unless its answer can be cached: then it continues.
 func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightMode) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])

@@ -296,8 +296,9 @@ func (s *clientServers) resolveWhileCurrent(ctx context.Context, q *wire.Query, 
 	return s.resolveOnce(&mine, q, explore)
 }
 
-// resolveOnce asks the servers for q's name, tier by tier, and starts the probes that are due. It uses the list of
-// servers that is valid when it is called.
+// resolveOnce asks the servers for q's name, tier by tier, and starts the probes that are due. With explore, any server
+// of a tier may be asked first, to measure its latency. resolveOnce uses the list of servers that is valid when it is
+// called.
 func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) *result {
 	if named := s.routes.systemServersFor(q); named != nil {
 		g, err := s.systemServers(named)
@@ -410,9 +411,8 @@ func tiersInOrder(g group.Servers) []queryTier {
 	return tiers
 }
 
-// sendTrials sends q in the background to servers that are down, so that a server that works again is noticed. It
-// chooses the servers that precede the first tier in the given order, but are asked later because they are down. By
-// that order, they may see q's name before the first tier.
+// sendTrials sends q in the background to servers that are down, so that a server that works again is noticed. It only
+// sends to servers that would be asked before the first tier if they were not down: they may see q's name.
 func sendTrials(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// A ClientState returns the present states of the latency keys of a client that had calls, in no particular order. The result exists is
-// false if the client was garbage collected or closed: then there are no keys, and there never will be any.
+// A ClientState is a function that returns the present states of a client's latency keys, in no particular order. Keys
+// without calls are left out. The result exists is false if the client was garbage collected or closed: then there are
+// no keys, and there never will be any.
 //
 // A ClientState does not keep its client alive. It is safe for concurrent use, but must not be called by methods of an
 // [Observer] other than ClientCreated.
@@ -86,7 +87,8 @@ func (c *Clients) Add(s ClientState) {
 	}
 }
 
-// KeyStates returns the states of all latency keys of all clients that exist. It removes the other clients from the set.
+// KeyStates returns the states of all latency keys of all clients that exist. It removes clients that were closed or
+// garbage collected from the set.
 func (c *Clients) KeyStates() (all []KeyState) {
 	c.mu.Lock()
 	states := slices.Collect(maps.Keys(c.states))

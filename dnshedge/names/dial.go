@@ -143,7 +143,7 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// endError returns the error of a DialContext whose context ctx has ended.
+// endError returns the error of a DialContext whose context ctx has ended: a *net.OpError with the cause of ctx.
 func (d *hostDial) endError(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }

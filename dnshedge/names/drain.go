@@ -167,8 +167,8 @@ func (b *retryableBody) resetIfRetryable(err error) bool {
 	return true
 }
 
-// recordReturned records that RoundTrip has returned with the error err, so that the request is not sent again. It
-// closes the body if a call of Close had no effect before, or if RoundTrip failed without reading the body.
+// recordReturned records that RoundTrip has returned with the error err: from now on, Close closes the body. It closes
+// the body itself if Close was called before without effect, or if RoundTrip failed without reading the body.
 func (b *retryableBody) recordReturned(err error) {
 	b.mu.Lock()
 	b.hasReturned = true

@@ -163,8 +163,8 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 // mayBeNoData reports whether a response without an answer may mean that the name has no records of the type (NODATA).
 // m must have no SOA record and must not be authoritative.
 //
-// It is false if the response has NS records, because it is then a useless referral. A recursive server may however add
-// the NS records of the zone that it has queried.
+// It returns true if the response has no NS records: otherwise it is a useless referral. It also returns true if a
+// recursive server has added the NS records of zone, the zone that was queried.
 func mayBeNoData(m *dns.Msg, zone string) bool {
 	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
 	return len(ns) == 0 || m.RecursionAvailable && !hasNSOfOtherZone(ns, zone)

@@ -111,8 +111,8 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	}
 }
 
-// hasQueriedFullName reports whether minimising q hides nothing from the servers of z: one of them has already answered
-// a question for an address of the name of q.
+// hasQueriedFullName reports whether a server of z has already answered a question for an address of the full name of
+// q. Minimising q then hides nothing from these servers.
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(answerCacheKey(c.newInternalQuestion(q.name, t)), time.Now())

@@ -107,11 +107,11 @@ func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFu
 // recheckDelegation finds out whether z, a zone without valid answers, has other servers than its delegation says. If
 // it returns true, q must be sent again.
 //
+// It may query the parent zone, but only once for a question, and not for failureTTL after the parent zone has
+// confirmed the delegation.
+//
 // NS records in a referral are unsigned. A forged referral or priming response may therefore lead to wrong servers,
 // although the signatures of the parent zone are valid.
-//
-// It may query the parent zone, but only once for a question. After the parent zone has confirmed the delegation, it
-// does not query it for failureTTL.
 func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegation) bool {
 	c := l.core
 	if z.chain.HasMoved() { // another question has found new servers

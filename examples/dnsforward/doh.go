@@ -115,7 +115,8 @@ func maxAge(b []byte) uint32 {
 	return age
 }
 
-// A responseWriter is a dns.ResponseWriter for one HTTP request. It passes the response in wire format to send.
+// A responseWriter is a dns.ResponseWriter for one HTTP request. It passes the response, in wire format, to its
+// function send.
 type responseWriter struct {
 	tls           *tls.ConnectionState
 	local, remote net.Addr

@@ -47,11 +47,9 @@ type conn struct {
 	cost      int // cost of a hedge, in tokens of the hedge budget; at least 1
 }
 
-// NewSet validates the settings of the connections for hedges and returns a Set of these connections. The error names
-// the first invalid connection and the reason.
-//
-// Calls to the targets of these connections may have hedges. The argument otherTargets lists further targets whose
-// calls may have hedges.
+// NewSet returns the Set of the connections in configs, which receive hedges. Only calls to the targets of these
+// connections and to otherTargets may have hedges. If a setting is invalid, NewSet returns an error that names the
+// connection and the reason.
 func NewSet(otherTargets []string, configs []Config) (*Set, error) {
 	if n := len(configs); n < 1 || n >= endpoint.MaxEndpoints {
 		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, endpoint.MaxEndpoints-1)

@@ -29,8 +29,9 @@ type Client struct {
 // caller waits. Hedges and abandoned attempts count.
 const MaxDetached = 64
 
-// Do calls f, and calls f again concurrently if the first call takes longer than usual for the key. It returns the first result
-// without an error, but not before the first call of f has returned.
+// Do calls f, and calls f again concurrently if the first call takes longer than usual for the key. When one call has
+// succeeded, Do cancels the other calls, waits until the first call of f has returned, and returns the result of the
+// successful call.
 func Do[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error)) (T, error) {
 	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)

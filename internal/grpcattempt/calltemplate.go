@@ -76,8 +76,8 @@ const ReceiveTime = time.Millisecond
 // RemainingDelays converts hedge delays that count from the start of a call to delays that count from now. The argument
 // ago is the time since the start of the call.
 //
-// It subtracts ago from each delay, or less, so that the first delay remains at least ReceiveTime. If the first delay
-// is not longer than ReceiveTime, the delays are returned unchanged.
+// It subtracts the same duration from each delay: ago, or less if the first delay would otherwise be shorter than
+// ReceiveTime. If the first delay is not longer than ReceiveTime, the delays are returned unchanged.
 func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration {
 	if len(delays) == 0 {
 		return nil

@@ -14,12 +14,14 @@ import (
 // maxBufferedBody is the largest number of bytes of a failed response that are buffered while hedges run.
 const maxBufferedBody = 64 << 10
 
-// BufferBody reads the body of resp, the failed response of attempt a, into memory while hedges run. So the attempt's
-// connection can be used by other requests, although the caller may still get the response. BufferBody returns a copy
-// of resp whose body returns the buffered bytes first. It closes the original body at its end.
+// BufferBody reads the body of resp, the failed response of attempt a, into memory while hedges run. The attempt's
+// connection can then serve other requests, although the caller may still get the response.
 //
-// The result is false if the body is known to be too large to buffer; then resp is returned unchanged. If the body
-// turns out to be too large later, BufferBody calls release. It calls panicked if the original body panics.
+// It returns a copy of resp whose body returns the buffered bytes first, and closes the original body when it has been
+// read. The result is false if the body is known to be too large to buffer; then resp is returned unchanged.
+//
+// If the body turns out to be too large later, BufferBody calls release, which ends the delay of the failure, so that
+// the caller gets the response. It calls panicked if the original body panics.
 func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) (*http.Response, bool) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:

@@ -41,8 +41,8 @@ type Key struct {
 	shadow       *shadowStats // predictions of shadow mode; nil if shadow mode is off
 }
 
-// An AdapterState holds data that the adapter for a protocol stores with each key. The engine itself uses only TypicalCost,
-// and an Extension that implements [EvictionListener].
+// An AdapterState holds data that the adapter for a protocol stores with each key. The engine reads only its field
+// TypicalCost. If the field Extension holds an [EvictionListener], the engine also calls that.
 type AdapterState struct {
 	Features    atomic.Int32 // bits whose meaning the adapter defines; initially 0
 	Extension   atomic.Value // value of the adapter, initially empty; the engine calls it if it is an [EvictionListener]

@@ -40,8 +40,9 @@ const maxRecordedValues = 32
 // context, and does not receive from the channel.
 var neverClosed = make(chan struct{})
 
-// Done returns nil or a channel that is never closed, because package context uses AfterFunc. If the caller's context had ended
-// already when c was made, Done returns its closed channel.
+// Done returns a channel that is never closed if the caller's context may still end. It need not be closed, because
+// package context learns of the end through the method AfterFunc. Otherwise Done returns the channel of the caller's
+// context: nil, or closed already.
 func (c *callerContext) Done() <-chan struct{} {
 	if c.canEnd {
 		return neverClosed

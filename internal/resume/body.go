@@ -364,8 +364,8 @@ func (b *Body) handleReadError(err error) {
 	b.recordResult(b.source)
 }
 
-// recordResult releases the source s at the end of the body. The first call also reports to the [Requester] the longest
-// pause of the body, and the reason if a stalled body was not resumed.
+// recordResult releases the source s at the end of the body. The first call also reports the outcome to the
+// [Requester]: the longest pause of the body, and the reason if a stalled body was not resumed.
 func (b *Body) recordResult(s bodySource) {
 	s.release()
 	longest := time.Duration(b.progress.longestWait.Load())

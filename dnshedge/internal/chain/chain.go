@@ -214,8 +214,8 @@ func (z *Zone) HasMoved() bool {
 	return false
 }
 
-// HasMovedFor reports whether a lookup for z is useless for other, the same zone through another referral. This is the
-// case if z has moved to other servers and other has not.
+// HasMovedFor reports whether z and other, the same zone through two referrals, have different servers because z has
+// moved and other has not. The result of a lookup for z is then useless for other.
 func (z *Zone) HasMovedFor(other *Zone) bool { return z.HasMoved() && !other.HasMoved() }
 
 // errUnreadableEvidence is the error of a referral whose DS records or proof cannot be parsed, because a method of a

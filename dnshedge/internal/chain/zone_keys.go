@@ -665,11 +665,12 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	return nil, newNonexistentZone(den.TTL)
 }
 
-// verifyAliasEvidence verifies CNAME records at the name of z, which the server from has sent. If they are valid, no
-// zone has this name (RFC 1034 §3.6.2). It returns the cache entry for the name: insecure and nonexistent, or bogus.
+// verifyAliasEvidence verifies CNAME records at the name of z, which the server from has sent. A valid CNAME record
+// proves that no zone has this name (RFC 1034 §3.6.2).
 //
-// alias is the CNAME RRset, and evidence proves the expansion of a wildcard. signer is the zone that signed them, and r
-// is its cache entry with the keys.
+// It returns the cache entry for the name: not a zone, and therefore without keys, or bogus. alias is the CNAME RRset,
+// and evidence proves the expansion of a wildcard. signer is the zone that signed them, and r is its cache entry with
+// the keys.
 func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *zoneKeys, alias *validate.RRset, evidence []*validate.RRset) *zoneKeys {
 	ttl, err := verifyOrRenew(ctx, c, b, signer, r, func(k *validate.Keys) (uint32, error) {
 		v, err := b.Validation().Verify(alias, k, time.Now())
@@ -736,10 +737,9 @@ func (z *Zone) newChildZone(name string, namedBySigner bool) *Zone {
 	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, withoutReferral: true, namedBySigner: namedBySigner}
 }
 
-// lowestSigner returns the zone whose keys must verify sets, RRsets about name from a server of zone. It is the lowest
-// signer between zone and name, or zone if there is none.
-//
-// There can be several signers if name is the target of an alias.
+// lowestSigner returns the zone whose keys must verify sets. They are RRsets about name from a server of zone, which
+// may also serve child zones. The result is the deepest zone between zone and name that has signed one of sets, or zone
+// if there is none. There can be several signers if name is the target of an alias.
 func lowestSigner(sets []*validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, s := range sets {

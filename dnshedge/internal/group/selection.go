@@ -48,14 +48,14 @@ func (s *serverSelection) init(q *wire.Query, servers Servers) {
 }
 
 // selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange
-// so far. Among equals, it returns the first.
+// so far.
 //
 // Failures count as additional queries: failurePenalty for each failure response, and silentPenalty for a server that
-// is silent or failing. A server that was asked and has never answered any query also gets the silentPenalty. Among
-// equals, a server with a silentPenalty comes last.
+// is silent or failing, or that was asked and has never answered any query.
 //
-// A server that refused a connection comes first among equals, because no process has received its query. If it refuses
-// again, the attempt continues with the next server at once.
+// Among equals, a server that refused a connection comes first, because no process has received its query. If it
+// refuses again, the attempt continues with the next server at once. Servers with a silentPenalty come last. Otherwise
+// the order of the servers decides.
 func (s *serverSelection) selectServer() int { return s.selectServerExcept(0) }
 
 // selectServerExcept is like selectServer, but never selects a server whose index is in the bit set excluded. If the

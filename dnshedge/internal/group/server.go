@@ -313,8 +313,8 @@ func (s *Server) canValidate(ctx context.Context) bool {
 // kind must not be asked instead. Filters respond with REFUSED or SERVFAIL, and validating servers with SERVFAIL, often
 // without an extended error (RFC 8914).
 //
-// It returns false if the server is down, or if an extended error attributes the failure to DNSSEC. A response of the
-// second kind is only a failure if the server cannot validate.
+// It returns false if the server is down, or if an extended error attributes the failure to DNSSEC. Such a response
+// counts as a failure only if the server cannot validate.
 func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 	if s.IsDown() || failure.IsBogus() {
 		return false

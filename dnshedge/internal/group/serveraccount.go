@@ -54,14 +54,14 @@ func (p *serverAccount) payForHedge(call *policy.Call, n int) bool {
 	return admitted
 }
 
-// payForRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token for
-// it. first must be true for the first retransmission of a question, and silent if the server is silent.
+// payForRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token
+// for it. first is true for the first retransmission of a question, and silent if the server is silent.
 //
-// The server's retransmission bucket, which its responses fill, pays for a first retransmission. A later one needs a
-// token of the shared hedge bucket, or a retransmission bucket that is at least half full. Many responses indicate
-// packet loss and not an overloaded server.
+// The retransmission bucket of the server, which its responses fill, pays for a first retransmission. A later one is
+// paid from the shared hedge bucket, or from a retransmission bucket that is at least half full: many responses
+// indicate packet loss and not an overloaded server.
 //
-// A silent server gets retransmissions from the shared hedge bucket only, because an outage must not double the load.
+// Only the shared hedge bucket pays for retransmissions to a silent server, because an outage must not double the load.
 func (p *serverAccount) payForRetransmission(first, silent bool) bool {
 	return first && !silent && p.retransmissions.spendToken(1) || p.payForFailover() || !silent && p.spendSurplusToken()
 }

@@ -155,8 +155,8 @@ func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	(*memo)[key] = v
 }
 
-// A keyHint is the map key under which storeSigningKey stores a key's index. It stands for all keys of a zone with the same
-// key tag and algorithm.
+// A keyHint identifies the DNSKEY records of a zone by key tag and algorithm. Several records may have the same.
+// storeSigningKey stores under it the index of the record whose signature was valid last.
 type keyHint struct {
 	keys      *dnskey // address of the zone's first key, which identifies the zone's keys
 	tag       uint16

@@ -37,8 +37,9 @@ func PadResponse(b []byte, start int) []byte {
 	return b
 }
 
-// paddingLen returns how many bytes of padding a message of size bytes needs, so that its length becomes a multiple of
-// block bytes. The length includes the 4 bytes with which a padding option begins.
+// paddingLen returns the number of zero bytes in a padding option that makes the length of a message a multiple of
+// block bytes. size is the length of the message without the option. The 4 bytes with which the option begins are not
+// part of the result.
 func paddingLen(size, block int) int { return (block - (size+4)%block) % block }
 
 // appendPadding appends an EDNS padding option with n zero bytes to b (RFC 7830 §3) and returns the extended slice.

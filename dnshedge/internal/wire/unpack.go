@@ -137,11 +137,11 @@ func (o ownerNameCache) addOwner(b []byte, off int, name string) {
 	}
 }
 
-// checkRecordData checks whether package dns can represent the data of all records of b. bad holds the indexes of
-// records whose data does not match the layout of their type. odd is true if a record lacks required data, or has data
-// that package dns would change. The error means that b is malformed.
+// checkRecordData checks whether package dns can represent the data of all records of the message b.
 //
-// Data may be missing in an UPDATE (RFC 2136 §2.4), so bad is empty for opcodes other than QUERY.
+// bad holds the indexes of records whose data does not match the layout of their type. It is empty for opcodes other
+// than QUERY, because an UPDATE has records without data (RFC 2136 §2.4). odd is true if a record lacks required data,
+// or has data that package dns would change. An error means that b itself is malformed.
 func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1

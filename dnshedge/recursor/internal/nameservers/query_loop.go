@@ -309,11 +309,11 @@ func (a *queryLoop) sendHedge() {
 	}
 }
 
-// sendQuery sends a query to the candidate c on a new goroutine, which may first wait for slots. For reasonRepeat,
-// repeated has the options of the repetition. Otherwise it is nil.
+// sendQuery sends a query to the candidate c on a new goroutine, which may first wait for slots. If the query repeats
+// an earlier one, repeated has the options of the new query. Otherwise it is nil.
 //
-// It sends nothing if SpendQuery returns an error, or if a hedge gets no slot. It also sends nothing if only hedges
-// wait for the task and the hedge budget is empty.
+// It sends nothing if SpendQuery returns an error, or if a hedge gets no slot. It also sends nothing if all callers
+// that wait for the task are hedges and the hedge budget is empty.
 func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOptions) {
 	paid := why == reasonHedge // by the hedge budget
 	if !paid && a.IsHedge != nil && a.IsHedge() {
@@ -350,10 +350,10 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 }
 
 // spendQuery counts a query for the limits of the client's question, by calling Task.SpendQuery. It returns true if the
-// query may be sent.
+// query may be sent. paid is true if a token of the hedge budget was spent for the query.
 //
-// paid is true if a token of the hedge budget was spent for the query. If the query may not be sent, the token is
-// refunded. The task then sends nothing more, unless the query is a hedge.
+// If the query may not be sent, spendQuery refunds the token. If the query is not a hedge, the task then sends nothing
+// more.
 func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
 	if a.Task.SpendQuery == nil {
 		return true
@@ -399,8 +399,8 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 	return c, q
 }
 
-// newQuery creates a query to the candidate c. It acquires no slots and sends nothing. For a repetition, repeated has
-// its options. Otherwise it is nil. The caller must hold mu.
+// newQuery creates a query to the candidate c. It acquires no slots and sends nothing. If the query repeats an earlier
+// one, repeated has the options of the new query. Otherwise it is nil. The caller must hold mu.
 func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
 	zoneQtype := a.healthByZone.newZoneQtypeID(a.Zone, groupQtype(a.Type))
 	q := &query{
@@ -676,8 +676,8 @@ func (a *queryLoop) areAllUnresponsive() bool {
 	return true
 }
 
-// abandonQueries ends the task, and releases its zone and its search. The unfinished queries become losers, whose
-// answers the task does not need. They may continue for a while.
+// abandonQueries ends the task: the task no longer counts as a user of its zone, and no longer waits for a search. The
+// unfinished queries become losers, whose answers the task does not need. They may continue for a while.
 //
 // err is the error of the task. The losers are reported to Config.OnQueryEnd with err, or with race.ErrLost if err is
 // nil.
