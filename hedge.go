@@ -6,8 +6,9 @@
 //	conn, err := grpc.NewClient(target, creds,
 //		grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor()))
 //
-// Both work without options. They measure the latency of each host (HTTP) or method (gRPC), and hedge the slowest tenth of
-// the calls: at most 10 % more requests. [Do] hedges any function, and package dnshedge hedges DNS. The [Glossary] has the terms.
+// Both work without options. They measure the latency of each host (HTTP) or method (gRPC), and hedge about the slowest
+// tenth of the calls: all hedges together are at most 10 % more requests. [Do] hedges any function, and package dnshedge
+// hedges DNS. The [Glossary] has the terms.
 //
 // # Options
 //
@@ -25,7 +26,7 @@
 //   - delays: [WithPercentile], [WithMinDelay], [WithMaxDelay], [WithInitialDelay]
 //   - budgets: [WithBudget], [WithBurst], [WithEstimatedRPS], [WithMaxHedgesPerSecond]
 //   - latency keys: [WithKeyFunc], [WithMaxKeys]
-//   - results: [WithAudit], [WithStats]
+//   - results: [WithAudit] (an experiment that measures what hedging changes), [WithStats]
 //   - many settings at once: [WithConfig], [WithOptions]
 //   - HTTP responses: [WithFailureStatus], [WithAnswerStatus], [WithFailureFunc]
 //   - HTTP bodies: [WithMaxReplayBytes], [WithFirstByte], [WithResume]
@@ -36,7 +37,8 @@
 //   - gRPC connections: [WithHedgeConn], [WithHedgeConns], [WithServiceConfig]
 //   - servers, with [NewLimiter]: [WithUnlimited], [WithLimitedHealthChecks]
 //
-// An option that a constructor does not support does not compile. Options that contradict each other are an error.
+// An option that a constructor does not support does not compile. If options contradict each other, [New] panics, and
+// [NewWithConfig] returns an error.
 //
 // # What is hedged
 //
@@ -48,15 +50,16 @@
 //
 // # What wins
 //
-// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never wins. If the primary fails, the call waits
-// for its hedges, as long as calls usually take. If all fail, the caller gets the result of the primary. A call that fails
-// before a hedge was due is not repeated: hedging does not replace retries.
+// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never wins. If the primary fails while hedges run,
+// the call waits for them, for at most the 99th percentile of its latency. If all fail, the caller gets the
+// result of the primary. If the primary fails before the first hedge delay, no hedge is sent: hedging does not replace
+// retries.
 //
 // # Chains and servers
 //
 // While a server handles a hedge, its own calls should not be hedged; [Middleware] and [NewUnaryServerInterceptor] ensure
-// that. If one hedged client calls another one, only the outer client hedges. A server above 60 % load that continues to
-// work on cancelled calls needs a [Limiter], or clients with a budget of 2 %. See [Roll out and run].
+// that. If one hedged client calls another one, only the outer client hedges. A server that continues to work on cancelled
+// calls, and is busy for more than 60 % of the time, needs a [Limiter], or clients with a budget of 2 %. See [Roll out and run].
 //
 // # Operating it
 //
@@ -65,7 +68,7 @@
 //
 //	HEDGE_DISABLED  true, 1, t, yes, y or on   starts disabled, as by SetEnabled(false)
 //	                false, 0, f, no, n or off  no effect
-//	HEDGE_MODE      shadow or observe          does what [WithShadow] does
+//	HEDGE_MODE      shadow or observe          both do what [WithShadow] does
 //	                audit                      does what [WithAudit] does
 //	                off or disabled            starts disabled
 //	                normal, on or hedge        no effect
