@@ -29,11 +29,11 @@ type (
 	Reason = observe.Reason
 	// A ClientState returns the present states of the latency keys of a client that had calls, in no particular order.
 	ClientState = observe.ClientState
-	// A KeyState is the present state of one latency key, for example for gauges of metrics.
+	// A KeyState is the present state of one latency key: hedge delay, budget, audit and endpoints.
 	KeyState = observe.KeyState
 	// An EndpointState says for an endpoint whether it is ejected, which means that calls go to other endpoints.
 	EndpointState = observe.EndpointState
-	// Clients is a set of clients whose states an [Observer] reads.
+	// Clients is a set of clients whose states an [Observer] reads, for example on each scrape of metrics.
 	Clients = observe.Clients
 	// A Verdict is the conclusion of an audit about a host: whether hedging reduces latency and failures there, see [WithAudit].
 	Verdict = observe.Verdict

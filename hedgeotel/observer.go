@@ -391,7 +391,8 @@ func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied obser
 	}
 }
 
-// EndpointEvent implements [observe.Observer]: it counts an event of an endpoint.
+// EndpointEvent implements [observe.Observer]: it counts an attempt at an endpoint, by the kind of the event. Ejections are read
+// from the clients.
 func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	s := o.attributesFor(key)
 	switch ctx := context.Background(); p.Kind {

@@ -64,6 +64,9 @@ func (r *telemetry) metrics(t *testing.T) map[string]float64 {
 	name := func(m metricdata.Metrics, set attribute.Set) string {
 		return m.Name + " " + set.Encoded(attribute.DefaultEncoder())
 	}
+	if len(rm.ScopeMetrics) == 0 { // no metric has a value yet
+		return all
+	}
 	for _, m := range rm.ScopeMetrics[0].Metrics {
 		switch data := m.Data.(type) {
 		case metricdata.Sum[int64]:

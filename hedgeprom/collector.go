@@ -222,7 +222,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range c.metrics() {
 		m.Describe(ch)
 	}
-	c.gauges.describe(ch)
+	c.gauges.sendDescriptions(ch)
 	c.dns.Describe(ch)
 	c.recursors.Describe(ch)
 	c.limiters.Describe(ch)

@@ -36,8 +36,8 @@ func newStateGauges(labels prometheus.Labels) *stateGauges {
 	}
 }
 
-// describe sends the descriptions of the gauges to ch.
-func (g *stateGauges) describe(ch chan<- *prometheus.Desc) {
+// sendDescriptions sends the descriptions of the gauges to ch.
+func (g *stateGauges) sendDescriptions(ch chan<- *prometheus.Desc) {
 	for _, d := range append(g.audit[:], g.delay, g.tokens, g.ratio, g.ejected) {
 		ch <- d
 	}
@@ -67,12 +67,12 @@ func (c *Collector) collectGauges(ch chan<- prometheus.Metric) {
 		states[s].Merge(k)
 	}
 	for s, state := range states {
-		c.gauges.send(ch, s, state)
+		c.gauges.sendValues(ch, s, state)
 	}
 }
 
-// send sends the values of the gauges with the labels of s to ch.
-func (g *stateGauges) send(ch chan<- prometheus.Metric, s *series, state *observe.KeyState) {
+// sendValues sends the values of the gauges with the labels of s to ch.
+func (g *stateGauges) sendValues(ch chan<- prometheus.Metric, s *series, state *observe.KeyState) {
 	set := func(d *prometheus.Desc, value float64, more ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{s.client, s.host, s.protocol}, more...)...)
 	}

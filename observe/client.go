@@ -16,7 +16,7 @@ import (
 // [Observer] other than ClientCreated.
 type ClientState func() (keys []KeyState, exists bool)
 
-// A KeyState is the present state of one latency key, for example for gauges of metrics.
+// A KeyState is the present state of one latency key: hedge delay, budget, audit and endpoints. Exporters show it as gauges.
 type KeyState struct {
 	KeyInfo
 	Delay     time.Duration   // time from the start of the next call to its first hedge; 0: it will not be hedged
@@ -39,7 +39,7 @@ type EndpointState struct {
 // with another verdict than trying; otherwise the audit with more Pairs.
 func (k *KeyState) Merge(other KeyState) {
 	k.Delay, k.Tokens, k.Share = max(k.Delay, other.Delay), max(k.Tokens, other.Tokens), max(k.Share, other.Share)
-	if cmp.Or(cmp.Compare(other.Audit.rank(), k.Audit.rank()), cmp.Compare(other.Audit.Pairs, k.Audit.Pairs)) > 0 {
+	if cmp.Or(cmp.Compare(other.Audit.verdictRank(), k.Audit.verdictRank()), cmp.Compare(other.Audit.Pairs, k.Audit.Pairs)) > 0 {
 		k.Audit = other.Audit
 	}
 	for _, e := range other.Endpoints {
@@ -52,8 +52,8 @@ func (k *KeyState) Merge(other KeyState) {
 	}
 }
 
-// rank orders audits for [KeyState.Merge]. It is 0 if the host is not audited.
-func (a Audit) rank() int {
+// verdictRank orders audits for [KeyState.Merge]: a higher rank is kept. It is 0 if the host is not audited.
+func (a Audit) verdictRank() int {
 	switch a.Verdict {
 	case "":
 		return 0
@@ -65,8 +65,8 @@ func (a Audit) rank() int {
 	return 2
 }
 
-// Clients is a set of clients whose states an [Observer] reads. The zero value is an empty set. It is safe for concurrent
-// use.
+// Clients is a set of clients whose states an [Observer] reads, for example on each scrape of metrics. The zero value is an
+// empty set. It is safe for concurrent use.
 type Clients struct {
 	mu     sync.Mutex // guards the fields below; not held while a ClientState is called
 	states map[*ClientState]bool
