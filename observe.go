@@ -27,7 +27,7 @@ type (
 	EndpointKind = observe.EndpointKind
 	// A Reason says why a hedge was not sent, or why a call could not be hedged.
 	Reason = observe.Reason
-	// A ClientState returns the present states of the latency keys of a client that had calls, in no particular order.
+	// A ClientState is a function that returns the present states of a client's latency keys, in no particular order.
 	ClientState = observe.ClientState
 	// A KeyState is the present state of one latency key: hedge delay, budget, audit and endpoints.
 	KeyState = observe.KeyState
