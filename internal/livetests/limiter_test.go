@@ -68,6 +68,13 @@ func newQueue(t *testing.T, protocol string) *queue {
 		q.begun.Add(1)
 		<-q.goOn
 	})).ServeHTTP)
+	t.Cleanup(func() { // before the server is closed, which waits for the request
+		select {
+		case <-q.goOn:
+		default:
+			close(q.goOn)
+		}
+	})
 	return q
 }
 
@@ -102,7 +109,9 @@ func TestServerNoticesThatAWaitingCallerHasGone(t *testing.T) {
 			}()
 			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Waiting == 1 })
 			cancel()
-			require.ErrorIs(t, <-gone, context.Canceled)
+			if err := <-gone; err != nil { // over TLS the server's 503 may arrive before the client has closed the connection
+				require.ErrorIs(t, err, context.Canceled)
+			}
 			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Left == 1 && s.Waiting == 0 })
 			close(q.goOn)
 			require.NoError(t, <-first)
