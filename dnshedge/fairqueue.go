@@ -120,7 +120,7 @@ func (l *fairQueue) subqueueShare(s *subqueue) int {
 	return s.n * 8 / l.max
 }
 
-// recordQueryEnd removes the entry p from its subqueue, and counts one query less in the queue. The caller must hold mu.
+// removeQuery removes the entry p from its subqueue, and counts one query less in the queue. The caller must hold mu.
 func (l *fairQueue) removeQuery(p *queuedQuery) {
 	p.subqueue.removeQuery(p)
 	l.n--

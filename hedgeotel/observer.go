@@ -347,8 +347,9 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 	}
 }
 
-// countQueries counts the attempts of a DNS question, whose attributes are s, at the preferred upstream. AttemptDone would count
-// hedges at the upstream that they are sent to, and retransmissions and failovers as further primaries.
+// countQueries counts the attempts of a DNS question, whose attributes are s, at the preferred upstream. It replaces
+// AttemptDone for DNS. AttemptDone would count a hedge at the upstream that it is sent to, and retransmissions and
+// failovers as further primaries.
 func (o *Observer) countQueries(ctx context.Context, s *keyAttributes, r observe.RequestResult) {
 	for n := range r.Attempts {
 		outcome := observe.Lost

@@ -245,7 +245,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 // A seriesKey holds the label values of a call: client, host and protocol. All metrics of calls have these labels.
 type seriesKey struct{ client, host, protocol string }
 
-// A series holds the metrics with the label values of one seriesKey that every call updates. It caches them, because
+// A series holds, for the label values of one seriesKey, the metrics that every call updates. It caches them, because
 // Prometheus looks up metrics by label values slowly.
 type series struct {
 	seriesKey

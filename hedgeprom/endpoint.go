@@ -40,8 +40,8 @@ type endpointSeries struct {
 // the host has no endpoints. The caller must hold mu of the Collector to replace the map.
 type endpointMap = atomic.Pointer[map[string]*endpointSeries]
 
-// EndpointEvent implements [observe.Observer]: it counts an attempt at an endpoint, by the kind of the event. Ejections are read
-// from the clients.
+// EndpointEvent implements [observe.Observer]: it counts an attempt at an endpoint, by the kind of the event. It
+// ignores ejections, because Collect reads them from the states of the clients.
 func (c *Collector) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	at := c.endpointSeriesFor(c.seriesFor(key), p.Endpoint)
 	switch p.Kind {

@@ -26,7 +26,8 @@ type Recorder struct {
 
 var _ observe.Observer = (*Recorder)(nil)
 
-// AttemptStart implements [observe.Observer]: it counts requests for the remaining bytes of bodies. Tests do not call it.
+// AttemptStart implements [observe.Observer]: it counts only attempts that request the remaining bytes of a body. Other
+// attempts are counted by RequestDone. Tests do not call it.
 func (r *Recorder) AttemptStart(_ context.Context, _ observe.KeyInfo, a observe.AttemptInfo) {
 	if a.IsResumption {
 		r.mu.Lock()

@@ -300,7 +300,7 @@ func (f *rangeBody) stallTimer() <-chan time.Time {
 }
 
 // close cancels all attempts, and records the longest pause of the range, from which stalls of later ranges are
-// recognised. It also adds the delivered bytes to the budget of bytes.
+// recognised. It also credits the delivered bytes to the byte budget for hedges.
 func (f *rangeBody) close() {
 	f.cancelRemainder()
 	if f.timer != nil {

@@ -29,8 +29,8 @@ type rangeRequest struct {
 // addUser needs a call of removeUser.
 func (t *rangeRequest) addUser() { t.users.Add(1) }
 
-// removeUser removes a user that addUser has counted: an attempt or the rangeBody that has ended. With the last user,
-// it cancels the context of the request, and adds the bytes that were read twice to the counters.
+// removeUser ends the use that addUser has counted, of an attempt or of the rangeBody. With the last use, it cancels
+// the context of the request, and adds the bytes that were read twice to the counters.
 func (t *rangeRequest) removeUser() {
 	if t.users.Add(-1) > 0 {
 		return

@@ -204,8 +204,9 @@ func (w *Window) Tail() iter.Seq2[time.Duration, float64] {
 // distributions holds Distributions for reuse by methods of Window that need one only while they run.
 var distributions = sync.Pool{New: func() any { return new(Distribution) }}
 
-// A Distribution is a histogram of the samples that a [Window] had when it was copied. The previous half of the window
-// counts as at most 500 samples. The zero value has no samples. A Distribution is not safe for concurrent use.
+// A Distribution is a histogram of the samples that a [Window] had when it was copied. The older half of the window is
+// scaled down to a weight of at most 500 samples. The zero value has no samples. A Distribution is not safe for
+// concurrent use.
 type Distribution struct {
 	weights     []float64 // weights[i] is the weight of bucket firstIndex+i
 	firstIndex  int       // index of the first bucket in weights

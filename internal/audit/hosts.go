@@ -27,7 +27,7 @@ type hostAudit struct {
 	calls int64 // number of calls of evicted keys
 }
 
-// NewHostAudits returns a Hosts without audits.
+// NewHostAudits returns a HostAudits without audits.
 func NewHostAudits() *HostAudits { return &HostAudits{active: make(map[string]*hostAudit)} }
 
 // AddKey counts a new key of the host, and returns the audit that all keys of the host share. It returns nil if hs is nil.

@@ -130,8 +130,9 @@ type summary struct {
 	unendedShare, failureShare float64 // shares of the calls that were in flight when the slot was closed, and that failed
 }
 
-// makeSummary returns the summary of the slot when the slot is closed, which is 6 s after its end. A call in flight counts
-// with the time that it has taken so far. If the slot is to be compared, makeSummary adds that time to the histograms l.
+// makeSummary returns the summary of a slot. It must be called when the slot is closed, 6 s after its end. A call in
+// flight counts with the time that it has taken so far. If the slot is to be compared, makeSummary adds the latencies
+// of such calls to the histograms l.
 func (s *slot) makeSummary(l *slotLatencies) summary {
 	sum := summary{number: s.number, hedgingOff: s.hedgingOff, compared: s.compared && !s.invalid && s.calls >= minSlotCalls}
 	n := max(float64(s.calls), 1)

@@ -229,7 +229,7 @@ func (s *Server) serveStream(l net.Listener, network string) {
 	}()
 }
 
-// stream serves DNS over TCP on connection c, which has the number n, until the client closes it.
+// serveConn serves DNS over TCP on connection c, which has the number n, until the client closes it.
 func (s *Server) serveConn(c net.Conn, network string, n int) {
 	var mu sync.Mutex
 	for {

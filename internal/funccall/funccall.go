@@ -69,7 +69,7 @@ func CallOnce[T any](ctx context.Context, f func(context.Context) (T, error)) (T
 	return f(once)
 }
 
-// sendWithoutHedges calls f without hedges, because the call may not be hedged for the given reason. It reports the call and the reason
+// sendOnce calls f without hedges, because the call may not be hedged for the given reason. It reports the call and the reason
 // to observers.
 func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.Reason, f func(context.Context) (T, error)) (T, error) {
 	p := h.Policy.BeginUnhedged(ctx, policy.Name{Host: key}, reason)
@@ -216,7 +216,7 @@ func isNil(v any) bool {
 	return false
 }
 
-// recoverAndCountPanic recovers and counts a panic of a function that the program has supplied. It must be deferred: in a goroutine of
+// countPanic recovers and counts a panic of a function that the program has supplied. It must be deferred: in a goroutine of
 // this package, the panic would otherwise end the process.
 func (c *call[T]) countPanic() {
 	if recover() != nil {

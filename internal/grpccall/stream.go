@@ -234,7 +234,7 @@ func (s *stream) SendMsg(m any) error {
 	return s.handleSendError(s.attempts[0].SendMsg(m))
 }
 
-// sendWithoutHedges prevents hedges of the call because of the given obstacle: it makes the primary's stream the caller's
+// disableHedging prevents hedges of the call because of the given obstacle: it makes the primary's stream the caller's
 // stream. It does nothing if the race has already begun.
 func (s *stream) disableHedging(why grpcattempt.Obstacle) {
 	if s.choosePrimary(observe.DeniedBody) {
@@ -413,7 +413,8 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	return err, s.classifyAttempt(a, 0, err)
 }
 
-// sendHedge makes attempt n, a hedge, on its own stream. The results are those of Attempt.
+// sendHedge makes attempt n, a hedge, on its own stream. The first result is the error of the stream. The second tells
+// the race how the attempt ended.
 func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	cc, streamer := s.selection.Attempt(n).Conn(s.args.cc), s.args.streamer
 	ctx, cancel := s.withCallDeadline(hedgeContext(a, s.metadata.Copy(), n))

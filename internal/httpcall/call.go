@@ -326,7 +326,7 @@ func restoreRequest(req, sent *http.Request, resp *http.Response) *http.Response
 	return resp
 }
 
-// sendWithoutHedges makes a call that must not be hedged, for the given reason. The argument matching is the route that matches
+// sendOnce makes a call that must not be hedged, for the given reason. The argument matching is the route that matches
 // req. If the caller's context belongs to a hedge of another call, the request gets a header with the number of that
 // hedge.
 func (t *Client) sendOnce(req *http.Request, matching *route.Route, reason observe.Reason) (*http.Response, error) {

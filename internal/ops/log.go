@@ -155,8 +155,8 @@ func (l *Log) LogObserverPanic(o observe.Observer, value any) {
 	l.LogPanic(fmt.Sprintf("%T", o), value)
 }
 
-// LogPanic counts a panic of a function of the program that receives events, and logs the first panic. The argument
-// observer names the function. LogPanic must be called from the deferred function that recovers.
+// LogPanic counts a panic in an observer or another callback of the program, and logs the first panic. The argument
+// observer names the callback. LogPanic must be called from the deferred function that recovers.
 func (l *Log) LogPanic(observer string, value any) {
 	l.panics.Add(1)
 	if l.panicLogged.Swap(true) {

@@ -63,7 +63,8 @@ type Outcome struct {
 	Delay time.Duration
 }
 
-// hedgeWon reports whether a hedge won and made the call faster. It is false for a winning hedge that was held back.
+// hedgeWon reports whether a hedge won and made the call faster. It is false if its response was passed to the caller
+// much later than it arrived.
 func (o *Outcome) hedgeWon() bool { return o.Winner > 0 && !o.HeldBack }
 
 // Begin starts the call c on the key k: it deposits tokens in the budget of k and counts the call. It returns the schedule of

@@ -139,8 +139,8 @@ func (t *PolicyOverride) adjustSchedule(keySchedule *Schedule, c *Config) *Sched
 	return p
 }
 
-// withHedgeCount returns a copy of p with n hedge delays and the same slow marker. It returns p itself if p has no hedge
-// delays.
+// withHedgeCount returns a copy of p with n hedge delays, see ResizeDelays. The latency above which an attempt counts
+// as slow is kept. It returns p itself if p has no hedge delays.
 func (p *Schedule) withHedgeCount(n int) *Schedule {
 	if len(p.hedgeDelays()) == 0 {
 		return p

@@ -40,9 +40,8 @@ const maxRecordedValues = 32
 // context, and does not receive from the channel.
 var neverClosed = make(chan struct{})
 
-// Done returns a channel that is never closed if the caller's context may still end. It need not be closed, because
-// package context learns of the end through the method AfterFunc. Otherwise Done returns the channel of the caller's
-// context: nil, or closed already.
+// Done returns nil, or a closed channel, if the caller's context cannot end or had ended already. Otherwise it returns
+// a channel that is never closed, because package context learns of the end through the method AfterFunc.
 func (c *callerContext) Done() <-chan struct{} {
 	if c.canEnd {
 		return neverClosed

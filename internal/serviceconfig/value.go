@@ -95,8 +95,8 @@ func (o *jsonObject) fieldNames() (all []string) {
 	return all
 }
 
-// field returns the value of the field with the given name, in any case. If the object has no such field, the value is
-// not set.
+// field returns the value of the field with the given name, ignoring the case of letters. If the object has no such
+// field, the result is not set.
 func (o *jsonObject) field(name string) jsonValue {
 	return jsonValue{o.fieldPath(name), o.fields[foldCase(name)].raw}
 }

@@ -45,7 +45,7 @@ type Host struct {
 	name  string // the name of an address, if the entry is that of a reverse name such as 1.2.0.192.in-addr.arpa
 }
 
-// NewHostAudits returns a Hosts for the file at path. The caller must call Load successfully before Find.
+// NewHosts returns a Hosts for the file at path. The caller must call Load successfully before Find.
 //
 // Find uses spawn to read a large file again in the background. spawn must call its argument in a new goroutine and
 // return true, or return false after the caller has shut down. The context that it passes must be cancelled on

@@ -224,7 +224,7 @@ func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	}
 }
 
-// retireConnection retires the socket: it accepts no further queries, and is closed when the last query ends.
+// retireSocket retires the socket: it accepts no further queries, and is closed when the last query ends.
 func (s *sharedSocket) retireSocket() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

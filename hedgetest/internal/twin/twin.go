@@ -26,9 +26,9 @@ func NewCallComparer(t testing.TB, state func() any) *CallComparer {
 // the first call. The test fails if another result differs, if the third call changes the state, or if the state cannot
 // be read. The name of the call is used in messages.
 //
-// The function call makes the call; n is 0, 1 or 2. The function record, unless nil, stores parts of a result that a
-// later call may change. It runs while no call is in progress. The function differ returns the difference between two
-// results as text; "" if there is none.
+// The function call makes the call; n is 0, 1 or 2. The function record, unless nil, copies the parts of a result that
+// a later call may change into the result. It runs while no call is in progress. The function differ returns the
+// difference between two results as text; "" if there is none.
 func CompareCalls[T any](j *CallComparer, name string, call func(n int) T, record func(*T), differ func(a, b T) string) T {
 	j.T.Helper()
 	j.calling <- struct{}{}
