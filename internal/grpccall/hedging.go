@@ -134,7 +134,7 @@ func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer m
 
 // classifyRetryable returns the error that the race gets for a failed attempt of a method with a hedging policy (gRFC
 // A6). For a status that the policy lists as non-fatal, it is a [grpcattempt.NonFatalError], which changes the time of
-// the next hedge. For another status, it is [race.ErrAnswer], with which only the primary wins.
+// the next hedge. For another status, it is [race.ErrAnswer]: such a result ends the call only if it is the primary's.
 func (h *hedgedCall) classifyRetryable(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	if a.Err() != nil || h.selection.Attempt(n).IsClosed() {
 		return errNotFinal
