@@ -22,6 +22,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
 )
@@ -340,40 +341,32 @@ func TestClientStateShowsFirstServers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		l.serve("b", good)
-		var clients observe.Clients
-		r := clientFunc{f: clients.Add}
+		r := new(doubles.Recorder)
 		c := l.client(&dnshedge.Client{Name: "shop", Order: dnshedge.OrderStrict, Observers: []observe.Observer{r}}, l.up("udp", "a"), l.up("udp", "b"))
 		fixed := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Fixed: 30 * ms}, Observers: []observe.Observer{r}}, l.up("udp", "a"))
 		l.must(c, "x.example.")
 		a := observe.KeyInfo{Client: "shop", Protocol: "dns", Host: l.up("udp", "a").String()}
-		assert.Equal(t, []observe.KeyState{{KeyInfo: a, Delay: 100 * ms, Tokens: 10.075, Share: 0.05}}, clients.KeyStates())
+		assert.Equal(t, []observe.KeyState{{KeyInfo: a, Delay: 100 * ms, Tokens: 10.075, Share: 0.05}}, r.KeyStates())
 		require.NoError(t, c.Close())
-		assert.Empty(t, clients.KeyStates())
+		assert.Empty(t, r.KeyStates())
 		l.must(fixed, "x.example.")
 		a.Client = ""
-		assert.Equal(t, []observe.KeyState{{KeyInfo: a, Delay: 30 * ms}}, clients.KeyStates())
+		assert.Equal(t, []observe.KeyState{{KeyInfo: a, Delay: 30 * ms}}, r.KeyStates())
 	})
 }
 
-// clientFunc is an observer that calls f for each client.
-type clientFunc struct {
-	observe.NopObserver
-	f func(observe.ClientState)
-}
-
-func (o clientFunc) ClientCreated(s observe.ClientState) { o.f(s) }
-
 func TestClientStateDoesNotKeepClientAlive(t *testing.T) {
 	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "127.0.0.1:1"}}}
-	var state observe.ClientState
-	c.Observers = []observe.Observer{clientFunc{f: func(s observe.ClientState) { state = s }}}
+	s := new(doubles.ClientStates)
+	c.Observers = []observe.Observer{s}
 	require.NoError(t, c.Validate())
-	_, exists := state()
+	require.Len(t, s.All, 1)
+	_, exists := s.All[0]()
 	require.True(t, exists)
 	runtime.KeepAlive(c)
 	require.Eventually(t, func() bool {
 		runtime.GC()
-		_, exists := state()
+		_, exists := s.All[0]()
 		return !exists
 	}, 20*time.Second, ms)
 }

@@ -3,7 +3,6 @@ package hedgeotel_test
 import (
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/metricstest"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -67,7 +67,7 @@ func exportedNames(t *testing.T) (names []string) {
 	r.RequestDone(t.Context(), hedge.KeyInfo{Protocol: "grpc"}, hedge.RequestResult{Attempts: 2, Winner: 1, Saved: ms, AnswersNotTaken: 1})
 	r.AttemptDone(t.Context(), hedge.KeyInfo{}, hedge.AttemptResult{Outcome: hedge.Won})
 	r.Denied(t.Context(), hedge.KeyInfo{}, hedge.DeniedBudget)
-	r.ClientCreated(stateOf(fullState))
+	r.ClientCreated(metricstest.StateOf(fullState))
 	for _, kind := range []hedge.EndpointKind{hedge.EndpointCalled, hedge.EndpointFailed} {
 		r.EndpointEvent(hedge.KeyInfo{}, hedge.EndpointEvent{Kind: kind})
 	}
@@ -110,7 +110,7 @@ func TestAlertsAreThoseOfHedgeprom(t *testing.T) {
 
 // TestAlertsFireForTranslatedSeries runs the tests of hedgeprom's alerts with translated labels.
 func TestAlertsFireForTranslatedSeries(t *testing.T) {
-	promtool(t, "check", "rules", "alerts.yaml")
+	metricstest.Promtool(t, "check", "rules", "alerts.yaml")
 	_, alerts := translatedAlerts(t)
 	rules, err := filepath.Abs("alerts.yaml")
 	require.NoError(t, err)
@@ -127,17 +127,6 @@ func TestAlertsFireForTranslatedSeries(t *testing.T) {
 		}
 		path := filepath.Join(t.TempDir(), name)
 		require.NoError(t, os.WriteFile(path, []byte(tests), 0o600))
-		promtool(t, "test", "rules", path)
+		metricstest.Promtool(t, "test", "rules", path)
 	}
-}
-
-// promtool runs the tool of Prometheus that checks rules. It skips the test where there is none.
-func promtool(t *testing.T, args ...string) {
-	t.Helper()
-	path, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed; it comes with Prometheus")
-	}
-	out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
 }

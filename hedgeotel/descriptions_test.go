@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/gohedge/hedge/hedgeotel"
+	"github.com/gohedge/hedge/internal/metricstest"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -40,11 +41,6 @@ func promMetrics(t *testing.T) (all map[string]promMetric, source string) {
 	return all, source
 }
 
-// stateOf returns the state of a client with the given keys, which exists for ever.
-func stateOf(keys ...observe.KeyState) observe.ClientState {
-	return func() ([]observe.KeyState, bool) { return keys, true }
-}
-
 // fullState has a value for each gauge.
 var fullState = observe.KeyState{
 	Share: 0.1, Audit: observe.Audit{Verdict: observe.AuditTrying}, Endpoints: []observe.EndpointState{{Endpoint: "http://near.test"}},
@@ -60,7 +56,7 @@ func TestObserverHasMetricsOfHedgeprom(t *testing.T) {
 	o.RequestDone(t.Context(), observe.KeyInfo{Protocol: "grpc"}, observe.RequestResult{Attempts: 2, Winner: 1, Saved: 1, AnswersNotTaken: 1})
 	o.AttemptDone(t.Context(), observe.KeyInfo{}, observe.AttemptResult{Outcome: observe.Won})
 	o.Denied(t.Context(), observe.KeyInfo{}, observe.DeniedBudget)
-	o.ClientCreated(stateOf(fullState))
+	o.ClientCreated(metricstest.StateOf(fullState))
 	o.Limited(t.Context(), "limiter", observe.LimiterResult{})
 	for _, kind := range []observe.EndpointKind{observe.EndpointCalled, observe.EndpointFailed} {
 		o.EndpointEvent(observe.KeyInfo{}, observe.EndpointEvent{Kind: kind})

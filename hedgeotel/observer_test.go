@@ -31,6 +31,8 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeotel"
 	"github.com/gohedge/hedge/internal/doubles"
+
+	"github.com/gohedge/hedge/internal/metricstest"
 )
 
 const ms = time.Millisecond
@@ -224,7 +226,7 @@ func TestPrometheusExporterUsesNamesOfHedgeprom(t *testing.T) {
 	r.RequestDone(t.Context(), hedge.KeyInfo{Protocol: "grpc"}, call)
 	r.AttemptDone(t.Context(), hedge.KeyInfo{}, hedge.AttemptResult{Outcome: hedge.Won})
 	r.Denied(t.Context(), hedge.KeyInfo{}, hedge.DeniedBudget)
-	r.ClientCreated(stateOf(fullState))
+	r.ClientCreated(metricstest.StateOf(fullState))
 	for _, kind := range []hedge.EndpointKind{hedge.EndpointCalled, hedge.EndpointFailed} {
 		r.EndpointEvent(hedge.KeyInfo{}, hedge.EndpointEvent{Kind: kind})
 	}

@@ -3,7 +3,6 @@ package hedgeprom_test
 import (
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,18 +12,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
-)
 
-// promtool runs the tool of Prometheus that checks rules. It skips the test where there is none.
-func promtool(t *testing.T, args ...string) {
-	t.Helper()
-	path, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed; it comes with Prometheus")
-	}
-	out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-}
+	"github.com/gohedge/hedge/internal/metricstest"
+)
 
 // alertTests are the files with tests of alerts.yaml.
 var alertTests = []string{"alerts_test.yaml", "alerts_days_test.yaml"}
@@ -62,8 +52,8 @@ func (a *alertTest) fires() bool {
 }
 
 func TestAlertsFireWithTheirLabelsAndAnnotations(t *testing.T) {
-	promtool(t, "check", "rules", "alerts.yaml")
-	promtool(t, append([]string{"test", "rules"}, alertTests...)...)
+	metricstest.Promtool(t, "check", "rules", "alerts.yaml")
+	metricstest.Promtool(t, append([]string{"test", "rules"}, alertTests...)...)
 }
 
 func TestEveryAlertIsTestedFiringAndSilent(t *testing.T) {
@@ -145,7 +135,7 @@ func TestNoServiceHidesAlertsOfAnotherService(t *testing.T) {
 		require.NoError(t, err)
 		path := filepath.Join(t.TempDir(), name)
 		require.NoError(t, os.WriteFile(path, b, 0o600))
-		promtool(t, "test", "rules", path)
+		metricstest.Promtool(t, "test", "rules", path)
 	}
 	assert.Len(t, tested, 16, "alerts that are tested beside another service: %v", slices.Sorted(maps.Keys(tested)))
 }

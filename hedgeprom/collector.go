@@ -269,11 +269,9 @@ func (c *Collector) addSeries(key observe.KeyInfo) *series {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key = key.Printable() // Prometheus panics on invalid UTF-8
-	me := seriesKey{key.Client, key.Host, key.Protocol}
-	if c.hosts[me.host] || len(c.hosts) < c.maxHosts && me.host != Other {
+	me := seriesKey{key.Client, c.hostLabel(key.Host), key.Protocol}
+	if me.host != Other {
 		c.hosts[me.host] = true
-	} else {
-		me.host = Other
 	}
 	known := *c.series.Load()
 	if s := known[me]; s != nil {
@@ -297,6 +295,15 @@ func (c *Collector) AttemptDone(_ context.Context, key observe.KeyInfo, a observ
 		s := c.seriesFor(key)
 		c.attempts.WithLabelValues(s.client, s.host, s.protocol, "hedge").Inc()
 	}
+}
+
+// hostLabel returns the label for a host: the host itself, or Other if it is beyond the limit of WithMaxHosts. The caller
+// must hold mu.
+func (c *Collector) hostLabel(host string) string {
+	if c.hosts[host] || len(c.hosts) < c.maxHosts {
+		return host
+	}
+	return Other
 }
 
 // RequestDone implements [observe.Observer]: it counts a call that has ended, its attempts, its latency and the time

@@ -23,6 +23,7 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
 	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/internal/metricstest"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -106,7 +107,7 @@ func TestHostsAboveLimitShareLabel(t *testing.T) {
 			key := hedge.KeyInfo{Client: fmt.Sprint(i % 2), Host: fmt.Sprint("h", i), Protocol: "http"}
 			c.RequestDone(t.Context(), key, hedge.RequestResult{Attempts: 1})
 			c.Denied(t.Context(), key, hedge.DeniedMethod)
-			c.ClientCreated(stateOf(observe.KeyState{KeyInfo: key, Tokens: float64(i), Share: 0.1, Audit: observe.Audit{Verdict: observe.AuditOn}}))
+			c.ClientCreated(metricstest.StateOf(observe.KeyState{KeyInfo: key, Tokens: float64(i), Share: 0.1, Audit: observe.Audit{Verdict: observe.AuditOn}}))
 		})
 	}
 	wg.Wait()
@@ -151,7 +152,7 @@ func TestHostNamedOtherSharesLabel(t *testing.T) {
 	for _, host := range []string{"other", "a", "b"} {
 		key := hedge.KeyInfo{Host: host}
 		c.RequestDone(t.Context(), key, hedge.RequestResult{Attempts: 1})
-		c.ClientCreated(stateOf(observe.KeyState{KeyInfo: key}))
+		c.ClientCreated(metricstest.StateOf(observe.KeyState{KeyInfo: key}))
 	}
 	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_requests_total"))
 	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_delay_seconds"))
@@ -339,7 +340,7 @@ func TestCollectorShowsAuditsByHost(t *testing.T) {
 	for _, k := range []observe.KeyInfo{key, one} {
 		c.RequestDone(t.Context(), k, observe.RequestResult{Attempts: 1})
 	}
-	c.ClientCreated(stateOf(
+	c.ClientCreated(metricstest.StateOf(
 		observe.KeyState{KeyInfo: key, Audit: observe.Audit{Verdict: observe.AuditOff, Confidence: 0.98, Pairs: 5, P99: 300 * ms, Saved: -132 * ms, PlusMinus: 21 * ms}},
 		observe.KeyState{KeyInfo: one, Audit: observe.Audit{Verdict: observe.AuditOn}}))
 	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`

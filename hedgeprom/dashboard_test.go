@@ -204,7 +204,7 @@ func TestDashboardExpressionsAreValid(t *testing.T) {
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(file, b, 0o600))
-	promtool(t, "check", "rules", file)
+	metricstest.Promtool(t, "check", "rules", file)
 }
 
 func TestDashboardHasAllReasonsOfCallsThatCannotBeHedged(t *testing.T) {
@@ -245,7 +245,7 @@ func evaluate(t *testing.T, series []promSeries, want map[string]float64) {
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "test.yaml")
 	require.NoError(t, os.WriteFile(file, b, 0o600))
-	promtool(t, "test", "rules", file)
+	metricstest.Promtool(t, "test", "rules", file)
 }
 
 const (

@@ -17,6 +17,7 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
 	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/internal/metricstest"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -102,7 +103,7 @@ func TestCollectorLimitsLabelsOfEndpoints(t *testing.T) {
 			for _, kind := range []hedge.EndpointKind{hedge.EndpointCalled, hedge.EndpointEjected, hedge.EndpointRestored, "of a later version"} {
 				c.EndpointEvent(key, hedge.EndpointEvent{Endpoint: fmt.Sprintf("http://%d.test/\xff", endpoint), Kind: kind})
 			}
-			c.ClientCreated(stateOf(observe.KeyState{KeyInfo: key, Endpoints: []observe.EndpointState{{Endpoint: fmt.Sprintf("http://%d.test/\xff", endpoint), Ejected: 1}}}))
+			c.ClientCreated(metricstest.StateOf(observe.KeyState{KeyInfo: key, Endpoints: []observe.EndpointState{{Endpoint: fmt.Sprintf("http://%d.test/\xff", endpoint), Ejected: 1}}}))
 		}
 	}
 	assert.Equal(t, 2*(8+1+1), testutil.CollectAndCount(c, "hedge_endpoint_attempts_total"), "eight endpoints and Other of a host, and those of the host Other")

@@ -100,8 +100,5 @@ func (c *Collector) findSeries(key observe.KeyInfo) *series {
 	key = key.Printable()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.hosts[key.Host] && (len(c.hosts) >= c.maxHosts || key.Host == Other) {
-		key.Host = Other
-	}
-	return (*c.series.Load())[seriesKey{key.Client, key.Host, key.Protocol}]
+	return (*c.series.Load())[seriesKey{key.Client, c.hostLabel(key.Host), key.Protocol}]
 }

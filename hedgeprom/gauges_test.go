@@ -20,13 +20,9 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
 	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/internal/metricstest"
 	"github.com/gohedge/hedge/observe"
 )
-
-// stateOf returns the state of a client with the given keys, which exists for ever.
-func stateOf(keys ...observe.KeyState) observe.ClientState {
-	return func() ([]observe.KeyState, bool) { return keys, true }
-}
 
 // quick is a RoundTripper that answers at once.
 var quick = doubles.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
@@ -136,12 +132,12 @@ func TestGaugesMergeKeysAndClients(t *testing.T) {
 	}
 	c.RequestDone(t.Context(), key("/a"), observe.RequestResult{Attempts: 1})
 	ejected := []observe.EndpointState{{Endpoint: "dns:///near", Ejected: 1}, {Endpoint: "dns:///far"}}
-	c.ClientCreated(stateOf(
+	c.ClientCreated(metricstest.StateOf(
 		observe.KeyState{KeyInfo: key("/a"), Delay: 10 * ms, Tokens: 1, Share: 0.1, Endpoints: ejected, Audit: observe.Audit{Verdict: observe.AuditTrying, Pairs: 9}},
 		observe.KeyState{KeyInfo: key("/b"), Tokens: 3, Share: 0.01, Endpoints: ejected},
 		observe.KeyState{KeyInfo: observe.KeyInfo{Client: "shop", Protocol: "grpc", Host: "without calls"}, Tokens: 100, Share: 4},
 	))
-	c.ClientCreated(stateOf(observe.KeyState{
+	c.ClientCreated(metricstest.StateOf(observe.KeyState{
 		KeyInfo: key("/a"), Delay: 20 * ms, Tokens: 2, Share: 0.05,
 		Audit: observe.Audit{Verdict: observe.AuditOff, Pairs: 7, Saved: -70 * ms, PlusMinus: 21 * ms, Confidence: 0.98},
 	}))

@@ -24,6 +24,8 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
 	"github.com/gohedge/hedge/internal/doubles"
+
+	"github.com/gohedge/hedge/internal/metricstest"
 )
 
 // A rolloutStage is a row of the table of stages in docs/rollout.md.
@@ -203,5 +205,5 @@ func replay(t *testing.T, series map[string][]string, checks []any) {
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "rollout.yaml")
 	require.NoError(t, os.WriteFile(file, b, 0o600))
-	promtool(t, "test", "rules", file)
+	metricstest.Promtool(t, "test", "rules", file)
 }

@@ -78,3 +78,12 @@ func (r *Recorder) LastResult() observe.RequestResult {
 	defer r.mu.Unlock()
 	return r.last
 }
+
+// ClientStates is an observe.Observer for tests that keeps the state of each client. The zero value is ready for use.
+type ClientStates struct {
+	observe.NopObserver
+	All []observe.ClientState // in the order in which the clients were created
+}
+
+// ClientCreated adds the state of a client to All.
+func (c *ClientStates) ClientCreated(s observe.ClientState) { c.All = append(c.All, s) }

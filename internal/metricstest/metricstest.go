@@ -1,4 +1,5 @@
-// Package metricstest plays one scenario through any exporter of metrics, so that tests can compare exporters.
+// Package metricstest plays one scenario through any exporter of metrics, so that tests can compare exporters. It also has
+// the helpers that tests of exporters share.
 package metricstest
 
 import (
@@ -9,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -37,6 +39,22 @@ func (v Values) Add(metric string, label func(name string) string, value float64
 		}
 	}
 	v[metric] += value
+}
+
+// Promtool runs the tool of Prometheus that checks rules. It skips the test if the tool is not installed.
+func Promtool(t *testing.T, args ...string) {
+	t.Helper()
+	path, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed; it comes with Prometheus")
+	}
+	out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// StateOf returns the state of a client with the given keys, which exists for ever.
+func StateOf(keys ...observe.KeyState) observe.ClientState {
+	return func() ([]observe.KeyState, bool) { return keys, true }
 }
 
 // Play plays the scenario with the observer o, and passes the expected values to check. It must be called in a bubble of

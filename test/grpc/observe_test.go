@@ -112,22 +112,14 @@ func TestPanicOfLoggerDoesNotEndRPC(t *testing.T) {
 	assert.EqualValues(t, 4, in.Snapshot().Stats.ObserverPanics, "two variables, the switch, and the method")
 }
 
-// clientStates is an observer that stores the states of clients.
-type clientStates struct {
-	hedge.NopObserver
-	all []hedge.ClientState
-}
-
-func (s *clientStates) ClientCreated(state hedge.ClientState) { s.all = append(s.all, state) }
-
 // TestClientStateExistsAsLongAsInterceptorFunc keeps no Interceptor, but a function of it.
 func TestClientStateExistsAsLongAsInterceptorFunc(t *testing.T) {
-	var s clientStates
+	var s doubles.ClientStates
 	unary, stream := hedge.NewUnaryClientInterceptor(hedge.WithObserver(&s)), hedge.NewInterceptor(hedge.WithObserver(&s)).Stream()
 	for range 5 {
 		runtime.GC()
 	}
-	for _, state := range s.all {
+	for _, state := range s.All {
 		_, exists := state()
 		assert.True(t, exists)
 	}
@@ -135,8 +127,8 @@ func TestClientStateExistsAsLongAsInterceptorFunc(t *testing.T) {
 	runtime.KeepAlive(stream)
 	require.Eventually(t, func() bool {
 		runtime.GC()
-		_, first := s.all[0]()
-		_, second := s.all[1]()
+		_, first := s.All[0]()
+		_, second := s.All[1]()
 		return !first && !second
 	}, 20*time.Second, ms)
 }

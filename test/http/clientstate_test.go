@@ -11,21 +11,13 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// stateReader is an Observer that keeps the state of each client.
-type stateReader struct {
-	hedge.NopObserver
-	states []hedge.ClientState
-}
-
-func (r *stateReader) ClientCreated(s hedge.ClientState) { r.states = append(r.states, s) }
-
 func TestClientStateHasDelayOfNextCall(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		var r stateReader
+		var r doubles.ClientStates
 		rt.Answer = after(rt, usual)
 		tr := hedge.New(rt, hedge.WithObserver(&r), hedge.WithName("shop"), hedge.WithRoute("/fixed", hedge.Policy{Delay: 70 * ms}))
-		require.Len(t, r.states, 1)
-		keys, exists := r.states[0]()
+		require.Len(t, r.All, 1)
+		keys, exists := r.All[0]()
 		assert.True(t, exists)
 		assert.Empty(t, keys)
 		for range 10 {
@@ -37,7 +29,7 @@ func TestClientStateHasDelayOfNextCall(t *testing.T) {
 		}
 		delays := func() map[string]int64 {
 			all := make(map[string]int64)
-			keys, _ := r.states[0]()
+			keys, _ := r.All[0]()
 			for _, k := range keys {
 				assert.Equal(t, "shop", k.Client)
 				assert.Equal(t, "http", k.Protocol)
@@ -64,11 +56,11 @@ type panickingReader struct{ hedge.NopObserver }
 func (panickingReader) ClientCreated(hedge.ClientState) { panic("created") }
 
 func TestPanicOfObserverDoesNotFailConstructor(t *testing.T) {
-	var r stateReader
+	var r doubles.ClientStates
 	tr := hedge.New(nil, hedge.WithObserver(panickingReader{}), hedge.WithObserver(&r))
 	assert.EqualValues(t, 1, tr.Snapshot().Stats.ObserverPanics)
-	require.Len(t, r.states, 1)
-	_, exists := r.states[0]()
+	require.Len(t, r.All, 1)
+	_, exists := r.All[0]()
 	assert.True(t, exists)
 	runtime.KeepAlive(tr)
 }
