@@ -79,7 +79,7 @@ type Cache struct {
 	MaxTTL time.Duration
 
 	// MaxNegativeTTL limits how long an answer is cached that denies the existence of a name or of a type. Zero: an
-	// hour. 5 s suits clusters whose services change often.
+	// hour. Negative: such an answer is not cached. 5 s suits clusters whose services change often.
 	MaxNegativeTTL time.Duration
 
 	// StaleAfter is how long a caller waits for the servers before it gets an expired answer. Zero: 1.8 s. Negative: a
@@ -253,7 +253,7 @@ func (c *Cache) validate() error {
 	for _, f := range [...]struct {
 		name string
 		d    time.Duration
-	}{{"MinTTL", c.MinTTL}, {"MaxTTL", c.MaxTTL}, {"MaxNegativeTTL", c.MaxNegativeTTL}} {
+	}{{"MinTTL", c.MinTTL}, {"MaxTTL", c.MaxTTL}} {
 		if f.d < 0 {
 			return fmt.Errorf("dnshedge: Cache.%s is %v; want 0 or more", f.name, f.d)
 		}

@@ -163,6 +163,7 @@ func TestCacheTakesNegativeTTLFromSOA(t *testing.T) {
 		"MaxNegativeTTL":           {dns.RcodeSuccess, 300, 300, &dnshedge.Cache{MaxNegativeTTL: 5 * time.Second}, 5 * time.Second},
 		"MinTTL is for positives":  {dns.RcodeSuccess, 300, 7, &dnshedge.Cache{MinTTL: time.Minute}, 7 * time.Second},
 		"a MINIMUM of 0: not kept": {dns.RcodeNameError, 300, 0, new(dnshedge.Cache), 0},
+		"no MaxNegativeTTL":        {dns.RcodeNameError, 300, 300, &dnshedge.Cache{MaxNegativeTTL: -1}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(l *lab) {
@@ -610,10 +611,10 @@ func TestCachePurgeRemovesAllTypes(t *testing.T) {
 
 func TestCacheReportsInvalidFields(t *testing.T) {
 	for want, cache := range map[string]*dnshedge.Cache{
-		"Cache.MaxBytes is -1":     {MaxBytes: -1},
-		"Cache.MinTTL is -1ns":     {MinTTL: -1},
-		"Cache.MinTTL is 48h0m0s":  {MinTTL: 48 * time.Hour},
-		"Cache.MaxNegativeTTL is ": {MaxNegativeTTL: -5},
+		"Cache.MaxBytes is -1":    {MaxBytes: -1},
+		"Cache.MinTTL is -1ns":    {MinTTL: -1},
+		"Cache.MinTTL is 48h0m0s": {MinTTL: 48 * time.Hour},
+		"Cache.MaxTTL is -5ns":    {MaxTTL: -5},
 	} {
 		_, _, err := (&dnshedge.Client{Cache: cache}).Exchange(question("x.", dns.TypeA), "")
 		require.ErrorContains(t, err, want)
