@@ -20,7 +20,7 @@
 //	// In place of a *dns.Client of github.com/miekg/dns:
 //	r, rtt, err := c.ExchangeContext(ctx, m, "")
 //
-//	// As a forwarder, see [Server]; or with package dns:
+//	// As a forwarder, see package forward and [Server]; or with package dns:
 //	dns.ListenAndServe(":53", "udp", dns.HandlerFunc(c.ServeDNS))
 //
 // # What hedging must not change

@@ -1,48 +1,62 @@
-package main
+package forward
 
 import (
 	"crypto/tls"
-	"log"
+	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
 )
 
-// certificate is the certificate of the TLS listeners. It is read again within a minute after its file has changed,
-// because certificates are renewed every few weeks.
+// certificate is a certificate that is read again within a minute after its file has changed, because certificates are
+// renewed every few weeks.
 type certificate struct {
 	certFile, keyFile string
 
 	mu      sync.Mutex       // guards the fields below
 	checked time.Time        // when the file was last checked for a change
 	changed time.Time        // modification time of certFile when it was read
-	cert    *tls.Certificate // nil: not read yet
+	cert    *tls.Certificate // not nil after the first read
 }
 
-// getCertificate returns the certificate for a TLS handshake, and reads it again if its file has changed. If reading
-// fails, it logs the error and returns the old certificate. It returns an error if no certificate was ever read.
+// CertificateFiles reads a certificate chain and its private key from files in PEM format. It returns a function for
+// the field GetCertificate of a tls.Config, or an error if the files cannot be read.
+//
+// When the modification time of certFile changes, the function reads both files again within a minute. If that fails,
+// it logs the error to slog.Default and returns the old certificate. It never returns an error, and is safe for
+// concurrent use.
+func CertificateFiles(certFile, keyFile string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	c := &certificate{certFile: certFile, keyFile: keyFile}
+	if err := c.readIfChanged(); err != nil {
+		return nil, fmt.Errorf("forward: certificate: %w", err)
+	}
+	return c.getCertificate, nil
+}
+
+// getCertificate returns the certificate for a TLS handshake.
 func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cert != nil && time.Since(c.checked) < time.Minute {
-		return c.cert, nil
+	if time.Since(c.checked) >= time.Minute {
+		if err := c.readIfChanged(); err != nil {
+			slog.Warn("forward: keeping the old certificate", "error", err)
+		}
 	}
+	return c.cert, nil
+}
+
+// readIfChanged reads the certificate if its file has changed. After an error the certificate is the old one. The caller
+// must hold mu.
+func (c *certificate) readIfChanged() error {
 	c.checked = time.Now()
 	info, err := os.Stat(c.certFile)
-	if err == nil && c.cert != nil && info.ModTime().Equal(c.changed) {
-		return c.cert, nil
+	if err != nil || info.ModTime().Equal(c.changed) {
+		return err
 	}
-	var cert tls.Certificate
+	cert, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err == nil {
-		cert, err = tls.LoadX509KeyPair(c.certFile, c.keyFile)
+		c.changed, c.cert = info.ModTime(), &cert
 	}
-	if err != nil {
-		if c.cert != nil {
-			log.Printf("dnsforward: keeping the old certificate: %v", err)
-			return c.cert, nil
-		}
-		return nil, err
-	}
-	c.changed, c.cert = info.ModTime(), &cert
-	return c.cert, nil
+	return err
 }

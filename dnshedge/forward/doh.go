@@ -1,4 +1,4 @@
-package main
+package forward
 
 import (
 	"crypto/tls"
@@ -13,11 +13,11 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/connlimit"
 )
 
 const (
 	mediaType = "application/dns-message"
-	maxMsg    = 1<<16 - 1
 
 	// Limits of open requests, which include the requests of slow clients.
 	maxRequests         = 8192
@@ -37,18 +37,19 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no client", http.StatusBadRequest)
 		return
 	}
-	if !d.access.allowQuestion(from.Addr()) {
+	at := net.TCPAddrFromAddrPort(from)
+	if !d.access.allowQuestion(at) {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "too many questions", http.StatusTooManyRequests)
 		return
 	}
-	ip := clientNetwork(from.Addr())
-	if !d.requests.tryAdd(ip) {
+	client := connlimit.ClientAddress(at)
+	if !d.requests.tryAdd(client) {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable) // without a body, because the client may not read it
 		return
 	}
-	defer d.requests.remove(ip)
+	defer d.requests.remove(client)
 	b, code, err := readMessage(w, r)
 	if err != nil {
 		http.Error(w, err.Error(), code)
@@ -59,8 +60,7 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not a DNS query", http.StatusBadRequest)
 		return
 	}
-	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	d.client.ServeDNS(&responseWriter{tls: r.TLS, local: local, remote: net.TCPAddrFromAddrPort(from), send: func(b []byte) error {
+	d.client.ServeDNS(&responseWriter{tls: r.TLS, remote: at, send: func(b []byte) error {
 		w.Header().Set("Content-Type", mediaType)
 		w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", maxAge(b)))
 		announceClose(w, r)
@@ -82,7 +82,7 @@ func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, er
 		if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != mediaType {
 			return nil, http.StatusUnsupportedMediaType, fmt.Errorf("the body is %q; want %s", r.Header.Get("Content-Type"), mediaType)
 		}
-		if b, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxMsg)); err != nil {
+		if b, err = io.ReadAll(http.MaxBytesReader(w, r.Body, dns.MaxMsgSize)); err != nil {
 			return nil, http.StatusBadRequest, err
 		}
 	default:
@@ -116,34 +116,16 @@ func maxAge(b []byte) uint32 {
 }
 
 // A responseWriter is a dns.ResponseWriter for one HTTP request. It passes the response, in wire format, to its
-// function send.
+// function send. It has only the methods that Client.ServeDNS calls.
 type responseWriter struct {
-	tls           *tls.ConnectionState
-	local, remote net.Addr
-	send          func([]byte) error
+	dns.ResponseWriter // nil
+	tls                *tls.ConnectionState
+	remote             net.Addr
+	send               func([]byte) error
 }
 
-var (
-	_ dns.ResponseWriter   = (*responseWriter)(nil)
-	_ dns.ConnectionStater = (*responseWriter)(nil) // makes the Client pad the response
-)
+var _ dns.ConnectionStater = (*responseWriter)(nil) // makes the Client pad the response, and call Write
 
 func (r *responseWriter) ConnectionState() *tls.ConnectionState { return r.tls }
-
-func (r *responseWriter) LocalAddr() net.Addr  { return r.local }
-func (r *responseWriter) RemoteAddr() net.Addr { return r.remote }
-
-func (r *responseWriter) Write(b []byte) (int, error) { return len(b), r.send(b) }
-
-func (r *responseWriter) WriteMsg(m *dns.Msg) error {
-	b, err := m.Pack()
-	if err != nil {
-		return err
-	}
-	return r.send(b)
-}
-
-func (*responseWriter) Close() error        { return nil }
-func (*responseWriter) TsigStatus() error   { return nil }
-func (*responseWriter) TsigTimersOnly(bool) {}
-func (*responseWriter) Hijack()             {}
+func (r *responseWriter) RemoteAddr() net.Addr                  { return r.remote }
+func (r *responseWriter) Write(b []byte) (int, error)           { return len(b), r.send(b) }

@@ -1,183 +1,298 @@
-package main
+// Package forward is a forwarding DNS server. It answers clients over UDP, TCP, TLS (RFC 7858) and HTTPS (RFC 8484)
+// with the answers of a [dnshedge.Client].
+//
+//	client := &dnshedge.Client{
+//		Cache:        new(dnshedge.Cache),
+//		SpecialUse:   dnshedge.SpecialUseForwarder,
+//		RebindFilter: new(dnshedge.RebindFilter), // removes private addresses from answers
+//	}
+//	defer client.Close()
+//	f, err := forward.New(forward.Config{Client: client, Listen: []string{"127.0.0.1:53", "[::1]:53"}})
+//	...
+//	err = f.Serve(ctx) // until ctx ends
+//
+// The queries are answered by a [dnshedge.Server]. A Forwarder adds listeners with several UDP sockets for each
+// address, DNS over HTTPS, an access list, limits for each client, and a cache that outlives a restart.
+//
+// # Clients
+//
+// A client is an IPv4 address, an IPv6 /64 network, or a link-local address. The access list and the limits apply to
+// clients as follows:
+//
+//   - A client that the access list does not contain gets REFUSED over UDP. Its connections are closed at once.
+//   - A question above the rate limit is dropped over UDP. Over TCP and TLS it waits for up to a second; if it would
+//     wait for longer, its connection is closed. Over HTTPS the response has status 429.
+//   - A request over HTTPS gets status 503 while 2048 requests of its client, or 8192 requests in all, are unanswered.
+//   - A client that does not read its responses, or sends nothing, is disconnected: see dnshedge.Server for TCP and TLS.
+//     Over HTTPS the limits are 10 s for a TLS handshake or the header of a request, 20 s for a request and its
+//     response, and two minutes for an idle connection.
+package forward
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
-	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// A forwarder answers DNS clients on several listeners by one dnshedge.Client. The fields of the first block must be
-// set before start.
-type forwarder struct {
-	client         *dnshedge.Client
-	resolver       *recursor.Resolver // asked by client; nil: there is none
-	validating     *validatingClient  // asked by client; nil: client asks upstreams itself
-	access         accessControl
-	listen         []string // addresses for UDP and TCP
-	dot            []string // addresses for DNS over TLS
-	doh            []string // addresses for DNS over HTTPS
-	metrics        string   // address of the HTTP server with metrics; empty: none
-	sockets        int      // UDP sockets of each address
-	conns          int      // limit of the connections of all clients, over TCP and TLS, and separately over HTTPS
-	connsPerClient int      // limit of the connections of one client
-	cert           *certificate
+// Config configures a Forwarder. Client and at least one address must be set. The values in it must not be changed after
+// New.
+type Config struct {
+	// Client answers the queries. Its Validate must return nil. The Forwarder does not close it.
+	Client *dnshedge.Client
 
-	server        *dnshedge.Server // for UDP, TCP and TLS
-	https         []*webServer     // servers for HTTPS
-	metricsServer *webServer       // server of the metrics; nil: none
-	failed        chan error       // error of a server; capacity 1
+	// Listen lists addresses for UDP and TCP, such as "127.0.0.1:53". An address without a host stands for all addresses
+	// of the machine. Use that on Linux only: elsewhere a response over UDP may be sent from another address than the
+	// address that was asked.
+	Listen []string
+
+	// ListenTLS lists addresses for DNS over TLS. It needs a TLSConfig.
+	ListenTLS []string
+
+	// ListenHTTPS lists addresses for DNS over HTTPS. The path is /dns-query, the methods are GET and POST, and the
+	// protocols are HTTP/1.1 and HTTP/2. It needs a TLSConfig.
+	ListenHTTPS []string
+
+	// TLSConfig contains the certificate for ListenTLS and ListenHTTPS: see CertificateFiles. The application protocols in
+	// it are not used for ListenTLS. Nil: there is no certificate.
+	TLSConfig *tls.Config
+
+	// Allow lists the clients that may ask. Nil: LocalNetworks. An empty list that is not nil: no client.
+	Allow AccessList
+
+	// Limits limits what clients may use. Nil: DefaultLimits.
+	Limits *Limits
+
+	// StateFile is the name of a file that keeps the cache and the measurements of servers over restarts. New imports it
+	// if it exists, and Serve replaces it when it ends. If the Exchanger of Client is a recursor.Resolver, the Resolver's
+	// data is in a second file, whose name ends with ".servers". If it is a dnssec.Validator that asks another Client, that
+	// Client's data is in a file whose name ends with ".upstreams". A file that cannot be imported is ignored, which is
+	// logged to slog.Default. Empty: nothing is kept.
+	StateFile string
+
+	// ListenMetrics is the address of an HTTP server whose handler is Metrics, for example a MetricsHandler.
+	// Allow and Limits do not apply to it. It ends after the last query is answered. Empty: there is none.
+	ListenMetrics string
+
+	// Metrics must be set if ListenMetrics is set, and only then.
+	Metrics http.Handler
 }
 
-// start opens all listeners and serves them in goroutines until shutDown is called. If it returns an error, some
-// listeners may remain open.
-func (f *forwarder) start() error {
-	f.failed = make(chan error, 1)
-	f.server = &dnshedge.Server{Client: f.client, Admit: f.admitQuery, MaxConns: max(f.conns, 1)}
-	var config *tls.Config
-	if len(f.dot)+len(f.doh) > 0 {
-		if f.cert == nil {
-			return errors.New("dnsforward: -listen-tls and -listen-https need -cert and -key")
-		}
-		if _, err := f.cert.getCertificate(nil); err != nil {
-			return fmt.Errorf("dnsforward: certificate: %w", err)
-		}
-		config = &tls.Config{GetCertificate: f.cert.getCertificate, MinVersion: tls.VersionTLS12}
+// Limits limits what the clients of a Forwarder may use. No field may be negative. A limit of zero is zero, except in
+// QuestionsPerSecond.
+type Limits struct {
+	// QuestionsPerSecond limits the questions of one client. A client may ask as many at once as in a second, and at
+	// least one. Zero: no limit.
+	QuestionsPerSecond float64
+
+	// Conns limits the connections of all clients: over TCP and TLS together, and separately over HTTPS. When one more
+	// arrives, the client with the most connections loses one: see dnshedge.Server.MaxConns. Zero: no connection is
+	// accepted.
+	Conns int
+
+	// ConnsPerClient limits the connections of one client to each address of the Forwarder. One more is closed at once.
+	// Zero: no connection is accepted.
+	ConnsPerClient int
+
+	// UDPSockets is the number of UDP sockets of each address, among which the kernel distributes clients (SO_REUSEPORT).
+	// It is at most 1 on Windows and Solaris, where this does not exist. Zero: there is no answer over UDP.
+	UDPSockets int
+}
+
+// DefaultLimits returns the limits of a Config without Limits: no limit of questions, 1000 connections, 100 of one
+// client, and one UDP socket. Where the kernel distributes clients evenly (Linux, FreeBSD, DragonFly), there are as many
+// UDP sockets as processors in use (GOMAXPROCS).
+func DefaultLimits() Limits {
+	l := Limits{Conns: 1000, ConnsPerClient: 100, UDPSockets: 1}
+	if slices.Contains([]string{"linux", "freebsd", "dragonfly"}, runtime.GOOS) {
+		l.UDPSockets = runtime.GOMAXPROCS(0)
 	}
-	for _, at := range f.listen {
-		if err := f.startUDP(at); err != nil {
-			return fmt.Errorf("dnsforward: listen on udp %s: %w", at, err)
-		}
-		l, err := f.listenTCP(at, nil)
-		if err != nil {
-			return err
-		}
-		f.serveStreams(l)
+	return l
+}
+
+// validate returns an error that names the first field with an invalid value, or nil.
+func (c *Config) validate() error {
+	t, l := c.TLSConfig, c.Limits
+	switch {
+	case c.Client == nil:
+		return errors.New("forward: Config.Client is nil; want a Client")
+	case len(c.Listen)+len(c.ListenTLS)+len(c.ListenHTTPS) == 0:
+		return errors.New("forward: Config has no address; want one in Listen, ListenTLS or ListenHTTPS")
+	case len(c.ListenTLS)+len(c.ListenHTTPS) > 0 && (t == nil || len(t.Certificates) == 0 && t.GetCertificate == nil && t.GetConfigForClient == nil):
+		return errors.New("forward: Config.TLSConfig has no certificate; ListenTLS and ListenHTTPS need one")
+	case (c.ListenMetrics == "") != (c.Metrics == nil):
+		return errors.New("forward: Config has one of ListenMetrics and Metrics; want both or none")
+	case !(l.QuestionsPerSecond >= 0) || min(l.Conns, l.ConnsPerClient, l.UDPSockets) < 0:
+		return fmt.Errorf("forward: Config.Limits is %+v; want 0 or more in each field", *l)
 	}
-	for _, at := range f.dot {
-		l, err := f.listenTCP(at, nil)
-		if err != nil {
-			return err
-		}
-		c := config.Clone()
-		c.NextProtos = []string{"dot"}
-		f.serveStreams(tls.NewListener(l, c))
-	}
-	if err := f.startHTTPS(config); err != nil {
-		return err
-	}
-	if f.metrics != "" {
-		l, err := net.Listen("tcp", f.metrics)
-		if err != nil {
-			return fmt.Errorf("dnsforward: listen on %s: %w", f.metrics, err)
-		}
-		mux := http.NewServeMux()
-		mux.Handle("/metrics", metricsHandler{f})
-		pages := []debug.Source{debug.DNS(f.client)}
-		if f.resolver != nil {
-			pages = append(pages, debug.Recursor(f.resolver))
-		}
-		if f.validating != nil {
-			pages = append(pages, debug.DNS(f.validating.upstreams), debug.Recursor(f.validating))
-		}
-		mux.Handle("/debug/hedge", debug.Handler(pages...))
-		f.metricsServer = newWebServer(mux)
-		f.serveInBackground(func() error { return f.metricsServer.Serve(l) })
+	if err := c.Client.Validate(); err != nil {
+		return fmt.Errorf("forward: Config.Client: %w", err)
 	}
 	return nil
 }
 
-// startHTTPS opens the listeners for HTTPS and starts to serve them.
-func (f *forwarder) startHTTPS(config *tls.Config) error {
-	room, requests := connlimit.New(max(f.conns, 1)), &clientCounter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests}
-	for _, at := range f.doh {
-		l, err := f.listenTCP(at, room)
+// Forwarder answers DNS clients. It must be made by New.
+type Forwarder struct {
+	conf     Config
+	access   accessControl
+	server   *dnshedge.Server      // for UDP, TCP and TLS
+	https    []*webServer          // servers for HTTPS
+	metrics  *webServer            // nil: there is none
+	services []service             // started by Serve
+	state    map[string]stateStore // to save, by the name of the file
+}
+
+// A service is an open listener or UDP socket, with the function that answers its clients until the shutdown.
+type service struct {
+	io.Closer
+	serve func() error
+}
+
+// New validates a Config, imports its StateFile and opens all listeners. If it returns an error, no listener is open.
+//
+// Queries are answered when Serve is called. Serve must be called exactly once, also to close the listeners.
+func New(conf Config) (*Forwarder, error) {
+	defaults := DefaultLimits()
+	limits := *cmp.Or(conf.Limits, &defaults)
+	if conf.Limits = &limits; conf.Allow == nil {
+		conf.Allow = LocalNetworks()
+	}
+	if err := conf.validate(); err != nil {
+		return nil, err
+	}
+	if limits.Conns == 0 {
+		limits.ConnsPerClient = 0 // a dnshedge.Server takes 0 for its default
+	}
+	f := &Forwarder{conf: conf, access: accessControl{allowed: conf.Allow, perSecond: limits.QuestionsPerSecond}}
+	f.server = &dnshedge.Server{Client: conf.Client, Admit: f.access.admitQuery, MaxConns: limits.Conns}
+	if conf.StateFile != "" {
+		f.state = newClientChain(conf.Client).stateStores(conf.StateFile)
+	}
+	for path, s := range f.state {
+		if err := loadState(s, path); err != nil {
+			return nil, fmt.Errorf("forward: read state: %w", err)
+		}
+	}
+	if err := f.openListeners(); err != nil {
+		for _, s := range f.services {
+			_ = s.Close()
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// openListeners opens all listeners and UDP sockets, and adds them to f.services. After an error, f.services has the
+// listeners that are open.
+func (f *Forwarder) openListeners() error {
+	for _, at := range f.conf.Listen {
+		sockets, err := listenPackets(at, f.conf.Limits.UDPSockets)
+		for _, pc := range sockets {
+			f.services = append(f.services, service{pc, func() error { return f.server.ServePacket(pc) }})
+		}
+		if err != nil {
+			return fmt.Errorf("forward: listen on udp %s: %w", at, err)
+		}
+		if err := f.listenTCP(at, nil, f.server.Serve); err != nil {
+			return err
+		}
+	}
+	for _, at := range f.conf.ListenTLS {
+		config := f.conf.TLSConfig.Clone()
+		config.NextProtos = []string{"dot"}
+		err := f.listenTCP(at, nil, func(l net.Listener) error { return f.server.Serve(tls.NewListener(l, config)) })
 		if err != nil {
 			return err
 		}
+	}
+	slots := connlimit.New(f.conf.Limits.Conns)
+	requests := &clientCounter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
+	for _, at := range f.conf.ListenHTTPS {
 		mux := http.NewServeMux()
-		mux.Handle("/dns-query", &dohHandler{client: f.client, access: &f.access, requests: requests})
+		mux.Handle("/dns-query", &dohHandler{client: f.conf.Client, access: &f.access, requests: requests})
 		s := newWebServer(mux)
 		s.stateChanged, s.ConnContext = trackConnUse, withLimitedConn
-		s.TLSConfig = config.Clone()
+		s.TLSConfig = f.conf.TLSConfig.Clone()
 		f.https = append(f.https, s)
-		f.serveInBackground(func() error { return s.ServeTLS(l, "", "") })
+		if err := f.listenTCP(at, slots, func(l net.Listener) error { return s.ServeTLS(l, "", "") }); err != nil {
+			return err
+		}
 	}
+	if f.conf.Metrics == nil {
+		return nil
+	}
+	l, err := net.Listen("tcp", f.conf.ListenMetrics)
+	if err != nil {
+		return fmt.Errorf("forward: listen on %s: %w", f.conf.ListenMetrics, err)
+	}
+	f.metrics = newWebServer(f.conf.Metrics)
+	f.services = append(f.services, service{l, func() error { return f.metrics.Serve(l) }})
 	return nil
 }
 
-// serveInBackground calls serve in a goroutine. It sends the error of serve to f.failed, except for the errors after a
-// normal shutdown.
-func (f *forwarder) serveInBackground(serve func() error) {
-	go func() {
-		if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, dnshedge.ErrServerClosed) {
-			select {
-			case f.failed <- err:
-			default:
-			}
-		}
-	}()
-}
-
-// serveStreams answers the queries on connections that the listener l accepts, in a goroutine.
-func (f *forwarder) serveStreams(l net.Listener) {
-	f.serveInBackground(func() error { return f.server.Serve(l) })
-}
-
-// listenTCP opens a TCP listener at the address at, which accepts only connections of allowed clients. slots limits the
-// connections of all clients; nil: no limit.
-func (f *forwarder) listenTCP(at string, slots *connlimit.Limiter) (net.Listener, error) {
-	l, err := net.Listen("tcp", at)
+// listenTCP opens a TCP listener at the address at, and adds it to f.services. The listener accepts only connections of
+// allowed clients. serve answers their queries. slots limits the connections of all clients; nil: serve limits them.
+func (f *Forwarder) listenTCP(at string, slots *connlimit.Limiter, serve func(net.Listener) error) error {
+	inner, err := net.Listen("tcp", at)
 	if err != nil {
-		return nil, fmt.Errorf("dnsforward: listen on tcp %s: %w", at, err)
+		return fmt.Errorf("forward: listen on tcp %s: %w", at, err)
 	}
-	return &limitedListener{Listener: l, access: &f.access, conns: clientCounter{maxPerClient: f.connsPerClient}, slots: slots, closing: make(chan struct{})}, nil
+	l := &limitedListener{
+		Listener: inner, access: &f.access, slots: slots, closing: make(chan struct{}),
+		conns: clientCounter{maxPerClient: f.conf.Limits.ConnsPerClient, byClient: make(map[netip.Addr]int)},
+	}
+	f.services = append(f.services, service{l, func() error { return serve(l) }})
+	return nil
 }
 
-// startUDP opens UDP sockets on the address at, and answers the queries that they receive, in goroutines.
-func (f *forwarder) startUDP(at string) error {
-	sockets, err := listenPackets(at, max(f.sockets, 1))
-	for _, pc := range sockets {
-		f.serveInBackground(func() error { return f.server.ServePacket(pc) })
+// shutdownTime is how long the shutdown may take, in addition to the Timeout of a question.
+const shutdownTime = 2 * time.Second
+
+// Serve answers queries until ctx ends or a listener fails. Then it closes the listeners, answers the queries that were
+// received before, and writes StateFile. Queries that take longer than the Client's Timeout and 2 s more get no answer.
+//
+// It returns nil if ctx has ended, all queries were answered, and all files were written.
+func (f *Forwarder) Serve(ctx context.Context) error {
+	var running sync.WaitGroup
+	failed := make(chan error, len(f.services))
+	for _, s := range f.services {
+		running.Go(func() {
+			if err := s.serve(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, dnshedge.ErrServerClosed) {
+				failed <- err
+			}
+		})
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	// The last question may take all of its Timeout, and its response is written after that.
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(f.conf.Client.Timeout, 5*time.Second)+shutdownTime)
+	defer cancel()
+	err = errors.Join(err, f.shutDown(end))
+	running.Wait()
+	for path, s := range f.state {
+		err = errors.Join(err, saveState(s, path))
 	}
 	return err
 }
 
-// admitQuery decides how a query is handled. Over UDP, a client that is not allowed gets REFUSED, which is not longer
-// than its question. A query above the rate limit gets no response over UDP, so the client asks again. Over a stream
-// such a query waits. If it would wait for more than maxWait, the connection is closed.
-func (f *forwarder) admitQuery(at net.Addr) dnshedge.Verdict {
-	ip := clientAddress(at)
-	if _, udp := at.(*net.UDPAddr); !udp {
-		wait := f.access.reserveQuestion(ip)
-		if wait > maxWait {
-			return dnshedge.Ignore
-		}
-		time.Sleep(wait)
-		return dnshedge.Answer
-	}
-	switch {
-	case !f.access.isAllowed(ip):
-		return dnshedge.Refuse
-	case !f.access.allowQuestion(ip):
-		return dnshedge.Ignore
-	}
-	return dnshedge.Answer
-}
-
 // shutDown answers the queries that were received, until ctx ends, and closes all listeners and connections. The server
 // of the metrics ends last, with a time limit of its own, so that its clients do not delay the answers.
-func (f *forwarder) shutDown(ctx context.Context) error {
+func (f *Forwarder) shutDown(ctx context.Context) error {
 	errs := make([]error, len(f.https)+1)
 	var wg sync.WaitGroup
 	for i, s := range f.https {
@@ -185,20 +300,10 @@ func (f *forwarder) shutDown(ctx context.Context) error {
 	}
 	errs[len(f.https)] = f.server.Shutdown(ctx)
 	wg.Wait()
-	if f.metricsServer != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), pageTime)
+	if f.metrics != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTime)
 		defer cancel()
-		errs = append(errs, f.metricsServer.shutDown(ctx))
+		errs = append(errs, f.metrics.shutDown(ctx))
 	}
 	return errors.Join(errs...)
-}
-
-// defaultUDPSockets returns the default number of UDP sockets of an address. It is the number of processors where the
-// kernel distributes clients among sockets, so that all processors serve them.
-func defaultUDPSockets() int {
-	switch runtime.GOOS {
-	case "linux", "freebsd", "dragonfly":
-		return runtime.GOMAXPROCS(0)
-	}
-	return 1
 }

@@ -1,20 +1,18 @@
-package main
+package forward_test
 
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -24,17 +22,19 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/forward"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
+
+const mediaType = "application/dns-message"
 
 // upstream starts a server: names that begin with slow take 700 ms.
 func upstream(t *testing.T) dnshedge.Upstream {
@@ -59,74 +59,57 @@ func upstream(t *testing.T) dnshedge.Upstream {
 	return dnshedge.Upstream{Addr: pc.LocalAddr().String()}
 }
 
-// freeAddress returns an address of loopback that is free for UDP and TCP, below the
-// ports that the kernel gives to clients.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		at := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000))
-		l, err := net.Listen("tcp", at)
-		if err != nil {
-			continue
-		}
-		l.Close()
-		pc, err := net.ListenPacket("udp", at)
-		if err != nil {
-			continue
-		}
-		pc.Close()
-		return at
-	}
-	require.Fail(t, "no free port")
-	return ""
+// A running is a Forwarder that serves in the background.
+type running struct {
+	forward.Config
+	end func() error // makes Serve return, and returns its error, each time
 }
 
-// begin completes a forwarder, starts it, and ends it with the test.
-func begin(t *testing.T, f *forwarder) *forwarder {
+// begin completes a Config with a client of a server and an address, starts a Forwarder, and ends it with the test.
+func begin(t *testing.T, conf forward.Config) running {
 	t.Helper()
-	if f.client == nil {
-		f.client = &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder}
+	if conf.Client == nil {
+		conf.Client = &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder}
 	}
-	if f.client.Upstreams == nil && f.client.Exchanger == nil {
-		f.client.Upstreams = []dnshedge.Upstream{upstream(t)}
+	if conf.Client.Upstreams == nil && conf.Client.Exchanger == nil {
+		conf.Client.Upstreams = []dnshedge.Upstream{upstream(t)}
 	}
-	if f.access.allowed == nil {
-		f.access.allowed = localNetworks
+	if conf.Limits == nil {
+		conf.Limits = &forward.Limits{Conns: 1000, ConnsPerClient: 100, UDPSockets: 1}
 	}
-	if f.conns == 0 {
-		f.conns, f.connsPerClient = 1000, 100
-	}
-	f.sockets = 1
-	shutDown := func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		assert.NoError(t, f.shutDown(ctx))
-	}
-	for tries := 1; ; tries++ {
-		f.listen = []string{freeAddress(t)}
-		err := f.start()
-		if tries == 4 || !errors.Is(err, syscall.EADDRINUSE) {
+	var f *forward.Forwarder
+	for tries := 1; f == nil; tries++ {
+		conf.Listen = []string{doubles.FreeAddress(t)}
+		var err error
+		if f, err = forward.New(conf); tries == 4 || !errors.Is(err, syscall.EADDRINUSE) { // another process has taken the port
 			require.NoError(t, err)
-			break
 		}
-		shutDown() // another process has taken the port
 	}
-	t.Cleanup(func() {
-		shutDown()
-		f.client.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- f.Serve(ctx) }()
+	end := sync.OnceValue(func() error {
+		cancel()
+		return <-served
 	})
-	return f
+	t.Cleanup(func() {
+		assert.NoError(t, end())
+		conf.Client.Close()
+	})
+	return running{conf, end}
 }
 
-// secure gives a forwarder listeners for TLS and HTTPS.
-func secure(t *testing.T, f *forwarder) *forwarder {
+// secure gives a Config listeners for TLS and HTTPS.
+func secure(t *testing.T, conf forward.Config) forward.Config {
 	t.Helper()
-	f.cert = &certificate{}
-	f.cert.certFile, f.cert.keyFile = pemFiles(t, t.TempDir())
-	f.dot, f.doh, f.metrics = []string{freeAddress(t)}, []string{freeAddress(t)}, freeAddress(t)
-	return f
+	get, err := forward.CertificateFiles(pemFiles(t, t.TempDir()))
+	require.NoError(t, err)
+	conf.TLSConfig = &tls.Config{GetCertificate: get}
+	conf.ListenTLS, conf.ListenHTTPS = []string{doubles.FreeAddress(t)}, []string{doubles.FreeAddress(t)}
+	return conf
 }
 
+// pemFiles writes a certificate and its key into files of a folder.
 func pemFiles(t *testing.T, dir string) (cert, key string) {
 	t.Helper()
 	server, _ := dnstest.Certificate()
@@ -136,6 +119,17 @@ func pemFiles(t *testing.T, dir string) (cert, key string) {
 	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificates[0].Certificate[0]}), 0o600))
 	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
 	return cert, key
+}
+
+// networks parses an access list.
+func networks(t *testing.T, texts ...string) (l forward.AccessList) {
+	t.Helper()
+	for _, s := range texts {
+		p, err := forward.ParseNetwork(s)
+		require.NoError(t, err)
+		l = append(l, p)
+	}
+	return l
 }
 
 func ask(name string) *dns.Msg {
@@ -163,8 +157,8 @@ func dial(t *testing.T, at string) *dns.Conn {
 }
 
 func TestForwarderAnswersOverEveryTransport(t *testing.T) {
-	f := begin(t, secure(t, &forwarder{}))
-	for network, at := range map[string]string{"udp": f.listen[0], "tcp": f.listen[0], "tcp-tls": f.dot[0]} {
+	f := begin(t, secure(t, forward.Config{}))
+	for network, at := range map[string]string{"udp": f.Listen[0], "tcp": f.Listen[0], "tcp-tls": f.ListenTLS[0]} {
 		r, err := exchange(t, network, at, "a.example.")
 		require.NoError(t, err, network)
 		assert.Len(t, r.Answer, 1)
@@ -172,7 +166,7 @@ func TestForwarderAnswersOverEveryTransport(t *testing.T) {
 		require.NoError(t, err, network)
 		assert.Equal(t, dns.RcodeNameError, r.Rcode)
 	}
-	up, err := dnshedge.ParseUpstream("https://" + f.doh[0] + "/dns-query")
+	up, err := dnshedge.ParseUpstream("https://" + f.ListenHTTPS[0] + "/dns-query")
 	require.NoError(t, err)
 	_, trusting := dnstest.Certificate()
 	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{up}, TLSConfig: trusting.Clone()}
@@ -183,8 +177,8 @@ func TestForwarderAnswersOverEveryTransport(t *testing.T) {
 }
 
 func TestForwarderAnswersOverTCPConcurrently(t *testing.T) {
-	f := begin(t, &forwarder{})
-	c := dial(t, f.listen[0])
+	f := begin(t, forward.Config{})
+	c := dial(t, f.Listen[0])
 	require.NoError(t, c.WriteMsg(ask("slow.example.")))
 	require.NoError(t, c.WriteMsg(ask("fast.example.")))
 	for _, want := range []string{"fast.example.", "slow.example."} {
@@ -196,8 +190,8 @@ func TestForwarderAnswersOverTCPConcurrently(t *testing.T) {
 
 func TestForwarderAnswersManyQuestionsOnOneConnection(t *testing.T) {
 	const n = 1000
-	f := begin(t, &forwarder{})
-	c := dial(t, f.listen[0])
+	f := begin(t, forward.Config{})
+	c := dial(t, f.Listen[0])
 	go func() {
 		for i := range n {
 			m := ask("a.example.")
@@ -219,69 +213,22 @@ func TestForwarderAnswersManyQuestionsOnOneConnection(t *testing.T) {
 }
 
 func TestForwarderRefusesClientsOutsideAllowedNetworks(t *testing.T) {
-	f := secure(t, &forwarder{})
-	f.access.allowed = mustParsePrefixes("192.0.2.0/24", "127.0.0.2/32")
-	begin(t, f)
-	r, err := exchange(t, "udp", f.listen[0], "a.example.")
+	conf := secure(t, forward.Config{})
+	conf.Allow = networks(t, "192.0.2.0/24", "127.0.0.2")
+	f := begin(t, conf)
+	r, err := exchange(t, "udp", f.Listen[0], "a.example.")
 	require.NoError(t, err)
 	assert.Equal(t, dns.RcodeRefused, r.Rcode)
-	for network, at := range map[string]string{"tcp": f.listen[0], "tcp-tls": f.dot[0]} {
+	for network, at := range map[string]string{"tcp": f.Listen[0], "tcp-tls": f.ListenTLS[0]} {
 		_, err = exchange(t, network, at, "a.example.")
 		assert.Error(t, err, network)
 	}
-	assert.Zero(t, f.client.Stats().Queries)
-}
-
-func TestAccessControlAllowsLocalNetworks(t *testing.T) {
-	a := &accessControl{allowed: localNetworks}
-	for ip, want := range map[string]bool{
-		"127.0.0.1": true, "::1": true, "10.1.2.3": true, "172.31.0.1": true, "192.168.1.1": true, "fe80::1%eth0": true, "fd00::1": true,
-		"::ffff:192.168.1.1": true, "192.0.2.1": false, "2001:db8::1": false, "::ffff:192.0.2.1": false, "172.32.0.1": false,
-	} {
-		assert.Equal(t, want, a.isAllowed(netip.MustParseAddr(ip)), ip)
-	}
-	assert.False(t, a.isAllowed(netip.Addr{}))
-}
-
-func TestAccessControlLimitsRatePerClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := &accessControl{perSecond: 10}
-		count := func(ip string) (n int) {
-			for range 100 {
-				if a.allowQuestion(netip.MustParseAddr(ip)) {
-					n++
-				}
-			}
-			return n
-		}
-		assert.Equal(t, 10, count("192.0.2.1"))
-		assert.Equal(t, 10, count("192.0.2.2"))
-		assert.Equal(t, 10, count("2001:db8::1"))
-		assert.Zero(t, count("2001:db8::2"), "the same network of 64 bits")
-		assert.Zero(t, count("::ffff:192.0.2.1"))
-		time.Sleep(500 * time.Millisecond)
-		assert.Equal(t, 5, count("192.0.2.1"))
-		assert.Equal(t, 100*time.Millisecond, a.reserveQuestion(netip.MustParseAddr("192.0.2.1")))
-		assert.Equal(t, 200*time.Millisecond, a.reserveQuestion(netip.MustParseAddr("192.0.2.1")))
-
-		// A flood from forged addresses takes bounded memory, and does not free from
-		// its limit who goes on asking.
-		for i := range 8 * maxLimits {
-			a.allowQuestion(netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
-			if i%1000 == 0 {
-				assert.Zero(t, count("192.0.2.1"))
-			}
-		}
-		assert.LessOrEqual(t, len(a.limits)+len(a.oldLimits), 2*maxLimits)
-		assert.True(t, (&accessControl{}).allowQuestion(netip.Addr{}), "no limit")
-	})
+	assert.Zero(t, f.Client.Stats().Queries)
 }
 
 func TestForwarderDropsDatagramsAboveRate(t *testing.T) {
-	f := &forwarder{}
-	f.access.perSecond = 0.001
-	begin(t, f)
-	c, err := net.Dial("udp", f.listen[0])
+	f := begin(t, forward.Config{Limits: &forward.Limits{QuestionsPerSecond: 0.001, UDPSockets: 1}})
+	c, err := net.Dial("udp", f.Listen[0])
 	require.NoError(t, err)
 	defer c.Close()
 	for range 5 {
@@ -299,42 +246,19 @@ func TestForwarderDropsDatagramsAboveRate(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-func TestForwarderDelaysStreamQuestionForASecondAtMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &forwarder{access: accessControl{perSecond: 2}}
-		at := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}
-		start := time.Now()
-		var wg sync.WaitGroup
-		for _, wait := range []time.Duration{0, 0, 500 * time.Millisecond, time.Second} {
-			wg.Go(func() {
-				assert.Equal(t, dnshedge.Answer, f.admitQuery(at))
-				assert.Equal(t, wait, time.Since(start))
-			})
-			synctest.Wait()
-		}
-		for range 10 {
-			assert.Equal(t, dnshedge.Ignore, f.admitQuery(at), "it would wait for 1.5 s")
-		}
-		assert.Zero(t, time.Since(start))
-		wg.Wait()
-		assert.Equal(t, dnshedge.Answer, f.admitQuery(at))
-		assert.Equal(t, 1500*time.Millisecond, time.Since(start), "those that were ignored do not count")
-	})
-}
-
 func TestForwarderLimitsConnections(t *testing.T) {
-	f := begin(t, &forwarder{conns: 3, connsPerClient: 2})
+	f := begin(t, forward.Config{Limits: &forward.Limits{Conns: 3, ConnsPerClient: 2, UDPSockets: 1}})
 	works := func(c *dns.Conn) bool {
 		_ = c.WriteMsg(ask("a.example."))
 		_, err := c.ReadMsg()
 		return err == nil
 	}
-	a, b := dial(t, f.listen[0]), dial(t, f.listen[0])
+	a, b := dial(t, f.Listen[0]), dial(t, f.Listen[0])
 	assert.True(t, works(a))
 	assert.True(t, works(b))
-	assert.False(t, works(dial(t, f.listen[0])), "the third of one client")
+	assert.False(t, works(dial(t, f.Listen[0])), "the third of one client")
 	a.Close()
-	require.Eventually(t, func() bool { return works(dial(t, f.listen[0])) }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return works(dial(t, f.Listen[0])) }, 5*time.Second, 10*time.Millisecond)
 }
 
 // overHTTP2 returns a client that asks over one connection from an address of this machine, and the number of connections that
@@ -377,14 +301,14 @@ func TestForwarderLimitsConnectionsOfOneClient(t *testing.T) {
 		t.Skip("needs two addresses of loopback")
 	}
 	for _, name := range []string{"a.example.", "slow.example."} {
-		f := begin(t, secure(t, &forwarder{conns: 3, connsPerClient: 100}))
+		f := begin(t, secure(t, forward.Config{Limits: &forward.Limits{Conns: 3, ConnsPerClient: 100, UDPSockets: 1}}))
 		var wg sync.WaitGroup
 		for i := range 3 {
-			stream := dial(t, f.listen[0])
+			stream := dial(t, f.Listen[0])
 			web, _ := overHTTP2(t, "127.0.0.1")
 			for _, ask := range []func(name string) error{
 				func(name string) error { return exchangeOver(stream, name) },
-				func(name string) error { return overHTTPS(t, web, f.doh[0], name) },
+				func(name string) error { return overHTTPS(t, web, f.ListenHTTPS[0], name) },
 			} {
 				require.NoError(t, ask("a.example."))
 				if name == "slow.example." {
@@ -393,12 +317,12 @@ func TestForwarderLimitsConnectionsOfOneClient(t *testing.T) {
 			}
 		}
 		if name == "slow.example." {
-			require.Eventually(t, func() bool { return f.client.Stats().Queries >= 6+6 }, 5*time.Second, time.Millisecond, "all are under way")
+			require.Eventually(t, func() bool { return f.Client.Stats().Queries >= 6+6 }, 5*time.Second, time.Millisecond, "all are under way")
 		}
 		other, _ := overHTTP2(t, "127.0.0.2")
-		assert.NoError(t, overHTTPS(t, other, f.doh[0], "b.example."), name)
+		assert.NoError(t, overHTTPS(t, other, f.ListenHTTPS[0], "b.example."), name)
 		d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}, Timeout: 5 * time.Second}
-		conn, err := d.Dial("tcp", f.listen[0])
+		conn, err := d.Dial("tcp", f.Listen[0])
 		require.NoError(t, err)
 		defer conn.Close()
 		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
@@ -421,42 +345,33 @@ func TestForwarderClosesBusyConnectionOfGreedyClient(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs two addresses of loopback")
 	}
-	f := begin(t, secure(t, &forwarder{conns: 1, connsPerClient: 100}))
+	f := begin(t, secure(t, forward.Config{Limits: &forward.Limits{Conns: 1, ConnsPerClient: 100, UDPSockets: 1}}))
 	busy, opened := overHTTP2(t, "127.0.0.1")
-	require.NoError(t, overHTTPS(t, busy, f.doh[0], "a.example."))
+	require.NoError(t, overHTTPS(t, busy, f.ListenHTTPS[0], "a.example."))
 	var wg sync.WaitGroup
 	var quit atomic.Bool
 	for i := range 4 {
 		wg.Go(func() {
 			for n := 0; !quit.Load(); n++ {
-				assert.NoError(t, overHTTPS(t, busy, f.doh[0], fmt.Sprintf("slow%d-%d.example.", i, n)))
+				assert.NoError(t, overHTTPS(t, busy, f.ListenHTTPS[0], fmt.Sprintf("slow%d-%d.example.", i, n)))
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return f.client.Stats().Queries >= 5 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Client.Stats().Queries >= 5 }, 5*time.Second, time.Millisecond)
 	other, _ := overHTTP2(t, "127.0.0.2")
-	assert.NoError(t, overHTTPS(t, other, f.doh[0], "b.example."))
+	assert.NoError(t, overHTTPS(t, other, f.ListenHTTPS[0], "b.example."))
 	other.CloseIdleConnections()
 	require.Eventually(t, func() bool { return opened.Load() > 1 }, 10*time.Second, time.Millisecond, "it has to open another one")
 	quit.Store(true)
 	wg.Wait()
 }
 
-func TestClientNetworkIsAddressOrIPv6Network(t *testing.T) {
-	for ip, want := range map[string]string{
-		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
-	} {
-		assert.Equal(t, want, clientNetwork(netip.MustParseAddr(ip)).String())
-	}
-	assert.Equal(t, netip.Addr{}, clientNetwork(netip.Addr{}))
-}
-
 func TestForwarderAnswersDNSOverHTTPS(t *testing.T) {
-	f := begin(t, secure(t, &forwarder{}))
+	f := begin(t, secure(t, forward.Config{}))
 	_, trusting := dnstest.Certificate()
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone(), ForceAttemptHTTP2: true, MaxConnsPerHost: 1}}
 	defer web.CloseIdleConnections()
-	url := "https://" + f.doh[0] + "/dns-query"
+	url := "https://" + f.ListenHTTPS[0] + "/dns-query"
 	get := func(name string) string {
 		b, err := ask(name).Pack()
 		require.NoError(t, err)
@@ -492,7 +407,7 @@ func TestForwarderAnswersDNSOverHTTPS(t *testing.T) {
 		{post(mediaType, strings.Repeat("x", 1<<16)), 400, 0, ""},
 		{post("text/plain", string(packed)), 415, 0, ""},
 		{other("PUT", url), 405, 0, ""},
-		{other("GET", "https://"+f.doh[0]+"/"), 404, 0, ""},
+		{other("GET", "https://"+f.ListenHTTPS[0]+"/"), 404, 0, ""},
 	} {
 		resp, err := web.Do(row.request)
 		require.NoError(t, err)
@@ -517,7 +432,7 @@ func TestForwarderAnswersDNSOverHTTPS(t *testing.T) {
 }
 
 func TestForwarderPadsAnswersOverHTTPS(t *testing.T) {
-	f := begin(t, secure(t, &forwarder{}))
+	f := begin(t, secure(t, forward.Config{}))
 	_, trusting := dnstest.Certificate()
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone()}}
 	defer web.CloseIdleConnections()
@@ -528,7 +443,7 @@ func TestForwarderPadsAnswersOverHTTPS(t *testing.T) {
 		}
 		packed, err := m.Pack()
 		require.NoError(t, err)
-		resp, err := web.Post("https://"+f.doh[0]+"/dns-query", mediaType, bytes.NewReader(packed))
+		resp, err := web.Post("https://"+f.ListenHTTPS[0]+"/dns-query", mediaType, bytes.NewReader(packed))
 		require.NoError(t, err)
 		b, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
@@ -538,92 +453,29 @@ func TestForwarderPadsAnswersOverHTTPS(t *testing.T) {
 }
 
 func TestForwarderLimitsRateOverHTTPS(t *testing.T) {
-	f := secure(t, &forwarder{})
-	f.access.perSecond = 0.001
-	begin(t, f)
+	f := begin(t, secure(t, forward.Config{Limits: &forward.Limits{QuestionsPerSecond: 0.001, Conns: 1000, ConnsPerClient: 100, UDPSockets: 1}}))
 	_, trusting := dnstest.Certificate()
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone()}}
 	defer web.CloseIdleConnections()
 	packed, err := ask("a.example.").Pack()
 	require.NoError(t, err)
 	for _, status := range []int{200, 429} {
-		resp, err := web.Post("https://"+f.doh[0]+"/dns-query", mediaType, bytes.NewReader(packed))
+		resp, err := web.Post("https://"+f.ListenHTTPS[0]+"/dns-query", mediaType, bytes.NewReader(packed))
 		require.NoError(t, err)
 		resp.Body.Close()
 		assert.Equal(t, status, resp.StatusCode)
 	}
 }
 
-func TestMetricsCountQuestions(t *testing.T) {
-	f := begin(t, secure(t, &forwarder{}))
-	for range 2 {
-		_, err := exchange(t, "udp", f.listen[0], "a.example.")
-		require.NoError(t, err)
-	}
-	resp, err := http.Get("http://" + f.metrics + "/metrics")
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	for _, line := range []string{
-		"# TYPE dnsforward_questions_total counter", "dnsforward_questions_total 2", "dnsforward_cache_hits_total 1",
-		"# TYPE dnsforward_cache_bytes gauge", fmt.Sprintf("dnsforward_upstream_queries_total{upstream=%q} 1", "udp://"+f.client.Upstreams[0].Addr),
-	} {
-		assert.Contains(t, strings.Split(string(body), "\n"), line)
-	}
-	assert.NotContains(t, string(body), "%!")
-
-	resp, err = http.Get("http://" + f.metrics + "/debug/hedge?format=json")
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	var page debug.Page
-	require.NoError(t, json.NewDecoder(resp.Body).Decode(&page))
-	require.Len(t, page.DNS, 1)
-	assert.EqualValues(t, 2, page.DNS[0].Queries)
-}
-
-func TestForwarderReadsRenewedCertificate(t *testing.T) {
-	var logged bytes.Buffer
-	log.SetOutput(&logged)
-	t.Cleanup(func() { log.SetOutput(os.Stderr) })
-	synctest.Test(t, func(t *testing.T) {
-		cert, key := pemFiles(t, t.TempDir())
-		c := &certificate{certFile: cert, keyFile: key}
-		first, err := c.getCertificate(nil)
-		require.NoError(t, err)
-		require.NoError(t, os.Chtimes(cert, time.Time{}, time.Unix(1, 0)))
-		same, err := c.getCertificate(nil)
-		require.NoError(t, err)
-		assert.Same(t, first, same)
-		time.Sleep(time.Minute)
-		second, err := c.getCertificate(nil)
-		require.NoError(t, err)
-		assert.NotSame(t, first, second)
-		require.NoError(t, os.Remove(cert))
-		time.Sleep(time.Minute)
-		same, err = c.getCertificate(nil)
-		require.NoError(t, err)
-		assert.Same(t, second, same, "rather than none")
-	})
-	assert.Contains(t, logged.String(), "keeping the old certificate")
-	_, err := (&certificate{certFile: "none"}).getCertificate(nil)
-	assert.ErrorIs(t, err, os.ErrNotExist)
-}
-
-func TestForwarderRejectsTLSWithoutCertificate(t *testing.T) {
-	f := &forwarder{client: new(dnshedge.Client), dot: []string{"127.0.0.1:0"}}
-	assert.EqualError(t, f.start(), "dnsforward: -listen-tls and -listen-https need -cert and -key")
-}
-
 func TestForwarderFiltersPrivateAddresses(t *testing.T) {
-	f := begin(t, &forwarder{client: &dnshedge.Client{RebindFilter: new(dnshedge.RebindFilter)}})
-	r, err := exchange(t, "udp", f.listen[0], "private.example.")
+	f := begin(t, forward.Config{Client: &dnshedge.Client{RebindFilter: new(dnshedge.RebindFilter)}})
+	r, err := exchange(t, "udp", f.Listen[0], "private.example.")
 	require.NoError(t, err)
 	assert.Empty(t, r.Answer)
 }
 
 func TestForwarderSurvivesMangledMessages(t *testing.T) {
-	f := begin(t, secure(t, &forwarder{}))
+	f := begin(t, secure(t, forward.Config{}))
 	good, err := ask("a.example.").Pack()
 	require.NoError(t, err)
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -634,47 +486,24 @@ func TestForwarderSurvivesMangledMessages(t *testing.T) {
 		}
 		return b[:rnd.IntN(len(b)+1)]
 	}
-	c, err := net.Dial("udp", f.listen[0])
+	c, err := net.Dial("udp", f.Listen[0])
 	require.NoError(t, err)
 	defer c.Close()
 	for range 100_000 {
 		_, _ = c.Write(mangled())
 	}
 	for range 500 {
-		k, err := net.Dial("tcp", f.listen[0])
+		k, err := net.Dial("tcp", f.Listen[0])
 		require.NoError(t, err)
 		_ = k.SetDeadline(time.Now().Add(5 * time.Second))
 		b := mangled()
 		_, _ = k.Write(append([]byte{0, byte(rnd.IntN(64))}, b...))
 		k.Close()
 	}
-	for network, at := range map[string]string{"udp": f.listen[0], "tcp": f.listen[0], "tcp-tls": f.dot[0]} {
+	for network, at := range map[string]string{"udp": f.Listen[0], "tcp": f.Listen[0], "tcp-tls": f.ListenTLS[0]} {
 		require.Eventually(t, func() bool {
 			r, err := exchange(t, network, at, "a.example.")
 			return err == nil && len(r.Answer) == 1
 		}, 20*time.Second, 100*time.Millisecond, network)
 	}
-}
-
-func TestRouteFlagParsesRoutes(t *testing.T) {
-	got := make(map[string]*dnshedge.Client)
-	add := routeFlag(got)
-	for _, s := range []string{"corp.example=udp://192.0.2.1", "corp.example=tls://192.0.2.2", "10.in-addr.arpa="} {
-		require.NoError(t, add(s))
-	}
-	assert.Len(t, got["corp.example"].Upstreams, 2)
-	assert.Empty(t, got["10.in-addr.arpa"].Upstreams)
-	for _, s := range []string{"", "corp.example", "=192.0.2.1", "corp.example=x"} {
-		assert.Error(t, add(s), s)
-	}
-}
-
-func TestNetworkFlagParsesNetworks(t *testing.T) {
-	var got []netip.Prefix
-	add := networkFlag(&got)
-	require.NoError(t, add("192.0.2.7/24"))
-	require.NoError(t, add("2001:db8::1"))
-	assert.Equal(t, mustParsePrefixes("192.0.2.0/24", "2001:db8::1/128"), got)
-	assert.Error(t, add("192.0.2.0/33"))
-	assert.Error(t, add("x"))
 }

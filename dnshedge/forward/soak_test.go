@@ -1,4 +1,4 @@
-package main
+package forward_test
 
 import (
 	"encoding/binary"
@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/forward"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/doubles"
 )
@@ -63,22 +64,22 @@ func TestForwarderStaysFlatWhileServersChange(t *testing.T) {
 	const workers, perWorker = 20, 100 // each sends so many a second
 	const maxLate = 50 * time.Millisecond
 	long := doubles.SoakTime(t, 3*time.Second)
-	f := &forwarder{client: &dnshedge.Client{Cache: &dnshedge.Cache{MaxBytes: 4 << 20}}}
+	client := &dnshedge.Client{Cache: &dnshedge.Cache{MaxBytes: 4 << 20}}
 	var servers []*unsteady
 	for range 2 {
-		u := &unsteady{at: freeAddress(t)}
+		u := &unsteady{at: doubles.FreeAddress(t)}
 		u.start(t)
 		defer u.stop()
 		servers = append(servers, u)
-		f.client.Upstreams = append(f.client.Upstreams, dnshedge.Upstream{Addr: u.at})
+		client.Upstreams = append(client.Upstreams, dnshedge.Upstream{Addr: u.at})
 	}
-	begin(t, f)
+	f := begin(t, forward.Config{Client: client})
 
 	var sent, answered, failed, wrong atomic.Int64
 	load := func(long time.Duration) {
 		var wg sync.WaitGroup
 		for w := range workers {
-			c, err := net.Dial("udp", f.listen[0])
+			c, err := net.Dial("udp", f.Listen[0])
 			require.NoError(t, err)
 			wg.Go(func() { // until c is closed
 				b, r := make([]byte, 4096), new(dns.Msg)
@@ -151,7 +152,7 @@ func TestForwarderStaysFlatWhileServersChange(t *testing.T) {
 	close(end)
 	<-ended
 	after := doubles.MeasureUsage()
-	asked := f.client.Stats().Queries
+	asked := client.Stats().Queries
 	t.Logf("%d sent, %d asked, %d answered, %d failed, %d wrong; %v before, %v after", sent.Load(), asked, answered.Load(), failed.Load(), wrong.Load(), before, after)
 	assert.Zero(t, wrong.Load())
 	assert.Greater(t, answered.Load(), asked*9/10, "of what fitted into the forwarder's socket")

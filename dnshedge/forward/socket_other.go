@@ -1,14 +1,10 @@
 //go:build !unix || solaris || illumos
 
-package main
+package forward
 
-import "net"
+import "syscall"
 
-// listenPackets opens one UDP socket. On these systems the kernel does not distribute clients among several sockets.
-func listenPackets(at string, _ int) ([]net.PacketConn, error) {
-	pc, err := net.ListenPacket("udp", at)
-	if err != nil {
-		return nil, err
-	}
-	return []net.PacketConn{pc}, nil
-}
+// maxSockets is 1, because on these systems the kernel does not distribute clients among several sockets.
+const maxSockets = 1
+
+func reusePort(_, _ string, _ syscall.RawConn) error { return nil }

@@ -1,15 +1,15 @@
-package main
+package forward
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"net/http"
+	"time"
 
 	"github.com/gohedge/hedge/dnshedge"
-	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/observe"
 )
-
-// metricsHandler is an http.Handler that writes a forwarder's metrics in the text format of Prometheus.
-type metricsHandler struct{ *forwarder }
 
 // A metric is a Prometheus metric without labels.
 type metric struct {
@@ -17,68 +17,76 @@ type metric struct {
 	value            int64
 }
 
-func (m metricsHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	s, a := m.client.Stats(), m.upstreamClient().Stats()
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+// MetricsHandler returns a handler that writes the statistics of c, in the text format of Prometheus. It includes those of
+// the recursor.Resolver or dnssec.Validator that is the Exchanger of c. The name of each metric begins with prefix and an
+// underscore. Metrics of single servers have the label upstream.
+func MetricsHandler(prefix string, c *dnshedge.Client) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		writeMetrics(w, prefix, newClientChain(c))
+	})
+}
+
+func writeMetrics(w io.Writer, prefix string, chain clientChain) {
+	client, upstreams := chain.client.Stats(), chain.upstreams.Stats()
+	cache := cmp.Or(client.Cache, new(observe.DNSCacheStats))
 	all := []metric{
-		{"questions_total", "counter", "Questions asked by clients.", s.Queries},
-		{"cache_hits_total", "counter", "Questions answered from the cache.", s.Hits},
-		{"stale_total", "counter", "Questions answered with an expired answer from the cache.", s.Stale},
-		{"local_total", "counter", "Questions answered from the hosts file, and for special-use names.", s.Local},
-		{"failures_total", "counter", "Questions without any answer.", s.Failures},
-		{"queries_total", "counter", "Queries sent to servers.", a.Wire},
-		{"hedges_total", "counter", "Hedges: queries sent because an answer was late.", a.Hedges},
-		{"hedge_wins_total", "counter", "Hedges that gave the answer.", a.HedgeWins},
-		{"resends_total", "counter", "Retransmissions: queries sent because an earlier query was presumed lost.", a.Resends},
-		{"failovers_total", "counter", "Queries sent because another server could not answer.", a.Failovers},
-		{"ignored_total", "counter", "Messages that matched no query.", a.Ignored},
-		{"cache_bytes", "gauge", "Bytes of memory that the cache uses, estimated.", m.client.Cache.Bytes()},
+		{"questions_total", "counter", "Questions asked by clients.", client.Queries},
+		{"cache_hits_total", "counter", "Questions answered from the cache.", client.Hits},
+		{"stale_total", "counter", "Questions answered with an expired answer from the cache.", client.Stale},
+		{"local_total", "counter", "Questions answered from the hosts file, and for special-use names.", client.Local},
+		{"failures_total", "counter", "Questions without any answer.", client.Failures},
+		{"queries_total", "counter", "Queries sent to servers.", upstreams.Wire},
+		{"hedges_total", "counter", "Hedges: queries sent because an answer was late.", upstreams.Hedges},
+		{"hedge_wins_total", "counter", "Hedges that gave the answer.", upstreams.HedgeWins},
+		{"resends_total", "counter", "Retransmissions: queries sent because an earlier query was presumed lost.", upstreams.Resends},
+		{"failovers_total", "counter", "Queries sent because another server could not answer.", upstreams.Failovers},
+		{"ignored_total", "counter", "Messages that matched no query.", upstreams.Ignored},
+		{"cache_bytes", "gauge", "Bytes of memory that the cache uses, estimated.", cache.Bytes},
 	}
-	if m.resolver != nil {
-		s := m.resolver.Stats()
+	if chain.resolver != nil {
+		r := chain.resolver.Stats()
 		all = append(all,
-			metric{"recursor_questions_total", "counter", "Questions that were resolved from the root down.", s.Questions},
-			metric{"recursor_failures_total", "counter", "Questions answered with SERVFAIL.", s.Failures},
-			metric{"recursor_queries_total", "counter", "Queries sent to the servers of zones.", s.Wire},
-			metric{"recursor_hedges_total", "counter", "Queries sent because an answer was late.", s.Hedges},
-			metric{"recursor_hedge_wins_total", "counter", "Hedges that gave the answer.", s.HedgeWins},
-			metric{"recursor_timeouts_total", "counter", "Queries sent because an earlier one had timed out.", s.Timeouts},
-			metric{"recursor_failovers_total", "counter", "Queries sent because another server could not answer.", s.Failovers},
-			metric{"recursor_servers", "gauge", "Servers that are known.", int64(s.Servers)},
-			metric{"recursor_servers_resting", "gauge", "Servers that are asked last because they did not answer.", int64(s.Resting)},
-			metric{"recursor_bytes", "gauge", "Bytes of memory that the resolver uses, estimated.", s.Bytes},
+			metric{"recursor_questions_total", "counter", "Questions that were resolved from the root down.", r.Questions},
+			metric{"recursor_failures_total", "counter", "Questions answered with SERVFAIL.", r.Failures},
+			metric{"recursor_queries_total", "counter", "Queries sent to the servers of zones.", r.Wire},
+			metric{"recursor_hedges_total", "counter", "Queries sent because an answer was late.", r.Hedges},
+			metric{"recursor_hedge_wins_total", "counter", "Hedges that gave the answer.", r.HedgeWins},
+			metric{"recursor_timeouts_total", "counter", "Queries sent because an earlier one had timed out.", r.Timeouts},
+			metric{"recursor_failovers_total", "counter", "Queries sent because another server could not answer.", r.Failovers},
+			metric{"recursor_servers", "gauge", "Servers that are known.", int64(r.Servers)},
+			metric{"recursor_servers_resting", "gauge", "Servers that are asked last because they did not answer.", int64(r.Resting)},
+			metric{"recursor_bytes", "gauge", "Bytes of memory that the resolver uses, estimated.", r.Bytes},
 		)
-		all = append(all, securityMetrics("recursor", s)...)
+		all = append(all, securityMetrics("recursor", r)...)
 	}
-	if m.validating != nil {
-		all = append(all, securityMetrics("validator", m.validating.Stats())...)
+	if chain.validator != nil {
+		all = append(all, securityMetrics("validator", chain.validator.Stats())...)
 	}
-	for _, v := range all {
-		fmt.Fprintf(w, "# HELP dnsforward_%s %s\n# TYPE dnsforward_%[1]s %[3]s\ndnsforward_%[1]s %[4]d\n", v.name, v.help, v.kind, v.value)
+	for _, m := range all {
+		fmt.Fprintf(w, "# HELP %s_%s %s\n# TYPE %[1]s_%[2]s %[4]s\n%[1]s_%[2]s %[5]d\n", prefix, m.name, m.help, m.kind, m.value)
 	}
-	for _, v := range []struct {
-		name, kind, help string
-		value            func(dnshedge.UpstreamStats) float64
-	}{
-		{"upstream_queries_total", "counter", "Queries sent to a server.", func(u dnshedge.UpstreamStats) float64 { return float64(u.Queries) }},
-		{"upstream_silent", "gauge", "1 if a server does not answer.", func(u dnshedge.UpstreamStats) float64 {
-			if u.Silent {
-				return 1
-			}
-			return 0
-		}},
-		{"upstream_srtt_seconds", "gauge", "Smoothed round trip time.", func(u dnshedge.UpstreamStats) float64 { return u.SRTT.Seconds() }},
-		{"upstream_p99_seconds", "gauge", "99th percentile of the times of recent answers.", func(u dnshedge.UpstreamStats) float64 { return u.P99.Seconds() }},
+	writeUpstreamMetrics(w, prefix, upstreams.Upstreams)
+}
+
+// writeUpstreamMetrics writes the metrics of single servers, which have the label upstream.
+func writeUpstreamMetrics(w io.Writer, prefix string, upstreams []observe.DNSUpstreamStats) {
+	for i, m := range []metric{
+		{"upstream_queries_total", "counter", "Queries sent to a server.", 0},
+		{"upstream_silent", "gauge", "1 if a server does not answer.", 0},
+		{"upstream_srtt_seconds", "gauge", "Smoothed round trip time.", 0},
+		{"upstream_p99_seconds", "gauge", "99th percentile of the times of recent answers.", 0},
 	} {
-		fmt.Fprintf(w, "# HELP dnsforward_%s %s\n# TYPE dnsforward_%[1]s %[3]s\n", v.name, v.help, v.kind)
-		for _, u := range a.Upstreams {
-			fmt.Fprintf(w, "dnsforward_%s{upstream=%q} %g\n", v.name, u.Upstream, v.value(u))
+		fmt.Fprintf(w, "# HELP %s_%s %s\n# TYPE %[1]s_%[2]s %[4]s\n", prefix, m.name, m.help, m.kind)
+		for _, u := range upstreams {
+			values := [...]float64{float64(u.Queries), map[bool]float64{true: 1}[u.Silent], u.SRTT.Seconds(), u.P99.Seconds()}
+			fmt.Fprintf(w, "%s_%s{upstream=%q} %g\n", prefix, m.name, u.Upstream, values[i])
 		}
 	}
 }
 
 // countBogus returns the number of bogus answers, for all reasons together.
-func countBogus(s recursor.Stats) (n int64) {
+func countBogus(s observe.RecursorStats) (n int64) {
 	for _, one := range s.Bogus {
 		n += one
 	}
@@ -86,10 +94,45 @@ func countBogus(s recursor.Stats) (n int64) {
 }
 
 // securityMetrics returns metrics that count the results of DNSSEC validation in s. Each name begins with prefix.
-func securityMetrics(prefix string, s recursor.Stats) []metric {
+func securityMetrics(prefix string, s observe.RecursorStats) []metric {
 	return []metric{
 		{prefix + "_secure_total", "counter", "Answers with a valid signature.", s.Secure},
 		{prefix + "_insecure_total", "counter", "Answers that are proven to be unsigned.", s.Insecure},
 		{prefix + "_bogus_total", "counter", "Answers that must be signed and have no valid signature.", countBogus(s)},
 	}
+}
+
+func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// WriteReport writes the statistics of MetricsHandler as text for people. The format may change.
+func WriteReport(w io.Writer, c *dnshedge.Client) {
+	chain := newClientChain(c)
+	client, upstreams := c.Stats(), chain.upstreams.Stats()
+	cache := cmp.Or(client.Cache, new(observe.DNSCacheStats))
+	fmt.Fprintf(w, "questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
+		client.Queries, client.Hits, client.Stale, client.Local, client.Refreshes, client.Failures, cache.Bytes)
+	fmt.Fprintf(w, "queries %d  hedges %d (won %d, denied %d)  resends %d  failovers %d  ignored messages %d\n",
+		upstreams.Wire, upstreams.Hedges, upstreams.HedgeWins, upstreams.Denied, upstreams.Resends, upstreams.Failovers, upstreams.Ignored)
+	for _, u := range upstreams.Upstreams {
+		fmt.Fprintf(w, "  %v: queries %d  round trip %v  p50 %v  p99 %v  loss delay %v  slow delay %v%s\n",
+			u.Upstream, u.Queries, roundDuration(u.SRTT), roundDuration(u.P50), roundDuration(u.P99), roundDuration(u.LossDelay), roundDuration(u.SlowDelay), map[bool]string{true: "  SILENT"}[u.Silent])
+	}
+	if chain.resolver != nil {
+		r := chain.resolver.Stats()
+		fmt.Fprintf(w, "from the root: questions %d  failures %d  queries %d (TCP %d)  hedges %d (won %d, denied %d)  timeouts %d  failovers %d  lame %d\n",
+			r.Questions, r.Failures, r.Wire, r.TCP, r.Hedges, r.HedgeWins, r.Denied, r.Timeouts, r.Failovers, r.Lame)
+		fmt.Fprintf(w, "  servers %d (resting %d)  zones %d  RRsets %d  bytes %d  first contact %v\n",
+			r.Servers, r.Resting, r.Zones, r.RRsets, r.Bytes, roundDuration(r.FirstContact))
+		if r.Bogus != nil {
+			reportSecurity(w, r)
+		}
+	}
+	if chain.validator != nil {
+		reportSecurity(w, chain.validator.Stats())
+	}
+}
+
+// reportSecurity writes the counts of secure, insecure and bogus answers, which DNSSEC validation has found, to w.
+func reportSecurity(w io.Writer, s observe.RecursorStats) {
+	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, countBogus(s), s.PassedOver)
 }

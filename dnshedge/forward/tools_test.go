@@ -1,4 +1,4 @@
-package main
+package forward_test
 
 import (
 	"fmt"
@@ -11,21 +11,23 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/forward"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // TestForwarderAnswersDNSTools has the tools of administrators ask a forwarder, each in the
 // ways that it knows.
 func TestForwarderAnswersDNSTools(t *testing.T) {
-	f := begin(t, secure(t, &forwarder{}))
+	f := begin(t, secure(t, forward.Config{}))
 	port := func(at string) string {
 		_, port, err := net.SplitHostPort(at)
 		require.NoError(t, err)
 		return port
 	}
-	plain := port(f.listen[0])
+	plain := port(f.Listen[0])
 	const answer = "192.0.2.1\n"
 	t.Run("dig", func(t *testing.T) {
 		at := []string{"@127.0.0.1", "-p", plain, "+short"}
@@ -38,8 +40,8 @@ func TestForwarderAnswersDNSTools(t *testing.T) {
 	})
 	t.Run("kdig", func(t *testing.T) {
 		for _, args := range [][]string{
-			{"-p", plain}, {"-p", plain, "+tcp"}, {"-p", port(f.dot[0]), "+tls"}, {"-p", port(f.doh[0]), "+https"},
-			{"-p", port(f.doh[0]), "+https-get"},
+			{"-p", plain}, {"-p", plain, "+tcp"}, {"-p", port(f.ListenTLS[0]), "+tls"}, {"-p", port(f.ListenHTTPS[0]), "+https"},
+			{"-p", port(f.ListenHTTPS[0]), "+https-get"},
 		} {
 			assert.Equal(t, answer, doubles.RunTool(t, "kdig", append(args, "@127.0.0.1", "+short", "a.example")...), args)
 		}
@@ -51,7 +53,7 @@ func TestForwarderAnswersDNSTools(t *testing.T) {
 		queries := filepath.Join(t.TempDir(), "queries")
 		require.NoError(t, os.WriteFile(queries, []byte("a.example A\nb.example A\nnx.example A\nprinter.local A\n"), 0o600))
 		for _, mode := range []string{"udp", "tcp", "dot", "doh"} {
-			at := map[string]string{"udp": plain, "tcp": plain, "dot": port(f.dot[0]), "doh": port(f.doh[0])}[mode]
+			at := map[string]string{"udp": plain, "tcp": plain, "dot": port(f.ListenTLS[0]), "doh": port(f.ListenHTTPS[0])}[mode]
 			rounds, inFlight := 500, "50"
 			if mode == "doh" {
 				// With more in flight, dnsperf 2.10 says that answers are lost, and that all of
@@ -67,7 +69,7 @@ func TestForwarderAnswersDNSTools(t *testing.T) {
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 		defer web.Close()
 		at := web.Listener.Addr().(*net.TCPAddr)
-		assert.Equal(t, "hello", doubles.RunTool(t, "curl", "-sS", "--noproxy", "*", "--doh-url", "https://"+f.doh[0]+"/dns-query", "--doh-insecure",
+		assert.Equal(t, "hello", doubles.RunTool(t, "curl", "-sS", "--noproxy", "*", "--doh-url", "https://"+f.ListenHTTPS[0]+"/dns-query", "--doh-insecure",
 			"http://loop.example:"+port(at.String())))
 	})
 }

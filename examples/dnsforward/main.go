@@ -1,5 +1,5 @@
-// Dnsforward is a forwarding DNS server with hedging and a cache. It is a short example, and can serve a machine's
-// resolv.conf or a home network.
+// Dnsforward is a forwarding DNS server with hedging and a cache, for one machine or a home network. Package forward
+// does the work, and this program has the flags.
 //
 //	go run ./examples/dnsforward -listen 127.0.0.1:5300 -upstream tls://192.0.2.1#dns.example -upstream tls://192.0.2.2#dns.example
 //	dig @127.0.0.1 -p 5300 example.com
@@ -12,297 +12,278 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"io/fs"
 	"log"
+	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/forward"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
+// reportSignals are the signals after which the program prints its statistics.
+var reportSignals []os.Signal
+
 func main() {
 	log.SetFlags(0)
-	if err := run(); err != nil {
+	if err := run(flag.CommandLine, os.Args[1:]); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run() error {
-	client := &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder}
-	f := &forwarder{client: client}
-	flag.Func("listen", "`address` to answer on, over UDP and TCP; may be repeated (default 127.0.0.1:5300)", textFlag(&f.listen))
-	flag.Func("listen-tls", "`address` to answer on, over TLS; may be repeated", textFlag(&f.dot))
-	flag.Func("listen-https", "`address` to answer on, over HTTPS at /dns-query; may be repeated", textFlag(&f.doh))
-	cert := flag.String("cert", "", "`file` with the certificate for TLS and HTTPS")
-	key := flag.String("key", "", "`file` with the private key of the certificate")
-	flag.StringVar(&f.metrics, "metrics", "", "`address` of an HTTP server with /metrics and /debug/hedge")
-	flag.Func("allow", "`network` of clients that are served, as 192.0.2.0/24; may be repeated (default: this machine and private networks)", networkFlag(&f.access.allowed))
-	flag.Float64Var(&f.access.perSecond, "rate", 0, "questions per second that a client may ask; 0 is no limit")
-	flag.IntVar(&f.conns, "connections", 1000, "connections of all clients, over TCP and TLS, and as many over HTTPS; when the limit is reached, the client with the most connections loses one")
-	flag.IntVar(&f.connsPerClient, "client-connections", 100, "connections of one client")
-	flag.IntVar(&f.sockets, "sockets", defaultUDPSockets(), "UDP sockets of each address, among which the kernel distributes clients")
-
-	flag.Func("upstream", "`server` to ask; may be repeated (default: the system's)", upstreamFlag(&client.Upstreams))
-	flag.Func("fallback", "`server` to ask if all upstreams fail; may be repeated", upstreamFlag(&client.Fallback))
-	routes := make(map[string]*dnshedge.Client)
-	flag.Func("route", "`domain=server` to ask for the names in a domain; may be repeated; without a server, the domain is asked as all other names are", routeFlag(routes))
-	flag.StringVar(&client.Hosts, "hosts", "", "`file` of addresses and names, as /etc/hosts")
-	root := new(recursiveFlags)
-	root.registerFlags(flag.CommandLine)
-	forward := flag.Bool("forward-special", false, "ask servers for special-use names too, such as those of private addresses")
-	rebind := flag.Bool("rebind-filter", false, "remove private addresses from answers")
-	filter := new(dnshedge.RebindFilter)
-	flag.Func("rebind-allow", "`domain` that may have private addresses; may be repeated", textFlag(&filter.Allow))
-	flag.DurationVar(&client.Timeout, "timeout", 5*time.Second, "time limit of a question")
-	flag.Float64Var(&client.Hedge.BudgetPercent, "budget", 5, "hedges allowed, in percent of the queries; 0 sends none")
-	flag.Float64Var(&client.Hedge.MaxHedgesPerSecond, "max-hedges", 0, "hedges per second; 0 is no limit")
-	flag.BoolVar(&client.Hedge.Off, "no-hedging", false, "do not hedge")
-	flag.Int64Var(&client.Cache.MaxBytes, "cache", 64<<20, "`bytes` of memory for the cache")
-	flag.DurationVar(&client.Cache.MaxNegativeTTL, "max-negative", time.Hour, "longest time to believe that a name does not exist")
-	flag.DurationVar(&client.Cache.MaxStale, "max-stale", 24*time.Hour, "longest time to answer with expired answers when servers fail; negative is never")
-	save := flag.String("save", "", "`file` that keeps the cache over restarts; with -recursive, measurements of servers are in file.servers, and with -validate in file.upstreams")
-	last := flag.Duration("for", 0, "end after this `time`; 0 is never")
-	flag.Parse()
-	if flag.NArg() > 0 {
-		return fmt.Errorf("dnsforward: unexpected argument %q", flag.Arg(0))
-	}
-	if client.Hedge.BudgetPercent == 0 {
-		client.Hedge.BudgetPercent = dnshedge.NoBudget
-	}
-	if len(f.listen)+len(f.dot)+len(f.doh) == 0 {
-		f.listen = []string{"127.0.0.1:5300"}
-	}
-	if f.access.allowed == nil {
-		f.access.allowed = localNetworks
-	}
-	if *cert != "" || *key != "" {
-		f.cert = &certificate{certFile: *cert, keyFile: *key}
-	}
-	if *forward {
-		client.SpecialUse = dnshedge.SpecialUseOff
-	}
-	if *rebind || len(filter.Allow) > 0 {
-		client.RebindFilter = filter
-	}
-	resolver, err := root.newResolver(client, flag.CommandLine)
+// run answers queries, as the arguments of a command line say, until a signal or -for ends it.
+func run(flags *flag.FlagSet, args []string) error {
+	o, err := parseOptions(flags, args)
 	if err != nil {
 		return err
 	}
-	learners := map[string]stateStore{"": client} // by the suffix of the file name
-	if resolver != nil {
-		f.resolver, learners[".servers"] = resolver, resolver
-		defer resolver.Close()
-	}
-	if f.validating = root.newValidatingClient(client); f.validating != nil {
-		learners[".upstreams"] = f.validating.upstreams
-		defer f.validating.closeBoth()
-	}
-	defer client.Close()
-	client.Routes = make(map[string]dnshedge.Exchanger)
-	for domain, c := range routes {
-		client.Routes[domain] = nil
-		if len(c.Upstreams) > 0 {
-			c.SpecialUse, c.Timeout, c.Hedge = dnshedge.SpecialUseOff, client.Timeout, client.Hedge
-			client.Routes[domain] = c // which client caches
-			defer c.Close()
-		}
-	}
-	if err := client.Validate(); err != nil {
-		return fmt.Errorf("dnsforward: %w", err)
-	}
-	if *save != "" {
-		for suffix, l := range learners {
-			if err := loadState(l, *save+suffix); err != nil {
-				return err
-			}
-		}
-	}
-
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, append(reportSignals, syscall.SIGTERM, os.Interrupt)...)
-	if err := f.start(); err != nil {
+	defer o.Client.Close()
+	f, err := forward.New(o.Config)
+	if err != nil {
 		return err
 	}
-	err = f.runUntilEnd(signals, *last)
-	if *save != "" {
-		for suffix, l := range learners {
-			err = errors.Join(err, saveState(l, *save+suffix))
-		}
-	}
-	f.writeReport(os.Stdout)
-	return err
-}
-
-// shutdownTime is how long the shutdown may take, in addition to the Timeout of a question.
-const shutdownTime = 2 * time.Second
-
-// runUntilEnd waits until a signal arrives, a listener fails, or the duration last has passed, and then shuts the
-// forwarder down. If last is 0, there is no time limit. It returns the errors of the listeners and of the shutdown.
-func (f *forwarder) runUntilEnd(signals <-chan os.Signal, last time.Duration) error {
-	log.Printf("dnsforward: listening on %v", slices.Concat(f.listen, f.dot, f.doh))
-	var end <-chan time.Time
-	if last > 0 {
-		end = time.After(last)
-	}
-	err := f.waitForEnd(signals, end)
-	// The last question may take all of its Timeout, and its response is written after that.
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(f.client.Timeout, 5*time.Second)+shutdownTime)
+	log.Printf("dnsforward: listening on %v", slices.Concat(o.Listen, o.ListenTLS, o.ListenHTTPS))
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	return errors.Join(err, f.shutDown(ctx))
-}
-
-// waitForEnd waits until the forwarder must end. That is so if a signal arrives, end fires, or a listener has failed,
-// whose error it returns. On a signal in reportSignals it writes the statistics and continues.
-func (f *forwarder) waitForEnd(signals <-chan os.Signal, end <-chan time.Time) error {
-	for {
-		select {
-		case s := <-signals:
+	if o.last > 0 {
+		defer time.AfterFunc(o.last, cancel).Stop()
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, append(reportSignals, syscall.SIGTERM, os.Interrupt)...)
+	go func() {
+		for s := range signals {
 			if slices.Contains(reportSignals, s) {
-				f.writeReport(os.Stdout)
+				forward.WriteReport(os.Stdout, o.Client)
 				continue
 			}
 			log.Printf("dnsforward: %v", s)
-			return nil
-		case err := <-f.failed:
-			return err
-		case <-end:
-			return nil
+			cancel()
 		}
-	}
+	}()
+	err = f.Serve(ctx)
+	forward.WriteReport(os.Stdout, o.Client)
+	return err
 }
 
-// textFlag returns a function for flag.Func that appends the flag's value to the list at to.
-func textFlag(to *[]string) func(string) error {
-	return func(s string) error {
-		*to = append(*to, s)
-		return nil
-	}
+// options is the configuration of a forwarder, with the values of the flags that are not in it.
+type options struct {
+	forward.Config
+	resolver               *recursor.Resolver             // used with recursive
+	routes                 map[string][]dnshedge.Upstream // by domain; empty: the usual servers are asked
+	filter                 dnshedge.RebindFilter
+	recursive, validate    bool
+	rebind, forwardSpecial bool
+	cert, key              string
+	last                   time.Duration
 }
 
-// networkFlag returns a function for flag.Func that parses a network, or a single address, and appends it to the list
-// at to.
-func networkFlag(to *[]netip.Prefix) func(string) error {
-	return func(s string) error {
-		p, err := netip.ParsePrefix(s)
-		if ip, e := netip.ParseAddr(s); e == nil {
-			p, err = ip.Prefix(ip.BitLen())
+// parseOptions defines the flags, parses the arguments of a command line, and completes the Config.
+func parseOptions(flags *flag.FlagSet, args []string) (*options, error) {
+	client := &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder, Routes: make(map[string]dnshedge.Exchanger)}
+	limits := forward.DefaultLimits()
+	o := &options{Config: forward.Config{Client: client, Limits: &limits}, routes: make(map[string][]dnshedge.Upstream)}
+	o.resolver = &recursor.Resolver{Zones: make(map[string][]netip.AddrPort), Logger: slog.Default()}
+	o.defineFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if err := o.checkFlags(flags); err != nil {
+		return nil, err
+	}
+	o.configureClients()
+	if len(o.ListenTLS)+len(o.ListenHTTPS) > 0 {
+		get, err := forward.CertificateFiles(o.cert, o.key)
+		if err != nil {
+			return nil, fmt.Errorf("dnsforward: -listen-tls and -listen-https need -cert and -key: %w", err)
 		}
-		*to = append(*to, p.Masked())
+		o.TLSConfig = &tls.Config{GetCertificate: get}
+	} else if len(o.Listen) == 0 {
+		o.Listen = []string{"127.0.0.1:5300"}
+	}
+	return o, nil
+}
+
+// defineFlags defines the flags, which store their values in o when they are parsed.
+func (o *options) defineFlags(flags *flag.FlagSet) {
+	parseText := func(s string) (string, error) { return s, nil }
+	flags.Func("listen", "`address` to answer on, over UDP and TCP; may be repeated (default 127.0.0.1:5300)", appendTo(&o.Listen, parseText))
+	flags.Func("listen-tls", "`address` to answer on, over TLS; may be repeated", appendTo(&o.ListenTLS, parseText))
+	flags.Func("listen-https", "`address` to answer on, over HTTPS at /dns-query; may be repeated", appendTo(&o.ListenHTTPS, parseText))
+	flags.StringVar(&o.cert, "cert", "", "`file` with the certificate for TLS and HTTPS")
+	flags.StringVar(&o.key, "key", "", "`file` with the private key of the certificate")
+	flags.StringVar(&o.ListenMetrics, "metrics", "", "`address` of an HTTP server with /metrics and /debug/hedge")
+	flags.Func("allow", "`network` of clients that are served, as 192.0.2.0/24; may be repeated (default: this machine and private networks)", appendTo(&o.Allow, forward.ParseNetwork))
+	flags.Float64Var(&o.Limits.QuestionsPerSecond, "rate", 0, "questions per second that a client may ask; 0 is no limit")
+	flags.IntVar(&o.Limits.Conns, "connections", o.Limits.Conns, "connections of all clients, over TCP and TLS, and as many over HTTPS; when the limit is reached, the client with the most connections loses one")
+	flags.IntVar(&o.Limits.ConnsPerClient, "client-connections", o.Limits.ConnsPerClient, "connections of one client")
+	flags.IntVar(&o.Limits.UDPSockets, "sockets", o.Limits.UDPSockets, "UDP sockets of each address, among which the kernel distributes clients; 0 is no UDP")
+	flags.StringVar(&o.StateFile, "save", "", "`file` that keeps the cache over restarts; with -recursive, measurements of servers are in file.servers, and with -validate in file.upstreams")
+	flags.DurationVar(&o.last, "for", 0, "end after this `time`; 0 is never")
+
+	c := o.Client
+	flags.Func("upstream", "`server` to ask; may be repeated (default: the system's)", appendTo(&c.Upstreams, dnshedge.ParseUpstream))
+	flags.Func("fallback", "`server` to ask if all upstreams fail; may be repeated", appendTo(&c.Fallback, dnshedge.ParseUpstream))
+	flags.Func("route", "`domain=server` to ask for the names in a domain; may be repeated; without a server, the domain is asked as all other names are", o.addRoute)
+	flags.StringVar(&c.Hosts, "hosts", "", "`file` of addresses and names, as /etc/hosts")
+	flags.BoolVar(&o.forwardSpecial, "forward-special", false, "ask servers for special-use names too, such as those of private addresses")
+	flags.BoolVar(&o.rebind, "rebind-filter", false, "remove private addresses from answers")
+	flags.Func("rebind-allow", "`domain` that may have private addresses; may be repeated", appendTo(&o.filter.Allow, parseText))
+	flags.DurationVar(&c.Timeout, "timeout", 5*time.Second, "time limit of a question")
+	flags.Func("budget", "hedges allowed, in `percent` of the queries; 0 sends none (default 5; 15 with -recursive)", func(s string) (err error) {
+		c.Hedge.BudgetPercent, err = strconv.ParseFloat(s, 64)
+		c.Hedge.BudgetPercent = cmp.Or(c.Hedge.BudgetPercent, dnshedge.NoBudget)
+		o.resolver.Hedge.BudgetPercent = c.Hedge.BudgetPercent
 		return err
+	})
+	flags.Float64Var(&c.Hedge.MaxHedgesPerSecond, "max-hedges", 0, "hedges per second; 0 is no limit")
+	flags.BoolVar(&c.Hedge.Off, "no-hedging", false, "do not hedge")
+	flags.Int64Var(&c.Cache.MaxBytes, "cache", 64<<20, "`bytes` of memory for the cache; 0 is no cache")
+	flags.DurationVar(&c.Cache.MaxNegativeTTL, "max-negative", time.Hour, "longest time to believe that a name does not exist")
+	flags.DurationVar(&c.Cache.MaxStale, "max-stale", 24*time.Hour, "longest time to answer with expired answers when servers fail; 0 is never")
+
+	flags.BoolVar(&o.recursive, "recursive", false, "ask the servers of the zones, from the root down, instead of a resolver, and check signatures (DNSSEC)")
+	flags.Func("root-hint", "`address` of a root server, for -recursive; may be repeated (default: the Internet's)", appendTo(&o.resolver.Hints, netip.ParseAddr))
+	flags.Func("stub", "`domain=address` of a server that has the domain, for -recursive; the default port is 53; may be repeated", o.addStub)
+	flags.BoolVar(&o.validate, "validate", false, "validate the answers of upstreams (DNSSEC); -recursive always validates")
+	flags.BoolVar(&o.resolver.Trust.Off, "no-dnssec", false, "do not validate signatures (DNSSEC), with -recursive")
+	flags.Func("anchors", "`file` of trust anchors, as root-anchors.xml or as DS and DNSKEY records; for -recursive and -validate (default: the root's keys)", o.addAnchors)
+	flags.Func("insecure", "`domain` whose signatures are not checked, for -recursive and -validate; may be repeated", appendTo(&o.resolver.Trust.Insecure, parseDomain))
+}
+
+// addRoute adds the server in "domain=server" to the servers of the domain. Without a server it adds only the domain.
+func (o *options) addRoute(s string) (err error) {
+	domain, server, ok := strings.Cut(s, "=")
+	if !ok || domain == "" {
+		return errors.New("want a domain, = and a server")
 	}
-}
-
-// upstreamFlag returns a function for flag.Func that parses an upstream and appends it to the list at to.
-func upstreamFlag(to *[]dnshedge.Upstream) func(string) error {
-	return func(s string) error {
-		u, err := dnshedge.ParseUpstream(s)
-		*to = append(*to, u)
-		return err
+	servers := o.routes[domain]
+	if server != "" {
+		err = appendTo(&servers, dnshedge.ParseUpstream)(server)
 	}
+	o.routes[domain] = servers
+	return err
 }
 
-// routeFlag returns a function for flag.Func that parses "domain=server" and adds the server to the domain's Client in
-// to. An empty server adds only the Client.
-func routeFlag(to map[string]*dnshedge.Client) func(string) error {
-	return func(s string) error {
-		domain, server, ok := strings.Cut(s, "=")
-		if !ok || domain == "" {
-			return fmt.Errorf("want a domain, = and a server")
-		}
-		c := to[domain]
-		if c == nil {
-			c = new(dnshedge.Client)
-			to[domain] = c
-		}
-		if server == "" {
-			return nil
-		}
-		return upstreamFlag(&c.Upstreams)(server)
+// addStub adds the address in "domain=address" to the stub servers of the domain.
+func (o *options) addStub(s string) error {
+	domain, server, _ := strings.Cut(s, "=")
+	at, err := netip.ParseAddrPort(server)
+	if ip, e := netip.ParseAddr(server); e == nil {
+		at, err = netip.AddrPortFrom(ip, 53), nil
 	}
+	if _, e := parseDomain(domain); e != nil || err != nil {
+		return errors.New("want a domain, = and an address")
+	}
+	o.resolver.Zones[domain] = append(o.resolver.Zones[domain], at)
+	return nil
 }
 
-// A stateStore can write its measurements and cached answers to a file, and read them after a restart. It is a
-// *dnshedge.Client or a *recursor.Resolver.
-type stateStore interface {
-	Export(io.Writer) error
-	Import(io.Reader) error
-}
-
-// loadState reads the file that saveState has written into l. If the file does not exist, or cannot be imported, l
-// starts without measurements and answers. It returns an error if an existing file cannot be opened.
-func loadState(l stateStore, path string) error {
+// addAnchors adds the trust anchors in a file.
+func (o *options) addAnchors(path string) error {
 	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the first start
-	}
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := l.Import(f); err != nil {
-		log.Printf("dnsforward: starting without %s: %v", path, err)
-	}
-	return nil
+	anchors, err := dnssec.ReadAnchors(f)
+	o.resolver.Trust.Anchors = append(o.resolver.Trust.Anchors, anchors...)
+	return err
 }
 
-// saveState writes the measurements and answers of l to a file. It replaces an existing file atomically, and leaves the
-// file unchanged after an error.
-func saveState(l stateStore, path string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".dnsforward-*")
-	if err != nil {
+func parseDomain(s string) (string, error) {
+	if _, ok := dns.IsDomainName(s); !ok || s == "" {
+		return "", errors.New("want a domain")
+	}
+	return s, nil
+}
+
+// appendTo returns a function for flag.Func that parses a value and appends it to a list.
+func appendTo[L ~[]T, T any](list *L, parse func(string) (T, error)) func(string) error {
+	return func(s string) error {
+		v, err := parse(s)
+		*list = append(*list, v)
 		return err
 	}
-	defer os.Remove(f.Name())
-	if err := errors.Join(l.Export(f), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
-func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
-
-// writeReport writes the forwarder's statistics.
-func (f *forwarder) writeReport(w io.Writer) {
-	s, a := f.client.Stats(), f.upstreamClient().Stats()
-	fmt.Fprintf(w, "questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
-		s.Queries, s.Hits, s.Stale, s.Local, s.Refreshes, s.Failures, f.client.Cache.Bytes())
-	fmt.Fprintf(w, "queries %d  hedges %d (won %d, denied %d)  resends %d  failovers %d  ignored messages %d\n",
-		a.Wire, a.Hedges, a.HedgeWins, a.Denied, a.Resends, a.Failovers, a.Ignored)
-	for _, u := range a.Upstreams {
-		state := ""
-		if u.Silent {
-			state = "  SILENT"
-		}
-		fmt.Fprintf(w, "  %v: queries %d  round trip %v  p50 %v  p99 %v  loss delay %v  slow delay %v%s\n",
-			u.Upstream, u.Queries, roundDuration(u.SRTT), roundDuration(u.P50), roundDuration(u.P99), roundDuration(u.LossDelay), roundDuration(u.SlowDelay), state)
+// checkFlags returns an error if flags that were parsed contradict each other.
+func (o *options) checkFlags(flags *flag.FlagSet) (err error) {
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("dnsforward: unexpected argument %q", flags.Arg(0))
+	case o.Client.Timeout == 0:
+		return errors.New("dnsforward: -timeout is 0; want more")
 	}
-	if f.resolver != nil {
-		s := f.resolver.Stats()
-		fmt.Fprintf(w, "from the root: questions %d  failures %d  queries %d (TCP %d)  hedges %d (won %d, denied %d)  timeouts %d  failovers %d  lame %d\n",
-			s.Questions, s.Failures, s.Wire, s.TCP, s.Hedges, s.HedgeWins, s.Denied, s.Timeouts, s.Failovers, s.Lame)
-		fmt.Fprintf(w, "  servers %d (resting %d)  zones %d  RRsets %d  bytes %d  first contact %v\n",
-			s.Servers, s.Resting, s.Zones, s.RRsets, s.Bytes, roundDuration(s.FirstContact))
-		if s.Bogus != nil {
-			reportSecurity(w, s)
-		}
+	for _, rule := range []struct {
+		applies    bool
+		flags, why string
+	}{
+		{!o.recursive, "root-hint stub no-dnssec", "needs -recursive"},
+		{!o.recursive && !o.validate, "anchors insecure", "needs -recursive or -validate"},
+		{o.recursive, "upstream fallback", "cannot be used with -recursive: it asks the servers of the zones"},
+		{o.recursive, "validate", "cannot be used with -recursive: it checks signatures without that"},
+		{o.recursive, "forward-special", "cannot be used with -recursive: give -stub the special-use names that a server of yours has"},
+		{o.resolver.Trust.Off, "anchors insecure", "cannot be used with -no-dnssec: nothing is checked"},
+	} {
+		flags.Visit(func(f *flag.Flag) {
+			if rule.applies && slices.Contains(strings.Fields(rule.flags), f.Name) {
+				err = cmp.Or(err, fmt.Errorf("dnsforward: -%s %s", f.Name, rule.why))
+			}
+		})
 	}
-	if f.validating != nil {
-		reportSecurity(w, f.validating.Stats())
-	}
+	return err
 }
 
-// reportSecurity writes the counts of secure, insecure and bogus answers, which DNSSEC validation has found, to w.
-func reportSecurity(w io.Writer, s recursor.Stats) {
-	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, countBogus(s), s.PassedOver)
+// configureClients completes the clients from the flags, and adds the pages about them for -metrics.
+func (o *options) configureClients() {
+	c := o.Client
+	if o.forwardSpecial {
+		c.SpecialUse = dnshedge.SpecialUseOff
+	}
+	if o.rebind || len(o.filter.Allow) > 0 {
+		c.RebindFilter = &o.filter
+	}
+	c.Cache.MaxNegativeTTL, c.Cache.MaxStale = cmp.Or(c.Cache.MaxNegativeTTL, -1), cmp.Or(c.Cache.MaxStale, -1) // in a Cache, 0 is a default
+	if c.Cache.MaxBytes == 0 {
+		c.Cache = nil
+	}
+	pages := []debug.Source{debug.DNS(c)}
+	if r := o.resolver; o.recursive {
+		r.Hedge.Off, r.Hedge.MaxPerSecond = c.Hedge.Off, c.Hedge.MaxHedgesPerSecond
+		c.Exchanger, c.SpecialUse = r, dnshedge.SpecialUseOff // the Resolver answers special-use names, except for stubs
+		pages = append(pages, debug.Recursor(r))
+	} else if o.validate {
+		inner := &dnshedge.Client{Upstreams: c.Upstreams, Fallback: c.Fallback, Hedge: c.Hedge, Timeout: c.Timeout, SpecialUse: dnshedge.SpecialUseOff}
+		v := &dnssec.Validator{Exchanger: inner, Trust: r.Trust, Name: "validator", Logger: r.Logger}
+		c.Upstreams, c.Fallback, c.Exchanger = nil, nil, v
+		pages = append(pages, debug.DNS(inner), debug.Recursor(v))
+	}
+	for domain, servers := range o.routes {
+		c.Routes[domain] = nil
+		if len(servers) > 0 { // c caches
+			c.Routes[domain] = &dnshedge.Client{Upstreams: servers, SpecialUse: dnshedge.SpecialUseOff, Timeout: c.Timeout, Hedge: c.Hedge}
+		}
+	}
+	if o.ListenMetrics != "" {
+		mux := http.NewServeMux()
+		mux.Handle("/metrics", forward.MetricsHandler("dnsforward", c))
+		mux.Handle("/debug/hedge", debug.Handler(pages...))
+		o.Metrics = mux
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -18,10 +19,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/debug"
-	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/forward"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/signer"
 )
 
@@ -119,67 +121,88 @@ func record(t *testing.T, s string) dns.RR {
 	return rr
 }
 
-// parsed applies the flags of a command line to a client.
-func parsed(t *testing.T, c *dnshedge.Client, args ...string) (*recursor.Resolver, error) {
-	flags, root := flag.NewFlagSet("dnsforward", flag.ContinueOnError), new(recursiveFlags)
+// parsed parses the arguments of a command line.
+func parsed(args ...string) (*options, error) {
+	flags := flag.NewFlagSet("dnsforward", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	root.registerFlags(flags)
-	flags.Bool("forward-special", false, "")
-	flags.Func("upstream", "", upstreamFlag(&c.Upstreams))
-	flags.Func("fallback", "", upstreamFlag(&c.Fallback))
-	flags.Float64Var(&c.Hedge.BudgetPercent, "budget", 5, "")
-	flags.BoolVar(&c.Hedge.Off, "no-hedging", false, "")
-	if err := flags.Parse(args); err != nil {
-		return nil, err
-	}
-	return root.newResolver(c, flags)
+	return parseOptions(flags, args)
 }
 
-func TestRecursiveFlagAsksFromRoot(t *testing.T) {
-	world := newInternet(t, false)
-	saved := filepath.Join(t.TempDir(), "cache.servers")
-	run := func() *forwarder {
-		client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
-		resolver, err := parsed(t, client, "-recursive", "-root-hint", "198.51.100.1", "-no-dnssec")
-		require.NoError(t, err)
-		resolver.Dialer = world
-		t.Cleanup(func() { resolver.Close() })
-		require.NoError(t, loadState(resolver, saved))
-		f := &forwarder{client: client, resolver: resolver, metrics: freeAddress(t)}
-		begin(t, f)
-		m := ask("a.example.")
-		m.SetEdns0(1232, true)
-		r, err := dns.Exchange(m, f.listen[0])
-		require.NoError(t, err)
-		require.Len(t, r.Answer, 1, "%v", r)
-		assert.False(t, r.Authoritative)
-		assert.False(t, r.AuthenticatedData)
-		assert.True(t, r.RecursionAvailable)
-		return f
-	}
-	f := run()
-	r, err := exchange(t, "udp", f.listen[0], "x.onion.")
+// begin starts a forwarder with the options, and returns a function that ends it. The test ends it otherwise.
+func begin(t *testing.T, o *options) (end func()) {
+	t.Helper()
+	o.Listen = []string{doubles.FreeAddress(t)}
+	f, err := forward.New(o.Config)
 	require.NoError(t, err)
-	assert.Equal(t, dns.RcodeNameError, r.Rcode)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- f.Serve(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		assert.NoError(t, <-served)
+		o.Client.Close()
+		if e, ok := o.Client.Exchanger.(io.Closer); ok {
+			e.Close()
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
 
-	resp, err := http.Get("http://" + f.metrics + "/metrics")
+// ask asks a forwarder, with DO.
+func ask(t *testing.T, o *options, name string) *dns.Msg {
+	t.Helper()
+	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	m.SetEdns0(1232, true)
+	r, err := dns.Exchange(m, o.Listen[0])
+	require.NoError(t, err)
+	return r
+}
+
+// page returns a page of the forwarder's -metrics.
+func page(t *testing.T, o *options, path string) string {
+	t.Helper()
+	resp, err := http.Get("http://" + o.ListenMetrics + path)
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	assert.Contains(t, string(body), "\ndnsforward_recursor_questions_total 2\n")
-	assert.NotContains(t, string(body), "\ndnsforward_recursor_servers 0\n")
-	resp, err = http.Get("http://" + f.metrics + "/debug/hedge?format=json")
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	var page debug.Page
-	require.NoError(t, json.NewDecoder(resp.Body).Decode(&page))
-	require.Len(t, page.Recursors, 1)
-	assert.Equal(t, f.resolver.Stats().Wire, page.Recursors[0].Wire)
+	return string(body)
+}
 
-	require.NoError(t, saveState(f.resolver, saved))
+func TestRecursiveFlagAsksFromRoot(t *testing.T) {
+	world := newInternet(t, false)
+	saved := filepath.Join(t.TempDir(), "cache")
+	run := func(name string) (o *options, end func()) {
+		o, err := parsed("-recursive", "-root-hint", "198.51.100.1", "-no-dnssec", "-save", saved, "-metrics", doubles.FreeAddress(t))
+		require.NoError(t, err)
+		o.resolver.Dialer = world
+		end = begin(t, o)
+		r := ask(t, o, name)
+		require.Len(t, r.Answer, 1, "%v", r)
+		assert.False(t, r.Authoritative)
+		assert.False(t, r.AuthenticatedData)
+		assert.True(t, r.RecursionAvailable)
+		return o, end
+	}
+	o, end := run("a.example.")
+	assert.Equal(t, dns.RcodeNameError, ask(t, o, "x.onion.").Rcode)
+	metrics := page(t, o, "/metrics")
+	assert.Contains(t, metrics, "\ndnsforward_recursor_questions_total 2\n")
+	assert.NotContains(t, metrics, "\ndnsforward_recursor_servers 0\n")
+	var pages debug.Page
+	require.NoError(t, json.Unmarshal([]byte(page(t, o, "/debug/hedge?format=json")), &pages))
+	require.Len(t, pages.DNS, 1)
+	assert.EqualValues(t, 2, pages.DNS[0].Queries)
+	require.Len(t, pages.Recursors, 1)
+	assert.Equal(t, o.resolver.Stats().Wire, pages.Recursors[0].Wire)
+	var report strings.Builder
+	forward.WriteReport(&report, o.Client)
+	assert.Contains(t, report.String(), "\nfrom the root: questions 2  ")
+
+	end()
 	asked := world.root.Queries.Load()
-	run()
+	run("b.example.")
 	assert.Equal(t, asked, world.root.Queries.Load(), "the next run knows where example. is served")
 }
 
@@ -203,83 +226,65 @@ func TestRecursiveFlagChecksOtherFlags(t *testing.T) {
 		"-recursive -stub corp..example=192.0.2.1": `invalid value "corp..example=192.0.2.1" for flag -stub`,
 		"-recursive -stub corp.example=ns.example": `invalid value "corp.example=ns.example" for flag -stub`,
 	} {
-		_, err := parsed(t, new(dnshedge.Client), strings.Fields(args)...)
+		_, err := parsed(strings.Fields(args)...)
 		assert.ErrorContains(t, err, want, args)
 	}
 }
 
 func TestRecursiveFlagsConfigureResolver(t *testing.T) {
-	c := new(dnshedge.Client)
-	r, err := parsed(t, c, strings.Fields("-recursive -no-hedging -budget 7 -root-hint 198.51.100.1 -stub corp.example=192.0.2.1 -stub corp.example=[2001:db8::1]:5300")...)
-	require.NoError(t, err)
-	assert.Same(t, r, c.Exchanger)
+	configured := func(args string) *recursor.Resolver {
+		o, err := parsed(strings.Fields("-recursive " + args)...)
+		require.NoError(t, err)
+		assert.Same(t, o.resolver, o.Client.Exchanger)
+		return o.resolver
+	}
+	r := configured("-no-hedging -budget 7 -root-hint 198.51.100.1 -stub corp.example=192.0.2.1 -stub corp.example=[2001:db8::1]:5300")
 	assert.Equal(t, recursor.Hedge{Off: true, BudgetPercent: 7}, r.Hedge)
 	assert.Equal(t, []netip.Addr{netip.MustParseAddr("198.51.100.1")}, r.Hints)
 	assert.Equal(t, map[string][]netip.AddrPort{
 		"corp.example": {netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("[2001:db8::1]:5300")},
 	}, r.Zones)
 
-	r, err = parsed(t, new(dnshedge.Client), "-recursive")
-	require.NoError(t, err)
+	r = configured("")
 	assert.Zero(t, r.Hedge, "a Resolver has another budget than a Client")
-	assert.Equal(t, dnssec.Trust{Insecure: []string{}}, r.Trust, "it validates")
+	assert.Zero(t, r.Trust, "it validates")
 	assert.NotNil(t, r.Stats().Bogus, "it validates")
-	r, err = parsed(t, new(dnshedge.Client), "-recursive", "-no-dnssec")
+	assert.Equal(t, dnssec.Trust{Off: true}, configured("-no-dnssec").Trust)
+	assert.Equal(t, dnssec.Trust{Insecure: []string{"corp.example", "10.in-addr.arpa"}}, configured("-insecure corp.example -insecure 10.in-addr.arpa").Trust)
+	o, err := parsed()
 	require.NoError(t, err)
-	assert.Equal(t, dnssec.Trust{Off: true}, r.Trust)
-	r, err = parsed(t, new(dnshedge.Client), "-recursive", "-insecure", "corp.example", "-insecure", "10.in-addr.arpa")
-	require.NoError(t, err)
-	assert.Equal(t, dnssec.Trust{Insecure: []string{"corp.example", "10.in-addr.arpa"}}, r.Trust)
-	c = new(dnshedge.Client)
-	r, err = parsed(t, c)
-	require.NoError(t, err)
-	assert.Nil(t, r)
-	assert.Nil(t, c.Exchanger)
+	assert.Nil(t, o.Client.Exchanger)
 }
 
 func TestRecursiveFlagChecksSignatures(t *testing.T) {
 	world := newInternet(t, true)
 	anchors := filepath.Join(t.TempDir(), "root.key")
 	require.NoError(t, os.WriteFile(anchors, []byte(world.keys["."].ToDS(dns.SHA256).String()+"\n"), 0o600))
-	begun := func(args ...string) *forwarder {
-		client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
-		resolver, err := parsed(t, client, append(args, "-recursive", "-root-hint", "198.51.100.1")...)
+	begun := func(args ...string) *options {
+		o, err := parsed(append(args, "-recursive", "-root-hint", "198.51.100.1", "-metrics", doubles.FreeAddress(t))...)
 		require.NoError(t, err)
-		resolver.Dialer = world
-		resolver.Logger = nil
-		t.Cleanup(func() { resolver.Close() })
-		f := &forwarder{client: client, resolver: resolver, metrics: freeAddress(t)}
-		begin(t, f)
-		return f
-	}
-	asked := func(f *forwarder, name string) *dns.Msg {
-		m := ask(name)
-		m.SetEdns0(1232, true)
-		r, err := dns.Exchange(m, f.listen[0])
-		require.NoError(t, err)
-		return r
+		o.resolver.Dialer = world
+		o.resolver.Logger = nil
+		begin(t, o)
+		return o
 	}
 
-	f := begun("-anchors", anchors)
-	r := asked(f, "b.example.")
+	o := begun("-anchors", anchors)
+	r := ask(t, o, "b.example.")
 	require.Len(t, r.Answer, 2, "%v", r)
 	assert.True(t, r.AuthenticatedData)
-	r = asked(f, "a.example.")
+	r = ask(t, o, "a.example.")
 	assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
 	require.NotNil(t, r.IsEdns0())
 	require.Len(t, r.IsEdns0().Option, 1, "%v", r)
 	assert.Equal(t, dns.ExtendedErrorCodeDNSBogus, r.IsEdns0().Option[0].(*dns.EDNS0_EDE).InfoCode)
-	resp, err := http.Get("http://" + f.metrics + "/metrics")
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	metrics := page(t, o, "/metrics")
 	for _, line := range []string{"secure_total 1", "insecure_total 0", "bogus_total 1"} {
-		assert.Contains(t, string(body), "\ndnsforward_recursor_"+line+"\n")
+		assert.Contains(t, metrics, "\ndnsforward_recursor_"+line+"\n")
 	}
 
 	for _, args := range [][]string{{"-anchors", anchors, "-insecure", "example"}, {"-no-dnssec"}} {
-		r = asked(begun(args...), "a.example.")
+		r = ask(t, begun(args...), "a.example.")
 		assert.Len(t, r.Answer, 2, "%v: %v", args, r)
 		assert.False(t, r.AuthenticatedData, args)
 	}

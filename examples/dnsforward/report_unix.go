@@ -7,5 +7,4 @@ import (
 	"syscall"
 )
 
-// reportSignals are the signals after which the forwarder writes its statistics.
-var reportSignals = []os.Signal{syscall.SIGUSR1}
+func init() { reportSignals = []os.Signal{syscall.SIGUSR1} }

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"flag"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,13 +11,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/forward"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // signedUpstream starts a resolver for a signed zone example., which sets AD in every answer. The signature of
 // a.example. fits nothing.
-func signedUpstream(t *testing.T, n *internet) dnshedge.Upstream {
+func signedUpstream(t *testing.T, n *internet) string {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
@@ -41,7 +40,7 @@ func signedUpstream(t *testing.T, n *internet) dnshedge.Upstream {
 	}}
 	s.ServeUDP(pc)
 	t.Cleanup(s.Close)
-	return dnshedge.Upstream{Addr: pc.LocalAddr().String()}
+	return pc.LocalAddr().String()
 }
 
 func TestValidateFlagChecksUpstreams(t *testing.T) {
@@ -50,33 +49,18 @@ func TestValidateFlagChecksUpstreams(t *testing.T) {
 	anchors := filepath.Join(t.TempDir(), "root.key")
 	require.NoError(t, os.WriteFile(anchors, []byte(world.keys["."].ToDS(dns.SHA256).String()+"\n"), 0o600))
 	for _, insecure := range []bool{false, true} {
-		args := []string{"-validate", "-anchors", anchors}
+		args := []string{"-validate", "-anchors", anchors, "-upstream", signedUpstream(t, world), "-metrics", doubles.FreeAddress(t)}
 		if insecure {
 			args = append(args, "-insecure", "example")
 		}
-		flags, root := flag.NewFlagSet("dnsforward", flag.ContinueOnError), new(recursiveFlags)
-		root.registerFlags(flags)
-		require.NoError(t, flags.Parse(args))
-		client := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{signedUpstream(t, world)}}
-		resolver, err := root.newResolver(client, flags)
+		o, err := parsed(args...)
 		require.NoError(t, err)
-		require.Nil(t, resolver)
-		f := &forwarder{client: client, validating: root.newValidatingClient(client), metrics: freeAddress(t)}
-		require.NotNil(t, f.validating)
-		f.validating.Logger = nil
-		t.Cleanup(f.validating.closeBoth)
-		begin(t, f)
-		asked := func(name string) *dns.Msg {
-			m := ask(name)
-			m.SetEdns0(1232, true)
-			r, err := dns.Exchange(m, f.listen[0])
-			require.NoError(t, err)
-			return r
-		}
-		r := asked("b.example.")
+		o.Client.Exchanger.(*dnssec.Validator).Logger = nil
+		begin(t, o)
+		r := ask(t, o, "b.example.")
 		assert.Len(t, r.Answer, 2, "%v", r)
 		assert.Equal(t, !insecure, r.AuthenticatedData)
-		r = asked("a.example.")
+		r = ask(t, o, "a.example.")
 		assert.False(t, r.AuthenticatedData)
 		if insecure {
 			assert.Len(t, r.Answer, 2, "%v", r)
@@ -90,18 +74,14 @@ func TestValidateFlagChecksUpstreams(t *testing.T) {
 			"/metrics":     {"dnsforward_validator_secure_total 1\n", "dnsforward_validator_bogus_total 1\n", "dnsforward_questions_total 2\n", "dnsforward_upstream_queries_total{upstream="},
 			"/debug/hedge": {"DNSSEC Bogus"},
 		} {
-			resp, err := http.Get("http://" + f.metrics + path)
-			require.NoError(t, err)
-			body, err := io.ReadAll(resp.Body)
-			require.NoError(t, err)
-			resp.Body.Close()
+			body := page(t, o, path)
 			for _, line := range lines {
-				assert.Contains(t, string(body), line)
+				assert.Contains(t, body, line)
 			}
-			assert.NotContains(t, string(body), "dnsforward_queries_total 0\n")
+			assert.NotContains(t, body, "dnsforward_queries_total 0\n")
 		}
 		var report strings.Builder
-		f.writeReport(&report)
+		forward.WriteReport(&report, o.Client)
 		assert.Contains(t, report.String(), "  secure 1  insecure 0  bogus 1  ")
 	}
 }

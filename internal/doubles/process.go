@@ -3,6 +3,8 @@ package doubles
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -25,6 +27,28 @@ func RunTool(t *testing.T, name string, args ...string) string {
 		t.Fatalf("%s: %v\n%s", name, err, out)
 	}
 	return string(out)
+}
+
+// FreeAddress returns an address of the loopback interface that is free for TCP and for UDP. Its port is smaller than the
+// ports that the kernel assigns to clients. Otherwise a client could take the port before a server does.
+func FreeAddress(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		at := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000))
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		pc, err := net.ListenPacket("udp", at)
+		if err != nil {
+			continue
+		}
+		_ = pc.Close()
+		return at
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // SoakTime returns the duration of a soak test. It is the value of the environment variable HEDGE_TEST_SOAK, such as "10m", or

@@ -27,7 +27,7 @@ import (
 
 // snippetImports are the packages that snippets may use.
 var snippetImports = []string{
-	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/dnssec", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe", module + "/rangeread",
+	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/dnssec", module + "/dnshedge/forward", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe", module + "/rangeread",
 }
 
 // snippetDocuments hold snippets that stand by themselves. Those of the recipes, also below the headings Recipes of docs/endpoints.md and docs/limiter.md, are

@@ -41,6 +41,7 @@ var limitsByPackage = []layoutLimits{
 	{"rangeread", 60, 2},
 	{"internal/*", 60, 1},
 	{"dnshedge", 60, 3},
+	{"dnshedge/forward", 45, 0},
 	{"dnshedge/internal/group", 60, 4},
 	{"dnshedge/internal/transport", 75, 4},
 	{"dnshedge/internal/*", 66, 3},

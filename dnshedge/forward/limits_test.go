@@ -1,0 +1,120 @@
+package forward
+
+import (
+	"context"
+	"encoding/base64"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+func TestAccessControlLimitsRatePerClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &accessControl{perSecond: 10}
+		at := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip)} }
+		count := func(ip string) (n int) {
+			for range 100 {
+				if a.allowQuestion(at(ip)) {
+					n++
+				}
+			}
+			return n
+		}
+		assert.Equal(t, 10, count("192.0.2.1"))
+		assert.Equal(t, 10, count("192.0.2.2"))
+		assert.Equal(t, 10, count("2001:db8::1"))
+		assert.Zero(t, count("2001:db8::2"), "the same network of 64 bits")
+		assert.Zero(t, count("::ffff:192.0.2.1"))
+		assert.Equal(t, 10, count("fe80::1"))
+		assert.Equal(t, 10, count("fe80::2"), "all machines of a link have the same network")
+		time.Sleep(500 * time.Millisecond)
+		assert.Equal(t, 5, count("192.0.2.1"))
+		assert.Equal(t, 100*time.Millisecond, a.reserveQuestion(at("192.0.2.1")))
+		assert.Equal(t, 200*time.Millisecond, a.reserveQuestion(at("192.0.2.1")))
+
+		// A flood from forged addresses takes bounded memory, and does not free from
+		// its limit who goes on asking.
+		for i := range 8 * maxLimits {
+			a.allowQuestion(&net.UDPAddr{IP: net.IP{100, byte(i >> 16), byte(i >> 8), byte(i)}})
+			if i%1000 == 0 {
+				assert.Zero(t, count("192.0.2.1"))
+			}
+		}
+		assert.LessOrEqual(t, len(a.limits)+len(a.oldLimits), 2*maxLimits)
+		assert.True(t, (&accessControl{}).allowQuestion(at("192.0.2.1")), "no limit")
+	})
+}
+
+func TestAccessControlDelaysStreamQuestionForASecondAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &accessControl{perSecond: 2}
+		at := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for _, wait := range []time.Duration{0, 0, 500 * time.Millisecond, time.Second} {
+			wg.Go(func() {
+				assert.Equal(t, dnshedge.Answer, a.admitQuery(at))
+				assert.Equal(t, wait, time.Since(start))
+			})
+			synctest.Wait()
+		}
+		for range 10 {
+			assert.Equal(t, dnshedge.Ignore, a.admitQuery(at), "it would wait for 1.5 s")
+		}
+		assert.Zero(t, time.Since(start))
+		wg.Wait()
+		assert.Equal(t, dnshedge.Answer, a.admitQuery(at))
+		assert.Equal(t, 1500*time.Millisecond, time.Since(start), "those that were ignored do not count")
+	})
+}
+
+// exchangerFunc is a function that is an Exchanger.
+type exchangerFunc func(ctx context.Context, m *dns.Msg) (*dns.Msg, error)
+
+func (f exchangerFunc) ExchangeContext(ctx context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
+	r, err := f(ctx, m)
+	return r, 0, err
+}
+
+func TestDoHHandlerLimitsRequests(t *testing.T) {
+	asked, answer := make(chan bool, 10), make(chan bool)
+	c := &dnshedge.Client{Exchanger: exchangerFunc(func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
+		asked <- true
+		<-answer
+		return new(dns.Msg).SetReply(m), nil
+	})}
+	defer c.Close()
+	d := &dohHandler{client: c, access: &accessControl{}, requests: &clientCounter{maxPerClient: 1, maxTotal: 2, byClient: make(map[netip.Addr]int)}}
+	request := func(from, name string) int {
+		b, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
+		assert.NoError(t, err)
+		r := httptest.NewRequest(http.MethodGet, "/dns-query?dns="+base64.RawURLEncoding.EncodeToString(b), nil)
+		r.RemoteAddr = from + ":1000"
+		w := httptest.NewRecorder()
+		d.ServeHTTP(w, r)
+		return w.Code
+	}
+	codes := make(chan int, 2)
+	for _, from := range []string{"192.0.2.1", "192.0.2.2"} {
+		go func() { codes <- request(from, from+".example.") }()
+		<-asked
+		assert.Equal(t, http.StatusServiceUnavailable, request("192.0.2.1", "b.example."), "one more of the client")
+	}
+	assert.Equal(t, http.StatusServiceUnavailable, request("192.0.2.3", "b.example."), "one more in all")
+	close(answer)
+	for range 2 {
+		require.Equal(t, http.StatusOK, <-codes)
+	}
+	assert.Equal(t, http.StatusOK, request("192.0.2.1", "c.example."))
+}

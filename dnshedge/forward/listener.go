@@ -1,0 +1,176 @@
+package forward
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/internal/connlimit"
+)
+
+// listenPackets opens n UDP sockets of the same address, or fewer where the system does not distribute clients among
+// sockets (maxSockets). After an error it returns the sockets opened so far.
+func listenPackets(at string, n int) (all []net.PacketConn, err error) {
+	var c net.ListenConfig
+	if n > 1 {
+		c.Control = reusePort
+	}
+	for range min(n, maxSockets) {
+		pc, err := c.ListenPacket(context.Background(), "udp", at)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, pc)
+	}
+	return all, nil
+}
+
+// A limitedListener accepts only connections of allowed clients, and limits the connections of each client. It closes
+// other connections at once.
+//
+// slots limits the connections of all clients. It is nil if the server that calls Accept limits them.
+type limitedListener struct {
+	net.Listener // of TCP
+	access       *accessControl
+	conns        clientCounter
+	slots        *connlimit.Limiter
+	closing      chan struct{} // closed by Close
+	close        sync.Once
+}
+
+func (g *limitedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := g.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		client := connlimit.ClientAddress(conn.RemoteAddr())
+		if g.access.allowed.Contains(clientAddress(conn.RemoteAddr())) && g.conns.tryAdd(client) {
+			c := &limitedConn{TCPConn: conn.(*net.TCPConn), accepted: make(chan struct{})}
+			slot, ok := g.slots.AcquireSlot(client, g.closing, c.giveUpSlot)
+			c.release = sync.OnceFunc(func() {
+				slot.Release()
+				g.conns.remove(client)
+			})
+			c.slot = slot
+			close(c.accepted)
+			if ok {
+				return c, nil
+			}
+			c.release()
+		}
+		_ = conn.Close()
+	}
+}
+
+func (g *limitedListener) Close() error {
+	g.close.Do(func() { close(g.closing) })
+	return g.Listener.Close()
+}
+
+// clientCounter limits the connections or requests that are open at a time. It is safe for
+// concurrent use.
+type clientCounter struct {
+	maxPerClient int // limit for one client
+	maxTotal     int // limit for all clients; 0: no limit
+
+	mu       sync.Mutex         // guards the fields below
+	n        int                // open connections or requests of all clients
+	byClient map[netip.Addr]int // open connections or requests by client; must not be nil
+}
+
+// tryAdd counts one more connection or request of a client and returns true. It returns false, and counts nothing, if
+// the limit of the client or of all clients is reached.
+func (c *clientCounter) tryAdd(ip netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byClient[ip] >= c.maxPerClient || c.maxTotal > 0 && c.n >= c.maxTotal {
+		return false
+	}
+	c.byClient[ip]++
+	c.n++
+	return true
+}
+
+// remove undoes one tryAdd of a client, when the connection or request has ended.
+func (c *clientCounter) remove(ip netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n--
+	if c.byClient[ip]--; c.byClient[ip] == 0 {
+		delete(c.byClient, ip)
+	}
+}
+
+// A limitedConn is an accepted connection that counts against the connection limits until it is closed.
+type limitedConn struct {
+	*net.TCPConn
+	accepted            chan struct{} // closed when the fields below are set: the slot may be needed before
+	release             func()        // removes the connection from the counts
+	slot                *connlimit.Slot
+	busy                atomic.Bool // a request is being answered
+	closesAfterResponse atomic.Bool // the connection is closed after the next response
+}
+
+func (c *limitedConn) Close() error {
+	c.release()
+	return c.TCPConn.Close()
+}
+
+// giveUpSlot makes the connection end, because another connection needs its slot. If inUse is false, the connection is
+// closed at once, and otherwise after the present response.
+func (c *limitedConn) giveUpSlot(inUse bool) {
+	c.closesAfterResponse.Store(true)
+	if !inUse {
+		go func() {
+			<-c.accepted
+			_ = c.Close()
+		}()
+	}
+}
+
+// limitedConnOf returns the limitedConn that the TLS connection c wraps. c must come from the Forwarder's own HTTPS
+// listener.
+func limitedConnOf(c net.Conn) *limitedConn { return c.(*tls.Conn).NetConn().(*limitedConn) }
+
+// lastWriteTime is the time to send the last response before an HTTP connection that gives up its slot is closed.
+const lastWriteTime = time.Second
+
+// trackConnUse is the ConnState callback of the HTTPS server. It reports to the limiter of connections whether conn is
+// answering a request, because connections that are not in use are closed first.
+func trackConnUse(conn net.Conn, is http.ConnState) {
+	c := limitedConnOf(conn)
+	switch is {
+	case http.StateActive:
+		if !c.busy.Swap(true) {
+			c.slot.BeginUse()
+		}
+	case http.StateIdle:
+		if c.busy.Swap(false) {
+			c.slot.EndUse()
+		}
+		if c.closesAfterResponse.Load() { // the last answer may not be written yet
+			time.AfterFunc(lastWriteTime, func() { _ = c.Close() })
+		}
+	}
+}
+
+// connContextKey is the context key under which the HTTPS server stores the connection of a request, a *limitedConn.
+type connContextKey struct{}
+
+func withLimitedConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connContextKey{}, limitedConnOf(c))
+}
+
+// announceClose adds "Connection: close" to a response if another connection needs the slot of this connection. Over
+// HTTP/2, the connection then ends when all its requests are answered.
+func announceClose(w http.ResponseWriter, r *http.Request) {
+	if c, ok := r.Context().Value(connContextKey{}).(*limitedConn); ok && c.closesAfterResponse.Load() {
+		w.Header().Set("Connection", "close")
+	}
+}

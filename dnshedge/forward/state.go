@@ -1,0 +1,47 @@
+package forward
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+)
+
+// A stateStore can write its measurements and cached answers, and read them after a restart.
+type stateStore interface {
+	Export(io.Writer) error
+	Import(io.Reader) error
+}
+
+// loadState imports the file that saveState has written into s. If the file does not exist, or cannot be imported, s
+// starts without measurements and answers. It returns an error if an existing file cannot be opened.
+func loadState(s stateStore, path string) error {
+	f, err := os.Open(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // the first start
+	case err != nil:
+		return err
+	}
+	defer f.Close()
+	if err := s.Import(f); err != nil {
+		slog.Warn("forward: starting without state", "file", path, "error", err)
+	}
+	return nil
+}
+
+// saveState writes the measurements and answers of s to a file. It replaces an existing file atomically, and leaves the
+// file unchanged after an error.
+func saveState(s stateStore, path string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".forward-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	if err := errors.Join(s.Export(f), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
