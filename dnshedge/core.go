@@ -35,11 +35,11 @@ type core struct {
 	hosts         *system.Hosts  // nil: there is no hosts file
 	refreshes     *budget.Bucket // budget of cache refreshes, separate from the hedge budget
 	queryQueue    fairQueue      // questions that wait for servers
-	clientQueues  clientQueues   // questions of DNS clients, in ServeDNS and Server
+	clientQueues  *clientQueues  // questions of DNS clients, in ServeDNS and Server
 	flights       flightGroup
 	systemServers func() []*system.Servers // the system's servers that are asked, directly or through Exchangers; called only if there is a Cache
 	systemVersion atomic.Uint64            // sum of the versions of systemServers when cache entries were last invalidated; 0: not yet determined
-	count         counters
+	count         *counters
 
 	identifying atomic.Int32 // number of running calls of Client.Identity
 	clientSettings
@@ -64,8 +64,9 @@ func newCore(conf *Client) (*core, error) {
 		refreshes:  budget.NewBucket(hedging.Share, group.Burst),
 		queryQueue: fairQueue{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
 		flights:    flightGroup{running: make(map[string]*sharedFlight)},
+		count:      new(counters),
 	}
-	c.clientQueues.init(conf.MaxInFlight)
+	c.clientQueues = newClientQueues(conf.MaxInFlight)
 	if conf.Hosts != "" {
 		c.hosts = system.NewHosts(conf.Hosts, c.spawnGoroutine)
 	}
@@ -122,7 +123,7 @@ func (c *core) newServers(hedging group.Hedging) *clientServers {
 		spawn:     c.spawnGoroutine,
 		dialing:   &dialConfig{with: c.conf.Dialer, conf: c.conf.TLSConfig, sessions: tls.NewLRUClientSessionCache(0)},
 		udpSize:   cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
-		count:     &c.count,
+		count:     c.count,
 		filter:    c.conf.RebindFilter,
 		exchanger: c.conf.Exchanger,
 	}

@@ -96,7 +96,7 @@ type Server struct {
 	closing     chan struct{}      // closed when Shutdown begins
 	ctx         context.Context    // context of the questions
 	cancel      context.CancelFunc
-	waiting     clientQueues // queues of questions that wait for answers
+	waiting     *clientQueues // queues of questions that wait for answers
 
 	answering atomic.Int64 // goroutines that answer a question of a stream
 
@@ -112,7 +112,7 @@ func (s *Server) init() {
 		s.open, s.closing = make(map[io.Closer]bool), make(chan struct{})
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 		if s.Client != nil {
-			s.waiting.init(s.Client.MaxInFlight)
+			s.waiting = newClientQueues(s.Client.MaxInFlight)
 		}
 		if s.MaxConns >= 0 {
 			s.connLimiter = connlimit.New(cmp.Or(s.MaxConns, defaultMaxConns))

@@ -21,7 +21,7 @@ func (c *Client) Stats() Stats {
 	if err != nil {
 		return Stats{}
 	}
-	n := &core.count
+	n := core.count
 	s := Stats{
 		Name: c.Name, Enabled: !core.isOff(), Shadow: core.shadow, ObserverPanics: n.observerPanics.Load(),
 		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Local: n.local.Load(), Shared: n.shared.Load(),

@@ -16,11 +16,11 @@ type clientQueues struct {
 	streams   fairQueue // in subqueues by the client
 }
 
-// init sets the limits: twice maxInFlight for datagrams, and twice maxInFlight for streams. A maxInFlight of 0 stands
-// for the default.
-func (w *clientQueues) init(maxInFlight int) {
+// newClientQueues returns queues with the limits: twice maxInFlight for datagrams, and twice maxInFlight for streams. A
+// maxInFlight of 0 stands for the default.
+func newClientQueues(maxInFlight int) *clientQueues {
 	n := 2 * min(cmp.Or(max(0, maxInFlight), defaultInFlight), math.MaxInt/8)
-	w.datagrams.max, w.streams.max = n, n
+	return &clientQueues{datagrams: fairQueue{max: n}, streams: fairQueue{max: n}}
 }
 
 // queueFor returns the queue for a client's query, and the key that selects a subqueue. Queries over UDP are grouped by

@@ -62,7 +62,7 @@ const maxFlatFields = 40
 var wideStructs = map[string]int{
 	"internal/funccall.detachedCall": 42, "internal/grpccall.unaryCall": 76, "internal/grpccall.stream": 79,
 	"internal/httpcall.call": 61,
-	"dnshedge.groupQuery":    72, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 57, "dnshedge/internal/group.primaryRun": 59, "dnshedge/internal/group.Server": 79,
+	"dnshedge.groupQuery":    72, "dnshedge/internal/group.Exchange": 57, "dnshedge/internal/group.primaryRun": 59,
 	"benchmark/simulate.contender": 67,
 }
 

@@ -19,7 +19,7 @@ type LearnedLatencies struct {
 // AppendLatencies exports the learned latencies of the server. It appends them to b, in the format that DecodeLatencies
 // reads, and returns the extended slice. now is the present time, from which the age of samples counts.
 func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
-	l := &s.latencyEstimator
+	l := s.latencyEstimator
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b = decode.AppendBytes(b, s.Name)
@@ -46,7 +46,7 @@ func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedL
 // MergeLatencies adds imported latencies to the learned latencies of the server, and computes the delays again.
 // Imported averages replace present ones.
 func (s *Server) MergeLatencies(from LearnedLatencies) {
-	l := &s.latencyEstimator
+	l := s.latencyEstimator
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answerTimes.Merge(from.answerTimes)

@@ -50,8 +50,8 @@ type Server struct {
 
 	account serverAccount
 	rto     rtoEstimator
-	latencyEstimator
-	health
+	*latencyEstimator
+	*health
 	answerRate  answerRate
 	silentZones silentZones
 
@@ -68,14 +68,16 @@ var _ transport.Owner = (*Server)(nil)
 // newServer returns a server of p with the given name, for the target t. It opens no connection.
 func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
-	s := &Server{Name: name, Upstream: t.Upstream, pool: p}
+	s := &Server{
+		Name: name, Upstream: t.Upstream, pool: p,
+		latencyEstimator: &latencyEstimator{hedging: h, key: p.conf.Engine.Key(policy.Name{Host: name}), minLossDelay: h.MinDelay},
+		health:           &health{host: name, log: p.conf.Log},
+	}
 	s.lastAsked.Store(time.Now().UnixNano())
-	s.hedging, s.key, s.minLossDelay = h, p.conf.Engine.Key(policy.Name{Host: name}), h.MinDelay
 	s.account.init(p.sharedBucket, h.Share, s.key)
 	if t.IsLocal {
 		s.minLossDelay = h.LocalMinDelay
 	}
-	s.health.host, s.health.log = name, p.conf.Log
 	config := t.Transport
 	config.Owner = s
 	if len(t.Addresses) == 0 {
@@ -363,7 +365,7 @@ func (s *Server) Stats() observe.DNSUpstreamStats {
 		LossDelay: s.lossDelay(), SlowDelay: s.slowDelay(),
 		Budget: known.Tokens, Saved: known.Saved, ShadowWins: known.ShadowWins, Denied: known.Denied,
 	}
-	t := &s.latencyEstimator
+	t := s.latencyEstimator
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	v.Loss = t.lossRate()
