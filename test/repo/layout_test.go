@@ -42,7 +42,7 @@ var limitsByPackage = []layoutLimits{
 	{"internal/*", 60, 1},
 	{"dnshedge", 60, 3},
 	{"dnshedge/forward", 45, 0},
-	{"dnshedge/internal/group", 60, 4},
+	{"dnshedge/internal/group", 50, 1},
 	{"dnshedge/internal/transport", 75, 4},
 	{"dnshedge/internal/*", 66, 3},
 	{"dnshedge/recursor", 60, 5},

@@ -38,15 +38,6 @@ func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server)
 	return &eventReporter{notifier: w, ctx: ctx, first: first}
 }
 
-// raceObserver returns t for use as the observer of a race. It returns a nil interface if t is nil, because a race
-// calls every observer that is not nil.
-func (t *eventReporter) raceObserver() race.AttemptObserver {
-	if t == nil {
-		return nil
-	}
-	return t
-}
-
 // reportDenied reports to observers that the given reason prevents a hedge, or every hedge of the exchange.
 func (t *eventReporter) reportDenied(reason observe.Reason) {
 	if t != nil {

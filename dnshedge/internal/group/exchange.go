@@ -17,10 +17,6 @@ import (
 )
 
 const (
-	// maxInitialHedges is the maximum number of hedges for a group with a single server while its delays are not learned.
-	// These hedges may all be useless.
-	maxInitialHedges = 4
-
 	// maxTimerLag is the time by which timers are usually late at most. A timer that is later shows that this process
 	// or machine was slow, and not the network. In that case, the response may have arrived already and wait to be
 	// read. readGrace is the additional time for reading it.
@@ -51,9 +47,7 @@ type Exchange struct {
 	conf   *Config
 	events *eventReporter // nil: no observers
 	query  *wire.Query
-	start  time.Time   // time at which Ask was called
-	call   policy.Call // records the latency and the hedges of the exchange for key; unused if key is nil
-	key    *policy.Key // latency key of the first server; nil if the exchange records no latency
+	start  time.Time // time at which Ask was called
 	// primaryContext is the context of the primary. Waiting for it is cheaper than waiting for the context of the
 	// race.Attempt.
 	primaryContext *transport.Span
@@ -66,17 +60,9 @@ type Exchange struct {
 	checkAt            time.Time                    // time at which the race must call Admit next
 	hasGrantedReadTime bool                         // Admit was called too late once, and has postponed its decision by readGrace
 	selection          serverSelection
-	hedges             hedgeDelays
+	hedges             hedgeSchedule
 	retransmission     retransmissionTimer
 	failures           exchangeFailures
-}
-
-// hedgeDelays holds the delays after which the hedges of one exchange are due.
-type hedgeDelays struct {
-	due               []time.Duration          // delay of each hedge, counted from the start of the exchange
-	usesInitialDelays bool                     // the delays are defaults, because the first server has too few samples
-	next              int                      // index in due of the next hedge
-	dueBuffer         [MaxHedges]time.Duration // memory for due
 }
 
 // A primaryRun holds the race of an exchange and the state of its primary, so that both need only one allocation.
@@ -132,7 +118,10 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	run.span.Begin(ctx, 0)
 	defer run.span.Cancel()
 	run.attempt.AdoptContext(&run.adoptedContext, &run.span, run.span.End, nil)
-	run.race.Style.Observer, run.race.Style.Primary = x.events.raceObserver(), &run.attempt
+	run.race.Style.Primary = &run.attempt
+	if x.events != nil {
+		run.race.Style.Observer = x.events
+	}
 	out := run.race.Run(ctx, x, x)
 	x.recordOutcome(out.Winner, &out.Value)
 	if out.Err != nil {
@@ -183,12 +172,12 @@ func (x *Exchange) failureResult(err error, tries int) Result {
 // observers. winner is the number of the attempt with the reply r, or -1 if no attempt succeeded.
 func (x *Exchange) recordOutcome(winner int, r *reply) {
 	isAnswered := winner >= 0
-	if x.key != nil {
+	if x.hedges.key != nil {
 		outcome := policy.Outcome{Answered: isAnswered, Winner: x.observedNumber(winner), Setup: r.handshakeTime}
 		if x.events != nil {
 			outcome.Delay = x.events.delay
 		}
-		x.call.End(outcome)
+		x.hedges.call.End(outcome)
 		return
 	}
 	if x.events != nil {
@@ -232,13 +221,15 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 		r.setupTime = first.handshakeAllowance()
 	}
 	first.account.earnTokens()
-	x.scheduleHedges(ctx)
+	if denied := x.hedges.schedule(ctx, x.conf, &x.selection, r.setupTime); denied != policy.None {
+		x.events.reportDenied(denied)
+	}
 	r.timeout = first.rto.currentTimeout(0, len(servers) == 1)
 	wait, left := r.setupTime+first.rto.currentTimeout(0, false), x.conf.Timeout // not doubled: see timeoutCheckInterval
-	if len(x.hedges.due) > 0 {
-		wait = min(wait, x.hedges.due[0])
+	if due, ok := x.hedges.nextDue(); ok {
+		wait = min(wait, due)
 		if x.events != nil {
-			x.events.delay = x.hedges.due[0]
+			x.events.delay = due
 		}
 	}
 	if end, ok := ctx.Deadline(); ok {
@@ -248,33 +239,6 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 		wait = min(wait, left/2) // see presumedLossTime
 	}
 	x.checkAt, r.deadline = x.start.Add(wait), x.start.Add(left)
-}
-
-// scheduleHedges computes the delay of each hedge. If the exchange must not be hedged, it reports the reason to
-// observers instead. Settings in ctx may switch hedging off.
-func (x *Exchange) scheduleHedges(ctx context.Context) {
-	first, conf := x.selection.servers[0], &x.conf.Hedging
-	x.hedges.due = x.hedges.dueBuffer[:0]
-	denied := policy.Eligibility{SwitchedOff: x.conf.IsOff()}.Reason(race.OverridesFrom(ctx))
-	switch {
-	case denied != policy.None:
-		x.events.reportDenied(denied)
-	case conf.FixedDelay > 0:
-		x.hedges.due = append(x.hedges.due, conf.FixedDelay)
-	case x.selection.isZoneSilent(): // a hedge would be lost too, and the time until the timeout is no latency of the server
-		x.events.reportDenied(observe.DeniedSlow)
-	default:
-		x.key = first.key
-		x.call.Begin(ctx, x.key, 0)
-		x.hedges.usesInitialDelays = first.hasInitialDelay()
-		loss := first.lossDelay()
-		at := max(first.slowDelay(), loss) + x.retransmission.setupTime
-		// The second hedge starts when the first one is probably lost as well, and the third waits twice as long.
-		for n := range conf.MaxHedges {
-			x.hedges.due = append(x.hedges.due, at)
-			at += loss << n
-		}
-	}
 }
 
 // Admit implements race.Op. It decides whether the race may start another attempt now. It returns true if a
@@ -293,10 +257,8 @@ func (x *Exchange) Admit(int) bool {
 	if at := x.retransmission.presumedLossTime(); at.Before(x.checkAt) {
 		x.checkAt = at
 	}
-	if x.hedges.next < len(x.hedges.due) {
-		if at := x.start.Add(x.hedges.due[x.hedges.next]); at.Before(x.checkAt) {
-			x.checkAt = at
-		}
+	if due, ok := x.hedges.nextDue(); ok && x.start.Add(due).Before(x.checkAt) {
+		x.checkAt = x.start.Add(due)
 	}
 	return isAdmitted
 }
@@ -368,30 +330,15 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 // hedge is due and both policy and budget permit it. A hedge that is denied is never tried again. The caller must hold
 // mu.
 func (x *Exchange) admitHedge(now time.Time) bool {
-	n := x.hedges.next
-	if n == len(x.hedges.due) || now.Sub(x.start) < x.hedges.due[n] {
+	if due, ok := x.hedges.nextDue(); !ok || now.Sub(x.start) < due {
 		return false
 	}
-	x.hedges.next++
 	servers := x.selection.servers
-	first := servers[0]
-	reason := policy.None
-	switch {
-	case x.key == nil: // the delay is fixed, and the hedge needs no budget
-		if x.conf.IsShadow {
-			reason = observe.DeniedShadow
+	if isAdmitted, denied := x.hedges.admitNext(servers, x.conf.IsShadow); !isAdmitted {
+		x.conf.Counters.Denied.Add(1)
+		if denied != policy.None {
+			x.events.reportDenied(denied)
 		}
-	case x.hedges.usesInitialDelays && len(servers) == 1 && first.lateHedgeCount.Load() >= maxInitialHedges:
-		reason = observe.DeniedWarming
-	case !first.account.payForHedge(&x.call, n): // payForHedge has reported the reason
-		x.conf.Counters.Denied.Add(1)
-		return false
-	default:
-		first.lateHedgeCount.Add(1)
-	}
-	if reason != policy.None {
-		x.conf.Counters.Denied.Add(1)
-		x.events.reportDenied(reason)
 		return false
 	}
 	server := x.selection.selectServer()
@@ -403,8 +350,8 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 
 // Ended implements race.Op. It records that attempt n, which must be a hedge or a retransmission, has ended.
 func (x *Exchange) Ended(n int) {
-	if x.attempts[n].kind == hedgeAttempt && x.key != nil {
-		x.call.Ended(n)
+	if x.attempts[n].kind == hedgeAttempt && x.hedges.key != nil {
+		x.hedges.call.Ended(n)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,47 +1,82 @@
 package group
 
 import (
+	"context"
 	"time"
 
 	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
 )
 
-// budgetMargin is the factor by which hedges may exceed the budget when the slow delay is computed. It is more than 1,
-// because some hundred samples cannot tell 5 % from 6 %. A delay that grew after each burst of losses would not hedge
-// these losses.
-//
-// Nevertheless, hedges stay within the budget, which the token buckets enforce.
-const budgetMargin = 1.5
+// maxInitialHedges is the maximum number of hedges for a group with a single server while its delays are not learned.
+// These hedges may all be useless.
+const maxInitialHedges = 4
 
-// MaxHedges is the maximum number of attempts of a question besides the primary. Documented waiting times hold for four
-// attempts in all, of which the last one tries server after server.
-const MaxHedges = 3
+// A hedgeSchedule holds the delays after which the hedges of one exchange are due, and asks the policy to admit them.
+// Exchange.mu guards it after schedule has returned.
+type hedgeSchedule struct {
+	call policy.Call // records the latency and the hedges of the exchange for key; unused if key is nil
+	key  *policy.Key // latency key of the first server; nil if the exchange records no latency
 
-// Hedging is the hedging configuration of a Client, with all defaults filled in. It must not change while a Pool uses
-// it.
-type Hedging struct {
-	FixedDelay    time.Duration // delay of a single hedge that needs no budget; 0: delays are learned
-	Percentile    float64       // least share of responses that must be faster than the slow delay, between 0 and 1
-	MaxHedges     int           // maximum number of hedges per question
-	Share         float64       // hedges as a share of queries, between 0 and 1
-	MaxPerSecond  float64       // maximum number of hedges per second; 0: no limit
-	MinDelay      time.Duration // shortest hedge delay
-	LocalMinDelay time.Duration // MinDelay for servers on this machine
-	MaxDelay      time.Duration // longest slow delay
+	due               []time.Duration          // delay of each hedge, counted from the start of the exchange
+	usesInitialDelays bool                     // the delays are defaults, because the first server has too few samples
+	next              int                      // index in due of the next hedge
+	dueBuffer         [MaxHedges]time.Duration // memory for due
 }
 
-// PolicyConfig returns the configuration for the policy engine that holds the latency keys of the servers.
-func (h *Hedging) PolicyConfig() policy.Config {
-	share := budgetMargin * h.Share // a server's bucket enforces the share itself
-	return policy.Config{
-		Percentile:   h.Percentile,
-		MaxHedges:    1, // an exchange computes the delays itself
-		Share:        share,
-		EstimatedRPS: Burst / share,
-		Burst:        time.Second,
-		MinDelay:     h.LocalMinDelay,
-		InitialDelay: initialDelay,
-		MaxPerSecond: h.MaxPerSecond,
-		MaxKeys:      4 * MaxServers,
+// schedule computes the delay of each hedge. If the exchange must not be hedged, it returns the reason instead. Settings
+// in ctx may switch hedging off. setupTime is the expected duration of the handshake that the primary needs.
+func (h *hedgeSchedule) schedule(ctx context.Context, conf *Config, selection *serverSelection, setupTime time.Duration) (denied observe.Reason) {
+	first := selection.servers[0]
+	h.due = h.dueBuffer[:0]
+	denied = policy.Eligibility{SwitchedOff: conf.IsOff()}.Reason(race.OverridesFrom(ctx))
+	switch {
+	case denied != policy.None:
+	case conf.Hedging.FixedDelay > 0:
+		h.due = append(h.due, conf.Hedging.FixedDelay)
+	case selection.isZoneSilent(): // a hedge would be lost too, and the time until the timeout is no latency of the server
+		return observe.DeniedSlow
+	default:
+		h.key = first.key
+		h.call.Begin(ctx, h.key, 0)
+		h.usesInitialDelays = first.hasInitialDelay()
+		loss := first.lossDelay()
+		at := max(first.slowDelay(), loss) + setupTime
+		// The second hedge starts when the first one is probably lost as well, and the third waits twice as long.
+		for n := range conf.Hedging.MaxHedges {
+			h.due = append(h.due, at)
+			at += loss << n
+		}
 	}
+	return denied
+}
+
+// nextDue returns the delay of the next hedge. ok is false if there is none.
+func (h *hedgeSchedule) nextDue() (delay time.Duration, ok bool) {
+	if h.next == len(h.due) {
+		return 0, false
+	}
+	return h.due[h.next], true
+}
+
+// admitNext reports whether policy and budget permit the next hedge, and goes on to the hedge after it. There must be a
+// next hedge. denied is the reason against the hedge, or policy.None if it is permitted or the policy has reported the
+// reason.
+func (h *hedgeSchedule) admitNext(servers Servers, isShadow bool) (isAdmitted bool, denied observe.Reason) {
+	n, first := h.next, servers[0]
+	h.next++
+	switch {
+	case h.key == nil: // the delay is fixed, and the hedge needs no budget
+		if isShadow {
+			return false, observe.DeniedShadow
+		}
+	case h.usesInitialDelays && len(servers) == 1 && first.lateHedgeCount.Load() >= maxInitialHedges:
+		return false, observe.DeniedWarming
+	case !first.account.payForHedge(&h.call, n):
+		return false, policy.None
+	default:
+		first.lateHedgeCount.Add(1)
+	}
+	return true, policy.None
 }

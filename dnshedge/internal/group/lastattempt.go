@@ -44,24 +44,15 @@ func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 
 // startLossTimer starts a timer for a query that is sent to s now. It calls onLost, in a goroutine of its own, when
 // that query is presumed lost. The caller must call stop when the query has ended.
-func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func()) {
+func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func() bool) {
 	sent, isDoubled := time.Now(), s.rto.isDoubled()
 	longest := l.lossTimeout(s, sent)
-	var mu sync.Mutex // guards timer
-	var timer *time.Timer
-	mu.Lock()
-	defer mu.Unlock()
-	timer = time.AfterFunc(lossCheckDelay(isDoubled, 0, longest), func() {
-		mu.Lock()
-		defer mu.Unlock()
+	timer := new(RecheckTimer)
+	timer.Start(func() time.Duration {
 		end := l.retransmission.timeoutEnd(MaxHedges, sent, min(longest, l.lossTimeout(s, sent)))
-		if left := time.Until(end); left > 0 {
-			timer.Reset(lossCheckDelay(isDoubled, time.Since(sent), left))
-		} else {
-			onLost()
-		}
-	})
-	return func() { timer.Stop() }
+		return lossCheckDelay(isDoubled, time.Since(sent), time.Until(end))
+	}, onLost)
+	return timer.Stop
 }
 
 // lossCheckDelay returns the duration of the timer after which a waiting query is checked for a loss. waited is the

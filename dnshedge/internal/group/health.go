@@ -1,0 +1,534 @@
+package group
+
+import (
+	"hash/maphash"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/internal/sanitize"
+)
+
+const (
+	maxMisses        = 3                      // number of unanswered queries in a row after which a server is silent
+	maxFailures      = 3                      // number of different names with a failure in a row after which a server is failing
+	minProbeInterval = 500 * time.Millisecond // shortest time between two probes
+	maxProbeInterval = 10 * time.Second       // longest time between two probes
+)
+
+// health records whether a server responds, and whether its responses are more than failures. It is safe for concurrent
+// use.
+//
+// A server is silent after maxMisses unanswered queries in a row. It is failing after failures for maxFailures
+// different names in a row. It is doubtful if it is silent or failing. It is down if it is doubtful and has failed a
+// probe.
+type health struct {
+	host string   // name of the server for log messages; never changes
+	log  *ops.Log // never changes
+
+	isSilent         atomic.Bool                // maxMisses queries had no response, and no response came since; stored under mu
+	failureCount     atomic.Int64               // number of different names with a failure since the last success; stored under mu
+	answeredQuestion atomic.Pointer[wire.Query] // a question that was answered without a failure; nil: none
+	isDown           atomic.Bool                // the server is doubtful and has failed a probe; stored under mu
+	probeCount       atomic.Int64               // number of probes so far
+
+	mu              sync.Mutex               // guards the fields below
+	lastAnswer      time.Time                // time of the last response; zero: none
+	refusals        refusals                 // refused connections since the last response
+	misses          int                      // number of unanswered queries since the last response
+	failedQuestions [maxFailures]*wire.Query // one question for each of the failureCount names
+	probeInterval   time.Duration            // time between two probes; it grows while probes fail
+	nextProbe       time.Time                // earliest time of the next probe
+	nextTrial       time.Time                // earliest time of the next trial
+	isProbing       bool                     // a probe is running
+	hasFailedProbe  bool                     // the last probe failed, and no response came since
+	notice          policy.ReportThrottle    // limits how often changes are logged
+}
+
+// isDoubtful reports whether the server is silent or failing. The cause may be the server, or only the names that it
+// was asked for. A probe must find out which of these is the case.
+func (h *health) isDoubtful() bool { return h.IsSilent() || h.isFailing() }
+
+// isFailing reports whether the server has responded with failures for maxFailures different names since it last
+// answered without a failure.
+func (h *health) isFailing() bool { return h.failureCount.Load() >= maxFailures }
+
+// IsSilent reports whether at least the last maxMisses queries to the server had no response.
+func (h *health) IsSilent() bool { return h.isSilent.Load() }
+
+// IsDown reports whether the server is silent or failing and has failed a probe as well.
+func (h *health) IsDown() bool { return h.isDown.Load() }
+
+// HasAnswered reports whether the server has ever answered a question without a failure.
+func (h *health) HasAnswered() bool { return h.answeredQuestion.Load() != nil }
+
+// AnsweredSince reports whether the server has sent any response after t, even a failure.
+func (h *health) AnsweredSince(t time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lastAnswer.After(t)
+}
+
+// recordAnswer records that the server has sent a response of any kind, even a failure. The server is then no longer
+// silent.
+func (h *health) recordAnswer() {
+	now := time.Now()
+	defer h.logChange(now)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.misses, h.lastAnswer, h.hasFailedProbe, h.refusals = 0, now, false, refusals{}
+	h.isSilent.Store(false)
+	if !h.isFailing() {
+		h.isDown.Store(false)
+	}
+}
+
+// refusalLifetime is the longest time between two refused connections of one series. After a longer time, a refused
+// connection starts a new series.
+const refusalLifetime = time.Minute
+
+// refusals holds the time of the first and of the last refused connection of a series. Both are zero if the server has
+// refused no connection since its last response.
+type refusals struct{ first, last time.Time } // zero: there are none
+
+// recordRefusal records that the server has just refused or closed a connection, or asked for less load by HTTP status
+// 429 or 503.
+func (h *health) recordRefusal() {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Sub(h.refusals.last) > refusalLifetime {
+		h.refusals.first = now
+	}
+	h.refusals.last = now
+}
+
+// refusingSince returns the time at which the server began to refuse connections. It is zero if the server has refused
+// none since its last response.
+func (h *health) refusingSince() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.refusals.first
+}
+
+// countResponse records a response of the server to a client's message q. failure must be true if the response is a
+// failure or bogus. The server is failing after failures for maxFailures different names in a row.
+//
+// Several failures for the same name count as one failure, because that name may be broken. A response to a message
+// with an opcode other than QUERY only shows that the server is not silent.
+func (h *health) countResponse(q *wire.Query, failure bool) {
+	h.recordAnswer()
+	if !q.IsStandard() {
+		return
+	}
+	if !failure {
+		if h.answeredQuestion.Load() == nil || h.failureCount.Load() > 0 || h.isDown.Load() {
+			h.recordRecovery(q)
+		}
+		return
+	}
+	h.mu.Lock()
+	n := h.failureCount.Load()
+	if n == maxFailures || slices.ContainsFunc(h.failedQuestions[:n], func(f *wire.Query) bool { return strings.EqualFold(f.Name, q.Name) }) {
+		h.mu.Unlock()
+		return
+	}
+	h.failedQuestions[n] = q
+	h.failureCount.Store(n + 1)
+	if n+1 == maxFailures {
+		h.nextProbe = time.Now().Add(h.probeInterval)
+	}
+	h.mu.Unlock()
+	h.logChange(time.Now())
+}
+
+// failedQuestion returns a question that the server has failed to answer since its last success, for use in a probe.
+// Different values of n select different questions. It returns nil if there is no such question.
+func (h *health) failedQuestion(n int64) *wire.Query {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if failures := h.failureCount.Load(); failures > 0 {
+		return h.failedQuestions[n%failures]
+	}
+	return nil
+}
+
+// recordRecovery records that the server has answered q without a failure. It ends the states failing and down, and
+// resets the time between probes.
+func (h *health) recordRecovery(q *wire.Query) {
+	h.mu.Lock()
+	h.answeredQuestion.Store(q)
+	h.failureCount.Store(0)
+	h.isDown.Store(false)
+	h.probeInterval = 0
+	h.mu.Unlock()
+	h.logChange(time.Now())
+}
+
+// countUnansweredQuery counts an unanswered query, which was sent at the time sent. After maxMisses of them in a row the server is
+// silent. It does nothing if the server has responded to another query since, because in that case only a packet was
+// lost.
+func (h *health) countUnansweredQuery(sent time.Time) {
+	now := time.Now()
+	defer h.logChange(now)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lastAnswer.After(sent) {
+		return
+	}
+	if h.misses++; h.misses >= maxMisses && !h.isSilent.Load() {
+		h.isSilent.Store(true)
+		h.isDown.Store(h.hasFailedProbe)
+		h.nextProbe = now.Add(h.probeInterval)
+	}
+}
+
+// beginProbe reports whether the caller must probe the server, because a probe is due at the time now and none is
+// running. If it returns true, it marks the probe as running, and the caller must call endProbe afterwards.
+func (h *health) beginProbe(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	due := !h.isProbing && !now.Before(h.nextProbe)
+	h.isProbing = h.isProbing || due
+	return due
+}
+
+// beginTrial reports whether this server, which is down, may be sent a client's question as a trial at the time now. If
+// so, it records the trial. Trials have the same interval as probes.
+func (h *health) beginTrial(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Before(h.nextTrial) {
+		return false
+	}
+	h.nextTrial = now.Add(max(h.probeInterval, minProbeInterval))
+	return true
+}
+
+// endProbe records the result of a probe that beginProbe has permitted. failed must be true if no probe question was
+// answered without a failure.
+//
+// The time to the next probe doubles, up to maxProbeInterval, while probes or questions fail.
+func (h *health) endProbe(failed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.isProbing = false
+	if failed || h.isFailing() {
+		h.probeInterval = min(max(2*h.probeInterval, minProbeInterval), maxProbeInterval)
+	} else {
+		h.probeInterval = minProbeInterval
+	}
+	h.nextProbe = time.Now().Add(h.probeInterval)
+	h.hasFailedProbe = failed
+	if !failed {
+		h.failureCount.Store(0)
+	}
+	h.isDown.Store(h.hasFailedProbe && h.isDoubtful())
+}
+
+// logChange logs that the server has become silent or failing, or that it works again. It logs each change once, and
+// limits how often changes are logged. now is the present time. The caller must not hold mu.
+func (h *health) logChange(now time.Time) {
+	if h.log.IsDiscarded() {
+		return
+	}
+	h.mu.Lock()
+	doubtful, silent := h.isDoubtful(), h.IsSilent()
+	dropped, news := h.notice.Update(now, policy.MinChangeInterval, doubtful)
+	h.mu.Unlock()
+	if !news {
+		return
+	}
+	level, message := slog.LevelWarn, "upstream fails"
+	switch {
+	case silent:
+		message = "upstream is silent"
+	case !doubtful:
+		level, message = slog.LevelInfo, "upstream answers again"
+	}
+	attrs := []slog.Attr{slog.String("host", sanitize.CleanText(h.host))}
+	if dropped > 0 {
+		attrs = append(attrs, slog.Int("dropped", dropped))
+	}
+	h.log.Log(level, message, attrs...)
+}
+
+// An answerRate records how many of its recent questions one server has answered, by question type. A question that the
+// server left unanswered only counts if another server has answered it. It is safe for concurrent use.
+type answerRate struct {
+	mu     sync.Mutex         // guards byType
+	byType [4]recentQuestions // indexed by typeIndex
+}
+
+// recentQuestions is a ring buffer with the outcomes of recent questions of one type. Equal outcomes for the same name
+// are stored once.
+type recentQuestions struct {
+	outcomes [8]questionOutcome
+	next     int // index of the element that is overwritten next
+}
+
+// A questionOutcome says whether a server has answered a question about a name.
+type questionOutcome struct {
+	name       string // in wire format; empty: unused element of the ring buffer
+	isAnswered bool   // the server has answered the question
+}
+
+// typeIndex returns the index in answerRate.byType for the type of q. Types have separate outcomes because servers and
+// middleboxes may drop queries of types that they do not support.
+func typeIndex(q *wire.Query) int {
+	switch q.Type {
+	case dns.TypeA:
+		return 0
+	case dns.TypeAAAA:
+		return 1
+	case dns.TypeHTTPS, dns.TypeSVCB:
+		return 2
+	}
+	return 3
+}
+
+// recordQuestion records one outcome: that the server has answered q, or has left q unanswered if answered is false.
+func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &s.byType[typeIndex(q)]
+	if slices.ContainsFunc(r.outcomes[:], func(p questionOutcome) bool { return p.isAnswered == answered && strings.EqualFold(p.name, q.Name) }) {
+		return
+	}
+	r.outcomes[r.next] = questionOutcome{q.Name, answered}
+	r.next = (r.next + 1) % len(r.outcomes)
+}
+
+// hasAnsweredMost reports whether the server answered more than half of the recent questions that had the type of q. It
+// returns false if no such question was recorded.
+func (s *answerRate) hasAnsweredMost(q *wire.Query) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all, answered int
+	for _, p := range s.byType[typeIndex(q)].outcomes {
+		if p.name != "" {
+			all++
+		}
+		if p.isAnswered {
+			answered++
+		}
+	}
+	return 2*answered > all
+}
+
+// silentZones records the DNS domains about which one server is silent: it leaves questions about their names
+// unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains must
+// not count against the resolver, and must not take time from other servers.
+//
+// An unanswered question does not show which domain is dead. So it counts as a miss for each domain that contains its
+// name, and an answer resets each of these domains. The server is silent about a domain after misses for
+// minSilentChildren different children in a row.
+//
+// The zero value is ready. It is safe for concurrent use.
+type silentZones struct {
+	zoneCount atomic.Int32 // length of byHash, to be read without mu; stored under mu
+
+	mu       sync.Mutex              // guards the fields below
+	seed     maphash.Seed            // seed of the domain hashes
+	byHash   map[uint64]*suspectZone // all recorded domains by the hash of their name; nil before the first miss
+	suspects []*suspectZone          // domains with fewer than minSilentChildren misses
+	silent   []*suspectZone          // domains with minSilentChildren misses
+}
+
+const (
+	// maxZones is the maximum length of the list of suspect domains, and of the list of silent domains. In a full list, a
+	// new domain replaces a random one. Both lists together take less than 500 KiB for each server.
+	maxZones          = 1024
+	minSilentChildren = 3 // number of different children of a domain that must be missed in a row before the domain is silent
+	minZoneLabels     = 2 // least number of labels of a recorded domain; shorter domains have many servers and contain most names
+)
+
+// zoneSilenceLifetime is the time after which the silence about a domain expires, counted from the last unanswered
+// question.
+const zoneSilenceLifetime = 10 * time.Second
+
+// A suspectZone is a DNS domain with unanswered questions, as recorded by silentZones. silentZones.mu guards it.
+type suspectZone struct {
+	hash           uint64                    // hash of the domain's name; the key in silentZones.byHash
+	listIndex      int                       // index in silentZones.silent if isSilent is true, or else in silentZones.suspects
+	missedChildren [minSilentChildren]uint64 // hashes of the children with an unanswered question since the last answer; elements 0 to misses-1 are in use
+	misses         int                       // number of used elements of missedChildren
+	silentSince    time.Time                 // time at which misses reached minSilentChildren; zero: not reached
+	lastMiss       time.Time                 // time at which the last unanswered question was recorded
+	lastAnswer     time.Time                 // time of the last answered question; zero: none since the domain was recorded
+}
+
+// isSilent reports whether the domain counts as silent: questions about minSilentChildren different children of it had
+// no response in a row. It does not check zoneSilenceLifetime.
+func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
+
+// An enclosingDomain is a domain that contains a question's name, or that name itself. It also identifies the child of
+// that domain that contains the name. For the name a.b.example.com and the domain example.com, the child is
+// b.example.com.
+type enclosingDomain struct {
+	domain uint64 // hash of the domain's name
+	child  uint64 // hash of the name of the child that contains the question's name; domain if the domain is that name
+	isName bool   // the domain is the question's name, and the name has more than minZoneLabels labels
+}
+
+// enclosingDomains yields the domains that contain the name of q, largest domain first, down to the name itself. The
+// first one has minZoneLabels labels. It yields nothing for a name with fewer labels. The caller must hold mu.
+func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] {
+	return func(yield func(enclosingDomain) bool) {
+		var buf [wire.MaxName]byte
+		name := wire.AppendLower(buf[:0], q.Name)
+		var labels [wire.MaxName / 2]uint8 // offset of each label
+		n := 0
+		for at := 0; at < len(name)-1; at += 1 + int(name[at]) {
+			labels[n] = uint8(at)
+			n++
+		}
+		hash := func(i int) uint64 { return maphash.Bytes(z.seed, name[labels[i]:]) }
+		if n < minZoneLabels {
+			return
+		}
+		one := enclosingDomain{domain: hash(n - minZoneLabels)}
+		for i := n - minZoneLabels; i >= 0; i-- {
+			one.child, one.isName = one.domain, i == 0 && n > minZoneLabels
+			if i > 0 {
+				one.child = hash(i - 1)
+			}
+			if !yield(one) {
+				return
+			}
+			one.domain = one.child
+		}
+	}
+}
+
+// zoneList returns the list that holds s: z.silent if the server is known to be silent about the zone of s, or else
+// z.suspects. The caller must hold mu.
+func (z *silentZones) zoneList(s *suspectZone) *[]*suspectZone {
+	if s.isSilent() {
+		return &z.silent
+	}
+	return &z.suspects
+}
+
+// addZone adds zone to byHash, and to the list of silent or of suspect domains, as its misses demand. If that list is
+// full, it removes a random element first. The caller must hold mu.
+func (z *silentZones) addZone(zone *suspectZone) {
+	in := z.zoneList(zone)
+	if len(*in) == maxZones {
+		z.removeZone((*in)[rand.IntN(maxZones)])
+	}
+	zone.listIndex = len(*in)
+	*in = append(*in, zone)
+	z.byHash[zone.hash] = zone
+	z.zoneCount.Store(int32(len(z.byHash)))
+}
+
+// removeZone removes zone from byHash and from the list that holds it. The caller must hold mu.
+func (z *silentZones) removeZone(zone *suspectZone) {
+	in := z.zoneList(zone)
+	end := len(*in) - 1
+	last := (*in)[end]
+	(*in)[zone.listIndex], (*in)[end] = last, nil
+	last.listIndex = zone.listIndex
+	*in = (*in)[:end]
+	delete(z.byHash, zone.hash)
+	z.zoneCount.Store(int32(len(z.byHash)))
+}
+
+// setMisses sets the number of misses of zone. It moves zone between the lists of suspect and of silent domains if the
+// number reaches, or falls below, minSilentChildren. The caller must hold mu.
+func (z *silentZones) setMisses(zone *suspectZone, misses int) {
+	if (misses == minSilentChildren) == zone.isSilent() {
+		zone.misses = misses
+		return
+	}
+	z.removeZone(zone)
+	zone.misses = misses
+	z.addZone(zone)
+}
+
+// recordMiss records that the question q has no response. q was sent at the time sent, and now is the present time.
+//
+// It returns the time since which the server has been silent about a domain that contains the name of q. If there are
+// several such domains, the earliest time counts. It returns zero if the server is silent about none of them.
+func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time.Time) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.byHash == nil {
+		z.byHash, z.seed = make(map[uint64]*suspectZone), maphash.MakeSeed()
+	}
+	for l := range z.enclosingDomains(q) {
+		one := z.byHash[l.domain]
+		if one == nil {
+			if l.isName || !since.IsZero() { // its parent is recorded, or a domain that contains it is silent
+				continue
+			}
+			one = &suspectZone{hash: l.domain}
+			z.addZone(one)
+		}
+		one.lastMiss = now
+		if !one.isSilent() && !one.lastAnswer.After(sent) && !slices.Contains(one.missedChildren[:one.misses], l.child) {
+			one.missedChildren[one.misses] = l.child
+			z.setMisses(one, one.misses+1)
+			if one.isSilent() {
+				one.silentSince = now
+			}
+		}
+		if one.isSilent() && (since.IsZero() || one.silentSince.Before(since)) {
+			since = one.silentSince
+		}
+	}
+	return since
+}
+
+// recordAnswer records that the server has answered q. This ends the silence about all domains that contain the name of
+// q.
+func (z *silentZones) recordAnswer(q *wire.Query) {
+	if z.zoneCount.Load() == 0 {
+		return
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	for l := range z.enclosingDomains(q) {
+		one := z.byHash[l.domain]
+		if one == nil {
+			continue
+		}
+		now := time.Now()
+		if one.misses == 0 && now.Sub(one.lastAnswer) >= zoneSilenceLifetime { // no query waits that long, so no miss from before the answer can follow
+			z.removeZone(one)
+			continue
+		}
+		z.setMisses(one, 0)
+		one.silentSince, one.lastAnswer = time.Time{}, now
+	}
+}
+
+// isSilent reports whether the server is silent about any domain that contains the name of q, and has been so within
+// zoneSilenceLifetime.
+func (z *silentZones) isSilent(q *wire.Query) bool {
+	if z.zoneCount.Load() == 0 {
+		return false
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if len(z.silent) == 0 {
+		return false
+	}
+	for l := range z.enclosingDomains(q) {
+		if one := z.byHash[l.domain]; one != nil && one.isSilent() && time.Since(one.lastMiss) < zoneSilenceLifetime {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,55 @@
+package group
+
+import (
+	"sync"
+	"time"
+)
+
+// A RecheckTimer calls a function once a condition is met, which it checks from time to time. Each check returns the
+// time until the next one, so the call can be postponed or advanced while the timer runs. Stop prevents the call.
+// A RecheckTimer must be started at most once.
+type RecheckTimer struct {
+	mu        sync.Mutex // guards the fields below
+	timer     *time.Timer
+	isStopped bool
+}
+
+// Start starts the timer. remaining returns the time until f is due. The timer calls remaining at once, and again
+// whenever the returned duration has passed. If remaining then returns 0 or less, the timer calls f in a new goroutine,
+// once.
+func (a *RecheckTimer) Start(remaining func() time.Duration, f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.timer = time.AfterFunc(remaining(), func() {
+		if a.isDue(remaining) {
+			f()
+		}
+	})
+}
+
+// isDue reports whether the function must be called now. If not, it sets the timer for the next check.
+func (a *RecheckTimer) isDue(remaining func() time.Duration) bool {
+	wait := remaining()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.isStopped:
+		return false
+	case wait > 0:
+		a.timer.Reset(wait)
+		return false
+	}
+	a.isStopped = true
+	return true
+}
+
+// Stop stops the timer. It returns true if the function has not been called and will not be called. It returns
+// false if the call has started, or if the timer was stopped before.
+func (a *RecheckTimer) Stop() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.timer.Stop()
+	over := a.isStopped
+	a.isStopped = true
+	return !over
+}
