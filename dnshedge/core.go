@@ -154,7 +154,9 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
 		return f, false
 	}
-	q = c.servers.removeUnusedOptions(q)
+	if q.HasOptions() {
+		q = c.servers.findRoute(q).Query
+	}
 	c.expireOnSystemChange(time.Now())
 	if f, ok = c.conf.Cache.getFreshAnswer(q); ok {
 		c.count.queries.Add(1)
@@ -163,6 +165,360 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 		c.trace.reportLocalAnswer(ctx, q, FromCache, nil)
 	}
 	return f, ok
+}
+
+// answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, only the
+// server at that address is asked.
+//
+// stay permits the calling goroutine to ask the servers itself, which saves a goroutine. If stay is nil, this is not
+// permitted, and the call returns when ctx ends. If stay is not nil, the call may outlast ctx, until the servers have
+// answered or stay ends.
+func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, address string) *result {
+	c.count.queries.Add(1)
+	c.refreshes.Deposit()
+	switch {
+	case c.isClosed.Load():
+		return &result{err: newError(query, transport.ErrClosed)}
+	case address != "":
+		return c.askServerAt(ctx, query, address)
+	}
+	q := c.findRoute(query)
+	if r := c.answerLocally(ctx, q); r != nil {
+		return r
+	}
+	cached, isUsable := c.findCachedAnswer(ctx, q)
+	if isUsable && !cached.isRefreshDue {
+		return c.cachedResult(ctx, q, cached)
+	}
+	resolve := func(f *sharedFlight) *result { // once for all callers that have the question at the same time
+		c.expireOnSystemChange(time.Now())
+		f.origin = c.originOf(f.question) // before the servers can change
+		r := c.servers.resolveByRoute(&f.Span, f.question, f.mode == explorationFlight)
+		r = c.followAliases(&f.Span, f.question, r, &f.origin)
+		c.endWaiting(f, r)
+		c.storeResult(f, r)
+		return r
+	}
+	if isUsable {
+		c.startRefresh(q, cached, resolve)
+		return c.cachedResult(ctx, q, cached)
+	}
+	return c.shareFlight(ctx, stay, q, cached, resolve)
+}
+
+// findRoute finds out who answers a query: this machine, an Exchanger, or servers. The hosts file has precedence over
+// routes, and a route, except the route ".", over special-use zones.
+func (c *core) findRoute(query *wire.Query) question {
+	isLocal := query.IsStandard() && query.Class == dns.ClassINET
+	if isLocal && c.hosts != nil {
+		if h := c.hosts.Find(query, time.Now()); h != nil {
+			return question{Query: query, route: route{local: h.Answer(query)}}
+		}
+	}
+	q := c.servers.findRoute(query)
+	if isLocal && q.domainLen <= 1 {
+		if z := c.conf.SpecialUse.findZone(query); z != nil {
+			q.local = z.Answer(query.PresentationName(), query.Type)
+		}
+	}
+	return q
+}
+
+// answerLocally answers a question from the hosts file or from a special-use zone. It returns nil if the cache or a
+// server must answer.
+//
+// It refuses a question without RD (recursion desired) unless the name has a route. Such a question is not answered
+// from the cache, because that would reveal the questions of other clients.
+func (c *core) answerLocally(ctx context.Context, q question) *result {
+	m := q.local
+	if m == nil && q.IsStandard() && !q.WantsRecursion() && q.exchanger == nil {
+		m = new(dns.Msg)
+		m.Rcode = dns.RcodeRefused
+		m.SetEdns0(dns.MinMsgSize, false)
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: edeNotAuthoritative}} // RFC 8914 §4.21
+	}
+	if m == nil {
+		return nil
+	}
+	c.count.local.Add(1)
+	r := newLocalResult(q, m)
+	c.trace.reportLocalAnswer(ctx, q.Query, FromLocal, r.err)
+	return r
+}
+
+// newLocalResult returns the result for q with a response that the Client has created.
+func newLocalResult(q question, m *dns.Msg) *result {
+	m.Response, m.RecursionAvailable = true, true
+	m.Question = []dns.Question{{Name: q.PresentationName(), Qtype: q.Type, Qclass: q.Class}}
+	r := new(result)
+	b, err := m.Pack()
+	if err != nil {
+		r.err = err
+		return r
+	}
+	r.answer, r.err = wire.ParseAnswer(b, q.Query)
+	return r
+}
+
+// findCachedAnswer searches the cache for an answer to q. isUsable is true if the caller may get the answer at once. If
+// its refresh is due as well, the caller must call startRefresh. The refresh is due if the entry is popular and expires
+// soon, or if it has expired and refreshes are not postponed.
+//
+// If isUsable is false, the caller must ask the servers. The answer is then the expired answer to return if the servers
+// fail. If there is none, it has the freshness entryMissing.
+func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedAnswer, isUsable bool) {
+	cache := c.conf.Cache
+	if !c.isCacheable(q) || lookup.HasCacheBypass(ctx) {
+		return cachedAnswer{}, false
+	}
+	cached = cache.getAnswer(q.Query, time.Now(), q.domainLen)
+	switch {
+	case cached.freshness == entryFresh, cached.freshness == entryStale && cached.isRetryPostponed(q.Type):
+		return cached, true
+	case cached.freshness == entryStale && cache.staleAfter() == 0:
+		cached.isRefreshDue = cached.claimRefresh()
+		return cached, true
+	}
+	return cached, false
+}
+
+// startRefresh asks the servers in the background for a new answer to q, which replaces the cached answer. If that has
+// not expired, the refresh budget must have a token. Otherwise startRefresh sends nothing, and releases the claim to
+// the refresh so that a later caller can start it.
+func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*sharedFlight) *result) {
+	mode := callerFlight
+	if cached.freshness == entryFresh {
+		if !c.refreshes.Spend() {
+			cached.releaseRefresh()
+			return
+		}
+		c.count.refreshes.Add(1)
+		mode = explorationFlight
+	}
+	c.startFlight(c.ctx, nil, q, mode, resolve)
+}
+
+// shareFlight asks the servers once for all callers that have the same question at the same time, and returns the
+// shared result. cached is the result of the search in the cache. If it is an expired answer, shareFlight returns it
+// when the servers are slow or fail.
+//
+// Some questions get an exchange of their own. These are questions that are not standard, and uncacheable questions of
+// a caller whose deadline is less than Timeout away.
+//
+// If stay is not nil, the calling goroutine may ask the servers itself, until stay ends.
+func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedAnswer, resolve func(*sharedFlight) *result) *result {
+	if !q.IsStandard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // not shareable, or the deadline differs from that of other callers
+		return c.trace.reportAnswer(ctx, q.Query, c.runFlight(ctx, nil, &sharedFlight{question: q, resolve: resolve}))
+	}
+	end := time.Now().Add(c.timeout())
+	var slow <-chan time.Time
+	if cached.freshness == entryStale {
+		t := time.NewTimer(c.conf.Cache.staleAfter())
+		defer t.Stop()
+		slow, stay = t.C, nil
+	}
+	f := c.startFlight(ctx, stay, q, callerFlight, resolve)
+	var left <-chan struct{}
+	select {
+	case <-f.done: // it ran in this goroutine
+	default:
+		left = ctx.Done()
+	}
+	select {
+	case <-f.done:
+		r := f.r
+		if f.Query != q.Query && f.mode != secondFlight && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
+			// The flight's first caller has timed out or left, but this caller still waits.
+			r = c.joinSecondFlight(ctx, q, end, f)
+		}
+		if cached.freshness == entryStale && r.isFailure(q.Query) && !r.isFinalFailure() && !c.isClosed.Load() {
+			return c.cachedResult(ctx, q, cached)
+		}
+		if f.isShared {
+			c.count.shared.Add(1)
+		}
+		return c.trace.reportAnswer(ctx, q.Query, r)
+	case <-slow:
+		// The servers are slow. Their answer will be cached. Until then callers get the
+		// stale answer without waiting.
+		cached.postponeRefresh(cached.at, q.Type)
+		return c.cachedResult(ctx, q, cached)
+	case <-left:
+		c.flights.leaveFlight(f)
+		return &result{err: newError(q.Query, context.Cause(ctx))}
+	}
+}
+
+// isCacheable reports whether the Client caches answers to q.
+func (c *core) isCacheable(q question) bool { return c.conf.Cache != nil && q.IsCacheable() }
+
+// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. A shared exchange divides the whole
+// Timeout between the servers, so it may ask the second server too late for this caller. The caller must not share an
+// exchange whose answer is not cached.
+func (c *core) hasShortDeadline(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ok && time.Until(end) < c.timeout()
+}
+
+// joinSecondFlight repeats a question after its shared exchange has ended without an answer, because the caller that
+// started the exchange has timed out or left. It joins or starts a second shared exchange for q, and returns its
+// result. If ctx is done or end has passed, it returns the result of the first exchange.
+//
+// No caller joins a third exchange, so that a forwarding loop back to this Client ends.
+func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, first *sharedFlight) *result {
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	if ctx.Err() != nil {
+		return first.r
+	}
+	f := c.startFlight(ctx, nil, c.servers.findRoute(q.Query), secondFlight, first.resolve)
+	select {
+	case <-f.done:
+		return f.r
+	case <-ctx.Done():
+		c.flights.leaveFlight(f)
+		return first.r
+	}
+}
+
+// cachedResult returns the result for q from the cached entry f. It counts a hit, or a stale answer, and reports the
+// answer to Trace.
+func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *result {
+	from := FromCache
+	if f.freshness == entryStale {
+		from = FromStale
+		c.count.stale.Add(1)
+	} else {
+		c.count.hits.Add(1)
+	}
+	c.trace.reportLocalAnswer(ctx, q.Query, from, f.err)
+	r := new(result)
+	r.answer, r.view, r.err = f.answerFor(q.Query)
+	return r
+}
+
+// startFlight returns the running flight for the question q, or starts one, which gets its result from resolve. mode is
+// the mode of a new flight. The exchange of a new flight gets the values of ctx, but does not end with ctx.
+//
+// If stay is not nil, a new flight runs in the calling goroutine: startFlight returns when the flight has a result or
+// stay ends.
+//
+// If stay is nil, a new flight runs in its own goroutine, until the Client is closed. When the last caller leaves a
+// flight, it is cancelled, unless its answer can be cached: then it continues.
+func (c *core) startFlight(ctx, stay context.Context, q question, mode flightMode, resolve func(*sharedFlight) *result) *sharedFlight {
+	var buf [wire.MaxKey + 16]byte
+	key := q.AppendExchangeKey(buf[:0])
+	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also for a route, because aliases in its answers may lead to the system's servers
+		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.systemGeneration())
+	}
+	f, isNew := c.flights.joinFlight(key, policy.Eligibility{}.Reason(race.OverridesFrom(ctx)) != policy.None)
+	if !isNew {
+		return f
+	}
+	f.question, f.mode, f.resolve = q, mode, resolve
+	switch {
+	case stay != nil:
+		c.runFlight(detachContext(c.ctx, ctx), stay, f)
+	case c.isCacheable(q):
+		go c.runFlight(detachContext(c.ctx, ctx), nil, f)
+	default:
+		go c.runFlight(detachContext(c.ctx, ctx), c.flights.contextUntilAbandoned(f), f)
+	}
+	return f
+}
+
+// runFlight asks the servers the question of the flight f by calling f.resolve, and returns the result. The exchange
+// ends early with ctx or stay. ctx also has the values that Exchangers and Dialers get. stay may be nil. It ends when
+// no caller waits for the result any more.
+//
+// If f is shared, runFlight finishes it with the result.
+func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
+	if f.done != nil {
+		defer func() {
+			if r == nil { // an Exchanger or a Dialer has ended the goroutine
+				r = &result{err: context.Canceled}
+			}
+			c.flights.finishFlight(f, r)
+		}()
+		if !c.addGoroutine() {
+			return &result{err: newError(f.Query, transport.ErrClosed)}
+		}
+		defer c.wg.Done()
+	}
+	f.Begin(ctx, c.timeout())
+	defer f.Cancel()
+	if f.stay = stay; stay != nil && stay.Done() != nil {
+		defer context.AfterFunc(stay, f.Cancel)()
+	}
+	c.queryQueue.enqueue(&f.queueEntry, f, f.ApproximateZone())
+	defer c.queryQueue.dequeue(&f.queueEntry)
+	return f.resolve(f)
+}
+
+// endWaiting removes the flight f from the queue of questions that wait for servers. It replaces an error in its result
+// r if the flight has ended because it was displaced from the queue, all its callers have left, or the Client was
+// closed.
+func (c *core) endWaiting(f *sharedFlight, r *result) {
+	if f.stay != nil && f.stay.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
+		r.answer, r.err = nil, newError(f.Query, context.Canceled)
+	}
+	if c.queryQueue.dequeue(&f.queueEntry) && r.err != nil {
+		c.count.dropped.Add(1)
+		r.err = newError(f.Query, ErrTooManyQuestions)
+	}
+	if f.done != nil && c.ctx.Err() != nil && errors.Is(r.err, context.Canceled) {
+		r.err = newError(f.Query, transport.ErrClosed)
+	}
+}
+
+// storeResult limits the TTLs in the result r of the flight f, and stores the answer or failure in the cache.
+func (c *core) storeResult(f *sharedFlight, r *result) {
+	q, cache := f.question, c.conf.Cache
+	ttl := r.limitTTL(q.Query, cache)
+	now := time.Now()
+	switch {
+	case !c.isCacheable(q):
+	case isUncacheable(r.err) || c.ctx.Err() != nil:
+	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
+		keep := serverFailureTTL
+		if r.err == nil && q.exchanger == nil && c.conf.Exchanger != nil {
+			keep = exchangerFailureTTL
+		}
+		cache.storeFailure(q.Query, r.answer, r.err, now, q.domainLen, keep, f.origin)
+	default:
+		f.origin.validated = r.answer.IsAuthentic() && c.servers.provesNothingBelow(q, r)
+		cache.storeAnswer(q.Query, r.answer, ttl, now, f.origin)
+	}
+}
+
+// askServerAt sends a question only to the server at address, with hedging, and returns the result. The answer is
+// neither taken from the cache nor stored in it. The result is an error if address is invalid.
+func (c *core) askServerAt(ctx context.Context, query *wire.Query, address string) *result {
+	s, err := c.servers.findServerByAddress(address)
+	if err != nil {
+		return &result{err: err}
+	}
+	defer c.servers.pool.Release(s)
+	q := question{Query: query}
+	if c.conf.RebindFilter != nil {
+		q.route = c.servers.findRoute(query).route
+	}
+	r := c.runFlight(ctx, nil, &sharedFlight{question: q, resolve: func(f *sharedFlight) *result {
+		r := c.servers.askUntilAvailable(&f.Span, q, func(q question) *result {
+			return c.servers.askGroup(&f.Span, new(groupQuery), q, group.Servers{s})
+		})
+		c.endWaiting(f, r)
+		return r
+	}})
+	r.limitTTL(query, c.conf.Cache)
+	return c.trace.reportAnswer(ctx, query, r)
+}
+
+// isUncacheable reports whether an error must not be cached, because it says nothing about the question. Its cause is
+// this machine, a full queue, Close, or the caller's cancellation. It returns false for nil.
+func isUncacheable(err error) bool {
+	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
+		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
 }
 
 // expireOnSystemChange invalidates the cached answers of the system's servers if these servers have changed since its
@@ -206,378 +562,12 @@ func (c *core) usesSystemServers(route Exchanger) bool {
 // originOf returns the origin under which an answer to q is cached. It has the Client's number and the route. If the
 // system's servers may be asked, it also has their generation. It must be called before the servers are asked, because
 // they may change meanwhile.
-func (c *core) originOf(q *wire.Query) (from answerOrigin) {
-	route, n := c.servers.routes.findRoute(q)
-	from.domainLen, from.client = uint8(n), c.cacheClient // of MaxName bytes at most
-	if c.conf.Cache != nil && c.usesSystemServers(route) {
+func (c *core) originOf(q question) (from answerOrigin) {
+	from.domainLen, from.client = uint8(q.domainLen), c.cacheClient // of MaxName bytes at most
+	if c.conf.Cache != nil && c.usesSystemServers(q.exchanger) {
 		from.system = c.conf.Cache.systemGeneration()
 	}
 	return from
-}
-
-// answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, only the
-// server at that address is asked.
-//
-// stay permits the calling goroutine to ask the servers itself, which saves a goroutine. If stay is nil, this is not
-// permitted, and the call returns when ctx ends. If stay is not nil, the call may outlast ctx, until the servers have
-// answered or stay ends.
-func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address string) *result {
-	c.count.queries.Add(1)
-	c.refreshes.Deposit()
-	if c.isClosed.Load() {
-		return &result{err: &Error{Name: q.PresentationName(), Type: q.Type, Err: transport.ErrClosed}}
-	}
-	if address != "" {
-		return c.askServerAt(ctx, q, address)
-	}
-	q = c.servers.removeUnusedOptions(q)
-	if r := c.answerLocally(ctx, q); r != nil {
-		return r
-	}
-	had, r := c.answerFromCache(ctx, q)
-	if r != nil {
-		return r
-	}
-	return c.shareFlight(ctx, stay, q, had)
-}
-
-// A pendingQuestion is a question that waits for servers, and the context of its exchange. The context ends after
-// Timeout, or when a newer question displaces this question from the full queue.
-type pendingQuestion struct {
-	transport.Span
-	queueEntry queuedQuery
-}
-
-// askServerAt sends a question only to the server at address, with hedging, and returns the result. The answer is
-// neither taken from the cache nor stored in it. The result is an error if address is invalid.
-func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *result {
-	s, err := c.servers.findServerByAddress(address)
-	if err != nil {
-		return &result{err: err}
-	}
-	defer c.servers.pool.Release(s)
-	span := new(pendingQuestion)
-	span.Begin(ctx, c.timeout())
-	defer span.Cancel()
-	c.queryQueue.enqueue(&span.queueEntry, span, q.ApproximateZone())
-	defer c.queryQueue.dequeue(&span.queueEntry)
-	r := c.servers.askUntilAvailable(&span.Span, q, func(q *wire.Query) *result {
-		return c.servers.askGroup(&span.Span, new(groupQuery), q, group.Servers{s})
-	})
-	if c.queryQueue.dequeue(&span.queueEntry) && r.err != nil {
-		c.count.dropped.Add(1)
-		r.err = &Error{Name: q.PresentationName(), Type: q.Type, Err: ErrTooManyQuestions}
-	}
-	r.limitTTL(q, c.conf.Cache)
-	return c.trace.reportAnswer(ctx, q, r)
-}
-
-// answerLocally answers a question from the hosts file or from a special-use zone. It returns nil if the cache or a
-// server must answer.
-//
-// It refuses a question without RD (recursion desired) unless the name has a route. Such a question is not answered
-// from the cache, because that would reveal the questions of other clients.
-func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
-	if !q.IsStandard() {
-		return nil
-	}
-	m := c.localResponse(q)
-	if m == nil && !q.WantsRecursion() && c.servers.routes.exchangerFor(q) == nil {
-		m = refusedResponse()
-	}
-	if m == nil {
-		return nil
-	}
-	c.count.local.Add(1)
-	r := new(result)
-	r.answer, r.err = parseLocalAnswer(q, m)
-	c.trace.reportLocalAnswer(ctx, q, FromLocal, r.err)
-	return r
-}
-
-// localResponse returns the response to q from the hosts file or a special-use zone. It returns nil if neither has the
-// name, or if a route has precedence.
-func (c *core) localResponse(q *wire.Query) *dns.Msg {
-	if q.Class != dns.ClassINET {
-		return nil
-	}
-	if c.hosts != nil {
-		if h := c.hosts.Find(q, time.Now()); h != nil {
-			return h.Answer(q)
-		}
-	}
-	z := c.conf.SpecialUse.findZone(q)
-	if z == nil {
-		return nil
-	}
-	if _, n := c.servers.routes.findRoute(q); n > 1 { // the route "." does not include special-use names
-		return nil
-	}
-	return z.Answer(q.PresentationName(), q.Type)
-}
-
-// refusedResponse returns a REFUSED response with the extended error "Not Authoritative" (RFC 8914 §4.21).
-func refusedResponse() *dns.Msg {
-	m := new(dns.Msg)
-	m.Rcode = dns.RcodeRefused
-	m.SetEdns0(dns.MinMsgSize, false)
-	m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: edeNotAuthoritative}}
-	return m
-}
-
-// parseLocalAnswer converts a response that the Client has created into an answer to q.
-func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
-	m.Response, m.RecursionAvailable = true, true
-	m.Question = []dns.Question{{Name: q.PresentationName(), Qtype: q.Type, Qclass: q.Class}}
-	b, err := m.Pack()
-	if err != nil {
-		return nil, err
-	}
-	return wire.ParseAnswer(b, q)
-}
-
-// answerFromCache searches the cache. r is the result if the cache has an answer that the caller may get at once, and
-// otherwise nil. It starts a refresh in the background if the entry is popular and expires soon. It also does so before
-// it returns a stale answer, unless refreshes are postponed.
-//
-// If r is nil, the caller must ask the servers. had is then the expired answer to return if the servers fail. If there
-// is none, had has the freshness entryMissing.
-func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAnswer, r *result) {
-	cache := c.conf.Cache
-	if cache == nil || !q.IsCacheable() || lookup.HasCacheBypass(ctx) {
-		return cachedAnswer{}, nil
-	}
-	_, domain := c.servers.routes.findRoute(q)
-	had = cache.getAnswer(q, time.Now(), domain)
-	if had.isRefreshDue {
-		c.startRefresh(q, had)
-	}
-	switch {
-	case had.freshness == entryFresh, had.freshness == entryStale && had.isRetryPostponed(q.Type):
-		return had, c.cachedResult(ctx, q, had)
-	case had.freshness == entryStale && cache.staleAfter() == 0:
-		if had.claimRefresh() {
-			c.startFlight(c.ctx, nil, q, 0)
-		}
-		return had, c.cachedResult(ctx, q, had)
-	}
-	return had, nil
-}
-
-// startRefresh asks the servers in the background for a new answer to q, which replaces the cached answer had. If the
-// refresh budget has no token, it sends nothing, and releases the claim to the refresh so that a later caller can start
-// it.
-func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
-	if !c.refreshes.Spend() {
-		had.releaseRefresh()
-		return
-	}
-	c.count.refreshes.Add(1)
-	c.startFlight(c.ctx, nil, q, explorationFlight)
-}
-
-// shareFlight asks the servers once for all callers that have the same question at the same time, and returns the
-// shared result. had is the result of the search in the cache. If had is an expired answer, shareFlight returns it when
-// the servers are slow or fail.
-//
-// Some questions get an exchange of their own. These are questions that are not standard, and uncacheable questions of
-// a caller whose deadline is less than Timeout away.
-//
-// If stay is not nil, the calling goroutine may ask the servers itself, until stay ends.
-func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedAnswer) *result {
-	if !q.IsStandard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // not shareable, or the deadline differs from that of other callers
-		return c.trace.reportAnswer(ctx, q, c.resolveQuestion(ctx, nil, nil, q, false))
-	}
-	end := time.Now().Add(c.timeout())
-	var slow <-chan time.Time
-	if had.freshness == entryStale {
-		t := time.NewTimer(c.conf.Cache.staleAfter())
-		defer t.Stop()
-		slow, stay = t.C, nil
-	}
-	f := c.startFlight(ctx, stay, q, 0)
-	var left <-chan struct{}
-	select {
-	case <-f.done: // it ran in this goroutine
-	default:
-		left = ctx.Done()
-	}
-	select {
-	case <-f.done:
-		r := f.r
-		if f.leader != q && !f.isSecond && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
-			// The flight's first caller has timed out or left, but this caller still waits.
-			r = c.joinSecondFlight(ctx, q, end, r)
-		}
-		if had.freshness == entryStale && r.isFailure(q) && !r.isFinalFailure() && !c.isClosed.Load() {
-			return c.cachedResult(ctx, q, had)
-		}
-		if f.isShared {
-			c.count.shared.Add(1)
-		}
-		return c.trace.reportAnswer(ctx, q, r)
-	case <-slow:
-		// The servers are slow. Their answer will be cached. Until then callers get the
-		// stale answer without waiting.
-		had.postponeRefresh(had.at, q.Type)
-		return c.cachedResult(ctx, q, had)
-	case <-left:
-		c.flights.leaveFlight(f)
-		return &result{err: &Error{Name: q.PresentationName(), Type: q.Type, Err: context.Cause(ctx)}}
-	}
-}
-
-// isCacheable reports whether the Client caches answers to q.
-func (c *core) isCacheable(q *wire.Query) bool { return c.conf.Cache != nil && q.IsCacheable() }
-
-// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. A shared exchange divides the whole
-// Timeout between the servers, so it may ask the second server too late for this caller. The caller must not share an
-// exchange whose answer is not cached.
-func (c *core) hasShortDeadline(ctx context.Context) bool {
-	end, ok := ctx.Deadline()
-	return ok && time.Until(end) < c.timeout()
-}
-
-// joinSecondFlight repeats a question after its shared exchange has ended without an answer, because the caller that
-// started the exchange has timed out or left. It joins or starts a second shared exchange for q, and returns its
-// result. If ctx is done or end has passed, it returns r, the result of the first exchange.
-//
-// No caller joins a third exchange, so that a forwarding loop back to this Client ends.
-func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
-	ctx, cancel := context.WithDeadline(ctx, end)
-	defer cancel()
-	if ctx.Err() != nil {
-		return r
-	}
-	f := c.startFlight(ctx, nil, q, secondFlight)
-	select {
-	case <-f.done:
-		return f.r
-	case <-ctx.Done():
-		c.flights.leaveFlight(f)
-		return r
-	}
-}
-
-// cachedResult returns the result for q from the cached entry f. It counts a hit, or a stale answer, and reports the
-// answer to Trace.
-func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) *result {
-	from := FromCache
-	if f.freshness == entryStale {
-		from = FromStale
-		c.count.stale.Add(1)
-	} else {
-		c.count.hits.Add(1)
-	}
-	c.trace.reportLocalAnswer(ctx, q, from, f.err)
-	r := new(result)
-	r.answer, r.view, r.err = f.answerFor(q)
-	return r
-}
-
-// A flightMode is a set of flags that say for what purpose a flight is started. 0 is the first flight for a waiting
-// caller.
-type flightMode uint8
-
-const (
-	explorationFlight flightMode = 1 << iota // no caller waits, so any server of the group may be asked first
-	secondFlight                             // the flight repeats a flight that ended without an answer
-)
-
-// startFlight returns the running flight for the question q, or starts one. how has the flags for a new flight. The
-// exchange of a new flight gets the values of ctx, but does not end with ctx.
-//
-// If stay is not nil, a new flight runs in the calling goroutine: startFlight returns when the flight has a result or
-// stay ends.
-//
-// If stay is nil, a new flight runs in its own goroutine, until the Client is closed. When the last caller leaves a
-// flight, it is cancelled, unless its answer can be cached: then it continues.
-func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightMode) *sharedFlight {
-	var buf [wire.MaxKey + 16]byte
-	key := q.AppendExchangeKey(buf[:0])
-	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also for a route, because aliases in its answers may lead to the system's servers
-		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.systemGeneration())
-	}
-	f, isNew := c.flights.joinFlight(key, policy.Eligibility{}.Reason(race.OverridesFrom(ctx)) != policy.None)
-	if !isNew {
-		return f
-	}
-	f.leader, f.isSecond = q, how&secondFlight != 0
-	switch {
-	case stay != nil:
-		c.resolveQuestion(detachContext(c.ctx, ctx), stay, f, q, false)
-	case c.isCacheable(q):
-		go c.resolveQuestion(detachContext(c.ctx, ctx), nil, f, q, how&explorationFlight != 0)
-	default:
-		go c.resolveQuestion(detachContext(c.ctx, ctx), c.flights.contextUntilAbandoned(f), f, q, false)
-	}
-	return f
-}
-
-// resolveQuestion asks the servers the question q, stores the answer or failure in the cache, and returns the result.
-// It ends early with ctx or stay. ctx also has the values that Exchangers and Dialers get. stay may be nil. It ends
-// when no caller waits for the result any more.
-//
-// If f is not nil, resolveQuestion finishes the flight f with the result. explore may be true only if no caller waits.
-// Then any server of the group may be asked first, so that its latency is measured.
-func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wire.Query, explore bool) (r *result) {
-	if f != nil {
-		defer func() {
-			if r == nil { // an Exchanger or a Dialer has ended the goroutine
-				r = &result{err: context.Canceled}
-			}
-			c.flights.finishFlight(f, r)
-		}()
-		if !c.addGoroutine() {
-			return &result{err: &Error{Name: q.PresentationName(), Type: q.Type, Err: transport.ErrClosed}}
-		}
-		defer c.wg.Done()
-	}
-	span := new(pendingQuestion)
-	span.Begin(ctx, c.timeout())
-	defer span.Cancel()
-	if stay != nil && stay.Done() != nil {
-		defer context.AfterFunc(stay, span.Cancel)()
-	}
-	c.expireOnSystemChange(time.Now())
-	from := c.originOf(q)
-	c.queryQueue.enqueue(&span.queueEntry, span, q.ApproximateZone())
-	defer c.queryQueue.dequeue(&span.queueEntry)
-	r = c.followAliases(&span.Span, q, c.servers.resolveByRoute(&span.Span, q, explore), &from)
-	if stay != nil && stay.Err() != nil && r.isFailure(q) { // even if a server has failed, because another server might have answered
-		r.answer, r.err = nil, &Error{Name: q.PresentationName(), Type: q.Type, Err: context.Canceled}
-	}
-	if c.queryQueue.dequeue(&span.queueEntry) && r.err != nil {
-		c.count.dropped.Add(1)
-		r.err = &Error{Name: q.PresentationName(), Type: q.Type, Err: ErrTooManyQuestions}
-	}
-	if f != nil && c.ctx.Err() != nil && errors.Is(r.err, context.Canceled) {
-		r.err = &Error{Name: q.PresentationName(), Type: q.Type, Err: transport.ErrClosed}
-	}
-	ttl := r.limitTTL(q, c.conf.Cache)
-	now := time.Now()
-	switch cache := c.conf.Cache; {
-	case cache == nil || !q.IsCacheable():
-	case isUncacheable(r.err) || c.ctx.Err() != nil:
-	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
-		route, domain := c.servers.routes.findRoute(q)
-		keep := serverFailureTTL
-		if r.err == nil && route == nil && c.conf.Exchanger != nil {
-			keep = exchangerFailureTTL
-		}
-		cache.storeFailure(q, r.answer, r.err, now, domain, keep, from)
-	default:
-		from.validated = r.answer.IsAuthentic() && c.servers.provesNothingBelow(q, r)
-		cache.storeAnswer(q, r.answer, ttl, now, from)
-	}
-	return r
-}
-
-// isUncacheable reports whether an error must not be cached, because it says nothing about the question. Its cause is
-// this machine, a full queue, Close, or the caller's cancellation. It returns false for nil.
-func isUncacheable(err error) bool {
-	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
-		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
 }
 
 // appendAnswer answers q and appends the response to b in wire format, with at most limit bytes. The response has the
@@ -669,16 +659,35 @@ func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	return ttl
 }
 
-// A sharedFlight is one exchange whose result all callers with the same question share (single flight).
+// A flightMode says for what purpose a flight is started.
+type flightMode uint8
+
+const (
+	callerFlight      flightMode = iota // the first flight for a waiting caller
+	explorationFlight                   // no caller waits, so any server of the group may be asked first
+	secondFlight                        // the flight repeats a flight that ended without an answer
+)
+
+// A sharedFlight is one exchange of a question with the servers. All callers with the same question share it and its
+// result (single flight), or a single caller has it for itself.
 //
-// The goroutine that runs the exchange sets leader, isSecond and r before it closes done. Other goroutines may read
-// these fields only after done is closed.
+// The Span is the context of the exchange. It ends after Timeout, or when a newer question displaces this question from
+// the full queue of questions that wait for servers.
+//
+// The goroutine that runs the exchange sets the fields up to r before it closes done. Other goroutines may read these
+// fields only after done is closed.
 type sharedFlight struct {
-	key      string
-	leader   *wire.Query   // query of the caller that started the flight
-	isSecond bool          // the flight repeats a flight that ended without an answer
-	done     chan struct{} // closed when the flight has ended
-	r        *result       // the result
+	transport.Span
+	queueEntry queuedQuery
+	question                               // of the caller that started the flight
+	mode       flightMode                  // purpose of the flight
+	stay       context.Context             // a further context that ends the exchange; may be nil
+	resolve    func(*sharedFlight) *result // asks the servers and stores the result in the cache
+	origin     answerOrigin                // where the answer comes from
+	r          *result                     // the result
+
+	key  string
+	done chan struct{} // closed when the flight has ended; nil: the flight is not shared
 
 	// The fields below are guarded by flightGroup.mu until done is closed.
 
@@ -695,7 +704,7 @@ type flightGroup struct {
 }
 
 // joinFlight adds the caller to the running flight for a question, or to a new flight. key identifies the question.
-// isNew is true for a new flight. The caller must then set its leader, and call finishFlight when there is a result.
+// isNew is true for a new flight. The caller must then set its question, and call finishFlight when there is a result.
 //
 // unhedged says that the caller does not allow hedging. It may join a running flight that is hedged. But a new flight
 // for this caller is joined only by callers that do not allow hedging either.
@@ -764,24 +773,24 @@ const maxTargets = 16 // limit of alias targets that are followed for one questi
 //
 // If a target has no answer, or the aliases form a loop, the result is SERVFAIL. If a query for a target ends with an
 // error, the result is that error.
-func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from *answerOrigin) *result {
-	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !c.servers.routes.hasRoute(q) {
+func (c *core) followAliases(ctx context.Context, q question, r *result, from *answerOrigin) *result {
+	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !q.isRouted() {
 		return r
 	}
-	asked, last := []*wire.Query{q}, r.answer
+	asked, last := []*wire.Query{q.Query}, r.answer
 	for {
 		target, ok := last.UnresolvedAlias()
 		if !ok {
 			return r
 		}
-		next := c.servers.removeUnusedOptions(q.WithName(target))
+		next := c.findRoute(q.WithName(target))
 		for _, before := range asked {
 			if next.Key() == before.Key() {
-				return c.newAliasFailure(q)
+				return newAliasFailure(q)
 			}
 		}
-		if asked = append(asked, next); len(asked) > maxTargets {
-			return c.newAliasFailure(q)
+		if asked = append(asked, next.Query); len(asked) > maxTargets {
+			return newAliasFailure(q)
 		}
 		more := c.answerLocally(ctx, next)
 		if r.isPartlyLocal = r.isPartlyLocal || more != nil; more == nil {
@@ -791,18 +800,16 @@ func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from
 		switch {
 		case more.err != nil:
 			return more
-		case more.isFailure(next) || r.answer.AppendAliasTarget(more.answer) != nil:
-			return c.newAliasFailure(q)
+		case more.isFailure(next.Query) || r.answer.AppendAliasTarget(more.answer) != nil:
+			return newAliasFailure(q)
 		}
 		last = more.answer
 	}
 }
 
 // newAliasFailure returns a SERVFAIL result for a question whose aliases cannot be followed.
-func (c *core) newAliasFailure(q *wire.Query) *result {
+func newAliasFailure(q question) *result {
 	m := new(dns.Msg)
 	m.Rcode = dns.RcodeServerFailure
-	r := new(result)
-	r.answer, r.err = parseLocalAnswer(q, m)
-	return r
+	return newLocalResult(q, m)
 }

@@ -57,6 +57,11 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: upstream %s: HTTP status %d %s", e.Upstream, e.Code, http.StatusText(e.Code))
 }
 
+// newError returns the *Error for the question q with the cause err, which no server has caused.
+func newError(q *wire.Query, err error) error {
+	return &Error{Name: q.PresentationName(), Type: q.Type, Err: err}
+}
+
 // newNoAnswerError returns the *Error for the question q after the server s has failed with the error err.
 func newNoAnswerError(q *wire.Query, s *group.Server, err error) error {
 	return &Error{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(s), Err: explainError(s, err)}

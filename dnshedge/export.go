@@ -157,15 +157,15 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 func (c *core) hasSameOrigin(e *entry, exported, own answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4
-	q := &wire.Query{Name: string(b[:n]), Type: binary.BigEndian.Uint16(b[n:]), Class: binary.BigEndian.Uint16(b[n+2:])}
-	if c.localResponse(q) != nil {
+	q := c.findRoute(&wire.Query{Name: string(b[:n]), Type: binary.BigEndian.Uint16(b[n:]), Class: binary.BigEndian.Uint16(b[n+2:])})
+	if q.local != nil {
 		return false
 	}
 	if e.client == 0 {
 		return true
 	}
 	from := c.originOf(q)
-	if source := own.identityFor(q, int(from.domainLen)); from.domainLen != e.domainLen || source == "" || source != exported.identityFor(q, int(e.domainLen)) {
+	if source := own.identityFor(q.Query, int(from.domainLen)); from.domainLen != e.domainLen || source == "" || source != exported.identityFor(q.Query, int(e.domainLen)) {
 		return false
 	}
 	e.answerOrigin = from

@@ -100,7 +100,7 @@ func (c *core) currentSources(now time.Time) answerSources {
 	if all.defaultSource != "" {
 		all.defaultSource = hashIdentity(all.defaultSource, c.identityOfUpstreams(c.conf.Fallback), filter)
 	}
-	for domain, e := range s.routes.exchangers {
+	for domain, e := range s.routes {
 		if all.routes[domain] = all.defaultSource; e != nil {
 			all.routes[domain] = identityOf(e)
 		}

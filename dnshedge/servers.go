@@ -37,7 +37,7 @@ type clientServers struct {
 	exchanger Exchanger     // asked instead of the servers; nil: none
 	filter    *RebindFilter // nil: answers are not filtered
 	count     *counters
-	routes    routeTable
+	routes    map[string]Exchanger // Client.Routes by domain, in wire format and lower case
 }
 
 // init sets up the servers, fallback servers and routes from the fields of conf. It returns an error if an upstream or
@@ -50,14 +50,11 @@ func (s *clientServers) init(conf *Client) (err error) {
 		return err
 	}
 	s.upstreams = slices.Concat(conf.Upstreams, conf.Fallback)
-	if s.routes, err = newRouteTable(conf.Routes); err != nil {
-		return err
-	}
 	if len(s.group) == 0 && conf.Exchanger == nil {
 		s.system = system.NewServers(conf.ResolvConf, func(addr string) bool { return Upstream{Addr: addr}.validate() == nil }, s.spawn)
-		s.routes.system = s.system
 	}
-	return nil
+	s.routes, err = parseRoutes(conf.Routes)
+	return err
 }
 
 // configuredServers returns the pool's servers for the field Upstreams or Fallback, which the pool never forgets.
@@ -187,17 +184,22 @@ func (s *clientServers) isStrict() bool {
 	}
 }
 
-// resolveByRoute sends q to the Exchanger or servers that its name's route selects. Without a route these are the
-// Client's Exchanger, or the servers for all names and the fallback servers. It asks unavailable servers again, as
+// resolveByRoute sends q to the Exchanger or servers that its route selects. Without a route these are the Client's
+// Exchanger, or the servers for all names and the fallback servers. It asks unavailable servers again, as
 // askUntilAvailable does.
 //
 // explore may be true only if no caller waits for the answer. Then any server of the group may be asked first, so that
 // its latency is measured.
-func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explore bool) *result {
-	if e := cmp.Or(s.routes.exchangerFor(q), s.exchanger); e != nil {
+func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore bool) *result {
+	if e := cmp.Or(q.exchanger, s.exchanger); e != nil {
 		return s.resolveByExchanger(ctx, q, e)
 	}
-	return s.askUntilAvailable(ctx, q, func(q *wire.Query) *result { return s.resolveWithSystemChanges(ctx, q, explore) })
+	return s.askUntilAvailable(ctx, q, func(q question) *result {
+		if s.system != nil && q.IsStandard() {
+			return s.resolveWithSystemChanges(ctx, q, explore)
+		}
+		return s.resolveOnce(ctx, q, explore)
+	})
 }
 
 // askUntilAvailable calls ask, and repeats the call while servers refuse or end connections, or report overload,
@@ -208,7 +210,7 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explo
 //
 // If q may be the reason why a connection ended, q is repeated over a connection of its own, maxConnEndRepeats times at
 // most.
-func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, ask func(q *wire.Query) *result) *result {
+func (s *clientServers) askUntilAvailable(ctx context.Context, q question, ask func(q question) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
 		r := ask(q)
@@ -219,7 +221,7 @@ func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, as
 			if ends++; ends > maxConnEndRepeats {
 				return r
 			}
-			q = q.WithOwnConnection()
+			q.Query = q.WithOwnConnection()
 		}
 		if end, ok := ctx.Deadline(); ok {
 			pause = min(pause, time.Until(end)/2)
@@ -264,65 +266,61 @@ func waitFor(ctx context.Context, d time.Duration) bool {
 
 // resolveWithSystemChanges asks the servers. If the system's servers change before there is an answer, it asks the new
 // servers. Such a change shows that the network has changed, so the old servers may be unreachable.
-func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q *wire.Query, explore bool) *result {
-	if s.system == nil || !q.IsStandard() {
-		return s.resolveOnce(ctx, q, explore)
-	}
+func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question, explore bool) *result {
 	for {
 		version := s.system.Version(time.Now())
-		r := s.resolveWhileCurrent(ctx, q, explore, func() time.Duration {
-			if s.system.Version(time.Now()) != version {
-				return 0
-			}
-			return recheckInterval
-		})
-		if !r.isFailure(q) || ctx.Err() != nil || s.system.Version(time.Now()) == version {
+		r := s.resolveWhileCurrent(ctx, q, explore, version)
+		if !r.isFailure(q.Query) || ctx.Err() != nil || s.system.Version(time.Now()) == version {
 			return r
 		}
 	}
 }
 
-// resolveWhileCurrent asks the servers, and cancels the exchange when the system's list of servers changes.
-//
-// It calls untilNextCheck to detect a change. untilNextCheck returns 0 if the list has changed, and otherwise the time
-// until its next call.
-func (s *clientServers) resolveWhileCurrent(ctx context.Context, q *wire.Query, explore bool, untilNextCheck func() time.Duration) *result {
+// resolveWhileCurrent asks the servers, and cancels the exchange when the system's list of servers no longer has the
+// given version.
+func (s *clientServers) resolveWhileCurrent(ctx context.Context, q question, explore bool, version uint64) *result {
 	var mine transport.Span
 	mine.Begin(ctx, 0)
 	defer mine.Cancel()
-	var changed recheckTimer
-	changed.startTimer(untilNextCheck, func() { mine.End(errServersChanged) })
-	defer changed.stopTimer()
+	var changed group.RecheckTimer
+	changed.Start(func() time.Duration {
+		if s.system.Version(time.Now()) != version {
+			return 0
+		}
+		return recheckInterval
+	}, func() { mine.End(errServersChanged) })
+	defer changed.Stop()
 	return s.resolveOnce(&mine, q, explore)
 }
 
 // resolveOnce asks the servers for q's name, tier by tier, and starts the probes that are due. With explore, any server
 // of a tier may be asked first, to measure its latency. resolveOnce uses the list of servers that is valid when it is
 // called.
-func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) *result {
-	if named := s.routes.systemServersFor(q); named != nil {
+func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
+	named, _ := s.system.RouteServers(q.Query, time.Now())
+	if q.hasSystemServers = named != nil; q.hasSystemServers {
 		g, err := s.systemServers(named)
 		if err != nil {
 			return &result{err: err}
 		}
 		tiers := tiersInOrder(g)
-		s.startProbes(q, g, tiers[0].group[0], true)
+		s.startProbes(q.Query, g, tiers[0].group[0], true)
 		return s.queryTiersOnce(ctx, q, tiers)
 	}
 	g, err := s.defaultServers()
 	if err != nil {
-		return &result{err: &Error{Name: q.PresentationName(), Type: q.Type, Err: err}}
+		return &result{err: newError(q.Query, err)}
 	}
 	strict := s.isStrict()
 	if !strict {
-		g = g.SortByRTT(q, explore)
+		g = g.SortByRTT(q.Query, explore)
 		if len(s.fallback) == 0 {
-			s.startProbes(q, g, g[0], strict)
+			s.startProbes(q.Query, g, g[0], strict)
 			return s.askGroup(ctx, new(groupQuery), q, g)
 		}
 	}
-	tiers := s.queryTiers(q, g, strict)
-	s.startProbes(q, g, tiers[0].group[0], strict)
+	tiers := s.queryTiers(q.Query, g, strict)
+	s.startProbes(q.Query, g, tiers[0].group[0], strict)
 	return s.queryTiersOnce(ctx, q, tiers)
 }
 
@@ -452,7 +450,7 @@ const recheckInterval = 200 * time.Millisecond
 // queryTiersOnce asks the tiers in order and returns the best result, even if it is a failure. A query that is not
 // standard, such as an update, may not be safe to repeat. It is sent to the next tier only if it could not be sent to
 // the tier before.
-func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers []queryTier) (r *result) {
+func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []queryTier) (r *result) {
 	if q.IsStandard() {
 		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
 	}
@@ -477,18 +475,18 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers
 // long.
 //
 // before returns the best response of the tiers that were asked before these tiers, or nil.
-func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tiers []queryTier, before responseSoFar) *result {
+func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before responseSoFar) *result {
 	t := tiers[0]
 	if t.isFallback {
 		s.count.fallbacks.Add(1)
 	}
-	sendTrials(q, tiers)
+	sendTrials(q.Query, tiers)
 	if len(tiers) == 1 {
 		r := s.askGroup(ctx, new(groupQuery), q, t.group)
-		return betterResult(q, before(), r)
+		return betterResult(q.Query, before(), r)
 	}
 	x := new(groupQuery)
-	soFar := func() *result { return x.bestResponse(q, before()) }
+	soFar := func() *result { return x.bestResponse(q.Query, before()) }
 	mine, overtake := context.WithCancelCause(ctx)
 	defer overtake(nil)
 	others, stop := context.WithCancel(ctx)
@@ -496,19 +494,19 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, ti
 	var rest *result
 	var came time.Time // when rest arrived
 	done := make(chan struct{})
-	inTime := s.startNextTierWhenLate(mine, x, q, tiers, func() bool {
+	inTime := s.startNextTierWhenLate(mine, x, q.Query, tiers, func() bool {
 		defer close(done)
 		if isBeforeFallback(tiers) && soFar().isDecision() {
 			return true // the failure is final, and later tiers are not asked
 		}
 		rest = s.queryTiersInOrder(others, q, tiers[1:], soFar)
 		came = time.Now()
-		return !rest.isFailure(q)
+		return !rest.isFailure(q.Query)
 	}, func() { overtake(errOtherAnswered) })
 	r := s.askGroup(mine, x, q, t.group)
-	final := !r.isFailure(q)
+	final := !r.isFailure(q.Query)
 	if !final {
-		r = betterResult(q, before(), r)
+		r = betterResult(q.Query, before(), r)
 		final = isBeforeFallback(tiers) && r.isDecision()
 	}
 	begun := !inTime()
@@ -526,12 +524,12 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, ti
 		rest = s.queryTiersInOrder(ctx, q, tiers[1:], func() *result { return r })
 	}
 	switch {
-	case rest.isFailure(q):
-		return betterResult(q, r, rest)
+	case rest.isFailure(q.Query):
+		return betterResult(q.Query, r, rest)
 	case !t.isFallback && r.isDecision() && isFromFallbackOnly(rest, tiers):
 		return r
 	}
-	t.group.RecordUnanswered(q)
+	t.group.RecordUnanswered(q.Query)
 	if begun {
 		rest.answer.SubtractTTL(time.Since(came)) // the time for which it was held back
 	}
@@ -586,9 +584,9 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 			}
 		}
 	})
-	late, down := new(recheckTimer), g.AreDown()
+	late, down := new(group.RecheckTimer), g.AreDown()
 	failed := func() bool { return !isBeforeFallback(tiers) && x.CountUnableServers() == len(g) }
-	late.startTimer(func() time.Duration {
+	late.Start(func() time.Duration {
 		if g.AreDown() && (!down || isAnyUp(tiers[1:])) || failed() {
 			return 0
 		}
@@ -607,7 +605,7 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 	})
 	return func() bool {
 		probe.Stop()
-		return late.stopTimer()
+		return late.Stop()
 	}
 }
 
@@ -643,26 +641,13 @@ func (r *result) isDecision() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
 
-// removeUnusedOptions returns q without its EDNS options if the Exchanger for q ignores options. Otherwise it returns
-// q.
-func (s *clientServers) removeUnusedOptions(q *wire.Query) *wire.Query {
-	if !q.HasOptions() {
-		return q
-	}
-	e := cmp.Or(s.routes.exchangerFor(q), s.exchanger)
-	if _, unused := e.(interface{ IgnoresOptions() }); unused {
-		return q.WithoutOptions()
-	}
-	return q
-}
-
 // provesNothingBelow reports whether the AD bit of an NXDOMAIN answer r to q proves that no names exist below q's name
 // (RFC 8020 §2). That is so if the server or Exchanger that gave r is trusted to validate.
-func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
+func (s *clientServers) provesNothingBelow(q question, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
 	}
-	e, ok := cmp.Or(s.routes.exchangerFor(q), s.exchanger).(interface{ NothingBelow(name string) bool })
+	e, ok := cmp.Or(q.exchanger, s.exchanger).(interface{ NothingBelow(name string) bool })
 	nothing := false
 	if ok {
 		usercode.RunGuarded(func() { nothing = e.NothingBelow(q.PresentationName()) })
@@ -672,14 +657,14 @@ func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
 
 // resolveByExchanger asks the Exchanger e the question q, applies the rebinding filter to the response, and returns the
 // result.
-func (s *clientServers) resolveByExchanger(ctx context.Context, q *wire.Query, e Exchanger) *result {
-	answer, err := callExchanger(ctx, q, e)
-	if err == nil && s.filter != nil {
+func (s *clientServers) resolveByExchanger(ctx context.Context, q question, e Exchanger) *result {
+	answer, err := callExchanger(ctx, q.Query, e)
+	if err == nil {
 		err = s.filterAnswer(q, answer)
 	}
 	if err != nil {
 		s.count.failures.Add(1)
-		return &result{attempts: 1, err: &Error{Name: q.PresentationName(), Type: q.Type, Err: err}}
+		return &result{attempts: 1, err: newError(q.Query, err)}
 	}
 	return &result{answer: answer, attempts: 1}
 }
@@ -694,16 +679,16 @@ type groupQuery struct {
 // state of the exchange, and memory for the result.
 //
 // The result has the servers' response, even if it is a failure, or an error if no server has responded.
-func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Query, g group.Servers) *result {
-	out, r := x.Ask(ctx, s.pool, q, g), &x.result
+func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q question, g group.Servers) *result {
+	out, r := x.Ask(ctx, s.pool, q.Query, g), &x.result
 	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
 	err := out.Err
-	if err == nil && s.filter != nil {
+	if err == nil {
 		err = s.filterAnswer(q, r.answer)
 	}
 	if err != nil {
 		s.count.failures.Add(1)
-		r.answer, r.err = nil, newNoAnswerError(q, r.from, err)
+		r.answer, r.err = nil, newNoAnswerError(q.Query, r.from, err)
 		r.refusingSince, r.hasRefused = g.RefusingSince(), out.HasRefused
 		r.isUnavailable, r.pause = group.IsUnavailable(err)
 		r.endedByQuery = transport.MayBeClosedByQuery(err)
@@ -712,67 +697,61 @@ func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Que
 }
 
 // filterAnswer applies the rebinding filter to an answer, unless q's name has a route.
-func (s *clientServers) filterAnswer(q *wire.Query, a *wire.Answer) error {
-	if !q.IsStandard() || s.routes.hasRoute(q) {
+func (s *clientServers) filterAnswer(q question, a *wire.Answer) error {
+	if s.filter == nil || !q.IsStandard() || q.isRouted() {
 		return nil
 	}
-	return s.filter.filterAnswer(q, a)
+	return s.filter.filterAnswer(q.Query, a)
 }
 
-// A routeTable finds the Exchanger or the system's servers that answer for a name's domain. Its fields do not change.
-type routeTable struct {
-	exchangers map[string]Exchanger // Client.Routes by domain, in wire format and lower case
-	system     *system.Servers      // nil: the system's servers are not used
+// A question is a query with its route.
+type question struct {
+	*wire.Query
+	route
 }
 
-// newRouteTable returns the route table for Client.Routes. It returns an error if a domain is invalid or occurs twice.
-func newRouteTable(given map[string]Exchanger) (routeTable, error) {
-	out := routeTable{exchangers: make(map[string]Exchanger, len(given))}
+// A route says who answers the names in a domain: this machine, an Exchanger, or servers.
+type route struct {
+	local            *dns.Msg  // response from the hosts file or a special-use zone; nil: there is none
+	exchanger        Exchanger // Exchanger of the longest domain in Client.Routes; nil: the Client's own Exchanger or servers are asked
+	hasSystemServers bool      // the system has separate servers for the domain
+	domainLen        int       // length of the domain in wire format; 0: no domain matches
+}
+
+// isRouted reports whether the question is answered by an Exchanger in Routes, or by the system's servers for a domain.
+func (r *route) isRouted() bool { return r.exchanger != nil || r.hasSystemServers }
+
+// parseRoutes returns Client.Routes by domain, in wire format and lower case. It returns an error if a domain is invalid
+// or occurs twice.
+func parseRoutes(given map[string]Exchanger) (map[string]Exchanger, error) {
+	out := make(map[string]Exchanger, len(given))
 	for name, e := range given {
 		key, err := domain.ParseKey(name)
 		if err != nil {
-			return out, fmt.Errorf("dnshedge: Client.Routes has domain %q; want a name such as corp.example", name)
+			return nil, fmt.Errorf("dnshedge: Client.Routes has domain %q; want a name such as corp.example", name)
 		}
-		if _, twice := out.exchangers[key]; twice {
-			return out, fmt.Errorf("dnshedge: Client.Routes has domain %q twice", dns.CanonicalName(name))
+		if _, twice := out[key]; twice {
+			return nil, fmt.Errorf("dnshedge: Client.Routes has domain %q twice", dns.CanonicalName(name))
 		}
-		out.exchangers[key] = e
+		out[key] = e
 	}
 	return out, nil
 }
 
-// exchangerFor returns the Exchanger of the longest domain in Routes that contains q's name. It returns nil if there is
-// no such domain, or its Exchanger is nil. In both cases the Client's own Exchanger or servers are asked.
-func (r *routeTable) exchangerFor(q *wire.Query) Exchanger {
-	e, _ := r.findRoute(q)
-	return e
-}
-
-// systemServersFor returns the system's servers for the longest domain that contains q's name and has separate servers.
-// It returns nil if there is no such domain. An Exchanger in Routes has precedence over these servers.
-func (r *routeTable) systemServersFor(q *wire.Query) []system.Server {
-	if r.system == nil {
-		return nil
+// findRoute finds the longest domain with a route that contains the name of a query: a domain in Routes, or one for which
+// the system has separate servers. The returned question has no EDNS options if the Exchanger for it ignores options.
+func (s *clientServers) findRoute(query *wire.Query) question {
+	q := question{Query: query}
+	if q.exchanger, q.domainLen = domain.LongestMatch(s.routes, query); q.exchanger == nil {
+		servers, n := s.system.RouteServers(query, time.Now())
+		q.hasSystemServers, q.domainLen = servers != nil, max(q.domainLen, n)
 	}
-	servers, _ := r.system.RouteServers(q, time.Now())
-	return servers
-}
-
-// hasRoute reports whether q is answered by an Exchanger in Routes, or by the system's servers for a domain.
-func (r *routeTable) hasRoute(q *wire.Query) bool {
-	return r.exchangerFor(q) != nil || r.systemServersFor(q) != nil
-}
-
-// findRoute finds the longest domain with a route that contains q's name: a domain in Routes, or one for which the
-// system has separate servers. It returns the domain's Exchanger, or nil if servers are asked, and the domain's length
-// in wire format. The length is 0 if no domain matches.
-func (r *routeTable) findRoute(q *wire.Query) (Exchanger, int) {
-	e, n := domain.LongestMatch(r.exchangers, q)
-	if e == nil && r.system != nil {
-		_, own := r.system.RouteServers(q, time.Now())
-		n = max(n, own)
+	if query.HasOptions() {
+		if _, unused := cmp.Or(q.exchanger, s.exchanger).(interface{ IgnoresOptions() }); unused {
+			q.Query = query.WithoutOptions()
+		}
 	}
-	return e, n
+	return q
 }
 
 // An unwrapper is an Exchanger that passes questions to another Exchanger, for example a dnssec.Validator. Unwrap
@@ -816,7 +795,7 @@ func (f *systemServerFinder) visitServers(s *clientServers) {
 		f.servers = append(f.servers, s.system)
 	}
 	f.visitExchanger(s.exchanger)
-	for _, e := range s.routes.exchangers {
+	for _, e := range s.routes {
 		f.visitExchanger(e)
 	}
 }

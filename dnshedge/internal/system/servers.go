@@ -102,9 +102,10 @@ func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
 // RouteServers returns the servers for the longest domain that contains the name of q and has separate servers. The
-// second result is the length of that domain in wire format. Without such a domain, it returns nil and 0.
+// second result is the length of that domain in wire format. Without such a domain, and for a nil f, it returns nil and
+// 0.
 func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
-	if f.Ask == nil {
+	if f == nil || f.Ask == nil {
 		return nil, 0
 	}
 	return domain.LongestMatch(f.latestState(now).domains, q)

@@ -35,7 +35,7 @@ func (w *clientQuery) answerInQueue(stay context.Context, q *wire.Query) (r *res
 	defer w.queue.dequeue(&w.queueEntry) // also if the user's code calls runtime.Goexit
 	r = w.core.answerQuestion(w, stay, q, "")
 	if displaced = w.queue.dequeue(&w.queueEntry); displaced && r.err != nil {
-		r = &result{err: &Error{Name: q.PresentationName(), Type: q.Type, Err: ErrTooManyQuestions}}
+		r = &result{err: newError(q, ErrTooManyQuestions)}
 	}
 	return r, displaced
 }
