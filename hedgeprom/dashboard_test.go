@@ -28,11 +28,16 @@ type dashboardPanel struct {
 	Title     string
 	Collapsed bool
 	GridPos   struct{ X, Y, W, H int }
-	Targets   []struct{ Expr, LegendFormat string }
+	Targets   []dashboardTarget
 	Panels    []dashboardPanel
 
-	FieldConfig struct{ Defaults struct{ NoValue string } }
+	FieldConfig struct {
+		Defaults struct{ NoValue, Unit string }
+	}
 }
+
+// A dashboardTarget is a query of a panel, and the text of its lines in the legend.
+type dashboardTarget struct{ Expr, LegendFormat string }
 
 // A dashboard is the dashboard of this module.
 type dashboard struct {
