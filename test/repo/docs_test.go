@@ -32,7 +32,7 @@ var snippetImports = []string{
 
 // snippetDocuments hold snippets that stand by themselves. Those of the recipes, also below the headings Recipes of docs/endpoints.md and docs/limiter.md, are
 // compared with module integration, and those of docs/testing.md with the tests of package hedgetest.
-var snippetDocuments = []string{"README.md", "docs/dns.md", "docs/limiter.md", "docs/numbers.md", "docs/options.md", "docs/endpoints.md", "docs/protocols.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md", "docs/serviceconfig.md", "docs/storage.md"}
+var snippetDocuments = []string{"README.md", "docs/comparison.md", "docs/dns.md", "docs/limiter.md", "docs/numbers.md", "docs/options.md", "docs/endpoints.md", "docs/protocols.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md", "docs/serviceconfig.md", "docs/storage.md"}
 
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
 // It declares the names that a snippet uses and does not define.
