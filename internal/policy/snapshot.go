@@ -68,13 +68,12 @@ func (k *Key) State() observe.KeyState {
 }
 
 // Snapshots returns a snapshot of every key, sorted by host and route.
-func (e *Engine) Snapshots() []Snapshot {
-	var all []Snapshot
-	for k := range e.AllKeys() {
-		all = append(all, k.Snapshot())
-	}
-	slices.SortFunc(all, func(a, b Snapshot) int {
+func (e *Engine) Snapshots() (all []Snapshot) {
+	keys := slices.SortedFunc(e.AllKeys(), func(a, b *Key) int {
 		return cmp.Or(cmp.Compare(a.Name.Host, b.Name.Host), cmp.Compare(a.Name.Route, b.Name.Route))
 	})
+	for _, k := range keys {
+		all = append(all, k.Snapshot())
+	}
 	return all
 }
