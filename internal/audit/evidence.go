@@ -14,10 +14,15 @@ const (
 	maxStake = 0.95 // maximum share of its wealth that a bettor stakes on one pair
 )
 
-// betScales holds, for each bettor, the difference from which it stakes maxStake, in octaves. The small scale detects
-// differences from slower servers, and the large scale detects differences from rare stalls and failures. Each side has one
-// bettor for each scale.
-var betScales = [...]float64{0.4, 4}
+// Each side has three bettors, whose stakes grow with the difference. The first one detects small differences in most pairs, and
+// the second one large differences in most pairs. The third one, whose stake grows with the square, detects large differences in a
+// few pairs, from rare stalls and failures, which many small differences of the other sign would hide.
+const (
+	bettors        = 3
+	boldScale      = 0.5 // difference in octaves from which the first bettor stakes maxStake
+	cautiousScale  = 2.0 // the same for the second bettor
+	quadraticScale = 4.0 // the same for the third bettor
+)
 
 // evidence accumulates the compared pairs of one trial. It is a sequential test by betting: one side bets that hedging helps,
 // the other side that it harms. Both sides bet on the sign of each pair's difference, and stake more on a larger difference.
@@ -30,8 +35,8 @@ type evidence struct {
 	startedAt int64 // start of the trial in nanoseconds of the engine's clock; 0: no call has begun yet
 	slowPairs int   // number of pairs that were not added, because their calls took too long for a slot
 	pairs     int   // number of pairs that were added
-	// wealth is the natural logarithm of each bettor's wealth, by side (0: helps, 1: harms) and scale. 0 is the initial wealth.
-	wealth [2][len(betScales)]float64
+	// wealth is the natural logarithm of each bettor's wealth, by side (0: helps, 1: harms). 0 is the initial wealth.
+	wealth [2][bettors]float64
 }
 
 // addPair adds the result of a compared pair of slots. The argument d is the difference between the latencies of the slowest
@@ -39,8 +44,9 @@ type evidence struct {
 // faster.
 func (e *evidence) addPair(d float64) {
 	e.pairs++
-	for i, scale := range betScales {
-		stake := max(min(d/scale, maxStake), -maxStake)
+	quadratic := d / quadraticScale
+	for i, stake := range [bettors]float64{d / boldScale, d / cautiousScale, quadratic * math.Abs(quadratic)} {
+		stake = max(min(stake, maxStake), -maxStake)
 		e.wealth[0][i] += math.Log1p(stake)
 		e.wealth[1][i] += math.Log1p(-stake)
 	}
@@ -52,7 +58,7 @@ func (e *evidence) addPair(d float64) {
 func (e *evidence) pValue(side int) float64 {
 	wealth, k := 0.0, float64(e.number)
 	for _, w := range e.wealth[side] {
-		wealth += math.Exp(min(w, 600)) / float64(len(betScales))
+		wealth += math.Exp(min(w, 600)) / bettors
 	}
 	return k * k * math.Pi * math.Pi / 6 / wealth
 }

@@ -42,7 +42,7 @@ func TestEvidenceOfChanceIsRarelyAVerdict(t *testing.T) {
 // TestEvidenceOfLaterTrialsMustBeStronger adds constant differences: a trial of number k needs π²k²/6 times the wealth.
 func TestEvidenceOfLaterTrialsMustBeStronger(t *testing.T) {
 	t.Parallel()
-	for number, pairs := range map[int]int{1: 9, 2: 11, 10: 15} {
+	for number, pairs := range map[int]int{1: 9, 2: 11, 10: 16} {
 		v, after := audit.TrialVerdict(number, func(int) float64 { return 1 }, 100)
 		assert.Equal(t, observe.AuditOn, v)
 		assert.Equal(t, pairs, after, "trial %d", number)
