@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -60,29 +59,14 @@ func peer(t *testing.T, ports []string, name string, args ...string) *os.Process
 	return cmd.Process
 }
 
-// freePorts returns ports of the loopback interface that are free for TCP and for UDP. They are smaller than the ports
-// that the kernel assigns to clients. Otherwise a client could take a port before the server does.
+// freePorts returns n ports of addresses that doubles.FreeAddress returns.
 func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
-	for range 100 * n {
-		if len(ports) == n {
-			break
-		}
-		at := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000))
-		l, err := net.Listen("tcp", at)
-		if err != nil {
-			continue
-		}
-		defer l.Close()
-		pc, err := net.ListenPacket("udp", at)
-		if err != nil {
-			continue
-		}
-		defer pc.Close()
-		_, port, _ := net.SplitHostPort(at)
+	for range n {
+		_, port, err := net.SplitHostPort(doubles.FreeAddress(t))
+		require.NoError(t, err)
 		ports = append(ports, port)
 	}
-	require.Len(t, ports, n)
 	return ports
 }
 

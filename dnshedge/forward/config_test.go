@@ -89,10 +89,10 @@ func TestForwarderZeroLimitsAreZero(t *testing.T) {
 		limits               forward.Limits
 		overUDP, overStreams bool
 	}{
-		"no limit of questions": {forward.Limits{Conns: 1, ConnsPerClient: 1, UDPSockets: 1}, true, true},
-		"no Conns":              {forward.Limits{ConnsPerClient: 1, UDPSockets: 1}, true, false},
-		"no ConnsPerClient":     {forward.Limits{Conns: 1, UDPSockets: 1}, true, false},
-		"no UDPSockets":         {forward.Limits{Conns: 1, ConnsPerClient: 1}, false, true},
+		"no limit of questions": {forward.Limits{Conns: 9, ConnsPerClient: 9, UDPSockets: 1}, true, true},
+		"no Conns":              {forward.Limits{ConnsPerClient: 9, UDPSockets: 1}, true, false},
+		"no ConnsPerClient":     {forward.Limits{Conns: 9, UDPSockets: 1}, true, false},
+		"no UDPSockets":         {forward.Limits{Conns: 9, ConnsPerClient: 9}, false, true},
 	} {
 		f := begin(t, secure(t, forward.Config{Limits: &tc.limits}))
 		for network, at := range map[string]string{"tcp": f.Listen[0], "tcp-tls": f.ListenTLS[0]} {
@@ -101,7 +101,7 @@ func TestForwarderZeroLimitsAreZero(t *testing.T) {
 		}
 		web, _ := overHTTP2(t, "127.0.0.1")
 		assert.Equal(t, tc.overStreams, overHTTPS(t, web, f.ListenHTTPS[0], "a.example.") == nil, name)
-		if !tc.overUDP { // another program may have the port
+		if !tc.overUDP { // nothing uses the port
 			pc, err := net.ListenPacket("udp", f.Listen[0])
 			require.NoError(t, err, name)
 			pc.Close()
@@ -123,13 +123,15 @@ func TestForwarderAnswersOnSeveralSockets(t *testing.T) {
 
 // Two listeners share the limit, so that a connection may lose its slot before it is accepted.
 func TestForwarderLimitsConnectionsOfTwoHTTPSAddresses(t *testing.T) {
+	log.SetOutput(io.Discard) // each handshake that fails
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
 	conf := secure(t, forward.Config{Limits: &forward.Limits{Conns: 1, ConnsPerClient: 100}})
 	conf.ListenHTTPS = append(conf.ListenHTTPS, doubles.FreeAddress(t))
 	f := begin(t, conf)
 	var wg sync.WaitGroup
 	for _, at := range f.ListenHTTPS {
 		wg.Go(func() {
-			for range 500 {
+			for range 100 {
 				conn, err := net.Dial("tcp", at)
 				if assert.NoError(t, err) {
 					defer conn.Close()

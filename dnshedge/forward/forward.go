@@ -76,10 +76,11 @@ type Config struct {
 	Limits *Limits
 
 	// StateFile is the name of a file that keeps the cache and the measurements of servers over restarts. New imports it
-	// if it exists, and Serve replaces it when it ends. If the Exchanger of Client is a recursor.Resolver, the Resolver's
-	// data is in a second file, whose name ends with ".servers". If it is a dnssec.Validator that asks another Client, that
-	// Client's data is in a file whose name ends with ".upstreams". A file that cannot be imported is ignored, which is
-	// logged to slog.Default. Empty: nothing is kept.
+	// if it exists, and Serve replaces it when it ends. Empty: nothing is kept.
+	//
+	// There is a second file if the Exchanger of Client is a recursor.Resolver, with the Resolver's data: its name ends with
+	// ".servers". If the Exchanger is a dnssec.Validator that asks another Client, it has that Client's data, and its name
+	// ends with ".upstreams". A file that cannot be imported is ignored, and logged to slog.Default.
 	StateFile string
 
 	// ListenMetrics is the address of an HTTP server whose handler is Metrics, for example a MetricsHandler.
