@@ -28,9 +28,11 @@ const (
 	finalReadTime = time.Second
 )
 
+// ErrFrame is the error of a message over a stream that is shorter than a header.
+var ErrFrame = errors.New("dnshedge: frame shorter than a header")
+
 var (
 	errShort       = errors.New("dnshedge: message shorter than a header")
-	errFrame       = errors.New("dnshedge: frame shorter than a header")
 	errIdle        = errors.New("dnshedge: connection was idle")
 	errUnsolicited = errors.New("dnshedge: message that no query asked for") // message with an ID that no query has
 
@@ -173,14 +175,33 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 
 // writeQuery writes q with the given ID to the connection. The caller must hold writeSemaphore.
 func (c *connection) writeQuery(q *wire.Query, id uint16) error {
-	frame := make([]byte, 2, 512)
-	frame = q.Append(frame, id, wire.PackOptions{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
-	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
 	// A connection whose peer does not read is treated as dead.
 	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.StallTimeout()))
 	c.owner.RecordQuery()
-	_, err := c.conn.Write(frame)
+	return WriteFrame(c.conn, q, id, wire.PackOptions{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
+}
+
+// WriteFrame writes q to the stream c, after its length (RFC 1035 §4.2.2).
+func WriteFrame(c io.Writer, q *wire.Query, id uint16, options wire.PackOptions) error {
+	frame := q.Append(make([]byte, 2, 512), id, options)
+	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
+	_, err := c.Write(frame)
 	return err
+}
+
+// ReadFrame reads a message, which follows its length, from a stream. The error is ErrFrame if the message is shorter
+// than a header.
+func ReadFrame(in io.Reader) ([]byte, error) {
+	var head [2]byte
+	if _, err := io.ReadFull(in, head[:]); err != nil {
+		return nil, err
+	}
+	frame := make([]byte, binary.BigEndian.Uint16(head[:]))
+	if len(frame) < wire.HeaderLen {
+		return nil, ErrFrame
+	}
+	_, err := io.ReadFull(in, frame)
+	return frame, err
 }
 
 // registerQuery gives p an unused ID and adds it to the queries in flight. The caller must then write p, or call
@@ -276,22 +297,14 @@ func (c *connection) endAbandoned(p *pendingQuery) {
 
 // readMessages reads the connection and passes each message to its query, until the connection ends.
 func (c *connection) readMessages() {
-	defer c.closeWithError(errFrame) // has an effect only if Read calls runtime.Goexit
+	defer c.closeWithError(ErrFrame) // has an effect only if Read calls runtime.Goexit
 	in := bufio.NewReaderSize(c.conn, 4096)
 	for {
-		var head [2]byte
-		if _, err := io.ReadFull(in, head[:]); err != nil {
-			c.closeWithError(err)
-			return
-		}
-		n := int(binary.BigEndian.Uint16(head[:]))
-		if n < wire.HeaderLen {
-			c.owner.RecordIgnored(errFrame)
-			c.closeWithError(errFrame)
-			return
-		}
-		frame := make([]byte, n)
-		if _, err := io.ReadFull(in, frame); err != nil {
+		frame, err := ReadFrame(in)
+		if err != nil {
+			if err == ErrFrame {
+				c.owner.RecordIgnored(err)
+			}
 			c.closeWithError(err)
 			return
 		}
@@ -487,7 +500,7 @@ func (c *connection) closeWithError(err error) {
 // false if this side has closed the connection or a timeout has expired.
 func isClosedByPeer(err error) bool {
 	var t net.Error
-	return err != errIdle && err != errFrame && err != ErrClosed && !(errors.As(err, &t) && t.Timeout())
+	return err != errIdle && err != ErrFrame && err != ErrClosed && !(errors.As(err, &t) && t.Timeout())
 }
 
 // closeReason returns a connectionError for a query on this connection, which must have ended. sent must be true if the

@@ -27,7 +27,7 @@ const (
 // socket in the pool and a random ID, and a response must repeat its question. An attacker that knows all ports must
 // still guess 21 bits within two seconds, before the sockets change.
 //
-// After maxWrongMessages messages that fit no query, a socket is closed, and its queries are sent over TCP.
+// After MaxWrongMessages messages that fit no query, a socket is closed, and its queries are sent over TCP.
 type socketPool struct {
 	mu         sync.Mutex      // guards the fields below
 	sockets    []*sharedSocket // open sockets that accept queries
@@ -241,7 +241,7 @@ func (s *sharedSocket) readMessages() {
 	defer stop()
 	buf := make([]byte, MaxDatagram)
 	for {
-		n, err := ReceiveDatagram(s.conn, buf)
+		n, err := receiveDatagram(s.conn, buf)
 		if errors.Is(err, syscall.EMSGSIZE) {
 			s.u.Owner.RecordIgnored(err)
 			continue
@@ -257,7 +257,7 @@ func (s *sharedSocket) readMessages() {
 }
 
 // deliverMessage passes a received message, b, to the query with the same ID if it is the response to that query.
-// Otherwise it counts a wrong message. It returns an error after maxWrongMessages of them, and the caller must then
+// Otherwise it counts a wrong message. It returns an error after MaxWrongMessages of them, and the caller must then
 // close the socket.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
@@ -282,8 +282,8 @@ func (s *sharedSocket) deliverMessage(b []byte) error {
 	s.u.ignoreMessage(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wrong++; s.wrong >= maxWrongMessages {
-		return errSpoofed
+	if s.wrong++; s.wrong >= MaxWrongMessages {
+		return ErrSpoofed
 	}
 	return nil
 }

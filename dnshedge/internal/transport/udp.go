@@ -29,10 +29,12 @@ const (
 	// OPT record, because some servers send more than that.
 	MaxDatagram = 4096
 
-	maxOwnSockets    = 128 // number of queries that have a socket of their own; further queries share sockets
-	maxWrongMessages = 3   // number of messages that fit no query after which a socket is closed
+	// MaxWrongMessages is the number of messages that fit no query after which a UDP socket is closed.
+	MaxWrongMessages = 3
 
-	// maxWrongUnrepeatable replaces maxWrongMessages for a message that must not be sent twice, because its response
+	maxOwnSockets = 128 // number of queries that have a socket of their own; further queries share sockets
+
+	// maxWrongUnrepeatable replaces MaxWrongMessages for a message that must not be sent twice, because its response
 	// cannot be fetched over TCP instead.
 	maxWrongUnrepeatable = 1024
 )
@@ -44,9 +46,9 @@ var (
 	// errUnverified means that the question must be sent over TCP, because the UDP response lacks the letter case or the
 	// cookie of the query. Many servers never copy these.
 	errUnverified = errors.New("dnshedge: answer without the query's spelling or cookie")
-	// errSpoofed means that the question must be sent over TCP, because too many messages with a wrong ID or question
+	// ErrSpoofed means that the question must be sent over TCP, because too many messages with a wrong ID or question
 	// arrived.
-	errSpoofed = errors.New("dnshedge: too many messages that answer no query")
+	ErrSpoofed = errors.New("dnshedge: too many messages that answer no query")
 )
 
 // A truncatedError means that the UDP response was truncated, and that sending the question over TCP failed with err.
@@ -129,7 +131,7 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 		} // the server has no TCP: send the query over UDP
 	}
 	a, err := u.exchangeDatagram(ctx, q, false)
-	if err != errTruncated && err != errSpoofed && err != errUnverified {
+	if err != errTruncated && err != ErrSpoofed && err != errUnverified {
 		return a, 0, err
 	}
 	why, over := err, ctx
@@ -147,7 +149,7 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 	}
 	// TCP has failed, so the query is sent over UDP again, from another port.
 	if a, err = u.exchangeDatagram(ctx, q, why == errUnverified); err == errTruncated || err == errUnverified {
-		err = errSpoofed
+		err = ErrSpoofed
 	}
 	return a, 0, err
 }
@@ -261,11 +263,16 @@ func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(
 
 // writeQuery writes the query to the socket c, and stores in sent when it did so.
 func (d *udpQuery) writeQuery(c net.Conn) error {
-	out := datagrams.Get().(*[MaxDatagram]byte)
-	defer datagrams.Put(out)
 	d.sent = time.Now()
 	d.Owner.RecordQuery()
-	_, err := c.Write(d.q.Append(out[:0], d.id, wire.PackOptions{Size: d.Size, Cookie: d.cookie}))
+	return SendDatagram(c, d.q, d.id, wire.PackOptions{Size: d.Size, Cookie: d.cookie})
+}
+
+// SendDatagram writes q as one UDP message to c.
+func SendDatagram(c net.Conn, q *wire.Query, id uint16, options wire.PackOptions) error {
+	out := datagrams.Get().(*[MaxDatagram]byte)
+	defer datagrams.Put(out)
+	_, err := c.Write(q.Append(out[:0], id, options))
 	return err
 }
 
@@ -307,44 +314,62 @@ func isConclusive(err error) bool {
 }
 
 // readResponse reads the query's own socket until the response arrives, and returns the response. It ignores messages
-// that do not fit the query, and returns errSpoofed after too many of them.
-func (d *udpQuery) readResponse() (*wire.Answer, error) {
+// that do not fit the query, and returns ErrSpoofed after too many of them.
+func (d *udpQuery) readResponse() (a *wire.Answer, err error) {
+	most := MaxWrongMessages
+	switch {
+	case !d.q.IsStandard():
+		most = maxWrongUnrepeatable
+	case d.isExclusive:
+		most = 1
+	}
+	readErr := ReceiveResponse(d.conn, most, func(b []byte) bool {
+		if a, err = d.parseResponse(b); isConclusive(err) {
+			d.Owner.RecordAnswer(time.Since(d.sent), 0)
+			return true
+		}
+		d.ignoreMessage(err) // the message is forged or damaged, and the real response may follow
+		return false
+	}, func(err error) bool {
+		tooLong := errors.Is(err, syscall.EMSGSIZE)
+		if tooLong {
+			d.Owner.RecordIgnored(err)
+		}
+		return tooLong
+	})
+	if readErr != nil {
+		return nil, readErr
+	}
+	return a, err
+}
+
+// ReceiveResponse reads UDP messages from c until the response to a query arrives. It passes each message to
+// isResponse, which reports whether the message is the response. It returns ErrSpoofed after most messages that are not.
+//
+// If reading fails, it reads again if canContinue returns true, and returns the error otherwise.
+func ReceiveResponse(c net.Conn, most int, isResponse func(b []byte) bool, canContinue func(err error) bool) error {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
-	most := maxWrongMessages
-	if !d.q.IsStandard() {
-		most = maxWrongUnrepeatable
-	}
 	for wrong := 0; wrong < most; {
-		n, err := ReceiveDatagram(d.conn, buf[:])
-		if err != nil {
-			if errors.Is(err, syscall.EMSGSIZE) {
-				d.Owner.RecordIgnored(err)
-				continue
-			}
-			return nil, err
+		n, err := receiveDatagram(c, buf[:])
+		switch {
+		case err == nil && isResponse(buf[:n]):
+			return nil
+		case err == nil:
+			wrong++
+		case !canContinue(err):
+			return err
 		}
-		a, err := d.parseResponse(buf[:n])
-		if isConclusive(err) {
-			d.Owner.RecordAnswer(time.Since(d.sent), 0)
-			return a, err
-		}
-		// The message is forged or damaged, and the real response may follow.
-		d.ignoreMessage(err)
-		if d.isExclusive {
-			break
-		}
-		wrong++
 	}
-	return nil, errSpoofed
+	return ErrSpoofed
 }
 
 // wsaEMSGSIZE is the error number that Windows returns for a UDP message that is longer than the buffer.
 const wsaEMSGSIZE = syscall.Errno(10040)
 
-// ReceiveDatagram reads one UDP message from c into b and returns its length. If the message is longer than b, the rest
+// receiveDatagram reads one UDP message from c into b and returns its length. If the message is longer than b, the rest
 // of the message is lost. On Windows, it hides the error that this causes.
-func ReceiveDatagram(c net.Conn, b []byte) (int, error) {
+func receiveDatagram(c net.Conn, b []byte) (int, error) {
 	n, err := c.Read(b)
 	if errors.Is(err, wsaEMSGSIZE) {
 		err = nil

@@ -2,15 +2,12 @@ package nameservers
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -22,11 +19,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-const (
-	dialTimeout = 2 * time.Second // time limit for opening a connection over TCP
-
-	maxMismatched = 3 // messages that do not match a query before its socket is closed
-)
+const dialTimeout = 2 * time.Second // time limit for opening a connection over TCP
 
 var (
 	// errTruncated is the error of a query over UDP with a truncated response. The query is repeated over TCP.
@@ -37,9 +30,9 @@ var (
 	errEDNSRejected = errors.New("recursor: server does not support EDNS")
 	// errEvicted is the error of a query that was stopped so that another query can use its socket or slot.
 	errEvicted = errors.New("recursor: socket was needed for another query")
-	// errTooManyForgeries is the error of a query that has received maxMismatched messages that do not match it, and are
+	// errTooManyForgeries is the error of a query that has received too many messages that do not match it, and are
 	// probably forged.
-	errTooManyForgeries = errors.New("recursor: too many messages that answer no query")
+	errTooManyForgeries = transport.ErrSpoofed
 )
 
 // sendAndReceive sends q, receives the response, and pushes an event to q.inbox when q ends. It runs on a goroutine of
@@ -88,9 +81,6 @@ func (q *query) recordFailure() {
 	q.releaseSlots()
 }
 
-// bufferPool holds free buffers for UDP messages.
-var bufferPool = sync.Pool{New: func() any { return new([transport.MaxDatagram]byte) }}
-
 // exchangeUDP sends q over UDP from a new socket, and returns the response. If the task of q has ended before the
 // response arrives, it returns nil and no error.
 func (q *query) exchangeUDP() (*dns.Msg, error) {
@@ -108,31 +98,24 @@ func (q *query) exchangeUDP() (*dns.Msg, error) {
 	if err := q.setConn(conn, min(q.rto, answerTimeout)); err != nil {
 		return nil, err
 	}
-	buf := bufferPool.Get().(*[transport.MaxDatagram]byte)
-	defer bufferPool.Put(buf)
 	id := wire.RandomID()
-	out := q.wire.Append(buf[:0], id, wire.PackOptions{Size: wire.DefaultUDPSize})
 	q.writtenAt = time.Now()
-	if _, err := conn.Write(out); err != nil {
+	if err := transport.SendDatagram(conn, q.wire, id, wire.PackOptions{Size: wire.DefaultUDPSize}); err != nil {
 		return nil, err
 	}
-	for wrong := 0; ; {
-		n, err := transport.ReceiveDatagram(conn, buf[:])
-		if errors.Is(err, os.ErrDeadlineExceeded) && q.extendWait() {
-			continue
+	var m *dns.Msg
+	receiveErr := transport.ReceiveResponse(conn, transport.MaxWrongMessages, func(b []byte) bool {
+		if q.wire.Check(b, id) != nil {
+			q.counters.ignored.Add(1)
+			return false
 		}
-		if err != nil {
-			return nil, err
-		}
-		b := buf[:n]
-		if q.wire.Check(b, id) == nil {
-			return q.parseResponse(b)
-		}
-		q.counters.ignored.Add(1)
-		if wrong++; wrong >= maxMismatched {
-			return nil, errTooManyForgeries
-		}
+		m, err = q.parseResponse(b)
+		return true
+	}, func(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) && q.extendWait() })
+	if receiveErr != nil {
+		return nil, receiveErr
 	}
+	return m, err
 }
 
 // openSocket opens a UDP socket that is connected to the server of q.
@@ -263,17 +246,12 @@ func (q *query) exchangeTCP() (*dns.Msg, error) {
 		return nil, err
 	}
 	id := wire.RandomID()
-	b := q.wire.Append(make([]byte, 2, 512), id, wire.PackOptions{Size: wire.DefaultUDPSize})
-	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
 	q.writtenAt = time.Now()
-	if _, err := conn.Write(b); err != nil {
+	if err := transport.WriteFrame(conn, q.wire, id, wire.PackOptions{Size: wire.DefaultUDPSize}); err != nil {
 		return nil, err
 	}
-	if _, err := io.ReadFull(conn, b[:2]); err != nil {
-		return nil, err
-	}
-	b = make([]byte, binary.BigEndian.Uint16(b))
-	if _, err := io.ReadFull(conn, b); err != nil {
+	b, err := transport.ReadFrame(conn)
+	if err != nil && err != transport.ErrFrame {
 		return nil, err
 	}
 	if err := q.wire.Check(b, id); err != nil {
