@@ -546,25 +546,21 @@ func (c *core) findSystemServers() []*system.Servers {
 	return f.servers
 }
 
-// usesSystemServers reports whether an answer may come from the system's servers. route is the Exchanger of the
-// question's route. If route is nil, the Client's own Exchanger or servers are examined. Exchangers that an Exchanger
-// wraps are examined as well.
-func (c *core) usesSystemServers(route Exchanger) bool {
-	e := cmp.Or(route, c.servers.exchanger)
-	if e == nil || len(c.systemServers()) == 0 {
-		return c.servers.system != nil
-	}
-	f := systemServerFinder{visited: make(map[*Client]bool)}
-	f.visitExchanger(e)
-	return len(f.servers) > 0
-}
-
 // originOf returns the origin under which an answer to q is cached. It has the Client's number and the route. If the
-// system's servers may be asked, it also has their generation. It must be called before the servers are asked, because
-// they may change meanwhile.
+// system's servers may be asked, directly or through Exchangers, it also has their generation. It must be called before
+// the servers are asked, because they may change meanwhile.
 func (c *core) originOf(q question) (from answerOrigin) {
 	from.domainLen, from.client = uint8(q.domainLen), c.cacheClient // of MaxName bytes at most
-	if c.conf.Cache != nil && c.usesSystemServers(q.exchanger) {
+	if c.conf.Cache == nil {
+		return from
+	}
+	isSystem := c.servers.system != nil
+	if e := cmp.Or(q.exchanger, c.servers.exchanger); e != nil && len(c.systemServers()) > 0 {
+		f := systemServerFinder{visited: make(map[*Client]bool)}
+		f.visitExchanger(e)
+		isSystem = len(f.servers) > 0
+	}
+	if isSystem {
 		from.system = c.conf.Cache.systemGeneration()
 	}
 	return from

@@ -29,15 +29,6 @@ type eventReporter struct {
 
 var _ race.AttemptObserver = (*eventReporter)(nil)
 
-// newEventReporter returns a reporter that sends the events of one exchange to the observers of w. ctx is the context
-// of the exchange, and first the first server of its group. It returns nil, which reports nothing, if w is nil.
-func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server) *eventReporter {
-	if w == nil {
-		return nil
-	}
-	return &eventReporter{notifier: w, ctx: ctx, first: first}
-}
-
 // reportDenied reports to observers that the given reason prevents a hedge, or every hedge of the exchange.
 func (t *eventReporter) reportDenied(reason observe.Reason) {
 	if t != nil {

@@ -110,7 +110,9 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	x.conf, x.query, x.start = &p.conf, q, time.Now()
 	x.selection.init(q, group)
 	x.retransmission.selection = &x.selection
-	x.events = newEventReporter(ctx, x.conf.Observers, group[0])
+	if o := x.conf.Observers; o != nil {
+		x.events = &eventReporter{notifier: o, ctx: ctx, first: group[0]}
+	}
 	x.recordAttempt(primaryAttempt, 0, x.start)
 	x.scheduleAttempts(ctx)
 	run := new(primaryRun)
