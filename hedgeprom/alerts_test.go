@@ -101,8 +101,9 @@ func TestEveryAlertGroupsByService(t *testing.T) {
 	assert.Equal(t, len(regexp.MustCompile(`\b(?:sum|min|max|count|avg)\b`).FindAll(b, -1)), len(regexp.MustCompile(`\b(?:sum|min|max|count|avg) by \(`).FindAll(b, -1)))
 }
 
-// Each test in which an alert fires is run again beside the series of three services for which the alert stays silent: with another job, another
-// namespace and another cluster. The alert must fire for the same services as without the series beside.
+// Each test in which an alert fires is run again beside the series of three services for which the alert stays silent:
+// with another job, another namespace and another cluster. The alert must fire for the same service as without the series
+// beside, and name its job, namespace and cluster.
 func TestNoServiceHidesAlertsOfAnotherService(t *testing.T) {
 	rules, err := filepath.Abs("alerts.yaml")
 	require.NoError(t, err)
@@ -120,8 +121,17 @@ func TestNoServiceHidesAlertsOfAnotherService(t *testing.T) {
 					continue
 				}
 				both := firing
-				both.Series = slices.Clone(firing.Series)
-				for _, other := range []string{`job="quiet"`, `job="web", namespace="quiet"`, `job="web", cluster="quiet"`} {
+				both.Series = nil
+				for _, s := range firing.Series {
+					s.Series = strings.Replace(s.Series, `job="web"`, `job="web", namespace="shop", cluster="eu"`, 1)
+					both.Series = append(both.Series, s)
+				}
+				for _, alert := range both.Alerts {
+					for _, f := range alert.Firing {
+						f.Labels["namespace"], f.Labels["cluster"] = "shop", "eu"
+					}
+				}
+				for _, other := range []string{`job="quiet", namespace="shop", cluster="eu"`, `job="web", namespace="quiet", cluster="eu"`, `job="web", namespace="shop", cluster="quiet"`} {
 					for _, s := range quiet.Series {
 						s.Series = strings.Replace(s.Series, `job="web"`, other, 1)
 						both.Series = append(both.Series, s)
