@@ -13,6 +13,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/waitgraph"
 )
 
 // nameHedgeDelay is the time after which an unfinished lookup of a server name is hedged, by a lookup of the next name
@@ -30,7 +31,7 @@ type addressFinder struct {
 	lookup   *lookup           // lookup that needs the addresses
 	zone     *delegation       // delegation of the zone
 	selector *responseSelector // selects the responses of the task
-	node     *waitNode         // waits for the lookups of server names
+	node     *waitgraph.Node   // waits for the lookups of server names
 
 	// gluelessNames are the names without glue in the order of lookup. Later it also has the names with glue.
 	//
@@ -63,7 +64,7 @@ type lookupResult struct {
 // task. n is the node that waits for lookups of server names.
 //
 // Afterwards, f.returned holds the addresses that are known without a lookup. The task must start with them.
-func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitNode) *addressFinder {
+func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitgraph.Node) *addressFinder {
 	f := &addressFinder{lookup: l, zone: z, selector: j, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
 	f.cachedAddresses()
 	return f
@@ -139,7 +140,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 		addrs := f.processResult(r)
 		switch {
 		case f.isHedging:
-		case errors.Is(r.err, nameservers.ErrNoHedgeBudget) && len(f.inProgress) == 0 && f.lookup.core.hasOnlyHedgedWaits(f.node):
+		case errors.Is(r.err, nameservers.ErrNoHedgeBudget) && len(f.inProgress) == 0 && !f.lookup.core.waits.IsNeeded(f.node):
 			return nil, r.err // only hedges wait for f.node
 		default:
 			f.promoteHedges() // running lookups replace the failed one
@@ -159,7 +160,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 // promoteHedges records that the task needs an address now. The running lookups and later ones are no longer hedges.
 func (f *addressFinder) promoteHedges() {
 	f.isHedging, f.budgetSpent = false, false
-	f.lookup.core.promoteLookups(f.node)
+	f.lookup.core.waits.PromoteHedges(f.node)
 }
 
 // isClosed reports whether the channel c is closed. Nothing must be sent to c.
@@ -279,7 +280,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 		f.localErr = r.err
 		return f.cachedAddresses()
 	}
-	if errors.Is(r.err, errCycle) || errors.Is(r.err, errTooDeep) {
+	if errors.Is(r.err, waitgraph.ErrCycle) || errors.Is(r.err, errTooDeep) {
 		f.selector.lookupSpecific.Store(true)
 	}
 	if errors.Is(r.err, errTooManyUnresolvedNames) || isQuestionSpecific(r.err) {

@@ -19,6 +19,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/waitgraph"
 )
 
 // core is the internal state of a Resolver. The first use of the Resolver creates it.
@@ -37,10 +38,12 @@ type core struct {
 	pool         *nameservers.Pool
 
 	// Safe for concurrent use.
-	cache     *cache
-	lookups   lookupGroup
-	counters  resolverCounters
-	heldBytes atomic.Int64 // memory that waiting questions hold, in bytes, see reserveMemory
+	cache       *cache
+	waits       waitgraph.Graph // waits for nameLookups and zoneQueries
+	nameLookups *waitgraph.Group[cacheKey, *nameLookup]
+	zoneQueries *waitgraph.Group[zoneQueryKey, *zoneQuery]
+	counters    resolverCounters
+	heldBytes   atomic.Int64 // memory that waiting questions hold, in bytes, see reserveMemory
 
 	tracePanicked atomic.Bool // a panic of a Trace function was logged
 
@@ -82,6 +85,7 @@ const minBytes = 1 << 20
 // applyConfig initializes the state from the fields of r. The error names the first invalid field.
 func (c *core) applyConfig(r *Resolver) error {
 	c.conf = r
+	c.nameLookups, c.zoneQueries = waitgraph.NewGroup[cacheKey, *nameLookup](&c.waits), waitgraph.NewGroup[zoneQueryKey, *zoneQuery](&c.waits)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	if err := r.Limits.checkValues(); err != nil {
 		return err

@@ -36,15 +36,6 @@ type lookup struct {
 	hasRecheckedParent bool             // recheckDelegation has queried a parent zone
 }
 
-// waitNode returns the node that stands for l in the graph of waiting lookups. It is nil if l belongs to a client's
-// question.
-func (l *lookup) waitNode() *waitNode {
-	if l.nameLookup == nil {
-		return nil
-	}
-	return &l.nameLookup.waitNode
-}
-
 // followReferrals resolves q up to the next alias, without validation of the answer. It starts at the closest cached
 // delegation, and follows referrals to the zone of the name.
 //
@@ -169,17 +160,16 @@ var errTimeout = errors.New("recursor: no answer in time")
 // full question is then sent.
 var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswered")
 
-// queryServers runs one task of package nameservers: it sends q to the servers of z and returns the best response. full
-// is false if q is minimised.
-//
-// s is the zoneQuery to which the task belongs. n is the node that waits for lookups of server names.
-func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, full bool, s *zoneQuery, n *waitNode) (zoneAnswer, error) {
+// queryServers runs one task of package nameservers: it sends the question of s to the servers of z and returns the best
+// response. s waits for lookups of server names.
+func (l *lookup) queryServers(ctx context.Context, z *delegation, s *zoneQuery) (zoneAnswer, error) {
+	q, full := s.Key.question, s.Key.fullName
 	var tries atomic.Int32
 	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}
 	t := &nameservers.Task{
 		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, RequireSignatures: l.core.expectsSignatures(z), Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoidServers,
-		Minimised: !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueryDeadline(s) }, CheckResponse: j.selectResponse,
-		IsHedge: func() bool { return l.core.hasOnlyHedgedWaits(n) },
+		Minimised: !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueries.LatestUntil(s) }, CheckResponse: j.selectResponse,
+		IsHedge: func() bool { return !l.core.waits.IsNeeded(&s.Node) },
 		SpendQuery: func(hedge bool) error {
 			if tries.Add(1) > maxMinimisedAttempts && !full {
 				return errMinimisedUnanswered
@@ -188,7 +178,7 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, fu
 		},
 	}
 	if !z.privateOK {
-		f := newAddressFinder(l, z, j, n)
+		f := newAddressFinder(l, z, j, &s.Node)
 		t.Servers, t.FindServers = f.returned, f.findServers
 	}
 	j.task = t

@@ -1,0 +1,262 @@
+// Package waitgraph lets lookups share the results of running lookups, without waiting for each other in a cycle.
+//
+// A [Flight] is a running lookup that several callers share (single flight). A [Group] has the running Flights of one kind
+// by key. A caller joins the Flight with its key, or starts one, and then awaits its end. When the last caller has left,
+// the Flight can be canceled.
+//
+// A resolver must prevent cycles. To query the servers of a zone, it looks up a server name. To look up that name, it
+// queries the servers of another zone, whose names may be in the first zone. Two lookups that await each other would both
+// wait until their time limit.
+//
+// A [Graph] therefore records which Flight waits for which. This is the wait-for graph of databases, in which a cycle is
+// a deadlock. [Group.Join] fails with [ErrCycle] if the wait would close a cycle, and the caller must do without the
+// result. So the graph never has a cycle. All Groups whose Flights wait for each other must have the same Graph.
+//
+// The Graph also shows whether a client's question needs a Flight. A wait is a hedge if the result is useful only because
+// a server is late. If only hedges wait for a Flight, directly or through other Flights, the hedge budget pays for its
+// queries. Otherwise the budget of a question does.
+package waitgraph
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// ErrCycle is the error of a wait that would close a cycle in the Graph.
+var ErrCycle = errors.New("recursor: the lookup of a server name depends on itself")
+
+// A Graph is a wait-for graph. Its nodes are Flights. The zero value has none. A Graph is safe for concurrent use.
+type Graph struct {
+	mu sync.Mutex // guards the Groups of the Graph, and their Flights and Nodes
+}
+
+// A Node stands for a Flight in the role of a caller: it waits for other Flights. A nil *Node stands for a client's
+// question, for which no Flight can wait. The mutex of the Graph guards the fields.
+type Node struct {
+	waitsFor map[*Node]waitCount // number of waits of this Node, by the Node that it waits for
+	isNeeded bool                // a client's question waits for the Node, directly or through other Nodes, and not only as a hedge
+}
+
+// A waitCount is the number of waits of one Node for another (all), and the number of hedges among them (hedges).
+type waitCount struct{ all, hedges int }
+
+// A Wait is the wait of one caller for one Flight.
+type Wait struct {
+	By    *Node     // caller: a Flight, or nil for a client's question
+	Hedge bool      // the result is useful only because a server is late
+	Until time.Time // time until which the caller waits for late servers; see Group.LatestUntil
+}
+
+// IsNeeded reports whether a client's question needs the result of n, and not only as a hedge. Once it is true, it
+// remains so, even if the caller leaves. n must not be nil.
+func (g *Graph) IsNeeded(n *Node) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return n.isNeeded
+}
+
+// PromoteHedges records that n now needs the results for which it waits as a hedge. n must not be nil.
+func (g *Graph) PromoteHedges(n *Node) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for other, count := range n.waitsFor {
+		n.waitsFor[other] = waitCount{all: count.all}
+		if n.isNeeded {
+			other.markNeeded()
+		}
+	}
+}
+
+// markNeeded records that a client's question needs the result of n. The question then also needs each result for which
+// n waits, unless the wait is a hedge.
+func (n *Node) markNeeded() {
+	if n.isNeeded {
+		return
+	}
+	n.isNeeded = true
+	for other, count := range n.waitsFor {
+		if count.all > count.hedges {
+			other.markNeeded()
+		}
+	}
+}
+
+// hasPathTo reports whether n is other, or waits for other directly or through other Nodes. If it is true, other must not
+// wait for n, because that would close a cycle.
+//
+// visited holds the Nodes that were already visited. It must not be nil.
+func (n *Node) hasPathTo(other *Node, visited map[*Node]bool) bool {
+	if n == other {
+		return true
+	}
+	visited[n] = true
+	for next := range n.waitsFor {
+		if !visited[next] && next.hasPathTo(other, visited) {
+			return true
+		}
+	}
+	return false
+}
+
+// A Flight is the part of a running lookup that its callers share. Each lookup type embeds a Flight and adds its own
+// results. K is the type of the Group's keys.
+type Flight[K comparable] struct {
+	Key K // must not be changed
+	// Cancel is called when the last caller has left before the end, with the cause of the caller's context. It must not
+	// use the Graph. If it is nil, the lookup then continues.
+	Cancel context.CancelCauseFunc
+
+	Node                  // the mutex of the Graph guards this and the next fields
+	callers int           // number of callers
+	until   time.Time     // latest Wait.Until of all callers
+	done    chan struct{} // closed by Group.Finish; set by the first caller and not changed afterwards
+}
+
+// flight returns f. It gives a Group access to the Flight that a lookup embeds.
+func (f *Flight[K]) flight() *Flight[K] { return f }
+
+// add records the wait w for f. The caller must hold the mutex of the Graph.
+func (f *Flight[K]) add(w Wait) {
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+	f.callers++
+	if w.Until.After(f.until) {
+		f.until = w.Until
+	}
+	if w.By == nil {
+		f.markNeeded()
+		return
+	}
+	if w.By.waitsFor == nil {
+		w.By.waitsFor = make(map[*Node]waitCount)
+	}
+	count := w.By.waitsFor[&f.Node]
+	count.all++
+	if w.Hedge {
+		count.hedges++
+	} else if w.By.isNeeded {
+		f.markNeeded()
+	}
+	w.By.waitsFor[&f.Node] = count
+}
+
+// remove undoes add. The caller must hold the mutex of the Graph.
+func (f *Flight[K]) remove(w Wait) {
+	f.callers--
+	if w.By == nil {
+		return
+	}
+	count := w.By.waitsFor[&f.Node]
+	if count.all--; count.all <= 0 {
+		delete(w.By.waitsFor, &f.Node)
+		return
+	}
+	count.hedges = min(count.hedges, count.all)
+	w.By.waitsFor[&f.Node] = count
+}
+
+// A Group has the running lookups of one kind, by key. F is a pointer to a type that embeds a Flight[K]. A Group is safe
+// for concurrent use.
+type Group[K comparable, F interface {
+	comparable
+	flight() *Flight[K]
+}] struct {
+	graph   *Graph
+	running map[K]F
+}
+
+// NewGroup returns a Group without lookups, whose waits g records.
+func NewGroup[K comparable, F interface {
+	comparable
+	flight() *Flight[K]
+}](g *Graph) *Group[K, F] {
+	return &Group[K, F]{graph: g, running: make(map[K]F)}
+}
+
+// Join adds the caller w to the running lookup with the key k, and returns the lookup. If none is running, or if
+// isOutdated returns true for it, Join adds the caller to the lookup that start returns, and later callers join that one.
+// started is then true.
+//
+// needed, the argument of start, is false if only hedges need the new lookup. isOutdated may be nil. Neither function may
+// use the Graph.
+//
+// The error is ErrCycle if the running lookup waits for w.By, or the error of start. Otherwise the caller must call Await
+// or Leave once.
+func (g *Group[K, F]) Join(k K, w Wait, isOutdated func(F) bool, start func(needed bool) (F, error)) (f F, started bool, err error) {
+	g.graph.mu.Lock()
+	defer g.graph.mu.Unlock()
+	f, found := g.running[k]
+	switch {
+	case !found || isOutdated != nil && isOutdated(f):
+		if f, err = start(!w.Hedge && (w.By == nil || w.By.isNeeded)); err != nil {
+			return f, false, err
+		}
+		g.running[k], started = f, true
+	case w.By != nil && f.flight().hasPathTo(w.By, make(map[*Node]bool)):
+		return f, false, ErrCycle
+	}
+	f.flight().add(w)
+	return f, started, nil
+}
+
+// JoinAlone adds the caller w to a new lookup that no other caller joins. w must call Leave, as after Join.
+func (g *Group[K, F]) JoinAlone(f F, w Wait) {
+	g.graph.mu.Lock()
+	defer g.graph.mu.Unlock()
+	f.flight().add(w)
+}
+
+// Await waits until Finish was called for f, and returns nil. It returns the cause of ctx if ctx ends before. In either
+// case the caller w has then left. If it was the last caller, Await cancels the lookup, and later callers do not join it.
+func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) error {
+	s := f.flight()
+	select {
+	case <-s.done:
+		g.Leave(f, w)
+		return nil
+	case <-ctx.Done():
+	}
+	cause := context.Cause(ctx)
+	g.graph.mu.Lock()
+	defer g.graph.mu.Unlock()
+	if s.remove(w); s.callers == 0 && s.Cancel != nil {
+		if g.running[s.Key] == f {
+			delete(g.running, s.Key)
+		}
+		s.Cancel(cause)
+	}
+	return cause
+}
+
+// Leave records that the caller w no longer waits for f. A caller that runs the lookup itself calls Leave instead of
+// Await, before Finish.
+func (g *Group[K, F]) Leave(f F, w Wait) {
+	g.graph.mu.Lock()
+	defer g.graph.mu.Unlock()
+	f.flight().remove(w)
+}
+
+// Finish ends the lookup f, so that later callers start a new one. It calls setResult, which sets the results in f, and
+// then wakes the callers. shared is true if there are callers. It must be called once.
+func (g *Group[K, F]) Finish(f F, setResult func(shared bool)) {
+	s := f.flight()
+	g.graph.mu.Lock()
+	if g.running[s.Key] == f {
+		delete(g.running, s.Key)
+	}
+	shared := s.callers > 0
+	g.graph.mu.Unlock()
+	setResult(shared)
+	close(s.done)
+}
+
+// LatestUntil returns the time until which f should wait for late servers: the latest Wait.Until of all its callers. It
+// can become later when another caller joins.
+func (g *Group[K, F]) LatestUntil(f F) time.Time {
+	g.graph.mu.Lock()
+	defer g.graph.mu.Unlock()
+	return f.flight().until
+}
