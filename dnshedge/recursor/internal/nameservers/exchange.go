@@ -58,7 +58,7 @@ func (q *query) sendAndReceive(taskDone <-chan struct{}) {
 		q.msg, q.err = q.exchangeUDP()
 	}
 	q.mu.Lock()
-	q.conn, q.cancel = nil, nil
+	q.conn, q.cancelDial = nil, nil
 	q.mu.Unlock()
 	if q.err != nil && q.err != errTruncated {
 		q.recordFailure()
@@ -161,7 +161,7 @@ func (q *query) dialWithTimeout(d Dialer, network string, timeout time.Duration)
 	ctx, cancel := context.WithTimeout(q.ctx, timeout)
 	defer cancel()
 	q.mu.Lock()
-	q.cancel = cancel
+	q.cancelDial = cancel
 	stopped := q.stopped
 	q.mu.Unlock()
 	if stopped {

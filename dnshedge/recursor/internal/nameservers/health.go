@@ -2,9 +2,80 @@ package nameservers
 
 import (
 	"hash/maphash"
+	"math"
 	"net/netip"
 	"time"
+
+	"github.com/miekg/dns"
 )
+
+const (
+	minBackoff = 10 * time.Second // first backoff of an unresponsive server; each further backoff lasts twice as long
+	maxBackoff = 5 * time.Minute  // maximum backoff of an unresponsive server
+
+	// backoffThreshold is the number of consecutive unanswered queries about a zone after which a server is avoided for
+	// the zone. If the server has never answered for the zone, one query suffices.
+	//
+	// It is also the number of consecutive unanswered zones after which a server is avoided for all zones.
+	backoffThreshold = 2
+)
+
+// backoffState decides when an unresponsive server is avoided: it counts missing answers in a row, and holds the end of
+// the current backoff. During a backoff, other servers are preferred.
+//
+// It counts unanswered queries about one zone, or zones in which the server left a query unanswered. Times are
+// durations since Pool.epoch.
+type backoffState struct {
+	avoidUntil      time.Duration // end of the backoff
+	lastZone        uint32        // hash of the unanswered zone that was counted last; zero if queries are counted
+	unansweredCount uint8         // consecutive unanswered queries or zones, at most backoffThreshold
+	backoffs        uint8         // number of backoffs since the last answer, at most 8
+}
+
+// startBackoff starts a backoff at the time now, unless one is running. It lasts minBackoff, doubled for each backoff
+// since the last answer, but at most maxBackoff.
+func (s *backoffState) startBackoff(now time.Duration) {
+	if now >= s.avoidUntil {
+		s.avoidUntil = now + min(minBackoff<<s.backoffs, maxBackoff)
+		s.backoffs = min(s.backoffs+1, 8)
+	}
+}
+
+// recordUnansweredZone counts a zone for which the server did not answer. zone is the hash of the zone's name. After
+// backoffThreshold zones without an answer in between, it starts a backoff.
+//
+// The same zone is not counted twice in a row.
+func (s *backoffState) recordUnansweredZone(now time.Duration, zone uint32) {
+	if s.unansweredCount > 0 && zone == s.lastZone {
+		return
+	}
+	s.lastZone = zone
+	if s.unansweredCount = min(s.unansweredCount+1, backoffThreshold); s.unansweredCount == backoffThreshold {
+		s.startBackoff(now)
+	}
+}
+
+// qtypeGroup is a group of query types. Servers that drop queries often drop only those of one group: AAAA (RFC 4074
+// §4.1), or types that they do not support.
+type qtypeGroup int
+
+const (
+	groupA qtypeGroup = iota
+	groupAAAA
+	groupOther
+	groupCount // number of groups
+)
+
+// groupQtype returns the qtypeGroup to which a query type belongs.
+func groupQtype(qtype uint16) qtypeGroup {
+	switch qtype {
+	case dns.TypeA:
+		return groupA
+	case dns.TypeAAAA:
+		return groupAAAA
+	}
+	return groupOther
+}
 
 // zoneServerHealth is the health of one server for one zone and one qtypeGroup. Pool.mu guards it.
 //
@@ -82,5 +153,66 @@ func (t *healthTable) removeUnansweredZones(addr netip.AddrPort) {
 	if s := t.all[k]; s != nil {
 		*s = zoneServerHealth{} // candidates may point to it
 		delete(t.all, k)
+	}
+}
+
+const (
+	familyBackoffThreshold = 8           // consecutive unanswered zones after which the other address family is preferred
+	familyBackoff          = time.Minute // time for which the other address family is preferred
+)
+
+// familyHealth counts missing answers over one address family, IPv4 or IPv6, in order to detect that this machine has
+// no connectivity over the family. Pool.mu guards it.
+type familyHealth struct {
+	hasAnswered     bool          // a server has answered over the family
+	unansweredCount int           // number of consecutive unanswered zones
+	lastZone        string        // name of the unanswered zone that was counted last
+	avoidUntil      time.Duration // the other family is preferred until this time, since Pool.epoch
+}
+
+// recordUnansweredZone counts a zone whose server did not answer over this address family. After familyBackoffThreshold
+// zones, servers of the other family are preferred for familyBackoff. The same zone is not counted twice in a row.
+//
+// hasAnsweredZone is true if the server has answered queries about the zone before. One zone may list many unresponsive
+// servers. Once any server has answered over the family, a zone therefore counts only if hasAnsweredZone is true.
+func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, hasAnsweredZone bool) {
+	if y.hasAnswered && !hasAnsweredZone || zone == y.lastZone {
+		return
+	}
+	y.lastZone = zone
+	if y.unansweredCount++; y.unansweredCount >= familyBackoffThreshold && now >= y.avoidUntil {
+		y.avoidUntil = now + familyBackoff
+	}
+}
+
+// familyIndex returns the index of an address in Pool.families: 0 for IPv4, and 1 for IPv6.
+func familyIndex(a netip.AddrPort) int {
+	if a.Addr().Is4() {
+		return 0
+	}
+	return 1
+}
+
+// evictionSamples is the number of table entries that evictOldest compares.
+const evictionSamples = 8
+
+// evictOldest removes an old entry from a table. It compares evictionSamples random entries, and removes the one with
+// the earliest time.
+//
+// entryTime returns the time of an entry. Its boolean is false if the entry must not be removed.
+func evictOldest[K comparable, V any](table map[K]V, entryTime func(V) (time.Duration, bool)) {
+	var first K
+	var earliest time.Duration = math.MaxInt64
+	n := 0
+	for k, v := range table {
+		if t, ok := entryTime(v); ok && t < earliest {
+			first, earliest = k, t
+		}
+		if n++; n == evictionSamples {
+			break
+		}
+	}
+	if earliest < math.MaxInt64 {
+		delete(table, first)
 	}
 }

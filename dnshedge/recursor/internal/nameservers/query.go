@@ -19,45 +19,59 @@ const (
 )
 
 // A query is one message to one server, and the wait for its answer. The goroutine of the queryLoop starts it, and a
-// goroutine of its own sends it. It may outlive its task.
+// goroutine of its own sends it. It may outlive its task. Each of the structs in it has one owner.
 type query struct {
-	// Set before it is started.
 	*Pool
-	queryOptions
-	queryZoneState
-	server          *server
-	addr            netip.AddrPort // address of server
-	wire            *wire.Query    // message to send
-	inbox           *eventQueue    // receives the events of the query
-	startedAt       time.Time
-	hedgeDelay, rto time.Duration // hedgeDelay is the time after which a hedge is due. rto is the retransmission timeout. Both count from sent.
-
-	// Only the goroutine of the queryLoop uses these fields.
-	state        queryState
-	processDelay time.Duration // correction of the timers for the time in which this process was too busy to read the answer
-	hedgeable    bool          // a hedge may be sent when hedgeDelay has passed; false once the hedge was considered
-
-	sent      time.Time // time at which the query got its slots
-	writtenAt time.Time // time at which the message was written; zero before
-	msg       *dns.Msg
-	err       error
-
-	hasSlots         bool          // the query has its slots; Pool.mu guards this and the following fields
-	expendable       *list.Element // element in sockets.expendable; nil if the query is not expendable
-	conn             net.Conn
-	cancel           context.CancelFunc // cancels opening the connection
-	stopped          bool               // stopExchange was called
-	abandoned        bool               // the task has ended
-	countedAsTimeout bool               // recordTimeout was called
+	querySetup
+	queryProgress
+	queryResult
+	querySlots
 }
 
-// queryZoneState points to the shared state that a query updates: that of its zone, and the health of its server for
-// this zone.
-type queryZoneState struct {
+// A querySetup has the fields of a query that are set before the query is started. Nothing changes them afterwards.
+type querySetup struct {
+	queryOptions
 	zone       *zoneState
 	zoneQtype  zoneQtypeID
 	backoff    *zoneBackoff      // backoff of the zone for the qtypeGroup of the query
 	zoneHealth *zoneServerHealth // health of the server for this zone and qtypeGroup
+	candidate  int               // index of the server in queryLoop.candidates
+	server     *server
+	addr       netip.AddrPort // address of server
+	wire       *wire.Query    // message to send
+	inbox      *eventQueue    // receives the events of the query
+	startedAt  time.Time
+
+	hedgeDelay time.Duration // time after which a hedge is due, since querySlots.sent
+	rto        time.Duration // retransmission timeout, since querySlots.sent
+}
+
+// A queryProgress is the view that the queryLoop has of a query. Only the goroutine of the queryLoop uses it.
+type queryProgress struct {
+	state        queryState
+	processDelay time.Duration // correction of the timers for the time in which this process was too busy to read the answer
+	hedgeable    bool          // a hedge may be sent when hedgeDelay has passed; false once the hedge was considered
+}
+
+// A queryResult is the result of a query. The goroutine of the query uses it until it has pushed the event that the
+// query has ended, and the goroutine of the queryLoop afterwards.
+type queryResult struct {
+	writtenAt time.Time // time at which the message was written; zero before
+	msg       *dns.Msg
+	err       error
+}
+
+// A querySlots has the fields of a query that other queries and tasks may change. Pool.mu guards them, except that sent
+// may be read without it once the query has its slots.
+type querySlots struct {
+	sent             time.Time     // time at which the query got its slots; not changed afterwards
+	hasSlots         bool          // the query has its slots
+	expendable       *list.Element // element in sockets.expendable; nil if the query is not expendable
+	conn             net.Conn
+	cancelDial       context.CancelFunc // cancels opening the connection
+	stopped          bool               // stopExchange was called
+	abandoned        bool               // the task has ended
+	countedAsTimeout bool               // recordTimeout was called
 }
 
 // queryOptions holds the properties of a query that its repetition copies. A query is repeated over TCP after a
@@ -247,8 +261,8 @@ func (q *query) releaseSlots() {
 // stopExchange stops q, by closing its connection or canceling the opening of it. The caller must hold mu.
 func (q *query) stopExchange() {
 	q.stopped = true
-	if q.cancel != nil {
-		q.cancel()
+	if q.cancelDial != nil {
+		q.cancelDial()
 	}
 	if q.conn != nil {
 		_ = q.conn.Close()

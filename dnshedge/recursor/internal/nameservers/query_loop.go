@@ -24,9 +24,15 @@ const (
 	maxTimerLateness = 5 * time.Millisecond // if a timer fires later than this, the process is busy and may not have read the answer
 )
 
-// QueryServers sends the question of a task to the servers of the task's zone. It starts with the best server. If that
-// server fails, or does not respond within its hedge delay, the next server is queried as well, and so on. QueryServers
-// returns the first response that Task.CheckResponse accepts.
+// QueryServers sends the question of a task to the servers of the task's zone, and returns the first response that
+// Task.CheckResponse accepts. This is the algorithm of RFC 1035 §7.2, with hedges:
+//
+//   - Send a query to the best server, and wait.
+//   - When a query has failed, or its response is not accepted, send one to the next server.
+//   - When a response is late, send a hedge: in parallel, a query to another server. The hedge budget limits hedges.
+//   - When a response is overdue, presume the query lost, and send one to the next server. A response is still accepted.
+//   - When no other server is known, search for addresses of further servers.
+//   - End without a response when all servers have failed, or when the time of the task has passed.
 //
 // The error is the error of SpendQuery or FindServers, ErrNoServers, ErrNoHedgeBudget, a *LocalError, net.ErrClosed
 // after Close, or the cause of ctx.
@@ -35,22 +41,19 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 	if err != nil {
 		return nil, err
 	}
-	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, beganAt: f.elapsed()}
+	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, beganAt: f.elapsed(), group: groupQtype(t.Type)}
 	a.inbox.wake = make(chan struct{}, 1)
 	a.search = serverSearch{pool: f, findServers: t.FindServers}
 	if err := a.enterZone(); err != nil {
 		return nil, err
 	}
-	a.candidates = f.addCandidates(t, nil, t.Servers)
+	a.candidates = f.addCandidates(t, a.zoneQtype, nil, t.Servers)
 	a.timer = time.NewTimer(time.Hour)
 	err = ErrNoServers // unless this function returns
 	defer func() { a.abandonQueries(err) }()
 	a.queryNextServer(reasonFirst)
 	var events []queryEvent
-	for {
-		if a.isFinished() {
-			return nil, a.taskError()
-		}
+	for !a.isFinished() {
 		a.setTimer()
 		select {
 		case <-a.inbox.wake:
@@ -71,6 +74,7 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 			return nil, net.ErrClosed
 		}
 	}
+	return nil, a.taskError()
 }
 
 // A queryLoop is the state of one QueryServers call. Only the goroutine of that call may use its fields, except inbox,
@@ -82,6 +86,8 @@ type queryLoop struct {
 	wire       *wire.Query
 	plainWire  *wire.Query // wire without EDNS; nil until it is needed
 	zone       *zoneState
+	group      qtypeGroup    // group of Task.Type
+	zoneQtype  zoneQtypeID   // zone and group
 	beganAt    time.Duration // start of the task, since Pool.epoch
 	candidates []candidate
 	queries    []*query      // queries that have not ended, in the order of sending
@@ -111,10 +117,10 @@ func (a *queryLoop) enterZone() error {
 	if a.closed {
 		return net.ErrClosed
 	}
-	if z := a.zones.all[a.Zone]; z != nil && a.beganAt < z.backoffs[groupQtype(a.Type)].avoidUntil {
+	if z := a.zones.all[a.Zone]; z != nil && a.beganAt < z.backoffs[a.group].avoidUntil {
 		return ErrNoServers
 	}
-	a.zone = a.zones.acquireZone(a.Zone)
+	a.zone, a.zoneQtype = a.zones.acquireZone(a.Zone), a.healthByZone.newZoneQtypeID(a.Zone, a.group)
 	return nil
 }
 
@@ -322,8 +328,16 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 			return
 		}
 	}
-	if !a.spendQuery(why, paid) {
-		return
+	if a.SpendQuery != nil {
+		if err := a.SpendQuery(paid); err != nil {
+			if paid {
+				a.hedgeBudget.refundToken()
+			}
+			if why != reasonHedge {
+				a.outcome.fatalErr = err
+			}
+			return
+		}
 	}
 	c, q := a.acquireSlots(c, why, repeated)
 	if q == nil {
@@ -347,25 +361,6 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 	if began := a.conf.OnQueryStart; began != nil {
 		began(a.ctx, a.attemptInfo(q))
 	}
-}
-
-// spendQuery counts a query for the limits of the client's question, by calling Task.SpendQuery. It returns true if the
-// query may be sent. paid is true if a token of the hedge budget was spent for the query.
-//
-// If the query may not be sent, spendQuery refunds the token. If the query is not a hedge, the task then sends nothing
-// more.
-func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
-	if a.Task.SpendQuery == nil {
-		return true
-	}
-	err := a.Task.SpendQuery(paid)
-	if err != nil && paid {
-		a.hedgeBudget.refundToken()
-	}
-	if err != nil && why != reasonHedge {
-		a.outcome.fatalErr = err
-	}
-	return err == nil
 }
 
 // acquireSlots creates a query to the candidate c, and acquires its slots. If slots are missing, the returned query is
@@ -402,13 +397,11 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 // newQuery creates a query to the candidate c. It acquires no slots and sends nothing. If the query repeats an earlier
 // one, repeated has the options of the new query. Otherwise it is nil. The caller must hold mu.
 func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
-	zoneQtype := a.healthByZone.newZoneQtypeID(a.Zone, groupQtype(a.Type))
-	q := &query{
-		Pool: a.Pool, queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && a.elapsed() < c.server.noEDNSUntil},
-		queryZoneState: queryZoneState{a.zone, zoneQtype, &a.zone.backoffs[groupQtype(a.Type)], a.healthByZone.getOrCreateHealth(healthKey{c.addr, zoneQtype}, a.elapsed())},
-		server:         c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
-		startedAt: time.Now(), hedgeDelay: c.hedgeDelay,
-	}
+	q := &query{Pool: a.Pool, querySetup: querySetup{
+		queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && a.elapsed() < c.server.noEDNSUntil},
+		zone:         a.zone, zoneQtype: a.zoneQtype, backoff: &a.zone.backoffs[a.group], zoneHealth: a.healthByZone.getOrCreateHealth(healthKey{c.addr, a.zoneQtype}, a.elapsed()),
+		candidate: c.index, server: c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox, startedAt: time.Now(), hedgeDelay: c.hedgeDelay,
+	}}
 	if repeated != nil {
 		q.queryOptions = *repeated
 	}
@@ -481,7 +474,7 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 			break
 		}
 	}
-	c := findCandidate(a.candidates, q.addr)
+	c := &a.candidates[q.candidate]
 	err := q.err
 	if q.msg != nil {
 		a.outcome.gotResponse = true
@@ -588,7 +581,7 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 func (a *queryLoop) addServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
-	a.candidates = a.addCandidates(a.Task, a.candidates, x.servers)
+	a.candidates = a.addCandidates(a.Task, a.zoneQtype, a.candidates, x.servers)
 	switch {
 	case len(x.servers) == 0:
 		s.exhaustedScope, s.err = x.scope, x.err
@@ -645,7 +638,7 @@ func (a *queryLoop) backOffZone() bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, r := a.elapsed(), &a.zone.backoffs[groupQtype(a.Type)]
+	now, r := a.elapsed(), &a.zone.backoffs[a.group]
 	switch {
 	case !a.outcome.backedOff:
 		a.outcome.backedOff = true
@@ -686,7 +679,9 @@ func (a *queryLoop) abandonQueries(err error) {
 	if a.search.running && a.search.paidByBudget {
 		a.hedgeBudget.refundToken() // the search was paid for a hedge that is not sent
 	}
-	a.search.stopLater()
+	if stop := a.search.stop; stop != nil {
+		time.AfterFunc(answerTimeout, stop) // until then, its result is useful for other tasks
+	}
 	if a.done != nil {
 		close(a.done)
 	}

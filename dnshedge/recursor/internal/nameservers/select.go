@@ -22,6 +22,7 @@ const (
 // the goroutine of the queryLoop uses it. Pool.mu guards the server and health that it points to.
 type candidate struct {
 	*server
+	index                 int               // index in queryLoop.candidates
 	zoneHealth            *zoneServerHealth // health for the zone; nil if the server was not queried for the zone
 	unansweredZonesHealth *zoneServerHealth // health for all zones for which the server has never answered; may be nil
 	addr                  netip.AddrPort
@@ -42,14 +43,15 @@ type candidate struct {
 
 // addCandidates returns old with a new candidate for each address in all. It omits addresses that old already has, and
 // addresses that may not be queried.
-func (f *Pool) addCandidates(t *Task, old []candidate, all []netip.AddrPort) []candidate {
+//
+// zoneQtype is that of the task.
+func (f *Pool) addCandidates(t *Task, zoneQtype zoneQtypeID, old []candidate, all []netip.AddrPort) []candidate {
 	now := f.elapsed()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if old == nil {
 		old = make([]candidate, 0, len(all))
 	}
-	zoneQtype := f.healthByZone.newZoneQtypeID(t.Zone, groupQtype(t.Type))
 next:
 	for _, at := range all {
 		at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
@@ -62,9 +64,11 @@ next:
 			}
 		}
 		s := f.servers.getOrCreateServer(at, now)
-		c := candidate{server: s, addr: at, hasAnswered: s.hasAnswered(), hasSentBogus: slices.Contains(t.Avoid, at)}
+		c := candidate{server: s, index: len(old), addr: at, hasAnswered: s.hasAnswered(), hasSentBogus: slices.Contains(t.Avoid, at)}
 		c.zoneHealth, c.unansweredZonesHealth = f.healthByZone.all[healthKey{at, zoneQtype}], f.healthByZone.all[healthKey{at, unansweredZones}]
-		c.hasLameRecord, c.lame = f.lame.lookUpLame(lameKey{t.Zone, at}, t.Name, now)
+		if record, ok := f.lame.all[lameKey{t.Zone, at}]; ok {
+			c.hasLameRecord, c.lame = true, record.isLameFor(t.Name, now)
+		}
 		unknownRTT := f.firstRTTs.median
 		c.firstHedgeDelay = f.firstRTTs.hedgeDelay
 		if c.hasAnswered {
@@ -175,7 +179,11 @@ func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 		r.class = classFull
 	case c.lame:
 		r.class = classLame
-	case c.isBackedOff(now) || now < f.families[familyIndex(c.addr)].avoidUntil:
+	case now < c.avoidUntil || now < f.families[familyIndex(c.addr)].avoidUntil:
+		r.class = classBackedOff
+	case c.zoneHealth != nil && now < c.zoneHealth.avoidUntil:
+		r.class = classBackedOff
+	case (c.zoneHealth == nil || !c.zoneHealth.hasAnswered) && c.unansweredZonesHealth != nil && now < c.unansweredZonesHealth.avoidUntil:
 		r.class = classBackedOff
 	}
 	if r.class > classUsual {
@@ -187,14 +195,52 @@ func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	return r
 }
 
-// isBackedOff reports whether the server is in backoff at the time now: for all zones, for the zone of the task, or for
-// all zones for which it has never answered.
-func (c *candidate) isBackedOff(now time.Duration) bool {
-	hasAnsweredZone := c.zoneHealth != nil && c.zoneHealth.hasAnswered
-	return now < c.avoidUntil || c.zoneHealth != nil && now < c.zoneHealth.avoidUntil || !hasAnsweredZone && c.unansweredZonesHealth != nil && now < c.unansweredZonesHealth.avoidUntil
+// isAllowedAddress reports whether queries may be sent to the server address addr. The address must be valid and its
+// family enabled. Private addresses are allowed only if privateOK or c.PrivateOK is true.
+func (c *Config) isAllowedAddress(addr netip.AddrPort, privateOK bool) bool {
+	a := addr.Addr()
+	switch {
+	case !a.IsValid() || addr.Port() == 0:
+		return false
+	case a.Is4() && c.NoIPv4 || a.Is6() && c.NoIPv6:
+		return false
+	}
+	return privateOK || c.PrivateOK || !isPrivateAddress(a)
 }
 
-// findCandidate returns the candidate with the given address. It panics if there is none.
-func findCandidate(all []candidate, addr netip.AddrPort) *candidate {
-	return &all[slices.IndexFunc(all, func(c candidate) bool { return c.addr == addr })]
+// isPrivateAddress reports whether an address is not a public unicast address: it is multicast, or is meaningful only
+// in one network or on one machine. An address with an embedded IPv4 address (NAT64, 6to4) is private if the IPv4
+// address is private.
+//
+// The address must not be an IPv4-mapped IPv6 address.
+func isPrivateAddress(a netip.Addr) bool {
+	for _, p := range specialNetworks {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	switch {
+	case a.Is4():
+	case nat64.Contains(a):
+		return isPrivateAddress(netip.AddrFrom4([4]byte(a.AsSlice()[12:])))
+	case sixToFour.Contains(a):
+		return isPrivateAddress(netip.AddrFrom4([4]byte(a.AsSlice()[2:6])))
+	}
+	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
 }
+
+// specialNetworks are special-purpose networks (RFC 6890) that the methods of netip.Addr do not recognize.
+var specialNetworks = [...]netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("100.64.0.0/10"), // RFC 6598
+	netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("::/96"),
+	netip.MustParsePrefix("64:ff9b:1::/48"), // RFC 8215
+	netip.MustParsePrefix("fec0::/10"),      // RFC 3879
+}
+
+// nat64 and sixToFour are networks whose addresses embed an IPv4 address.
+var (
+	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
+	sixToFour = netip.MustParsePrefix("2002::/16")    // RFC 3056
+)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/rtt"
+	"github.com/gohedge/hedge/sketch"
 )
 
 const (
@@ -76,4 +77,120 @@ func (s *server) expectedRTT(now, unknownRTT time.Duration) float32 {
 		return s.rtt.SRTT
 	}
 	return float32(unknownRTT) + (s.rtt.SRTT-float32(unknownRTT))*float32(math.Exp2(-float64(idle)/float64(rttHalfLife)))
+}
+
+const (
+	initialMedian     = 50 * time.Millisecond  // median before there are minSamples samples
+	initialHedgeDelay = 60 * time.Millisecond  // hedgeDelay before there are minSamples samples
+	maxFirstRTT       = 500 * time.Millisecond // maximum of median and hedgeDelay, so that deliberately slow servers do not delay queries to other servers
+	minSamples        = 20                     // samples after which the quantiles of the samples replace the initial values
+	updateInterval    = 8                      // number of samples between two updates of the quantiles
+)
+
+// firstRTTs estimates the round trip time and the hedge delay of servers that have not answered yet. Its samples are
+// the round trip times of the first answers of other servers. Pool.mu guards it.
+type firstRTTs struct {
+	percentile  float64 // hedgeDelay is this quantile of the samples, between 0 and 1
+	window      sketch.Window
+	newSamples  int           // samples since the last update of the quantiles
+	sampleCount int           // number of samples, at most minSamples
+	median      time.Duration // expected RTT of an unknown server
+	hedgeDelay  time.Duration // hedge delay of an unknown server
+}
+
+// newFirstRTTs returns firstRTTs without samples. percentile, between 0 and 1, is the quantile of the samples that
+// becomes the hedge delay.
+func newFirstRTTs(percentile float64) *firstRTTs {
+	return &firstRTTs{percentile: percentile, median: initialMedian, hedgeDelay: initialHedgeDelay}
+}
+
+// addSample adds took, the round trip time of the first answer of a server. It updates the quantiles after each
+// updateInterval samples.
+func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
+	c.window.Add(now, took)
+	c.newSamples++
+	if c.sampleCount = min(c.sampleCount+1, minSamples); c.sampleCount == minSamples && c.newSamples >= updateInterval {
+		c.updateQuantiles()
+	}
+}
+
+// mergeSamples adds the samples of an imported window. It does nothing if c already has as many samples as the window.
+func (c *firstRTTs) mergeSamples(window *sketch.Window) {
+	if c.window.Len() >= window.Len() {
+		return
+	}
+	c.window.Merge(window)
+	if c.sampleCount = min(c.window.Len(), minSamples); c.sampleCount == minSamples {
+		c.updateQuantiles()
+	}
+}
+
+// updateQuantiles sets median and hedgeDelay to quantiles of the samples, but at most maxFirstRTT.
+func (c *firstRTTs) updateQuantiles() {
+	c.newSamples = 0
+	c.median, _ = c.window.Quantile(0.5)
+	c.hedgeDelay, _ = c.window.Quantile(c.percentile)
+	c.median, c.hedgeDelay = min(c.median, maxFirstRTT), min(c.hedgeDelay, maxFirstRTT)
+}
+
+// slots is a semaphore that limits queries in flight. Waiting queries get slots in the order of their arrival. The
+// number of slots is not stored, but passed to the methods as max. Pool.mu guards it.
+type slots struct {
+	used int32   // slots in use
+	last *waiter // last waiter of the circular queue, whose next is the first waiter; nil if the queue is empty
+}
+
+// A waiter is an entry in the queue of a semaphore. Pool.mu guards its fields. Without the lock, a goroutine may only
+// receive from ready.
+type waiter struct {
+	ready    chan struct{} // closed when the waiter gets a slot
+	granted  bool          // the waiter got a slot
+	canceled bool          // cancelWait was called
+	next     *waiter
+}
+
+// isFree reports whether a slot is free and no query waits for a slot.
+func (s *slots) isFree(max int32) bool { return s.used < max && s.last == nil }
+
+// acquireOrEnqueue acquires a slot and returns nil. If no slot is free, it appends a waiter to the queue and returns
+// the waiter.
+func (s *slots) acquireOrEnqueue(max int32) *waiter {
+	if s.isFree(max) {
+		s.used++
+		return nil
+	}
+	w := &waiter{ready: make(chan struct{})}
+	if s.last == nil {
+		w.next = w
+	} else {
+		w.next, s.last.next = s.last.next, w
+	}
+	s.last = w
+	return w
+}
+
+// releaseSlot releases a slot. The first waiter that is not canceled gets the slot.
+func (s *slots) releaseSlot() {
+	for s.last != nil {
+		w := s.last.next
+		if w == s.last {
+			s.last = nil
+		} else {
+			s.last.next = w.next
+		}
+		if !w.canceled {
+			w.granted = true
+			close(w.ready)
+			return
+		}
+	}
+	s.used--
+}
+
+// cancelWait removes the waiter w from the queue. If w already has a slot, cancelWait releases the slot.
+func (s *slots) cancelWait(w *waiter) {
+	if w.granted {
+		s.releaseSlot()
+	}
+	w.canceled = true
 }

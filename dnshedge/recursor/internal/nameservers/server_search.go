@@ -3,7 +3,6 @@ package nameservers
 import (
 	"context"
 	"net/netip"
-	"time"
 )
 
 // maxSearches is the maximum number of FindServers calls of a task.
@@ -44,7 +43,7 @@ func (s *serverSearch) canSearch(e SearchScope) bool {
 // startSearch starts a search for further servers with the scope e, on a new goroutine. If a search is running already,
 // it starts none. It returns true if a search is running afterwards.
 //
-// The search uses the values of ctx, but does not end with ctx. stopLater ends it.
+// The search uses the values of ctx, but does not end with ctx. The function in stop ends it.
 func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	if s.running {
 		return true
@@ -92,13 +91,5 @@ func (s *serverSearch) ensureUrgentSearch(ctx context.Context, e SearchScope) {
 	default:
 		s.isUrgent = true
 		s.isUrgent = s.startSearch(ctx, e)
-	}
-}
-
-// stopLater stops the search after answerTimeout. Until then the search continues, because its result is useful for
-// other tasks.
-func (s *serverSearch) stopLater() {
-	if s.stop != nil {
-		time.AfterFunc(answerTimeout, s.stop)
 	}
 }

@@ -1,11 +1,8 @@
 package nameservers
 
 import (
-	"math"
 	"net/netip"
 	"time"
-
-	"github.com/miekg/dns"
 )
 
 // lameTime is the time for which other servers are preferred to a lame server.
@@ -19,28 +16,6 @@ type zoneState struct {
 	users               int           // number of running tasks and sent queries; see zoneTable.acquireZone
 	ignoreTimeoutsUntil time.Duration // until this time, since Pool.epoch, no further timeout of the zone counts for an outage
 	backoffs            [groupCount]zoneBackoff
-}
-
-// qtypeGroup is a group of query types. Servers that drop queries often drop only those of one group: AAAA (RFC 4074
-// §4.1), or types that they do not support.
-type qtypeGroup int
-
-const (
-	groupA qtypeGroup = iota
-	groupAAAA
-	groupOther
-	groupCount // number of groups
-)
-
-// groupQtype returns the qtypeGroup to which a query type belongs.
-func groupQtype(qtype uint16) qtypeGroup {
-	switch qtype {
-	case dns.TypeA:
-		return groupA
-	case dns.TypeAAAA:
-		return groupAAAA
-	}
-	return groupOther
 }
 
 // zoneBackoff is the backoff of a zone whose servers do not answer queries of one qtypeGroup. The zero value means that
@@ -139,16 +114,6 @@ type lameRecord struct {
 // maxFailures is the number of consecutive names with ErrFailed after which a server is lame.
 const maxFailures = 4
 
-// lookUpLame reports how a server of a zone has answered so far. lame is true if other servers are preferred for the
-// name. hasRecord is true if the table has a record of the server.
-func (t *lameTable) lookUpLame(k lameKey, name string, now time.Duration) (hasRecord, lame bool) {
-	if len(t.all) == 0 {
-		return false, false
-	}
-	m, ok := t.all[k]
-	return ok, ok && m.isLameFor(name, now)
-}
-
 // isLameFor reports whether other servers are preferred for a name at the time now. This is so if the server is lame
 // for the zone, or has refused the name.
 func (m *lameRecord) isLameFor(name string, now time.Duration) bool {
@@ -211,28 +176,4 @@ func (t *lameTable) storeRecord(k lameKey, m lameRecord) {
 		evictOldest(t.all, func(m lameRecord) (time.Duration, bool) { return m.lastFailure, true })
 	}
 	t.all[k] = m
-}
-
-// evictionSamples is the number of table entries that evictOldest compares.
-const evictionSamples = 8
-
-// evictOldest removes an old entry from a table. It compares evictionSamples random entries, and removes the one with
-// the earliest time.
-//
-// entryTime returns the time of an entry. Its boolean is false if the entry must not be removed.
-func evictOldest[K comparable, V any](table map[K]V, entryTime func(V) (time.Duration, bool)) {
-	var first K
-	var earliest time.Duration = math.MaxInt64
-	n := 0
-	for k, v := range table {
-		if t, ok := entryTime(v); ok && t < earliest {
-			first, earliest = k, t
-		}
-		if n++; n == evictionSamples {
-			break
-		}
-	}
-	if earliest < math.MaxInt64 {
-		delete(table, first)
-	}
 }

@@ -11,26 +11,27 @@ const (
 	frameFor16KiB = 9 << 10
 )
 
-// GrowTo8KiB grows the stack of the calling goroutine to at least 8 KiB, so that later calls do not have to copy it.
-func GrowTo8KiB() { touchFrame8(0) }
+// index is an index of a frame. It is a variable, so that the compiler does not remove the frame. It is always 0.
+var index int
 
-// GrowTo16KiB grows the stack of the calling goroutine to at least 16 KiB, so that later calls do not have to copy it.
-func GrowTo16KiB() { touchFrame16(0) }
-
-// touchFrame8 makes the runtime grow the stack, because its frame has frameFor8KiB bytes. It reads the frame at the
-// variable index i, so that the compiler does not remove the array.
+// GrowTo8KiB grows the stack of the calling goroutine to at least 8 KiB, so that later calls do not have to copy it. The
+// runtime grows the stack because this function has a frame of frameFor8KiB bytes.
 //
 //go:noinline
-func touchFrame8(i int) byte {
+func GrowTo8KiB() {
 	var frame [frameFor8KiB]byte
-	return frame[i]
+	if frame[index] != 0 {
+		panic("stack: frame is not zero")
+	}
 }
 
-// touchFrame16 makes the runtime grow the stack, because its frame has frameFor16KiB bytes. It reads the frame at the
-// variable index i, so that the compiler does not remove the array.
+// GrowTo16KiB grows the stack of the calling goroutine to at least 16 KiB, so that later calls do not have to copy it.
+// The runtime grows the stack because this function has a frame of frameFor16KiB bytes.
 //
 //go:noinline
-func touchFrame16(i int) byte {
+func GrowTo16KiB() {
 	var frame [frameFor16KiB]byte
-	return frame[i]
+	if frame[index] != 0 {
+		panic("stack: frame is not zero")
+	}
 }
