@@ -43,27 +43,28 @@ func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 //
 // It returns nil if there are only signatures, unless qtype is RRSIG.
 func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
+	if qtype != dns.TypeANY {
+		if set = chain.SelectRRset(rrs, name, qtype); len(set) == 0 || qtype == dns.TypeRRSIG {
+			return set
+		}
+		if _, ok := set[0].(*dns.CNAME); !ok && qtype == dns.TypeCNAME {
+			return nil // an unparsed CNAME record has no target
+		}
+		return append(set, chain.SelectSignatures(name, qtype, rrs)...)
+	}
 	var sigs []dns.RR
 	for _, rr := range rrs {
-		h := rr.Header()
-		if isOtherClass(rr) || dnsname.ToLower(h.Name) != name {
+		if isOtherClass(rr) || dnsname.ToLower(rr.Header().Name) != name {
 			continue
 		}
-		sig, is := rr.(*dns.RRSIG)
-		switch {
-		case is && qtype != dns.TypeRRSIG:
-			if sig.TypeCovered == qtype || qtype == dns.TypeANY {
-				sigs = append(sigs, rr)
-			}
-		case h.Rrtype == qtype || qtype == dns.TypeANY:
+		if _, is := rr.(*dns.RRSIG); is {
+			sigs = append(sigs, rr)
+		} else {
 			set = append(set, rr)
 		}
 	}
 	if len(set) == 0 {
 		return nil
-	}
-	if _, ok := set[0].(*dns.CNAME); !ok && qtype == dns.TypeCNAME {
-		return nil // an unparsed CNAME record has no target
 	}
 	return append(set, sigs...)
 }
@@ -79,11 +80,7 @@ func isSOA(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }
 // that cover them.
 func selectDenialRecords(ns []dns.RR) (all []dns.RR) {
 	for _, rr := range ns {
-		t := rr.Header().Rrtype
-		if sig, ok := rr.(*dns.RRSIG); ok {
-			t = sig.TypeCovered
-		}
-		if (t == dns.TypeNSEC || t == dns.TypeNSEC3) && !isOtherClass(rr) {
+		if t := chain.CoveredType(rr); (t == dns.TypeNSEC || t == dns.TypeNSEC3) && !isOtherClass(rr) {
 			all = append(all, rr)
 		}
 	}

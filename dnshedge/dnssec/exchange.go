@@ -19,7 +19,7 @@ import (
 
 const (
 	maxAliases = 11   // maximum length of a chain of aliases
-	udpSize    = 1232 // UDP payload size in OPT records, in bytes
+	udpSize    = 1232 // UDP payload size in the OPT records of queries, in bytes
 )
 
 // errTimeout is the context cause of a question whose time limit (see chain.WithQuestionDeadline) has passed.
@@ -51,15 +51,11 @@ func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
 }
 
 // An answer is the content of the response to a client's question. It is a validated or unvalidated answer, or the
-// failure response of an upstream.
+// failure response of an upstream. Its Options are those of the upstream's response.
 type answer struct {
-	rcode             int
-	answer, authority []dns.RR
-	options           []dns.EDNS0      // EDNS options of the upstream's response
-	status            validate.Status  // Secure only if all links of the alias chain are
-	reason            *validate.Reason // why the answer is insecure; nil for an ordinary unsigned zone
-	signed            bool             // the upstream's response had signatures
-	isUpstreamFailure bool             // the upstream responded with a failure such as SERVFAIL, or with a truncated response
+	chain.Answer
+	signed            bool // the upstream's response had signatures
+	isUpstreamFailure bool // the upstream responded with a failure such as SERVFAIL, or with a truncated response
 }
 
 // ExchangeContext answers the question of m, which it does not modify. The address must be empty. The duration is the
@@ -120,17 +116,17 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	switch why := (*validate.Reason)(nil); {
 	case err == nil:
 		c.countSecurity(a)
-		return buildResponse(m, q, a), nil
+		return a.NewMessage(m), nil
 	case c.ctx.Err() != nil: // also if it has ended ctx
 		return nil, net.ErrClosed
 	case errors.As(err, &why):
 		c.recordBogus(q, why)
-		return buildResponse(m, q, &answer{rcode: dns.RcodeServerFailure, options: []dns.EDNS0{extendedError(why)}}), nil
+		return (&chain.Answer{Rcode: dns.RcodeServerFailure, Options: []dns.EDNS0{chain.ExtendedError(why)}}).NewMessage(m), nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case within.Err() != nil:
 		option := &dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeNoReachableAuthority, ExtraText: errTimeout.Error()}
-		return buildResponse(m, q, &answer{rcode: dns.RcodeServerFailure, options: []dns.EDNS0{option}}), nil
+		return (&chain.Answer{Rcode: dns.RcodeServerFailure, Options: []dns.EDNS0{option}}).NewMessage(m), nil
 	}
 	return nil, err
 }
@@ -224,11 +220,14 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	if err != nil {
 		return nil, err
 	}
-	came := &answer{rcode: r.Rcode, answer: r.Answer, authority: r.Ns, options: ednsOptions(r), status: validate.Unchecked, signed: hasSignatures(r)}
+	came := &answer{Answer: chain.Answer{Rcode: r.Rcode, Answer: r.Answer, Authority: r.Ns}, signed: hasSignatures(r)}
+	if opt := r.IsEdns0(); opt != nil {
+		came.Options = opt.Option
+	}
 	if !isCompleteAnswer(r) {
-		came.answer, came.authority, came.isUpstreamFailure = nil, nil, true
+		came.Answer.Answer, came.Authority, came.isUpstreamFailure = nil, nil, true
 		if r.Truncated { // a truncated answer is incomplete, whatever its rcode
-			came.rcode = dns.RcodeServerFailure
+			came.Rcode = dns.RcodeServerFailure
 		}
 		return came, nil
 	}
@@ -246,12 +245,13 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	if err != nil {
 		return nil, err
 	}
-	a := &answer{options: came.options}
+	a := &answer{Answer: chain.Answer{Options: came.Options}}
 	for _, l := range links {
-		a.mergeLink(l, q, m.Question[0].Name)
+		a.AddResponse(&l.Response)
 	}
+	spellName(q.name, m.Question[0].Name, a.Answer.Answer, a.Authority)
 	if len(links) > 1 { // links may share a DNAME record or a proof
-		a.answer, a.authority = dns.Dedup(a.answer, nil), dns.Dedup(a.authority, nil)
+		a.Answer.Answer, a.Authority = dns.Dedup(a.Answer.Answer, nil), dns.Dedup(a.Authority, nil)
 	}
 	return a, nil
 }

@@ -176,7 +176,7 @@ func isClosed(c <-chan struct{}) bool {
 // hasEnoughAddresses reports whether further addresses are not worth a lookup. It is true if the task already has a
 // usable fallback response. For a minimised question, it is also true if any address is known.
 func (f *addressFinder) hasEnoughAddresses() bool {
-	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || len(r.answer)+len(r.authority) > 0) {
+	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || !r.isEmpty()) {
 		return true
 	}
 	return !f.selector.fullName && len(f.returned) > 0

@@ -7,6 +7,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/observe"
@@ -54,7 +55,7 @@ type cacheEntry struct {
 // referencedZone returns the delegation that the entry refers to and keeps in memory, or nil.
 func (e *cacheEntry) referencedZone() *delegation {
 	if e.answer != nil {
-		return e.answer.zone
+		return delegationOf(e.answer.Zone)
 	}
 	return e.zone
 }
@@ -121,7 +122,7 @@ func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 	r.cached = true
 	age := uint32(passed / time.Second)
 	r.ttl -= min(r.ttl, passed)
-	r.answer, r.authority = copyWithAge(r.answer, age), copyWithAge(r.authority, age)
+	r.Answer, r.Authority = copyWithAge(r.Answer, age), copyWithAge(r.Authority, age)
 	return &r
 }
 
@@ -132,7 +133,7 @@ func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, nxdomain, ok bool) {
 	k := answerCacheKey(q)
 	if e := c.lookUpEntry(k, now); e != nil && e.answer.aliasTarget == "" {
-		return e.answer.answer, e.answer.rcode == dns.RcodeNameError, true
+		return e.answer.Answer, e.answer.Rcode == dns.RcodeNameError, true
 	}
 	k.isFailure = true
 	return nil, false, c.lookUpEntry(k, now) != nil
@@ -153,11 +154,12 @@ func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	return out
 }
 
-// addDelegation caches the delegation z, unless it has expired or its zone has moved to other servers.
-func (c *cache) addDelegation(z *delegation, now time.Time) {
+// addDelegation caches the delegation z, unless it has expired or its zone has moved to other servers. It returns z.
+func (c *cache) addDelegation(z *delegation, now time.Time) *delegation {
 	if now.Before(z.expires) && !z.chain.HasMoved() {
 		c.insertEntry(cacheKey{name: z.zone, zone: true}, &cacheEntry{zone: z, expires: z.expires, size: cacheEntrySize}, now)
 	}
+	return z
 }
 
 // addAnswer caches a copy of r as the answer to q. If r is not validated yet, the entry expires as soon as any of its
@@ -167,13 +169,13 @@ func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 		return
 	}
 	kept := *r
-	kept.answer, kept.authority = copyWithAge(r.answer, 0), copyWithAge(r.authority, 0)
-	if kept.status == validate.Unchecked { // any of its signatures may be verified later
-		kept.ttl = min(kept.ttl, limitTTLsBySignatures(now, chooseShortest, kept.answer, kept.authority))
+	kept.Answer, kept.Authority = copyWithAge(r.Answer, 0), copyWithAge(r.Authority, 0)
+	if kept.Status == validate.Unchecked { // any of its signatures may be verified later
+		kept.ttl = min(kept.ttl, limitTTLsBySignatures(now, chooseShortest, kept.Answer, kept.Authority))
 	}
-	size := int64(cacheEntrySize+len(q.name)) + estimateRecordMemory(kept.answer, kept.authority)
-	if kept.status != validate.Unchecked || !q.do {
-		kept.zone = nil // not needed after validation, and possibly large
+	size := int64(cacheEntrySize+len(q.name)) + estimateRecordMemory(kept.Answer, kept.Authority)
+	if kept.Status != validate.Unchecked || !q.do {
+		kept.Zone = nil // not needed after validation, and possibly large
 	}
 	c.insertEntry(answerCacheKey(q), &cacheEntry{answer: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
@@ -275,4 +277,60 @@ func (c *cache) fillStats(s *observe.RecursorStats) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	s.Zones, s.RRsets, s.Bytes = c.zones, len(c.entries)-c.zones, c.bytes
+}
+
+// zoneReferences keeps account of the memory of delegations that cache entries keep alive, directly or through a child
+// zone. Several entries may refer to the same delegation, whose memory then counts only once. cache.mu guards it.
+type zoneReferences map[*chain.Zone]*zoneReference
+
+// A zoneReference holds the memory of one delegation, and the number of references to the delegation.
+type zoneReference struct {
+	size int64 // estimated memory, in bytes
+	refs int   // number of references from cache entries and child zones
+}
+
+// zoneReferenceSize is the estimated memory of a zoneReference and its map entry, in bytes.
+const zoneReferenceSize = 64
+
+// addReference records that one more cache entry refers to the delegation z. It returns the memory that this adds, in
+// bytes. It is 0 if z is nil or already has references.
+func (h zoneReferences) addReference(z *delegation) (added int64) {
+	for z != nil {
+		if old := h[z.chain]; old != nil {
+			old.refs++
+			return added
+		}
+		kept := &zoneReference{size: z.memorySize() + zoneReferenceSize, refs: 1}
+		h[z.chain] = kept
+		added += kept.size
+		z = z.parentDelegation()
+	}
+	return added
+}
+
+// removeReference records that one cache entry fewer refers to the delegation z. It returns the memory that this frees,
+// in bytes. It is 0 if z is nil or still has references.
+func (h zoneReferences) removeReference(z *delegation) (freed int64) {
+	for z != nil {
+		kept := h[z.chain]
+		if kept.refs--; kept.refs > 0 {
+			return freed
+		}
+		delete(h, z.chain)
+		freed += kept.size
+		z = z.parentDelegation()
+	}
+	return freed
+}
+
+// parentDelegation returns the delegation of the parent zone that has sent the referral to z. It returns nil if no
+// referral led to z.
+func (z *delegation) parentDelegation() *delegation { return delegationOf(z.chain.Parent) }
+
+// delegationOf returns the delegation with the servers of a zone of package chain. It returns nil if z is nil.
+func delegationOf(z *chain.Zone) *delegation {
+	if z == nil {
+		return nil
+	}
+	return z.Servers.(*delegation)
 }

@@ -33,7 +33,7 @@ type core struct {
 	limits       *Limits                // Resolver.Limits, with defaults in place of zero values
 	hints        []netip.AddrPort       // addresses of root servers for priming
 	stubs        map[string]*delegation // Resolver.Zones by zone name
-	validator    *chain.Validator       // nil if validation is off
+	validator    *chain.Validator       // nil if validation is off; otherwise all queries have the DO bit, and signatures in responses are kept
 	hintsZone    *delegation            // delegation of the root to hints, for key queries during priming
 	pool         *nameservers.Pool
 
@@ -139,10 +139,6 @@ func (c *core) applyConfig(r *Resolver) error {
 	return c.startValidation(r.Trust)
 }
 
-// wantsSignatures reports whether validation is on. All queries then have the DO bit, and signatures in responses are
-// kept.
-func (c *core) wantsSignatures() bool { return c.validator != nil }
-
 // startValidation creates the validator for the configuration t, and gives it a part of the cache's memory. The error
 // names an invalid field.
 func (c *core) startValidation(t dnssec.Trust) error {
@@ -227,6 +223,30 @@ func (c *core) recoverTracePanic() {
 	})
 }
 
+// rootServers returns the addresses of a.root-servers.net to m.root-servers.net. The source is
+// https://www.internic.net/domain/named.root; b has its address since 2023-11-27.
+var rootServers = sync.OnceValue(func() []netip.Addr {
+	var addrs []netip.Addr
+	for _, s := range []string{
+		"198.41.0.4", "2001:503:ba3e::2:30", // a
+		"170.247.170.2", "2801:1b8:10::b", // b
+		"192.33.4.12", "2001:500:2::c", // c
+		"199.7.91.13", "2001:500:2d::d", // d
+		"192.203.230.10", "2001:500:a8::e", // e
+		"192.5.5.241", "2001:500:2f::f", // f
+		"192.112.36.4", "2001:500:12::d0d", // g
+		"198.97.190.53", "2001:500:1::53", // h
+		"192.36.148.17", "2001:7fe::53", // i
+		"192.58.128.30", "2001:503:c27::2:30", // j
+		"193.0.14.129", "2001:7fd::1", // k
+		"199.7.83.42", "2001:500:9f::42", // l
+		"202.12.27.33", "2001:dc3::35", // m
+	} {
+		addrs = append(addrs, netip.MustParseAddr(s))
+	}
+	return addrs
+})
+
 // findStubZone returns the delegation of the closest zone in Resolver.Zones that contains a name. It returns nil if there
 // is none.
 func (c *core) findStubZone(name string) *delegation {
@@ -236,6 +256,31 @@ func (c *core) findStubZone(name string) *delegation {
 		}
 	}
 	return c.stubs["."]
+}
+
+// uncountedBytes is the maximum memory, in bytes, that a waiting question may hold for one purpose without counting it
+// in core.heldBytes. A limit is needed because servers choose the size of their answers, and how long the question
+// waits.
+const uncountedBytes = 4 << 10
+
+// reserveMemory counts memory, in bytes, that a question holds while it waits for servers. It returns false if this
+// would exceed core.maxHeldBytes. If it returns true, the caller must call releaseMemory with the same number.
+func (c *core) reserveMemory(bytes int64) bool {
+	if bytes <= uncountedBytes {
+		return true
+	}
+	if c.heldBytes.Add(bytes) <= c.maxHeldBytes {
+		return true
+	}
+	c.heldBytes.Add(-bytes)
+	return false
+}
+
+// releaseMemory releases memory that reserveMemory has counted, in bytes.
+func (c *core) releaseMemory(bytes int64) {
+	if bytes > uncountedBytes {
+		c.heldBytes.Add(-bytes)
+	}
 }
 
 // Validate checks the fields of the Resolver. It returns an error that names an invalid field, or nil. It sends no

@@ -15,9 +15,6 @@ import (
 // dnsPort is the port of name servers.
 const dnsPort = 53
 
-// maxTTL is the maximum time for which data is cached (RFC 8767 §4).
-const maxTTL = 7 * 24 * time.Hour
-
 // A delegation holds the names and addresses of a zone's servers. It comes from a referral by the parent zone, from
 // priming, or from the configuration. It must not be changed once several goroutines share it.
 type delegation struct {
@@ -47,14 +44,15 @@ func newEmptyDelegation(name string) *delegation {
 // parent is the zone that has sent the records. Glue whose owner is not in parent is ignored.
 func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
 	z := newEmptyDelegation(zone)
-	glued := make(map[string]bool)
+	var names []string
+	glued := make(map[string]bool) // by name
 	ttl := uint32(maxTTL / time.Second)
 	for _, rr := range ns {
 		if s, ok := rr.(*dns.NS); ok && s.Hdr.Class == dns.ClassINET && dnsname.ToLower(s.Hdr.Name) == zone {
 			ttl = min(ttl, validTTL(rr))
 			name := dnsname.ToLower(s.Ns)
-			if _, listed := glued[name]; !listed && len(z.names) < maxNSRecords {
-				z.names = append(z.names, name)
+			if _, listed := glued[name]; !listed && len(names) < maxNSRecords {
+				names = append(names, name)
 				glued[name] = false
 			}
 		}
@@ -75,19 +73,14 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 		}
 		glued[name] = true
 	}
-	if len(z.names) == 0 {
+	if len(names) == 0 {
 		return nil
 	}
-	if len(z.names) > nameservers.MaxNames { // prefer names with glue, which need no lookup
-		slices.SortStableFunc(z.names, func(a, b string) int { return compareTrueFirst(glued[a], glued[b]) })
-		z.names = slices.Clone(z.names[:nameservers.MaxNames])
-	}
-	slices.SortStableFunc(z.names, func(a, b string) int { return compareTrueFirst(!glued[a], !glued[b]) })
-	for _, name := range z.names {
-		if !glued[name] {
-			z.gluelessCount++
-		}
-	}
+	withGlue := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !glued[name] })
+	withGlue = withGlue[:min(len(withGlue), nameservers.MaxNames)] // they need no lookup, and are therefore preferred
+	glueless := slices.DeleteFunc(names, func(name string) bool { return glued[name] })
+	z.gluelessCount = min(len(glueless), nameservers.MaxNames-len(withGlue))
+	z.names = slices.Concat(glueless[:z.gluelessCount], withGlue)
 	z.expires = now.Add(time.Duration(max(ttl, minZoneTTL)) * time.Second).Round(0)
 	return z
 }
@@ -118,38 +111,6 @@ const (
 	maxNSRecords = 256 // maximum number of NS records that are read from a response
 	minZoneTTL   = 1   // minimum lifetime in seconds, so that a delegation does not expire before the current question ends
 )
-
-// compareTrueFirst is a comparison function for package slices that sorts true before false.
-func compareTrueFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
-}
-
-// recordAddress returns the address in an A or AAAA record of class IN. The boolean is false for any other record.
-func recordAddress(rr dns.RR) (netip.Addr, bool) {
-	switch rr := rr.(type) {
-	case *dns.A:
-		a, ok := netip.AddrFromSlice(rr.A)
-		return a.Unmap(), ok && rr.Hdr.Class == dns.ClassINET
-	case *dns.AAAA:
-		a, ok := netip.AddrFromSlice(rr.AAAA)
-		return a, ok && rr.Hdr.Class == dns.ClassINET
-	}
-	return netip.Addr{}, false
-}
-
-// validTTL returns the TTL of a record in seconds. A TTL of 2^31 or more counts as 0 (RFC 2181 §8).
-func validTTL(rr dns.RR) uint32 {
-	if ttl := rr.Header().Ttl; ttl < 1<<31 {
-		return ttl
-	}
-	return 0
-}
 
 // memorySize returns the estimated memory of the delegation, in bytes.
 func (z *delegation) memorySize() int64 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
 // ExchangeContext resolves the question of m, which it does not modify. It returns the response, and the time that it
@@ -47,8 +49,18 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 	}
 	start := time.Now()
 	if m.Question[0].Qclass != dns.ClassINET {
-		return buildResponse(m, q, &result{rcode: dns.RcodeRefused}, nil), 0, nil
+		return buildResponse(m, q, &chain.Answer{Rcode: dns.RcodeRefused}, nil), 0, nil
 	}
+	c.closeMu.RLock()
+	closed := c.closed
+	if !closed {
+		c.running.Add(1) // Close waits for the question
+	}
+	c.closeMu.RUnlock()
+	if closed {
+		return nil, 0, net.ErrClosed
+	}
+	defer c.running.Done()
 	resp, err := c.answerQuestion(ctx, m, q)
 	return resp, time.Since(start), err
 }
@@ -56,34 +68,35 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 // answerQuestion implements ExchangeContext for a valid question q of the message m. It also updates the statistics,
 // and calls Trace.Answer.
 func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
-	if !c.beginQuestion() {
-		return nil, net.ErrClosed
-	}
-	defer c.running.Done()
 	c.counters.questions.Add(1)
 	b := &questionBudget{limits: c.limits}
 	if c.validator != nil {
 		b.validation.Policy = c.validator.Policy()
 	}
-	asked := q
-	asked.do = q.do || c.wantsSignatures()
-	var res *result
+	var a *chain.Answer
 	var err error
 	if r := c.answerSpecialUseName(q); r != nil {
 		c.counters.localAnswers.Add(1)
-		res = &result{rcode: r.rcode, answer: r.answer, authority: r.authority}
-		res.mergeStatus(r)
+		a = new(chain.Answer)
+		a.AddResponse(&r.Response)
 	} else {
-		res, err = c.resolveQuestion(ctx, asked, b)
+		stack.GrowTo16KiB()
+		limited, limit, stop := chain.WithQuestionDeadline(ctx, c.ctx, errTimeout) // leaves time to send the response
+		defer stop()
+		l := &lookup{core: c, budget: b, awaitUntil: time.Now().Add(limit - limit/20)}
+		a, err = l.followAliases(limited, question{q.name, q.qtype, q.do || c.validator != nil, q.cd})
 	}
-	security, err := c.countSecurity(q, b, res, err)
+	security := dnssec.Unchecked
+	if c.validator != nil {
+		security, err = c.countSecurity(q, b, a, err)
+	}
 	if err != nil {
 		c.counters.failures.Add(1)
 		if limit := (*limitError)(nil); errors.As(err, &limit) {
 			c.countLimit(limit.field)
 		}
 	}
-	resp := buildResponse(m, q, res, err)
+	resp := buildResponse(m, q, a, err)
 	if err != nil {
 		switch {
 		case c.ctx.Err() != nil:
@@ -110,15 +123,87 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 	return resp, err
 }
 
-// countSecurity counts the security status of an answer in the statistics, and returns the status. res is the answer to
-// q, or err is the error of resolving q.
+// errTimeout is the context cause of a question whose time limit (see chain.WithQuestionDeadline) has passed.
+var errTimeout = errors.New("recursor: no answer in time")
+
+// followAliases resolves q. While the answer is an alias, it resolves the target of the alias, too. It returns the
+// merged answer.
+func (l *lookup) followAliases(ctx context.Context, q question) (*chain.Answer, error) {
+	all := new(chain.Answer)
+	names := []string{q.name}
+	var heldBytes int64
+	defer func() { l.core.releaseMemory(heldBytes) }()
+	for {
+		hint := l.cnameHint
+		if l.cnameHint = nil; hint != nil {
+			l.awaitUntil = time.Time{}
+		}
+		r, err := l.resolveAndValidate(ctx, q, l.nameLookup != nil || len(names) > 1)
+		if hint != nil && errors.Is(err, nameservers.ErrNoServers) {
+			r, err = hint, l.validateHint(ctx, q, hint) // no server answers for the target
+		}
+		if err != nil {
+			return nil, err
+		}
+		all.AddResponse(&r.Response)
+		if len(names) > 1 {
+			all.Answer = removeDuplicates(all.Answer) // aliases may share a DNAME record
+		}
+		if !fitsMessage(all) {
+			return nil, errTooLarge
+		}
+		if r.aliasTarget == "" {
+			return all, nil
+		}
+		if len(names) > l.budget.limits.Aliases {
+			return nil, &limitError{"Aliases", l.budget.limits.Aliases}
+		}
+		if slices.Contains(names, r.aliasTarget) {
+			return nil, &aliasLoopError{r.aliasTarget}
+		}
+		l.core.releaseMemory(heldBytes)
+		if heldBytes = estimateRecordMemory(all.Answer, all.Authority); !l.core.reserveMemory(heldBytes) {
+			heldBytes = 0
+			return nil, errTooLarge
+		}
+		names = append(names, r.aliasTarget)
+		q.name = r.aliasTarget
+		l.queries.Store(0)
+	}
+}
+
+// errTooLarge is the error of a question whose answer does not fit a DNS message, or whose aliases exceed the memory
+// for waiting questions.
+//
+// The answer for each alias may fill a message. Even a single received message may grow when it is packed again,
+// because not all names that its sender compressed may be compressed (RFC 3597 §4).
+var errTooLarge = errors.New("recursor: the answer does not fit a message")
+
+// fitsMessage reports whether an answer fits a DNS message, together with a question and an OPT record.
+func fitsMessage(a *chain.Answer) bool {
+	const maxSize = dns.MaxMsgSize - 512
+	n := 0
+	for _, rrs := range [...][]dns.RR{a.Answer, a.Authority} {
+		for _, rr := range rrs {
+			n += dns.Len(rr)
+		}
+	}
+	return n <= maxSize || (&dns.Msg{Compress: true, Answer: a.Answer, Ns: a.Authority}).Len() <= maxSize
+}
+
+// An aliasLoopError is the error of a question whose aliases form a loop.
+type aliasLoopError struct{ name string }
+
+func (e *aliasLoopError) Error() string {
+	return fmt.Sprintf("recursor: aliases of %s form a loop", e.name)
+}
+
+// countSecurity counts the security status of an answer in the statistics, and returns the status. a is the answer to
+// q, or err is the error of resolving q. Validation must be on.
 //
 // The returned error is err. It is errRootKeySentinel if the client must get SERVFAIL instead of the answer (see
 // checkRootKeySentinel).
-func (c *core) countSecurity(q question, b *questionBudget, res *result, err error) (dnssec.Security, error) {
-	if c.validator == nil {
-		return dnssec.Unchecked, err
-	}
+func (c *core) countSecurity(q question, b *questionBudget, a *chain.Answer, err error) (dnssec.Security, error) {
 	defer c.logRootKeyEvents()
 	spent, _, _ := b.validation.Spent()
 	c.validator.Counts.Verifications.Add(int64(spent))
@@ -134,7 +219,7 @@ func (c *core) countSecurity(q question, b *questionBudget, res *result, err err
 		return dnssec.Bogus, err
 	case err != nil || q.cd:
 		return dnssec.Unchecked, err
-	case res.status == validate.Secure:
+	case a.Status == validate.Secure:
 		if err := checkRootKeySentinel(q, c.validator.RootAnchors()); err != nil {
 			return dnssec.Secure, err
 		}
@@ -143,17 +228,6 @@ func (c *core) countSecurity(q question, b *questionBudget, res *result, err err
 	}
 	c.validator.Counts.Insecure.Add(1)
 	return dnssec.Insecure, nil
-}
-
-// beginQuestion registers a running question, so that Close waits for it. If it returns true, the caller must call
-// c.running.Done when the question ends. It returns false if the Resolver is closed.
-func (c *core) beginQuestion() bool {
-	c.closeMu.RLock()
-	defer c.closeMu.RUnlock()
-	if !c.closed {
-		c.running.Add(1)
-	}
-	return !c.closed
 }
 
 // countLimit counts, for Stats, a question that reached a limit. field is the name of the limit's field in Limits.
@@ -165,42 +239,19 @@ func (c *core) countLimit(field string) {
 	n.(*atomic.Int64).Add(1)
 }
 
-// udpSize is the UDP payload size in the OPT records of responses, in bytes. A server that sends a response to its
-// client must obey the payload size in the client's query instead.
-const udpSize = 1232
-
-// buildResponse returns the response to the client's message m, with the answer res to its question q. If err is not
-// nil, the response is SERVFAIL with an extended error that describes err.
-func buildResponse(m *dns.Msg, q question, res *result, err error) *dns.Msg {
-	resp := &dns.Msg{MsgHdr: dns.MsgHdr{
-		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled,
-	}, Compress: true, Question: []dns.Question{m.Question[0]}}
-	if err == nil {
-		resp.Rcode, resp.Answer, resp.Ns = res.rcode, res.answer, res.authority
-		resp.AuthenticatedData = res.status == validate.Secure && !q.cd && (q.do || m.AuthenticatedData) // RFC 6840 §5.8
-		if !q.do {
-			resp.Answer, resp.Ns = chain.WithoutDNSSECRecords(resp.Answer, q.qtype), chain.WithoutDNSSECRecords(resp.Ns, dns.TypeNone)
-		}
-		if spelled := m.Question[0].Name; spelled != q.name && dns.IsFqdn(spelled) {
-			for _, rr := range resp.Answer {
-				if h := rr.Header(); strings.EqualFold(h.Name, q.name) {
-					h.Name = spelled
-				}
+// buildResponse returns the response to the client's message m, with the answer a to its question q. If err is not nil,
+// the response is SERVFAIL with an extended error that describes err.
+func buildResponse(m *dns.Msg, q question, a *chain.Answer, err error) *dns.Msg {
+	if err != nil {
+		a = &chain.Answer{Rcode: dns.RcodeServerFailure, Options: []dns.EDNS0{extendedError(err)}}
+	}
+	resp := a.NewMessage(m)
+	if spelled := m.Question[0].Name; spelled != q.name && dns.IsFqdn(spelled) {
+		for _, rr := range resp.Answer {
+			if h := rr.Header(); strings.EqualFold(h.Name, q.name) {
+				h.Name = spelled
 			}
 		}
-	} else {
-		resp.Rcode = dns.RcodeServerFailure
-	}
-	if m.IsEdns0() == nil {
-		return resp
-	}
-	resp.SetEdns0(udpSize, q.do)
-	opt := resp.Extra[0].(*dns.OPT)
-	switch {
-	case err != nil:
-		opt.Option = append(opt.Option, extendedError(err))
-	case res.reason != nil && res.status == validate.Insecure:
-		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: res.reason.EDE, ExtraText: reasonText(res.reason)})
 	}
 	return resp
 }

@@ -44,7 +44,7 @@ func CountReadRecords(b []byte, zone, name string, typ uint16) (believed int) {
 	if r.referral != nil {
 		return len(r.referral.names)
 	}
-	return len(r.answer) + len(r.authority)
+	return len(r.Answer) + len(r.Authority)
 }
 
 // WithoutSpecialNames runs f while special-use names are resolved like other names.
@@ -90,7 +90,7 @@ func DSEvidenceOf(r *Resolver) map[string][]string {
 		if k.zone {
 			all[k.name] = nil
 			for _, rr := range e.zone.chain.DSEvidence {
-				all[k.name] = append(all[k.name], dns.TypeToString[rr.Header().Rrtype]+" "+dns.TypeToString[coveredType(rr)])
+				all[k.name] = append(all[k.name], dns.TypeToString[rr.Header().Rrtype]+" "+dns.TypeToString[chain.CoveredType(rr)])
 			}
 			slices.Sort(all[k.name])
 		}

@@ -2,6 +2,7 @@ package recursor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -58,6 +59,19 @@ func (e *limitError) Error() string {
 	return fmt.Sprintf("recursor: limit %s of %d reached", e.field, e.value)
 }
 
+// A questionSpecificError is the error of a question that has failed to reach a zone because of its own limits. It must
+// not be cached, because other questions may reach the zone.
+type questionSpecificError struct{ error }
+
+func (e *questionSpecificError) Unwrap() error { return e.error }
+
+// isQuestionSpecific reports whether err is or wraps a questionSpecificError.
+func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpecificError)) }
+
+// isLocalFailure reports whether err is or wraps a nameservers.LocalError: no query could leave this machine. This
+// error must not be cached.
+func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.LocalError)) }
+
 // A questionBudget counts the cost of a client's question, including all lookups for it, and enforces the Limits. It is
 // safe for concurrent use, because the lookups run in parallel.
 type questionBudget struct {
@@ -73,14 +87,19 @@ type questionBudget struct {
 // Validation returns the limits of the cryptographic work, for chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts one query for the question before it is sent. If Limits.Queries is reached, it returns a
-// limitError, and the query must not be sent.
+// spendQuery counts one query for the question before it is sent. If Limits.Queries or Limits.ChainQueries is reached, it
+// returns a limitError, and the query must not be sent. chainQueries is the count for ChainQueries, or nil for priming.
 //
 // hedge is true if the hedge budget pays for the query. The result is then always nil.
-func (b *questionBudget) spendQuery(hedge bool) error {
+func (b *questionBudget) spendQuery(hedge bool, chainQueries *atomic.Int32) error {
 	if hedge {
 		b.hedges.Add(1)
 		return nil
+	}
+	if chainQueries != nil {
+		if err := countWithinLimit(chainQueries, "ChainQueries", b.limits.ChainQueries); err != nil {
+			return err
+		}
 	}
 	return countWithinLimit(&b.queries, "Queries", b.limits.Queries)
 }

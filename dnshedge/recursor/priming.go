@@ -3,7 +3,7 @@ package recursor
 import (
 	"context"
 	"net/netip"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -13,42 +13,18 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// rootServers returns the addresses of a.root-servers.net to m.root-servers.net. The source is
-// https://www.internic.net/domain/named.root; b has its address since 2023-11-27.
-var rootServers = sync.OnceValue(func() []netip.Addr {
-	var addrs []netip.Addr
-	for _, s := range []string{
-		"198.41.0.4", "2001:503:ba3e::2:30", // a
-		"170.247.170.2", "2801:1b8:10::b", // b
-		"192.33.4.12", "2001:500:2::c", // c
-		"199.7.91.13", "2001:500:2d::d", // d
-		"192.203.230.10", "2001:500:a8::e", // e
-		"192.5.5.241", "2001:500:2f::f", // f
-		"192.112.36.4", "2001:500:12::d0d", // g
-		"198.97.190.53", "2001:500:1::53", // h
-		"192.36.148.17", "2001:7fe::53", // i
-		"192.58.128.30", "2001:503:c27::2:30", // j
-		"193.0.14.129", "2001:7fd::1", // k
-		"199.7.83.42", "2001:500:9f::42", // l
-		"202.12.27.33", "2001:dc3::35", // m
-	} {
-		addrs = append(addrs, netip.MustParseAddr(s))
-	}
-	return addrs
-})
-
 // A primingBudget limits the work for priming, the query for the names and addresses of the root servers (RFC 9609). It
 // is the budget of the question that starts priming.
 type primingBudget interface {
 	chain.WorkBudget
-	spendQuery(hedge bool) error
+	spendQuery(hedge bool, chainQueries *atomic.Int32) error
 }
 
 // primingRetryTime is the time after failed priming until the next attempt. Until then, the hints are used.
 const primingRetryTime = time.Minute
 
 // rootDelegation returns the delegation of the root, which comes from the priming response (RFC 9609 §3). If the root
-// is not primed, it starts priming with the budget b and waits for it.
+// is not primed, it starts priming and waits for it. The budget b of the question then pays for priming.
 //
 // If the delegation has expired, it returns the old delegation and primes the root again in the background. The error
 // is the cause of ctx.
@@ -102,19 +78,26 @@ func (c *core) primeRoot(b primingBudget) {
 	z := c.newHintsDelegation()
 	var unvalidated *chain.Response // the response to validate; nil: validation is off
 	m, err := c.pool.QueryServers(ctx, &nameservers.Task{
-		Name: ".", Type: dns.TypeNS, DO: c.wantsSignatures(), Zone: ".", Minimised: true, Servers: c.hints, PrivateOK: true,
+		Name: ".", Type: dns.TypeNS, DO: c.validator != nil, Zone: ".", Minimised: true, Servers: c.hints, PrivateOK: true,
 		CheckResponse: func(m *dns.Msg, from netip.AddrPort) (err error) {
 			if m.Rcode != dns.RcodeSuccess {
 				return nameservers.ErrLame
 			}
-			unvalidated, err = c.checkPriming(b, m, from)
+			if c.validator != nil {
+				unvalidated, err = c.checkPriming(b, m, from)
+			}
 			return err
 		},
-		SpendQuery: b.spendQuery,
+		SpendQuery: func(hedge bool) error { return b.spendQuery(hedge, nil) },
 	})
-	primed := parsePriming(m)
-	if err != nil || primed == nil {
-		unvalidated = nil
+	var primed *delegation
+	if err == nil {
+		primed = parseDelegation(".", ".", m.Answer, m.Extra, time.Now())
+	}
+	if primed == nil || len(primed.addrs) == 0 {
+		primed, unvalidated = nil, nil
+	} else {
+		primed.privateOK = true
 	}
 	if unvalidated != nil { // the keys are already being queried
 		short, stop := context.WithTimeout(ctx, primingKeysTimeout)
@@ -128,7 +111,7 @@ func (c *core) primeRoot(b primingBudget) {
 		stop()
 	}
 	c.primeMu.Lock()
-	if err == nil && primed != nil {
+	if primed != nil {
 		z = primed
 	} else if c.rootZone != nil {
 		z.addrs = c.rootZone.addrs // the previous servers are better than hints
@@ -161,32 +144,14 @@ func (c *core) newHintsDelegation() *delegation {
 // checkPriming checks the signature of the root's NS records in the priming response m, as far as this is possible with
 // the keys in the cache. from is the server that sent m. If it returns an error, another server must be queried.
 //
-// The result is the response in the form that package chain validates, for validation when the keys have arrived. It is
-// nil if validation is off.
+// The result is the response in the form that package chain validates, for validation when the keys have arrived.
+// Validation must be on.
 func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*chain.Response, error) {
-	if c.validator == nil {
-		return nil, nil
-	}
 	q := question{name: ".", qtype: dns.TypeNS, do: true}
 	r := readResponse(m, c.hintsZone, q, true, time.Now())
-	r.zone, r.server = c.hintsZone, from
-	s := r.toChainResponse(q.name, q.qtype)
-	if c.validator.CheckResponse(b.Validation(), s, nil) != nil {
+	r.From = from
+	if c.validator.CheckResponse(b.Validation(), &r.Response, nil) != nil {
 		return nil, nameservers.ErrUnsigned
 	}
-	return s, nil
-}
-
-// parsePriming returns the delegation of the root in a priming response. It returns nil if m is nil, or has no
-// addresses of root servers.
-func parsePriming(m *dns.Msg) *delegation {
-	if m == nil {
-		return nil
-	}
-	z := parseDelegation(".", ".", m.Answer, m.Extra, time.Now())
-	if z == nil || len(z.addrs) == 0 {
-		return nil
-	}
-	z.privateOK = true
-	return z
+	return &r.Response, nil
 }

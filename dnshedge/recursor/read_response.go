@@ -10,7 +10,73 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
+
+// responseKind classifies a response by the next action: to accept it, to follow it, or to ask another server.
+type responseKind int8
+
+const (
+	kindLame             responseKind = iota // the server does not serve the zone
+	kindFailed                               // the server cannot answer
+	kindMinimisedRefused                     // error RCODE for a minimised question, so that the full question must be sent
+	kindReferral                             // referral to the servers of another zone
+	kindAnswer                               // records, an alias, or a denial
+)
+
+// A parsedResponse is a response of a zone's server, without the records that do not answer its question or that are
+// outside of the server's zone. It must not be changed once several goroutines share it.
+//
+// In the Response, Answer has the records of the question's name or the alias. Authority has the SOA record and, if the
+// question has DO, denial records. Zone is nil if the answer was made without a query.
+type parsedResponse struct {
+	chain.Response
+	kind              responseKind
+	invalidSignatures bool          // the check on arrival found invalid or missing signatures
+	isFallback        bool          // the response is dubious, and is used only if no better response comes
+	nonAuthoritative  bool          // fallback from a recursive server, or without NS and SOA records
+	aliasTarget       string        // name to resolve next; "" if the response is no alias
+	ttl               time.Duration // time for which the response may be cached
+	referral          *delegation   // delegation, if the response is a referral; otherwise nil
+	scrubbed          int           // number of ignored records in the answer and authority sections
+	cached            bool          // the response is from the cache
+}
+
+// isEmpty reports whether the response has no records, neither an answer nor a denial.
+func (r *parsedResponse) isEmpty() bool { return len(r.Answer)+len(r.Authority) == 0 }
+
+// limitTTL lowers the TTL of a secure response to the time for which its signatures allow to cache it.
+func (r *parsedResponse) limitTTL() {
+	if r.Status == validate.Secure {
+		r.ttl = min(r.ttl, time.Duration(r.TTL)*time.Second)
+	}
+}
+
+// fallbackRank returns the quality of a dubious or rejected response. A response with a higher rank is the better
+// fallback if no response is accepted.
+func (r *parsedResponse) fallbackRank() int {
+	switch {
+	case r.invalidSignatures:
+		return -2
+	case r.nonAuthoritative:
+		return -1
+	case len(r.Answer) > 0:
+		return 3
+	case r.referral != nil:
+		return 2
+	case len(r.Authority) > 0:
+		return 1
+	}
+	return 0
+}
+
+// agreesWith reports whether r confirms o, another dubious response to the same question. If two servers agree, their
+// response is used, and no third server is queried.
+//
+// It is true if r and o have the same rank and RCODE, and r is from an authoritative server.
+func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
+	return !r.nonAuthoritative && r.fallbackRank() == o.fallbackRank() && r.Rcode == o.Rcode
+}
 
 // readResponse classifies the response m from a server of the zone z, and extracts the records that answer q. It
 // ignores all other records (scrubbing).
@@ -18,6 +84,13 @@ import (
 // full is false if q is minimised. An error RCODE then results in kindMinimisedRefused, because the server may refuse
 // only minimised questions.
 func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Time) *parsedResponse {
+	r := readSections(m, z, q, full, now)
+	r.Zone, r.Name, r.Type = z.chain, q.name, q.qtype
+	return r
+}
+
+// readSections implements readResponse, but does not set Zone, Name and Type.
+func readSections(m *dns.Msg, z *delegation, q question, full bool, now time.Time) *parsedResponse {
 	switch m.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
 	default:
@@ -48,15 +121,15 @@ func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Tim
 		soa := findSOA(m.Ns, z.zone, q.name)
 		switch {
 		case soa != nil:
-			r.rcode = m.Rcode
-			r.authority = append(r.authority, soa)
+			r.Rcode = m.Rcode
+			r.Authority = append(r.Authority, soa)
 		case !m.Authoritative && !z.isStub:
 			if !full || !mayBeNoData(m, z.zone) {
 				return &parsedResponse{kind: kindLame}
 			}
-			r.rcode, r.nonAuthoritative = m.Rcode, true
+			r.Rcode, r.nonAuthoritative = m.Rcode, true
 		case m.Rcode == dns.RcodeNameError:
-			r.rcode = m.Rcode
+			r.Rcode = m.Rcode
 			r.isFallback = r.isFallback || full && !z.isStub && hasSOA(m.Ns) // the SOA record is of another zone
 		default:
 			if hasNSOfOtherZone(m.Ns, z.zone) {
@@ -69,7 +142,7 @@ func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Tim
 		r.addDenialRecords(m, z.zone)
 	}
 	r.finishParsing()
-	r.scrubbed = max(0, len(m.Answer)+len(m.Ns)-len(r.answer)-len(r.authority))
+	r.scrubbed = max(0, len(m.Answer)+len(m.Ns)-len(r.Answer)-len(r.Authority))
 	return r
 }
 
@@ -83,19 +156,23 @@ func (r *parsedResponse) addAnswerRecords(m *dns.Msg, q question) bool {
 		if h.Class != dns.ClassINET || h.Rrtype != q.qtype && q.qtype != dns.TypeANY || !strings.EqualFold(h.Name, q.name) {
 			continue
 		}
-		if t := coveredType(rr); q.qtype == dns.TypeANY && !slices.Contains(types, t) {
-			if len(types) == validate.MaxSignedRRsets {
-				continue
+		if q.qtype == dns.TypeANY {
+			if t := chain.CoveredType(rr); !slices.Contains(types, t) {
+				if len(types) == validate.MaxSignedRRsets {
+					continue
+				}
+				types = append(types, t)
 			}
-			types = append(types, t)
 		}
-		r.answer = append(r.answer, rr)
+		r.Answer = append(r.Answer, rr)
 	}
-	if len(r.answer) == 0 {
+	if len(r.Answer) == 0 {
 		return false
 	}
-	equalizeTTLs(r.answer)
-	r.addSignatures(m, q, q.name, q.qtype)
+	equalizeTTLs(r.Answer)
+	if q.do && q.qtype != dns.TypeANY && q.qtype != dns.TypeRRSIG {
+		r.addSignatures(m, q.name, q.qtype)
+	}
 	return true
 }
 
@@ -112,8 +189,8 @@ func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bo
 		return false
 	}
 	if r.isFallback = false; slices.ContainsFunc(proof, isDS) {
-		r.answer = proof
-		equalizeTTLs(r.answer)
+		r.Answer = proof
+		equalizeTTLs(r.Answer)
 	}
 	return true
 }
@@ -128,17 +205,20 @@ func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	if a == nil {
 		return false
 	}
-	first := len(r.answer)
-	r.answer = append(r.answer, a.Records...)
-	all := len(r.answer)
-	if r.addSignatures(m, q, a.Owner, a.Type); len(r.answer) == all && a.Target != "" {
-		r.answer = r.answer[:first+1]
+	first := len(r.Answer)
+	r.Answer = append(r.Answer, a.Records...)
+	all := len(r.Answer)
+	if q.do {
+		r.addSignatures(m, a.Owner, a.Type)
 	}
-	equalizeTTLs(r.answer)
+	if len(r.Answer) == all && a.Target != "" {
+		r.Answer = r.Answer[:first+1]
+	}
+	equalizeTTLs(r.Answer)
 	if a.Synthesized != nil {
-		r.answer = append(r.answer, a.Synthesized)
+		r.Answer = append(r.Answer, a.Synthesized)
 	}
-	r.rcode, r.aliasTarget = a.Rcode, a.Target
+	r.Rcode, r.aliasTarget = a.Rcode, a.Target
 	return true
 }
 
@@ -215,6 +295,35 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 	return cut, mixed
 }
 
+// readDSEvidence returns the records in a referral that prove whether the child zone called name is signed. These are
+// DS records, or else the NSEC and NSEC3 records that prove that there are none, with signatures.
+//
+// ns is the authority section of the referral, and parent is the zone that has sent it.
+func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
+	var ds, denial []dns.RR
+	for _, rr := range ns {
+		h := rr.Header()
+		owner := dnsname.ToLower(h.Name)
+		if h.Class != dns.ClassINET || !dnsname.IsBelow(owner, parent) && owner != parent {
+			continue
+		}
+		switch t := chain.CoveredType(rr); {
+		case t == dns.TypeDS && owner == name:
+			ds = append(ds, rr)
+		case t == dns.TypeNSEC || t == dns.TypeNSEC3:
+			denial = append(denial, rr)
+		}
+	}
+	if slices.ContainsFunc(ds, isDS) {
+		denial = nil
+	}
+	all := append(ds, denial...)
+	for _, rr := range all {
+		rr.Header().Ttl = validTTL(rr)
+	}
+	return all[:min(len(all), nameservers.MaxEvidence)]
+}
+
 // hasNSOfOtherZone reports whether there is an NS record whose owner is neither the zone nor in it.
 func hasNSOfOtherZone(rrs []dns.RR, zone string) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
@@ -259,7 +368,7 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 		t := h.Rrtype
 		if sig, ok := rr.(*dns.RRSIG); ok {
 			t = sig.TypeCovered
-			if t == dns.TypeSOA && (len(r.authority) == 0 || !strings.EqualFold(h.Name, r.authority[0].Header().Name)) {
+			if t == dns.TypeSOA && (len(r.Authority) == 0 || !strings.EqualFold(h.Name, r.Authority[0].Header().Name)) {
 				continue
 			}
 		} else if t == dns.TypeSOA {
@@ -267,47 +376,17 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 		}
 		if h.Class == dns.ClassINET && (t == dns.TypeNSEC || t == dns.TypeNSEC3 || t == dns.TypeSOA) && dnsname.IsWithin(dnsname.ToLower(h.Name), zone) {
 			h.Ttl = validTTL(rr)
-			r.authority = append(r.authority, rr)
+			r.Authority = append(r.Authority, rr)
 		}
 	}
 }
 
 // addSignatures adds the signatures of one RRset to the answer. These are the RRSIG records in m with the owner name
-// and the type covered. It adds none if q lacks the DO bit.
-func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, covered uint16) {
-	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
-		return
-	}
-	for _, rrs := range [...][]dns.RR{m.Answer, m.Extra} { // some servers put signatures into the additional section
-		for _, rr := range rrs {
-			if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
-				sig.Hdr.Ttl = validTTL(sig)
-				r.answer = append(r.answer, sig)
-			}
-		}
-	}
-}
-
-// equalizeTTLs sets the TTL of each record to the lowest TTL in its RRset (RFC 2181 §5.2). All records must have the
-// same owner name. The signatures that cover one type count as one RRset.
-func equalizeTTLs(rrs []dns.RR) {
-	type set struct{ typ, covered uint16 }
-	setOf := func(rr dns.RR) set {
-		if sig, ok := rr.(*dns.RRSIG); ok {
-			return set{dns.TypeRRSIG, sig.TypeCovered}
-		}
-		return set{rr.Header().Rrtype, 0}
-	}
-	lowest := make(map[set]uint32, 1)
-	for _, rr := range rrs {
-		k, ttl := setOf(rr), validTTL(rr)
-		if old, ok := lowest[k]; ok {
-			ttl = min(ttl, old)
-		}
-		lowest[k] = ttl
-	}
-	for _, rr := range rrs {
-		rr.Header().Ttl = lowest[setOf(rr)]
+// and the type covered.
+func (r *parsedResponse) addSignatures(m *dns.Msg, name string, covered uint16) {
+	for _, sig := range chain.SelectSignatures(name, covered, m.Answer, m.Extra) { // some servers put signatures into the additional section
+		sig.Header().Ttl = validTTL(sig)
+		r.Answer = append(r.Answer, sig)
 	}
 }
 
@@ -318,11 +397,11 @@ const emptyAnswerTTL = 5 * time.Second
 // finishParsing removes duplicate records from the response (RFC 2181 §5), and computes its TTL, which is the lowest
 // TTL of its records.
 func (r *parsedResponse) finishParsing() {
-	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
+	for _, rrs := range [...]*[]dns.RR{&r.Answer, &r.Authority} {
 		*rrs = removeDuplicates(*rrs)
 	}
 	ttl := uint32(maxTTL / time.Second)
-	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {
+	for _, rrs := range [...][]dns.RR{r.Answer, r.Authority} {
 		for _, rr := range rrs {
 			ttl = min(ttl, rr.Header().Ttl)
 		}

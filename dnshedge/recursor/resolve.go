@@ -14,6 +14,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/special"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
@@ -60,7 +61,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 		return r, nil
 	}
 	l.prefetchKeys(q, z)
-	minimised := &minimiser{q: q, do: c.wantsSignatures(), disabled: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
+	minimised := &minimiser{q: q, do: c.validator != nil, disabled: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
 	for {
 		part, full := minimised.nextQuestion(z.zone)
 		if !full && synth.canSkipLabel(part, z) {
@@ -79,7 +80,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 			if l.referrals++; l.referrals > l.budget.limits.Referrals {
 				return nil, &limitError{"Referrals", l.budget.limits.Referrals}
 			}
-			z = c.cacheDelegation(r.referral)
+			z = c.cache.addDelegation(r.referral, time.Now())
 			if r := synth.synthesizeAnswer(z); r != nil {
 				return r, nil
 			}
@@ -91,7 +92,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 			if r := synth.learnFromMinimised(ctx, part, z, r.parsedResponse); r != nil {
 				return r, nil
 			}
-			minimised.disabled = r.kind == kindMinimisedRefused || r.rcode != dns.RcodeSuccess // false: the next question has more labels
+			minimised.disabled = r.kind == kindMinimisedRefused || r.Rcode != dns.RcodeSuccess // false: the next question has more labels
 		default:
 			if (shared || r.isEmpty()) && (c.validator == nil || l.nameLookup != nil) {
 				c.cache.addAnswer(q, r.parsedResponse, time.Now())
@@ -107,24 +108,8 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(answerCacheKey(c.newInternalQuestion(q.name, t)), time.Now())
-		return e != nil && slices.Contains(z.addrs, e.answer.server)
+		return e != nil && slices.Contains(z.addrs, e.answer.From)
 	})
-}
-
-// newSynthesizer returns a synthesizer for the question q. If q is no client's question, or if its answer must not be
-// validated, the synthesizer never returns an answer.
-func (l *lookup) newSynthesizer(q question) *synthesizer {
-	k := &synthesizer{validationBudget: validationBudget{l.budget, l.core}, questionBudget: l.budget, q: q}
-	if l.nameLookup == nil && !q.cd {
-		k.validator = l.core.validator
-	}
-	return k
-}
-
-// cacheDelegation adds z to the cache, and returns z.
-func (c *core) cacheDelegation(z *delegation) *delegation {
-	c.cache.addDelegation(z, time.Now())
-	return z
 }
 
 // findClosestDelegation returns the delegation at which the resolution of q starts. It is that of the closest zone that
@@ -153,72 +138,35 @@ func (l *lookup) findClosestDelegation(ctx context.Context, q question) (*delega
 	return c.rootDelegation(ctx, validationBudget{l.budget, c})
 }
 
-// errTimeout is the context cause of a question whose time limit (see chain.WithQuestionDeadline) has passed.
-var errTimeout = errors.New("recursor: no answer in time")
+// findSpecialUseZone is special.FindZone, except in tests.
+var findSpecialUseZone = special.FindZone
 
-// errMinimisedUnanswered is the error of a minimised question after maxMinimisedAttempts queries without an answer. The
-// full question is then sent.
-var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswered")
-
-// queryServers runs one task of package nameservers: it sends the question of s to the servers of z and returns the best
-// response. s waits for lookups of server names.
-func (l *lookup) queryServers(ctx context.Context, z *delegation, s *zoneQuery) (zoneAnswer, error) {
-	q, full := s.Key.question, s.Key.fullName
-	var tries atomic.Int32
-	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}
-	t := &nameservers.Task{
-		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, RequireSignatures: l.core.expectsSignatures(z), Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoidServers,
-		Minimised: !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueries.LatestUntil(s) }, CheckResponse: j.selectResponse,
-		IsHedge: func() bool { return !l.core.waits.IsNeeded(&s.Node) },
-		SpendQuery: func(hedge bool) error {
-			if tries.Add(1) > maxMinimisedAttempts && !full {
-				return errMinimisedUnanswered
-			}
-			return l.spendQuery(hedge)
-		},
-	}
-	if !z.privateOK {
-		f := newAddressFinder(l, z, j, &s.Node)
-		t.Servers, t.FindServers = f.returned, f.findServers
-	}
-	j.task = t
-	defer j.releaseMemory()
-	m, err := l.core.pool.QueryServers(ctx, t)
-	var r zoneAnswer
-	switch {
-	case err == nil:
-		r.parsedResponse = j.selected
-		if full {
-			r.cnameHint = l.readCNAMEHint(m, z, q, j.selected)
-		}
-	case ctx.Err() == nil && j.fallback.Load() != nil:
-		r.parsedResponse = j.fallback.Load()
+// answerSpecialUseName answers a question for a special-use name without a query. It returns nil if q must be resolved,
+// because its name is not special or is in one of Resolver.Zones.
+func (c *core) answerSpecialUseName(q question) *parsedResponse {
+	top := q.name[strings.LastIndexByte(q.name[:len(q.name)-1], '.')+1:]
+	switch top {
+	case "arpa.", "localhost.", "invalid.", "onion.", "alt.", "test.", "local.":
 	default:
-		s.leaderSpecific = j.lookupSpecific.Load() || j.questionSpecific.Load()
-		err = fmt.Errorf("%w: zone %s", err, z.zone)
-		if z.isStub && j.refused {
-			err = fmt.Errorf("%w: a server of Resolver.Zones has refused a query without RD", err)
-		}
-		if j.questionSpecific.Load() {
-			err = &questionSpecificError{err}
-		}
-		return zoneAnswer{}, err
+		return nil
 	}
-	l.core.counters.scrubbed.Add(int64(r.scrubbed))
-	return r, nil
-}
-
-// spendQuery counts one query of the lookup before it is sent. If Limits.ChainQueries or Limits.Queries is reached, it
-// returns a limitError, and the query must not be sent.
-//
-// hedge is true if the hedge budget pays for the query. The result is then always nil.
-func (l *lookup) spendQuery(hedge bool) error {
-	if !hedge {
-		if err := countWithinLimit(&l.queries, "ChainQueries", l.budget.limits.ChainQueries); err != nil {
-			return err
-		}
+	var b [256]byte
+	n, err := dns.PackDomainName(q.name, b[:], 0, nil, false)
+	if err != nil {
+		return nil
 	}
-	return l.budget.spendQuery(hedge)
+	z := findSpecialUseZone(b[:n], true)
+	if z == nil {
+		return nil
+	}
+	if z := c.findStubZone(q.name); z != nil && z.zone != "." {
+		return nil
+	}
+	m := z.Answer(q.name, q.qtype)
+	if m == nil {
+		return nil
+	}
+	return &parsedResponse{kind: kindAnswer, Response: chain.Response{Status: validate.Insecure, Rcode: m.Rcode, Answer: m.Answer, Authority: m.Ns}}
 }
 
 // prefetchKeys starts to look up the keys of the zone z, so that they are known when the answer to q must be validated.
@@ -227,12 +175,6 @@ func (l *lookup) prefetchKeys(q question, z *delegation) {
 	if c := l.core; c.validator != nil && l.nameLookup == nil && !q.cd && c.validator.ShouldValidate(q.name, q.qtype) {
 		c.validator.PrefetchKeys(validationBudget{l.budget, c}, z.chain)
 	}
-}
-
-// expectsSignatures reports whether the zone z is known to be signed, from the DS records of its parent zone or from a
-// trust anchor.
-func (c *core) expectsSignatures(z *delegation) bool {
-	return c.validator != nil && c.validator.ExpectsSignatures(z.chain)
 }
 
 // A validationBudget implements chain.WorkBudget for the validation of an answer. It sends the DS and DNSKEY queries
@@ -253,7 +195,7 @@ func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string,
 	at, q := z.Servers.(*delegation), question{name: name, qtype: qtype, do: true}
 	r, err := l.queryZone(ctx, at, q, true)
 	for ; err == nil && r.kind == kindReferral && l.referrals < p.limits.Referrals; l.referrals++ { // the servers may serve a child zone too
-		at = p.core.cacheDelegation(r.referral)
+		at = p.core.cache.addDelegation(r.referral, time.Now())
 		r, err = l.queryZone(ctx, at, q, true)
 	}
 	limit := (*limitError)(nil)
@@ -267,13 +209,81 @@ func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string,
 	case r.kind != kindAnswer:
 		return nil, fmt.Errorf("recursor: no answer to %s %s at the servers of %s", name, dns.Type(qtype), z.Name)
 	}
-	s := r.toChainResponse(name, qtype)
-	s.Zone = z
+	r.Zone = z
 	if r.invalidSignatures {
-		s.Status = validate.Bogus
+		r.Status = validate.Bogus
 	}
-	return s, nil
+	return &r.Response, nil
 }
 
 // keyQueryTimeout is the time for which a query of the validator waits for slow servers.
 const keyQueryTimeout = 4500 * time.Millisecond
+
+// A synthesizer answers one question without a query, from NSEC, NSEC3 and wildcard records that were cached with the
+// answers to other questions. This is the aggressive use of a DNSSEC-validated cache (RFC 8198).
+type synthesizer struct {
+	validator        *chain.Validator // nil if nothing is to be synthesized
+	validationBudget chain.WorkBudget
+	questionBudget   *questionBudget
+	q                question
+	badSignatures    bool // the answer to a minimised question had invalid signatures
+}
+
+// newSynthesizer returns a synthesizer for the question q. If q is no client's question, or if its answer must not be
+// validated, the synthesizer never returns an answer.
+func (l *lookup) newSynthesizer(q question) *synthesizer {
+	k := &synthesizer{validationBudget: validationBudget{l.budget, l.core}, questionBudget: l.budget, q: q}
+	if l.nameLookup == nil && !q.cd {
+		k.validator = l.core.validator
+	}
+	return k
+}
+
+// synthesizeAnswer returns an answer to the question, from the cached proofs of the zone z and of zones below it. It
+// returns nil if the proofs do not determine the answer.
+func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
+	if k.validator == nil {
+		return nil
+	}
+	q := k.q
+	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, q.name, q.qtype)
+	if !ok {
+		return nil
+	}
+	r := &parsedResponse{kind: kindAnswer, ttl: time.Duration(found.TTL) * time.Second}
+	r.Status, r.Answer, r.Authority = validate.Secure, found.Answer, found.Authority
+	if found.Kind == validate.NameError {
+		r.Rcode = dns.RcodeNameError
+	}
+	if len(r.Answer) > 0 && q.qtype != dns.TypeCNAME {
+		if alias, ok := r.Answer[0].(*dns.CNAME); ok {
+			r.aliasTarget = dnsname.ToLower(alias.Target)
+		}
+	}
+	k.questionBudget.synthesized.Add(1)
+	return r
+}
+
+// canSkipLabel reports whether the minimised question part need not be sent to the servers of z. It is true if a cached
+// proof answers it with NODATA: its name is then no zone cut, and names may exist below it.
+func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
+	if k.validator == nil {
+		return false
+	}
+	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, part.name, part.qtype)
+	return ok && found.Kind == validate.NoData
+}
+
+// learnFromMinimised caches the proofs in r, the answer of a server of z to the minimised question part.
+//
+// If they prove that the name of part does not exist, no name below it exists either (RFC 8020). It then returns the
+// answer to the full question. Otherwise it returns nil.
+func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
+	if k.validator == nil || k.badSignatures || r.kind != kindAnswer {
+		return nil
+	}
+	if k.badSignatures = !k.validator.LearnFromMinimised(ctx, k.validationBudget, &r.Response); k.badSignatures || r.Rcode != dns.RcodeNameError {
+		return nil
+	}
+	return k.synthesizeAnswer(z)
+}

@@ -9,35 +9,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
-	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
-
-// keepFallback stores r as the fallback response, in place of the previous one. It does nothing if the memory for
-// waiting questions is exhausted, see reserveMemory.
-func (j *responseSelector) keepFallback(r *parsedResponse) {
-	n := estimateRecordMemory(r.answer, r.authority)
-	if !j.core.reserveMemory(n) {
-		return
-	}
-	j.core.releaseMemory(j.heldBytes)
-	j.heldBytes = n
-	j.fallback.Store(r)
-}
-
-// releaseMemory drops the responses that j holds, and releases their reserved memory. It must be called when the task
-// has ended. Unfinished queries may refer to j for a while longer.
-func (j *responseSelector) releaseMemory() {
-	j.core.releaseMemory(j.heldBytes)
-	j.selected = nil
-	if j.fallback.Load() != nil {
-		j.fallback.Store(new(parsedResponse)) // an empty response still means that a server has answered
-	}
-}
-
-// errUnprovenDenial rejects a response that lacks its SOA record, proof or signatures. The next server is then queried.
-// The health of the server does not change.
-var errUnprovenDenial = errors.New("recursor: denial without proof")
 
 // A responseSelector evaluates the responses to one task of package nameservers. It accepts or rejects each response.
 // It keeps the best rejected response as a fallback, for the case that no response is accepted.
@@ -58,61 +31,20 @@ type responseSelector struct {
 	task             *nameservers.Task              // the task whose responses it selects
 }
 
-// checkSignatures checks the signatures of the response r, as far as this is possible with the keys in the cache. If it
-// returns an error, r must not be used, and another server must be queried.
-//
-// For a response without valid signatures, it returns nil in two cases: two servers agree that there are no signatures,
-// or maxBogusRetries responses were rejected. The validation of the answer then decides.
-func (j *responseSelector) checkSignatures(r *parsedResponse) error {
-	if j.core.validator == nil || r.kind != kindReferral && (r.kind != kindAnswer || !j.fullName || j.q.cd) {
-		return nil
-	}
-	s := r.toChainResponse(j.q.name, j.q.qtype)
-	var cut *chain.Zone
-	if r.referral != nil {
-		cut = r.referral.chain
-	}
-	err := j.core.validator.CheckResponse(j.budget.Validation(), s, cut)
-	if err == nil {
-		if r.keys = s.Keys; s.Status != validate.Unchecked {
-			r.applyValidation(s)
-		}
-		return nil
-	}
-	unsigned := errors.Is(err, chain.ErrUnsigned)
-	// After a retry, the answers of agreeing servers were already bogus.
-	repeated := len(j.task.Avoid) > 0
-	if p := j.fallback.Load(); unsigned && !repeated && p != nil && p.invalidSignatures && p.rcode == r.rcode && p.kind == r.kind { // two servers agree
-		return nil
-	}
-	if j.bogusCount++; j.bogusCount > maxBogusRetries {
-		return nil
-	}
-	r.invalidSignatures = true
-	if p := j.fallback.Load(); p == nil || r.fallbackRank() > p.fallbackRank() {
-		j.keepFallback(r)
-	}
-	if unsigned {
-		j.task.EndEarly = true // the response is valid if it is from an insecure zone without a referral; validation searches for that zone next
-		return errUnprovenDenial
-	}
-	return nameservers.ErrUnsigned
-}
-
 // selectResponse implements nameservers.Task.CheckResponse: it accepts or rejects the response m from a server. It
 // stores an accepted response in j.selected, and may keep a rejected response as the fallback.
 func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error {
 	j.refused = j.refused || m.Rcode == dns.RcodeRefused
 	r := readResponse(m, j.zone, j.q, j.fullName, time.Now())
-	r.zone, r.server = j.zone, from
-	if j.core.wantsSignatures() {
-		r.ttl = min(r.ttl, limitTTLsBySignatures(time.Now(), chooseLongest, r.answer, r.authority))
-	}
+	r.From = from
 	if r.referral != nil {
 		r.referral.chain.ReferredBy = from
 	}
-	if err := j.checkSignatures(r); err != nil {
-		return err
+	if j.core.validator != nil {
+		r.ttl = min(r.ttl, limitTTLsBySignatures(time.Now(), chooseLongest, r.Answer, r.Authority))
+		if err := j.checkSignatures(r); err != nil {
+			return err
+		}
 	}
 	switch {
 	case r.isFallback:
@@ -138,4 +70,69 @@ func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error
 	}
 	j.selected = r
 	return nil
+}
+
+// errUnprovenDenial rejects a response that lacks its SOA record, proof or signatures. The next server is then queried.
+// The health of the server does not change.
+var errUnprovenDenial = errors.New("recursor: denial without proof")
+
+// checkSignatures checks the signatures of the response r, as far as this is possible with the keys in the cache. If it
+// returns an error, r must not be used, and another server must be queried. Validation must be on.
+//
+// For a response without valid signatures, it returns nil in two cases: two servers agree that there are no signatures,
+// or maxBogusRetries responses were rejected. The validation of the answer then decides.
+func (j *responseSelector) checkSignatures(r *parsedResponse) error {
+	if r.kind != kindReferral && (r.kind != kindAnswer || !j.fullName || j.q.cd) {
+		return nil
+	}
+	var cut *chain.Zone
+	if r.referral != nil {
+		cut = r.referral.chain
+	}
+	err := j.core.validator.CheckResponse(j.budget.Validation(), &r.Response, cut)
+	if err == nil {
+		r.limitTTL()
+		return nil
+	}
+	r.Keys = nil
+	unsigned := errors.Is(err, chain.ErrUnsigned)
+	// After a retry, the answers of agreeing servers were already bogus.
+	repeated := len(j.task.Avoid) > 0
+	if p := j.fallback.Load(); unsigned && !repeated && p != nil && p.invalidSignatures && p.Rcode == r.Rcode && p.kind == r.kind { // two servers agree
+		return nil
+	}
+	if j.bogusCount++; j.bogusCount > maxBogusRetries {
+		return nil
+	}
+	r.invalidSignatures = true
+	if p := j.fallback.Load(); p == nil || r.fallbackRank() > p.fallbackRank() {
+		j.keepFallback(r)
+	}
+	if unsigned {
+		j.task.EndEarly = true // the response is valid if it is from an insecure zone without a referral; validation searches for that zone next
+		return errUnprovenDenial
+	}
+	return nameservers.ErrUnsigned
+}
+
+// keepFallback stores r as the fallback response, in place of the previous one. It does nothing if the memory for
+// waiting questions is exhausted, see reserveMemory.
+func (j *responseSelector) keepFallback(r *parsedResponse) {
+	n := estimateRecordMemory(r.Answer, r.Authority)
+	if !j.core.reserveMemory(n) {
+		return
+	}
+	j.core.releaseMemory(j.heldBytes)
+	j.heldBytes = n
+	j.fallback.Store(r)
+}
+
+// releaseMemory drops the responses that j holds, and releases their reserved memory. It must be called when the task
+// has ended. Unfinished queries may refer to j for a while longer.
+func (j *responseSelector) releaseMemory() {
+	j.core.releaseMemory(j.heldBytes)
+	j.selected = nil
+	if j.fallback.Load() != nil {
+		j.fallback.Store(new(parsedResponse)) // an empty response still means that a server has answered
+	}
 }

@@ -3,7 +3,6 @@ package recursor
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/miekg/dns"
@@ -32,7 +31,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	for retries := 0; ; retries++ {
 		r, err := l.followReferrals(ctx, q, shared)
 		if err == nil {
-			if r.status != validate.Unchecked && r.cached {
+			if r.Status != validate.Unchecked && r.cached {
 				return r, nil
 			}
 			err = l.validateAnswer(ctx, q, r)
@@ -53,7 +52,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 		if err = l.applyReportMode(q, r, err); err != nil {
 			return nil, err
 		}
-		if (shared || r.isEmpty()) && r.zone != nil {
+		if (shared || r.isEmpty()) && r.Zone != nil {
 			c.cache.addAnswer(q, r, time.Now())
 		}
 		return r, nil
@@ -70,10 +69,10 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 	case !errors.As(err, &why) || why.Limit != "" || retries >= maxBogusRetries:
 		return false
 	case r.invalidSignatures:
-		return !l.core.conf.Trust.Report && l.recheckDelegation(ctx, q, r.zone)
-	case r.server.IsValid():
-		l.core.pool.ReportBogus(r.zone.zone, r.server, q.name)
-		l.avoidServers = append(l.avoidServers, r.server)
+		return !l.core.conf.Trust.Report && l.recheckDelegation(ctx, q, delegationOf(r.Zone))
+	case r.From.IsValid():
+		l.core.pool.ReportBogus(r.Zone.Name, r.From, q.name)
+		l.avoidServers = append(l.avoidServers, r.From)
 	}
 	return true
 }
@@ -90,7 +89,7 @@ func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error
 	}
 	l.core.validator.Counts.AddBogus(why.EDE)
 	l.core.recordBogus(q.name, q.qtype, why)
-	r.status, r.reason = validate.Insecure, nil
+	r.Status, r.Reason = validate.Insecure, nil
 	return nil
 }
 
@@ -144,7 +143,7 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	}
 	full := c.conf.NoMinimise || z.zone == q.name
 	if !full {
-		q = question{name: z.zone, qtype: dns.TypeA, do: c.wantsSignatures()}
+		q = question{name: z.zone, qtype: dns.TypeA, do: true}
 	}
 	parent := z.parentDelegation()
 	r, err := l.queryZone(ctx, parent, q, full)
@@ -157,7 +156,7 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 		return false
 	}
 	z.chain.MarkMoved()
-	c.cacheDelegation(r.referral)
+	c.cache.addDelegation(r.referral, time.Now())
 	c.validator.ForgetBogus(z.zone)
 	return true
 }
@@ -179,21 +178,20 @@ const maxBogusRetries = 4
 // isLocalFailure).
 func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedResponse) error {
 	switch {
-	case r.status != validate.Unchecked: // verified when it was received
+	case r.Status != validate.Unchecked: // verified when it was received
 		return nil
-	case r.zone == nil: // a local answer
-		r.status = validate.Insecure
+	case r.Zone == nil: // a local answer
+		r.Status = validate.Insecure
 		return nil
 	}
-	s := r.toChainResponse(q.name, q.qtype)
-	if err := l.core.validateInTime(ctx, validationBudget{l.budget, l.core}, s); err != nil {
+	if err := l.core.validateInTime(ctx, validationBudget{l.budget, l.core}, &r.Response); err != nil {
 		return err
 	}
-	if s.Status == validate.Bogus {
-		r.invalidSignatures = r.invalidSignatures || s.Final
-		return &dnssec.Error{EDE: s.Reason.EDE, Text: reasonText(s.Reason), Zone: s.Reason.Zone, Name: s.Reason.Name, Type: s.Reason.Type, Server: s.Reason.Server, Limit: s.Reason.Limit}
+	if why := r.Reason; r.Status == validate.Bogus {
+		r.invalidSignatures = r.invalidSignatures || r.Final
+		return &dnssec.Error{EDE: why.EDE, Text: chain.ReasonText(why), Zone: why.Zone, Name: why.Name, Type: why.Type, Server: why.Server, Limit: why.Limit}
 	}
-	r.applyValidation(s)
+	r.limitTTL()
 	return nil
 }
 
@@ -215,6 +213,3 @@ func (c *core) validateInTime(ctx context.Context, p validationBudget, s *chain.
 	}
 	return err
 }
-
-// reasonText returns the reason as one line of text, without the prefix "dnssec: ".
-func reasonText(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }

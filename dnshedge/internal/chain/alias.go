@@ -69,13 +69,7 @@ func nearestDNAME(answer []dns.RR, name, zone string) (nearest *dns.DNAME) {
 // newAlias returns an Alias with the records of the answer section that have the given owner and type. Target and
 // Synthesized are not set.
 func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
-	a := &Alias{Owner: owner, Type: typ, Rcode: dns.RcodeSuccess}
-	for _, rr := range answer {
-		if matchRecord(owner, typ)(rr) {
-			a.Records = append(a.Records, rr)
-		}
-	}
-	return a
+	return &Alias{Owner: owner, Type: typ, Rcode: dns.RcodeSuccess, Records: SelectRRset(answer, owner, typ)}
 }
 
 // applyDNAME applies the DNAME record d to a name: it sets Synthesized to the resulting CNAME record, and Target to the
@@ -116,4 +110,36 @@ func canCoexistWithCNAME(qtype uint16) bool {
 		return true
 	}
 	return false
+}
+
+// SelectRRset returns the records of class IN with a name and a type, without their signatures. name must be in lower
+// case.
+func SelectRRset(rrs []dns.RR, name string, typ uint16) (set []dns.RR) {
+	for _, rr := range rrs {
+		if matchRecord(name, typ)(rr) {
+			set = append(set, rr)
+		}
+	}
+	return set
+}
+
+// SelectSignatures returns the RRSIG records of class IN with a name and a type covered, from all sections. name must be
+// in lower case.
+func SelectSignatures(name string, covered uint16, sections ...[]dns.RR) (sigs []dns.RR) {
+	for _, rrs := range sections {
+		for _, rr := range rrs {
+			if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && matchRecord(name, dns.TypeRRSIG)(rr) {
+				sigs = append(sigs, rr)
+			}
+		}
+	}
+	return sigs
+}
+
+// CoveredType returns the type covered by an RRSIG record. For another record, it returns the type of the record.
+func CoveredType(rr dns.RR) uint16 {
+	if sig, ok := rr.(*dns.RRSIG); ok {
+		return sig.TypeCovered
+	}
+	return rr.Header().Rrtype
 }

@@ -3,8 +3,10 @@ package recursor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -29,19 +31,6 @@ var errTooDeep = errors.New("recursor: too many lookups of server names depend o
 // errTooManyUnresolvedNames is the error of a server name lookup if maxUnresolvedNames server names of the question
 // have no address.
 var errTooManyUnresolvedNames = errors.New("recursor: too many server names have no address")
-
-// A questionSpecificError is the error of a question that has failed to reach a zone because of its own limits. It must
-// not be cached, because other questions may reach the zone.
-type questionSpecificError struct{ error }
-
-func (e *questionSpecificError) Unwrap() error { return e.error }
-
-// isQuestionSpecific reports whether err is or wraps a questionSpecificError.
-func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpecificError)) }
-
-// isLocalFailure reports whether err is or wraps a nameservers.LocalError: no query could leave this machine. This
-// error must not be cached.
-func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.LocalError)) }
 
 // A nameLookup is a running lookup of a server name, for one address type. Several callers may wait for it. When the
 // last caller stops waiting, it is canceled.
@@ -119,22 +108,11 @@ func (c *core) startNameLookup(l *lookup, k cacheKey, needed bool) (*nameLookup,
 		}
 		c.nameLookups.Finish(f, func(bool) {
 			if f.err = err; err == nil {
-				f.rrs, f.nxdomain = r.answer, r.rcode == dns.RcodeNameError
+				f.rrs, f.nxdomain = r.Answer, r.Rcode == dns.RcodeNameError
 			}
 		})
 	})
 	return f, nil
-}
-
-// extractAddresses returns the addresses in A and AAAA records of class IN, but at most nameservers.MaxAddrs.
-func extractAddresses(rrs []dns.RR) []netip.Addr {
-	var addrs []netip.Addr
-	for _, rr := range rrs {
-		if a, ok := recordAddress(rr); ok && len(addrs) < nameservers.MaxAddrs {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
 }
 
 // A zoneQueryKey identifies a zoneQuery. Zone queries with the same key have the same answer.
@@ -176,9 +154,13 @@ func (r *parsedResponse) clone() *parsedResponse {
 		return nil
 	}
 	c := *r
-	c.answer, c.authority = copyWithAge(r.answer, 0), copyWithAge(r.authority, 0)
+	c.Answer, c.Authority = copyWithAge(r.Answer, 0), copyWithAge(r.Authority, 0)
 	return &c
 }
+
+// errMinimisedUnanswered is the error of a minimised question after maxMinimisedAttempts queries without an answer. The
+// full question is then sent.
+var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswered")
 
 // queryZone sends q to the servers of the zone z and returns their answer. If another caller is already sending the
 // same question, queryZone waits for that caller's answer instead. full is false if q is minimised.
@@ -209,7 +191,7 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full 
 		if s.err != nil && s.leaderSpecific || isOutdated(s) {
 			continue
 		}
-		if s.err == nil && slices.Contains(l.avoidServers, s.answer.server) && rejected < maxAvoidedAnswers { // the leader has not avoided this server
+		if s.err == nil && slices.Contains(l.avoidServers, s.answer.From) && rejected < maxAvoidedAnswers { // the leader has not avoided this server
 			rejected++
 			continue
 		}
@@ -244,21 +226,71 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 	return r, err
 }
 
+// queryServers runs one task of package nameservers: it sends the question of s to the servers of z and returns the best
+// response. s waits for lookups of server names.
+func (l *lookup) queryServers(ctx context.Context, z *delegation, s *zoneQuery) (zoneAnswer, error) {
+	q, full := s.Key.question, s.Key.fullName
+	var tries atomic.Int32
+	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}
+	t := &nameservers.Task{
+		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoidServers,
+		RequireSignatures: l.core.validator != nil && l.core.validator.ExpectsSignatures(z.chain),
+		Minimised:         !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueries.LatestUntil(s) }, CheckResponse: j.selectResponse,
+		IsHedge: func() bool { return !l.core.waits.IsNeeded(&s.Node) },
+		SpendQuery: func(hedge bool) error {
+			if tries.Add(1) > maxMinimisedAttempts && !full {
+				return errMinimisedUnanswered
+			}
+			return l.budget.spendQuery(hedge, &l.queries)
+		},
+	}
+	if !z.privateOK {
+		f := newAddressFinder(l, z, j, &s.Node)
+		t.Servers, t.FindServers = f.returned, f.findServers
+	}
+	j.task = t
+	defer j.releaseMemory()
+	m, err := l.core.pool.QueryServers(ctx, t)
+	var r zoneAnswer
+	switch {
+	case err == nil:
+		r.parsedResponse = j.selected
+		if full && r.aliasTarget != "" {
+			r.cnameHint = l.readCNAMEHint(m, z, q, j.selected)
+		}
+	case ctx.Err() == nil && j.fallback.Load() != nil:
+		r.parsedResponse = j.fallback.Load()
+	default:
+		s.leaderSpecific = j.lookupSpecific.Load() || j.questionSpecific.Load()
+		err = fmt.Errorf("%w: zone %s", err, z.zone)
+		if z.isStub && j.refused {
+			err = fmt.Errorf("%w: a server of Resolver.Zones has refused a query without RD", err)
+		}
+		if j.questionSpecific.Load() {
+			err = &questionSpecificError{err}
+		}
+		return zoneAnswer{}, err
+	}
+	l.core.counters.scrubbed.Add(int64(r.scrubbed))
+	return r, nil
+}
+
 // readCNAMEHint extracts records of the alias target from m, the response that contains the alias. These records are
 // used only if no server answers for the target. q is the question, and r is the same response after parsing.
 //
-// It returns nil if there are no such records, if they are too large to keep, or if the target is not in the zone z.
+// It returns nil if there are no such records, if they are too large to keep, or if the target is not in the zone z. r
+// must be an alias.
 func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedResponse) *parsedResponse {
-	if r.aliasTarget == "" || !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.findStubZone(r.aliasTarget) != l.core.findStubZone(z.zone) {
+	if !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.findStubZone(r.aliasTarget) != l.core.findStubZone(z.zone) {
 		return nil
 	}
 	q.name = r.aliasTarget
 	h := readResponse(m, z, q, true, time.Now())
-	h.zone, h.server = r.zone, r.server
-	if l.core.wantsSignatures() {
-		h.ttl = min(h.ttl, limitTTLsBySignatures(time.Now(), chooseLongest, h.answer, h.authority))
+	h.From = r.From
+	if l.core.validator != nil {
+		h.ttl = min(h.ttl, limitTTLsBySignatures(time.Now(), chooseLongest, h.Answer, h.Authority))
 	}
-	if h.kind != kindAnswer || len(h.answer) == 0 || estimateRecordMemory(h.answer, h.authority) > uncountedBytes {
+	if h.kind != kindAnswer || len(h.Answer) == 0 || estimateRecordMemory(h.Answer, h.Authority) > uncountedBytes {
 		return nil
 	}
 	return h
