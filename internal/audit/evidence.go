@@ -19,7 +19,7 @@ const (
 // few pairs, from rare stalls and failures, which many small differences of the other sign would hide.
 const (
 	bettors        = 3
-	boldScale      = 0.5 // difference in octaves from which the first bettor stakes maxStake
+	boldScale      = 0.4 // difference in octaves from which the first bettor stakes maxStake
 	cautiousScale  = 2.0 // the same for the second bettor
 	quadraticScale = 4.0 // the same for the third bettor
 )
