@@ -146,7 +146,7 @@ func TestHedgesToAnotherReplicaEscapeItsStops(t *testing.T) {
 		{"http", "rotate", "hedge-replicas-2s", 1.1}, {"http", "steady", "hedge-replicas-2s", 1.1}, {"http", "gone", "hedge-replicas-2s", 1.1},
 	} {
 		t.Run(tt.engine+" "+tt.scenario, func(t *testing.T) {
-			if testing.Short() && tt.scenario != "stop-3" {
+			if testing.Short() && (tt.engine != "grpc" || tt.scenario != "stop-3") {
 				t.Skip("a long simulation")
 			}
 			r := experiment(t, tt.engine, tt.scenario, 1)

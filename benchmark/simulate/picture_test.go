@@ -15,6 +15,7 @@ import (
 // go run ./benchmark/simulate -picture docs/tail.svg
 func TestPictureIsWhatTheCodeDraws(t *testing.T) {
 	t.Parallel()
+	long(t)
 	const committed = "../../docs/tail.svg"
 	file := filepath.Join(t.TempDir(), "tail.svg")
 	_, stderr, code := sim(t, "-picture", file)
