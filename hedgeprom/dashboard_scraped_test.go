@@ -133,10 +133,7 @@ func startPrometheus(t *testing.T, services []scrapedService) prometheusServer {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
-	l, err := net.Listen("tcp", "127.0.0.1:0") // reserves a port
-	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
+	address := doubles.FreeAddress(t)
 	var log bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--log.level=warn",
 		"--web.listen-address="+address, "--web.enable-admin-api", "--enable-feature=native-histograms")
