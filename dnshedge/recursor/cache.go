@@ -303,7 +303,7 @@ func (h zoneReferences) addReference(z *delegation) (added int64) {
 		kept := &zoneReference{size: z.memorySize() + zoneReferenceSize, refs: 1}
 		h[z.chain] = kept
 		added += kept.size
-		z = z.parentDelegation()
+		z = delegationOf(z.chain.Parent)
 	}
 	return added
 }
@@ -318,7 +318,7 @@ func (h zoneReferences) removeReference(z *delegation) (freed int64) {
 		}
 		delete(h, z.chain)
 		freed += kept.size
-		z = z.parentDelegation()
+		z = delegationOf(z.chain.Parent)
 	}
 	return freed
 }

@@ -123,9 +123,6 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 	return resp, err
 }
 
-// errTimeout is the context cause of a question whose time limit (see chain.WithQuestionDeadline) has passed.
-var errTimeout = errors.New("recursor: no answer in time")
-
 // followAliases resolves q. While the answer is an alias, it resolves the target of the alias, too. It returns the
 // merged answer.
 func (l *lookup) followAliases(ctx context.Context, q question) (*chain.Answer, error) {

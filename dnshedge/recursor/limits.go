@@ -59,6 +59,9 @@ func (e *limitError) Error() string {
 	return fmt.Sprintf("recursor: limit %s of %d reached", e.field, e.value)
 }
 
+// errTimeout is the context cause of a question whose time limit (see chain.WithQuestionDeadline) has passed.
+var errTimeout = errors.New("recursor: no answer in time")
+
 // A questionSpecificError is the error of a question that has failed to reach a zone because of its own limits. It must
 // not be cached, because other questions may reach the zone.
 type questionSpecificError struct{ error }

@@ -57,14 +57,16 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 		return nil, err
 	}
 	synth := l.newSynthesizer(q)
-	if r := synth.synthesizeAnswer(z); r != nil {
-		return r, nil
-	}
-	l.prefetchKeys(q, z)
 	minimised := &minimiser{q: q, do: c.validator != nil, disabled: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
-	for {
+	for entered := (*delegation)(nil); ; {
+		if synth != nil && z != entered {
+			if r := synth.enterZone(z); r != nil {
+				return r, nil
+			}
+			entered = z
+		}
 		part, full := minimised.nextQuestion(z.zone)
-		if !full && synth.canSkipLabel(part, z) {
+		if !full && synth != nil && synth.canSkipLabel(part, z) {
 			continue
 		}
 		r, err := l.queryZone(ctx, z, part, full)
@@ -81,10 +83,6 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 				return nil, &limitError{"Referrals", l.budget.limits.Referrals}
 			}
 			z = c.cache.addDelegation(r.referral, time.Now())
-			if r := synth.synthesizeAnswer(z); r != nil {
-				return r, nil
-			}
-			l.prefetchKeys(q, z)
 			if f := l.nameLookup; f != nil && f.hasGlueIn(z) {
 				return nil, errGlueArrived
 			}
@@ -134,7 +132,9 @@ func (l *lookup) findClosestDelegation(ctx context.Context, q question) (*delega
 	if z := c.stubs["."]; z != nil {
 		return z, nil
 	}
-	l.prefetchKeys(q, c.hintsZone)
+	if c.validator != nil && l.nameLookup == nil && !q.cd && c.validator.ShouldValidate(q.name, q.qtype) {
+		c.validator.PrefetchKeys(validationBudget{l.budget, c}, c.hintsZone.chain) // in parallel with priming
+	}
 	return c.rootDelegation(ctx, validationBudget{l.budget, c})
 }
 
@@ -167,14 +167,6 @@ func (c *core) answerSpecialUseName(q question) *parsedResponse {
 		return nil
 	}
 	return &parsedResponse{kind: kindAnswer, Response: chain.Response{Status: validate.Insecure, Rcode: m.Rcode, Answer: m.Answer, Authority: m.Ns}}
-}
-
-// prefetchKeys starts to look up the keys of the zone z, so that they are known when the answer to q must be validated.
-// It does not wait. It does nothing if the answer will not be validated.
-func (l *lookup) prefetchKeys(q question, z *delegation) {
-	if c := l.core; c.validator != nil && l.nameLookup == nil && !q.cd && c.validator.ShouldValidate(q.name, q.qtype) {
-		c.validator.PrefetchKeys(validationBudget{l.budget, c}, z.chain)
-	}
 }
 
 // A validationBudget implements chain.WorkBudget for the validation of an answer. It sends the DS and DNSKEY queries
@@ -222,29 +214,38 @@ const keyQueryTimeout = 4500 * time.Millisecond
 // A synthesizer answers one question without a query, from NSEC, NSEC3 and wildcard records that were cached with the
 // answers to other questions. This is the aggressive use of a DNSSEC-validated cache (RFC 8198).
 type synthesizer struct {
-	validator        *chain.Validator // nil if nothing is to be synthesized
+	validator        *chain.Validator
 	validationBudget chain.WorkBudget
 	questionBudget   *questionBudget
 	q                question
 	badSignatures    bool // the answer to a minimised question had invalid signatures
 }
 
-// newSynthesizer returns a synthesizer for the question q. If q is no client's question, or if its answer must not be
-// validated, the synthesizer never returns an answer.
+// newSynthesizer returns a synthesizer for the question q. It returns nil if q is no client's question, or if its answer
+// must not be validated.
 func (l *lookup) newSynthesizer(q question) *synthesizer {
-	k := &synthesizer{validationBudget: validationBudget{l.budget, l.core}, questionBudget: l.budget, q: q}
-	if l.nameLookup == nil && !q.cd {
-		k.validator = l.core.validator
+	c := l.core
+	if c.validator == nil || l.nameLookup != nil || q.cd {
+		return nil
 	}
-	return k
+	return &synthesizer{validator: c.validator, validationBudget: validationBudget{l.budget, c}, questionBudget: l.budget, q: q}
+}
+
+// enterZone returns an answer like synthesizeAnswer, if the cached proofs determine it. Otherwise it returns nil, and
+// starts to look up the keys of the zone z, so that they are known when the answer must be validated.
+func (k *synthesizer) enterZone(z *delegation) *parsedResponse {
+	if r := k.synthesizeAnswer(z); r != nil {
+		return r
+	}
+	if k.validator.ShouldValidate(k.q.name, k.q.qtype) {
+		k.validator.PrefetchKeys(k.validationBudget, z.chain)
+	}
+	return nil
 }
 
 // synthesizeAnswer returns an answer to the question, from the cached proofs of the zone z and of zones below it. It
 // returns nil if the proofs do not determine the answer.
 func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
-	if k.validator == nil {
-		return nil
-	}
 	q := k.q
 	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, q.name, q.qtype)
 	if !ok {
@@ -267,9 +268,6 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 // canSkipLabel reports whether the minimised question part need not be sent to the servers of z. It is true if a cached
 // proof answers it with NODATA: its name is then no zone cut, and names may exist below it.
 func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
-	if k.validator == nil {
-		return false
-	}
 	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, part.name, part.qtype)
 	return ok && found.Kind == validate.NoData
 }
@@ -277,9 +275,9 @@ func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 // learnFromMinimised caches the proofs in r, the answer of a server of z to the minimised question part.
 //
 // If they prove that the name of part does not exist, no name below it exists either (RFC 8020). It then returns the
-// answer to the full question. Otherwise it returns nil.
+// answer to the full question. Otherwise it returns nil, also if k is nil.
 func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
-	if k.validator == nil || k.badSignatures || r.kind != kindAnswer {
+	if k == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil
 	}
 	if k.badSignatures = !k.validator.LearnFromMinimised(ctx, k.validationBudget, &r.Response); k.badSignatures || r.Rcode != dns.RcodeNameError {

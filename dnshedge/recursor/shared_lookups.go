@@ -206,12 +206,13 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full 
 // lookup.avoidServers.
 const maxAvoidedAnswers = 4
 
-// runZoneQuery runs the zoneQuery s as its leader, whose wait is w: it sends the queries to the servers of z and returns
-// the answer. It also passes the answer or the error to the callers that wait.
+// runZoneQuery runs the zoneQuery s as its leader, whose wait is w. It runs one task of package nameservers: it sends the
+// question to the servers of z and returns the best response. It also passes the response or the error to the callers
+// that wait. s waits for lookups of server names.
 //
 // If ctx has ended, or if the error concerns only the leader, the other callers try again.
 func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, w waitgraph.Wait) (r zoneAnswer, err error) {
-	err = errTimeout // remains if queryServers panics
+	err = errTimeout // remains if this function panics
 	defer func() {
 		l.core.zoneQueries.Leave(s, w)
 		l.core.zoneQueries.Finish(s, func(shared bool) {
@@ -222,13 +223,6 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 			s.leaderSpecific = s.leaderSpecific || ctx.Err() != nil || err == errTimeout || errors.As(err, new(*limitError)) || errors.Is(err, nameservers.ErrNoHedgeBudget)
 		})
 	}()
-	r, err = l.queryServers(ctx, z, s)
-	return r, err
-}
-
-// queryServers runs one task of package nameservers: it sends the question of s to the servers of z and returns the best
-// response. s waits for lookups of server names.
-func (l *lookup) queryServers(ctx context.Context, z *delegation, s *zoneQuery) (zoneAnswer, error) {
 	q, full := s.Key.question, s.Key.fullName
 	var tries atomic.Int32
 	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}
@@ -250,10 +244,9 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, s *zoneQuery) 
 	}
 	j.task = t
 	defer j.releaseMemory()
-	m, err := l.core.pool.QueryServers(ctx, t)
-	var r zoneAnswer
+	m, failed := l.core.pool.QueryServers(ctx, t)
 	switch {
-	case err == nil:
+	case failed == nil:
 		r.parsedResponse = j.selected
 		if full && r.aliasTarget != "" {
 			r.cnameHint = l.readCNAMEHint(m, z, q, j.selected)
@@ -262,14 +255,14 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, s *zoneQuery) 
 		r.parsedResponse = j.fallback.Load()
 	default:
 		s.leaderSpecific = j.lookupSpecific.Load() || j.questionSpecific.Load()
-		err = fmt.Errorf("%w: zone %s", err, z.zone)
+		failed = fmt.Errorf("%w: zone %s", failed, z.zone)
 		if z.isStub && j.refused {
-			err = fmt.Errorf("%w: a server of Resolver.Zones has refused a query without RD", err)
+			failed = fmt.Errorf("%w: a server of Resolver.Zones has refused a query without RD", failed)
 		}
 		if j.questionSpecific.Load() {
-			err = &questionSpecificError{err}
+			failed = &questionSpecificError{failed}
 		}
-		return zoneAnswer{}, err
+		return zoneAnswer{}, failed
 	}
 	l.core.counters.scrubbed.Add(int64(r.scrubbed))
 	return r, nil

@@ -45,7 +45,7 @@ var limitsByPackage = []layoutLimits{
 	{"dnshedge/internal/group", 50, 1},
 	{"dnshedge/internal/transport", 75, 4},
 	{"dnshedge/internal/*", 66, 3},
-	{"dnshedge/recursor", 60, 5},
+	{"dnshedge/recursor", 60, 4},
 	{"dnshedge/recursor/internal/*", 60, 1},
 }
 

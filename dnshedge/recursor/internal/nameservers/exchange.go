@@ -85,7 +85,7 @@ func (q *query) recordFailure() {
 // response arrives, it returns nil and no error.
 func (q *query) exchangeUDP() (*dns.Msg, error) {
 	conn, err := q.openSocket()
-	if isOutOfDescriptors(err) {
+	if err != nil && isOutOfDescriptors(err) {
 		q.mu.Lock()
 		q.evictQuery(&q.sockets.slots)
 		q.mu.Unlock()
