@@ -102,8 +102,8 @@ func NewStore(o Options) *Store {
 		byteBudget:      budget.NewBucket(share, float64(burstParts*o.PartSize)),
 		engine: policy.New(policy.Config{
 			Percentile: 0.90, MaxHedges: maxHedges, Share: share, EstimatedRPS: 100, Burst: 2 * time.Second,
-			MinDelay: time.Millisecond, MaxKeys: 2 * 64,
-			Setup: policy.Setup{Protocol: "range", PerHost: true, Shadow: environment.Shadow},
+			MinDelay: time.Millisecond, MaxKeys: 2 * 64, Shadow: environment.Shadow,
+			Setup: policy.Setup{Protocol: "range", PerHost: true},
 		}),
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // checkedKey returns a key for which every check except the experiment denies a hedge of a call whose deadline is now.
 func checkedKey(shadow bool) *Key {
-	c := Config{MaxKeys: 1, Share: 0.1, EstimatedRPS: 100, Burst: time.Second, MaxHedges: 1, Setup: Setup{Shadow: shadow}}
+	c := Config{MaxKeys: 1, Share: 0.1, EstimatedRPS: 100, Burst: time.Second, MaxHedges: 1, Shadow: shadow}
 	k := New(c).Key(Name{Host: "h"})
 	k.schedule.Store(&Schedule{Median: time.Second, slowMarkerIndex: -1})
 	k.safetyChecks.outage.slowShare = 1

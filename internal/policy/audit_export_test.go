@@ -9,7 +9,7 @@ import (
 )
 
 // Resting reports whether hedging is off for the audit.
-func (k *Key) Resting() bool { return k.experiment.IsHedgingOff() }
+func (k *Key) Resting() bool { return k.experiment.audit.Load().IsHedgingOff() }
 
 // Audits returns the number of audits.
 func (e *Engine) Audits() int {

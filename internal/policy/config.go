@@ -33,6 +33,8 @@ type Config struct {
 	InitialDelay   time.Duration // hedge delay while too few latencies are known; 0: calls are not hedged in that time
 	MaxPerSecond   float64       // maximum number of hedges per second of all keys together; 0: no limit
 	MaxKeys        int           // maximum number of keys; if there are more, the least recently used keys are evicted
+	Shadow         bool          // shadow mode: hedges are decided and counted, but not sent
+	Audit          bool          // measure the benefit of hedging for each host, see package audit; no effect in shadow mode
 
 	Setup
 }
@@ -44,8 +46,6 @@ type Setup struct {
 	Changed          func(observe.KeyInfo, Change) // called with each change that is due to be reported; nil: changes are not reported
 	Shared           *budget.Bucket                // bucket that pays for the hedges of all keys; nil: keys do not share one bucket
 	PerHost          bool                          // if Shared is nil: all keys of a host share one bucket
-	Shadow           bool                          // shadow mode: hedges are decided and counted, but not sent
-	Audit            bool                          // measure the benefit of hedging for each host, see package audit
 	Wall             func() time.Time              // returns the time of day for audits; nil: the clock of the engine is used
 	MaxHedgeCost     int                           // highest cost of a hedge in tokens; 0: every hedge costs one token
 }

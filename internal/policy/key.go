@@ -152,8 +152,8 @@ func (k *Key) HasCalls() bool { return k.totalRequests() > 0 }
 // hedges, or nil if the call is not hedged.
 func (k *Key) Begin(now time.Time) *Schedule {
 	k.MarkUsed(now)
-	if k.experiment.isAudited() {
-		k.experiment.BeginCall(now.UnixNano(), k.engine.timeOfDay)
+	if a := k.experiment.audit.Load(); a != nil {
+		a.BeginCall(now.UnixNano(), k.engine.timeOfDay)
 	}
 	if !k.account.IsExclusive() {
 		k.requestCount.Add(1)

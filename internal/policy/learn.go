@@ -162,11 +162,27 @@ func (k *Key) stallThreshold() time.Duration {
 	return max(d, s.usualDelay)
 }
 
-// reconfigure applies a changed configuration of the engine to the key, by making a new schedule.
+// reconfigure applies a changed configuration of the engine to the key: it begins or ends shadow mode, and makes a new schedule.
 func (k *Key) reconfigure(now time.Time) {
 	k.scheduleMu.Lock()
 	defer k.scheduleMu.Unlock()
+	k.setShadow(k.engine.Config().Shadow)
 	k.updateSchedule(now)
+}
+
+// setShadow begins or ends shadow mode for the key. When it begins, the latencies that callers have observed are kept, because
+// the window of a key without shadow mode holds them. When it ends, they are discarded, and the key keeps its window with the
+// latencies that calls would have had with hedges.
+func (k *Key) setShadow(on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case !on:
+		k.shadow = nil
+	case k.shadow == nil:
+		k.shadow = new(shadowStats)
+		k.shadow.observedWindow.Merge(&k.latency.window)
+	}
 }
 
 // importWindow adds imported latencies to those of k, and makes a new schedule.
@@ -186,11 +202,11 @@ func (k *Key) importWindow(w *sketch.Window, now time.Time) {
 // call. It returns 0 if it predicts that the hedge fails, which it does as often as calls fail. It also returns 0 if no call
 // is recorded.
 //
-// It must only be called in shadow mode.
+// It also returns 0 if shadow mode has ended.
 func (k *Key) RandomLatency() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if rand.Float64() < k.shadow.failureShare {
+	if k.shadow == nil || rand.Float64() < k.shadow.failureShare {
 		return 0
 	}
 	d, _ := k.shadow.observedWindow.Quantile(rand.Float64())

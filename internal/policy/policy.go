@@ -87,7 +87,7 @@ func (e *Engine) notifyExtension(k *Key, f func(EvictionListener) func()) {
 
 // New returns an Engine with the configuration c and without keys.
 func New(c Config) *Engine {
-	e := &Engine{startedAt: time.Now(), setup: c.Setup, reserves: budget.NewReserveSet(c.bucketSizing()), experiments: newExperiments(&c.Setup)}
+	e := &Engine{startedAt: time.Now(), setup: c.Setup, reserves: budget.NewReserveSet(c.bucketSizing()), experiments: newExperiments(&c)}
 	e.inBubble = e.startedAt == e.startedAt.Round(0)
 	e.config.Store(&c)
 	e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
@@ -128,7 +128,7 @@ func (e *Engine) timeOfDay(now time.Time) time.Time {
 func (e *Engine) Config() *Config { return e.config.Load() }
 
 // SetConfig replaces the configuration, but keeps the embedded Setup. Existing keys keep their latencies and states, and get
-// new schedules. If c allows fewer keys, the least recently used keys are evicted.
+// new schedules. If c allows fewer keys, the least recently used keys are evicted. If c ends audits, their verdicts are lost.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.unlockAndReport()
@@ -139,8 +139,21 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 		e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
 	}
 	e.evictLeastRecentlyUsed()
+	e.reconfigureAudits(old, &c)
 	for k := range e.AllKeys() {
 		k.reconfigure(now)
+	}
+}
+
+// reconfigureAudits begins the audits of all hosts if c enables audits and old does not. If c disables them, it discards all
+// verdicts. The caller must hold mu.
+func (e *Engine) reconfigureAudits(old, c *Config) {
+	if c.hasAudits() == old.hasAudits() {
+		return
+	}
+	e.experiments = newExperiments(c)
+	for k := range e.AllKeys() {
+		k.experiment.audit.Store(e.experiments.AddKey(k.Name.Host))
 	}
 }
 
@@ -178,7 +191,7 @@ func (e *Engine) addKey(name Name, share float64) *Key {
 		k.safetyChecks.setState(&state)
 		k.earlierCalls = calls
 	}
-	k.experiment = experiment{e.experiments.AddKey(name.Host)}
+	k.experiment.audit.Store(e.experiments.AddKey(name.Host))
 	k.lastUsed.Store(e.age.Add(1)) // otherwise it would be evicted first
 	e.keys.Store(name, k)
 	e.size++
@@ -266,8 +279,8 @@ func (e *Engine) Reset(host, route string) (keys int) {
 		if want.matchesName(k.Name) {
 			k.resetLearned()
 			e.notifyExtension(k, EvictionListener.Reset)
-			if k.experiment.isAudited() && route == "" {
-				k.experiment.Reset()
+			if a := k.experiment.audit.Load(); a != nil && route == "" {
+				a.Reset()
 			}
 			keys++
 		}
