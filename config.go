@@ -234,7 +234,7 @@ func (c *Config) decodeSettings(b []byte, strict bool) error {
 	read := *c
 	fields := reflect.ValueOf(&read).Elem()
 	for _, name := range slices.Sorted(maps.Keys(given)) {
-		i := slices.IndexFunc(settingNames, func(known string) bool { return strings.EqualFold(known, name) })
+		i := settingIndex(name)
 		switch {
 		case i >= 0:
 			if field := fields.Field(i).Addr().Interface(); readSetting(field, given[name]) != nil {
@@ -255,6 +255,12 @@ var settingNames = func() (names []string) {
 	}
 	return names
 }()
+
+// settingIndex returns the index of the field of Config with the given JSON name, or -1 if there is none. As in package json,
+// upper and lower case are the same.
+func settingIndex(name string) int {
+	return slices.IndexFunc(settingNames, func(known string) bool { return strings.EqualFold(known, name) })
+}
 
 // readSetting decodes the JSON value text into a field of Config. The argument field is a pointer to that field. It
 // returns an error if text has the wrong type.

@@ -26,8 +26,9 @@ import (
 // time, such as Snapshot and Update. These types embed controls to export the methods. It is safe for concurrent use.
 type controls struct {
 	options  *constructorOptions    // options of the constructor; its Config is the initial one, and settings holds the current one
-	settings atomic.Pointer[Config] // current settings, which Update replaces
-	updating sync.Mutex             // held while settings are copied to client and its policy
+	settings atomic.Pointer[Config] // current settings, which follow from layers
+	updating sync.Mutex             // guards layers, and is held while settings are copied to client and its policy
+	layers   settingLayers          // settings of each source, such as Update
 	client   calls.Client           // state that all calls of the client share
 	protocol string                 // "http", "grpc" or "func"; "": no constructor has made the client
 	describe func(*KeySnapshot)     // adds the fields of a protocol to a KeySnapshot; nil: there are none
@@ -40,12 +41,13 @@ func (h *controls) initControls(protocol string, options *constructorOptions) er
 	if err := options.checkConflicts(); err != nil {
 		return err
 	}
-	environment := ops.ReadEnvironment()
-	h.options.shadow = h.options.shadow || environment.Shadow
-	h.options.audit = h.options.audit || environment.Audit
-	h.client.SetEnabled(environment.Off == "")
-	settings := h.options.Config
-	if err := settings.Validate(); err != nil {
+	if err := options.Config.Validate(); err != nil {
+		return err
+	}
+	environment := ops.ReadEnvironment(options.budget == nil)
+	h.layers = settingLayers{environment: environment, program: options.Config, programMode: options.mode()}
+	settings, err := h.layers.config()
+	if err != nil {
 		return err
 	}
 	if r := h.options.routes; r != nil {
@@ -53,8 +55,26 @@ func (h *controls) initControls(protocol string, options *constructorOptions) er
 			return err
 		}
 	}
-	settings.AttemptHeader = http.CanonicalHeaderKey(settings.AttemptHeader)
+	h.client.SetOff(calls.OffByProgram, environment.Off != "")
 	h.settings.Store(&settings)
+	h.initLog()
+	h.client.SetSettings(h.callSettings(&settings))
+	c := h.policyConfig(&settings)
+	c.Client, c.Protocol, c.Notifier = h.options.name, protocol, observers.NewNotifier(h.options.observers, h.client.Log.LogObserverPanic)
+	if !h.client.Log.IsDiscarded() {
+		c.Changed = h.client.Log.LogChange
+	}
+	h.client.Log.LogEnvironment(environment)
+	if c.Shadow && environment.Invalid == "" { // an unreadable environment has a warning of its own
+		h.client.Log.Log(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
+	}
+	h.logSmallBudgets(&settings)
+	h.client.Policy = policy.New(c)
+	return nil
+}
+
+// initLog creates the counters and the log of the client, which is a part of initControls.
+func (h *controls) initLog() {
 	stats := new(Stats)
 	if p := h.options.stats; p != nil {
 		if *p == nil {
@@ -63,20 +83,7 @@ func (h *controls) initControls(protocol string, options *constructorOptions) er
 		stats = *p
 	}
 	h.client.Counters = (*calls.Counters)(stats)
-	h.client.Log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &stats.ObserverPanics)
-	h.client.SetSettings(settings.callSettings())
-	c := h.policyConfig(&settings)
-	c.Client, c.Protocol, c.Notifier = h.options.name, protocol, observers.NewNotifier(h.options.observers, h.client.Log.LogObserverPanic)
-	if !h.client.Log.IsDiscarded() {
-		c.Changed = h.client.Log.LogChange
-	}
-	h.client.Log.LogEnvironment(environment)
-	if h.options.shadow && environment.Invalid == "" { // an unreadable environment has a warning of its own
-		h.client.Log.Log(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
-	}
-	h.logSmallBudgets(&settings)
-	h.client.Policy = policy.New(c)
-	return nil
+	h.client.Log = ops.NewLog(h.options.logger, "hedge", h.protocol, h.options.name, &stats.ObserverPanics)
 }
 
 // reportClient passes the state of the client to its observers. It must be called when h is completely initialized.
@@ -151,13 +158,26 @@ func (h *controls) logSmallBudgets(settings *Config) {
 	}
 }
 
-// policyConfig returns the configuration of the client's policy engine. It follows from the given settings and from
-// the options of the constructor.
+// callSettings returns the settings that calls need. They follow from the given settings and from the file with settings. The
+// caller must hold updating.
+func (h *controls) callSettings(settings *Config) calls.Settings {
+	s := settings.callSettings()
+	switch h.protocol {
+	case "http":
+		s.ExcludesRequest = h.layers.file.ExcludesRequest
+	case "grpc":
+		s.ExcludesMethod = h.layers.file.ExcludesMethod
+	}
+	return s
+}
+
+// policyConfig returns the configuration of the client's policy engine. It follows from the given settings, from the current
+// mode and from the options of the constructor. The caller must hold updating.
 func (h *controls) policyConfig(settings *Config) policy.Config {
-	c := settings.policyConfig()
-	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
+	c, mode := settings.policyConfig(), h.layers.mode()
+	c.Shadow, c.Audit, c.Wall = mode == ops.ModeShadow, mode == ops.ModeAudit, time.Now
+	c.PerHost = h.options.routes != nil
 	c.MaxHedgeCost = map[string]int{"http": h.options.endpoints.MaxCost(), "grpc": h.options.maxHedgeCost}[h.protocol]
-	h.enableAudit(&c)
 	if b := h.options.budget; b != nil {
 		c.Shared, c.Share = b.bucket, b.percent/100
 	}
@@ -191,12 +211,18 @@ func (h *controls) String() string { return h.Snapshot().json() }
 // SetEnabled enables or disables hedging for calls that start afterwards. While hedging is disabled, learned latencies
 // are kept, but no new latencies are measured. If hedging was disabled, SetEnabled(true) also ends pauses of hedging
 // that servers asked for before.
+//
+// While a file of package steering disables hedging, SetEnabled(true) has no effect until the file no longer does.
 func (h *controls) SetEnabled(on bool) {
 	if on && !h.client.Enabled() {
 		h.client.Policy.ClearPushback()
 	}
-	if h.client.SetEnabled(on) && h.client.Log != nil {
+	switch changed := h.client.SetOff(calls.OffByProgram, !on); {
+	case h.client.Log == nil:
+	case changed:
 		h.client.Log.LogSwitch(on, "SetEnabled")
+	case on && !h.client.Enabled():
+		h.client.Log.LogFixed("SetEnabled", map[string]string{"disabled": "file"})
 	}
 }
 
@@ -214,6 +240,9 @@ func (h *controls) Reset(host, route string) (keys int) {
 // it. Learned latencies are kept. If the changed settings are invalid, or f is nil, Update changes nothing and returns
 // an error. The error names the field and the value.
 //
+// Update does not change a setting that HEDGE_BUDGET_PERCENT or a file of package steering fixes. [WithLogger] logs each such
+// setting. It is not an error, and the other settings are changed.
+//
 // Concurrent updates are not lost: if the settings have changed while f ran, f is called again with the new settings.
 // So f may be called several times.
 func (h *controls) Update(f func(*Config)) error {
@@ -229,24 +258,55 @@ func (h *controls) Update(f func(*Config)) error {
 			return err
 		}
 		s.AttemptHeader = http.CanonicalHeaderKey(s.AttemptHeader)
-		if s == *old || h.applySettings(old, &s) {
-			h.logSettingsChange(old, &s)
+		if s == *old {
+			return nil
+		}
+		now, fixed, err := h.updateProgram(old, &s)
+		if err != nil {
+			return err
+		}
+		if now != nil {
+			h.logSettingsChange(old, now)
+			h.client.Log.LogFixed("Update", fixed)
 			return nil
 		}
 	}
 }
 
-// applySettings makes s the current settings, in place of old. It returns false, and changes nothing, if a concurrent
-// update has already replaced old.
-func (h *controls) applySettings(old, s *Config) bool {
+// updateProgram changes the settings of the program from old, the current settings, to s, and returns the new current settings.
+// It skips settings that a source of higher precedence fixes, and returns their JSON names with the names of these sources.
+//
+// If a concurrent update has already replaced old, nothing changes and now is nil. If the result is invalid, nothing changes
+// and updateProgram returns an error.
+func (h *controls) updateProgram(old, s *Config) (now *Config, fixed map[string]string, err error) {
 	h.updating.Lock()
 	defer h.updating.Unlock()
-	if !h.settings.CompareAndSwap(old, s) {
-		return false
+	if h.settings.Load() != old {
+		return nil, nil, nil
 	}
-	h.client.SetSettings(s.callSettings())
-	h.client.Policy.SetConfig(h.policyConfig(s), time.Now())
-	return true
+	layers := h.layers
+	fixed = layers.changeProgram(old, s)
+	if err := h.replaceLayers(&layers); err != nil {
+		return nil, nil, err
+	}
+	return h.settings.Load(), fixed, nil
+}
+
+// replaceLayers makes layers the settings of all sources, and applies the settings that follow from them. It returns an error
+// and changes nothing if these are invalid. The caller must hold updating.
+func (h *controls) replaceLayers(layers *settingLayers) error {
+	settings, err := layers.config()
+	if err != nil {
+		return err
+	}
+	old, oldMode := h.settings.Load(), h.layers.mode()
+	h.layers = *layers
+	h.client.SetSettings(h.callSettings(&settings))
+	if settings != *old || layers.mode() != oldMode {
+		h.settings.Store(&settings)
+		h.client.Policy.SetConfig(h.policyConfig(&settings), time.Now())
+	}
+	return nil
 }
 
 // Export writes learned latencies, pauses of hedging, and verdicts of [WithAudit] to w. Import can load them after a
@@ -286,7 +346,7 @@ func (h *controls) Import(r io.Reader) error {
 // tests.
 func (h *controls) Snapshot() Snapshot {
 	h.mustBeInitialized()
-	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: (*Stats)(h.client.Counters).Snapshot(), Config: *h.settings.Load(), Enabled: h.client.Enabled()}
+	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.client.Policy.Config().Shadow, Stats: (*Stats)(h.client.Counters).Snapshot(), Config: *h.settings.Load(), Enabled: h.client.Enabled()}
 	for _, v := range h.client.Policy.Snapshots() {
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,
@@ -316,14 +376,6 @@ func (h *controls) logSettingsChange(old, now *Config) {
 		}
 	}
 	h.client.Log.Log(slog.LevelInfo, "settings changed", attrs...)
-}
-
-// enableAudit enables the audit in the configuration c if the options ask for it. In shadow mode it does nothing,
-// because no hedges are sent whose effect could be measured.
-func (h *controls) enableAudit(c *policy.Config) {
-	if h.options.audit && !h.options.shadow {
-		c.Audit, c.Wall = true, time.Now
-	}
 }
 
 // auditOrNil returns a pointer to v for a snapshot, or nil if v is the zero Audit, which means that the host is not

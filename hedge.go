@@ -63,19 +63,23 @@
 //
 // # Operating it
 //
-// Two environment variables are read when a Transport, Interceptor or Hedger is made. Upper case and surrounding spaces are
+// Three environment variables are read when a Transport, Interceptor or Hedger is made. Upper case and surrounding spaces are
 // ignored:
 //
-//	HEDGE_DISABLED  true, 1, t, yes, y or on   starts disabled, as by SetEnabled(false)
-//	                false, 0, f, no, n or off  no effect
-//	HEDGE_MODE      shadow or observe          both do what [WithShadow] does
-//	                audit                      does what [WithAudit] does
-//	                off or disabled            starts disabled
-//	                normal, on or hedge        no effect
+//	HEDGE_DISABLED        true, 1, t, yes, y or on   starts disabled, as by SetEnabled(false)
+//	                      false, 0, f, no, n or off  no effect
+//	HEDGE_MODE            shadow or observe          both do what [WithShadow] does
+//	                      audit                      does what [WithAudit] does
+//	                      off or disabled            starts disabled
+//	                      normal, on or hedge        sends hedges, also with the options for shadow mode and audits
+//	HEDGE_BUDGET_PERCENT  a number from 0 to 400     does what [WithBudgetPercent] does
 //
-// Any other value disables hedging, and is logged. Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and
+// Any other value disables hedging, and is logged. HEDGE_BUDGET_PERCENT has no effect beside [WithBudget]. Package [steering]
+// reads such settings from a file, also while the program runs. If several sources set the same setting, the first one applies:
+// HEDGE_DISABLED, HEDGE_MODE, HEDGE_BUDGET_PERCENT, the file, Update, options. Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and
 // 1.5 µs over HTTP/1.1. With -tags hedge_nogrpc, a program is built without grpc.
 //
+// [steering]: https://pkg.go.dev/github.com/gohedge/hedge/steering
 // [Glossary]: https://github.com/gohedge/hedge/blob/main/docs/glossary.md
 // [Roll out and run]: https://github.com/gohedge/hedge/blob/main/docs/rollout.md
 package hedge

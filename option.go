@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/endpoint"
+	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/pattern"
 	"github.com/gohedge/hedge/internal/route"
 )
@@ -103,6 +104,17 @@ type constructorOptions struct {
 
 	grpcSettings []any // functions that change a grpccall.Options, a type that a build without gRPC does not have
 	maxHedgeCost int   // cost of the most expensive hedge connection, in tokens; 0: one token
+}
+
+// mode returns the mode that the options select: shadow, audit, or on.
+func (c *constructorOptions) mode() ops.Mode {
+	switch {
+	case c.shadow:
+		return ops.ModeShadow
+	case c.audit:
+		return ops.ModeAudit
+	}
+	return ops.ModeOn
 }
 
 // An optionFunc is the implementation of all options: a function that changes a config. It implements every option
@@ -659,10 +671,11 @@ func WithName(name string) AnyOption {
 //
 //   - hedging of a key is paused, with the reason [DeniedSlow] or [DeniedPaused], and resumed;
 //   - the budget of a key is exhausted, and at least half full again;
-//   - hedging is disabled or enabled, by SetEnabled, HEDGE_DISABLED or HEDGE_MODE;
-//   - HEDGE_DISABLED or HEDGE_MODE has an invalid value;
+//   - hedging is disabled or enabled, by SetEnabled, an environment variable or a file of package steering;
+//   - an environment variable, or that file, has an invalid value, or a value without effect;
+//   - the file has changed the mode, routes or methods;
 //   - settings allow no hedge at all, or a budget is less than 1 % of the calls;
-//   - Update has changed settings, and Import has loaded an export;
+//   - Update or the file has changed settings, and Import has loaded an export;
 //   - a call is already hedged by an outer client, for the first time;
 //   - an [Observer] panics, for the first time;
 //   - a gRPC method is not hedged because nothing declares it safe to repeat: once per method.
@@ -674,8 +687,8 @@ func WithName(name string) AnyOption {
 // A change of a key is detected when the next call of the key ends. The goroutine of that call writes the log message,
 // without holding a lock.
 //
-// Panics have level Error. Pauses, disabling, invalid variables, settings that allow no hedge, and nested hedging have
-// level Warn. All other messages have level Info.
+// Panics have level Error. Pauses, disabling, invalid files, invalid or unused variables, settings that allow no hedge, and
+// nested hedging have level Warn. All other messages have level Info.
 //
 // With the default, nil, [slog.Default] receives panics and warnings, each once, but no warnings about pauses and
 // disabling.

@@ -87,7 +87,8 @@
 //
 // The environment variables HEDGE_DISABLED and HEDGE_MODE have the values that the
 // documentation of package hedge lists. They are read when the Client is first used.
-// HEDGE_MODE=shadow has the effect of Hedge.Shadow, and HEDGE_MODE=audit has no effect.
+// HEDGE_MODE=shadow has the effect of Hedge.Shadow, and HEDGE_MODE=on ends it. HEDGE_MODE=audit
+// and HEDGE_BUDGET_PERCENT have no effect; the latter is logged.
 //
 // # When it does not help
 //

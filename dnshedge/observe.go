@@ -33,9 +33,9 @@ func (o *clientSettings) init(conf policy.Config, name string, all []observe.Obs
 			return fmt.Errorf("dnshedge: Client.Observers[%d] is nil", i)
 		}
 	}
-	environment := ops.ReadEnvironment()
+	environment := ops.ReadEnvironment(false)
 	o.off.Store(environment.Off != "")
-	conf.Shadow = conf.Shadow || environment.Shadow
+	conf.Shadow = environment.IsShadow(conf.Shadow)
 	o.shadow = conf.Shadow
 	o.records.panics = panics
 	o.log = ops.NewLog(o.records.newLogger(logger), "dnshedge", protocol, name, panics)

@@ -90,19 +90,21 @@ type Store struct {
 }
 
 // NewStore returns a Store with the settings o. It panics if a setting is invalid. The environment variables HEDGE_MODE
-// and HEDGE_DISABLED apply as in package hedge.
+// and HEDGE_DISABLED apply as in package hedge. HEDGE_BUDGET_PERCENT has no effect, which is logged once with
+// [slog.Default].
 func NewStore(o Options) *Store {
 	o = o.withDefaults()
-	environment := ops.ReadEnvironment()
+	environment := ops.ReadEnvironment(false)
+	ops.NewLog(nil, "rangeread", "range", "", new(atomic.Int64)).WarnOfUnusedVariable(environment)
 	share := max(o.BudgetPercent, 0) / 100
 	return &Store{
 		options:         o,
 		hedgingDisabled: environment.Off != "" || share == 0,
-		shadow:          environment.Shadow,
+		shadow:          environment.IsShadow(false),
 		byteBudget:      budget.NewBucket(share, float64(burstParts*o.PartSize)),
 		engine: policy.New(policy.Config{
 			Percentile: 0.90, MaxHedges: maxHedges, Share: share, EstimatedRPS: 100, Burst: 2 * time.Second,
-			MinDelay: time.Millisecond, MaxKeys: 2 * 64, Shadow: environment.Shadow,
+			MinDelay: time.Millisecond, MaxKeys: 2 * 64, Shadow: environment.IsShadow(false),
 			Setup: policy.Setup{Protocol: "range", PerHost: true},
 		}),
 	}

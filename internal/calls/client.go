@@ -4,6 +4,7 @@ package calls
 
 import (
 	"cmp"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +22,7 @@ type Client struct {
 	Counters *Counters      // statistics of the client
 	Log      *ops.Log       // reports changes of state to operators
 
-	disabled atomic.Bool              // hedging is switched off
+	flags    atomic.Uint32            // sources that switch hedging off, a set of OffSource; and the bit hasExclusions
 	settings atomic.Pointer[Settings] // current settings
 }
 
@@ -55,26 +56,59 @@ type Settings struct {
 	MaxReplayBytes int64         // maximum size, in bytes, of a request body that is kept to be sent again by hedges
 	Linger         time.Duration // time that losers have to finish; 0: losers are cancelled at once
 	AttemptHeader  string        // canonical name of the request header that states the number of a hedge; "": no header is sent
+
+	ExcludesRequest func(method, host string, u *url.URL) bool // reports whether an operator has forbidden hedges of an HTTP request; nil: of none
+	ExcludesMethod  func(method string) bool                   // reports whether an operator has forbidden hedges of a gRPC method; nil: of none
 }
 
 // Settings returns the current settings. The caller must not modify them.
 func (c *Client) Settings() *Settings { return c.settings.Load() }
 
-// SetSettings replaces the settings. They apply to calls that start after SetSettings.
-func (c *Client) SetSettings(s Settings) { c.settings.Store(&s) }
+// SetSettings replaces the settings. They apply to calls that start after SetSettings. It must not be called concurrently.
+func (c *Client) SetSettings(s Settings) {
+	c.settings.Store(&s)
+	if s.ExcludesRequest != nil || s.ExcludesMethod != nil {
+		c.flags.Or(hasExclusions)
+	} else {
+		c.flags.And(^uint32(hasExclusions))
+	}
+}
 
-// Enabled reports whether hedging is switched on. It is on until SetEnabled switches it off.
-func (c *Client) Enabled() bool { return !c.disabled.Load() }
+// An OffSource is a source that can switch hedging off. Its values are bits.
+type OffSource uint32
 
-// SetEnabled switches hedging on or off for calls that start after it. It returns true if hedging was in the other state
-// before.
-func (c *Client) SetEnabled(on bool) (changed bool) { return c.disabled.Swap(!on) == on }
+// Sources that can switch hedging off.
+const (
+	OffByProgram OffSource = 1 << iota // SetEnabled, or an environment variable at the start
+	OffByFile                          // a file with settings
+
+	// hasExclusions is the bit of Client.flags for an ExcludesRequest or ExcludesMethod that is not nil. Calls of most clients
+	// need not load the settings to learn that there is none.
+	hasExclusions = 1 << 31
+)
+
+// Enabled reports whether hedging is switched on. It is on unless a source switches it off.
+func (c *Client) Enabled() bool { return c.flags.Load()&^hasExclusions == 0 }
+
+// SetOff stores whether a source switches hedging off, for calls that start after it. Hedging is on if no source switches it
+// off. SetOff returns true if that has changed the result of Enabled.
+func (c *Client) SetOff(source OffSource, off bool) (changed bool) {
+	bit := uint32(source)
+	if off {
+		return c.flags.Or(bit)&^hasExclusions == 0
+	}
+	return c.flags.And(^bit)&^hasExclusions == bit
+}
 
 // CountCall counts a call that starts now. It returns the facts that decide whether the call may be hedged and that do not
 // depend on the protocol. The caller must add the facts of its protocol, unless SwitchedOff is true.
+//
+// If Excluded is true, an operator has forbidden hedges of some calls. The caller must then store there whether this call is one
+// of them.
 func (c *Client) CountCall() policy.Eligibility {
 	c.Counters.TotalRequests.Add(1)
-	return policy.Eligibility{SwitchedOff: c.disabled.Load()}
+	flags := c.flags.Load()
+	return policy.Eligibility{SwitchedOff: flags&^hasExclusions != 0, Excluded: flags&hasExclusions != 0}
 }
 
 // IneligibleReason returns the reason why a call must be sent without hedges, or [policy.None] if it may be hedged. The

@@ -118,6 +118,9 @@ func (in *Client) MaxHedgesOf(method string) (most int, why string) {
 	if !rule.hedgeable {
 		return 0, rule.reason
 	}
+	if in.isExcluded(method) {
+		return 0, "the file with settings excludes it"
+	}
 	if most = rule.override.MaxHedges(in.Settings().MaxHedges); most == 0 {
 		return 0, "MaxHedges is 0"
 	}
@@ -162,6 +165,9 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 	if !facts.SwitchedOff {
 		m = in.rules.ruleOf(in.configs.ConfigFor(c.Target), c.Method)
 		facts.IsNested = o.Parent == c
+		if facts.Excluded {
+			facts.Excluded = in.isExcluded(c.Method)
+		}
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)
 		if facts.Reason(o) == policy.None {
@@ -177,6 +183,12 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 		}
 	}
 	return m, delay, in.IneligibleReason(o, facts)
+}
+
+// isExcluded reports whether an operator has forbidden hedges of the method.
+func (in *Client) isExcluded(method string) bool {
+	excludes := in.Settings().ExcludesMethod
+	return excludes != nil && excludes(method)
 }
 
 // callTargetOf returns a value that identifies calls of the method over connections to the target of cc. The target of

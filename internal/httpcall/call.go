@@ -159,6 +159,9 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	c.delay = cmp.Or(o.Delay, c.route.Delay)
 	c.firstByte = c.route.FirstByte || t.options.FirstByte
 	facts.RouteOff = c.route.Off
+	if facts.Excluded {
+		facts.Excluded = isExcluded(settings, req)
+	}
 	h := c.requests.CopyHeader(req.Header, httpattempt.AttemptHeaders{Standard: limit.AttemptHeader, Configured: settings.AttemptHeader})
 	facts.Hedge = h.Hedge
 	facts.IsNested = o.Parent.HTTP && req.URL != nil && o.Parent == race.CallTarget{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
@@ -167,6 +170,12 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 		facts.Unsafe = !t.options.isSafeToRepeat(req)
 	}
 	return t.IneligibleReason(o, facts)
+}
+
+// isExcluded reports whether an operator has forbidden hedges of req.
+func isExcluded(s *calls.Settings, req *http.Request) bool {
+	return s.ExcludesRequest != nil && req.URL != nil &&
+		s.ExcludesRequest(req.Method, httpattempt.HostName(req.URL.Scheme, cmp.Or(req.Host, req.URL.Host)), req.URL)
 }
 
 // setKeyAndEndpoints sets the latency key of the call, and returns the set of the endpoints to which the request may be

@@ -17,28 +17,35 @@ import (
 	"github.com/gohedge/hedge/internal/ops"
 )
 
-// TestReadEnvironmentMatchesPackageDoc compares the table of HEDGE_DISABLED and HEDGE_MODE in the doc comment of package hedge with
+// TestReadEnvironmentMatchesPackageDoc compares the table of environment variables in the doc comment of package hedge with
 // ReadEnvironment: each has the same values, and each value has the effect that its row states.
 func TestReadEnvironmentMatchesPackageDoc(t *testing.T) {
-	t.Setenv("HEDGE_DISABLED", "")
-	t.Setenv("HEDGE_MODE", "")
+	for _, variable := range []string{"HEDGE_DISABLED", "HEDGE_MODE", "HEDGE_BUDGET_PERCENT"} {
+		t.Setenv(variable, "")
+	}
 	documented := make(map[string][]string)
 	for _, row := range table(t) {
 		for _, value := range row.values {
 			documented[row.variable] = append(documented[row.variable], value)
 			t.Setenv(row.variable, value)
-			want := ops.Environment{}
+			want := ops.Environment{BudgetPercent: -1}
 			switch {
 			case strings.Contains(row.effect, "[WithShadow]"):
-				want.Shadow = true
+				want.Mode = ops.ModeShadow
 			case strings.Contains(row.effect, "[WithAudit]"):
-				want.Audit = true
+				want.Mode = ops.ModeAudit
+			case strings.Contains(row.effect, "[WithBudgetPercent]"):
+				want.BudgetPercent = 400
+			case strings.HasPrefix(row.effect, "sends hedges"):
+				want.Mode = ops.ModeOn
 			case strings.HasPrefix(row.effect, "starts disabled"):
-				want.Off = row.variable
+				if want.Off = row.variable; row.variable == "HEDGE_MODE" {
+					want.Mode = ops.ModeOff
+				}
 			default:
 				require.Equal(t, "no effect", row.effect, "%s=%s", row.variable, value)
 			}
-			assert.Equal(t, want, ops.ReadEnvironment(), "%s=%s: %s", row.variable, value, row.effect)
+			assert.Equal(t, want, ops.ReadEnvironment(true), "%s=%s: %s", row.variable, value, row.effect)
 			t.Setenv(row.variable, "")
 		}
 	}
@@ -48,6 +55,21 @@ func TestReadEnvironmentMatchesPackageDoc(t *testing.T) {
 				t.Errorf("%s=%s is not in the table of hedge.go", variable, value)
 			}
 		}
+	}
+}
+
+func TestReadEnvironmentAllowsNoHedgesForInvalidBudget(t *testing.T) {
+	for value, want := range map[string]ops.Environment{
+		" 2.5 ": {BudgetPercent: 2.5},
+		"0":     {},
+		"-3":    {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: "HEDGE_BUDGET_PERCENT"},
+		"401":   {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: "HEDGE_BUDGET_PERCENT"},
+		"NaN":   {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: "HEDGE_BUDGET_PERCENT"},
+		"5%":    {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: "HEDGE_BUDGET_PERCENT"},
+	} {
+		t.Setenv("HEDGE_BUDGET_PERCENT", value)
+		assert.Equal(t, want, ops.ReadEnvironment(true), value)
+		assert.Equal(t, ops.Environment{BudgetPercent: -1, Unused: "HEDGE_BUDGET_PERCENT"}, ops.ReadEnvironment(false), value)
 	}
 }
 
@@ -75,6 +97,9 @@ func table(t *testing.T) (rows []row) {
 		}
 		require.Len(t, cells, 2, "%q is no row of two cells", text)
 		values := strings.FieldsFunc(strings.ReplaceAll(cells[0], " or ", ", "), func(c rune) bool { return c == ',' || c == ' ' })
+		if _, bounds, isRange := strings.Cut(cells[0], "0 to "); isRange {
+			values = []string{bounds}
+		}
 		rows = append(rows, row{variable, values, cells[1]})
 	}
 	require.NotEmpty(t, rows)
@@ -93,7 +118,14 @@ func known(t *testing.T) map[string][]string {
 		if !ok {
 			return true
 		}
-		variable := text(t, s.Tag.(*ast.CallExpr).Args[0])
+		call, ok := s.Tag.(*ast.CallExpr) // word(os.Getenv("HEDGE_DISABLED")), or word(name) in ParseMode
+		if !ok {
+			return true
+		}
+		variable := "HEDGE_MODE"
+		if read, ok := call.Args[0].(*ast.CallExpr); ok {
+			variable = text(t, read.Args[0])
+		}
 		for _, c := range s.Body.List {
 			for _, value := range c.(*ast.CaseClause).List {
 				values[variable] = append(values[variable], text(t, value))

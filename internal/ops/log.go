@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -47,14 +49,28 @@ func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int6
 // attributes.
 func (l *Log) IsDiscarded() bool { return l.logger == nil }
 
-// LogEnvironment logs which environment variable switches hedging off and which has an invalid value. It logs nothing if there
-// are none.
+// LogEnvironment logs which environment variable switches hedging off, sets the budget, has an invalid value, or has no effect.
+// It logs nothing if there are none.
 func (l *Log) LogEnvironment(e Environment) {
 	if e.Invalid != "" {
 		l.warnOfInvalidVariable(e.Invalid, os.Getenv(e.Invalid))
 	}
+	l.WarnOfUnusedVariable(e)
+	if e.BudgetPercent >= 0 {
+		l.Log(slog.LevelInfo, "the budget is set", slog.Float64("budget_percent", e.BudgetPercent), slog.String("by", "HEDGE_BUDGET_PERCENT"))
+	}
 	if e.Off != "" {
 		l.LogSwitch(false, e.Off)
+	}
+}
+
+// WarnOfUnusedVariable warns that an environment variable has a value, but no effect on the client. It logs nothing if there is no
+// such variable.
+func (l *Log) WarnOfUnusedVariable(e Environment) {
+	if e.Unused != "" {
+		value := os.Getenv(e.Unused)
+		l.logWarning(e.Unused+"="+value, "a variable of the environment has no effect here",
+			slog.String("variable", e.Unused), slog.String("value", sanitize.CleanText(value)))
 	}
 }
 
@@ -147,6 +163,27 @@ func (l *Log) LogSwitch(on bool, by string) {
 	} else {
 		l.Log(slog.LevelWarn, "disabled", slog.String("by", by))
 	}
+}
+
+// LogMode logs that the mode of the client has changed. The argument by names the source of the change, such as "file".
+func (l *Log) LogMode(from, to Mode, by string) {
+	l.Log(slog.LevelInfo, "mode changed", slog.String("from", string(from)), slog.String("to", string(to)), slog.String("by", by))
+}
+
+// LogFixed logs that settings were not changed, because a source of higher precedence fixes them. The argument by names the
+// source that was to change them, such as "Update", and fixedBy maps the name of each setting to the source that fixes it.
+func (l *Log) LogFixed(by string, fixedBy map[string]string) {
+	for _, setting := range slices.Sorted(maps.Keys(fixedBy)) {
+		l.Log(slog.LevelInfo, "a setting is not changed, because another source fixes it",
+			slog.String("setting", setting), slog.String("by", by), slog.String("fixed_by", fixedBy[setting]))
+	}
+}
+
+// WarnOfFile warns that a file with settings cannot be used because of err. The argument effect says which settings apply
+// instead, as a part of the message.
+func (l *Log) WarnOfFile(path, effect string, err error) {
+	l.logWarning("file "+path+": "+effect, "a file with settings cannot be used, so "+effect,
+		slog.String("file", sanitize.CleanText(path)), slog.String("error", sanitize.CleanText(err.Error())))
 }
 
 // LogObserverPanic counts a panic of the observer o, and logs the first panic. It must be called from the deferred function

@@ -9,6 +9,7 @@ import (
 // to send the call without hedges. The zero value allows hedging.
 type Eligibility struct {
 	SwitchedOff bool // hedging is switched off for every call of the adapter
+	Excluded    bool // an operator has forbidden hedges of calls like this one; the caller cannot allow them
 	RouteOff    bool // hedging is off for the call's route, unless the caller allows hedging of this call
 	// Hedge is positive if the call belongs to a hedge that another process has sent. It is the number of that hedge.
 	Hedge         int
@@ -21,7 +22,7 @@ type Eligibility struct {
 // The argument o holds the overrides of the call's caller.
 func (f Eligibility) Reason(o race.Overrides) observe.Reason {
 	switch {
-	case f.SwitchedOff, o.Never, f.RouteOff && !o.Allow:
+	case f.SwitchedOff, f.Excluded, o.Never, f.RouteOff && !o.Allow:
 		return observe.DeniedDisabled
 	case o.Hedge > 0, f.Hedge > 0, f.IsNested:
 		return observe.DeniedNested

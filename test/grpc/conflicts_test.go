@@ -119,8 +119,8 @@ func TestRoutePanicsIfOffAndHedgeable(t *testing.T) {
 // program.
 func TestEnvironmentOverridesOptionsWithoutContradiction(t *testing.T) {
 	key := hedge.WithKeyFunc(func(context.Context, string, string) string { return "" })
-	for mode, opt := range map[string]hedge.Option{"shadow": hedge.WithAudit(), "audit": hedge.WithShadow()} {
+	for mode, opt := range map[string]hedge.Option{"shadow": hedge.WithAudit(), "audit": hedge.WithShadow(), "on": hedge.WithShadow()} {
 		t.Setenv("HEDGE_MODE", mode)
-		assert.True(t, hedge.New(nil, opt, key).Snapshot().Shadow, mode)
+		assert.Equal(t, mode == "shadow", hedge.New(nil, opt, key).Snapshot().Shadow, mode)
 	}
 }
