@@ -27,7 +27,7 @@ import (
 
 // snippetImports are the packages that snippets may use.
 var snippetImports = []string{
-	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/dnssec", module + "/dnshedge/forward", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe", module + "/rangeread",
+	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/dnssec", module + "/dnshedge/forward", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe", module + "/rangeread", module + "/steering",
 }
 
 // snippetDocuments hold snippets that stand by themselves. Those of the recipes, also below the headings Recipes of docs/endpoints.md and docs/limiter.md, are
@@ -53,7 +53,12 @@ var (
 	n         *names.Names
 	transport *hedge.Transport
 	sign      func(*http.Request) error
-	flags     interface{ OnChange(func(on bool, percent float64)) }
+	events    chan struct{}
+	service   any // an openfeature.EvaluationContext
+	flags     interface { // an openfeature.Client
+		String(ctx context.Context, flag, fallback string, of any) string
+		Float(ctx context.Context, flag string, fallback float64, of any) float64
+	}
 )
 `
 	var all strings.Builder

@@ -62,8 +62,8 @@ func TestArrowsPointDown(t *testing.T) {
 		{"internal/semaphore", []string{module, "golang.org", "github.com", "google.golang.org"}, "places are for whoever waits for one"},
 		{"internal/upload", []string{module, "golang.org", "google.golang.org"}, "a body is read ahead whoever asks for it"},
 		{"hedgetest", []string{grpc, "github.com/miekg/dns", "github.com/stretchr", module + "/internal/doubles"}, "who tests HTTP carries neither gRPC nor the tools of other tests"},
-		{".", []string{"github.com/miekg/dns", module + "/dnshedge", module + "/debug", module + "/rangeread"},
-			"DNS, pages and ranges are not for every user to carry"},
+		{".", []string{"github.com/miekg/dns", module + "/dnshedge", module + "/debug", module + "/rangeread", module + "/steering"},
+			"DNS, pages, ranges and files are not for every user to carry"},
 	} {
 		t.Run(rule.from, func(t *testing.T) {
 			t.Parallel()

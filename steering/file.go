@@ -1,0 +1,203 @@
+// Package steering changes the settings of hedged clients at run time, from a file or from feature flags. So a platform team can
+// try, limit and stop hedging in many services without a release or a restart.
+//
+// A file is a JSON object. Each setting is optional:
+//
+//	{
+//	  "mode": "audit",
+//	  "config": {"budget_percent": 2, "max_hedges": 1},
+//	  "routes": {"/admin/": false},
+//	  "methods": {"/*": false, "/shop.Catalog/*": true}
+//	}
+//
+// [Watch] applies a file and its later changes to clients. The file of one client may also serve others, because settings for
+// another protocol have no effect.
+//
+// # Precedence
+//
+// If several sources set the same setting, the first of them applies: HEDGE_DISABLED, HEDGE_MODE, HEDGE_BUDGET_PERCENT, the
+// file, [hedge.Transport.Update], options. A source that disables hedging does so whatever the sources that follow it say. A
+// setting that is removed from the file gets the value of the next source again. [hedge.WithLogger] logs each change, and each
+// setting of the file without effect.
+package steering
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/pattern"
+)
+
+// A File holds settings that apply to clients while a program runs. The zero File changes nothing.
+//
+// In JSON, its fields have the names mode, disabled, config, routes and methods. An unknown name is an error, and so is a name
+// that is given twice.
+type File struct {
+	// Mode is "on", "shadow", "audit" or "off", with the same effects as the values of HEDGE_MODE. With "", the mode of the
+	// program applies.
+	Mode string
+
+	// Disabled disables hedging. Clients then learn nothing, as after SetEnabled(false). False does not enable a client that
+	// another source disables.
+	Disabled bool
+
+	// Config holds settings of [hedge.Config] by their names in JSON, such as "budget_percent". The other settings keep the
+	// values of the program. Values are as in JSON; a [time.Duration] is accepted too.
+	Config map[string]any
+
+	// Routes allows or forbids hedges of HTTP requests, by patterns of [net/http.ServeMux]. The most specific pattern that
+	// matches a request applies. False forbids hedges of the request, also with [hedge.AllowHedging]. True, and no matching
+	// pattern, leave the decision to the program. So Routes never allows more hedges than the program does.
+	//
+	// If the path of a request is not clean, such as "//a", each matching pattern forbids its hedges.
+	Routes map[string]bool
+
+	// Methods allows or forbids hedges of gRPC calls, as Routes does for HTTP. A pattern is "/pkg.Service/Method",
+	// "/pkg.Service/*" or "/*".
+	Methods map[string]bool
+}
+
+// A Client is a [*hedge.Transport], a [*hedge.Interceptor] or a [*hedge.Hedger]. Other implementations are not supported.
+type Client interface {
+	SetEnabled(on bool)
+	Update(f func(*hedge.Config)) error
+	Snapshot() hedge.Snapshot
+}
+
+// Apply replaces the settings of an earlier File of the clients, for calls that start afterwards. If f is invalid for one of
+// the clients, Apply changes none of them and returns an error, which names the setting and its value.
+//
+// Apply must not be called while [Watch] runs for the same clients, because each replaces the settings of the other.
+func (f File) Apply(clients ...Client) error {
+	targets, err := findTargets(clients)
+	if err != nil {
+		return err
+	}
+	return f.applyTo(targets)
+}
+
+// findTargets returns the clients in the form that can be changed. It returns an error if there are none, or if one of them was
+// not made by a constructor of package hedge.
+func findTargets(clients []Client) (targets []ops.Overridable, err error) {
+	if len(clients) == 0 {
+		return nil, errors.New("steering: there are no clients")
+	}
+	for _, c := range clients {
+		target := ops.FindOverridable(c)
+		if target == nil {
+			return nil, fmt.Errorf("steering: %T is not a client that a constructor of package hedge has made", c)
+		}
+		targets = append(targets, target)
+	}
+	return targets, nil
+}
+
+// applyTo applies f to all targets, or to none if it returns an error.
+func (f File) applyTo(targets []ops.Overridable) error {
+	o, _, err := f.override()
+	if err != nil {
+		return fmt.Errorf("steering: %w", err)
+	}
+	for _, t := range targets {
+		if err := t.CheckOverride(o); err != nil {
+			return fmt.Errorf("steering: config: %w", err)
+		}
+	}
+	for _, t := range targets {
+		if err := t.ApplyOverride(o); err != nil { // a concurrent Update has made the settings invalid
+			return fmt.Errorf("steering: config: %w", err)
+		}
+	}
+	return nil
+}
+
+// override converts f to the form that clients need. If a setting is invalid, it returns an error, and the names of the setting
+// and of its part, such as "config" and "burst".
+func (f File) override() (o *ops.Override, path []string, err error) {
+	mode, ok := ops.ParseMode(f.Mode)
+	if !ok {
+		return nil, []string{"mode"}, fmt.Errorf("mode: %q is not on, shadow, audit or off", f.Mode)
+	}
+	o = &ops.Override{Mode: mode, Disabled: f.Disabled, Routes: maps.Clone(f.Routes), Methods: maps.Clone(f.Methods)}
+	for _, name := range slices.Sorted(maps.Keys(f.Config)) {
+		text, err := checkSetting(name, f.Config[name])
+		if err != nil {
+			return nil, []string{"config", name}, fmt.Errorf("config: %w", err)
+		}
+		if o.Config == nil {
+			o.Config = make(map[string]json.RawMessage)
+		}
+		o.Config[name] = text
+	}
+	var routes pattern.Mux[bool]
+	for _, p := range slices.Sorted(maps.Keys(f.Routes)) {
+		err := routes.Add(p, "routes", f.Routes[p])
+		if strings.Contains(p+"/", "/*/") {
+			err = errors.New(`a segment "*" is for gRPC methods`)
+		}
+		if err != nil {
+			return nil, []string{"routes", p}, fmt.Errorf("routes: %q: %w", p, err)
+		}
+	}
+	if len(f.Routes) > 0 {
+		o.ExcludesRequest = func(method, host string, u *url.URL) bool {
+			allowed, clean, matches := routes.Find(method, host, u)
+			return matches && !(allowed && clean)
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(f.Methods)) {
+		if !pattern.IsMethodPattern(p) {
+			return nil, []string{"methods", p}, fmt.Errorf("methods: %q is not /pkg.Service/Method, /pkg.Service/* or /*", p)
+		}
+	}
+	if len(f.Methods) > 0 {
+		o.ExcludesMethod = func(method string) bool { return isMethodExcluded(o.Methods, method) }
+	}
+	return o, nil, nil
+}
+
+// isMethodExcluded reports whether the most specific of the patterns that matches a gRPC method has the value false.
+func isMethodExcluded(patterns map[string]bool, method string) bool {
+	service := method[:strings.LastIndexByte(method, '/')+1]
+	for _, p := range [...]string{method, service + "*", "/*"} {
+		if allowed, ok := patterns[p]; ok {
+			return !allowed
+		}
+	}
+	return false
+}
+
+// checkSetting returns the JSON encoding of the value of a setting of [hedge.Config]. It returns an error if the name is unknown
+// or the value is invalid by itself. Conflicts with other settings are found when the setting is applied.
+func checkSetting(name string, value any) (json.RawMessage, error) {
+	switch d := value.(type) {
+	case nil:
+		return nil, fmt.Errorf("%s: null is no value", name)
+	case time.Duration:
+		value = d.String()
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	one, err := json.Marshal(map[string]json.RawMessage{name: text})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	c := hedge.DefaultConfig()
+	if name == "max_delay" || name == "initial_delay" {
+		c.MinDelay = 0 // the program may have set it
+	}
+	if err := json.Unmarshal(one, &c); err != nil {
+		return nil, err
+	}
+	return text, c.Validate()
+}

@@ -1,0 +1,178 @@
+package steering
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/gohedge/hedge/internal/sanitize"
+)
+
+// maxFileBytes is the maximum size of a file in bytes.
+const maxFileBytes = 1 << 20
+
+// ReadFile reads the settings in a file. If the file is invalid or larger than 1 MiB, the error has the path, the line, the
+// name of the setting and its value.
+func ReadFile(path string) (File, error) {
+	text, err := readText(path)
+	if err != nil {
+		return File{}, fmt.Errorf("steering: %w", err)
+	}
+	f, err := parse(text)
+	if err != nil {
+		return File{}, fmt.Errorf("steering: %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// readText returns the content of a file. It returns an error if the file is larger than maxFileBytes.
+func readText(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	if err == nil && len(text) > maxFileBytes {
+		err = fmt.Errorf("%s is larger than 1 MiB", path)
+	}
+	return text, err
+}
+
+// UnmarshalJSON decodes settings from a JSON object, and replaces f. If a name is unknown or a value is invalid, the error has
+// the line, the name and the value, and f does not change.
+func (f *File) UnmarshalJSON(text []byte) error {
+	read, err := parse(text)
+	if err != nil {
+		return fmt.Errorf("steering: %w", err)
+	}
+	*f = read
+	return nil
+}
+
+// parse decodes settings from a JSON object. The error has the line in text, the name of the setting and its value.
+func parse(text []byte) (f File, err error) {
+	var whole json.RawMessage
+	if err := json.Unmarshal(text, &whole); err != nil {
+		offset := len(text)
+		if wrong := (*json.SyntaxError)(nil); errors.As(err, &wrong) {
+			offset = int(wrong.Offset)
+		}
+		return File{}, errorAt(text, offset, err)
+	}
+	d := document{text: text, offsets: make(map[string]int)}
+	if err := d.decodeFile(&f); err != nil {
+		return File{}, err
+	}
+	if _, path, err := f.override(); err != nil {
+		return File{}, errorAt(text, d.offsets[strings.Join(path, "\n")], err)
+	}
+	return f, nil
+}
+
+// errorAt adds to err the number of the line that contains the byte of text at the given offset.
+func errorAt(text []byte, offset int, err error) error {
+	return fmt.Errorf("line %d: %w", 1+bytes.Count(text[:min(offset, len(text))], []byte("\n")), err)
+}
+
+// A document is a valid JSON text, and the positions of the values in it.
+type document struct {
+	text []byte
+	// offsets maps the path of a value, such as "config\nburst", to its position in text. A path is the names of the value and
+	// of the objects that contain it, separated by line breaks.
+	offsets map[string]int
+}
+
+// A member is a name of a JSON object, with its value.
+type member struct {
+	name   string
+	value  json.RawMessage
+	offset int // position of value in the document
+}
+
+// decodeFile decodes the whole document into f.
+func (d *document) decodeFile(f *File) error {
+	value := bytes.TrimSpace(d.text)
+	all, err := d.members("", value, bytes.Index(d.text, value))
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		switch m.name {
+		case "mode":
+			err = d.decodeValue(m, "a string", &f.Mode)
+		case "disabled":
+			err = d.decodeValue(m, "true or false", &f.Disabled)
+		case "config":
+			f.Config, err = decodeMap[any](d, m, "a value")
+		case "routes":
+			f.Routes, err = decodeMap[bool](d, m, "true or false")
+		case "methods":
+			f.Methods, err = decodeMap[bool](d, m, "true or false")
+		default:
+			err = errorAt(d.text, m.offset, fmt.Errorf("%q is no setting; there are mode, disabled, config, routes, methods", sanitize.CleanText(m.name)))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// members returns the members of a JSON object in the document, and stores their positions. The argument path is the path of
+// the object, and offset its position. It returns an error if object is another JSON value, or if a name is given twice.
+func (d *document) members(path string, object json.RawMessage, offset int) (all []member, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(object))
+	if start, err := decoder.Token(); err != nil || start != json.Delim('{') {
+		return nil, errorAt(d.text, offset, fmt.Errorf("%s is not an object of settings", sanitize.CleanText(string(object))))
+	}
+	for decoder.More() {
+		name, err := decoder.Token()
+		if err != nil {
+			return nil, err // cannot happen: the text is valid
+		}
+		m := member{name: name.(string)}
+		if err := decoder.Decode(&m.value); err != nil {
+			return nil, err // cannot happen: the text is valid
+		}
+		m.offset = offset + int(decoder.InputOffset()) - len(m.value)
+		key := path + m.name
+		if _, twice := d.offsets[key]; twice {
+			return nil, errorAt(d.text, m.offset, fmt.Errorf("%q is given twice", sanitize.CleanText(m.name)))
+		}
+		d.offsets[key] = m.offset
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// decodeValue decodes the value of m into the variable to which v points. The argument want describes valid values, for the
+// error. Null is no valid value.
+func (d *document) decodeValue(m member, want string, v any) error {
+	if err := json.Unmarshal(m.value, v); err != nil || string(m.value) == "null" {
+		return errorAt(d.text, m.offset, fmt.Errorf("%s: %s is not %s", sanitize.CleanText(m.name), sanitize.CleanText(string(m.value)), want))
+	}
+	return nil
+}
+
+// decodeMap decodes the value of m, an object whose values have the type V. The argument want describes these values, for
+// errors.
+func decodeMap[V any](d *document, m member, want string) (map[string]V, error) {
+	all, err := d.members(m.name+"\n", m.value, m.offset)
+	if err != nil {
+		return nil, err
+	}
+	values := make(map[string]V)
+	for _, part := range all {
+		var v V
+		if err := d.decodeValue(part, want, &v); err != nil {
+			return nil, err
+		}
+		values[part.name] = v
+	}
+	return values, nil
+}

@@ -1,0 +1,136 @@
+package steering
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/gohedge/hedge/internal/ops"
+)
+
+// Watch applies the settings in a file to clients, now and whenever the content of the file changes. It reads the file each
+// time that the duration every has passed. Watch blocks until ctx ends, and returns the cause of that, see [context.Cause].
+// It starts no goroutine. The settings stay in force after Watch has returned.
+//
+// If the file cannot be used at the start, all clients are disabled, and a warning is logged. If it cannot be used later, its
+// last valid content stays in force, and one warning is logged until it can be used again. A file is never applied in part, and
+// either all clients get it or none.
+//
+// The file may be a symbolic link, and may be replaced, as in a volume of a Kubernetes ConfigMap. A content is applied only if
+// a second read, up to 50ms later, returns the same content. A program that writes the file should write another file, and
+// rename that.
+//
+// Watch returns an error at once if there are no clients, if a client was not made by a constructor of package hedge, or if
+// every is not positive. To have the settings before the first call, use [ReadFile] and [File.Apply] before the client is used.
+func Watch(ctx context.Context, path string, every time.Duration, clients ...Client) error {
+	targets, err := findTargets(clients)
+	if err != nil {
+		return err
+	}
+	if every <= 0 {
+		return fmt.Errorf("steering: Watch: the interval %v is not positive", every)
+	}
+	w := watcher{path: path, targets: targets, read: readText, pause: func() { sleep(ctx, min(every/2, maxPause)) }}
+	w.poll()
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+			w.poll()
+		}
+	}
+}
+
+// maxPause is the longest time between the two reads that must return the same content.
+const maxPause = 50 * time.Millisecond
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// A watcher is the state of one call of Watch.
+type watcher struct {
+	path    string
+	targets []ops.Overridable
+	read    func(path string) ([]byte, error) // returns the content of the file
+	pause   func()                            // waits between two reads that must return the same content
+
+	applied []byte // content that was applied last; nil: none
+	failed  bool   // the file cannot be used, and a warning was logged
+}
+
+// errChanging is the error for a file whose content has changed between two reads.
+var errChanging = errors.New("the content has changed while it was read")
+
+// poll reads the file and applies its content if that has changed.
+func (w *watcher) poll() {
+	text, err := w.readStable()
+	switch {
+	case err == errChanging && w.applied != nil:
+		return // the next poll reads the new content
+	case err == nil && w.applied != nil && bytes.Equal(text, w.applied):
+		w.failed = false
+		return
+	}
+	var f File
+	if err == nil {
+		f, err = parse(text)
+	}
+	if err == nil {
+		err = f.applyTo(w.targets)
+	}
+	if err != nil {
+		w.reportFailure(err)
+		return
+	}
+	w.applied, w.failed = text, false
+	for _, t := range w.targets {
+		t.Log().Log(slog.LevelInfo, "settings of a file are in force", slog.String("file", w.path))
+	}
+}
+
+// readStable returns the content of the file. If the content differs from the applied content, readStable reads it twice. It
+// returns errChanging if the two reads differ, because a writer may have written a part of the content so far.
+func (w *watcher) readStable() ([]byte, error) {
+	text, err := w.read(w.path)
+	if err != nil || w.applied != nil && bytes.Equal(text, w.applied) {
+		return text, err
+	}
+	w.pause()
+	again, err := w.read(w.path)
+	if err == nil && !bytes.Equal(text, again) {
+		err = errChanging
+	}
+	return text, err
+}
+
+// reportFailure logs, once until the file can be used again, that it cannot be used because of err. If no content was applied
+// yet, reportFailure also disables the clients.
+func (w *watcher) reportFailure(err error) {
+	if w.failed {
+		return
+	}
+	w.failed = true
+	effect := "its last valid content stays in force"
+	if w.applied == nil {
+		effect = "no hedge is sent"
+	}
+	for _, t := range w.targets {
+		t.Log().WarnOfFile(w.path, effect, err)
+		if w.applied == nil {
+			_ = t.ApplyOverride(&ops.Override{Disabled: true}) // without settings, nothing is invalid
+		}
+	}
+}
