@@ -36,6 +36,9 @@ type health struct {
 	host string   // name of the server for log messages; never changes
 	log  *ops.Log // never changes
 
+	answerRate  answerRate  // recent questions that the server answered or left unanswered; has a lock of its own
+	silentZones silentZones // domains about which the server is silent; has a lock of its own
+
 	isSilent         atomic.Bool                // maxMisses queries had no response, and no response came since; stored under mu
 	failureCount     atomic.Int64               // number of different names with a failure since the last success; stored under mu
 	answeredQuestion atomic.Pointer[wire.Query] // a question that was answered without a failure; nil: none

@@ -31,6 +31,8 @@ type latencyEstimator struct {
 	key          *policy.Key   // the server's latency key, which limits the share of the budget that is used; never changes
 	minLossDelay time.Duration // shortest loss delay; never changes
 
+	rto rtoEstimator // retransmission timeout; has a lock of its own
+
 	learnedLossDelay atomic.Int64 // in nanoseconds; 0: not learned yet; stored under mu
 	learnedSlowDelay atomic.Int64 // in nanoseconds; 0: not learned yet; stored under mu
 

@@ -42,11 +42,8 @@ type Server struct {
 	preferredTransport atomic.Int32          // index in transports for the first query of each question
 
 	account serverAccount
-	rto     rtoEstimator
 	*latencyEstimator
 	*health
-	answerRate  answerRate
-	silentZones silentZones
 
 	lastAsked        atomic.Int64 // time of the last query, in Unix nanoseconds
 	runningAbandoned atomic.Int64 // number of abandoned queries that still wait for a response
