@@ -55,7 +55,7 @@ type cacheEntry struct {
 // referencedZone returns the delegation that the entry refers to and keeps in memory, or nil.
 func (e *cacheEntry) referencedZone() *delegation {
 	if e.answer != nil {
-		return delegationOf(e.answer.Zone)
+		return zoneDelegation(e.answer.Zone)
 	}
 	return e.zone
 }
@@ -303,7 +303,7 @@ func (h zoneReferences) addReference(z *delegation) (added int64) {
 		kept := &zoneReference{size: z.memorySize() + zoneReferenceSize, refs: 1}
 		h[z.chain] = kept
 		added += kept.size
-		z = delegationOf(z.chain.Parent)
+		z = zoneDelegation(z.chain.Parent)
 	}
 	return added
 }
@@ -318,17 +318,17 @@ func (h zoneReferences) removeReference(z *delegation) (freed int64) {
 		}
 		delete(h, z.chain)
 		freed += kept.size
-		z = delegationOf(z.chain.Parent)
+		z = zoneDelegation(z.chain.Parent)
 	}
 	return freed
 }
 
 // parentDelegation returns the delegation of the parent zone that has sent the referral to z. It returns nil if no
 // referral led to z.
-func (z *delegation) parentDelegation() *delegation { return delegationOf(z.chain.Parent) }
+func (z *delegation) parentDelegation() *delegation { return zoneDelegation(z.chain.Parent) }
 
-// delegationOf returns the delegation with the servers of a zone of package chain. It returns nil if z is nil.
-func delegationOf(z *chain.Zone) *delegation {
+// zoneDelegation returns the delegation with the servers of a zone of package chain. It returns nil if z is nil.
+func zoneDelegation(z *chain.Zone) *delegation {
 	if z == nil {
 		return nil
 	}

@@ -60,7 +60,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	minimised := &minimiser{q: q, do: c.validator != nil, disabled: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
 	for entered := (*delegation)(nil); ; {
 		if synth != nil && z != entered {
-			if r := synth.enterZone(z); r != nil {
+			if r := synth.synthesizeOrPrefetchKeys(z); r != nil {
 				return r, nil
 			}
 			entered = z
@@ -231,9 +231,9 @@ func (l *lookup) newSynthesizer(q question) *synthesizer {
 	return &synthesizer{validator: c.validator, validationBudget: validationBudget{l.budget, c}, questionBudget: l.budget, q: q}
 }
 
-// enterZone returns an answer like synthesizeAnswer, if the cached proofs determine it. Otherwise it returns nil, and
-// starts to look up the keys of the zone z, so that they are known when the answer must be validated.
-func (k *synthesizer) enterZone(z *delegation) *parsedResponse {
+// synthesizeOrPrefetchKeys returns an answer like synthesizeAnswer, if the cached proofs determine it. Otherwise it
+// returns nil, and starts to look up the keys of the zone z, so that they are known when the answer must be validated.
+func (k *synthesizer) synthesizeOrPrefetchKeys(z *delegation) *parsedResponse {
 	if r := k.synthesizeAnswer(z); r != nil {
 		return r
 	}

@@ -69,7 +69,7 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 	case !errors.As(err, &why) || why.Limit != "" || retries >= maxBogusRetries:
 		return false
 	case r.invalidSignatures:
-		return !l.core.conf.Trust.Report && l.recheckDelegation(ctx, q, delegationOf(r.Zone))
+		return !l.core.conf.Trust.Report && l.recheckDelegation(ctx, q, zoneDelegation(r.Zone))
 	case r.From.IsValid():
 		l.core.pool.ReportBogus(r.Zone.Name, r.From, q.name)
 		l.avoidServers = append(l.avoidServers, r.From)

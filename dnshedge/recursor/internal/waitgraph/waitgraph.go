@@ -114,11 +114,11 @@ type Flight[K comparable] struct {
 	done    chan struct{} // closed by Group.Finish; set by the first caller and not changed afterwards
 }
 
-// flight returns f. It gives a Group access to the Flight that a lookup embeds.
-func (f *Flight[K]) flight() *Flight[K] { return f }
+// embeddedFlight returns f. It gives a Group access to the Flight that a lookup embeds.
+func (f *Flight[K]) embeddedFlight() *Flight[K] { return f }
 
-// add records the wait w for f. The caller must hold the mutex of the Graph.
-func (f *Flight[K]) add(w Wait) {
+// addWait records the wait w for f. The caller must hold the mutex of the Graph.
+func (f *Flight[K]) addWait(w Wait) {
 	if f.done == nil {
 		f.done = make(chan struct{})
 	}
@@ -143,8 +143,8 @@ func (f *Flight[K]) add(w Wait) {
 	w.By.waitsFor[&f.Node] = count
 }
 
-// remove undoes add. The caller must hold the mutex of the Graph.
-func (f *Flight[K]) remove(w Wait) {
+// removeWait undoes addWait. The caller must hold the mutex of the Graph.
+func (f *Flight[K]) removeWait(w Wait) {
 	f.callers--
 	if w.By == nil {
 		return
@@ -162,7 +162,7 @@ func (f *Flight[K]) remove(w Wait) {
 // for concurrent use.
 type Group[K comparable, F interface {
 	comparable
-	flight() *Flight[K]
+	embeddedFlight() *Flight[K]
 }] struct {
 	graph   *Graph
 	running map[K]F
@@ -171,7 +171,7 @@ type Group[K comparable, F interface {
 // NewGroup returns a Group without lookups, whose waits g records.
 func NewGroup[K comparable, F interface {
 	comparable
-	flight() *Flight[K]
+	embeddedFlight() *Flight[K]
 }](g *Graph) *Group[K, F] {
 	return &Group[K, F]{graph: g, running: make(map[K]F)}
 }
@@ -195,10 +195,10 @@ func (g *Group[K, F]) Join(k K, w Wait, isOutdated func(F) bool, start func(need
 			return f, false, err
 		}
 		g.running[k], started = f, true
-	case w.By != nil && f.flight().hasPathTo(w.By, make(map[*Node]bool)):
+	case w.By != nil && f.embeddedFlight().hasPathTo(w.By, make(map[*Node]bool)):
 		return f, false, ErrCycle
 	}
-	f.flight().add(w)
+	f.embeddedFlight().addWait(w)
 	return f, started, nil
 }
 
@@ -206,13 +206,13 @@ func (g *Group[K, F]) Join(k K, w Wait, isOutdated func(F) bool, start func(need
 func (g *Group[K, F]) JoinAlone(f F, w Wait) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	f.flight().add(w)
+	f.embeddedFlight().addWait(w)
 }
 
 // Await waits until Finish was called for f, and returns nil. It returns the cause of ctx if ctx ends before. In either
 // case the caller w has then left. If it was the last caller, Await cancels the lookup, and later callers do not join it.
 func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) error {
-	s := f.flight()
+	s := f.embeddedFlight()
 	select {
 	case <-s.done:
 		g.Leave(f, w)
@@ -222,7 +222,7 @@ func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) error {
 	cause := context.Cause(ctx)
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	if s.remove(w); s.callers == 0 && s.Cancel != nil {
+	if s.removeWait(w); s.callers == 0 && s.Cancel != nil {
 		if g.running[s.Key] == f {
 			delete(g.running, s.Key)
 		}
@@ -236,13 +236,13 @@ func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) error {
 func (g *Group[K, F]) Leave(f F, w Wait) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	f.flight().remove(w)
+	f.embeddedFlight().removeWait(w)
 }
 
 // Finish ends the lookup f, so that later callers start a new one. It calls setResult, which sets the results in f, and
 // then wakes the callers. shared is true if there are callers. It must be called once.
 func (g *Group[K, F]) Finish(f F, setResult func(shared bool)) {
-	s := f.flight()
+	s := f.embeddedFlight()
 	g.graph.mu.Lock()
 	if g.running[s.Key] == f {
 		delete(g.running, s.Key)
@@ -258,5 +258,5 @@ func (g *Group[K, F]) Finish(f F, setResult func(shared bool)) {
 func (g *Group[K, F]) LatestUntil(f F) time.Time {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	return f.flight().until
+	return f.embeddedFlight().until
 }

@@ -14,7 +14,7 @@ func TestNodeVisitsEachLookupOnce(t *testing.T) {
 		next := []*Flight[int]{{}, {}}
 		for _, f := range next {
 			for _, g := range layer {
-				g.add(Wait{By: &f.Node})
+				g.addWait(Wait{By: &f.Node})
 			}
 		}
 		layer = next
@@ -23,7 +23,7 @@ func TestNodeVisitsEachLookupOnce(t *testing.T) {
 	assert.False(t, layer[0].hasPathTo(&last.Node, make(map[*Node]bool)))
 	for f := &layer[0].Node; ; {
 		if len(f.waitsFor) == 0 {
-			last.add(Wait{By: f})
+			last.addWait(Wait{By: f})
 			break
 		}
 		for g := range f.waitsFor {
