@@ -16,9 +16,12 @@
 // # Precedence
 //
 // If several sources set the same setting, the first of them applies: HEDGE_DISABLED, HEDGE_MODE, HEDGE_BUDGET_PERCENT, the
-// file, [hedge.Transport.Update], options. A source that disables hedging does so whatever the sources that follow it say. A
-// setting that is removed from the file gets the value of the next source again. [hedge.WithLogger] logs each change, and each
-// setting of the file without effect.
+// file, [hedge.Transport.Update], options. A setting that is removed from the file gets the value of the next source again.
+// [hedge.WithLogger] logs each change, and each setting of the file without effect.
+//
+// A client that one source disables is not enabled by another: a file does not enable what HEDGE_DISABLED, HEDGE_MODE=off or
+// SetEnabled(false) has disabled, and SetEnabled(true) does not enable what the file disables. As without a file,
+// SetEnabled(true) enables what a variable has disabled.
 package steering
 
 import (
