@@ -211,6 +211,7 @@ func TestClientReadsEnvironment(t *testing.T) {
 		{"HEDGE_MODE", "off", false, false, `WARN "dnshedge: disabled" by=HEDGE_MODE`},
 		{"HEDGE_MODE", "shadow", true, true, ""},
 		{"HEDGE_MODE", "shadwo", true, true, `WARN "dnshedge: a variable of the environment cannot be understood, so no hedge is sent" variable=HEDGE_MODE value=shadwo`},
+		{"HEDGE_BUDGET_PERCENT", "-1", true, false, `WARN "dnshedge: a variable of the environment has no effect here" variable=HEDGE_BUDGET_PERCENT value=-1`},
 	} {
 		t.Run(test.variable+"="+test.value, func(t *testing.T) {
 			t.Setenv(test.variable, test.value)

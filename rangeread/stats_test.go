@@ -1,7 +1,11 @@
 package rangeread_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"log"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +92,22 @@ func TestStatsHaveModeOfStore(t *testing.T) {
 	assert.Equal(t, set{true, true, rangeread.DefaultMaxBytes}, is(rangeread.Options{}))
 	t.Setenv("HEDGE_DISABLED", "true")
 	assert.False(t, is(rangeread.Options{}).enabled)
+}
+
+// TestNewStoreLogsThatBudgetOfEnvironmentHasNoEffect looks for a warning of this run, because a process logs each warning once.
+func TestNewStoreLogsThatBudgetOfEnvironmentHasNoEffect(t *testing.T) {
+	before, writer, flags := slog.Default(), log.Writer(), log.Flags()
+	t.Cleanup(func() {
+		slog.SetDefault(before)
+		log.SetOutput(writer)
+		log.SetFlags(flags)
+	})
+	var logged bytes.Buffer
+	slog.SetDefault(slog.New(slog.NewTextHandler(&logged, nil)))
+	value := fmt.Sprint("5.", time.Now().UnixNano())
+	t.Setenv("HEDGE_BUDGET_PERCENT", value)
+	assert.True(t, rangeread.NewStore(rangeread.Options{}).Stats().Enabled)
+	assert.Contains(t, logged.String(), `level=WARN msg="rangeread: a variable of the environment has no effect here" variable=HEDGE_BUDGET_PERCENT value=`+value)
 }
 
 // TestStatsHaveAtMost29Classes checks the limit for reads of any length.

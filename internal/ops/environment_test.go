@@ -73,6 +73,14 @@ func TestReadEnvironmentAllowsNoHedgesForInvalidBudget(t *testing.T) {
 	}
 }
 
+func TestModeOfEnvironmentReplacesConfiguredShadowMode(t *testing.T) {
+	for value, want := range map[string][2]bool{"": {false, true}, "on": {false, false}, "shadow": {true, true}, "audit": {false, true}, "off": {false, true}} {
+		t.Setenv("HEDGE_MODE", value)
+		e := ops.ReadEnvironment(true)
+		assert.Equal(t, want, [2]bool{e.IsShadow(false), e.IsShadow(true)}, value)
+	}
+}
+
 // A row is a row of the table, such as "//        HEDGE_MODE  shadow or observe  does what [WithShadow] does". A row without a variable
 // belongs to the variable of the row above.
 type row struct {

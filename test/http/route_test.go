@@ -278,3 +278,23 @@ func TestObserverReceivesConfiguredShare(t *testing.T) {
 		assert.InDelta(t, 0.005, told("/dear"), 1e-9, "the share of the client bounds its routes")
 	})
 }
+
+// TestBudgetOfEnvironmentDoesNotRaiseShareOfRoute sets a budget above the share of one route and below that of another.
+func TestBudgetOfEnvironmentDoesNotRaiseShareOfRoute(t *testing.T) {
+	t.Setenv("HEDGE_BUDGET_PERCENT", "5")
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = quick(rt)
+		rec := new(recorder)
+		tr := hedge.New(rt, hedge.WithObserver(rec), hedge.WithRoute("/a", hedge.Policy{BudgetPercent: 1}), hedge.WithRoute("/b", hedge.Policy{BudgetPercent: 50}))
+		for _, path := range []string{"/a", "/b"} {
+			resp, err := get(t, tr, "http://catalog.test"+path)
+			require.NoError(t, err)
+			text(t, resp)
+		}
+		shares := make(map[string]float64)
+		for _, s := range rec.KeyStates() {
+			shares[s.Route] = s.Share
+		}
+		assert.Equal(t, map[string]float64{"/a": 0.01, "/b": 0.05}, shares)
+	})
+}
