@@ -116,7 +116,7 @@ func maxAge(b []byte) uint32 {
 }
 
 // A responseWriter is a dns.ResponseWriter for one HTTP request. It passes the response, in wire format, to its
-// function send. It has only the methods that Client.ServeDNS calls.
+// function send. Methods that Client.ServeDNS does not call panic.
 type responseWriter struct {
 	dns.ResponseWriter // nil
 	tls                *tls.ConnectionState

@@ -30,10 +30,9 @@ func listenPackets(at string, n int) (all []net.PacketConn, err error) {
 	return all, nil
 }
 
-// A limitedListener accepts only connections of allowed clients, and limits the connections of each client. It closes
-// other connections at once.
-//
-// slots limits the connections of all clients. It is nil if the server that calls Accept limits them.
+// A limitedListener accepts only connections of allowed clients, and limits the connections of each client. It rejects
+// other connections. The field slots limits the connections of all clients; it is nil if the server that calls Accept
+// limits them.
 type limitedListener struct {
 	net.Listener // of TCP
 	access       *accessControl

@@ -62,7 +62,7 @@ func (s *webServer) shutDown(ctx context.Context) error {
 	return err
 }
 
-// closeUnusedConns closes the connections that have not sent a request.
+// closeUnusedConns closes the connections that have not sent a request, so that Shutdown does not wait for them.
 func (s *webServer) closeUnusedConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -143,7 +143,7 @@ func (f *Flight[K]) addWait(w Wait) {
 	w.By.waitsFor[&f.Node] = count
 }
 
-// removeWait undoes addWait. The caller must hold the mutex of the Graph.
+// removeWait removes the wait w, which addWait has recorded, because it has ended. The caller must hold the mutex of the Graph.
 func (f *Flight[K]) removeWait(w Wait) {
 	f.callers--
 	if w.By == nil {
