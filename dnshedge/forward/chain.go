@@ -5,7 +5,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A clientChain is a Client with what it asks: servers, a resolver, or another Client through a validator.
+// A clientChain is the Client of a Forwarder with the parts that it asks: servers, a resolver, or another Client through a
+// validator. The Forwarder saves the state of all these parts, and reports their statistics.
 type clientChain struct {
 	client    *dnshedge.Client // answers the forwarder's clients
 	upstreams *dnshedge.Client // asks servers; without a validator it is equal to client

@@ -28,7 +28,7 @@ const (
 type dohHandler struct {
 	client   *dnshedge.Client
 	access   *accessControl
-	requests *clientCounter
+	requests *clientLimiter
 }
 
 func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -91,8 +91,8 @@ type Config struct {
 	Metrics http.Handler
 }
 
-// Limits limits what the clients of a Forwarder may use. No field may be negative. A limit of zero is zero, except in
-// QuestionsPerSecond.
+// Limits limits the questions, connections and sockets of the clients of a Forwarder. No field may be negative. Zero allows
+// none, except in QuestionsPerSecond, where it means no limit.
 type Limits struct {
 	// QuestionsPerSecond limits the questions of one client. A client may ask as many at once as in a second, and at
 	// least one. Zero: no limit.
@@ -149,8 +149,8 @@ type Forwarder struct {
 	conf     Config
 	access   accessControl
 	server   *dnshedge.Server      // for UDP, TCP and TLS
-	https    []*webServer          // servers for HTTPS
-	metrics  *webServer            // nil: there is none
+	https    []*httpServer         // servers for HTTPS
+	metrics  *httpServer           // nil: there is none
 	services []service             // started by Serve
 	state    map[string]stateStore // to save, by the name of the file
 }
@@ -219,11 +219,11 @@ func (f *Forwarder) openListeners() error {
 		}
 	}
 	slots := connlimit.New(f.conf.Limits.Conns)
-	requests := &clientCounter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
+	requests := &clientLimiter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
 	for _, at := range f.conf.ListenHTTPS {
 		mux := http.NewServeMux()
 		mux.Handle("/dns-query", &dohHandler{client: f.conf.Client, access: &f.access, requests: requests})
-		s := newWebServer(mux)
+		s := newHTTPServer(mux)
 		s.stateChanged, s.ConnContext = trackConnUse, withLimitedConn
 		s.TLSConfig = f.conf.TLSConfig.Clone()
 		f.https = append(f.https, s)
@@ -238,7 +238,7 @@ func (f *Forwarder) openListeners() error {
 	if err != nil {
 		return fmt.Errorf("forward: listen on %s: %w", f.conf.ListenMetrics, err)
 	}
-	f.metrics = newWebServer(f.conf.Metrics)
+	f.metrics = newHTTPServer(f.conf.Metrics)
 	f.services = append(f.services, service{l, func() error { return f.metrics.Serve(l) }})
 	return nil
 }
@@ -252,7 +252,7 @@ func (f *Forwarder) listenTCP(at string, slots *connlimit.Limiter, serve func(ne
 	}
 	l := &limitedListener{
 		Listener: inner, access: &f.access, slots: slots, closing: make(chan struct{}),
-		conns: clientCounter{maxPerClient: f.conf.Limits.ConnsPerClient, byClient: make(map[netip.Addr]int)},
+		conns: clientLimiter{maxPerClient: f.conf.Limits.ConnsPerClient, byClient: make(map[netip.Addr]int)},
 	}
 	f.services = append(f.services, service{l, func() error { return serve(l) }})
 	return nil

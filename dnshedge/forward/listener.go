@@ -36,7 +36,7 @@ func listenPackets(at string, n int) (all []net.PacketConn, err error) {
 type limitedListener struct {
 	net.Listener // of TCP
 	access       *accessControl
-	conns        clientCounter
+	conns        clientLimiter
 	slots        *connlimit.Limiter
 	closing      chan struct{} // closed by Close
 	close        sync.Once
@@ -72,9 +72,9 @@ func (g *limitedListener) Close() error {
 	return g.Listener.Close()
 }
 
-// clientCounter limits the connections or requests that are open at a time. It is safe for
-// concurrent use.
-type clientCounter struct {
+// A clientLimiter limits how many connections or requests of each client, and of all clients together, are open at a time.
+// It is safe for concurrent use.
+type clientLimiter struct {
 	maxPerClient int // limit for one client
 	maxTotal     int // limit for all clients; 0: no limit
 
@@ -85,7 +85,7 @@ type clientCounter struct {
 
 // tryAdd counts one more connection or request of a client and returns true. It returns false, and counts nothing, if
 // the limit of the client or of all clients is reached.
-func (c *clientCounter) tryAdd(ip netip.Addr) bool {
+func (c *clientLimiter) tryAdd(ip netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byClient[ip] >= c.maxPerClient || c.maxTotal > 0 && c.n >= c.maxTotal {
@@ -97,7 +97,7 @@ func (c *clientCounter) tryAdd(ip netip.Addr) bool {
 }
 
 // remove undoes one tryAdd of a client, when the connection or request has ended.
-func (c *clientCounter) remove(ip netip.Addr) {
+func (c *clientLimiter) remove(ip netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n--

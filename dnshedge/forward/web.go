@@ -14,8 +14,8 @@ const (
 	pageTime = 2 * time.Second        // time for the shutdown of the server of the metrics
 )
 
-// webServer is an HTTP server whose shutdown does not wait for new connections without a request.
-type webServer struct {
+// httpServer is an HTTP server whose shutdown does not wait for new connections without a request.
+type httpServer struct {
 	*http.Server
 	stateChanged func(net.Conn, http.ConnState) // called on each change of a connection's state; may be nil
 
@@ -23,9 +23,9 @@ type webServer struct {
 	unusedConns map[net.Conn]bool // open connections that have not sent a request
 }
 
-// newWebServer returns an HTTP server with the handler h, and with time limits for slow clients.
-func newWebServer(h http.Handler) *webServer {
-	s := &webServer{unusedConns: make(map[net.Conn]bool)}
+// newHTTPServer returns an HTTP server with the handler h, and with time limits for slow clients.
+func newHTTPServer(h http.Handler) *httpServer {
+	s := &httpServer{unusedConns: make(map[net.Conn]bool)}
 	s.Server = &http.Server{
 		Handler: h, ReadHeaderTimeout: idleTime, ReadTimeout: 2 * idleTime, WriteTimeout: 2 * idleTime, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 1 << 17, // a message of 64 KiB in a URL
@@ -37,7 +37,7 @@ func newWebServer(h http.Handler) *webServer {
 
 // trackNewConns is the ConnState callback of the server. It records connections that have not sent a request, because a
 // shutdown of net/http waits five seconds for their first request.
-func (s *webServer) trackNewConns(conn net.Conn, is http.ConnState) {
+func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	s.mu.Lock()
 	if is == http.StateNew {
 		s.unusedConns[conn] = true
@@ -52,7 +52,7 @@ func (s *webServer) trackNewConns(conn net.Conn, is http.ConnState) {
 
 // shutDown answers the requests that were received, and closes all connections. If ctx ends before all are answered, it
 // closes the remaining connections and returns the error of ctx.
-func (s *webServer) shutDown(ctx context.Context) error {
+func (s *httpServer) shutDown(ctx context.Context) error {
 	t := time.AfterFunc(newTime, s.closeUnusedConns)
 	defer t.Stop()
 	err := s.Shutdown(ctx)
@@ -63,7 +63,7 @@ func (s *webServer) shutDown(ctx context.Context) error {
 }
 
 // closeUnusedConns closes the connections that have not sent a request, so that Shutdown does not wait for them.
-func (s *webServer) closeUnusedConns() {
+func (s *httpServer) closeUnusedConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for conn := range s.unusedConns {

@@ -71,9 +71,9 @@ func (a *experimentArms) addPair(control, treatment *summary) {
 	a.pairs, a.failureDifferences, a.failureDifferenceSquares = a.pairs+1, a.failureDifferences+d, a.failureDifferenceSquares+d*d
 }
 
-// writeReport stores the statistics of both arms in the report r: the 99th percentile, the failures, and how much hedging
+// fillReport stores the statistics of both arms in the report r: the 99th percentile, the failures, and how much hedging
 // has changed them. Before there are enough calls and pairs, it only updates the number of pairs.
-func (a *experimentArms) writeReport(r *observe.Audit) {
+func (a *experimentArms) fillReport(r *observe.Audit) {
 	r.Pairs = max(r.Pairs, a.pairs)
 	if a.pairs < minReportPairs || min(a.control.calls, a.treatment.calls) < minReportCalls {
 		return

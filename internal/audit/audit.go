@@ -87,7 +87,7 @@ func (a *Audit) IsHedgingOff() bool { return a != nil && a.hedgingOff.Load() }
 func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 	if now >= a.nextChange.Load() {
 		a.mu.Lock()
-		a.changeSlot(now, wall(time.Unix(0, now)).UnixNano())
+		a.advanceSlot(now, wall(time.Unix(0, now)).UnixNano())
 		a.mu.Unlock()
 	}
 	if uint64(now-a.inFlightFrom.Load()) < uint64(measuredLength) {
@@ -116,9 +116,9 @@ func (a *Audit) openLatencies() *slotLatencies {
 	return &a.arms.openLatencies
 }
 
-// changeSlot starts the next slot, or the measured part of the current slot, if its start time has come. The argument now is
-// the time of the engine's clock. The argument wall is the time of day in nanoseconds since 1970. The caller must hold mu.
-func (a *Audit) changeSlot(now, wall int64) {
+// advanceSlot starts the next slot, or the measured part of the current slot, if its start time has come. The argument now is
+// the time of the engine's clock, and wall the Unix time, both in nanoseconds. The caller must hold mu.
+func (a *Audit) advanceSlot(now, wall int64) {
 	if now < a.nextChange.Load() {
 		return
 	}
@@ -250,7 +250,7 @@ func (a *Audit) comparePair(control, treatment *summary, now int64) {
 		a.trial.addPair(control.tailLatency - treatment.tailLatency)
 		a.arms.addPair(control, treatment)
 	}
-	a.arms.writeReport(a.report)
+	a.arms.fillReport(a.report)
 	v := a.trial.verdict()
 	if !isDecided(a.verdict) || isDecided(v) && v != a.verdict {
 		a.report.Confidence = a.trial.confidence()
@@ -312,7 +312,7 @@ func (a *Audit) TakeNewResults() (v observe.Audit, changed, ok bool) {
 	defer a.mu.Unlock()
 	changed = a.reported != a.verdict
 	a.reported = a.verdict
-	return a.currentReport(), changed, true
+	return a.reportLocked(), changed, true
 }
 
 // Verdict returns the current verdict. It returns "" if a is nil.
@@ -329,11 +329,11 @@ func (a *Audit) Verdict() observe.Verdict {
 func (a *Audit) Report() observe.Audit {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.currentReport()
+	return a.reportLocked()
 }
 
-// currentReport implements Report. The caller must hold mu.
-func (a *Audit) currentReport() observe.Audit {
+// reportLocked is Report for a caller that holds mu.
+func (a *Audit) reportLocked() observe.Audit {
 	v := *a.report
 	v.Verdict = a.verdict
 	return v

@@ -29,7 +29,7 @@ type State struct {
 func (a *Audit) ExportState(now time.Time) (j State, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return State{a.trial.number, min(time.Duration(now.UnixNano()-a.lastPairAt), verdictLifetime), a.verdictLatency, a.currentReport()}, isDecided(a.verdict)
+	return State{a.trial.number, min(time.Duration(now.UnixNano()-a.lastPairAt), verdictLifetime), a.verdictLatency, a.reportLocked()}, isDecided(a.verdict)
 }
 
 // ImportState adopts the state j, which another process has exported. It does nothing if this audit already has a decided
@@ -45,7 +45,7 @@ func (a *Audit) ImportState(j *State, now time.Time) {
 	a.verdictLatency, *a.report = j.Level, j.Report
 }
 
-// AppendJSON appends to b the length and the JSON encoding of the state.
+// AppendJSON appends to b the JSON encoding of the state, preceded by its length as a uvarint.
 func (j *State) AppendJSON(b []byte) []byte {
 	text, _ := json.Marshal(j) // a State has only numbers that JSON allows
 	return decode.AppendBytes(b, text)

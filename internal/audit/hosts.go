@@ -13,8 +13,8 @@ import (
 // maxHostBytes is the maximum length of an imported host name in bytes. Exported host names are shorter.
 const maxHostBytes = 8 << 10
 
-// A HostAudits holds the audits of an engine's hosts. All keys of a host share one audit. Hosts must not be used concurrently. A nil
-// *Hosts means that hosts are not audited.
+// A HostAudits holds the audits of an engine's hosts. All latency keys of a host share one audit. A HostAudits must not be used
+// concurrently. If it is nil, no host is audited.
 type HostAudits struct {
 	active  map[string]*hostAudit              // audits of the hosts that have keys
 	evicted evicted.States[string, *hostAudit] // audits with a verdict, of hosts whose keys were all evicted
@@ -73,8 +73,9 @@ func (hs *HostAudits) ForgetEvicted(matches func(host string) bool) {
 	}
 }
 
-// AppendVerdicts appends the encoded verdicts of all hosts to b, until b has at least limit bytes. It returns the extended
-// slice and the number n of appended verdicts. The argument now is the time of the engine's clock.
+// AppendVerdicts appends the encoded verdicts of the hosts to b. It stops when b has reached limit bytes, which the last verdict
+// may exceed. It returns the extended slice and the number n of appended verdicts. The argument now is the time of the engine's
+// clock, from which the ages of the verdicts count.
 func (hs *HostAudits) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n uint64) {
 	if hs == nil {
 		return b, 0

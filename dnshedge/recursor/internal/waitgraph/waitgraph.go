@@ -32,8 +32,9 @@ type Graph struct {
 	mu sync.Mutex // guards the Groups of the Graph, and their Flights and Nodes
 }
 
-// A Node stands for a Flight in the role of a caller: it waits for other Flights. A nil *Node stands for a client's
-// question, for which no Flight can wait. The mutex of the Graph guards the fields.
+// A Node is the vertex of a Flight in the Graph. Its edges are the other Flights that the Flight waits for; a wait that
+// would close a cycle is refused. A nil *Node stands for a client's question, for which no Flight can wait. The mutex of
+// the Graph guards the fields.
 type Node struct {
 	waitsFor map[*Node]waitCount // number of waits of this Node, by the Node that it waits for
 	isNeeded bool                // a client's question waits for the Node, directly or through other Nodes, and not only as a hedge
