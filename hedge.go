@@ -50,16 +50,19 @@
 //
 // # What wins
 //
-// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never wins. If the primary fails while hedges run,
-// the call waits for them, for at most the 99th percentile of its latency. If all fail, the caller gets the
-// result of the primary. If the primary fails before the first hedge delay, no hedge is sent: hedging does not replace
-// retries.
+// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never wins.
+//
+// If the primary fails while hedges run, the call waits for them, for at most the 99th percentile of its latency. If
+// all fail, the caller gets the result of the primary. If the primary fails before the first hedge delay, no hedge is
+// sent: hedging does not replace retries.
 //
 // # Chains and servers
 //
-// While a server handles a hedge, its own calls should not be hedged; [Middleware] and [NewUnaryServerInterceptor] ensure
-// that. If one hedged client calls another one, only the outer client hedges. A server that continues to work on cancelled
-// calls, and is busy for more than 60 % of the time, needs a [Limiter], or clients with a budget of 2 %. See [Roll out and run].
+// While a server handles a hedge, its own calls should not be hedged; [Middleware] and [NewUnaryServerInterceptor]
+// ensure that. If one hedged client calls another one, only the outer client hedges.
+//
+// A server that continues to work on cancelled calls, and is busy for more than 60 % of the time, needs a [Limiter],
+// or clients with a budget of 2 %. See [Roll out and run].
 //
 // # Operating it
 //
@@ -74,10 +77,12 @@
 //	                      normal, on or hedge        sends hedges, also with the options for shadow mode and audits
 //	HEDGE_BUDGET_PERCENT  a number from 0 to 400     does what [WithBudgetPercent] does
 //
-// Any other value disables hedging, and is logged. HEDGE_BUDGET_PERCENT has no effect beside [WithBudget]. Package [steering]
-// reads such settings from a file, also while the program runs. If several sources set the same setting, the first one applies:
-// HEDGE_DISABLED, HEDGE_MODE, HEDGE_BUDGET_PERCENT, the file, Update, options. Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and
-// 1.5 µs over HTTP/1.1. With -tags hedge_nogrpc, a program is built without grpc.
+// Any other value disables hedging, and is logged. HEDGE_BUDGET_PERCENT has no effect beside [WithBudget]. Package
+// [steering] reads such settings from a file, also while the program runs.
+//
+// If several sources set the same setting, the first one applies: HEDGE_DISABLED, HEDGE_MODE, HEDGE_BUDGET_PERCENT,
+// the file, Update, options. Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and 1.5 µs over
+// HTTP/1.1. With -tags hedge_nogrpc, a program is built without grpc.
 //
 // [steering]: https://pkg.go.dev/github.com/gohedge/hedge/steering
 // [Glossary]: https://github.com/gohedge/hedge/blob/main/docs/glossary.md

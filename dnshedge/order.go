@@ -16,8 +16,10 @@ const (
 	OrderFastest
 
 	// OrderStrict is for servers that may know different names, such as a VPN's server and a public one. The first
-	// server is asked first, and hedges go to the same server. The next server is asked when the server before it has
-	// failed, is down, or has used its share of Timeout, at most 5 s. A down server is asked last.
+	// server is asked first, and hedges go to the same server.
+	//
+	// The next server is asked when the server before it has failed, is down, or has used its share of Timeout, at
+	// most 5 s. A down server is asked last.
 	//
 	// A late server is still waited for. While it answers other questions, and most questions of the same type, the
 	// answer of the next server is held back. It is used after 5 s, as in other resolvers, or when Timeout is nearly

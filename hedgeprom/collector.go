@@ -45,10 +45,11 @@
 // The label length is the upper bound of a size class in bytes. There are at most 29 classes, so a store has fewer than
 // 200 series.
 //
-// The gauges of calls are read from the clients that exist, on each collection. If several keys (routes or methods) have
-// equal labels, hedge_delay_seconds, hedge_budget_tokens and hedge_budget_ratio show the largest value of all keys.
-// Several audits of a host can only come from clients with the same name. Then the audit with a verdict is shown, or the
-// audit with more compared pairs. [Other] has no audits.
+// The gauges of calls are read from the clients that exist, on each collection.
+//
+// If several keys (routes or methods) have equal labels, hedge_delay_seconds, hedge_budget_tokens and
+// hedge_budget_ratio show the largest value of all keys. Several audits of a host can only come from clients with the
+// same name. Then the audit with a verdict is shown, or the audit with more compared pairs. [Other] has no audits.
 //
 // In shadow mode (see hedge.WithShadow), hedge_denied_total{reason="shadow"} counts the hedges that would have
 // been sent. hedge_saved_seconds contains the time that these hedges would have saved.

@@ -184,9 +184,11 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 	return addrs, nil
 }
 
-// Watch yields the addresses of a host, and yields them again whenever they change, in the order in which they would be
-// dialled. As long as no address is known, it yields the *net.DNSError of each failed lookup. The next lookup starts a
-// second later, and then after twice the time, up to a minute. The sequence ends with ctx and with Close.
+// Watch yields the addresses of a host, and yields them again whenever they change, in the order in which they would
+// be dialled. As long as no address is known, it yields the *net.DNSError of each failed lookup. The next lookup
+// starts a second later, and then after twice the time, up to a minute.
+//
+// The sequence ends with ctx and with Close.
 func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, error] {
 	return func(yield func([]netip.Addr, error) bool) {
 		if ctx.Err() != nil {

@@ -2,9 +2,10 @@
 // when the caller's context ends or when the attempt loses. The context of the winner ends only with the caller's
 // context, because the caller may still read the result, such as rows of a database.
 //
-// [context.WithCancel] is not suitable: a child context that is never cancelled stays registered with its parent. A
-// worker that makes all its calls with the same context would retain some 570 bytes for each call until it ends. Here,
-// the caller's context releases a [Context] that has become unreachable. That requires packages weak and unsafe.
+// [context.WithCancel] is not suitable: a child context that is never cancelled stays registered with its parent.
+//
+// A worker that makes all its calls with the same context would retain some 570 bytes for each call until it ends.
+// Here, the caller's context releases a [Context] that has become unreachable. That requires packages weak and unsafe.
 // BenchmarkRetainedBytes measures the memory that remains.
 package attemptctx
 
