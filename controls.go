@@ -222,7 +222,7 @@ func (h *controls) SetEnabled(on bool) {
 	case changed:
 		h.client.Log.LogSwitch(on, "SetEnabled")
 	case on && !h.client.Enabled():
-		h.client.Log.LogFixed("SetEnabled", map[string]string{"disabled": "file"})
+		h.client.Log.LogFixedSettings("SetEnabled", map[string]string{"disabled": "file"})
 	}
 }
 
@@ -267,7 +267,7 @@ func (h *controls) Update(f func(*Config)) error {
 		}
 		if now != nil {
 			h.logSettingsChange(old, now)
-			h.client.Log.LogFixed("Update", fixed)
+			h.client.Log.LogFixedSettings("Update", fixed)
 			return nil
 		}
 	}

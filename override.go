@@ -66,7 +66,7 @@ func (o *overridable) ApplyOverride(file *ops.Override) error {
 	if switched {
 		o.client.Log.LogSwitch(!isOff, "file")
 	}
-	o.client.Log.LogFixed("file", layers.fixedForFile(o.options.budget != nil, o.client.Enabled()))
+	o.client.Log.LogFixedSettings("file", layers.fixedForFile(o.options.budget != nil, o.client.Enabled()))
 	return nil
 }
 

@@ -231,7 +231,7 @@ func TestClientAsksSilentServerWhenOtherClosesConnections(t *testing.T) {
 }
 
 // Three names fail on all servers. Then the first server answers another name, so that only the second server is
-// doubtful. When the first server closes the connection, the second server gets the question.
+// unhealthy. When the first server closes the connection, the second server gets the question.
 func TestClientAsksDoubtfulServerWhenOtherClosesConnection(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {

@@ -67,7 +67,7 @@ func (l *lab) startInOrder(c *dnshedge.Client, setting string) {
 	}
 }
 
-// After an outage of all servers, the later servers are doubtful and are probed. The first server then answers every
+// After an outage of all servers, the later servers are unhealthy and are probed. The first server then answers every
 // question, so the strict order forbids sending its names to the later servers.
 func TestProbesRespectStrictOrder(t *testing.T) {
 	if testing.Short() {

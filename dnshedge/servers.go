@@ -339,14 +339,14 @@ func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group
 		if strict {
 			n = indexOrLength(g, first)
 		}
-		g[:n].ProbeDoubtful(now, q, first)
-		g[n:].ProbeDoubtful(now, nil, first)
+		g[:n].ProbeUnhealthy(now, q, first)
+		g[n:].ProbeUnhealthy(now, nil, first)
 		n = 0
 		if !slices.Contains(g, first) {
 			n = indexOrLength(s.fallback, first)
 		}
-		s.fallback[:n].ProbeDoubtful(now, q, first)
-		s.fallback[n:].ProbeDoubtful(now, nil, first)
+		s.fallback[:n].ProbeUnhealthy(now, q, first)
+		s.fallback[n:].ProbeUnhealthy(now, nil, first)
 	}
 	if !strict {
 		g.ProbeUnmeasured(now, q, first)

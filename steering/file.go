@@ -122,8 +122,8 @@ func (f File) applyTo(targets []ops.Overridable) error {
 	return nil
 }
 
-// override converts f to the form that clients need. If a setting is invalid, it returns an error, and the names of the setting
-// and of its part, such as "config" and "burst".
+// override converts f to an Override, which clients apply. If a value is invalid, it returns an error and the path of the value
+// in the file, such as "config", "burst".
 func (f File) override() (o *ops.Override, path []string, err error) {
 	mode, ok := ops.ParseMode(f.Mode)
 	if !ok {
@@ -131,7 +131,7 @@ func (f File) override() (o *ops.Override, path []string, err error) {
 	}
 	o = &ops.Override{Mode: mode, Disabled: f.Disabled, Routes: maps.Clone(f.Routes), Methods: maps.Clone(f.Methods)}
 	for _, name := range slices.Sorted(maps.Keys(f.Config)) {
-		text, err := checkSetting(name, f.Config[name])
+		text, err := encodeSetting(name, f.Config[name])
 		if err != nil {
 			return nil, []string{"config", name}, fmt.Errorf("config: %w", err)
 		}
@@ -178,9 +178,9 @@ func isMethodExcluded(patterns map[string]bool, method string) bool {
 	return false
 }
 
-// checkSetting returns the JSON encoding of the value of a setting of [hedge.Config]. It returns an error if the name is unknown
+// encodeSetting returns the JSON encoding of the value of a setting of [hedge.Config]. It returns an error if the name is unknown
 // or the value is invalid by itself. Conflicts with other settings are found when the setting is applied.
-func checkSetting(name string, value any) (json.RawMessage, error) {
+func encodeSetting(name string, value any) (json.RawMessage, error) {
 	switch d := value.(type) {
 	case nil:
 		return nil, fmt.Errorf("%s: null is no value", name)

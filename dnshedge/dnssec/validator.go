@@ -91,7 +91,7 @@ type core struct {
 	validator *chain.Validator // nil if validation is off
 
 	counters counters
-	events   chain.EventLog
+	events   chain.ValidationLog
 	unable   unableUpstreams
 	ctx      context.Context // canceled by Close
 	cancel   context.CancelCauseFunc

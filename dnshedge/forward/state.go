@@ -15,7 +15,7 @@ type stateStore interface {
 	Import(io.Reader) error
 }
 
-// loadState imports the file that saveState has written into s. If the file does not exist, or cannot be imported, s
+// loadState imports into s the file that saveState has written. If the file does not exist, or cannot be imported, s
 // starts without measurements and answers. It returns an error if an existing file cannot be opened.
 func loadState(s stateStore, path string) error {
 	f, err := os.Open(path)

@@ -171,7 +171,7 @@ func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	kept := *r
 	kept.Answer, kept.Authority = copyWithAge(r.Answer, 0), copyWithAge(r.Authority, 0)
 	if kept.Status == validate.Unchecked { // any of its signatures may be verified later
-		kept.ttl = min(kept.ttl, limitTTLsBySignatures(now, chooseShortest, kept.Answer, kept.Authority))
+		kept.ttl = min(kept.ttl, limitTTLsBySignatures(now, minLifetime, kept.Answer, kept.Authority))
 	}
 	size := int64(cacheEntrySize+len(q.name)) + estimateRecordMemory(kept.Answer, kept.Authority)
 	if kept.Status != validate.Unchecked || !q.do {

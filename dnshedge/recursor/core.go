@@ -63,7 +63,7 @@ type core struct {
 type resolverCounters struct {
 	questions, failures, localAnswers, lookups, scrubbed atomic.Int64
 	limited                                              sync.Map // by field of Limits: number (*atomic.Int64) of questions that reached the limit
-	events                                               chain.EventLog
+	events                                               chain.ValidationLog
 }
 
 // errPanicked is the error of every call of a Resolver whose initialization has panicked.

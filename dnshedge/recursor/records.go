@@ -60,11 +60,11 @@ func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, secti
 	return time.Duration(ttl) * time.Second
 }
 
-// chooseLongest returns the longer of two lifetimes, for limitTTLsBySignatures.
-func chooseLongest(a, b uint32) uint32 { return max(a, b) }
+// maxLifetime returns the longer of two lifetimes, for limitTTLsBySignatures.
+func maxLifetime(a, b uint32) uint32 { return max(a, b) }
 
-// chooseShortest returns the shorter of two lifetimes, for limitTTLsBySignatures.
-func chooseShortest(a, b uint32) uint32 { return min(a, b) }
+// minLifetime returns the shorter of two lifetimes, for limitTTLsBySignatures.
+func minLifetime(a, b uint32) uint32 { return min(a, b) }
 
 // packRecords returns the wire format of each record, and omits records that cannot be packed. It does not change rrs,
 // which other goroutines may read.

@@ -41,7 +41,7 @@ func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error
 		r.referral.chain.ReferredBy = from
 	}
 	if j.core.validator != nil {
-		r.ttl = min(r.ttl, limitTTLsBySignatures(time.Now(), chooseLongest, r.Answer, r.Authority))
+		r.ttl = min(r.ttl, limitTTLsBySignatures(time.Now(), maxLifetime, r.Answer, r.Authority))
 		if err := j.checkSignatures(r); err != nil {
 			return err
 		}

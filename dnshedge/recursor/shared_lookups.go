@@ -281,7 +281,7 @@ func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedR
 	h := readResponse(m, z, q, true, time.Now())
 	h.From = r.From
 	if l.core.validator != nil {
-		h.ttl = min(h.ttl, limitTTLsBySignatures(time.Now(), chooseLongest, h.Answer, h.Authority))
+		h.ttl = min(h.ttl, limitTTLsBySignatures(time.Now(), maxLifetime, h.Answer, h.Authority))
 	}
 	if h.kind != kindAnswer || len(h.Answer) == 0 || estimateRecordMemory(h.Answer, h.Authority) > uncountedBytes {
 		return nil

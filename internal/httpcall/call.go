@@ -187,7 +187,7 @@ func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 	}
 	eligible, obstacle := c.client.options.Endpoints.Eligible(req)
 	if obstacle != "" {
-		c.client.Log.WarnOfBoundRequest(obstacle)
+		c.client.Log.WarnOfPinnedRequest(obstacle)
 	}
 	return eligible
 }

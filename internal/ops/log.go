@@ -26,8 +26,8 @@ type Log struct {
 	nestedLogged atomic.Bool   // a nested call was logged, so that later ones are not
 
 	prepareErrorLogged atomic.Bool  // an error of a Prepare function was logged, so that later ones are not
-	boundPartCount     atomic.Int32 // number of elements in boundParts
-	boundParts         sync.Map     // set of the request parts, such as header names, that WarnOfBoundRequest has logged
+	pinnedPartCount    atomic.Int32 // number of elements in pinnedParts
+	pinnedParts        sync.Map     // set of the request parts, such as header names, that WarnOfPinnedRequest has logged
 	heldBackKeyCount   atomic.Int32 // number of elements in heldBackKeys
 	heldBackKeys       sync.Map     // set of the latency keys that LogHeldBack has logged
 }
@@ -121,13 +121,13 @@ func (l *Log) WarnOfPrepareError(err error) {
 	}
 }
 
-// WarnOfBoundRequest warns that calls are not sent to other endpoints because of a part of the request, such as a
-// header. It logs each part once, and at most eight parts.
-func (l *Log) WarnOfBoundRequest(part string) {
-	if _, known := l.boundParts.Load(part); known || l.boundPartCount.Load() >= 8 {
+// WarnOfPinnedRequest warns that hedges go to the endpoint of the primary, because a part of the request, such as a
+// header, may be valid only there. It logs each part once, and at most eight parts.
+func (l *Log) WarnOfPinnedRequest(part string) {
+	if _, known := l.pinnedParts.Load(part); known || l.pinnedPartCount.Load() >= 8 {
 		return
 	}
-	if _, known := l.boundParts.LoadOrStore(part, true); !known && l.boundPartCount.Add(1) <= 8 {
+	if _, known := l.pinnedParts.LoadOrStore(part, true); !known && l.pinnedPartCount.Add(1) <= 8 {
 		l.logWarning("stays "+part, "calls are not sent to other endpoints, because they have a part for which the endpoints have no rule", slog.String("with", sanitize.CleanText(part)))
 	}
 }
@@ -170,9 +170,9 @@ func (l *Log) LogMode(from, to Mode, by string) {
 	l.Log(slog.LevelInfo, "mode changed", slog.String("from", string(from)), slog.String("to", string(to)), slog.String("by", by))
 }
 
-// LogFixed logs that settings were not changed, because a source of higher precedence fixes them. The argument by names the
+// LogFixedSettings logs that settings were not changed, because a source of higher precedence fixes them. The argument by names the
 // source that was to change them, such as "Update", and fixedBy maps the name of each setting to the source that fixes it.
-func (l *Log) LogFixed(by string, fixedBy map[string]string) {
+func (l *Log) LogFixedSettings(by string, fixedBy map[string]string) {
 	for _, setting := range slices.Sorted(maps.Keys(fixedBy)) {
 		l.Log(slog.LevelInfo, "a setting is not changed, because another source fixes it",
 			slog.String("setting", setting), slog.String("by", by), slog.String("fixed_by", fixedBy[setting]))

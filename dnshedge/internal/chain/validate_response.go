@@ -80,7 +80,7 @@ func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validat
 func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *zoneKeys, sets [][]*validate.RRset) error {
 	keys := r.keys
 	err := c.verifyAndCacheProofs(s, b.Validation(), sets, keys, time.Now())
-	next, failed := c.renewOutdated(ctx, b, zone, r, err)
+	next, failed := c.renewOutdatedKeys(ctx, b, zone, r, err)
 	switch {
 	case failed != nil:
 		return failed

@@ -76,11 +76,12 @@ func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 	return nil
 }
 
-// appliesTo reports whether the cache entry r may be used for z, a zone of the same name. It is false if r is nil, or
-// if its bogus status comes from another referral than that of z.
+// appliesTo reports whether the cache entry r may be used for z, a zone of the same name. The status of a zone depends on
+// the DS records of the referral to it, and a forged referral must not spoil later lookups. So the result is false if
 //
-// If r was stored without a referral, but z has one, r may be wrong. It is then also false if r says that the zone is
-// bogus or does not exist.
+//   - r is nil;
+//   - the bogus status of r comes from another referral than that of z;
+//   - r was stored without a referral, z has one, and r says that the zone is bogus or does not exist.
 func (r *zoneKeys) appliesTo(z *Zone) bool {
 	switch {
 	case r == nil, r.withoutReferral && !z.withoutReferral && (r.status == validate.Bogus || r.isNonexistent):
@@ -278,7 +279,7 @@ func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zon
 // If the keys cannot be queried because of a local error (see Config.IsLocalError), it returns that error.
 func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *zoneKeys, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
-	next, failed := c.renewOutdated(ctx, b, z, r, err)
+	next, failed := c.renewOutdatedKeys(ctx, b, z, r, err)
 	switch {
 	case next != nil:
 		return verify(next.keys)
@@ -288,12 +289,12 @@ func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zo
 	return v, err
 }
 
-// renewOutdated queries the keys of the zone z again, because verification with the keys in r has failed with err. It
+// renewOutdatedKeys queries the keys of the zone z again, because verification with the keys in r has failed with err. It
 // returns the new secure entry.
 //
-// It returns nil if the keys have not changed, if r is more recent than minBackoff, or if a limit has caused err. The
+// It returns nil if the keys have not changed, if r is younger than minBackoff, or if a limit has caused err. The
 // error is the cause of ctx, or a local error (see lookUpKeys).
-func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r *zoneKeys, err error) (*zoneKeys, error) {
+func (c *Validator) renewOutdatedKeys(ctx context.Context, b WorkBudget, z *Zone, r *zoneKeys, err error) (*zoneKeys, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.createdAt) < minBackoff {
 		return nil, nil
 	}

@@ -316,7 +316,7 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	x.selection.recordMisses(now)
 	if !isPaid {
 		r.postponeRetransmission(now)
-		x.selection.servers.ProbeDoubtful(now, x.query, nil) // a server that works again needs no budget
+		x.selection.servers.ProbeUnhealthy(now, x.query, nil) // a server that works again needs no budget
 		return false
 	}
 	if server == best { // the misses may have made that server silent
@@ -439,8 +439,8 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 // askServer sends the question to s in attempt n, and reports that query to observers and the tracer. It returns the
 // response and the duration of the handshake, if the query needed one.
 //
-// earlier is the number of earlier queries of the exchange to s. last must be nil unless n is the last permitted
-// attempt.
+// earlier is the number of earlier queries of the exchange to s. If n is the last permitted attempt, last sends the query
+// and cancels it when it is presumed lost. Otherwise last is nil.
 func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, last *lastAttempt) (answer *wire.Answer, setup time.Duration, err error) {
 	isHedge := x.attempts[n].kind == hedgeAttempt
 	start := time.Now()

@@ -30,7 +30,7 @@ const (
 // use.
 //
 // A server is silent after maxMisses unanswered queries in a row. It is failing after failures for maxFailures
-// different names in a row. It is doubtful if it is silent or failing. It is down if it is doubtful and has failed a
+// different names in a row. It is unhealthy if it is silent or failing. It is down if it is unhealthy and has failed a
 // probe.
 type health struct {
 	host string   // name of the server for log messages; never changes
@@ -42,12 +42,12 @@ type health struct {
 	isSilent         atomic.Bool                // maxMisses queries had no response, and no response came since; stored under mu
 	failureCount     atomic.Int64               // number of different names with a failure since the last success; stored under mu
 	answeredQuestion atomic.Pointer[wire.Query] // a question that was answered without a failure; nil: none
-	isDown           atomic.Bool                // the server is doubtful and has failed a probe; stored under mu
+	isDown           atomic.Bool                // the server is unhealthy and has failed a probe; stored under mu
 	probeCount       atomic.Int64               // number of probes so far
 
 	mu              sync.Mutex               // guards the fields below
 	lastAnswer      time.Time                // time of the last response; zero: none
-	refusals        refusals                 // refused connections since the last response
+	rejections      rejections               // refused connections since the last response
 	misses          int                      // number of unanswered queries since the last response
 	failedQuestions [maxFailures]*wire.Query // one question for each of the failureCount names
 	probeInterval   time.Duration            // time between two probes; it grows while probes fail
@@ -58,9 +58,9 @@ type health struct {
 	notice          policy.ReportThrottle    // limits how often changes are logged
 }
 
-// isDoubtful reports whether the server is silent or failing. The cause may be the server, or only the names that it
+// isUnhealthy reports whether the server is silent or failing. The cause may be the server, or only the names that it
 // was asked for. A probe must find out which of these is the case.
-func (h *health) isDoubtful() bool { return h.IsSilent() || h.isFailing() }
+func (h *health) isUnhealthy() bool { return h.IsSilent() || h.isFailing() }
 
 // isFailing reports whether the server has responded with failures for maxFailures different names since it last
 // answered without a failure.
@@ -89,31 +89,31 @@ func (h *health) recordAnswer() {
 	defer h.logChange(now)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.misses, h.lastAnswer, h.hasFailedProbe, h.refusals = 0, now, false, refusals{}
+	h.misses, h.lastAnswer, h.hasFailedProbe, h.rejections = 0, now, false, rejections{}
 	h.isSilent.Store(false)
 	if !h.isFailing() {
 		h.isDown.Store(false)
 	}
 }
 
-// refusalLifetime is the longest time between two refused connections of one series. After a longer time, a refused
-// connection starts a new series.
-const refusalLifetime = time.Minute
+// rejectionLifetime is the longest time between two rejections of one series. After a longer time, a rejection starts a
+// new series.
+const rejectionLifetime = time.Minute
 
-// refusals holds the time of the first and of the last refused connection of a series. Both are zero if the server has
-// refused no connection since its last response.
-type refusals struct{ first, last time.Time } // zero: there are none
+// rejections holds the times of the first and of the last rejection of a series, see recordRejection. Both are zero if
+// there was none since the last DNS response of the server.
+type rejections struct{ first, last time.Time } // zero: there are none
 
-// recordRefusal records that the server has just refused or closed a connection, or asked for less load by HTTP status
-// 429 or 503.
-func (h *health) recordRefusal() {
+// recordRejection records that the server has just refused or closed a connection, or asked for less load by HTTP status
+// 429 or 503. The response code REFUSED is not a rejection.
+func (h *health) recordRejection() {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now.Sub(h.refusals.last) > refusalLifetime {
-		h.refusals.first = now
+	if now.Sub(h.rejections.last) > rejectionLifetime {
+		h.rejections.first = now
 	}
-	h.refusals.last = now
+	h.rejections.last = now
 }
 
 // refusingSince returns the time at which the server began to refuse connections. It is zero if the server has refused
@@ -121,7 +121,7 @@ func (h *health) recordRefusal() {
 func (h *health) refusingSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.refusals.first
+	return h.rejections.first
 }
 
 // countResponse records a response of the server to a client's message q. failure must be true if the response is a
@@ -236,7 +236,7 @@ func (h *health) endProbe(failed bool) {
 	if !failed {
 		h.failureCount.Store(0)
 	}
-	h.isDown.Store(h.hasFailedProbe && h.isDoubtful())
+	h.isDown.Store(h.hasFailedProbe && h.isUnhealthy())
 }
 
 // logChange logs that the server has become silent or failing, or that it works again. It logs each change once, and
@@ -246,8 +246,8 @@ func (h *health) logChange(now time.Time) {
 		return
 	}
 	h.mu.Lock()
-	doubtful, silent := h.isDoubtful(), h.IsSilent()
-	dropped, news := h.notice.Update(now, policy.MinChangeInterval, doubtful)
+	unhealthy, silent := h.isUnhealthy(), h.IsSilent()
+	dropped, news := h.notice.Update(now, policy.MinChangeInterval, unhealthy)
 	h.mu.Unlock()
 	if !news {
 		return
@@ -256,7 +256,7 @@ func (h *health) logChange(now time.Time) {
 	switch {
 	case silent:
 		message = "upstream is silent"
-	case !doubtful:
+	case !unhealthy:
 		level, message = slog.LevelInfo, "upstream answers again"
 	}
 	attrs := []slog.Attr{slog.String("host", sanitize.CleanText(h.host))}
@@ -375,9 +375,9 @@ type suspectZone struct {
 // no response in a row. It does not check zoneSilenceLifetime.
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
-// An enclosingDomain is a domain that contains a question's name, or that name itself. It also identifies the child of
-// that domain that contains the name. For the name a.b.example.com and the domain example.com, the child is
-// b.example.com.
+// An enclosingDomain is a domain that contains a question's name, or that name itself. For the name a.b.example.com and
+// the domain example.com, the child that contains the name is b.example.com. Questions without a response are counted by
+// domain and child.
 type enclosingDomain struct {
 	domain uint64 // hash of the domain's name
 	child  uint64 // hash of the name of the child that contains the question's name; domain if the domain is that name

@@ -135,7 +135,7 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 		}
 	}
 	if again, _ := IsUnavailable(failed); again {
-		s.health.recordRefusal()
+		s.health.recordRejection()
 	}
 	return nil, 0, failed
 }
@@ -317,8 +317,9 @@ func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 // probeQuestions returns the questions that the next probe sends, in order. q is a client's question that the probe may
 // use, or nil.
 //
-// For a server that has never answered without a failure, each probe sends either q or the NS records of the root, in
-// turn.
+// To a server that has never answered without a failure, successive probes alternate between q and the question for the
+// NS records of the root. A probe of another server asks for these records first, then a question that it has answered,
+// then q.
 func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	n := s.probeCount.Add(1)
 	if q == nil {

@@ -37,6 +37,6 @@ func TestServerReleasesLockBeforePoolLock(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	group.Silence(s)
-	group.Servers{s}.ProbeDoubtful(time.Now(), nil, nil)
+	group.Servers{s}.ProbeUnhealthy(time.Now(), nil, nil)
 	assert.Equal(t, 1, spawned)
 }

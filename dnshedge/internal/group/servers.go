@@ -55,7 +55,7 @@ func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 	return out
 }
 
-// worstRank is the preferenceRank of doubtful servers. No other server has a higher rank.
+// worstRank is the preferenceRank of unhealthy servers. No other server has a higher rank.
 const worstRank = math.MaxInt32
 
 // preferenceRank returns the rank of the server for q; lower ranks are preferred. The rank is the logarithm of the
@@ -64,7 +64,7 @@ const worstRank = math.MaxInt32
 // The rank is worstRank if the server is silent or failing, or silent about the domain of q. It is worstRank-1 if no
 // round trip time is known.
 func (s *Server) preferenceRank(q *wire.Query) int {
-	if s.isDoubtful() || s.silentZones.isSilent(q) {
+	if s.isUnhealthy() || s.silentZones.isSilent(q) {
 		return worstRank
 	}
 	srtt := s.smoothedRTT()
@@ -129,12 +129,12 @@ func (g Servers) RecordUnanswered(q *wire.Query) {
 	}
 }
 
-// ProbeDoubtful starts a probe, in the background, of each server that is silent or failing. now is the present time. A
+// ProbeUnhealthy starts a probe, in the background, of each server that is silent or failing. now is the present time. A
 // probe may send the client's question q, except to the server first: the caller itself sends q to that server. first
 // may be nil.
-func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
+func (g Servers) ProbeUnhealthy(now time.Time, q *wire.Query, first *Server) {
 	for _, s := range g {
-		if s.isDoubtful() {
+		if s.isUnhealthy() {
 			s.startProbe(now, q, first)
 		}
 	}
@@ -224,9 +224,8 @@ func (s *serverSelection) init(q *wire.Query, servers Servers) {
 // Failures count as additional queries: failurePenalty for each failure response, and silentPenalty for a server that
 // is silent or failing, or that was asked and has never answered any query.
 //
-// Among equals, a server that refused a connection comes first, because no process has received its query. If it
-// refuses again, the attempt continues with the next server at once. Servers with a silentPenalty come last. Otherwise
-// the order of the servers decides.
+// Among equals, a server that refused a connection comes first: no process has received its query, and if it refuses
+// again, the attempt continues with the next server at once. Otherwise the order of the servers decides.
 func (s *serverSelection) selectServer() int { return s.selectServerExcept(0) }
 
 // selectServerExcept is like selectServer, but never selects a server whose index is in the bit set excluded. If the
@@ -239,7 +238,7 @@ func (s *serverSelection) selectServerExcept(excluded uint64) int {
 		}
 		use := &s.histories[i]
 		rank := 2 * (use.queries + failurePenalty*use.failures)
-		if server.isDoubtful() || server.silentZones.isSilent(s.query) || use.queries > 0 && !server.HasAnswered() {
+		if server.isUnhealthy() || server.silentZones.isSilent(s.query) || use.queries > 0 && !server.HasAnswered() {
 			rank += 2*silentPenalty + 1
 		}
 		if use.hasBeenUnable && use.failures == 0 {

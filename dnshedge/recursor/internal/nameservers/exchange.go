@@ -192,18 +192,17 @@ func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 	return conn.SetDeadline(time.Now().Add(timeout)) // dialing may have taken longer
 }
 
-// extendWait decides whether a query over UDP keeps waiting when its deadline has passed. It returns true if q must
-// wait on, and then sets the next deadline.
+// extendWait decides whether a query over UDP keeps waiting when its deadline has passed, because a late response is
+// still useful. It returns true if q must wait on, and then sets the next deadline.
 //
-// The first call counts a timeout of the server, and extends the deadline to loserDeadline. A later call removes the
-// deadline.
-//
-// It returns false if q was stopped. A later call also returns false if the task has ended, or if another query waits
-// for a slot of q.
+//   - The first call counts a timeout of the server, and extends the deadline to loserDeadline. It returns false if q
+//     was stopped.
+//   - A later call removes the deadline. It returns false if q was stopped, if the task has ended, or if another query
+//     waits for a slot of q.
 func (q *query) extendWait() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	needs := q.neededSlots()
+	needs := q.slotLimits()
 	switch end := q.loserDeadline(); {
 	case q.stopped:
 		return false

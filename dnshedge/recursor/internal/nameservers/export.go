@@ -55,8 +55,9 @@ func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 	return nil
 }
 
-// encodeExport returns an export, with its creation time now. It omits zones that have expired, zones larger than
-// maxZoneBytes, and zones that do not fit into maxExport bytes.
+// encodeExport encodes the servers of the Pool and the given zones in the format that Import reads. The argument source
+// names the exporter, and now is the creation time. It omits zones that have expired, zones larger than maxZoneBytes, and
+// zones that do not fit into maxExport bytes.
 func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []byte {
 	b := decode.AppendBytes(f.appendServers(exportEnvelope.Header(now), now), source)
 	var all []byte

@@ -146,9 +146,9 @@ func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneSer
 	return s
 }
 
-// removeUnansweredZones ends the backoff of a server for the zones for which it has never answered, and forgets the
-// unanswered zones. addr is the address of the server. It must be called when the server has answered.
-func (t *healthTable) removeUnansweredZones(addr netip.AddrPort) {
+// endZoneBackoffs ends the backoff of the server at addr for all zones for which it has never answered. It must be
+// called when the server has answered: it can be reached, so its earlier silence says nothing about these zones.
+func (t *healthTable) endZoneBackoffs(addr netip.AddrPort) {
 	k := healthKey{addr, unansweredZones}
 	if s := t.all[k]; s != nil {
 		*s = zoneServerHealth{} // candidates may point to it

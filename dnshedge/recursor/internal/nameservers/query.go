@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	maxSockets    = 1024 // maximum number of open sockets
-	maxExpendable = 512  // number of expendable queries above which a query stops with its task
+	maxSockets   = 1024 // maximum number of open sockets
+	maxEvictable = 512  // number of evictable queries above which a query stops with its task
 )
 
 // A query is one message to one server, and the wait for its answer. The goroutine of the queryLoop starts it, and a
@@ -25,7 +25,7 @@ type query struct {
 	querySetup
 	queryProgress
 	queryResult
-	querySlots
+	sharedQueryState
 }
 
 // A querySetup has the fields of a query that are set before the query is started. Nothing changes them afterwards.
@@ -42,8 +42,8 @@ type querySetup struct {
 	inbox      *eventQueue    // receives the events of the query
 	startedAt  time.Time
 
-	hedgeDelay time.Duration // time after which a hedge is due, since querySlots.sent
-	rto        time.Duration // retransmission timeout, since querySlots.sent
+	hedgeDelay time.Duration // time after which a hedge is due, since sharedQueryState.sent
+	rto        time.Duration // retransmission timeout, since sharedQueryState.sent
 }
 
 // A queryProgress is the view that the queryLoop has of a query. Only the goroutine of the queryLoop uses it.
@@ -61,12 +61,12 @@ type queryResult struct {
 	err       error
 }
 
-// A querySlots has the fields of a query that other queries and tasks may change. Pool.mu guards them, except that sent
-// may be read without it once the query has its slots.
-type querySlots struct {
+// A sharedQueryState is the part of a query that other queries and tasks may change: its slots, its connection, and how it
+// may be stopped. Pool.mu guards the fields, except that sent may be read without it once the query has its slots.
+type sharedQueryState struct {
 	sent             time.Time     // time at which the query got its slots; not changed afterwards
 	hasSlots         bool          // the query has its slots
-	expendable       *list.Element // element in sockets.expendable; nil if the query is not expendable
+	evictable        *list.Element // element in sockets.evictable; nil if the query is not evictable
 	conn             net.Conn
 	cancelDial       context.CancelFunc // cancels opening the connection
 	stopped          bool               // stopExchange was called
@@ -150,12 +150,12 @@ func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	return events
 }
 
-// A socketLimiter limits the number of open sockets. If there are too many, expendable queries are evicted. Pool.mu
+// A socketLimiter limits the number of open sockets. If there are too many, evictable queries are evicted. Pool.mu
 // guards it.
 type socketLimiter struct {
 	slots
-	open       map[*query]struct{} // queries that have slots, and therefore may have a socket
-	expendable list.List           // queries (*query) that are unlikely to be answered, oldest first
+	open      map[*query]struct{} // queries that have slots, and therefore may have a socket
+	evictable list.List           // queries (*query) that are unlikely to be answered, oldest first
 }
 
 // A slotLimit is a semaphore together with its number of slots.
@@ -164,16 +164,16 @@ type slotLimit struct {
 	max int32
 }
 
-// neededSlots returns the three semaphores of which q needs a slot each. They limit the queries to the zone, to the
+// slotLimits returns the three semaphores of which q needs a slot each. They limit the queries to the zone, to the
 // server, and of the whole Pool.
-func (q *query) neededSlots() [3]slotLimit {
+func (q *query) slotLimits() [3]slotLimit {
 	return [...]slotLimit{{&q.zone.slots, q.maxPerZone}, {&q.server.slots, q.maxPerServer}, {&q.sockets.slots, maxSockets}}
 }
 
 // tryAcquireSlots acquires all slots that q needs, and returns true. If a slot is missing, it acquires none and returns
-// false. It evicts expendable queries to get free slots. The caller must hold mu.
+// false. It evicts evictable queries to get free slots. The caller must hold mu.
 func (q *query) tryAcquireSlots() bool {
-	for _, p := range q.neededSlots() {
+	for _, p := range q.slotLimits() {
 		if p.used >= p.max {
 			q.evictQuery(p.slots)
 		}
@@ -181,7 +181,7 @@ func (q *query) tryAcquireSlots() bool {
 			return false
 		}
 	}
-	for _, p := range q.neededSlots() {
+	for _, p := range q.slotLimits() {
 		p.used++
 	}
 	q.markSent()
@@ -205,7 +205,7 @@ func (q *query) markSent() {
 func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 	var has []slotLimit
 	ok := true
-	for _, s := range q.neededSlots() {
+	for _, s := range q.slotLimits() {
 		q.mu.Lock()
 		if s.used >= s.max {
 			q.evictQuery(s.slots)
@@ -248,10 +248,10 @@ func (q *query) releaseSlots() {
 		return
 	}
 	q.hasSlots = false
-	if q.expendable != nil {
-		q.sockets.expendable.Remove(q.expendable)
+	if q.evictable != nil {
+		q.sockets.evictable.Remove(q.evictable)
 	}
-	for _, p := range q.neededSlots() {
+	for _, p := range q.slotLimits() {
 		p.releaseSlot()
 	}
 	delete(q.sockets.open, q)
@@ -269,10 +269,10 @@ func (q *query) stopExchange() {
 	}
 }
 
-// evictQuery stops the oldest expendable query that has a slot of s, so that the slot becomes free. If s limits a
+// evictQuery stops the oldest evictable query that has a slot of s, so that the slot becomes free. If s limits a
 // server or a zone, only a query that was probably lost is stopped. The caller must hold mu.
 func (f *Pool) evictQuery(s *slots) {
-	for e := f.sockets.expendable.Front(); e != nil; e = e.Next() {
+	for e := f.sockets.evictable.Front(); e != nil; e = e.Next() {
 		q := e.Value.(*query)
 		if s == &f.sockets.slots || (s == &q.server.slots || s == &q.zone.slots) && q.isProbablyLost() {
 			q.releaseSlots()
@@ -282,21 +282,21 @@ func (f *Pool) evictQuery(s *slots) {
 	}
 }
 
-// markExpendable allows other queries to evict q when they need its socket. If a query already waits for a socket, an
-// expendable query is evicted at once. The caller must hold mu.
-func (q *query) markExpendable() {
-	if !q.hasSlots || q.expendable != nil {
+// markEvictable allows other queries to evict q when they need its socket. If a query already waits for a socket, an
+// evictable query is evicted at once. The caller must hold mu.
+func (q *query) markEvictable() {
+	if !q.hasSlots || q.evictable != nil {
 		return
 	}
-	q.expendable = q.sockets.expendable.PushBack(q)
+	q.evictable = q.sockets.evictable.PushBack(q)
 	if q.sockets.last != nil {
 		q.evictQuery(&q.sockets.slots)
 	}
 }
 
-// hasLaterAnswer reports whether the server has answered a query that was sent after q. In this case q was probably
+// isOvertaken reports whether the server has answered a query that was sent after q. In this case q was probably
 // lost. The caller must hold mu.
-func (q *query) hasLaterAnswer() bool { return q.wasSentBefore(q.server.lastAnswer) }
+func (q *query) isOvertaken() bool { return q.wasSentBefore(q.server.lastAnswer) }
 
 // wasSentBefore reports whether q was sent before another query, which the same server has answered at the time
 // answered, since Pool.epoch.
@@ -310,21 +310,21 @@ func (q *query) wasSentBefore(answered time.Duration) bool {
 // retransmission timeout of q, if the server has answered a later query. The caller must hold mu.
 func (q *query) isProbablyLost() bool {
 	passed := time.Since(q.sent)
-	return passed >= answerTimeout || passed >= q.rto && q.hasLaterAnswer()
+	return passed >= answerTimeout || passed >= q.rto && q.isOvertaken()
 }
 
 // abandonByTask records that the task of q has ended and no longer needs the answer. The caller must hold mu.
 //
 // A query over UDP continues, because a late answer still shows the round trip time of the server. It can then be
-// evicted, so that another query gets its slots. If there are more than maxExpendable queries of this kind, it stops. A
+// evicted, so that another query gets its slots. If there are more than maxEvictable queries of this kind, it stops. A
 // query over TCP always stops.
 func (q *query) abandonByTask() {
 	q.abandoned = true
 	if !q.hasSlots {
 		return
 	}
-	q.markExpendable()
-	if q.tcp || q.sockets.expendable.Len() > maxExpendable {
+	q.markEvictable()
+	if q.tcp || q.sockets.evictable.Len() > maxEvictable {
 		q.releaseSlots()
 		q.stopExchange()
 		return
@@ -344,7 +344,7 @@ func (q *query) recordTimeout() {
 	now, hasAnsweredZone := q.elapsed(), q.zoneHealth.hasAnswered
 	if !q.wasSentBefore(q.zoneHealth.lastAnswer) { // otherwise the server has answered since
 		q.zoneHealth.recordUnansweredQuery(now)
-		if !q.hasLaterAnswer() {
+		if !q.isOvertaken() {
 			q.healthByZone.getOrCreateHealth(healthKey{q.addr, unansweredZones}, now).recordUnansweredZone(now, q.zoneQtype.zoneHash())
 			if hasAnsweredZone {
 				q.server.recordUnansweredZone(now, q.zoneQtype.zoneHash())
@@ -369,7 +369,7 @@ func (q *query) recordAnswer() bool {
 	*q.backoff = zoneBackoff{}
 	s, st := q.server, q.zoneHealth
 	*st = zoneServerHealth{lastAnswer: at, lastQuery: st.lastQuery, hasAnswered: true}
-	q.healthByZone.removeUnansweredZones(q.addr)
+	q.healthByZone.endZoneBackoffs(q.addr)
 	if q.tcp {
 		s.backoffState = backoffState{}
 	} else {

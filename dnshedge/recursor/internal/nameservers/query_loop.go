@@ -74,7 +74,7 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 			return nil, net.ErrClosed
 		}
 	}
-	return nil, a.taskError()
+	return nil, a.failTask()
 }
 
 // A queryLoop is the state of one QueryServers call. Only the goroutine of that call may use its fields, except inbox,
@@ -100,7 +100,7 @@ type queryLoop struct {
 	outcome    loopOutcome
 }
 
-// loopOutcome records events of a task, from which taskError derives the error of the task.
+// loopOutcome records events of a task, from which failTask derives the error of the task.
 type loopOutcome struct {
 	sentAny     bool  // a query has left this machine
 	localErr    error // error of a query that could not be sent; nil if there is none
@@ -286,7 +286,7 @@ func (a *queryLoop) markQueriesOverdue() {
 			continue
 		case stateSent:
 			q.state = stateOverdue
-			q.markExpendable()
+			q.markEvictable()
 		}
 		left = append(left, q)
 	}
@@ -385,7 +385,7 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 	case q.tryAcquireSlots():
 		q.state = stateSent
 		if why == reasonTimeout {
-			q.markExpendable() // it will probably be lost like the previous query
+			q.markEvictable() // it will probably be lost like the previous query
 		}
 	case why == reasonHedge:
 		return c, nil
@@ -606,9 +606,9 @@ func (a *queryLoop) addServers(x searchResult) {
 	}
 }
 
-// taskError returns the error of a task that ends without an acceptable response. It also records whether the zone is
-// unresponsive.
-func (a *queryLoop) taskError() error {
+// failTask ends a task without an acceptable response: it records whether the zone is unresponsive, and returns the
+// error of the task.
+func (a *queryLoop) failTask() error {
 	if a.outcome.fatalErr == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
 		return ErrNoHedgeBudget // it does not concern the servers
 	}

@@ -149,7 +149,7 @@ func TestImportAcceptsAnyRTT(t *testing.T) {
 	})
 }
 
-func TestWaitingQueryGetsExpendableSocket(t *testing.T) {
+func TestWaitingQueryGetsEvictableSocket(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{Hedge: Hedge{Off: true}})

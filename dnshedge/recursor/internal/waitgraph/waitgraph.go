@@ -58,7 +58,8 @@ func (g *Graph) IsNeeded(n *Node) bool {
 	return n.isNeeded
 }
 
-// PromoteHedges records that n now needs the results for which it waits as a hedge. n must not be nil.
+// PromoteHedges turns the waits of n as a hedge into ordinary waits: n now needs their results, and so does each Node
+// that needs n. The Node n must not be nil.
 func (g *Graph) PromoteHedges(n *Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Limits and intervals of an EventLog.
+// Limits and intervals of an ValidationLog.
 const (
 	maxLastBogus      = 20             // bogus answers in lastBogus
 	maxLoggedZones    = 256            // zones in loggedZones
@@ -23,9 +23,9 @@ const (
 	keysLogInterval   = 24 * time.Hour // minimum time between two warnings about the same root keys
 )
 
-// An EventLog stores the last bogus answers for the statistics, and logs warnings about validation. The zero value is
+// A ValidationLog stores the last bogus answers for the statistics, and logs warnings about validation. The zero value is
 // empty. It is safe for concurrent use, and holds no lock while it calls the logger.
-type EventLog struct {
+type ValidationLog struct {
 	nextRootCheck atomic.Int64 // earliest time of the next check of the root's keys, in nanoseconds since 1970; 0 means now
 
 	mu          sync.Mutex              // guards the following fields
@@ -40,7 +40,7 @@ type EventLog struct {
 // about the zone is more recent than zoneLogInterval.
 //
 // source is the name of the package, with which the message begins. If logger is nil, nothing is logged.
-func (n *EventLog) RecordBogus(logger *slog.Logger, source string, b observe.RecursorBogus) {
+func (n *ValidationLog) RecordBogus(logger *slog.Logger, source string, b observe.RecursorBogus) {
 	zone := b.Zone
 	if zone == "" {
 		zone = b.Name
@@ -70,7 +70,7 @@ func logWarning(logger *slog.Logger, message string, attrs ...slog.Attr) {
 
 // shouldLogZone reports whether a warning about a zone is due at the time now, and records that time. If it returns
 // true, the caller must log the warning. The caller must hold mu.
-func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
+func (n *ValidationLog) shouldLogZone(zone string, now time.Time) bool {
 	at, known := n.loggedZones[zone]
 	if known && now.Sub(at) < zoneLogInterval {
 		return false
@@ -97,7 +97,7 @@ func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
 //
 // fill must set ClockOff and UnknownSEP. source is the name of the package, with which the messages begin. If logger is
 // nil, nothing is logged.
-func (n *EventLog) CheckRoot(logger *slog.Logger, source string, now time.Time, fill func(*observe.RecursorStats)) {
+func (n *ValidationLog) CheckRoot(logger *slog.Logger, source string, now time.Time, fill func(*observe.RecursorStats)) {
 	next := n.nextRootCheck.Load()
 	if logger == nil || now.UnixNano() < next || !n.nextRootCheck.CompareAndSwap(next, now.Add(rootCheckInterval).UnixNano()) {
 		return
@@ -128,7 +128,7 @@ func (n *EventLog) CheckRoot(logger *slog.Logger, source string, now time.Time, 
 }
 
 // FillStats sets s.LastBogus to the last bogus answers, newest first.
-func (n *EventLog) FillStats(s *observe.RecursorStats) {
+func (n *ValidationLog) FillStats(s *observe.RecursorStats) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s.LastBogus = slices.Clone(n.lastBogus)
