@@ -26,7 +26,7 @@
 //   - delays: [WithPercentile], [WithMinDelay], [WithMaxDelay], [WithInitialDelay]
 //   - budgets: [WithBudget], [WithBurst], [WithEstimatedRPS], [WithMaxHedgesPerSecond]
 //   - latency keys: [WithKeyFunc], [WithMaxKeys]
-//   - results: [WithAudit] (an experiment that measures what hedging changes), [WithStats]
+//   - results: [WithAudit] (measures what hedging changes), [WithStats]
 //   - many settings at once: [WithConfig], [WithOptions]
 //   - HTTP responses: [WithFailureStatus], [WithAnswerStatus], [WithFailureFunc]
 //   - HTTP bodies: [WithMaxReplayBytes], [WithFirstByte], [WithResume]
@@ -59,34 +59,25 @@
 // # Chains and servers
 //
 // While a server handles a hedge, its own calls should not be hedged; [Middleware] and [NewUnaryServerInterceptor]
-// ensure that. If one hedged client calls another one, only the outer client hedges.
-//
-// A server that continues to work on cancelled calls, and is busy for more than 60 % of the time, needs a [Limiter],
-// or clients with a budget of 2 %. See [Roll out and run].
+// ensure that. If one hedged client calls another one, only the outer client hedges. A server that continues to work on
+// cancelled calls, and is busy for more than 60 % of the time, needs a [Limiter].
 //
 // # Operating it
 //
-// Three environment variables are read when a Transport, Interceptor or Hedger is made. Upper case and surrounding spaces are
-// ignored:
+// Three environment variables are read when a Transport, Interceptor or Hedger is made:
 //
-//	HEDGE_DISABLED        true, 1, t, yes, y or on   starts disabled, as by SetEnabled(false)
-//	                      false, 0, f, no, n or off  no effect
-//	HEDGE_MODE            shadow or observe          both do what [WithShadow] does
-//	                      audit                      does what [WithAudit] does
-//	                      off or disabled            starts disabled
-//	                      normal, on or hedge        sends hedges, also with the options for shadow mode and audits
-//	HEDGE_BUDGET_PERCENT  a number from 0 to 400     does what [WithBudgetPercent] does
+//	HEDGE_DISABLED        true starts disabled, as by SetEnabled(false); false has no effect
+//	HEDGE_MODE            shadow, audit, off or on; on sends hedges also with [WithShadow] and [WithAudit]
+//	HEDGE_BUDGET_PERCENT  0 to 400, as by [WithBudgetPercent]; no effect beside [WithBudget]
 //
-// Any other value disables hedging, and is logged. HEDGE_BUDGET_PERCENT has no effect beside [WithBudget]. Package
-// [steering] reads such settings from a file, also while the program runs.
+// An invalid value disables hedging, and is logged. [Options] has the other spellings. Package steering reads settings
+// from a file, also while the program runs, and says which source of a setting applies.
 //
-// If several sources set the same setting, the first one applies: HEDGE_DISABLED, HEDGE_MODE, HEDGE_BUDGET_PERCENT,
-// the file, Update, options. Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and 1.5 µs over
-// HTTP/1.1. With -tags hedge_nogrpc, a program is built without grpc.
+// Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and 1.5 µs over HTTP/1.1. With -tags
+// hedge_nogrpc, a program is built without grpc.
 //
-// [steering]: https://pkg.go.dev/github.com/gohedge/hedge/steering
+// [Options]: https://github.com/gohedge/hedge/blob/main/docs/options.md
 // [Glossary]: https://github.com/gohedge/hedge/blob/main/docs/glossary.md
-// [Roll out and run]: https://github.com/gohedge/hedge/blob/main/docs/rollout.md
 package hedge
 
 import (
