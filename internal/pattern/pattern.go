@@ -130,7 +130,10 @@ func (m *Mux[T]) findClean(req *http.Request) (value T, ok bool) {
 	if to, ok := h.(*entry[T]); ok {
 		return to.value, true
 	}
-	if pattern == "" {
+	if req.Method == http.MethodConnect && pattern != "" { // it is the path of a redirect, for example "/items/", not a pattern
+		_, pattern = m.mux.Handler(&http.Request{Method: req.Method, Host: req.URL.Host, URL: req.URL.JoinPath("/")})
+	}
+	if m.all[pattern] == nil {
 		return value, false
 	}
 	return m.withoutPattern(pattern).findClean(req) // the pattern only redirects, as from "/items" to "/items/"

@@ -16,6 +16,39 @@ func TestZeroMuxFindsNothing(t *testing.T) {
 	assert.False(t, ok)
 }
 
+// TestMuxIgnoresPatternsThatRedirect also uses CONNECT, for which [http.ServeMux.Handler] returns a path in place of the pattern
+// that redirects.
+func TestMuxIgnoresPatternsThatRedirect(t *testing.T) {
+	for _, c := range []struct {
+		patterns []string
+		path     string
+		want     string // pattern that Find chooses; "": none
+	}{
+		{[]string{"/x/"}, "/x", ""},
+		{[]string{"/{tenant}/"}, "/x", ""},
+		{[]string{"/{tenant}/"}, "/a%2Fb", ""},
+		{[]string{"/{tenant}/"}, "/x/y", "/{tenant}/"},
+		{[]string{"/{tenant}/", "/"}, "/x", "/"},
+		{[]string{"/x/", "/{tenant}/", "shop.test/{tenant}/{$}", "/{id}"}, "/x", "/{id}"},
+		{[]string{"shop.test/", "/{tenant}/"}, "/x", "shop.test/"},
+		{[]string{"CONNECT /x/", "GET /x/", "/x/", "/{tenant}/"}, "/x", ""},
+	} {
+		var m pattern.Mux[string]
+		for _, p := range c.patterns {
+			assert.NoError(t, m.Add(p, "", p))
+		}
+		u, err := url.Parse(c.path)
+		assert.NoError(t, err)
+		for _, method := range []string{"GET", "CONNECT"} {
+			for _, u.Host = range []string{"", "shop.test", "shop.test:80"} {
+				found, _, ok := m.Find(method, "shop.test:80", u)
+				assert.Equal(t, c.want, found, "%s %s in %q", method, u, c.patterns)
+				assert.Equal(t, c.want != "", ok, "%s %s in %q", method, u, c.patterns)
+			}
+		}
+	}
+}
+
 func TestMuxMatchesHostInAnySpellingAndPort(t *testing.T) {
 	for _, c := range []struct {
 		pattern string
