@@ -17,7 +17,7 @@
 //
 // If several sources set the same setting, the first of them applies: HEDGE_DISABLED, HEDGE_MODE, HEDGE_BUDGET_PERCENT, the
 // file, [hedge.Transport.Update], options. A setting that is removed from the file gets the value of the next source again.
-// [hedge.WithLogger] logs each change, and each setting of the file without effect.
+// [hedge.WithLogger] logs each change, and each setting of the file that an environment variable overrides with another value.
 //
 // A client that one source disables is not enabled by another: a file does not enable what HEDGE_DISABLED, HEDGE_MODE=off or
 // SetEnabled(false) has disabled, and SetEnabled(true) does not enable what the file disables. As without a file,
@@ -30,6 +30,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -37,46 +38,55 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/pattern"
+	"github.com/gohedge/hedge/internal/sanitize"
 )
 
 // A File holds settings that apply to clients while a program runs. The zero File changes nothing.
 //
-// In JSON, its fields have the names mode, disabled, config, routes and methods. An unknown name is an error, and so is a name
-// that is given twice.
+// In JSON, its fields have the names mode, disabled, config, routes and methods, in lower case. An unknown name is an error, and
+// so is a name that is given twice.
 type File struct {
 	// Mode is "on", "shadow", "audit" or "off", with the same effects as the values of HEDGE_MODE. With "", the mode of the
 	// program applies.
-	Mode string
+	Mode string `json:"mode,omitempty"`
 
 	// Disabled disables hedging. Clients then learn nothing, as after SetEnabled(false). False does not enable a client that
 	// another source disables.
-	Disabled bool
+	Disabled bool `json:"disabled,omitempty"`
 
 	// Config holds settings of [hedge.Config] by their names in JSON, such as "budget_percent". The other settings keep the
 	// values of the program. Values are as in JSON; a [time.Duration] is accepted too.
-	Config map[string]any
+	Config map[string]any `json:"config,omitempty"`
 
 	// Routes allows or forbids hedges of HTTP requests, by patterns of [net/http.ServeMux]. The most specific pattern that
 	// matches a request applies. False forbids hedges of the request, also with [hedge.AllowHedging]. True, and no matching
 	// pattern, leave the decision to the program. So Routes never allows more hedges than the program does.
 	//
-	// If the path of a request is not clean, such as "//a", each matching pattern forbids its hedges.
-	Routes map[string]bool
+	// The pattern "/admin/" matches neither "/admin" nor "/admin%2Fx", although some servers treat these as paths below it. If
+	// the path of a request is not clean, such as "//a", each matching pattern forbids its hedges.
+	//
+	// Routes has at most 256 patterns.
+	Routes map[string]bool `json:"routes,omitempty"`
 
 	// Methods allows or forbids hedges of gRPC calls, as Routes does for HTTP. A pattern is "/pkg.Service/Method",
-	// "/pkg.Service/*" or "/*".
-	Methods map[string]bool
+	// "/pkg.Service/*" or "/*". Methods has at most 256 patterns.
+	Methods map[string]bool `json:"methods,omitempty"`
 }
 
-// A Client is a [*hedge.Transport], a [*hedge.Interceptor] or a [*hedge.Hedger]. Other implementations are not supported.
+// maxPatterns is the maximum number of patterns for requests, and of patterns for methods. Some requests cause the creation of a
+// copy of all patterns but one, see package pattern.
+const maxPatterns = 256
+
+// A Client is a client whose settings [Watch] and [File.Apply] can change: a [*hedge.Transport], a [*hedge.Interceptor] or a
+// [*hedge.Hedger]. Other implementations are not supported.
 type Client interface {
 	SetEnabled(on bool)
 	Update(f func(*hedge.Config)) error
 	Snapshot() hedge.Snapshot
 }
 
-// Apply replaces the settings of an earlier File of the clients, for calls that start afterwards. If f is invalid for one of
-// the clients, Apply changes none of them and returns an error, which names the setting and its value.
+// Apply puts the settings in f into force for calls of the clients that start afterwards. They replace those of an earlier File.
+// If f is invalid for one of the clients, Apply changes none of them and returns an error, which names the setting and its value.
 //
 // Apply must not be called while [Watch] runs for the same clients, because each replaces the settings of the other.
 func (f File) Apply(clients ...Client) error {
@@ -126,8 +136,13 @@ func (f File) applyTo(targets []ops.Overridable) error {
 // in the file, such as "config", "burst".
 func (f File) override() (o *ops.Override, path []string, err error) {
 	mode, ok := ops.ParseMode(f.Mode)
-	if !ok {
+	switch {
+	case !ok:
 		return nil, []string{"mode"}, fmt.Errorf("mode: %q is not on, shadow, audit or off", f.Mode)
+	case len(f.Routes) > maxPatterns:
+		return nil, []string{"routes"}, fmt.Errorf("routes: %d patterns are more than %d", len(f.Routes), maxPatterns)
+	case len(f.Methods) > maxPatterns:
+		return nil, []string{"methods"}, fmt.Errorf("methods: %d patterns are more than %d", len(f.Methods), maxPatterns)
 	}
 	o = &ops.Override{Mode: mode, Disabled: f.Disabled, Routes: maps.Clone(f.Routes), Methods: maps.Clone(f.Methods)}
 	for _, name := range slices.Sorted(maps.Keys(f.Config)) {
@@ -202,5 +217,16 @@ func encodeSetting(name string, value any) (json.RawMessage, error) {
 	if err := json.Unmarshal(one, &c); err != nil {
 		return nil, err
 	}
+	if !slices.Contains(settingNames, name) { // a Config ignores the difference between upper and lower case
+		return nil, fmt.Errorf("%q is no setting, because names are in lower case", sanitize.CleanText(name))
+	}
 	return text, c.Validate()
 }
+
+// settingNames are the names of the settings of [hedge.Config] in JSON.
+var settingNames = func() (names []string) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[hedge.Config]()) {
+		names = append(names, field.Tag.Get("json"))
+	}
+	return names
+}()

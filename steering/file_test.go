@@ -3,6 +3,7 @@ package steering_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -30,20 +31,23 @@ func TestReadFileReportsLineNameAndValue(t *testing.T) {
 		`{"mode": null}`:             `line 1: mode: null is not a string`,
 		"{\n \"disabled\": \"yes\"}": `line 2: disabled: "yes" is not true or false`,
 		"{\n \"mdoe\": \"on\"}":      `line 2: "mdoe" is no setting; there are mode, disabled, config, routes, methods`,
-		"{\"mode\":\n\"on\",\n\"mode\": \"off\"}":                        `line 3: "mode" is given twice`,
-		"{\"config\": {\n \"budget_percent\": 2,\n \"burst\": \"ten\"}}": `line 3: config: hedge: Config: burst: "ten" is not a duration like "10ms"`,
-		"{\"config\": {\n \"budget_percnt\": 2}}":                        `line 2: config: hedge: Config: "budget_percnt" is no setting; there are percentile, `,
-		"{\"config\": {\n \"budget_percent\": -1}}":                      `line 2: config: hedge: Config.BudgetPercent: -1 is not in [0, 400]`,
-		"{\"config\": {\n \"max_keys\": 0}}":                             `line 2: config: hedge: Config.MaxKeys: 0 is not at least 1`,
-		"{\"config\": {\"burst\": \"1s\",\n \"burst\": \"2s\"}}":         `line 2: "burst" is given twice`,
-		"{\"config\": {\"burst\":\n null}}":                              `line 2: burst: null is not a value`,
-		"{\"config\":\n 1}":                                              `line 2: 1 is not an object of settings`,
-		"{\"routes\": {\n \"/admin/\": \"off\"}}":                        `line 2: /admin/: "off" is not true or false`,
-		"{\"routes\": {\n \"get /\": false}}":                            `line 2: routes: "get /": method "get" is not in upper case`,
-		"{\"routes\": {\n \"/shop.Cart/*\": false}}":                     `line 2: routes: "/shop.Cart/*": a segment "*" is for gRPC methods`,
-		"{\"routes\": {\"/a/{x}\": true,\n \"/{y}/b\": false}}":          `line 2: routes: "/{y}/b": pattern "/{y}/b" (given at routes) conflicts with pattern "/a/{x}"`,
-		"{\"methods\": {\n \"Get\": true}}":                              `line 2: methods: "Get" is not /pkg.Service/Method, /pkg.Service/* or /*`,
-		strings.Repeat(" ", 1<<20) + "{}":                                ` is larger than 1 MiB`,
+		"{\"mode\":\n\"on\",\n\"mode\": \"off\"}":                         `line 3: "mode" is given twice`,
+		"{\"config\": {\n \"budget_percent\": 2,\n \"burst\": \"ten\"}}":  `line 3: config: hedge: Config: burst: "ten" is not a duration like "10ms"`,
+		"{\"config\": {\n \"budget_percnt\": 2}}":                         `line 2: config: hedge: Config: "budget_percnt" is no setting; there are percentile, `,
+		"{\"config\": {\n \"budget_percent\": -1}}":                       `line 2: config: hedge: Config.BudgetPercent: -1 is not in [0, 400]`,
+		"{\"config\": {\"budget_percent\": 2,\n \"BUDGET_PERCENT\": 50}}": `line 2: config: "BUDGET_PERCENT" is no setting, because names are in lower case`,
+		"{\"config\": {\n \"burſt\": \"1s\"}}":                            `line 2: config: "burſt" is no setting, because names are in lower case`,
+		"{\n \"Mode\": \"on\"}":                                           `line 2: "Mode" is no setting; there are mode, disabled, config, routes, methods`,
+		"{\"config\": {\n \"max_keys\": 0}}":                              `line 2: config: hedge: Config.MaxKeys: 0 is not at least 1`,
+		"{\"config\": {\"burst\": \"1s\",\n \"burst\": \"2s\"}}":          `line 2: "burst" is given twice`,
+		"{\"config\": {\"burst\":\n null}}":                               `line 2: burst: null is not a value`,
+		"{\"config\":\n 1}":                                               `line 2: 1 is not an object of settings`,
+		"{\"routes\": {\n \"/admin/\": \"off\"}}":                         `line 2: /admin/: "off" is not true or false`,
+		"{\"routes\": {\n \"get /\": false}}":                             `line 2: routes: "get /": method "get" is not in upper case`,
+		"{\"routes\": {\n \"/shop.Cart/*\": false}}":                      `line 2: routes: "/shop.Cart/*": a segment "*" is for gRPC methods`,
+		"{\"routes\": {\"/a/{x}\": true,\n \"/{y}/b\": false}}":           `line 2: routes: "/{y}/b": pattern "/{y}/b" (given at routes) conflicts with pattern "/a/{x}"`,
+		"{\"methods\": {\n \"Get\": true}}":                               `line 2: methods: "Get" is not /pkg.Service/Method, /pkg.Service/* or /*`,
+		strings.Repeat(" ", 1<<20) + "{}":                                 ` is larger than 1 MiB`,
 	} {
 		path := filepath.Join(t.TempDir(), "hedge.json")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
@@ -74,6 +78,46 @@ func TestReadFileDecodesAllSettings(t *testing.T) {
 		Mode: "audit", Config: map[string]any{"budget_percent": 2.0, "burst": "10s"},
 		Routes: map[string]bool{"/admin/": false, "GET /search": true}, Methods: map[string]bool{"/*": false, "/shop.Catalog/*": true},
 	}, f)
+}
+
+func TestFileAllows256Patterns(t *testing.T) {
+	patterns := make(map[string]bool) // they are valid for routes and for methods
+	for i := range 256 {
+		patterns[fmt.Sprintf("/shop.Cart/Get%d", i)] = false
+	}
+	h := hedge.NewHedger()
+	require.NoError(t, steering.File{Routes: patterns, Methods: patterns}.Apply(h))
+	patterns["/shop.Cart/More"] = true
+	assert.EqualError(t, steering.File{Routes: patterns}.Apply(h), "steering: routes: 257 patterns are more than 256")
+	assert.EqualError(t, steering.File{Methods: patterns}.Apply(h), "steering: methods: 257 patterns are more than 256")
+	encoded, err := json.Marshal(patterns)
+	require.NoError(t, err)
+	var f steering.File
+	assert.EqualError(t, json.Unmarshal([]byte("{\n\"routes\":\n"+string(encoded)+"}"), &f), "steering: line 3: routes: 257 patterns are more than 256")
+}
+
+func TestFileIsTheSameAfterMarshalAndUnmarshal(t *testing.T) {
+	for text, f := range map[string]steering.File{
+		`{}`:                {},
+		`{"mode":"on"}`:     {Mode: "on"},
+		`{"disabled":true}`: {Disabled: true},
+		`{"config":{"budget_percent":2.5,"burst":"10s"}}`: {Config: map[string]any{"budget_percent": 2.5, "burst": "10s"}},
+		`{"routes":{"/admin/":false},"methods":{"/*":true}}`: {
+			Routes: map[string]bool{"/admin/": false}, Methods: map[string]bool{"/*": true},
+		},
+	} {
+		encoded, err := json.Marshal(f)
+		require.NoError(t, err)
+		assert.Equal(t, text, string(encoded))
+		var decoded steering.File
+		require.NoError(t, json.Unmarshal(encoded, &decoded))
+		assert.Equal(t, f, decoded)
+	}
+	encoded, err := json.Marshal(&steering.File{Config: map[string]any{"burst": 10 * time.Second, "max_delay": time.Duration(hedge.Unset)}})
+	require.NoError(t, err)
+	assert.Equal(t, `{"config":{"burst":"10s","max_delay":"-1ns"}}`, string(encoded))
+	_, err = json.Marshal(steering.File{Config: map[string]any{"burst": nil}})
+	assert.ErrorContains(t, err, "steering: config: burst: null is no value")
 }
 
 func TestApplyChangesAllClientsOrNone(t *testing.T) {
@@ -134,14 +178,14 @@ func TestRoutesOnlyForbid(t *testing.T) {
 			routes map[string]bool
 			hedged []string
 		}{
-			{nil, []string{"GET /", "GET //search", "GET /admin/x", "GET /search", "POST /list"}},
-			{map[string]bool{"/admin/": false}, []string{"GET /", "GET //search", "GET /search", "POST /list"}},
+			{nil, []string{"GET /", "GET //search", "GET /admin", "GET /admin%2Fx", "GET /admin/x", "GET /search", "POST /list"}},
+			{map[string]bool{"/admin/": false}, []string{"GET /", "GET //search", "GET /admin", "GET /admin%2Fx", "GET /search", "POST /list"}},
 			{map[string]bool{"/": false, "/search": true, "/off/": true, "POST /write": true}, []string{"GET /search"}},
 			{map[string]bool{"shop.test/": false, "other.test/": true}, nil},
-			{map[string]bool{"/": true}, []string{"GET /", "GET /admin/x", "GET /search", "POST /list"}},
+			{map[string]bool{"/": true}, []string{"GET /", "GET /admin", "GET /admin%2Fx", "GET /admin/x", "GET /search", "POST /list"}},
 		} {
 			var hedged []string
-			for _, request := range []string{"GET /", "GET //search", "GET /admin/x", "GET /off/x", "GET /search", "POST /list", "POST /write"} {
+			for _, request := range []string{"GET /", "GET //search", "GET /admin", "GET /admin%2Fx", "GET /admin/x", "GET /off/x", "GET /search", "POST /list", "POST /write"} {
 				method, path, _ := strings.Cut(request, " ")
 				if isHedged(test.routes, method, "http://shop.test"+path, false) {
 					hedged = append(hedged, request)

@@ -43,6 +43,22 @@ func readText(path string) ([]byte, error) {
 	return text, err
 }
 
+// MarshalJSON encodes f as a JSON object that [File.UnmarshalJSON] can decode. A [time.Duration] becomes a string such as "10ms".
+// If f is invalid, it returns an error.
+func (f File) MarshalJSON() ([]byte, error) {
+	o, _, err := f.override()
+	if err != nil {
+		return nil, fmt.Errorf("steering: %w", err)
+	}
+	type fields File // has no MarshalJSON
+	all := fields(f)
+	all.Config = make(map[string]any)
+	for name, value := range o.Config {
+		all.Config[name] = value
+	}
+	return json.Marshal(all)
+}
+
 // UnmarshalJSON decodes settings from a JSON object, and replaces f. If a name is unknown or a value is invalid, the error has
 // the line, the name and the value, and f does not change.
 func (f *File) UnmarshalJSON(text []byte) error {
