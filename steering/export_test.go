@@ -9,7 +9,7 @@ func NewWatcher(path string, read func(path string) ([]byte, error), clients ...
 	if err != nil {
 		panic(err)
 	}
-	return &Watcher{watcher{path: path, targets: targets, read: read, pause: func() {}}}
+	return &Watcher{watcher{path: path, targets: targets, read: read, pause: func() bool { return true }}}
 }
 
 // Poll reads the file and applies its content if that has changed.

@@ -29,8 +29,12 @@ func ReadFile(path string) (File, error) {
 	return f, nil
 }
 
-// readText returns the content of a file. It returns an error if the file is larger than maxFileBytes.
+// readText returns the content of a file. It returns an error if the file is larger than maxFileBytes, or not a regular file. To
+// open a FIFO could take forever.
 func readText(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -19,7 +19,8 @@ import (
 // last valid content stays in force, and one warning is logged until it can be used again. A file is never applied in part, and
 // either all clients get it or none.
 //
-// The file may be a symbolic link, and may be replaced, as in a volume of a Kubernetes ConfigMap. A content is applied only if
+// The file must be a regular file. It may be a symbolic link to a regular file, and may be replaced, as in a volume of a Kubernetes
+// ConfigMap. A content is applied only if
 // a second read, up to 50ms later, returns the same content. A program that writes the file should write another file, and
 // rename that.
 //
@@ -33,31 +34,31 @@ func Watch(ctx context.Context, path string, every time.Duration, clients ...Cli
 	if every <= 0 {
 		return fmt.Errorf("steering: Watch: the interval %v is not positive", every)
 	}
-	w := watcher{path: path, targets: targets, read: readText, pause: func() { sleep(ctx, min(every/2, maxPause)) }}
-	w.poll()
+	w := watcher{path: path, targets: targets, read: readText, pause: func() bool { return sleep(ctx, min(every/2, maxPause)) }}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	for {
+	for ctx.Err() == nil {
+		w.poll()
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		case <-ticker.C:
-			w.poll()
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // maxPause is the longest time between the two reads that must return the same content.
 const maxPause = 50 * time.Millisecond
 
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
+// sleep waits for d, or until ctx ends. It reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
+	return ctx.Err() == nil
 }
 
 // A watcher is the state of one call of Watch.
@@ -65,7 +66,7 @@ type watcher struct {
 	path    string
 	targets []ops.Overridable
 	read    func(path string) ([]byte, error) // returns the content of the file
-	pause   func()                            // waits between two reads that must return the same content
+	pause   func() bool                       // waits between two reads that must return the same content; false: Watch must end
 
 	applied []byte // content that was applied last; nil: none
 	failed  bool   // the file cannot be used, and a warning was logged
@@ -74,10 +75,15 @@ type watcher struct {
 // errChanging is the error for a file whose content has changed between two reads.
 var errChanging = errors.New("the content has changed while it was read")
 
+// errEnded is the error for a file that was read once, because the context of Watch ended before the second read.
+var errEnded = errors.New("the context has ended")
+
 // poll reads the file and applies its content if that has changed.
 func (w *watcher) poll() {
 	text, err := w.readStable()
 	switch {
+	case err == errEnded:
+		return
 	case err == errChanging && w.applied != nil:
 		return // the next poll reads the new content
 	case err == nil && w.applied != nil && bytes.Equal(text, w.applied):
@@ -102,13 +108,16 @@ func (w *watcher) poll() {
 }
 
 // readStable returns the content of the file. If the content differs from the applied content, readStable reads it twice. It
-// returns errChanging if the two reads differ, because a writer may have written a part of the content so far.
+// returns errChanging if the two reads differ, because a writer may have written a part of the content so far. It returns errEnded
+// if Watch must end.
 func (w *watcher) readStable() ([]byte, error) {
 	text, err := w.read(w.path)
 	if err != nil || w.applied != nil && bytes.Equal(text, w.applied) {
 		return text, err
 	}
-	w.pause()
+	if !w.pause() {
+		return nil, errEnded
+	}
 	again, err := w.read(w.path)
 	if err == nil && !bytes.Equal(text, again) {
 		err = errChanging

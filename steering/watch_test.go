@@ -111,6 +111,36 @@ func TestWatchRejectsInvalidArguments(t *testing.T) {
 	assert.Equal(t, stopped, steering.Watch(ctx, filepath.Join(t.TempDir(), "hedge.json"), time.Second, h))
 }
 
+// TestWatchChangesNothingAfterContextHasEnded ends the context before Watch, and during the pause between its two reads.
+func TestWatchChangesNothingAfterContextHasEnded(t *testing.T) {
+	unsetVariables(t)
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(dir, "hedge.json")
+		h := hedge.NewHedger()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		assert.ErrorIs(t, steering.Watch(ended, path, time.Second, h), context.Canceled)
+		assert.True(t, h.Snapshot().Enabled, "the file is missing")
+
+		replaceFile(t, path, `{"mode": "shadow"}`)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+		defer cancel()
+		assert.ErrorIs(t, steering.Watch(ctx, path, time.Second, h), context.DeadlineExceeded)
+		assert.Equal(t, "on", mode(h.Snapshot()), "the pause was too short")
+
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second) // ends when the second poll is due
+		defer cancel()
+		go func() {
+			time.Sleep(500 * ms)
+			_ = os.Remove(path)
+			replaceFile(t, path, `{"mode": "off"}`)
+		}()
+		assert.ErrorIs(t, steering.Watch(ctx, path, time.Second, h), context.DeadlineExceeded)
+		assert.Equal(t, "shadow", mode(h.Snapshot()))
+	})
+}
+
 // A version is the content of a file, as a number from which all its settings follow.
 type version int
 
