@@ -55,8 +55,8 @@ type Environment struct {
 // ReadEnvironment reads the environment variables with which operators override the settings of a program. An adapter calls it
 // once, when it is made or first used. The doc comment of package hedge lists the valid values.
 //
-// If hasBudget is false, HEDGE_BUDGET_PERCENT has no effect on the client, whatever its value is. Otherwise an invalid value
-// of any variable allows no hedges, because a call without hedges is always safe.
+// If hasBudget is false, HEDGE_BUDGET_PERCENT is ignored, even if it is invalid. An invalid value of any variable that is not
+// ignored allows no hedges, because a call without hedges is always safe.
 func ReadEnvironment(hasBudget bool) Environment {
 	e := Environment{BudgetPercent: -1}
 	mode, ok := ParseMode(os.Getenv("HEDGE_MODE"))
