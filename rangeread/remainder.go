@@ -26,7 +26,7 @@ type remainderHedge struct {
 // result later is then true if the caller may request the bytes again after a while.
 func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainderHedge, later bool) {
 	r = &remainderHedge{request: t}
-	r.BeginResumption(t.ctx, t.key)
+	r.BeginResumption(t.ctx, t.key, policy.None) // the mode of a Store never changes
 	if !t.admitHedge(&r.Call, 0, from, to) {
 		return nil, r.Denied != observe.DeniedShadow
 	}

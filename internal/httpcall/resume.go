@@ -25,7 +25,7 @@ func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Att
 		c.Key.CountUnresumed(string(why))
 		return resp, false
 	}
-	r := &resumption{client: c.client, key: c.Key, hostVersion: c.hostVersion, peer: c.peer.Load()}
+	r := &resumption{client: c.client, key: c.Key, denialAtStart: c.DenialAtStart(), hostVersion: c.hostVersion, peer: c.peer.Load()}
 	first := resume.Response{Context: req.Context(), Response: resp, Range: part, Attempt: a, IsHedge: number > 0, AttemptsStarted: started}
 	if a != nil {
 		first.HedgesLeft = max(c.client.Settings().MaxHedges+1-started, 0)
@@ -45,12 +45,13 @@ func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Att
 // A resumption requests the remainder of one stalled response body by a hedge. It implements [resume.Requester]. The
 // fields except body do not change after the caller has got the response. The body has a lock of its own.
 type resumption struct {
-	client      *Client
-	key         *policy.Key
-	hostVersion hostVersion
-	request     *httpattempt.Snapshot // copy of the caller's request; nil if the remainder cannot be requested
-	peer        *httpattempt.Peer     // remote address of the primary; nil if unknown or not needed
-	body        resume.Body           // a value, not a pointer, to save an allocation
+	client        *Client
+	key           *policy.Key
+	hostVersion   hostVersion
+	denialAtStart observe.Reason        // DenialAtStart of the call
+	request       *httpattempt.Snapshot // copy of the caller's request; nil if the remainder cannot be requested
+	peer          *httpattempt.Peer     // remote address of the primary; nil if unknown or not needed
+	body          resume.Body           // a value, not a pointer, to save an allocation
 }
 
 // Enabled implements [resume.Requester]. It reports whether hedging is switched on, so that bodies may be resumed.
@@ -81,7 +82,7 @@ func (r *resumption) CountPanic() { r.client.Counters.HedgePanics.Add(1) }
 func (r *resumption) RequestRemainder(ctx context.Context, byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
 	c := &call{client: r.client, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1()}
 	c.peer.Store(r.peer)
-	c.BeginResumption(ctx, r.key)
+	c.BeginResumption(ctx, r.key, r.denialAtStart)
 	if !c.Call.Admit(0) {
 		return nil, c.Denied != observe.DeniedShadow
 	}

@@ -24,10 +24,12 @@ type Call struct {
 	start         time.Time     // start of the call by the clock of the engine, see SetStart
 	schedule      *Schedule     // schedule of the call; nil: no hedge becomes due
 	startedBefore time.Duration // time from start to Begin; 0 unless SetStart was called
+	// denialAtStart is the reason for which the mode of the engine denied hedges when the call began; None if it denied none. A
+	// change of the mode does not allow hedges of the call.
+	denialAtStart observe.Reason
 
 	// AdmitRequest and SkipHedge write these fields while they hold the lock of the race. They may only be read after the race.
-	reachedFirstDelay bool // the call has reached the first hedge delay
-	slow              bool // the call has reached the slow marker of its schedule
+	progress callProgress // last point of its schedule that the call has reached
 	// predictedHedgeEnd is the time from start to the predicted response to a hedge that shadow mode did not send. It is the
 	// earliest prediction of the call; 0 means that there is none.
 	predictedHedgeEnd time.Duration
@@ -42,6 +44,15 @@ type Call struct {
 	rescheduled     atomic.Bool   // set by MarkRescheduled
 	withdrawnHedges atomic.Uint32 // bit n is set if hedge n was admitted, but could not be sent
 }
+
+// A callProgress is the last point of its schedule that a call has reached. Points are ordered by time.
+type callProgress uint8
+
+const (
+	reachedNothing    callProgress = iota
+	reachedFirstDelay              // the first hedge delay
+	reachedSlowMarker              // the slow marker, from which the call counts as slow
+)
 
 // An Outcome describes how a call ended, from the point of view of its caller.
 type Outcome struct {
@@ -81,6 +92,7 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Schedule
 func (c *Call) BeginWithOverride(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
 	c.initialize(ctx, k)
 	p := k.Begin(c.start)
+	c.denialAtStart = k.denialByMode()
 	switch {
 	case delay > 0:
 		p = NewFixedSchedule(delay, t.MaxHedges(k.engine.Config().MaxHedges)).copySlowThresholds(p)
@@ -101,7 +113,7 @@ func (c *Call) notifier() *observers.Notifier { return c.Key.engine.setup.Notifi
 // slower during garbage collection.
 func (c *Call) initialize(ctx context.Context, k *Key) {
 	c.ctx, c.Key, c.start, c.schedule, c.startedBefore = ctx, k, k.engine.now(), nil, 0
-	c.reachedFirstDelay, c.slow, c.predictedHedgeEnd, c.Denied = false, false, 0, None
+	c.progress, c.predictedHedgeEnd, c.Denied = reachedNothing, 0, None
 	if c.Hedges > 0 {
 		c.Hedges, c.attemptStarts = 0, [1 + race.MaxHedges]time.Duration{}
 		c.withdrawnHedges.Store(0)
@@ -186,7 +198,9 @@ const Immediate = -1
 func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reason) bool {
 	now := time.Now()
 	isBefore := c.isBeforeDelay(now, index)
-	c.reachedFirstDelay = c.reachedFirstDelay || !isBefore
+	if !isBefore {
+		c.progress = max(c.progress, reachedFirstDelay)
+	}
 	if c.predictedHedgeEnd > 0 && now.Sub(c.start) >= c.predictedHedgeEnd {
 		return false // in shadow mode: a hedge would have ended the call by now
 	}
@@ -196,10 +210,12 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 		return false
 	}
 	slow := isMarker && !isBefore
-	c.slow = c.slow || slow
+	if slow {
+		c.progress = reachedSlowMarker
+	}
 	if denial == None {
 		deadline, _ := c.ctx.Deadline()
-		denial = c.Key.Admit(now, slow, deadline, request)
+		denial = c.Key.admit(now, slow, deadline, request, c.denialAtStart)
 	} else {
 		c.Key.recordDenied(slow, denial)
 	}
@@ -231,7 +247,9 @@ func (c *Call) predictHedgeEnd(now time.Time) {
 // hedges. If the delay is the slow marker of the schedule, the call counts as slow.
 func (c *Call) SkipHedge(index int) {
 	isBefore := c.isBeforeDelay(time.Now(), index)
-	c.reachedFirstDelay = c.reachedFirstDelay || !isBefore
+	if !isBefore {
+		c.progress = max(c.progress, reachedFirstDelay)
+	}
 	c.recordSlowCall(index, isBefore)
 }
 
@@ -239,7 +257,7 @@ func (c *Call) SkipHedge(index int) {
 // counts as slow. It does nothing if isBefore is true, which means that the call has not reached the delay yet.
 func (c *Call) recordSlowCall(index int, isBefore bool) {
 	if c.schedule != nil && index == c.schedule.slowMarkerIndex && !isBefore {
-		c.slow = true
+		c.progress = reachedSlowMarker
 		c.Key.recordSlowCall()
 	}
 }
@@ -286,9 +304,9 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 		Abandoned:         gone != nil,
 		Canceled:          errors.Is(gone, context.Canceled),
 		Hedges:            c.SentHedges(),
-		ReachedFirstDelay: c.reachedFirstDelay,
+		ReachedFirstDelay: c.progress >= reachedFirstDelay,
 		HasSlowMarker:     c.schedule != nil && c.schedule.slowMarkerIndex >= 0,
-		Slow:              c.slow,
+		Slow:              c.progress == reachedSlowMarker,
 		HedgeWon:          o.hedgeWon(),
 		PredictedHedgeEnd: c.predictedHedgeEnd,
 	})
@@ -356,12 +374,17 @@ func (c *Call) reportOutcome(ctx context.Context, a observe.AttemptInfo, outcome
 	c.notifier().Notify(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })
 }
 
+// DenialAtStart returns the reason for which the mode of the engine denied hedges when the call began, for BeginResumption.
+func (c *Call) DenialAtStart() observe.Reason { return c.denialAtStart }
+
 // BeginResumption prepares c for a hedge that resumes a stalled response body: it requests the missing bytes of a call that has
 // already ended. Therefore c deposits no tokens, and its latency is not recorded.
+// denialAtStart is the DenialAtStart of that call.
 //
 // The hedge needs Admit, as other hedges do. If it is admitted, the caller must call EndResumption.
-func (c *Call) BeginResumption(ctx context.Context, k *Key) {
+func (c *Call) BeginResumption(ctx context.Context, k *Key, denialAtStart observe.Reason) {
 	c.initialize(ctx, k)
+	c.denialAtStart = denialAtStart
 }
 
 // EndResumption ends a hedge that was started with BeginResumption. won is true if the caller of the stalled call gets the

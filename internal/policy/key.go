@@ -176,12 +176,22 @@ func (k *Key) MarkUsed(now time.Time) {
 // slow is true if the call has just reached the slow marker of its schedule: the delay from which a call counts as slow.
 // deadline is the deadline of the call, or zero if there is none.
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeRequest) observe.Reason {
+	return k.admit(now, slow, deadline, request, None)
+}
+
+// admit implements Admit. It also denies the hedge if a mode that has ended denied hedges when the call began. denialAtStart is
+// the reason, the result of denialByMode at that time.
+func (k *Key) admit(now time.Time, slow bool, deadline time.Time, request HedgeRequest, denialAtStart observe.Reason) observe.Reason {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
 		k.safetyChecks.outage.recordSlowCall()
 	}
 	reason := k.denyAdmission(admission{request, now, deadline, k.schedule.Load()})
+	hasModeEnded := denialAtStart == observe.DeniedShadow && k.shadow == nil || denialAtStart == observe.DeniedAudit && !k.experiment.isAudited()
+	if reason == None && hasModeEnded {
+		reason = denialAtStart
+	}
 	if reason == None && !k.account.Spend(now, k.engine.limit.Load(), request.tokens()) {
 		reason = observe.DeniedBudget
 	}
@@ -196,6 +206,14 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 	k.inFlight.hedges.Add(1)
 	k.counters.Hedges++
 	return None
+}
+
+// denialByMode returns the reason for which the current mode of the engine denies hedges, or None.
+func (k *Key) denialByMode() observe.Reason {
+	if k.engine.Config().Shadow {
+		return observe.DeniedShadow
+	}
+	return k.experiment.deny(admission{})
 }
 
 // denyAdmission asks all admission checks about a hedge. It returns the reason of the first check that denies it, or None if

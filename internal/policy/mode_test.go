@@ -36,3 +36,39 @@ func TestSetConfigChangesModeOfExistingKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestSetConfigAllowsNoHedgesOfCallsInFlight has calls that begin while the mode denies their hedges, and that mode then ends.
+func TestSetConfigAllowsNoHedgesOfCallsInFlight(t *testing.T) {
+	c := Config{MaxKeys: 4, Share: 1, EstimatedRPS: 100, Burst: time.Second, MaxHedges: 1}
+	shadow, audit := c, c
+	shadow.Shadow, audit.Audit = true, true
+	for name, test := range map[string]struct {
+		before, after Config
+		want          observe.Reason
+	}{
+		"shadow to on":    {shadow, c, observe.DeniedShadow},
+		"shadow to audit": {shadow, audit, observe.DeniedShadow},
+		"audit to on":     {audit, c, observe.DeniedAudit},
+		"audit to shadow": {audit, shadow, observe.DeniedAudit},
+		"on to shadow":    {c, shadow, observe.DeniedShadow},
+		"on to on":        {c, c, None},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := New(test.before)
+			k := e.Key(Name{Host: "h"})
+			for now := time.Now(); test.before.Audit && k.experiment.deny(admission{}) == None; now = now.Add(time.Second) {
+				k.Begin(now) // until a control slot begins
+			}
+			begin := func() *Call {
+				call := new(Call)
+				call.Begin(t.Context(), k, time.Hour)
+				return call
+			}
+			inFlight := begin()
+			e.SetConfig(test.after, time.Now())
+			assert.Equal(t, test.want == None, inFlight.Admit(Immediate+1))
+			assert.Equal(t, test.want, inFlight.Denied)
+			assert.Equal(t, !test.after.Shadow, begin().Admit(Immediate+1), "a call that begins afterwards")
+		})
+	}
+}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/steering"
 )
 
 // stallAfter is how long a Read of these tests waits before the rest is asked for: bodies that never
@@ -1506,5 +1507,24 @@ func TestUnresumedCountsFrequentStalls(t *testing.T) {
 		assert.Zero(t, s.Stats.Resumes)
 		assert.Equal(t, map[string]int64{"learning": 1, "usual": 9}, s.Keys[0].Unresumed)
 		assert.Greater(t, s.Keys[0].Stall, time.Second)
+	})
+}
+
+// TestBodyIsNotResumedIfCallBeganInShadowMode ends shadow mode while a body stalls.
+func TestBodyIsNotResumedIfCallBeganInShadowMode(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = gaps(rt, stalls(40_960, time.Second))
+		tr := resuming(t, rt, hedge.WithShadow())
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		require.NoError(t, steering.File{Mode: "on"}.Apply(tr))
+		assert.Equal(t, string(object), text(t, resp))
+		assert.Len(t, rt.Sent(), 1)
+
+		rt.Answer = gaps(rt, nil, stalls(40_960, time.Second))
+		resp, err = get(t, tr, site)
+		require.NoError(t, err)
+		assert.Equal(t, string(object), text(t, resp))
+		assert.Len(t, rt.Sent(), 3, "the next body is resumed")
 	})
 }
