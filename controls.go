@@ -241,7 +241,8 @@ func (h *controls) Reset(host, route string) (keys int) {
 // an error. The error names the field and the value.
 //
 // Update does not change a setting that HEDGE_BUDGET_PERCENT or a file of package steering fixes. [WithLogger] logs each such
-// setting. It is not an error, and the other settings are changed.
+// setting. It is not an error, and the other settings are changed. They must also be valid without the file, so that its
+// settings can be removed at any time.
 //
 // Concurrent updates are not lost: if the settings have changed while f ran, f is called again with the new settings.
 // So f may be called several times.
@@ -276,8 +277,8 @@ func (h *controls) Update(f func(*Config)) error {
 // updateProgram changes the settings of the program from old, the current settings, to s, and returns the new current settings.
 // It skips settings that a source of higher precedence fixes, and returns their JSON names with the names of these sources.
 //
-// If a concurrent update has already replaced old, nothing changes and now is nil. If the result is invalid, nothing changes
-// and updateProgram returns an error.
+// If a concurrent update has already replaced old, nothing changes and now is nil. If the result is invalid, with or without
+// the settings of the file, nothing changes and updateProgram returns an error.
 func (h *controls) updateProgram(old, s *Config) (now *Config, fixed map[string]string, err error) {
 	h.updating.Lock()
 	defer h.updating.Unlock()
@@ -286,27 +287,35 @@ func (h *controls) updateProgram(old, s *Config) (now *Config, fixed map[string]
 	}
 	layers := h.layers
 	fixed = layers.changeProgram(old, s)
-	if err := h.replaceLayers(&layers); err != nil {
+	now = new(Config)
+	if *now, err = layers.config(); err != nil {
 		return nil, nil, err
 	}
+	if err := layers.program.Validate(); err != nil { // otherwise the file could not be changed or removed any more
+		return nil, nil, fmt.Errorf("%w, without the file of package steering", err)
+	}
+	h.replaceLayers(&layers, now)
 	return h.settings.Load(), fixed, nil
 }
 
-// replaceLayers makes layers the settings of all sources, and applies the settings that follow from them. It returns an error
-// and changes nothing if these are invalid. The caller must hold updating.
-func (h *controls) replaceLayers(layers *settingLayers) error {
-	settings, err := layers.config()
-	if err != nil {
-		return err
-	}
-	old, oldMode := h.settings.Load(), h.layers.mode()
+// replaceLayers makes layers the settings of all sources, and applies the settings that follow from them: the result of
+// layers.config. The caller must hold updating.
+//
+// Shadow mode begins before the exclusions of the earlier file end, and ends after those of the next file begin. So a call
+// that starts during the change is not hedged if neither file allows it.
+func (h *controls) replaceLayers(layers *settingLayers, settings *Config) {
+	old, oldMode, mode := h.settings.Load(), h.layers.mode(), layers.mode()
 	h.layers = *layers
-	h.client.SetSettings(h.callSettings(&settings))
-	if settings != *old || layers.mode() != oldMode {
-		h.settings.Store(&settings)
-		h.client.Policy.SetConfig(h.policyConfig(&settings), time.Now())
+	if mode != ops.ModeShadow {
+		h.client.SetSettings(h.callSettings(settings))
 	}
-	return nil
+	if *settings != *old || mode != oldMode {
+		h.settings.Store(settings)
+		h.client.Policy.SetConfig(h.policyConfig(settings), time.Now())
+	}
+	if mode == ops.ModeShadow {
+		h.client.SetSettings(h.callSettings(settings))
+	}
 }
 
 // Export writes learned latencies, pauses of hedging, and verdicts of [WithAudit] to w. Import can load them after a

@@ -18,24 +18,34 @@ type settingLayers struct {
 	file        ops.Override    // settings of the file; zero: there is no file
 	program     Config          // settings of the options, as changed by Update
 	programMode ops.Mode        // mode of the options: on, shadow or audit
+	earlierMode ops.Mode        // mode of the client before the file was applied; "": no file was applied
 }
 
 // budgetSetting is the JSON name of Config.BudgetPercent, which HEDGE_BUDGET_PERCENT sets.
 const budgetSetting = "budget_percent"
 
-// mode returns the mode of the client: on, shadow or audit. While a source sets the mode off, it is the mode of the options,
-// because SetEnabled can still switch hedging on.
+// mode returns the mode of the policy engine: on, shadow or audit. A file that switches hedging off and sets no other mode does
+// not change it, so that the verdicts of audits and the data of shadow mode are kept.
 func (l *settingLayers) mode() ops.Mode {
-	mode := cmp.Or(l.environment.Mode, l.file.Mode, l.programMode)
-	if mode == ops.ModeOff {
-		return l.programMode
+	mode := l.file.Mode
+	if mode == ops.ModeOff || mode == "" && l.file.Disabled {
+		mode = l.earlierMode
 	}
-	return mode
+	return cmp.Or(l.environmentMode(), mode, l.programMode)
 }
 
-// isFileOff reports whether the file switches hedging off. A mode of the file counts only if HEDGE_MODE sets none.
+// environmentMode returns the mode of the policy engine that HEDGE_MODE sets, or "" if it sets none. HEDGE_MODE=off sets none:
+// it switches hedging off at the start, and SetEnabled can switch it on.
+func (l *settingLayers) environmentMode() ops.Mode {
+	if l.environment.Mode == ops.ModeOff {
+		return ""
+	}
+	return l.environment.Mode
+}
+
+// isFileOff reports whether the file switches hedging off. Its mode counts only if HEDGE_MODE sets none but off.
 func (l *settingLayers) isFileOff() bool {
-	return l.file.Disabled || l.environment.Mode == "" && l.file.Mode == ops.ModeOff
+	return l.file.Disabled || l.environmentMode() == "" && l.file.Mode == ops.ModeOff
 }
 
 // config returns the current settings: of each setting, the value of the source with the highest precedence. It returns an
@@ -101,7 +111,7 @@ func (l *settingLayers) fixedForFile(sharesBudget, isEnabled bool) map[string]st
 	fixed := make(map[string]string)
 	switch {
 	case l.file.Mode == "":
-	case l.environment.Mode != "" && l.environment.Mode != l.file.Mode:
+	case l.environmentMode() != "" && l.environmentMode() != l.file.Mode:
 		fixed["mode"] = "HEDGE_MODE"
 	case l.environment.Off != "" && !isEnabled && !l.isFileOff():
 		fixed["disabled"] = l.environment.Off

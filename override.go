@@ -44,20 +44,16 @@ func (o *overridable) CheckOverride(file *ops.Override) error {
 }
 
 // ApplyOverride implements [ops.Overridable].
-func (o *overridable) ApplyOverride(file *ops.Override) error {
+func (o *overridable) ApplyOverride(file *ops.Override) (previous *ops.Override, err error) {
 	o.updating.Lock()
 	before, old := o.layers, o.settings.Load()
-	layers := before
-	layers.file = *file
-	err := o.replaceLayers(&layers)
-	now, isOff, switched := o.settings.Load(), layers.isFileOff(), false
-	if err == nil {
-		switched = o.client.SetOff(calls.OffByFile, isOff)
-	}
+	switched, err := o.replaceFile(file)
+	layers, now := o.layers, o.settings.Load()
 	o.updating.Unlock()
-	if err != nil {
-		return err
+	if err != nil && !file.Disabled {
+		return nil, err
 	}
+	isOff := layers.isFileOff()
 	if switched && !isOff {
 		o.client.Policy.ClearPushback()
 	}
@@ -67,7 +63,35 @@ func (o *overridable) ApplyOverride(file *ops.Override) error {
 		o.client.Log.LogSwitch(!isOff, "file")
 	}
 	o.client.Log.LogFixedSettings("file", layers.fixedForFile(o.options.budget != nil, o.client.Enabled()))
-	return nil
+	return &before.file, err
+}
+
+// replaceFile replaces the settings of the file. It returns an error if they are invalid with the other settings. Then it changes
+// nothing, except that it switches hedging off if the file is disabled. switched is true if the result of Enabled has changed.
+// The caller must hold updating.
+//
+// Hedging is switched off before the other settings change, and on after that. So neither calls in flight nor calls that start
+// during the change are hedged if neither file allows it.
+func (o *overridable) replaceFile(file *ops.Override) (switched bool, err error) {
+	layers := o.layers
+	layers.file, layers.earlierMode = *file, o.layers.mode()
+	settings, err := layers.config()
+	switch {
+	case err != nil && file.Disabled:
+		o.layers.file.Disabled, o.layers.earlierMode = true, layers.earlierMode
+		return o.client.SetOff(calls.OffByFile, true), err
+	case err != nil:
+		return false, err
+	}
+	isOff := layers.isFileOff()
+	if isOff {
+		switched = o.client.SetOff(calls.OffByFile, true)
+	}
+	o.replaceLayers(&layers, &settings)
+	if !isOff {
+		switched = o.client.SetOff(calls.OffByFile, false)
+	}
+	return switched, nil
 }
 
 // logOverride logs which mode, routes and methods differ between two sets of layers.

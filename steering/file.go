@@ -47,7 +47,7 @@ import (
 // so is a name that is given twice.
 type File struct {
 	// Mode is "on", "shadow", "audit" or "off", with the same effects as the values of HEDGE_MODE. With "", the mode of the
-	// program applies.
+	// program applies. "off" disables hedging, as Disabled does, and keeps the verdicts of audits.
 	Mode string `json:"mode,omitempty"`
 
 	// Disabled disables hedging. Clients then learn nothing, as after SetEnabled(false). False does not enable a client that
@@ -125,7 +125,7 @@ func (f File) applyTo(targets []ops.Overridable) error {
 		}
 	}
 	for _, t := range targets {
-		if err := t.ApplyOverride(o); err != nil { // a concurrent Update has made the settings invalid
+		if _, err := t.ApplyOverride(o); err != nil { // a concurrent Update has made the settings invalid
 			return fmt.Errorf("steering: config: %w", err)
 		}
 	}

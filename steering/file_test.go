@@ -230,6 +230,12 @@ func TestModeChangesAtRunTime(t *testing.T) {
 		before := s.attempts.Load()
 		assert.Zero(t, s.callFor(t, h, time.Second))
 		assert.EqualValues(t, 40, s.attempts.Load()-before)
+		set("audit")
+		assert.Equal(t, hedge.AuditOn, h.Snapshot().Keys[0].Audit.Verdict, "the verdict is kept while hedging is off")
+		require.NoError(t, steering.File{Disabled: true}.Apply(h))
+		set("audit")
+		assert.Equal(t, hedge.AuditOn, h.Snapshot().Keys[0].Audit.Verdict)
+		set("off")
 
 		set("on")
 		assert.Nil(t, h.Snapshot().Keys[0].Audit)

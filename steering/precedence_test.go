@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/steering"
 )
 
@@ -189,4 +190,48 @@ func TestLogNamesSourceThatFixesSetting(t *testing.T) {
 			assert.Equal(t, test.want, j.take())
 		})
 	}
+}
+
+func TestUpdateMustBeValidWithoutFile(t *testing.T) {
+	unsetVariables(t)
+	h := hedge.NewHedger(hedge.WithMaxDelay(50 * ms))
+	require.NoError(t, steering.File{Config: map[string]any{"max_delay": "500ms"}}.Apply(h))
+	before := h.Snapshot().Config
+	assert.EqualError(t, h.Update(func(c *hedge.Config) { c.MinDelay = 100 * ms }),
+		"hedge: Config.MaxDelay: 50ms is not at least MinDelay, 100ms, without the file of package steering")
+	assert.Equal(t, before, h.Snapshot().Config)
+	assert.NoError(t, steering.File{Disabled: true}.Apply(h))
+	assert.NoError(t, steering.File{}.Apply(h))
+	assert.Equal(t, 50*ms, h.Snapshot().Config.MaxDelay)
+}
+
+// TestInvalidOverrideStillDisables has settings that are invalid with those of the program.
+func TestInvalidOverrideStillDisables(t *testing.T) {
+	unsetVariables(t)
+	h := hedge.NewHedger(hedge.WithMaxDelay(50 * ms))
+	invalid := map[string]json.RawMessage{"min_delay": json.RawMessage(`"100ms"`)}
+	target := ops.FindOverridable(h)
+	_, err := target.ApplyOverride(&ops.Override{Config: invalid})
+	assert.Error(t, err)
+	assert.True(t, h.Snapshot().Enabled)
+	_, err = target.ApplyOverride(&ops.Override{Disabled: true, Config: invalid})
+	assert.Error(t, err)
+	assert.False(t, h.Snapshot().Enabled)
+	require.NoError(t, h.Update(func(c *hedge.Config) { c.MaxHedges = 1 }))
+	assert.False(t, h.Snapshot().Enabled, "Update enables nothing")
+	require.NoError(t, steering.File{}.Apply(h))
+	assert.True(t, h.Snapshot().Enabled)
+}
+
+// TestSetEnabledDoesNotEnableModeOffOfFile has HEDGE_MODE=off, which SetEnabled(true) ends, and a file with the same mode.
+func TestSetEnabledDoesNotEnableModeOffOfFile(t *testing.T) {
+	unsetVariables(t)
+	t.Setenv("HEDGE_MODE", "off")
+	h := hedge.NewHedger()
+	require.NoError(t, steering.File{Mode: "off"}.Apply(h))
+	h.SetEnabled(true)
+	assert.False(t, h.Snapshot().Enabled)
+	require.NoError(t, steering.File{Mode: "shadow"}.Apply(h))
+	assert.True(t, h.Snapshot().Enabled)
+	assert.True(t, h.Snapshot().Shadow, "HEDGE_MODE=off sets no other mode")
 }

@@ -139,7 +139,9 @@ func (w *watcher) reportFailure(err error) {
 	for _, t := range w.targets {
 		t.Log().WarnOfFile(w.path, effect, err)
 		if w.applied == nil {
-			_ = t.ApplyOverride(&ops.Override{Disabled: true}) // without settings, nothing is invalid
+			if _, err := t.ApplyOverride(&ops.Override{Disabled: true}); err != nil { // hedging is off nevertheless
+				t.Log().WarnOfFile(w.path, effect, err)
+			}
 		}
 	}
 }

@@ -251,3 +251,15 @@ func FuzzWatchAppliesFilesCompletely(f *testing.F) {
 		require.Equal(t, v.settings(), settingsOf(h))
 	})
 }
+
+// TestWatchDisablesClientsWhoseSettingsCameFromFile changes a setting of the program that a file has made valid, and removes
+// the file.
+func TestWatchDisablesClientsWhoseSettingsCameFromFile(t *testing.T) {
+	unsetVariables(t)
+	h := hedge.NewHedger(hedge.WithMaxDelay(50 * ms))
+	require.NoError(t, steering.File{Config: map[string]any{"max_delay": "500ms"}}.Apply(h))
+	_ = h.Update(func(c *hedge.Config) { c.MinDelay = 100 * ms })
+	w := steering.NewWatcher(filepath.Join(t.TempDir(), "hedge.json"), os.ReadFile, h)
+	w.Poll()
+	assert.False(t, h.Snapshot().Enabled)
+}

@@ -166,7 +166,7 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 		m = in.rules.ruleOf(in.configs.ConfigFor(c.Target), c.Method)
 		facts.IsNested = o.Parent == c
 		if facts.Excluded {
-			facts.Excluded = in.isExcluded(c.Method)
+			facts.Excluded = in.isExcluded(c.Method) || !in.Enabled() // a file may have replaced its exclusions and disabled the client
 		}
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)

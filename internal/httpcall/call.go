@@ -160,7 +160,7 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	c.firstByte = c.route.FirstByte || t.options.FirstByte
 	facts.RouteOff = c.route.Off
 	if facts.Excluded {
-		facts.Excluded = isExcluded(settings, req)
+		facts.Excluded = isExcluded(settings, req) || !t.Enabled() // a file may have replaced its exclusions and disabled the client
 	}
 	h := c.requests.CopyHeader(req.Header, httpattempt.AttemptHeaders{Standard: limit.AttemptHeader, Configured: settings.AttemptHeader})
 	facts.Hedge = h.Hedge

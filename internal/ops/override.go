@@ -25,9 +25,12 @@ type Override struct {
 type Overridable interface {
 	// CheckOverride returns an error if the settings of o are invalid together with the other settings of the client.
 	CheckOverride(o *Override) error
-	// ApplyOverride replaces the Override of the client for calls that start afterwards, and logs each change. If the
-	// settings are invalid, it changes nothing and returns the error of CheckOverride.
-	ApplyOverride(o *Override) error
+	// ApplyOverride replaces the Override of the client for calls that start afterwards, and logs each change. It returns the
+	// previous Override, with which the caller can undo the change.
+	//
+	// If the settings are invalid, it returns the error of CheckOverride. Then it changes nothing and previous is nil, except
+	// that an Override with Disabled switches hedging off nevertheless.
+	ApplyOverride(o *Override) (previous *Override, err error)
 	// Log returns the log of the client.
 	Log() *Log
 }
