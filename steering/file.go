@@ -124,12 +124,29 @@ func (f File) applyTo(targets []ops.Overridable) error {
 			return fmt.Errorf("steering: config: %w", err)
 		}
 	}
-	for _, t := range targets {
-		if _, err := t.ApplyOverride(o); err != nil { // a concurrent Update has made the settings invalid
-			return fmt.Errorf("steering: config: %w", err)
+	previous := make([]*ops.Override, len(targets))
+	for i, t := range targets {
+		if previous[i], err = t.ApplyOverride(o); err != nil { // a concurrent Update has made the settings invalid
+			err = fmt.Errorf("steering: config: %w", err)
+			if failed := restoreOverrides(targets, previous); failed != nil {
+				err = fmt.Errorf("%w; the earlier settings of a client cannot be restored: %w", err, failed)
+			}
+			return err
 		}
 	}
 	return nil
+}
+
+// restoreOverrides applies the previous settings to the targets that have some. It does this in reverse order, because a target
+// may be given twice.
+func restoreOverrides(targets []ops.Overridable, previous []*ops.Override) (err error) {
+	for i, o := range slices.Backward(previous) {
+		if o != nil {
+			_, e := targets[i].ApplyOverride(o)
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }
 
 // override converts f to an Override, which clients apply. If a value is invalid, it returns an error and the path of the value

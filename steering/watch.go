@@ -70,6 +70,7 @@ type watcher struct {
 
 	applied []byte // content that was applied last; nil: none
 	failed  bool   // the file cannot be used, and a warning was logged
+	partial bool   // content was not applied to all clients, so that the applied content must be applied again
 }
 
 // errChanging is the error for a file whose content has changed between two reads.
@@ -86,7 +87,7 @@ func (w *watcher) poll() {
 		return
 	case err == errChanging && w.applied != nil:
 		return // the next poll reads the new content
-	case err == nil && w.applied != nil && bytes.Equal(text, w.applied):
+	case err == nil && w.applied != nil && !w.partial && bytes.Equal(text, w.applied):
 		w.failed = false
 		return
 	}
@@ -96,6 +97,7 @@ func (w *watcher) poll() {
 	}
 	if err == nil {
 		err = f.applyTo(w.targets)
+		w.partial = err != nil
 	}
 	if err != nil {
 		w.reportFailure(err)

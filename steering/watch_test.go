@@ -252,6 +252,60 @@ func FuzzWatchAppliesFilesCompletely(f *testing.F) {
 	})
 }
 
+// TestPollRestoresClientsIfUpdateInterrupts updates the second client so that checked content becomes invalid for it.
+func TestPollRestoresClientsIfUpdateInterrupts(t *testing.T) {
+	unsetVariables(t)
+	path := filepath.Join(t.TempDir(), "hedge.json")
+	first, second := hedge.NewHedger(), hedge.NewHedger()
+	w := steering.NewWatcher(path, os.ReadFile, first, second)
+	percents := func() []float64 {
+		return []float64{first.Snapshot().Config.BudgetPercent, second.Snapshot().Config.BudgetPercent}
+	}
+	const before, after = `{"config": {"budget_percent": 2}}`, `{"config": {"budget_percent": 3, "max_delay": "50ms"}}`
+	replaceFile(t, path, before)
+	w.Poll()
+	require.Equal(t, []float64{2, 2}, percents())
+
+	w.InterruptApply(1, func() {
+		require.NoError(t, second.Update(func(c *hedge.Config) { c.MinDelay = 100 * ms }))
+	})
+	replaceFile(t, path, after)
+	w.Poll()
+	assert.Equal(t, []float64{2, 2}, percents(), "all clients or none")
+	w.Poll()
+	assert.Equal(t, []float64{2, 2}, percents(), "it is still invalid")
+	require.NoError(t, second.Update(func(c *hedge.Config) { c.MinDelay = 0 }))
+	w.Poll()
+	assert.Equal(t, []float64{3, 3}, percents())
+}
+
+// TestPollAppliesContentAgainIfItCouldNotBeRestored updates both clients so that neither the next nor the earlier content is
+// valid for all of them.
+func TestPollAppliesContentAgainIfItCouldNotBeRestored(t *testing.T) {
+	unsetVariables(t)
+	path := filepath.Join(t.TempDir(), "hedge.json")
+	first, second := hedge.NewHedger(), hedge.NewHedger()
+	w := steering.NewWatcher(path, os.ReadFile, first, second)
+	const before, after = `{"config": {"budget_percent": 2, "max_delay": "50ms"}}`, `{"config": {"budget_percent": 3, "max_delay": "80ms"}}`
+	replaceFile(t, path, before)
+	w.Poll()
+	w.InterruptApply(1, func() {
+		require.NoError(t, first.Update(func(c *hedge.Config) { c.MinDelay = 60 * ms }), "it has the next content already")
+		require.NoError(t, steering.File{}.Apply(second))
+		require.NoError(t, second.Update(func(c *hedge.Config) { c.MinDelay = 100 * ms }))
+	})
+	replaceFile(t, path, after)
+	w.Poll()
+	require.EqualValues(t, 3, first.Snapshot().Config.BudgetPercent, "the earlier content is invalid for it")
+	for _, h := range []*hedge.Hedger{first, second} {
+		require.NoError(t, h.Update(func(c *hedge.Config) { c.MinDelay = 0 }))
+	}
+	replaceFile(t, path, before)
+	w.Poll()
+	assert.EqualValues(t, 2, first.Snapshot().Config.BudgetPercent)
+	assert.EqualValues(t, 2, second.Snapshot().Config.BudgetPercent)
+}
+
 // TestWatchDisablesClientsWhoseSettingsCameFromFile changes a setting of the program that a file has made valid, and removes
 // the file.
 func TestWatchDisablesClientsWhoseSettingsCameFromFile(t *testing.T) {
