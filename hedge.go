@@ -30,8 +30,8 @@
 //   - many settings at once: [WithConfig], [WithOptions]
 //   - HTTP responses: [WithFailureStatus], [WithAnswerStatus], [WithFailureFunc]
 //   - HTTP bodies: [WithMaxReplayBytes], [WithFirstByte], [WithResume]
-//   - HTTP connections: [WithEndpoints], [WithReplicas], [WithHedgeTransport], [WithLinger]
-//   - chains of HTTP services: [WithAttemptHeader]
+//   - HTTP connections and headers: [WithEndpoints], [WithReplicas], [WithHedgeTransport], [WithLinger],
+//     [WithAttemptHeader]
 //   - gRPC methods: [WithMethods], [WithDeclaredMethods]
 //   - gRPC codes: [WithNonFatalCodes], [WithAnswerCodes]
 //   - gRPC connections: [WithHedgeConn], [WithHedgeConns], [WithServiceConfig]
@@ -50,11 +50,9 @@
 //
 // # What wins
 //
-// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never wins.
-//
-// If the primary fails while hedges run, the call waits for them, for at most the 99th percentile of its latency. If
-// all fail, the caller gets the result of the primary. If the primary fails before the first hedge delay, no hedge is
-// sent: hedging does not replace retries.
+// The first success: status 2xx or 3xx, OK, a nil error. If the primary fails while hedges run, the call waits for them, for at
+// most the 99th percentile. If all fail, the caller gets the result of the primary. If the primary fails before the first hedge
+// delay, no hedge is sent: hedging does not replace retries.
 //
 // # Chains and servers
 //
@@ -64,19 +62,22 @@
 //
 // # Operating it
 //
-// Three environment variables are read when a Transport, Interceptor or Hedger is made:
+// Three environment variables are read when a Transport, Interceptor or Hedger is made. Upper case and surrounding spaces are
+// ignored:
 //
-//	HEDGE_DISABLED        true starts disabled, as by SetEnabled(false); false has no effect
-//	HEDGE_MODE            shadow, audit, off or on; on sends hedges also with [WithShadow] and [WithAudit]
-//	HEDGE_BUDGET_PERCENT  0 to 400, as by [WithBudgetPercent]; no effect beside [WithBudget]
+//	HEDGE_DISABLED        true, 1, t, yes, y or on   starts disabled, as by SetEnabled(false)
+//	                      false, 0, f, no, n or off  no effect
+//	HEDGE_MODE            shadow or observe          both do what [WithShadow] does
+//	                      audit                      does what [WithAudit] does
+//	                      off or disabled            starts disabled
+//	                      normal, on or hedge        sends hedges, also with the options for shadow mode and audits
+//	HEDGE_BUDGET_PERCENT  a number from 0 to 400     does what [WithBudgetPercent] does
 //
-// An invalid value disables hedging, and is logged. [Options] has the other spellings. Package steering reads settings
-// from a file, also while the program runs, and says which source of a setting applies.
+// Any other value disables hedging, and is logged. Package steering reads settings from a file, also while the program runs.
 //
 // Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and 1.5 µs over HTTP/1.1. With -tags
 // hedge_nogrpc, a program is built without grpc.
 //
-// [Options]: https://github.com/gohedge/hedge/blob/main/docs/options.md
 // [Glossary]: https://github.com/gohedge/hedge/blob/main/docs/glossary.md
 package hedge
 
