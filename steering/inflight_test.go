@@ -73,7 +73,7 @@ func TestFileThatReplacesExclusionsNeverAllowsHedges(t *testing.T) {
 			rt.Forget()
 		}
 	})
-	for range 2000 {
+	for range 10_000 {
 		require.NoError(t, steering.File{Disabled: true, Mode: "on"}.Apply(tr))
 		require.NoError(t, excluded.Apply(tr))
 	}
