@@ -124,7 +124,7 @@ func TestForwarderAnswersOnSeveralSockets(t *testing.T) {
 // Two listeners share the limit, so that a connection may lose its slot before it is accepted.
 func TestForwarderLimitsConnectionsOfTwoHTTPSAddresses(t *testing.T) {
 	log.SetOutput(io.Discard) // each handshake that fails
-	t.Cleanup(func() { log.SetOutput(os.Stderr) })
+	t.Cleanup(func() { log.SetOutput(io.Discard) })
 	conf := secure(t, forward.Config{Limits: &forward.Limits{Conns: 1, ConnsPerClient: 100}})
 	conf.ListenHTTPS = append(conf.ListenHTTPS, doubles.FreeAddress(t))
 	f := begin(t, conf)
@@ -179,7 +179,7 @@ func TestForwarderRefusesAllClientsOfEmptyList(t *testing.T) {
 func TestForwarderKeepsCacheOverRestart(t *testing.T) {
 	var logged bytes.Buffer
 	log.SetOutput(&logged)
-	t.Cleanup(func() { log.SetOutput(os.Stderr) })
+	t.Cleanup(func() { log.SetOutput(io.Discard) })
 	file, server := filepath.Join(t.TempDir(), "cache"), upstream(t)
 	hits := func() int64 {
 		client := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{server}}
@@ -257,7 +257,7 @@ func TestMetricsHandlerCountsQuestions(t *testing.T) {
 func TestCertificateFilesReadsRenewedCertificate(t *testing.T) {
 	var logged bytes.Buffer
 	log.SetOutput(&logged)
-	t.Cleanup(func() { log.SetOutput(os.Stderr) })
+	t.Cleanup(func() { log.SetOutput(io.Discard) })
 	synctest.Test(t, func(t *testing.T) {
 		cert, key := pemFiles(t, t.TempDir())
 		get, err := forward.CertificateFiles(cert, key)
