@@ -77,10 +77,8 @@ func (l *settingLayers) fixedBy(setting string) string {
 	if setting == budgetSetting && l.environment.BudgetPercent >= 0 {
 		return "HEDGE_BUDGET_PERCENT"
 	}
-	for name := range l.file.Config {
-		if i := settingIndex(name); i >= 0 && settingNames[i] == setting {
-			return "file"
-		}
+	if _, ok := l.file.Config[setting]; ok {
+		return "file"
 	}
 	return ""
 }
@@ -116,16 +114,12 @@ func (l *settingLayers) fixedForFile(sharesBudget, isEnabled bool) map[string]st
 	case l.environment.Off != "" && !isEnabled && !l.isFileOff():
 		fixed["disabled"] = l.environment.Off
 	}
-	for name := range l.file.Config {
-		if i := settingIndex(name); i < 0 || settingNames[i] != budgetSetting {
-			continue
-		}
-		switch {
-		case sharesBudget:
-			fixed[budgetSetting] = "WithBudget"
-		case l.environment.BudgetPercent >= 0:
-			fixed[budgetSetting] = "HEDGE_BUDGET_PERCENT"
-		}
+	switch _, ok := l.file.Config[budgetSetting]; {
+	case !ok:
+	case sharesBudget:
+		fixed[budgetSetting] = "WithBudget"
+	case l.environment.BudgetPercent >= 0:
+		fixed[budgetSetting] = "HEDGE_BUDGET_PERCENT"
 	}
 	return fixed
 }
