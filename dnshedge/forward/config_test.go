@@ -123,8 +123,6 @@ func TestForwarderAnswersOnSeveralSockets(t *testing.T) {
 
 // Two listeners share the limit, so that a connection may lose its slot before it is accepted.
 func TestForwarderLimitsConnectionsOfTwoHTTPSAddresses(t *testing.T) {
-	log.SetOutput(io.Discard) // each handshake that fails
-	t.Cleanup(func() { log.SetOutput(io.Discard) })
 	conf := secure(t, forward.Config{Limits: &forward.Limits{Conns: 1, ConnsPerClient: 100}})
 	conf.ListenHTTPS = append(conf.ListenHTTPS, doubles.FreeAddress(t))
 	f := begin(t, conf)

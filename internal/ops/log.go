@@ -121,8 +121,8 @@ func (l *Log) WarnOfPrepareError(err error) {
 	}
 }
 
-// WarnOfPinnedRequest warns that hedges go to the endpoint of the primary, because a part of the request, such as a
-// header, may be valid only there. It logs each part once, and at most eight parts.
+// WarnOfPinnedRequest warns that calls stay at the endpoint that they were made for, because a part of the request, such
+// as a header, may be valid only there. It logs each part once, and at most eight parts.
 func (l *Log) WarnOfPinnedRequest(part string) {
 	if _, known := l.pinnedParts.Load(part); known || l.pinnedPartCount.Load() >= 8 {
 		return
