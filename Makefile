@@ -102,7 +102,7 @@ newcomer: # what README and examples/README.md say, in an empty environment, wit
 	@.ci/newcomer
 
 .PHONY: release-check
-release-check: # is the tree ready for a release? With VERSION=v1.2.3, as that version: see docs/releasing.md
+release-check: # is the tree ready for a release? With VERSION=v1.2.3, as that version: see docs/design/releasing.md
 	@.ci/release-check $(VERSION)
 
 .PHONY: release-files
@@ -110,11 +110,11 @@ release-files: # writes the source, SBOMs, notes and checksums of the tag VERSIO
 	@.ci/release-files $(VERSION)
 
 .PHONY: release
-release: # prepares the go.mod files for VERSION=v1.2.3, and nothing else: see docs/releasing.md
+release: # prepares the go.mod files for VERSION=v1.2.3, and nothing else: see docs/design/releasing.md
 	@.ci/release $(VERSION)
 
 .PHONY: tables
 tables: # measures again what the tables of the documents show, and writes it into them
-	go run ./benchmark/simulate -readme README.md,docs/benchmarks.md,docs/benchmarks-dns.md,docs/benchmarks-ranges.md
+	go run ./benchmark/simulate -readme README.md,docs/design/benchmarks.md,docs/design/benchmarks-dns.md,docs/design/benchmarks-ranges.md
 	go run ./benchmark/simulate -picture docs/tail.svg
 	go run ./benchmark/weight -readme docs/comparison.md

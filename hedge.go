@@ -78,7 +78,7 @@
 // Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and 1.5 µs over HTTP/1.1. With -tags
 // hedge_nogrpc, a program is built without grpc.
 //
-// [Glossary]: https://github.com/gohedge/hedge/blob/main/docs/glossary.md
+// [Glossary]: https://github.com/gohedge/hedge/blob/main/docs/start.md
 package hedge
 
 import (

@@ -74,7 +74,7 @@ type HedgeConn struct {
 // The metadata of a call, such as authorization, and its call options, such as [grpc.PerRPCCredentials], go over every
 // connection. So do not add a connection to a server that must not get them, or a connection without TLS if others have
 // TLS. Interceptors, [grpc.WithDefaultCallOptions] and [grpc.WithPerRPCCredentials] apply to the connection on which
-// they are set. docs/protocols.md has an overview.
+// they are set. docs/http-grpc.md has an overview.
 //
 // It panics if there are no connections or more than seven, if a Conn is nil or given twice, or if a Cost is not in [0,
 // 100].

@@ -75,19 +75,19 @@ func textsOf(t *testing.T, page string) (all []string) {
 	}
 }
 
-// TestPageShowsDocumentedNumbers compares the table in docs/numbers.md with the JSON and the page.
+// TestPageShowsDocumentedNumbers compares the table in docs/operations.md with the JSON and the page.
 func TestPageShowsDocumentedNumbers(t *testing.T) {
 	h := debug.Handler(newClientSnapshot(false), newClientSnapshot(true))
 	var page struct{ Clients []map[string]any }
 	require.NoError(t, json.Unmarshal(getPage(h, "/?format=json").Body.Bytes(), &page))
 	documented := documentedNumbers(t, "| number | JSON | metric | page |", page.Clients[0], getPage(h, "/").Body.String())
 	for name := range page.Clients[0]["stats"].(map[string]any) {
-		assert.True(t, documented["stats."+name], "stats.%s is not in the table of docs/numbers.md", name)
+		assert.True(t, documented["stats."+name], "stats.%s is not in the table of docs/operations.md", name)
 	}
 	denied := page.Clients[0]["keys"].([]any)[0].(map[string]any)["denied"].(map[string]any)
 	for name := range denied {
 		known := documented["keys[].denied."+name] || name == "budget" || name == "slow" || name == "paused" // by another field
-		assert.True(t, known, "keys[].denied.%s is not in the table of docs/numbers.md", name)
+		assert.True(t, known, "keys[].denied.%s is not in the table of docs/operations.md", name)
 	}
 }
 
@@ -99,17 +99,17 @@ func TestPageShowsDocumentedNumbersOfDNS(t *testing.T) {
 	documented := documentedNumbers(t, "| number over DNS | JSON | metric | page |", page.DNS[0], getPage(h, "/").Body.String())
 	for name, value := range page.DNS[0] {
 		if _, isNumber := value.(float64); isNumber {
-			assert.True(t, documented[name], "%s is not in the table of docs/numbers.md", name)
+			assert.True(t, documented[name], "%s is not in the table of docs/operations.md", name)
 		}
 	}
 }
 
-// documentedNumbers checks that the rows of a table in docs/numbers.md, docs/recursor.md or docs/storage.md are in the JSON of a
+// documentedNumbers checks that the rows of a table in docs/operations.md, docs/recursor.md or docs/storage.md are in the JSON of a
 // client and on the page, and returns the names that they have in the JSON.
 func documentedNumbers(t *testing.T, head string, client map[string]any, page string) (documented map[string]bool) {
 	t.Helper()
 	var all []byte
-	for _, page := range []string{"../docs/numbers.md", "../docs/recursor.md", "../docs/storage.md"} {
+	for _, page := range []string{"../docs/operations.md", "../docs/recursor.md", "../docs/storage.md"} {
 		doc, err := os.ReadFile(page)
 		require.NoError(t, err)
 		all = append(all, doc...)

@@ -219,7 +219,7 @@ func TestObserverCountsHedgesOfGRPCCalls(t *testing.T) {
 }
 
 // TestPrometheusExporterUsesNamesOfHedgeprom turns the names into those of Prometheus, as OpenTelemetry's
-// compatibility specification says, and compares them with the first table of docs/numbers.md.
+// compatibility specification says, and compares them with the first table of docs/operations.md.
 func TestPrometheusExporterUsesNamesOfHedgeprom(t *testing.T) {
 	r := newTelemetry(t)
 	call := hedge.RequestResult{Attempts: 2, Winner: 1, Saved: ms, AnswersNotTaken: 1}
@@ -249,7 +249,7 @@ func TestPrometheusExporterUsesNamesOfHedgeprom(t *testing.T) {
 		}
 		exported = append(exported, name)
 	}
-	numbers, err := os.ReadFile("../docs/numbers.md")
+	numbers, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(numbers), "| number | JSON | metric | page |")
 	require.True(t, found)
@@ -263,7 +263,7 @@ func TestPrometheusExporterUsesNamesOfHedgeprom(t *testing.T) {
 		}
 	}
 	slices.Sort(documented)
-	doubles.AssertSameNames(t, "docs/numbers.md", exported, slices.Compact(documented))
+	doubles.AssertSameNames(t, "docs/operations.md", exported, slices.Compact(documented))
 }
 
 // TestObserverCountsAttemptsByEndpoint has two routes of a host, of which each has an opinion of its endpoints.

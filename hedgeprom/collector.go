@@ -54,7 +54,7 @@
 // In shadow mode (see hedge.WithShadow), hedge_denied_total{reason="shadow"} counts the hedges that would have
 // been sent. hedge_saved_seconds contains the time that these hedges would have saved.
 //
-// [table of metrics]: https://github.com/gohedge/hedge/blob/main/docs/numbers.md
+// [table of metrics]: https://github.com/gohedge/hedge/blob/main/docs/operations.md
 package hedgeprom
 
 import (

@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestDashboardShowsDocumentedNumbers compares the tables in docs/numbers.md, docs/recursor.md and docs/storage.md with the metrics and the
+// TestDashboardShowsDocumentedNumbers compares the tables in docs/operations.md, docs/recursor.md and docs/storage.md with the metrics and the
 // dashboard.
 func TestDashboardShowsDocumentedNumbers(t *testing.T) {
 	var doc []byte
@@ -70,7 +70,7 @@ func TestDashboardShowsDocumentedNumbers(t *testing.T) {
 
 // TestDocumentsExplainEveryAlert compares the table of alerts with the rules.
 func TestDocumentsExplainEveryAlert(t *testing.T) {
-	doc, err := os.ReadFile("../docs/numbers.md")
+	doc, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
 	rules, err := os.ReadFile("alerts.yaml")
 	require.NoError(t, err)
@@ -88,6 +88,6 @@ func TestDocumentsExplainEveryAlert(t *testing.T) {
 		explained = append(explained, m[1])
 	}
 	require.NotEmpty(t, exist)
-	doubles.AssertSameNames(t, "docs/numbers.md", exist, explained)
+	doubles.AssertSameNames(t, "docs/operations.md", exist, explained)
 	assert.True(t, t.Failed() || slices.Equal(exist, explained), "the table is in another order than the rules")
 }

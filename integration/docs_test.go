@@ -16,7 +16,7 @@ import (
 // snippets of the section, line by line. If the recipe is a module of its own, one of its files does.
 func TestRecipesAreInTheTests(t *testing.T) {
 	var sections []string
-	for _, name := range []string{"integrations.md", "integrations-data.md", "integrations-ranges.md"} {
+	for _, name := range []string{"recipes.md", "recipes-data.md", "recipes-ranges.md"} {
 		doc, err := os.ReadFile("../docs/" + name)
 		require.NoError(t, err)
 		sections = append(sections, strings.Split(string(doc), "\n## ")[1:]...)

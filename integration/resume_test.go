@@ -33,7 +33,7 @@ var downloads = flag.Int("downloads", 0, "how often TestResume fetches the objec
 
 const objectSize = 8 << 20
 
-// TestResume fetches an object over connections that stall. With -downloads=100 it prints the table of docs/benchmarks.md.
+// TestResume fetches an object over connections that stall. With -downloads=100 it prints the table of docs/design/benchmarks.md.
 func TestResume(t *testing.T) {
 	object := make([]byte, objectSize)
 	_, _ = rand.Read(object)

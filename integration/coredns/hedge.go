@@ -1,5 +1,5 @@
 // Package coredns has a plugin for CoreDNS that hedges, to be copied: its recipe is in
-// docs/integrations.md. A Corefile says
+// docs/recipes.md. A Corefile says
 //
 //	hedge FROM TO...
 //	hedge FROM recursive {

@@ -17,11 +17,11 @@ import (
 
 //go:generate go test -run TestDocumentListsWordClasses -update .
 
-var update = flag.Bool("update", false, "write docs/methods.md anew")
+var update = flag.Bool("update", false, "write docs/design/methods.md anew")
 
-const document = "../../docs/methods.md"
+const document = "../../docs/design/methods.md"
 
-// TestDocumentListsWordClasses compares docs/methods.md with the lists of words, and its figures with the corpus. With -update, it writes
+// TestDocumentListsWordClasses compares docs/design/methods.md with the lists of words, and its figures with the corpus. With -update, it writes
 // the file.
 func TestDocumentListsWordClasses(t *testing.T) {
 	all := measure(corpus(t), func(string) bool { return true })
@@ -72,7 +72,7 @@ which hedges no method by its name.`)
 	require.NoError(t, err)
 	assert.Equal(t, doc.String(), string(got), "run go generate ./internal/readonly")
 
-	protocols, err := os.ReadFile("../../docs/protocols.md")
+	protocols, err := os.ReadFile("../../docs/http-grpc.md")
 	require.NoError(t, err)
 	for _, figure := range []string{
 		fmt.Sprintf("%.0f %%, and of", all.percent(all.byName)), fmt.Sprintf("only, %.0f %% of the methods that read", all.percent(all.declared)),

@@ -32,7 +32,7 @@ func ForbiddenWords() []string {
 // IsDescribingNoun reports whether a word turns a preceding verb into a noun.
 func IsDescribingNoun(word string) bool { return describingNouns[strings.ToLower(word)] }
 
-// DescribingNouns, ReturningVerbs and MisleadingNames are exported for the test of docs/methods.md.
+// DescribingNouns, ReturningVerbs and MisleadingNames are exported for the test of docs/design/methods.md.
 const DescribingNouns = describingNounList
 
 var (

@@ -6,7 +6,7 @@ import (
 )
 
 // readingWords are the words with which names of reading methods start, according to published conventions for API design. The
-// doc comment of WithMethods and docs/protocols.md list the same words.
+// doc comment of WithMethods and docs/http-grpc.md list the same words.
 //
 // Some words are missing on purpose: Check (CheckAndMutateRow, CheckIn and CheckOut write), Fetch (may import its object) and
 // Show (may display its object to a user).
@@ -34,7 +34,7 @@ const (
 // A wordClass is a list of words in method names that have the same role for the same reason.
 type wordClass struct {
 	role   wordRole // role of all words of the class
-	reason string   // explanation for docs/methods.md, which lists all classes
+	reason string   // explanation for docs/design/methods.md, which lists all classes
 	words  string   // words separated by spaces
 }
 

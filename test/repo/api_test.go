@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/internal/apitest"
 )
 
-// TestAPIIsAsWritten keeps docs/api/v0.txt and the exported API the same: see docs/versioning.md. Benchmarks are no API.
+// TestAPIIsAsWritten keeps docs/api/v0.txt and the exported API the same: see docs/design/versioning.md. Benchmarks are no API.
 func TestAPIIsAsWritten(t *testing.T) {
 	apitest.AssertSameAPI(t, "docs/api/v0.txt")
 }

@@ -32,7 +32,7 @@ var snippetImports = []string{
 
 // snippetDocuments hold snippets that stand by themselves. Those of the recipes, also below the headings Recipes of docs/endpoints.md and docs/limiter.md, are
 // compared with module integration, and those of docs/testing.md with the tests of package hedgetest.
-var snippetDocuments = []string{"README.md", "docs/comparison.md", "docs/dns.md", "docs/limiter.md", "docs/numbers.md", "docs/options.md", "docs/endpoints.md", "docs/protocols.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md", "docs/serviceconfig.md", "docs/storage.md"}
+var snippetDocuments = []string{"README.md", "docs/comparison.md", "docs/dns.md", "docs/limiter.md", "docs/operations.md", "docs/options.md", "docs/endpoints.md", "docs/http-grpc.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md", "docs/serviceconfig.md", "docs/storage.md"}
 
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
 // It declares the names that a snippet uses and does not define.
@@ -104,7 +104,7 @@ var (
 // TestSnippetsAreInDocumentsThatAreCompiled finds a document that snippetDocuments lacks.
 func TestSnippetsAreInDocumentsThatAreCompiled(t *testing.T) {
 	for _, file := range documents(t) {
-		if !strings.HasPrefix(file, "docs/integrations") && file != "docs/testing.md" && strings.Contains(sources(t, file), "```go\n") {
+		if !strings.HasPrefix(file, "docs/recipes") && file != "docs/testing.md" && strings.Contains(sources(t, file), "```go\n") {
 			assert.Contains(t, snippetDocuments, file)
 		}
 	}

@@ -48,15 +48,15 @@ func TestREADMEFirstScreenSaysWhatAnAdopterAsks(t *testing.T) {
 		state = "released " + newest[4]
 	}
 	doubles.AssertContains(t, "README.md", screen, strings.Join(newest[1:4], ".")+", "+state)
-	for _, link := range []string{"(docs/versioning.md)", "(SECURITY.md)", "(CHANGELOG.md)"} {
+	for _, link := range []string{"(docs/design/versioning.md)", "(SECURITY.md)", "(CHANGELOG.md)"} {
 		doubles.AssertContains(t, "README.md", screen, link)
 	}
 	doubles.AssertContains(t, "CONTRIBUTING.md", sources(t, "CONTRIBUTING.md"), "You need Go "+needed[1]+" or newer")
 }
 
-// TestReleasingNamesEveryModule compares docs/releasing.md and .ci/released with the modules of the repository.
+// TestReleasingNamesEveryModule compares docs/design/releasing.md and .ci/released with the modules of the repository.
 func TestReleasingNamesEveryModule(t *testing.T) {
-	doc := sources(t, "docs/releasing.md")
+	doc := sources(t, "docs/design/releasing.md")
 	released := regexp.MustCompile(`(?m)^echo (\S+)$`).FindAllStringSubmatch(sources(t, ".ci/released"), -1)
 	order := []string{}
 	for _, m := range released {
@@ -72,7 +72,7 @@ func TestReleasingNamesEveryModule(t *testing.T) {
 	}
 	require.NoError(t, filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if dir := filepath.ToSlash(filepath.Dir(name)); err == nil && d.Name() == "go.mod" && !slices.Contains(order, dir) {
-			doubles.AssertContains(t, "docs/releasing.md", doc, "`"+dir+"`")
+			doubles.AssertContains(t, "docs/design/releasing.md", doc, "`"+dir+"`")
 		}
 		return err
 	}))

@@ -20,7 +20,7 @@ import (
 // nested are the modules below the root that are released with it.
 var nested = []string{"hedgeprom", "hedgeotel"}
 
-// TestReleasedModulesCanBeGotWithoutTheRoot follows docs/releasing.md on a copy of the tree, up to the tags. A module proxy in
+// TestReleasedModulesCanBeGotWithoutTheRoot follows docs/design/releasing.md on a copy of the tree, up to the tags. A module proxy in
 // a directory takes the place of the tags. What other modules are needed comes from the module cache; the network is not used.
 // Where the cache lacks one of them, the test is skipped: make release-check fills the cache first.
 func TestReleasedModulesCanBeGotWithoutTheRoot(t *testing.T) {

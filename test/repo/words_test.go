@@ -14,13 +14,13 @@ import (
 )
 
 // TestDocumentsHaveTheReadingWords compares the words that begin the names of methods that read with the two places that
-// list them for users: the doc comment of WithMethods and docs/protocols.md.
+// list them for users: the doc comment of WithMethods and docs/http-grpc.md.
 func TestDocumentsHaveTheReadingWords(t *testing.T) {
 	words := readonly.ReadingWords()
 	sentence := regexp.MustCompile(`first word (?:must be|is) ((?:\w+, )+\w+) or (\w+)`)
 	for place, text := range map[string]string{
 		"the doc comment of WithMethods": strings.ReplaceAll(sources(t, "*.go"), "\n// ", " "),
-		"docs/protocols.md":              strings.ReplaceAll(sources(t, "docs/protocols.md"), "\n", " "),
+		"docs/http-grpc.md":              strings.ReplaceAll(sources(t, "docs/http-grpc.md"), "\n", " "),
 	} {
 		found := sentence.FindStringSubmatch(text)
 		require.NotNil(t, found, "%s does not say what a name's first word must be", place)

@@ -1,5 +1,5 @@
 // Bench reads ranges of a large object from a local server, some of whose answers are late or stall, by package rangeread and by the
-// clients of object stores, in turns. It prints the tables of docs/benchmarks-ranges.md.
+// clients of object stores, in turns. It prints the tables of docs/design/benchmarks-ranges.md.
 //
 //	go -C integration run ./ranges/bench          # five minutes
 //	go -C integration run ./ranges/bench -quick   # seconds; the figures mean nothing
