@@ -18,12 +18,10 @@ import (
 	"github.com/gohedge/hedge/hedgetest"
 )
 
-// TestSnippetsOfTestingPageAreTests checks that docs/testing.md has at most 71 lines, and that each snippet is part of
-// a test.
+// TestSnippetsOfTestingPageAreTests checks that each snippet of docs/testing.md is part of a test.
 func TestSnippetsOfTestingPageAreTests(t *testing.T) {
 	page, err := os.ReadFile("../docs/testing.md")
 	require.NoError(t, err)
-	assert.LessOrEqual(t, strings.Count(string(page), "\n"), 71)
 	var tests strings.Builder
 	for _, name := range []string{"docs_test.go", "grpctest/docs_test.go"} {
 		src, err := os.ReadFile(name)
@@ -31,7 +29,7 @@ func TestSnippetsOfTestingPageAreTests(t *testing.T) {
 		tests.Write(src)
 	}
 	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	require.Len(t, snippets, 5)
+	require.NotEmpty(t, snippets)
 	flush := func(code string) string { return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(code, "") }
 	for _, s := range snippets {
 		assert.Contains(t, flush(tests.String()), "\n"+flush(s[1]), "a snippet that is no test")

@@ -12,48 +12,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRecipesAreInTheTests keeps the recipes true: each section names a test and its file, and the file contains the
-// snippets of the section, line by line. If the recipe is a module of its own, one of its files does.
+// recipePages matches the pages that hold recipes only. Other pages have them below the heading Recipes.
+var recipePages = regexp.MustCompile(`/recipes[\w-]*\.md$`)
+
+// withoutRecipe lists test files that belong to no recipe.
+var withoutRecipe = []string{
+	"docs_test.go", "slow_test.go", "elsewhere_test.go", "orca_test.go", "interop_test.go", "yaml_test.go",
+	"ranges/store_test.go", "ranges/ranges_test.go", "ranges/refused_test.go",
+}
+
+// TestRecipesAreInTheTests checks that each recipe with code links a test file of this module, and that the linked
+// files contain the code, line by line. For a file of a subdirectory, all Go files of that directory count. In a table,
+// each row is a recipe, with its code in the second column. It also checks that every test file is linked.
 func TestRecipesAreInTheTests(t *testing.T) {
-	var sections []string
-	for _, name := range []string{"recipes.md", "recipes-data.md", "recipes-ranges.md"} {
-		doc, err := os.ReadFile("../docs/" + name)
-		require.NoError(t, err)
-		sections = append(sections, strings.Split(string(doc), "\n## ")[1:]...)
-	}
-	for _, name := range []string{"endpoints.md", "limiter.md"} { // where recipes are a part
-		doc, err := os.ReadFile("../docs/" + name)
-		require.NoError(t, err)
-		_, part, _ := strings.Cut(string(doc), "\n## Recipes\n")
-		sections = append(sections, strings.Split(part, "\n### ")[1:]...)
-	}
+	sections := recipeSections(t)
 	require.NotEmpty(t, sections)
 
-	named := regexp.MustCompile(`\[(Test\w+)\]\(\.\./integration/((?:\w+/)?\w+_test\.go)\)`)
 	snippet := regexp.MustCompile("(?s)```(?:go|corefile)\n(.*?)```")
-	recipes := make(map[string]bool)
+	row := regexp.MustCompile(`(?m)^\| *(\[[^|]*/integration/[^|]*) \|(?: ` + "`([^`]*)`" + ` \|)?`)
+	linked := make(map[string]bool)
 	for _, section := range sections {
 		title, _, _ := strings.Cut(section, "\n")
-		test := named.FindStringSubmatch(section)
-		require.NotNil(t, test, "%s names no test", title)
-		recipes[test[2]] = true
-		files := []string{test[2]}
-		if dir := filepath.Dir(test[2]); dir != "." {
-			var err error
-			files, err = filepath.Glob(dir + "/*.go")
-			require.NoError(t, err)
+		code := linkedCode(t, section, linked)
+		for _, s := range snippet.FindAllStringSubmatch(section, -1) {
+			assert.True(t, strings.Contains(code, "\n"+unindented(s[1])), "%s: not in the linked files:\n%s", title, s[1])
 		}
-		code := ""
-		for _, file := range files {
-			src, err := os.ReadFile(file)
-			require.NoError(t, err, title)
-			code += unindented(string(src))
-		}
-		assert.True(t, strings.Contains(code, "\nfunc "+test[1]+"(t *testing.T) {\n"), "%s: %s is not in %s", title, test[1], test[2])
-		snippets := snippet.FindAllStringSubmatch(section, -1)
-		assert.NotEmpty(t, snippets, title)
-		for _, s := range snippets {
-			assert.True(t, strings.Contains(code, "\n"+unindented(s[1])), "%s: not in %s:\n%s", title, test[2], s[1])
+		for _, r := range row.FindAllStringSubmatch(section, -1) {
+			assert.NotEmpty(t, r[2], "%s has no code", r[1])
+			assert.True(t, strings.Contains(linkedCode(t, r[1], linked), r[2]), "%s: not in the file of %s:\n%s", title, r[1], r[2])
 		}
 	}
 
@@ -61,15 +47,58 @@ func TestRecipesAreInTheTests(t *testing.T) {
 	require.NoError(t, err)
 	modules, err := filepath.Glob("*/*_test.go")
 	require.NoError(t, err)
-	noRecipes := []string{"resolvers", "endpoints"}
-	modules = slices.DeleteFunc(modules, func(file string) bool { return slices.Contains(noRecipes, filepath.Dir(file)) })
 	for _, file := range append(files, modules...) {
-		switch file {
-		case "docs_test.go", "slow_test.go", "elsewhere_test.go", "orca_test.go", "interop_test.go", "yaml_test.go", "ranges/store_test.go", "ranges/ranges_test.go", "ranges/refused_test.go", "serviceconfig/scripts_test.go", "serviceconfig/serviceconfig_test.go": // no recipes
-		default:
-			assert.True(t, recipes[file], "%s has no section", file)
+		if dir := filepath.Dir(file); dir != "resolvers" && dir != "endpoints" && !slices.Contains(withoutRecipe, file) {
+			assert.True(t, linked[file], "no recipe links %s", file)
 		}
 	}
+}
+
+// linkedCode returns the lines of the test files that text links, and adds the names of these files to linked.
+func linkedCode(t *testing.T, text string, linked map[string]bool) (code string) {
+	t.Helper()
+	link := regexp.MustCompile(`\]\(\.\./integration/((?:\w+/)*\w+_test\.go)\)`)
+	for _, m := range link.FindAllStringSubmatch(text, -1) {
+		linked[m[1]] = true
+		test := sourceOf(t, m[1])
+		assert.True(t, strings.Contains(test, "\nfunc Test"), "%s has no test", m[1])
+		code += test
+		if dir := filepath.Dir(m[1]); dir != "." {
+			files, err := filepath.Glob(dir + "/*.go")
+			require.NoError(t, err)
+			for _, file := range files {
+				code += sourceOf(t, file)
+			}
+		}
+	}
+	return code
+}
+
+// recipeSections returns the sections of recipePages, and those below the heading Recipes of other pages. A section
+// begins with its title.
+func recipeSections(t *testing.T) (sections []string) {
+	pages, err := filepath.Glob("../docs/*.md")
+	require.NoError(t, err)
+	heading := regexp.MustCompile(`(?m)^##+ `)
+	for _, page := range pages {
+		src, err := os.ReadFile(page)
+		require.NoError(t, err)
+		text := string(src)
+		if !recipePages.MatchString(filepath.ToSlash(page)) {
+			_, text, _ = strings.Cut(text, "\n## Recipes\n")
+			text, _, _ = strings.Cut(text, "\n## ")
+		}
+		sections = append(sections, heading.Split(text, -1)[1:]...)
+	}
+	return sections
+}
+
+// sourceOf returns the lines of a file without the white space around them.
+func sourceOf(t *testing.T, file string) string {
+	t.Helper()
+	src, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return unindented(string(src))
 }
 
 // unindented returns s without the white space around its lines.
