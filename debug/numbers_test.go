@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"io"
-	"os"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/debug"
+	"github.com/gohedge/hedge/internal/metricstest"
 )
 
 // clientSnapshot is a source whose Snapshot has no number that is zero.
@@ -80,7 +80,7 @@ func TestPageShowsDocumentedNumbers(t *testing.T) {
 	h := debug.Handler(newClientSnapshot(false), newClientSnapshot(true))
 	var page struct{ Clients []map[string]any }
 	require.NoError(t, json.Unmarshal(getPage(h, "/?format=json").Body.Bytes(), &page))
-	documented := documentedNumbers(t, "| number | JSON | metric | page |", page.Clients[0], getPage(h, "/").Body.String())
+	documented := documentedNumbers(t, "number of a client", page.Clients[0], getPage(h, "/").Body.String())
 	for name := range page.Clients[0]["stats"].(map[string]any) {
 		assert.True(t, documented["stats."+name], "stats.%s is not in the table of docs/operations.md", name)
 	}
@@ -96,7 +96,7 @@ func TestPageShowsDocumentedNumbersOfDNS(t *testing.T) {
 	h := debug.Handler(debug.DNS(newDNSStats(false)))
 	var page struct{ DNS []map[string]any }
 	require.NoError(t, json.Unmarshal(getPage(h, "/?format=json").Body.Bytes(), &page))
-	documented := documentedNumbers(t, "| number over DNS | JSON | metric | page |", page.DNS[0], getPage(h, "/").Body.String())
+	documented := documentedNumbers(t, "number over DNS", page.DNS[0], getPage(h, "/").Body.String())
 	for name, value := range page.DNS[0] {
 		if _, isNumber := value.(float64); isNumber {
 			assert.True(t, documented[name], "%s is not in the table of docs/operations.md", name)
@@ -104,45 +104,27 @@ func TestPageShowsDocumentedNumbersOfDNS(t *testing.T) {
 	}
 }
 
-// documentedNumbers checks that the rows of a table in docs/operations.md, docs/recursor.md or docs/storage.md are in the JSON of a
-// client and on the page, and returns the names that they have in the JSON.
-func documentedNumbers(t *testing.T, head string, client map[string]any, page string) (documented map[string]bool) {
+// documentedNumbers checks that the rows of a table in the pages of docs are in the JSON of a client and on the page. It returns the
+// names that they have in the JSON.
+func documentedNumbers(t *testing.T, title string, client map[string]any, page string) (documented map[string]bool) {
 	t.Helper()
-	var all []byte
-	for _, page := range []string{"../docs/operations.md", "../docs/recursor.md", "../docs/storage.md"} {
-		doc, err := os.ReadFile(page)
-		require.NoError(t, err)
-		all = append(all, doc...)
-	}
-	_, table, found := strings.Cut(string(all), head)
-	require.True(t, found, head)
-	table, _, _ = strings.Cut(table, "\n\n")
 	shown := textsOf(t, page)
-	form := regexp.MustCompile("^\\| [^|]+ \\| `([^`]+)` \\| [^|]+ \\| ([^|]+) \\|")
-	rows := strings.Split(table, "\n")[2:] // below the head and its line
-	require.NotEmpty(t, rows)
 	documented = make(map[string]bool)
-	for _, row := range rows {
-		cells := form.FindStringSubmatch(row)
-		if cells == nil {
-			t.Errorf("a row of the table is not like the others: %s", row)
-			continue
-		}
-		field, label := cells[1], cells[2]
-		documented[field] = true
+	for _, number := range metricstest.DocumentedNumbers(t, "../docs", title) {
+		documented[number.JSON] = true
 		var at any = client
-		for name := range strings.SplitSeq(field, ".") {
+		for name := range strings.SplitSeq(number.JSON, ".") {
 			name, isList := strings.CutSuffix(name, "[]")
 			object, _ := at.(map[string]any)
 			if at = object[name]; at == nil {
-				t.Errorf("%s is in the table and not in the JSON", field)
+				t.Errorf("%s is in the table and not in the JSON", number.JSON)
 				break
 			}
 			if isList {
 				at = at.([]any)[0]
 			}
 		}
-		assert.True(t, hasLabel(shown, label), "%q is in the table and not on the page", label)
+		assert.True(t, hasLabel(shown, number.Label), "%q is in the table and not on the page", number.Label)
 	}
 	return documented
 }

@@ -249,17 +249,11 @@ func TestPrometheusExporterUsesNamesOfHedgeprom(t *testing.T) {
 		}
 		exported = append(exported, name)
 	}
-	numbers, err := os.ReadFile("../docs/operations.md")
-	require.NoError(t, err)
-	_, table, found := strings.Cut(string(numbers), "| number | JSON | metric | page |")
-	require.True(t, found)
-	table, _, _ = strings.Cut(table, "\n\n")
 	documented := []string{"grpc_client_call_hedges"} // gRFC A96's name, for modules alike
-	for row := range strings.Lines(table) {
-		if cells := strings.Split(row, "|"); len(cells) > 3 {
-			if m := regexp.MustCompile("`(hedge_\\w+?)(_count)?[{`]").FindStringSubmatch(cells[3]); m != nil {
-				documented = append(documented, m[1])
-			}
+	metric := regexp.MustCompile(`^hedge_\w+`)
+	for _, number := range metricstest.DocumentedNumbers(t, "../docs", "number of a client") {
+		if name := metric.FindString(number.Metric); name != "" {
+			documented = append(documented, strings.TrimSuffix(name, "_count"))
 		}
 	}
 	slices.Sort(documented)

@@ -12,26 +12,15 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/internal/metricstest"
 )
 
-// TestDashboardShowsDocumentedNumbers compares the tables in docs/operations.md, docs/recursor.md and docs/storage.md with the metrics and the
-// dashboard.
+// TestDashboardShowsDocumentedNumbers compares the tables of numbers in the pages of docs with the metrics and the dashboard.
 func TestDashboardShowsDocumentedNumbers(t *testing.T) {
-	var doc []byte
-	for _, page := range []string{"numbers.md", "recursor.md", "storage.md"} {
-		one, err := os.ReadFile("../docs/" + page)
-		require.NoError(t, err)
-		doc = append(doc, one...)
-	}
-	var table string
-	for _, head := range []string{"| number | JSON | metric | page |", "| number over DNS | JSON | metric | page |", "| number of a recursor | JSON | metric | page |", "| number of a Limiter | JSON | metric | page |", "| number of a Store | JSON | metric | page |"} {
-		_, after, found := strings.Cut(string(doc), head)
-		require.True(t, found, head)
-		after, _, _ = strings.Cut(after, "\n\n")
-		for row := range strings.Lines(after) {
-			if cells := strings.Split(row, "|"); len(cells) > 3 {
-				table += cells[3]
-			}
+	var table []string
+	for _, title := range []string{"number of a client", "number over DNS", "number of a recursor", "number of a Limiter", "number of a Store"} {
+		for _, number := range metricstest.DocumentedNumbers(t, "../docs", title) {
+			table = append(table, number.Metric)
 		}
 	}
 	var exprs []string
@@ -44,7 +33,7 @@ func TestDashboardShowsDocumentedNumbers(t *testing.T) {
 
 	metrics, labels := names(t)
 	documented := make(map[string]bool)
-	for _, m := range regexp.MustCompile("`((?:hedge|grpc_client)_\\w+)(?:\\{(\\w+)=\"([\\w-]+)\"\\})?`").FindAllStringSubmatch(table, -1) {
+	for _, m := range regexp.MustCompile(`\b((?:hedge|grpc_client)_\w+)(?:\{(\w+)="([\w-]+)"\})?`).FindAllStringSubmatch(strings.Join(table, "\n"), -1) {
 		name, label, value := m[1], m[2], m[3]
 		if name == "hedge_saved_seconds" || name == "grpc_client_call_hedges" {
 			name += "_sum"
