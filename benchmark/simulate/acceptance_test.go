@@ -134,7 +134,7 @@ func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 		for _, name := range []string{"seed", "queue-deaf"} {
 			sc := scenarioOf(name)
 			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.sized(size{}).Run(t.Context(), 1, made, nil)}
-			r := tr.row(name, func(latency.Call) bool { return true })
+			r := tr.row("", func(latency.Call) bool { return true })
 			measured = append(measured, r.Extra, r.P99, r.P999)
 		}
 		t.Logf("%d %%: %.4g", percent, measured)

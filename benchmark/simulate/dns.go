@@ -12,6 +12,37 @@ import (
 	"github.com/gohedge/hedge/benchmark/dnslab"
 )
 
+func init() {
+	registerChild(dnslab.Forward)
+	registerEngine(40, func() engine { return &dnsEngine{transport: dnsTransports[0]} })
+	registerStrategies(
+		strategy{
+			name: "single", rank: 80, about: "this library without hedging; a lost query is sent again",
+			look: look{shade: shade{"#6b7280", "#9ca3af"}, highlight: true},
+		},
+		strategy{
+			name: "fixed-10ms", rank: 90, about: "a hedge for every query after 10 ms, no budget",
+			look: look{shade: shade{"#c2410c", "#fb923c"}},
+		},
+		strategy{
+			name: "miekg", rank: 230, about: "the plain client of github.com/miekg/dns",
+			look: look{shade: shade{"#7e22ce", "#c084fc"}},
+		},
+		strategy{
+			name: "forwarder", rank: 245, about: "this library as a forwarder, with its defaults",
+			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
+		},
+		strategy{
+			name: "dnsdist", rank: 260, about: "dnsdist, if it is installed",
+			look: look{shade: shade{"#854d0e", "#facc15"}},
+		},
+		strategy{
+			name: "coredns", rank: 270, about: "CoreDNS, forwarding, if it is installed",
+			look: look{shade: shade{"#9f1239", "#fb7185"}},
+		},
+	)
+}
+
 // dnsEngine asks DNS servers over a simulated network.
 type dnsEngine struct {
 	transport string
@@ -21,38 +52,37 @@ type dnsEngine struct {
 // dnsTransports are package dnslab's, UDP first.
 var dnsTransports = []string{"udp", "tls", "https"}
 
-func (*dnsEngine) name() string          { return "dns" }
-func (*dnsEngine) runs(sc scenario) bool { return sc.dns }
+func (d *dnsEngine) profile() profile {
+	return profile{
+		name: "dns", about: "asks DNS servers through kernel sockets, over a simulated network (root, Linux)",
+		scenarios: dnsScenarios, refusal: "not offered for DNS over " + d.transport,
+		maxTimerDelay: maxTimerDelay, independent: true, extraTitles: []string{"σ"},
+	}
+}
 
-func (d *dnsEngine) flags(fs *flag.FlagSet) {
-	fs.StringVar(&d.transport, "transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
+func (d *dnsEngine) declareFlags(fs *flag.FlagSet) {
+	fs.StringVar(&d.transport, "transport", dnsTransports[0], "transport of dns: "+list(dnsTransports))
 	fs.IntVar(&d.workers, "workers", 0, "`number` of questions that dns keeps in flight, to two equal servers (default: the strategies take turns at each question)")
 }
 
-func (d *dnsEngine) check(fs *flag.FlagSet, chosen bool) error {
+func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
 	switch {
 	case !slices.Contains(dnsTransports, d.transport):
 		return wrong("transport", d.transport, dnsTransports)
 	case !chosen:
-		return foreign(fs, "dns", "transport", "workers")
+		return checkUnused(fs, "dns", "transport", "workers")
 	case d.workers < 0 || d.workers > 10_000:
 		return fmt.Errorf("-workers %d: must be between 0 and 10000", d.workers)
 	}
 	return nil
 }
 
-func (d *dnsEngine) traits() traits {
-	return traits{refuses: "not offered for DNS over " + d.transport}
-}
-
 func (d *dnsEngine) offers(_ scenario, s strategy) bool {
-	return s.dns && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OverUDP, s.name))
+	return slices.Contains(dnslab.Strategies, s.name) && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OverUDP, s.name))
 }
 
-func (*dnsEngine) realTime() bool { return true }
-
-// takes cannot know: the time depends on how many packets are lost. run says it after a while.
-func (*dnsEngine) takes([]job) time.Duration { return 0 }
+// estimate returns 0, because the time depends on how many packets are lost. run reports it after a while.
+func (*dnsEngine) estimate([]job) time.Duration { return 0 }
 
 const quickSamples = 505
 
@@ -65,7 +95,7 @@ var dnsScenarios = func() []scenario {
 	}
 	var all []scenario
 	for _, name := range dnslab.Scenarios {
-		sc := scenario{name: name, about: "DNS: " + about[name], dns: true}
+		sc := scenario{name: name, about: "DNS: " + about[name]}
 		if name == "dead-primary" {
 			sc.parts = []part{within("after", time.Second, forever)}
 		}
@@ -75,17 +105,7 @@ var dnsScenarios = func() []scenario {
 }()
 
 func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	samples := j.size.requests
-	if samples == 0 {
-		samples = dnslab.Samples
-		if j.size.quick {
-			samples = quickSamples
-		}
-	}
-	strategies := slices.DeleteFunc(slices.Clone(dnslab.Strategies), func(name string) bool { return !slices.Contains(j.strategies, name) })
-	if len(strategies) == len(dnslab.Strategies) {
-		strategies = nil // those that cannot run here are left out
-	}
+	samples := j.requests(dnslab.Samples, quickSamples)
 	task := j.progress.begin(j.scenario.name, "all in turn", samples)
 	var done atomic.Int64
 	began := time.Now()
@@ -94,7 +114,7 @@ func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	var said sync.Once
 	defer j.timers.watch()()
 	rows, err := dnslab.Run(ctx, dnslab.Config{
-		Scenario: j.scenario.name, Transport: d.transport, Strategies: strategies, Samples: samples, Seed: j.seed,
+		Scenario: j.scenario.name, Transport: d.transport, Strategies: j.someOf(dnslab.Strategies), Samples: samples, Seed: j.seed,
 		Workers: d.workers,
 		Progress: func(n int) {
 			now := done.Add(int64(n))
@@ -112,10 +132,10 @@ func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	}
 	for _, r := range rows {
 		conns := int(r.Conns)
-		keep(trial{
-			engine: "dns", scenario: j.scenario, strategy: r.Strategy, seed: j.seed, calls: r.Calls, refused: int(r.Denied), conns: &conns,
-			cost: &cost{extra: 100 * r.Extra(), hedges: int(r.Hedges), wins: int(r.Wins)},
-		})
+		t := j.trial("dns", r.Strategy, r.Calls)
+		t.independent, t.refused, t.conns = true, int(r.Denied), &conns
+		t.cost = &cost{extra: 100 * r.Extra(), hedges: int(r.Hedges), wins: int(r.Wins)}
+		keep(t)
 	}
 	task.end(time.Since(began))
 	return err

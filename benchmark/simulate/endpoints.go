@@ -3,19 +3,58 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/endpointlab"
 )
 
+func init() {
+	registerChild(endpointlab.Play)
+	registerEngine(80, func() engine { return endpointsEngine{} })
+	registerColumns(ownMetric("tokens_pct", "tokens %", 19, "%.2f"))
+	registerStrategies(
+		strategy{
+			name: "far", rank: 1090, about: "all calls go to the last of the endpoints",
+			look: look{shade: shade{"#7e22ce", "#c084fc"}},
+		},
+		strategy{
+			name: "failover", rank: 1092, about: "after an error, a call goes to the next endpoint",
+			look: look{shade: shade{"#c2410c", "#fb923c"}, highlight: true},
+		},
+		strategy{
+			name: "far-hedge", rank: 1094, about: "this library, all calls go to the last of the endpoints",
+			look: look{shade: shade{"#0e7490", "#22d3ee"}},
+		},
+		strategy{
+			name: steered, rank: 1096, about: "this library with WithEndpoints",
+			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
+		},
+		strategy{
+			name: steered + "-3", rank: 1098, about: "the same, and a hedge to another endpoint than the first one costs three tokens",
+			look: look{shade: shade{"#1e40af", "#93c5fd"}, highlight: true},
+		},
+	)
+}
+
+// steered is this library with WithEndpoints. Strategies whose names begin with it are the same with options.
+const steered = "hedge-endpoints"
+
 // endpointsEngine sends calls to endpoints that answer alike, in fake time.
 type endpointsEngine struct{}
 
-func (endpointsEngine) name() string                       { return "endpoints" }
-func (endpointsEngine) runs(sc scenario) bool              { return sc.endpoints }
-func (endpointsEngine) offers(_ scenario, s strategy) bool { return s.endpoints }
-func (endpointsEngine) realTime() bool                     { return false }
-func (endpointsEngine) traits() traits                     { return traits{refuses: "not a way to choose an endpoint"} }
+func (endpointsEngine) profile() profile {
+	return profile{
+		name: "endpoints", about: "sends calls to endpoints that answer alike, in fake time",
+		scenarios: endpointScenarios, refusal: "not a way to choose an endpoint",
+		population: "with 2 s for failures", bounds: endpointBounds,
+	}
+}
+
+func (endpointsEngine) offers(_ scenario, s strategy) bool {
+	return slices.Contains(endpointlab.Contenders, s.name)
+}
 
 const (
 	quickCalls = 8000
@@ -26,25 +65,14 @@ const (
 var endpointScenarios = func() []scenario {
 	var all []scenario
 	for _, name := range endpointlab.Worlds {
-		all = append(all, scenario{name: name, about: "a near endpoint, and one 80 ms away: " + endpointlab.About[name], endpoints: true})
+		all = append(all, scenario{name: name, about: "a near endpoint, and one 80 ms away: " + endpointlab.About[name]})
 	}
 	return all
 }()
 
-// toEndpoints is how many calls each contender makes.
-func (j *job) toEndpoints() int {
-	switch {
-	case j.size.requests > 0:
-		return j.size.requests
-	case j.size.quick:
-		return quickCalls
-	}
-	return endpointlab.Calls
-}
-
-func (endpointsEngine) takes(jobs []job) (total time.Duration) {
+func (endpointsEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += time.Duration(j.toEndpoints()*len(j.strategies)) * callTakes
+		total += time.Duration(j.requests(endpointlab.Calls, quickCalls)*len(j.strategies)) * callTakes
 	}
 	return total
 }
@@ -53,48 +81,50 @@ func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {
 		return fmt.Errorf("-rps %v: the rate of calls to endpoints is that of the scenario", j.size.rps)
 	}
-	task := j.progress.begin(j.scenario.name, "all in fake time", j.toEndpoints()*len(j.strategies))
+	calls := j.requests(endpointlab.Calls, quickCalls)
+	task := j.progress.begin(j.scenario.name, "all in fake time", calls*len(j.strategies))
 	began := time.Now()
-	rows, err := endpointlab.RunFake(ctx, endpointlab.Config{World: j.scenario.name, Contenders: j.strategies, Calls: j.toEndpoints(), Seed: j.seed})
+	rows, err := endpointlab.RunFake(ctx, endpointlab.Config{World: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
 	if err != nil {
 		task.drop()
 		return err
 	}
 	for _, r := range rows {
-		tokens := round(100 * float64(r.Tokens) / float64(len(r.Calls)))
-		keep(trial{engine: "endpoints", scenario: j.scenario, strategy: r.Contender, seed: j.seed, calls: r.Calls, failures: r.Failures, tokens: &tokens})
+		t := j.trial("endpoints", r.Contender, r.Calls)
+		t.failures = r.Failures
+		t.ownFigures = wholeFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
+		keep(t)
 	}
 	task.end(time.Since(began))
 	return nil
 }
 
-// asGood is up to how many times as long the 99th percentile of endpoints may be as that of the best choice that does not change.
-const asGood = 1.1
+// maxEndpointRatio is the largest allowed ratio of the 99th percentile of WithEndpoints to that of the best choice that does not change.
+const maxEndpointRatio = 1.1
 
-// endpointBounds say what is required of WithEndpoints: a 99th percentile, with failures as the longest calls, that is about as good as that of the best choice made
-// beforehand which fails no more calls, for tokens of the budget.
-func (f findings) endpointBounds() (lines []string) {
+// endpointBounds say whether WithEndpoints meets its requirements: a 99th percentile, with failures as the longest calls, that is about
+// as good as that of the best fixed choice which fails no more calls, and a cost in tokens of the budget.
+func endpointBounds(f findings) (lines []string) {
+	learns := func(strategy string) bool { return strings.HasPrefix(strategy, steered) }
 	for _, s := range f.scenarios {
-		if !s.scenario.endpoints {
-			continue
-		}
 		for _, res := range s.results {
 			r := res.rows[0]
-			if !strategyOf(r.Strategy).chooses {
+			if !learns(r.Strategy) {
 				continue
 			}
 			most := 100 * (endpointlab.Share + float64(endpointlab.Burst(r.Scenario, r.Strategy))/float64(r.Requests))
 			best := row{}
 			for _, other := range s.rows() {
-				if !strategyOf(other.Strategy).chooses && other.Errors <= r.Errors && (best.Strategy == "" || other.P99 < best.P99) {
+				if !learns(other.Strategy) && other.Errors <= r.Errors && (best.Strategy == "" || other.P99 < best.P99) {
 					best = other
 				}
 			}
+			tokens := *r.own["tokens_pct"]
 			line := fmt.Sprintf("%s: %s spends %.2f tokens for 100 calls, at most %.2f with one burst of each endpoint: %s",
-				r.Scenario, r.Strategy, *r.Tokens, most, verdict(*r.Tokens <= most))
+				r.Scenario, r.Strategy, tokens, most, verdict(tokens <= most))
 			if best.Strategy != "" {
-				is := r.P99 / best.P99
-				line += fmt.Sprintf("; p99 is %.2f × %s's, at most %.2f ×: %s", is, best.Strategy, asGood, verdict(is <= asGood))
+				ratio := r.P99 / best.P99
+				line += fmt.Sprintf("; p99 is %.2f × %s's, at most %.2f ×: %s", ratio, best.Strategy, maxEndpointRatio, verdict(ratio <= maxEndpointRatio))
 			}
 			lines = append(lines, line+".")
 		}

@@ -52,7 +52,7 @@ func TestEndpointsEngineRunsAllContenders(t *testing.T) {
 		for _, r := range rows {
 			assert.Equal(t, "endpoints", r.Engine)
 			assert.Equal(t, 500, r.Requests)
-			require.NotNil(t, r.Tokens, r.Strategy)
+			require.NotNil(t, r.own["tokens_pct"], r.Strategy)
 			all[r.Scenario+" "+r.Strategy] = r
 		}
 		return all
@@ -68,9 +68,9 @@ func TestEndpointsEngineRunsAllContenders(t *testing.T) {
 	assert.Zero(t, down("far").Errors)
 	assert.Zero(t, down("failover").Errors)
 	assert.Equal(t, down("none").Errors, down("failover").Hedges, "a second request after each")
-	assert.Zero(t, *down("failover").Tokens)
-	assert.InDelta(t, down("hedge").Extra, *down("hedge").Tokens, 0.01)
-	assert.Greater(t, *down("hedge-endpoints-3").Tokens, 1.5*down("hedge-endpoints-3").Extra, "the far ones cost three")
+	assert.Zero(t, *down("failover").own["tokens_pct"])
+	assert.InDelta(t, down("hedge").Extra, *down("hedge").own["tokens_pct"], 0.01)
+	assert.Greater(t, *down("hedge-endpoints-3").own["tokens_pct"], 1.5*down("hedge-endpoints-3").Extra, "the far ones cost three")
 	assert.Equal(t, first["endpoints-three none"].Errors, down("none").Errors, "the near endpoint meets the same")
 
 	_, stderr, code := sim(t, "-engine", "endpoints", "-rps", "100")
@@ -83,7 +83,7 @@ func TestBoundsOfEndpointsAreSaid(t *testing.T) {
 	o, err := optionsOf([]string{"-engine", "endpoints"}, os.Stderr)
 	require.NoError(t, err)
 	of := func(strategy string, p99, tokens float64, errors int) result {
-		return result{strategy: strategy, rows: []row{{Engine: "endpoints", Scenario: "endpoints", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, engineFigures: engineFigures{budgetFigures: budgetFigures{Tokens: &tokens}}}}}
+		return result{strategy: strategy, rows: []row{{Engine: "endpoints", Scenario: "endpoints", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, own: map[string]*float64{"tokens_pct": &tokens}}}}
 	}
 	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{
 		of("none", 100, 0, 3), of("hedge", 50, 9, 4), of("far", 200, 0, 0), of("hedge-endpoints", 110, 14.4, 3), of("hedge-endpoints-3", 230, 14.5, 2),
@@ -91,7 +91,7 @@ func TestBoundsOfEndpointsAreSaid(t *testing.T) {
 	assert.Equal(t, []string{
 		"endpoints: hedge-endpoints spends 14.40 tokens for 100 calls, at most 14.40 with one burst of each endpoint: met; p99 is 1.10 × none's, at most 1.10 ×: met.",
 		"endpoints: hedge-endpoints-3 spends 14.50 tokens for 100 calls, at most 14.40 with one burst of each endpoint: NOT MET; p99 is 1.15 × far's, at most 1.10 ×: NOT MET.",
-	}, found.endpointBounds())
+	}, endpointBounds(found))
 	found.scenarios[0].results = found.scenarios[0].results[3:]
-	assert.NotContains(t, strings.Join(found.endpointBounds(), "\n"), "p99", "nobody to compare with")
+	assert.NotContains(t, strings.Join(endpointBounds(found), "\n"), "p99", "nobody to compare with")
 }

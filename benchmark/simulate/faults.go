@@ -12,14 +12,43 @@ import (
 	"github.com/gohedge/hedge/benchmark/faultlab"
 )
 
+func init() {
+	registerChild(faultlab.Resolve)
+	registerEngine(50, func() engine { return faultsEngine{} })
+	registerColumns(ownMetric("denials", "denials", 15, "%.0f"), ownMetric("last_answer_ms", "last", 16, ""))
+	registerStrategies(
+		strategy{
+			name: "hedge-resolvconf", rank: 1030, about: "this library's DNS client without Upstreams, which reads resolv.conf",
+			look: look{shade: shade{"#1d4ed8", "#60a5fa"}, highlight: true},
+		},
+		strategy{
+			name: "hedge-upstreams", rank: 1040, about: "the same with both servers as Upstreams; with OrderStrict if they know different names",
+			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
+		},
+		strategy{
+			name: "hedge-fallback", rank: 1050, about: "the same with the second server as Fallback",
+			look: look{shade: shade{"#0e7490", "#22d3ee"}, highlight: true},
+		},
+	)
+}
+
 // faultsEngine asks resolvers whose servers have a fault, all at the same time.
 type faultsEngine struct{}
 
-func (faultsEngine) name() string                       { return "faults" }
-func (faultsEngine) runs(sc scenario) bool              { return sc.faults }
-func (faultsEngine) offers(_ scenario, s strategy) bool { return s.faults }
-func (faultsEngine) realTime() bool                     { return true }
-func (faultsEngine) traits() traits                     { return traits{refuses: "not a resolver that is given servers"} }
+func (faultsEngine) profile() profile {
+	return profile{
+		name: "faults", about: "asks resolvers while one of their two servers, or the way there, has a fault (root, Linux)",
+		scenarios: faultScenarios, refusal: "not a resolver that is given servers",
+		maxTimerDelay: maxTimerDelayOfFaults, hidden: []string{"extra %", "wins %"}, bounds: faultBounds,
+	}
+}
+
+// maxTimerDelayOfFaults is a quarter of the difference that matters here: the last answer comes, or does not, a tenth of a second late.
+const maxTimerDelayOfFaults = 25 * time.Millisecond
+
+func (faultsEngine) offers(_ scenario, s strategy) bool {
+	return slices.Contains(faultlab.Contenders, s.name)
+}
 
 const quickRate = 20. // questions a second
 
@@ -27,13 +56,13 @@ const quickRate = 20. // questions a second
 var faultScenarios = func() []scenario {
 	var all []scenario
 	for _, name := range faultlab.Worlds {
-		all = append(all, scenario{name: name, about: "DNS: " + faultlab.About[name], faults: true})
+		all = append(all, scenario{name: name, about: "DNS: " + faultlab.About[name]})
 	}
 	return all
 }()
 
-// faultRate is how many questions are asked a second. The time in which they are asked is the world's.
-func (j *job) faultRate() float64 {
+// faultRate returns how many questions are asked per second. The time in which they are asked is the scenario's.
+func faultRate(j job) float64 {
 	switch {
 	case j.size.requests > 0:
 		return float64(j.size.requests) / faultlab.Lasts(j.scenario.name).Seconds()
@@ -45,8 +74,8 @@ func (j *job) faultRate() float64 {
 	return faultlab.Rate
 }
 
-// takes is what the jobs take if a resolver waits for its last answer as long as it may.
-func (faultsEngine) takes(jobs []job) (total time.Duration) {
+// estimate assumes that a resolver waits for its last answer as long as it may.
+func (faultsEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
 		total += faultlab.Lasts(j.scenario.name) + faultlab.Patience
 	}
@@ -54,17 +83,13 @@ func (faultsEngine) takes(jobs []job) (total time.Duration) {
 }
 
 func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	strategies := slices.DeleteFunc(slices.Clone(faultlab.Contenders), func(name string) bool { return !slices.Contains(j.strategies, name) })
-	if len(strategies) == len(faultlab.Contenders) {
-		strategies = nil // those that cannot run here are left out
-	}
-	rate := j.faultRate()
+	rate := faultRate(j)
 	task := j.progress.begin(j.scenario.name, "all at once", int(rate*faultlab.Lasts(j.scenario.name).Seconds())*len(j.strategies))
 	var done atomic.Int64
 	began := time.Now()
 	defer j.timers.watch()()
 	rows, err := faultlab.Run(ctx, faultlab.Config{
-		World: j.scenario.name, Contenders: strategies, Rate: rate, Seed: j.seed,
+		World: j.scenario.name, Contenders: j.someOf(faultlab.Contenders), Rate: rate, Seed: j.seed,
 		Skipped:  func(why string) { j.progress.say("left out: %s", why) },
 		Progress: func(n int) { task.set(int(done.Add(int64(n)))) },
 	})
@@ -77,26 +102,24 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			continue
 		}
 		sent := round(float64(r.Queries) / float64(r.Asked))
-		last := round(millis(r.Last))
-		keep(trial{
-			engine: "faults", scenario: j.scenario, strategy: r.Contender, seed: j.seed, calls: r.Calls,
-			cost: &cost{extra: 100 * (sent - 1)}, sent: &sent, denials: &r.Denied, last: &last,
-		})
+		t := j.trial("faults", r.Contender, r.Calls)
+		t.cost, t.sent = &cost{extra: 100 * (sent - 1)}, &sent
+		t.ownFigures = wholeFigures(map[string]float64{"denials": float64(r.Denied), "last_answer_ms": millis(r.Last)})
+		keep(t)
 	}
 	task.end(time.Since(began))
 	return err
 }
 
-// lastLate is how much later than Go's resolver's our last answer may come, in milliseconds.
-const lastLate = 100
+// maxLastAnswerLag is how much later than Go's resolver's our last answer may come, in milliseconds.
+const maxLastAnswerLag = 100
 
-// faultBounds say what is required of ours in each world, and whether it does it: as many answers as the best other
+// faultBounds say whether this library meets its requirements in each scenario: as many answers as the best other
 // contender's but for three standard deviations, and the last of them when Go's comes.
-func (f findings) faultBounds() (lines []string) {
+func faultBounds(f findings) (lines []string) {
+	isOurs := func(strategy string) bool { return strings.HasPrefix(strategy, ours) }
+	lastAnswer := func(r row) *float64 { return r.own["last_answer_ms"] }
 	for _, s := range f.scenarios {
-		if !s.scenario.faults {
-			continue
-		}
 		best, goes := row{}, row{}
 		for _, r := range s.rows() {
 			if !isOurs(r.Strategy) && r.Requests-r.Errors > best.Requests-best.Errors {
@@ -114,13 +137,12 @@ func (f findings) faultBounds() (lines []string) {
 			least := n - 3*math.Sqrt(n*(1-n/float64(best.Requests)))
 			line := fmt.Sprintf("%s: %s answers %d, at least %s's %.0f − 3 σ: %s", s.scenario.name, r.Strategy, r.Requests-r.Errors, best.Strategy, n,
 				verdict(float64(r.Requests-r.Errors) >= least))
-			if goes.Last != nil {
-				line += fmt.Sprintf("; the last after %.2f s, at most %.2f s: %s", *r.Last/1000, (*goes.Last+lastLate)/1000, verdict(*r.Last <= *goes.Last+lastLate))
+			if other := lastAnswer(goes); other != nil {
+				last, most := *lastAnswer(r), *other+maxLastAnswerLag
+				line += fmt.Sprintf("; the last after %.2f s, at most %.2f s: %s", last/1000, most/1000, verdict(last <= most))
 			}
 			lines = append(lines, line+".")
 		}
 	}
 	return lines
 }
-
-func isOurs(strategy string) bool { return strings.HasPrefix(strategy, ours) }

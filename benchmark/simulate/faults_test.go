@@ -27,12 +27,12 @@ func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
 		names = append(names, r.Strategy)
 		assert.Equal(t, 100, r.Requests, r.Strategy)
 		assert.Zero(t, r.Errors, r.Strategy)
-		require.NotNil(t, r.Denials)
+		require.NotNil(t, r.own["denials"])
 		if r.Strategy != faultlab.Unbound { // which chooses among servers by how fast they are
-			assert.Equal(t, 50, *r.Denials, "%s: what the first server says", r.Strategy)
+			assert.Equal(t, 50., *r.own["denials"], "%s: what the first server says", r.Strategy)
 		}
-		require.NotNil(t, r.Last)
-		assert.Greater(t, *r.Last, 4900.)
+		require.NotNil(t, r.own["last_answer_ms"])
+		assert.Greater(t, *r.own["last_answer_ms"], 4900.)
 	}
 	for _, name := range []string{faultlab.Go, "hedge-resolvconf", "hedge-upstreams", "hedge-fallback"} {
 		assert.True(t, slices.Contains(names, name), name)
@@ -46,8 +46,8 @@ func TestBoundsOfFaultsAreSaid(t *testing.T) {
 	o, err := optionsOf([]string{"-engine", "faults", "-scenario", "lossy"}, io.Discard)
 	require.NoError(t, err)
 	of := func(strategy string, answered int, last float64) result {
-		denials := 0
-		return result{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, engineFigures: engineFigures{faultFigures: faultFigures{&denials, &last}}}}}
+		denials := 0.
+		return result{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, own: map[string]*float64{"denials": &denials, "last_answer_ms": &last}}}}
 	}
 	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{
 		of("net-resolver", 80, 9900), of("unbound", 90, 12000),
@@ -57,18 +57,18 @@ func TestBoundsOfFaultsAreSaid(t *testing.T) {
 		"lossy: hedge-resolvconf answers 81, at least unbound's 90 − 3 σ: met; the last after 10.00 s, at most 10.00 s: met.",
 		"lossy: hedge-upstreams answers 80, at least unbound's 90 − 3 σ: NOT MET; the last after 10.00 s, at most 10.00 s: NOT MET.",
 		"lossy: hedge-fallback answers 100, at least unbound's 90 − 3 σ: met; the last after 5.00 s, at most 10.00 s: met.",
-	}, found.faultBounds())
+	}, faultBounds(found))
 	found.scenarios[0].results = found.scenarios[0].results[2:]
-	assert.Empty(t, found.faultBounds(), "nobody to compare with")
+	assert.Empty(t, faultBounds(found), "nobody to compare with")
 }
 
 func TestTheTimeOfFaultsIsKnown(t *testing.T) {
 	o, err := optionsOf([]string{"-engine", "faults", "-scenario", "all"}, io.Discard)
 	require.NoError(t, err)
 	require.Len(t, o.jobs(nil), 9)
-	assert.LessOrEqual(t, o.engine.takes(o.jobs(nil)), 150*sec)
+	assert.LessOrEqual(t, o.engine.estimate(o.jobs(nil)), 150*sec)
 	for _, j := range o.jobs(nil) {
 		j.size.requests = 500
-		assert.InDelta(t, 500, j.faultRate()*faultlab.Lasts(j.scenario.name).Seconds(), 0.1)
+		assert.InDelta(t, 500, faultRate(j)*faultlab.Lasts(j.scenario.name).Seconds(), 0.1)
 	}
 }

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -20,75 +17,6 @@ type findings struct {
 type finding struct {
 	scenario scenario
 	results  []result
-}
-
-// simulate does what the options say, and returns what it has when ctx ends.
-func simulate(ctx context.Context, o options, p *progress) (found findings, err error) {
-	found.options = o
-	jobs := o.jobs(p)
-	if o.engine.realTime() {
-		t := new(timers)
-		stop := t.watch()
-		time.Sleep(timersFirst)
-		stop()
-		if late := t.p99(); late > o.tooLate() {
-			p.say("%s", o.busy(late))
-		}
-	}
-	if takes := o.engine.takes(jobs); takes > time.Second {
-		p.say("%s: %s", o.engine.name(), about(takes))
-	}
-	t := new(timers)
-	defer func() { found.late = t.p99() }()
-	for len(jobs) > 0 {
-		runs := jobs[:o.runs]
-		jobs = jobs[o.runs:]
-		var (
-			mu   sync.Mutex
-			done = make(map[string][]result)
-		)
-		for _, j := range runs {
-			j.timers = t
-			err = o.engine.run(ctx, j, func(t trial) {
-				r := t.result()
-				mu.Lock()
-				defer mu.Unlock()
-				done[t.strategy] = append(done[t.strategy], r)
-			})
-			if err != nil {
-				break
-			}
-		}
-		f := finding{scenario: *runs[0].scenario}
-		f.scenario.about = f.scenario.sizedAbout(o.size)
-		for _, name := range runs[0].strategies {
-			if all := done[name]; len(all) > 0 {
-				slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })
-				f.results = append(f.results, median(all))
-			}
-		}
-		if len(f.results) > 0 {
-			found.scenarios = append(found.scenarios, f)
-		}
-		if err != nil {
-			return found, err
-		}
-	}
-	return found, nil
-}
-
-// jobs are the runs of each scenario.
-func (o options) jobs(p *progress) []job {
-	var all []job
-	for _, sc := range o.scenarios {
-		for i := range o.runs {
-			all = append(all, job{
-				scenario: &sc, strategies: o.contenders(sc), seed: o.seed + uint64(i), size: o.size,
-				share: len(o.scenarios) * o.runs, progress: p,
-			})
-		}
-	}
-	return all
 }
 
 // rows returns all rows: a scenario's whole for each strategy, then its parts.

@@ -9,18 +9,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gohedge/hedge/benchmark/endpointlab"
-	"github.com/gohedge/hedge/benchmark/faultlab"
-	"github.com/gohedge/hedge/benchmark/reclab"
-	"github.com/gohedge/hedge/benchmark/storelab"
 )
 
 func TestMain(m *testing.M) {
-	faultlab.Resolve()
-	reclab.Resolve()
-	storelab.Play()
-	endpointlab.Play()
+	serveChild()
 	os.Exit(m.Run())
 }
 

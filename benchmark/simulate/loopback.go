@@ -13,11 +13,22 @@ import (
 // sockets, or over a network in memory if the scenario has a lab.
 type loopback string
 
-func (l loopback) name() string { return string(l) }
-func (loopback) traits() traits { return traits{} }
+func init() {
+	registerEngine(10, func() engine { return loopback("http") })
+	registerEngine(20, func() engine { return loopback("grpc") })
+}
 
-// runs leaves out scenarios with queues, several hosts or changes over time, which the server does not have.
-func (l loopback) runs(sc scenario) bool { return slices.Contains(sc.sockets, string(l)) }
+func (l loopback) profile() profile {
+	return profile{
+		name: string(l), about: "sends requests over " + string(l) + " to a server on this machine, with the real libraries",
+		scenarios: l.scenarios(), maxTimerDelay: maxTimerDelay,
+	}
+}
+
+// scenarios leaves out those with queues, several hosts or changes over time, which the server does not have, unless there is a lab for them.
+func (l loopback) scenarios() []scenario {
+	return slices.DeleteFunc(append(virtualScenarios(), labScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
+}
 
 func (l loopback) offers(sc scenario, s strategy) bool {
 	if l == "grpc" {
@@ -144,9 +155,7 @@ func expected(w virtual.World) time.Duration {
 	return sum / time.Duration(len(calls)*w.Workers)
 }
 
-func (l loopback) realTime() bool { return true }
-
-func (l loopback) takes(jobs []job) (sum time.Duration) {
+func (l loopback) estimate(jobs []job) (sum time.Duration) {
 	for _, j := range jobs {
 		sum += j.plan(j.scenario.sized(j.size)).takes
 	}

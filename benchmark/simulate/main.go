@@ -126,28 +126,13 @@ import (
 	"syscall"
 
 	"golang.org/x/term"
-
-	"github.com/gohedge/hedge/benchmark/dnslab"
-	"github.com/gohedge/hedge/benchmark/endpointlab"
-	"github.com/gohedge/hedge/benchmark/faultlab"
-	"github.com/gohedge/hedge/benchmark/reclab"
-	"github.com/gohedge/hedge/benchmark/storelab"
 )
 
 func main() {
-	dnslab.Forward()
-	faultlab.Resolve()
-	reclab.Resolve()
-	storelab.Play()
-	endpointlab.Play()
+	serveChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
-}
-
-// engines are all there are, the default first.
-func engines() []engine {
-	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, faultsEngine{}, recursorEngine{}, storageEngine{}, endpointsEngine{}, virtualEngine{}}
 }
 
 // Exit codes.
@@ -192,8 +177,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		fmt.Fprintln(stderr, "simulate:", err)
 		return failed
 	}
-	if tables := o.format == "text" || o.format == "md"; !tables && found.late > o.tooLate() {
-		fmt.Fprintln(stderr, "simulate:", o.busy(found.late))
+	if tables := o.format == "text" || o.format == "md"; !tables && found.isBusy() {
+		fmt.Fprintln(stderr, "simulate:", o.engine.profile().busyText(found.late))
 	}
 	if o.out != "" && len(found.scenarios) > 0 {
 		index, err := found.write(o.out)

@@ -19,6 +19,8 @@ type metric struct {
 	format string                  // of fmt; empty: milliseconds
 	spread func(*spreads) *float64 // what stands behind ±; nil: nothing
 	ranged bool                    // of several runs, spread is half of their range
+	own    bool                    // of a single engine
+	extra  bool                    // only engines that name the title have the column
 }
 
 var metrics = []metric{
@@ -35,34 +37,35 @@ var metrics = []metric{
 	{name: "p999_ms", field: func(r *row) any { return &r.P999 }, title: "p99.9", place: 5, spread: func(s *spreads) *float64 { return &s.p999 }, ranged: true},
 	{name: "mean_ms", field: func(r *row) any { return &r.Mean }, title: "mean", place: 6, spread: func(s *spreads) *float64 { return &s.mean }},
 	{name: "max_ms", field: func(r *row) any { return &r.Max }, title: "max", place: 8},
-	{name: "stddev_ms", field: func(r *row) any { return &r.Stddev }, title: "σ", place: 7, say: func(r *row) string {
-		if r.Engine != "dns" {
-			return ""
-		}
-		return figure(r.Stddev) + spread(r.spread.stddev)
-	}},
-	{name: "extra_pct", field: func(r *row) any { return &r.Extra }, title: "extra %", place: 9, say: func(r *row) string { return r.share(r.Extra) }},
+	{name: "stddev_ms", field: func(r *row) any { return &r.Stddev }, title: "σ", place: 7, extra: true, spread: func(s *spreads) *float64 { return &s.stddev }},
+	{name: "extra_pct", field: func(r *row) any { return &r.Extra }, title: "extra %", place: 9, format: "%.1f"},
 	{name: "hedges", field: func(r *row) any { return &r.Hedges }},
 	{name: "wins", field: func(r *row) any { return &r.Wins }, title: "wins %", place: 10, say: func(r *row) string {
-		return r.share(100 * float64(r.Wins) / float64(max(r.Requests, 1)))
+		return fmt.Sprintf("%.1f", 100*float64(r.Wins)/float64(max(r.Requests, 1)))
 	}},
 	{name: "denied", field: func(r *row) any { return &r.Denied }},
 	{name: "conns_opened", field: func(r *row) any { return r.Conns }, title: "conns", place: 13},
 	{name: "cpu_us_per_request", field: func(r *row) any { return r.CPU }, title: "CPU µs", place: 14, format: "%.0f"},
 	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", place: 11, format: "%.2f"},
-	{name: "denials", field: func(r *row) any { return r.Denials }, title: "denials", place: 15},
-	{name: "last_answer_ms", field: func(r *row) any { return r.Last }, title: "last", place: 16},
-	{name: "asked_twice_pct", field: func(r *row) any { return r.AskedTwice }, title: "asked twice %", place: 17, format: "%.2f"},
-	{name: "sent_twice_pct", field: func(r *row) any { return r.SentTwice }, title: "sent twice %", place: 18, format: "%.2f"},
-	{name: "tokens_pct", field: func(r *row) any { return r.Tokens }, title: "tokens %", place: 19, format: "%.2f"},
 }
 
-// share is a share of the requests in percent. What resolvers send is told by the metric of that name instead.
-func (r *row) share(percent float64) string {
-	if r.Engine == "recursor" || r.Engine == "faults" {
-		return ""
+// registerColumns adds columns of single engines, after those of all engines and in the order of their places.
+func registerColumns(own ...metric) {
+	metrics = append(metrics, own...)
+	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.ownPlace(), b.ownPlace()) })
+}
+
+// ownMetric is a figure of a single engine.
+func ownMetric(name, title string, place int, format string) metric {
+	return metric{name: name, field: func(r *row) any { return r.own[name] }, title: title, place: place, format: format, own: true}
+}
+
+// ownPlace is the place of a single engine's column, and else 0.
+func (m metric) ownPlace() int {
+	if m.own {
+		return m.place
 	}
-	return fmt.Sprintf("%.1f", percent)
+	return 0
 }
 
 // text is the metric in a table for people; empty: there is nothing to say.
@@ -98,11 +101,17 @@ type sheet struct {
 // newSheet shows rows, latencies in milliseconds.
 func newSheet(rows []row) sheet {
 	s := sheet{cells: make([][]string, len(rows))}
-	columns := slices.DeleteFunc(slices.Clone(metrics), func(m metric) bool { return m.title == "" })
+	if len(rows) == 0 {
+		return s
+	}
+	engine := profileOf(rows[0].Engine)
+	columns := slices.DeleteFunc(slices.Clone(metrics), func(m metric) bool {
+		return m.title == "" || slices.Contains(engine.hidden, m.title) || m.extra && !slices.Contains(engine.extraTitles, m.title)
+	})
 	slices.SortFunc(columns, func(a, b metric) int { return cmp.Compare(a.place, b.place) })
 	for _, m := range columns {
 		none := m.title == "errors" && !slices.ContainsFunc(rows, func(r row) bool { return r.Errors > 0 })
-		if none || len(rows) == 0 || m.text(&rows[0]) == "" {
+		if none || m.text(&rows[0]) == "" {
 			continue
 		}
 		s.titles = append(s.titles, m.title)
@@ -115,12 +124,13 @@ func newSheet(rows []row) sheet {
 
 // median joins the results of several runs in the first one: each figure becomes the median of theirs
 // (the lower one, of an even number), and its spread half of their range. The
-// curves are the first run's, and misread is added. A single run stays as it is.
+// curves are the first run's, and counts are added. A single run stays as it is.
 func median(runs []result) result {
 	joined := runs[0]
 	for _, run := range runs[1:] {
-		joined.misread.believed += run.misread.believed
-		joined.misread.misjudged += run.misread.misjudged
+		for name, n := range run.counts {
+			joined.counts[name] += n
+		}
 	}
 	for i := range joined.rows {
 		r := &joined.rows[i]

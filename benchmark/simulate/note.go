@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -11,31 +11,28 @@ import (
 
 // notes say under the tables what their figures are, and whether they mean anything.
 func (f findings) notes() []string {
-	of := "of successful requests"
-	switch f.options.engine.name() {
-	case "recursor":
-		of = "with 10 s for failures"
-	case "endpoints":
-		of = "with 2 s for failures"
+	engine := f.options.engine.profile()
+	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + sentence(f.options.plusMinus())}
+	if engine.bounds != nil {
+		notes = append(notes, engine.bounds(f)...)
 	}
-	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines(), f.endpointBounds())...)
-	if !f.options.engine.realTime() || f.late == 0 {
+	if f.late == 0 || !engine.runsInRealTime() {
 		return notes
 	}
-	limit := f.options.tooLate()
-	if f.late > limit {
-		return append(notes, f.options.busy(f.late))
+	if f.isBusy() {
+		return append(notes, engine.busyText(f.late))
 	}
 	return append(notes, fmt.Sprintf("The machine was quiet enough: 99 %% of its timers were at most %s ms late (limit: %s ms).",
-		figure(millis(f.late)), figure(millis(limit))))
+		figure(millis(f.late)), figure(millis(engine.maxTimerDelay))))
 }
 
 // plusMinus says what stands behind ±.
 func (o options) plusMinus() string {
+	independent := o.engine.profile().independent
 	switch {
-	case o.engine.name() == "dns" && o.runs > 1:
+	case independent && o.runs > 1:
 		return fmt.Sprintf("medians of %d runs, ± half the 95 %% bootstrap interval of all their calls", o.runs)
-	case o.engine.name() == "dns":
+	case independent:
 		return "± is half the 95 % bootstrap interval of all calls"
 	case o.runs > 1:
 		return fmt.Sprintf("medians of %d runs, ± half their range", o.runs)
@@ -44,22 +41,17 @@ func (o options) plusMinus() string {
 	}
 }
 
-// tooLate is the lateness of timers from which figures mean nothing: see the constants of that name.
-func (o options) tooLate() time.Duration {
-	switch o.engine.name() {
-	case "recursor":
-		return tooLateToResolve
-	case "faults":
-		return tooLateToFail
-	}
-	return tooLate
+// isBusy reports whether the machine was too busy for the figures to mean anything.
+func (f findings) isBusy() bool {
+	engine := f.options.engine.profile()
+	return engine.runsInRealTime() && f.late > engine.maxTimerDelay
 }
 
-// busy says that figures mean nothing at such a lateness of timers.
-func (o options) busy(late time.Duration) string {
+// busyText says that figures mean nothing at such a lateness of timers.
+func (p profile) busyText(late time.Duration) string {
 	return fmt.Sprintf("THIS MACHINE IS TOO BUSY: 1 %% of its timers are more than %s ms late (limit: %s ms). "+
 		"Figures in real time mean nothing then. Wait until it is quiet, or use -engine virtual, which no machine disturbs.",
-		figure(millis(late)), figure(millis(o.tooLate())))
+		figure(millis(late)), figure(millis(p.maxTimerDelay)))
 }
 
 // about says how long something takes.

@@ -41,21 +41,21 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	all := engines()
-	engine := fs.String("engine", all[0].name(), "`name` of the engine: "+list(engineNames()))
-	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, or all, which are all but the long and the signed ones, or long (default seed; clean for dns, broken for recursor, tenth for faults, storage for storage, endpoints for endpoints)")
+	engine := fs.String("engine", defaultEngine, "`name` of the engine: "+list(engineNames()))
+	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, all, or long; all leaves out those that -list marks (default the engine's first scenario)")
 	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+list(onRequest())+")")
 	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
-	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default 3 for recursor without -quick)")
+	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default"+defaultRuns(all)+")")
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
 	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	fs.StringVar(&o.picture, "picture", "", "draw README's picture, in virtual time, to this SVG `file` instead")
 	for _, e := range all {
 		if f, ok := e.(flagged); ok {
-			f.flags(fs)
+			f.declareFlags(fs)
 		}
 	}
 	fs.Usage = func() { usage(fs) }
@@ -89,12 +89,12 @@ func (o *options) takeEngine(name string, all []engine, fs *flag.FlagSet) error 
 	o.engine = all[i]
 	for _, e := range all {
 		if f, ok := e.(flagged); ok {
-			if err := f.check(fs, e == o.engine); err != nil {
+			if err := f.checkFlags(fs, e == o.engine); err != nil {
 				return err
 			}
 		}
 	}
-	if runs := o.engine.traits().runs; runs > 0 && !said(fs, "runs") && !o.size.quick {
+	if runs := o.engine.profile().runs; runs > 0 && !isSet(fs, "runs") && !o.size.quick {
 		o.runs = runs
 	}
 	return nil
@@ -104,11 +104,9 @@ func (o *options) takeEngine(name string, all []engine, fs *flag.FlagSet) error 
 func (o *options) takeScenarios(scenes string) error {
 	known := make(map[string]scenario)
 	var names []string
-	for _, sc := range scenarios() {
-		if o.engine.runs(sc) {
-			known[sc.name] = sc
-			names = append(names, sc.name)
-		}
+	for _, sc := range o.engine.profile().scenarios {
+		known[sc.name] = sc
+		names = append(names, sc.name)
 	}
 	if scenes == "" {
 		scenes = names[0]
@@ -117,7 +115,7 @@ func (o *options) takeScenarios(scenes string) error {
 	for _, name := range strings.Split(scenes, ",") {
 		switch name {
 		case "all", "long":
-			chosen = append(chosen, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return known[n].byName || known[n].long != (name == "long") })...)
+			chosen = append(chosen, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return known[n].onRequest || known[n].long != (name == "long") })...)
 		default:
 			chosen = append(chosen, name)
 		}
@@ -154,9 +152,9 @@ func (o *options) takeStrategies(named, scenes string) error {
 		if len(o.contenders(sc)) > 0 {
 			continue
 		}
-		switch refuses := o.engine.traits().refuses; {
-		case refuses != "":
-			return fmt.Errorf("-strategy %s: %s", named, refuses)
+		switch refusal := o.engine.profile().refusal; {
+		case refusal != "":
+			return fmt.Errorf("-strategy %s: %s", named, refusal)
 		case scenes == "all": // the others go on
 		case sc.lab != nil:
 			return fmt.Errorf("-strategy %s: scenario %s is for %s", named, sc.name, list(options{engine: o.engine}.contenders(sc)))
@@ -182,8 +180,8 @@ func (o *options) check() error {
 	return nil
 }
 
-// foreign is the error of a flag that was changed and is for another engine.
-func foreign(fs *flag.FlagSet, engine string, names ...string) error {
+// checkUnused returns an error if a flag was changed that is for another engine.
+func checkUnused(fs *flag.FlagSet, engine string, names ...string) error {
 	for _, name := range names {
 		if f := fs.Lookup(name); f.Value.String() != f.DefValue {
 			return fmt.Errorf("-%s %s: is for -engine %s", name, f.Value, engine)
@@ -192,8 +190,8 @@ func foreign(fs *flag.FlagSet, engine string, names ...string) error {
 	return nil
 }
 
-// said reports whether a flag is on the command line.
-func said(fs *flag.FlagSet, name string) (found bool) {
+// isSet reports whether a flag is on the command line.
+func isSet(fs *flag.FlagSet, name string) (found bool) {
 	fs.Visit(func(f *flag.Flag) { found = found || f.Name == name })
 	return found
 }
@@ -230,30 +228,51 @@ func list(names []string) string {
 	return strings.Join(names[:n-1], ", ") + " or " + names[n-1]
 }
 
+// defaultEngine is the engine if no flag names one.
+const defaultEngine = "http"
+
 func engineNames() []string {
 	var names []string
 	for _, e := range engines() {
-		names = append(names, e.name())
+		names = append(names, e.profile().name)
 	}
 	return names
+}
+
+// defaultRuns names the engines that run a scenario several times by default.
+func defaultRuns(all []engine) string {
+	text := " 1"
+	for _, e := range all {
+		if p := e.profile(); p.runs > 0 {
+			text += fmt.Sprintf("; %d for %s without -quick", p.runs, p.name)
+		}
+	}
+	return text
 }
 
 func usage(fs *flag.FlagSet) {
 	w := fs.Output()
 	fmt.Fprint(w, "Usage: simulate [flags]\n\nPuts hedging strategies through the same traffic, side by side.\n\n")
 	fs.PrintDefaults()
-	fmt.Fprint(w, "\nStrategies:\n")
+	fmt.Fprintln(w)
+	printList(w)
+}
+
+// printList describes the strategies, and the engines with their scenarios.
+func printList(w io.Writer) {
+	fmt.Fprint(w, "Strategies:\n")
 	for _, s := range strategies {
-		fmt.Fprintf(w, "  %-20s %s\n", s.name, s.whole())
+		fmt.Fprintf(w, "  %-26s %s\n", s.name, s.whole())
 	}
-	fmt.Fprint(w, "\nScenarios, and their engines:\n")
-	for _, sc := range scenarios() {
-		var by []string
-		for _, e := range engines() {
-			if e.runs(sc) {
-				by = append(by, e.name())
+	for _, e := range engines() {
+		p := e.profile()
+		fmt.Fprintf(w, "\nEngine %s %s. Scenarios:\n", p.name, p.about)
+		for _, sc := range p.scenarios {
+			mark := ""
+			if sc.onRequest || sc.long {
+				mark = " (not in all)"
 			}
+			fmt.Fprintf(w, "  %-26s %s%s\n", sc.name, sc.about, mark)
 		}
-		fmt.Fprintf(w, "  %-20s %s (%s)\n", sc.name, sc.about, strings.Join(by, ", "))
 	}
 }

@@ -44,7 +44,7 @@ func (f findings) write(dir string) (string, error) {
 				continue
 			}
 			drawn := c.draw(s)
-			file := filepath.Join(dir, f.options.engine.name()+"-"+s.scenario.name+"-"+c.file+".svg")
+			file := filepath.Join(dir, f.options.engine.profile().name+"-"+s.scenario.name+"-"+c.file+".svg")
 			if err := os.WriteFile(file, drawn.svg(styleSheet(s.strategies())), 0o644); err != nil {
 				return "", err
 			}

@@ -161,8 +161,8 @@ func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if found.late > o.tooLate() && o.engine.realTime() {
-			return "", fmt.Errorf("table %s: %s", t.name, o.busy(found.late))
+		if found.isBusy() {
+			return "", fmt.Errorf("table %s: %s", t.name, o.engine.profile().busyText(found.late))
 		}
 		body, typed, note = t.draw(found), command(o.args), cmp.Or(t.runs, o.plusMinus())
 	}
@@ -219,10 +219,10 @@ func resolvers(f findings) string {
 func faultTable(f findings) string {
 	return f.lines([]string{"answered", "p50", "p99", "last answer", "queries per question"}, func(r row) []any {
 		answered := fmt.Sprintf("%d of %d", r.Requests-r.Errors, r.Requests)
-		if *r.Denials > 0 {
-			answered += fmt.Sprintf(", %d denied", *r.Denials)
+		if *r.own["denials"] > 0 {
+			answered += fmt.Sprintf(", %.0f denied", *r.own["denials"])
 		}
-		return []any{answered, figure(r.P50), figure(r.P99), fmt.Sprintf("%.2f s", *r.Last/1000), fmt.Sprintf("%.2f", *r.Sent)}
+		return []any{answered, figure(r.P50), figure(r.P99), fmt.Sprintf("%.2f s", *r.own["last_answer_ms"]/1000), fmt.Sprintf("%.2f", *r.Sent)}
 	})
 }
 
@@ -231,7 +231,7 @@ func rangesTable(f findings) string {
 	percent := func(x float64) string { return fmt.Sprintf("%.2f", x) }
 	return f.lines([]string{"p50", "p90", "p99", "p99.9", "extra requests %", "bytes asked twice %", "bytes sent twice %", "wins %"}, func(r row) []any {
 		return []any{figure(r.P50), figure(r.P90), figure(r.P99), figure(r.P999),
-			percent(r.Extra), percent(*r.AskedTwice), percent(*r.SentTwice), percent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))}
+			percent(r.Extra), percent(*r.own["asked_twice_pct"]), percent(*r.own["sent_twice_pct"]), percent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))}
 	})
 }
 
@@ -248,8 +248,8 @@ func endpointsTable(f findings) string {
 		var extra, tokens, errors []string
 		for _, r := range s.rows() {
 			fmt.Fprintf(&b, " %s |", figure(r.P99))
-			if strategyOf(r.Strategy).chooses {
-				extra, tokens = append(extra, fmt.Sprintf("%.1f", r.Extra)), append(tokens, fmt.Sprintf("%.1f", *r.Tokens))
+			if strings.HasPrefix(r.Strategy, steered) {
+				extra, tokens = append(extra, fmt.Sprintf("%.1f", r.Extra)), append(tokens, fmt.Sprintf("%.1f", *r.own["tokens_pct"]))
 				errors = append(errors, strconv.Itoa(r.Errors))
 			}
 		}

@@ -12,17 +12,61 @@ import (
 	"github.com/gohedge/hedge/benchmark/reclab"
 )
 
+func init() {
+	registerChild(reclab.Resolve)
+	registerEngine(60, func() engine { return recursorEngine{} })
+	registerStrategies(
+		strategy{
+			name: "hedge-off", rank: 104, about: "this library's resolver without hedging; a lost query goes to another server",
+			look: look{shade: shade{"#64748b", "#94a3b8"}, highlight: true},
+		},
+		strategy{
+			name: "hedge-novalidate", rank: 105, about: "this library's resolver, which checks no signatures",
+			look: look{shade: shade{"#0369a1", "#7dd3fc"}},
+		},
+		strategy{
+			name: "unbound-stock", rank: 252, about: "unbound with its defaults, which drops answers after 1.9 s, if it is installed",
+			look: look{shade: shade{"#65a30d", "#a3e635"}},
+		},
+		strategy{
+			name: "unbound-validate", rank: 253, about: "unbound, which checks signatures, if it is installed",
+			look: look{shade: shade{"#0f766e", "#5eead4"}},
+		},
+		strategy{
+			name: "named", rank: 254, about: "BIND, if it is installed",
+			look: look{shade: shade{"#b45309", "#fbbf24"}, highlight: true},
+		},
+		strategy{
+			name: "named-validate", rank: 255, about: "BIND, which checks signatures, if it is installed",
+			look: look{shade: shade{"#be185d", "#f9a8d4"}},
+		},
+		strategy{
+			name: "pdns", rank: 256, about: "PowerDNS Recursor, if it is installed",
+			look: look{shade: shade{"#b91c1c", "#f87171"}},
+		},
+		strategy{
+			name: "kresd", rank: 258, about: "Knot Resolver, if it is installed",
+			look: look{shade: shade{"#6d28d9", "#a78bfa"}, highlight: true},
+		},
+	)
+}
+
 // recursorEngine asks resolvers for names in a simulated internet, all at the same time.
 type recursorEngine struct{}
 
-func (recursorEngine) name() string          { return "recursor" }
-func (recursorEngine) runs(sc scenario) bool { return sc.recursor }
-func (recursorEngine) offers(sc scenario, s strategy) bool {
-	return s.recursor && slices.Contains(reclab.ContendersOf(sc.name), s.name)
+func (recursorEngine) profile() profile {
+	return profile{
+		name: "recursor", about: "asks resolvers for names in an internet of thousands of simulated servers (root, Linux)",
+		scenarios: recursorScenarios, refusal: "not a resolver, or not one for this scenario", runs: recursorRuns,
+		maxTimerDelay: maxTimerDelayOfRecursor, population: "with 10 s for failures", hidden: []string{"extra %", "wins %"}, bounds: recursorBoundLines,
+	}
 }
-func (recursorEngine) realTime() bool { return true }
-func (recursorEngine) traits() traits {
-	return traits{runs: recursorRuns, refuses: "not a resolver, or not one for this scenario"}
+
+// maxTimerDelayOfRecursor is twice that of other engines, because answers take ten times as long.
+const maxTimerDelayOfRecursor = 2 * maxTimerDelay
+
+func (recursorEngine) offers(sc scenario, s strategy) bool {
+	return slices.Contains(reclab.ContendersOf(sc.name), s.name)
 }
 
 const (
@@ -57,7 +101,7 @@ var recursorScenarios = func() []scenario {
 	}
 	var all []scenario
 	for _, name := range reclab.Scenarios {
-		sc := scenario{name: name, about: "names that nobody has asked for: " + about[name], recursor: true, byName: reclab.Signed(name)}
+		sc := scenario{name: name, about: "names that nobody has asked for: " + about[name], onRequest: reclab.Signed(name)}
 		if name == "keytrap" {
 			trapped := func(c latency.Call) bool { return reclab.Trapped(c.Index) }
 			sc.parts = []part{{name: traps, in: trapped}, {name: "others", in: func(c latency.Call) bool { return !trapped(c) }}}
@@ -67,8 +111,8 @@ var recursorScenarios = func() []scenario {
 	return all
 }()
 
-// questions returns how many are asked, and how many a second.
-func (j *job) questions() (n int, rate float64) {
+// questions returns the number of questions of a job, and how many are asked per second.
+func questions(j job) (n int, rate float64) {
 	n, rate = j.size.requests, j.size.rps
 	switch {
 	case n > 0:
@@ -85,27 +129,22 @@ func (j *job) questions() (n int, rate float64) {
 	return n, rate
 }
 
-func (recursorEngine) takes(jobs []job) (total time.Duration) {
+func (recursorEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		n, rate := j.questions()
+		n, rate := questions(j)
 		total += resolving + time.Duration(float64(n)/rate*float64(time.Second))
 	}
 	return total
 }
 
 func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	n, rate := j.questions()
-	all := reclab.ContendersOf(j.scenario.name)
-	strategies := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(j.strategies, name) })
-	if len(strategies) == len(all) {
-		strategies = nil // those that cannot run here are left out
-	}
+	n, rate := questions(j)
 	task := j.progress.begin(j.scenario.name, "all at once", n*len(j.strategies))
 	var done atomic.Int64
 	began := time.Now()
 	defer j.timers.watch()()
 	rows, err := reclab.Run(ctx, reclab.Config{
-		Scenario: j.scenario.name, Contenders: strategies, Questions: n, Rate: rate, Seed: j.seed,
+		Scenario: j.scenario.name, Contenders: j.someOf(reclab.ContendersOf(j.scenario.name)), Questions: n, Rate: rate, Seed: j.seed,
 		Skipped:  func(why string) { j.progress.say("left out: %s", strings.TrimPrefix(why, "reclab: ")) },
 		Progress: func(n int) { task.set(int(done.Add(int64(n)))) },
 	})
@@ -121,17 +160,16 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			continue
 		}
 		sent := round(r.Sent())
-		t := trial{
-			engine: "recursor", scenario: j.scenario, strategy: r.Contender, seed: j.seed, refused: int(r.Denied), failures: r.Failures,
-			misread: misread{r.Believed, r.Misjudged},
-			cost:    &cost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}, sent: &sent,
-		}
+		t := j.trial("recursor", r.Contender, nil)
+		t.refused, t.failures, t.sent = int(r.Denied), r.Failures, &sent
+		t.counts = map[string]int{bogusAnswers: r.Believed, wrongAD: r.Misjudged}
+		t.cost = &cost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
 		if r.CPU > 0 {
 			each := float64(r.CPU.Microseconds()) / float64(len(r.Calls)+r.Stalled)
 			t.cpu = &each
 		}
 		if r.TrapCPU > 0 {
-			t.partCPU = map[string]float64{traps: float64(r.TrapCPU.Microseconds())}
+			t.cpuByPart = map[string]float64{traps: float64(r.TrapCPU.Microseconds())}
 		}
 		for _, c := range r.Calls {
 			c.Winner = 0 // those that failed count with what their callers waited
@@ -141,13 +179,6 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	}
 	task.end(time.Since(began))
 	return err
-}
-
-// A bound is what a figure of our resolver's may be, as a multiple of another contender's, or by itself if there is no other.
-type bound struct {
-	scenario, figure, other string
-	most                    float64
-	of                      func(row) float64
 }
 
 var recursorBounds = func() []bound {
@@ -197,23 +228,18 @@ const (
 	unchecked = "hedge-novalidate"
 )
 
-// verdict says whether what is required is so.
-func verdict(met bool) string {
-	if met {
-		return "met"
-	}
-	return "NOT MET"
-}
+// maxSentRatio is up to how many times as much as ours others may send to be compared at p99.
+const maxSentRatio = 1.3
 
-// asDear is up to how many times as much as ours others may send to be compared at p99.
-const asDear = 1.3
+// Mistakes of resolvers that check signatures, in the counts of a result.
+const (
+	bogusAnswers = "bogus answers" // for names of which no signature is right
+	wrongAD      = "wrong AD"      // answers with AD where it must not be, or without it
+)
 
-// bounds say what is required of our resolver, and whether it does it. Failures must not be
-// more than the best other contender's.
-func (f findings) bounds() (lines []string) {
-	if f.options.engine.name() != "recursor" {
-		return nil
-	}
+// recursorBoundLines say whether our resolver meets its requirements. It may not have more failures
+// than the best other contender.
+func recursorBoundLines(f findings) (lines []string) {
 	for _, s := range f.scenarios {
 		wholes := make([]row, len(s.results))
 		for i, r := range s.results {
@@ -228,7 +254,7 @@ func (f findings) bounds() (lines []string) {
 		if s.scenario.name == "broken" || s.scenario.name == "clean" {
 			var faster []string
 			for _, r := range wholes {
-				if r.Strategy != ours && *r.Sent <= asDear**us.Sent && r.P99 < us.P99 {
+				if r.Strategy != ours && *r.Sent <= maxSentRatio**us.Sent && r.P99 < us.P99 {
 					faster = append(faster, r.Strategy)
 				}
 			}
@@ -236,9 +262,9 @@ func (f findings) bounds() (lines []string) {
 				faster = []string{"nobody"}
 			}
 			lines = append(lines, fmt.Sprintf("%s: of those that send at most %.1f × as much, %s is faster at p99, nobody may be: %s.",
-				s.scenario.name, asDear, strings.Join(faster, " and "), verdict(faster[0] == "nobody")))
+				s.scenario.name, maxSentRatio, strings.Join(faster, " and "), verdict(faster[0] == "nobody")))
 		}
-		lines = append(lines, s.misreadings()...)
+		lines = append(lines, validationErrors(s)...)
 		best, name := 0, ""
 		for _, r := range wholes {
 			if r.Strategy != ours && r.Strategy != "hedge-off" && (name == "" || r.Errors < best) {
@@ -252,34 +278,8 @@ func (f findings) bounds() (lines []string) {
 	return lines
 }
 
-// ratios say what figures of one of ours are of others', in the whole of a scenario and in its parts.
-func (f finding) ratios(of string, bounds []bound) (lines []string) {
-	rows := make(map[[2]string]row)
-	for _, r := range f.rows() {
-		rows[[2]string{r.Scenario, r.Strategy}] = r
-	}
-	for _, b := range bounds {
-		us, ran := rows[[2]string{b.scenario, of}]
-		if !ran {
-			continue
-		}
-		if is := b.of(us); b.other == "" && is > 0 {
-			lines = append(lines, fmt.Sprintf("%s: %s is %.0f, at most %.0f: %s.", b.scenario, b.figure, is, b.most, verdict(is <= b.most)))
-			continue
-		}
-		other, ok := rows[[2]string{b.scenario, b.other}]
-		if !ok || b.of(other) == 0 {
-			lines = append(lines, fmt.Sprintf("%s: %s is not compared: %s has none.", b.scenario, b.figure, b.other))
-			continue
-		}
-		is := b.of(us) / b.of(other)
-		lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, verdict(is <= b.most)))
-	}
-	return lines
-}
-
-// misreadings say what each resolver got wrong about signatures, where there are some.
-func (f finding) misreadings() (lines []string) {
+// validationErrors say which mistakes each resolver made that checks signatures, where zones are signed.
+func validationErrors(f finding) (lines []string) {
 	if !reclab.Signed(f.scenario.name) {
 		return nil
 	}
@@ -287,8 +287,9 @@ func (f finding) misreadings() (lines []string) {
 		if !reclab.Validates(r.strategy) {
 			continue
 		}
+		bogus, wrong := r.counts[bogusAnswers], r.counts[wrongAD]
 		lines = append(lines, fmt.Sprintf("%s: %s answers %d bogus names, and AD is wrong in %d answers, in none it may be: %s.",
-			f.scenario.name, r.strategy, r.misread.believed, r.misread.misjudged, verdict(r.misread == misread{})))
+			f.scenario.name, r.strategy, bogus, wrong, verdict(bogus+wrong == 0)))
 	}
 	return lines
 }

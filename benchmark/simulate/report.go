@@ -71,7 +71,7 @@ func (s *section) add(c *canvas) {
 
 func (p *page) write(file string, f findings) error {
 	p.Command, p.Machine, p.Date, p.Notes = command(f.options.args), machine(), time.Now().Format("2006-01-02"), f.notes()
-	p.Busy = f.options.engine.realTime() && f.late > f.options.tooLate()
+	p.Busy = f.isBusy()
 	var names []string
 	ran := make(map[string]bool)
 	for _, r := range f.rows() {

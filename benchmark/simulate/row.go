@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
-	"github.com/gohedge/hedge/benchmark/storelab"
 )
 
 // A row is what one strategy did in one scenario, or in a part of it.
@@ -35,29 +34,10 @@ type row struct {
 	CPU   *float64 // of client and server together; for recursor, of the resolver
 	Sent  *float64 // queries to servers, for recursor and faults; or attempts that servers worked on, in labs with queues
 
-	engineFigures
+	own map[string]*float64 // figures of single engines, by the name of their column
 
 	spread spreads   // see options.plusMinus
 	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
-}
-
-// engineFigures are those of single engines.
-type engineFigures struct {
-	faultFigures
-	budgetFigures
-}
-
-// faultFigures are for faults, else nil.
-type faultFigures struct {
-	Denials *int     // answers that deny the name
-	Last    *float64 // from the first request to the last answer
-}
-
-// budgetFigures are what budgets are about, else nil.
-type budgetFigures struct {
-	AskedTwice *float64 // for storage: bytes in percent of those that were read, beyond these
-	SentTwice  *float64
-	Tokens     *float64 // for endpoints: for 100 requests
 }
 
 // A trial is the results of one strategy in one run of a scenario.
@@ -67,24 +47,29 @@ type trial struct {
 	strategy string
 	seed     uint64
 	calls    []latency.Call
-	refused  int                // hedges, if the calls do not say so
-	conns    *int               // opened
-	cpu      *float64           // microseconds per request
-	partCPU  map[string]float64 // of parts of a scenario, by name
-	cost     *cost              // if the calls do not say so
-	failures int                // calls that failed, and count with what their callers waited
-	sent     *float64           // queries per request
-	denials  *int
-	last     *float64
-	misread  misread
-	traffic  []storelab.Traffic // of each call, for storage
-	tokens   *float64           // for 100 requests
+	refused  int      // hedges, if the calls do not say so
+	conns    *int     // opened
+	cpu      *float64 // microseconds per request
+	cost     *cost    // if the calls do not say so
+	failures int      // calls that failed, and count with what their callers waited
+	sent     *float64 // queries per request
+
+	independent bool               // the calls do not depend on each other
+	cpuByPart   map[string]float64 // of parts of the scenario, by name
+	counts      map[string]int     // of events, by their name
+	// ownFigures returns the figures of the engine's own columns for some calls, by index: those of a part, or of the whole scenario,
+	// which has no name. It is nil for most engines.
+	ownFigures func(part string, calls []int) map[string]float64
 }
 
-// A misread is what validators got wrong.
-type misread struct {
-	believed  int // bogus names with an answer
-	misjudged int // answers with AD where it must not be, or without
+// wholeFigures are figures that the whole scenario has, and its parts have not.
+func wholeFigures(figures map[string]float64) func(string, []int) map[string]float64 {
+	return func(part string, _ []int) map[string]float64 {
+		if part == "" {
+			return figures
+		}
+		return nil
+	}
 }
 
 // A cost is what hedging cost in a whole trial.
@@ -98,20 +83,19 @@ type result struct {
 	strategy string
 	rows     []row
 	curves   curves
-	misread  misread // of all runs
+	counts   map[string]int // of events in all runs, by their name
 }
 
 func (t *trial) result() result {
-	res := result{strategy: t.strategy, curves: newCurves(t.calls), misread: t.misread}
-	whole := t.row(t.scenario.name, func(latency.Call) bool { return true })
+	res := result{strategy: t.strategy, curves: newCurves(t.calls), counts: t.counts}
+	whole := t.row("", func(latency.Call) bool { return true })
 	whole.Denied += t.refused
 	whole.Errors += t.failures
-	whole.Conns, whole.CPU, whole.Sent, whole.Denials, whole.Last = t.conns, t.cpu, t.sent, t.denials, t.last
-	whole.Tokens = t.tokens
+	whole.Conns, whole.CPU, whole.Sent = t.conns, t.cpu, t.sent
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
-		r := t.row(t.scenario.name+"/"+p.name, p.in)
-		if each, ok := t.partCPU[p.name]; ok {
+		r := t.row(p.name, p.in)
+		if each, ok := t.cpuByPart[p.name]; ok {
 			r.CPU = &each
 		}
 		res.rows = append(res.rows, r)
@@ -124,20 +108,22 @@ func (t *trial) result() result {
 	return res
 }
 
-func (t *trial) row(name string, in func(latency.Call) bool) row {
-	r := row{Engine: t.engine, Scenario: name, Strategy: t.strategy, Seed: t.seed}
+// row returns the figures of a part, or, if that has no name, of the whole scenario.
+func (t *trial) row(part string, in func(latency.Call) bool) row {
+	r := row{Engine: t.engine, Scenario: t.scenario.name, Strategy: t.strategy, Seed: t.seed}
+	if part != "" {
+		r.Scenario += "/" + part
+	}
 	var took []time.Duration
 	var sum, squares float64
 	changes := t.scenario.changes()
 	phases := make([][]float64, len(changes)+1)
-	var traffic []storelab.Traffic
+	var included []int
 	for i, c := range t.calls {
 		if !in(c) {
 			continue
 		}
-		if t.traffic != nil {
-			traffic = append(traffic, t.traffic[i])
-		}
+		included = append(included, i)
 		r.Requests++
 		r.Hedges += int(c.Hedges)
 		r.Denied += int(c.Denied)
@@ -160,9 +146,7 @@ func (t *trial) row(name string, in func(latency.Call) bool) row {
 	if r.Requests > 0 {
 		r.Extra = round(100 * float64(r.Hedges) / float64(r.Requests))
 	}
-	if len(traffic) > 0 {
-		r.budgetFigures = twice(traffic)
-	}
+	t.setOwnFigures(&r, part, included)
 	if n := float64(len(took)); n > 0 {
 		slices.Sort(took)
 		q := func(q float64) float64 { return round(millis(latency.Quantile(took, q))) }
@@ -174,7 +158,7 @@ func (t *trial) row(name string, in func(latency.Call) bool) row {
 	for i, d := range took {
 		sorted[i] = millis(d)
 	}
-	if t.engine == "dns" {
+	if t.independent {
 		r.sample = sorted
 	} else {
 		r.spread = batchSpreads(phases, sorted)
@@ -182,15 +166,14 @@ func (t *trial) row(name string, in func(latency.Call) bool) row {
 	return r
 }
 
-// twice adds what reads have caused.
-func twice(traffic []storelab.Traffic) budgetFigures {
-	var asked, sent int64
-	for _, t := range traffic {
-		asked, sent = asked+t.Asked, sent+t.Sent
+// setOwnFigures sets the engine's own columns of a row.
+func (t *trial) setOwnFigures(r *row, part string, calls []int) {
+	if t.ownFigures == nil {
+		return
 	}
-	percent := func(n int64) *float64 {
-		p := round(100 * (float64(n)/(float64(len(traffic))*storelab.Size) - 1))
-		return &p
+	r.own = make(map[string]*float64)
+	for name, x := range t.ownFigures(part, calls) {
+		rounded := round(x)
+		r.own[name] = &rounded
 	}
-	return budgetFigures{AskedTwice: percent(asked), SentTwice: percent(sent)}
 }

@@ -51,17 +51,11 @@ func (r *row) UnmarshalJSON(b []byte) error {
 	if given("sent_per_request") {
 		r.Sent = new(float64)
 	}
-	if given("denials") {
-		r.Denials = new(int)
-	}
-	if given("last_answer_ms") {
-		r.Last = new(float64)
-	}
-	if given("asked_twice_pct") {
-		r.budgetFigures = budgetFigures{AskedTwice: new(float64), SentTwice: new(float64)}
-	}
-	if given("tokens_pct") {
-		r.Tokens = new(float64)
+	r.own = make(map[string]*float64)
+	for _, m := range metrics {
+		if m.own && given(m.name) {
+			r.own[m.name] = new(float64)
+		}
 	}
 	for _, m := range metrics {
 		if !given(m.name) {

@@ -26,18 +26,16 @@ type scenario struct {
 	// replays says that what each attempt takes is known beforehand, so that
 	// the static oracles can be searched.
 	replays bool
-	// sockets are the engines with real sockets that run it too.
-	sockets []string
-	// lab says that these engines run it over a simulated network, and no other does.
+	// protocols are those over which it runs in real time, too.
+	protocols []string
+	// lab is the simulated network over which it runs in real time, and not in virtual time; nil: loopback sockets.
 	lab *lab
 	// only are the strategies that it is for; none: all.
 	only []string
 	// long says that it takes minutes: -scenario all leaves it out, and so does -quick.
 	long bool
-	// byName says that -scenario all leaves it out, too.
-	byName bool
-	// dns, recursor, faults, storage and endpoints say that only the engine of that name runs it.
-	dns, recursor, faults, storage, endpoints bool
+	// onRequest says that -scenario all leaves it out, too.
+	onRequest bool
 }
 
 // A part of a scenario is the calls for which in reports true.

@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// scenarios are all there are, in the order of the help.
-func scenarios() []scenario {
+// virtualScenarios are those of virtual time. Some of them also run over sockets.
+func virtualScenarios() []scenario {
 	seed := seedModel()
 	closed := func(m virtual.Model, requests int) virtual.World {
 		return virtual.World{Workers: 20, Requests: requests, Model: m}
@@ -48,17 +48,17 @@ func scenarios() []scenario {
 
 	return append([]scenario{{
 		name: "seed", about: "the published benchmark: lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower, 20 callers",
-		world: closed(seed, 400_000), replays: true, sockets: both,
+		world: closed(seed, 400_000), replays: true, protocols: both,
 	}, {
 		name: "pareto", about: "a heavy tail: Pareto from 2.5 ms, shape 1.5, 20 callers",
-		world: closed(virtual.Pareto(2500*time.Microsecond, 1.5), 400_000), replays: true, sockets: both,
+		world: closed(virtual.Pareto(2500*time.Microsecond, 1.5), 400_000), replays: true, protocols: both,
 	}, {
 		name: "bimodal", about: "20 % of requests are cache misses of 200 ms, and so are their hedges, 20 callers",
 		world:   closed(virtual.Inherent(virtual.Lognormal(5*ms, 2*ms), virtual.Lognormal(200*ms, 25*ms), 0.20), 200_000),
-		replays: true, sockets: both,
+		replays: true, protocols: both,
 	}, {
 		name: "replica", about: "one of 16 replicas is 10 × slower, 20 callers",
-		world: closed(virtual.Replicas(virtual.Lognormal(5*ms, 2*ms), 16, 10), 400_000), replays: true, sockets: []string{"grpc"},
+		world: closed(virtual.Replicas(virtual.Lognormal(5*ms, 2*ms), 16, 10), 400_000), replays: true, protocols: []string{"grpc"},
 	}, {
 		name: "correlated", about: "ten replicas stop for 100 ms every 2 s, as for garbage collection, 2,000 requests/s",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: virtual.Pauses(virtual.Lognormal(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
@@ -96,7 +96,7 @@ func scenarios() []scenario {
 		world: tenHosts(seed), span: 90 * sec, parts: hung[:3],
 	}, {
 		name: "uniform", about: "uniformly slow: every answer takes 20 ms ± 1 %, 20 callers",
-		world: closed(virtual.Constant(20*ms, 0.01), 200_000), sockets: both,
+		world: closed(virtual.Constant(20*ms, 0.01), 200_000), protocols: both,
 	}, {
 		name: "low", about: "the published benchmark's backend at one request/s",
 		world: virtual.World{Rate: 1, Requests: 100_000, Model: seed}, replays: true,
@@ -112,7 +112,15 @@ func scenarios() []scenario {
 	}, {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
-	}}, slices.Concat(serviceScenarios(), longScenarios(), labScenarios(), dnsScenarios, faultScenarios, recursorScenarios, storageScenarios, endpointScenarios)...)
+	}}, slices.Concat(serviceScenarios(), longScenarios())...)
+}
+
+// scenarios returns the scenarios of all engines. Some engines have several in common.
+func scenarios() (all []scenario) {
+	for _, e := range engines() {
+		all = append(all, e.profile().scenarios...)
+	}
+	return all
 }
 
 // scenarioOf returns the first scenario of that name.
@@ -125,22 +133,22 @@ func labScenarios() []scenario {
 	usual := virtual.Lognormal(5*ms, 2*ms)
 	return slices.Concat(queueLabs(), elsewhereLabs(), []scenario{{
 		name: "stream", about: "the header comes at once and the first byte later, for 10 % of attempts by 200 ms, 30 callers; time to first byte",
-		world: virtual.World{Workers: 30, Requests: 6000, Model: virtual.Late(usual, 0.10, 200*ms)}, sockets: []string{"http"},
+		world: virtual.World{Workers: 30, Requests: 6000, Model: virtual.Late(usual, 0.10, 200*ms)}, protocols: []string{"http"},
 		lab: &lab{
 			strategies: []string{"none", "published", "hedge"},
 			stream:     true,
 		},
 	}, {
 		name: "frozen-h2", about: "a client's HTTP/2 connection goes dead under 4 callers, who give up after 300 ms; 1 ms to the server and back",
-		world:   virtual.World{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
-		sockets: []string{"http", "grpc"}, parts: []part{last("frozen", 120)},
+		world:     virtual.World{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
+		protocols: []string{"http", "grpc"}, parts: []part{last("frozen", 120)},
 		lab: &lab{
 			strategies: []string{"none", "static-10ms", "hedge"},
 			rtts:       []time.Duration{ms}, tls: true, freeze: 120,
 		},
 	}, {
 		name: "cold", about: "fresh clients, over TLS, 0.5 and 30 ms from a server that answers at once",
-		world: virtual.World{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.Constant(0, 0)}, sockets: []string{"http"},
+		world: virtual.World{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.Constant(0, 0)}, protocols: []string{"http"},
 		parts: []part{
 			on("first-0.5ms", 0, first("", 1)), on("warm-0.5ms", 0, last("", 1)),
 			on("first-30ms", 1, first("", 1)), on("warm-30ms", 1, last("", 1)),
@@ -151,7 +159,7 @@ func labScenarios() []scenario {
 		},
 	}, {
 		name: "replica", about: "the replica that a client dials, of three, stops for 100 ms every 2 s, 200 requests/s",
-		world: virtual.World{Rate: 200, Requests: 1200, Model: usual}, sockets: []string{"http"},
+		world: virtual.World{Rate: 200, Requests: 1200, Model: usual}, protocols: []string{"http"},
 		lab: &lab{
 			strategies: []string{"none", "hedge"},
 			rtts:       []time.Duration{ms}, replicas: 3, pause: 100 * ms, period: 2 * sec,
@@ -162,9 +170,9 @@ func labScenarios() []scenario {
 // queueLabs are the virtual scenario of that name with the real clients, servers and Limiters.
 func queueLabs() []scenario {
 	rate := 0.8 * 20 / seedMean.Seconds()
-	in := func(name, about string, tls bool, sockets ...string) scenario {
+	in := func(name, about string, tls bool, protocols ...string) scenario {
 		return scenario{
-			name: name, about: about, sockets: sockets, parts: []part{last("settled", 1000)},
+			name: name, about: about, protocols: protocols, parts: []part{last("settled", 1000)},
 			world: virtual.World{Rate: rate, Requests: int(12 * rate), Model: seedModel(), Queue: &virtual.Queue{Servers: 20}},
 			lab:   &lab{strategies: []string{bare, ours, limited}, tls: tls, replicas: 20, random: true},
 		}
@@ -187,10 +195,10 @@ func elsewhereNames() (names []string) {
 func elsewhereLabs() []scenario {
 	usual := virtual.Constant(5*ms, 0.4)
 	both := []string{"http", "grpc"}
-	in := func(name, about string, m virtual.Model, sockets []string, l lab) scenario {
+	in := func(name, about string, m virtual.Model, protocols []string, l lab) scenario {
 		l.strategies, l.rtts, l.period = []string{bare, ours}, []time.Duration{ms / 2}, sec
 		return scenario{
-			name: name, about: about + ", 10 callers", world: virtual.World{Workers: 10, Requests: 10_000, Model: m}, sockets: sockets, lab: &l,
+			name: name, about: about + ", 10 callers", world: virtual.World{Workers: 10, Requests: 10_000, Model: m}, protocols: protocols, lab: &l,
 		}
 	}
 	const pause = 100 * ms

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
@@ -10,14 +11,54 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
+func init() {
+	registerChild(storelab.Play)
+	registerEngine(70, func() engine { return storageEngine{} })
+	registerColumns(ownMetric(askedTwice, "asked twice %", 17, "%.2f"), ownMetric(sentTwice, "sent twice %", 18, "%.2f"))
+	registerStrategies(
+		strategy{
+			name: "stall-timeout", rank: 1060,
+			about: "as Google's client with WithReadStallTimeout: if the first byte does not come in 500 ms, or the 99th percentile if that is longer, it sends the request again after a pause",
+			look:  look{shade: shade{"#7e22ce", "#c084fc"}, highlight: true},
+		},
+		strategy{
+			name: "stall-timeout-20ms", rank: 1062, about: "the same with 20 ms instead of 500",
+			look: look{shade: shade{"#be185d", "#f472b6"}},
+		},
+		strategy{
+			name: "parts-4", rank: 1064, about: "four parts of each range at the same time, as the downloader of the AWS SDK reads what is larger than its parts",
+			look: look{shade: shade{"#c2410c", "#fb923c"}},
+		},
+		strategy{
+			name: "hedge-resume", rank: 1070, about: "this library's Transport with WithResume",
+			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
+		},
+		strategy{
+			name: storelab.Rangeread, rank: 1080, about: "this library's package of that name",
+			look: look{shade: shade{"#1d4ed8", "#60a5fa"}, highlight: true},
+		},
+	)
+}
+
+// Columns: bytes in percent of those that were read, beyond these.
+const (
+	askedTwice = "asked_twice_pct"
+	sentTwice  = "sent_twice_pct"
+)
+
 // storageEngine reads ranges of an object from a simulated object store, in fake time.
 type storageEngine struct{}
 
-func (storageEngine) name() string                       { return "storage" }
-func (storageEngine) runs(sc scenario) bool              { return sc.storage }
-func (storageEngine) offers(_ scenario, s strategy) bool { return s.storage }
-func (storageEngine) realTime() bool                     { return false }
-func (storageEngine) traits() traits                     { return traits{refuses: "not a reader of ranges"} }
+func (storageEngine) profile() profile {
+	return profile{
+		name: "storage", about: "reads ranges of an object from a simulated store that stalls, in fake time",
+		scenarios: storageScenarios, refusal: "not a reader of ranges", bounds: storageBoundLines,
+	}
+}
+
+func (storageEngine) offers(_ scenario, s strategy) bool {
+	return slices.Contains(storelab.Contenders, s.name)
+}
 
 const (
 	quickReads = 2000
@@ -28,7 +69,7 @@ const (
 var storageScenarios = func() []scenario {
 	var all []scenario
 	for _, name := range storelab.Worlds {
-		sc := scenario{name: name, about: storelab.About[name], storage: true}
+		sc := scenario{name: name, about: storelab.About[name]}
 		if name == "storage-slow" {
 			slow := func(c latency.Call) bool { return storelab.Slow(c.Index) }
 			sc.parts = []part{{name: "slow", in: slow}, {name: "others", in: func(c latency.Call) bool { return !slow(c) }}}
@@ -38,20 +79,9 @@ var storageScenarios = func() []scenario {
 	return all
 }()
 
-// ranges is how many each contender reads.
-func (j *job) ranges() int {
-	switch {
-	case j.size.requests > 0:
-		return j.size.requests
-	case j.size.quick:
-		return quickReads
-	}
-	return storelab.Reads
-}
-
-func (storageEngine) takes(jobs []job) (total time.Duration) {
+func (storageEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += time.Duration(j.ranges()*len(j.strategies)) * readTakes
+		total += time.Duration(j.requests(storelab.Reads, quickReads)*len(j.strategies)) * readTakes
 	}
 	return total
 }
@@ -60,27 +90,43 @@ func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {
 		return fmt.Errorf("-rps %v: storage keeps %d reads in flight instead", j.size.rps, storelab.Workers)
 	}
-	task := j.progress.begin(j.scenario.name, "all in fake time", j.ranges()*len(j.strategies))
+	reads := j.requests(storelab.Reads, quickReads)
+	task := j.progress.begin(j.scenario.name, "all in fake time", reads*len(j.strategies))
 	began := time.Now()
-	rows, err := storelab.RunFake(ctx, storelab.Config{World: j.scenario.name, Contenders: j.strategies, Reads: j.ranges(), Seed: j.seed})
+	rows, err := storelab.RunFake(ctx, storelab.Config{World: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
 	if err != nil {
 		task.drop()
 		return err
 	}
 	for _, r := range rows {
-		keep(trial{engine: "storage", scenario: j.scenario, strategy: r.Contender, seed: j.seed, calls: r.Calls, traffic: r.Traffic})
+		t := j.trial("storage", r.Contender, r.Calls)
+		t.ownFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
+		keep(t)
 	}
 	task.end(time.Since(began))
 	return nil
+}
+
+// repeatedBytes returns the columns of reads, by their indices.
+func repeatedBytes(traffic []storelab.Traffic, reads []int) map[string]float64 {
+	if len(reads) == 0 {
+		return nil
+	}
+	var asked, sent int64
+	for _, i := range reads {
+		asked, sent = asked+traffic[i].Asked, sent+traffic[i].Sent
+	}
+	percent := func(n int64) float64 { return 100 * (float64(n)/(float64(len(reads))*storelab.Size) - 1) }
+	return map[string]float64{askedTwice: percent(asked), sentTwice: percent(sent)}
 }
 
 // storageBounds are those of rangeread. The burst of its budget of bytes, which is there once, is taken from what it asks for.
 var storageBounds = func() []bound {
 	p50 := func(r row) float64 { return r.P50 }
 	p99 := func(r row) float64 { return r.P99 }
-	sent := func(r row) float64 { return 100 + *r.SentTwice }
+	sent := func(r row) float64 { return 100 + *r.own[sentTwice] }
 	const burst = 100 * 4 * rangeread.DefaultPartSize / storelab.Size
-	asked := func(r row) float64 { return 100 + max(0, *r.AskedTwice-burst/float64(r.Requests)) }
+	asked := func(r row) float64 { return 100 + max(0, *r.own[askedTwice]-burst/float64(r.Requests)) }
 	const share = 1 + rangeread.DefaultBudgetPercent/100.
 	return []bound{
 		{"storage", "p99", bare, 0.1, p99},
@@ -93,12 +139,10 @@ var storageBounds = func() []bound {
 	}
 }()
 
-// storageBoundLines say what is required of rangeread, and whether that is so.
-func (f findings) storageBoundLines() (lines []string) {
+// storageBoundLines say whether rangeread meets its requirements.
+func storageBoundLines(f findings) (lines []string) {
 	for _, s := range f.scenarios {
-		if s.scenario.storage {
-			lines = append(lines, s.ratios(storelab.Rangeread, storageBounds)...)
-		}
+		lines = append(lines, s.ratios(storelab.Rangeread, storageBounds)...)
 	}
 	return lines
 }

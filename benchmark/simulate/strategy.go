@@ -11,9 +11,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A strategy is a contender: its name, what is said about it, what its line looks
-// like, and how each engine runs it. Each family of strategies has a file of its
-// own, strategy_*.go, that enters them; a new one needs no other change.
+// A strategy is a contender: its name, its description, the look of its line, and how the engines run it.
+// The files strategy_*.go and those of engines register strategies; a new one needs no other change.
 type strategy struct {
 	name  string // on the command line and in every format: a contract
 	rank  int    // place in the tables, unique
@@ -26,16 +25,10 @@ type strategy struct {
 	onRequest bool     // runs only if -strategy names it
 	scenarios []string // that it is for; nil: all but the labs that do not name it
 
-	// How the engines run it. Those whose function is nil do not offer it.
-	http      func(*seat) (http.RoundTripper, error)
-	grpc      func(*seat) ([]grpc.UnaryClientInterceptor, error)
-	virtual   func(setting) func() virtual.Policy
-	dns       bool // package dnslab has a strategy of this name
-	recursor  bool // package reclab has one
-	faults    bool // package faultlab has one
-	storage   bool // package storelab has one
-	endpoints bool // package endpointlab has one
-	chooses   bool // among endpoints, by what it learns
+	// How it runs over HTTP and gRPC, and in virtual time; nil: it does not. Other engines know their strategies by name.
+	http    func(*seat) (http.RoundTripper, error)
+	grpc    func(*seat) ([]grpc.UnaryClientInterceptor, error)
+	virtual func(setting) func() virtual.Policy
 
 	limited   bool // every server with a queue has a Limiter; for worlds with queues only
 	givenRate bool // the client is given the true request rate
@@ -69,8 +62,8 @@ const (
 // strategies in the order of the tables.
 var strategies []strategy
 
-// enter adds strategies.
-func enter(all ...strategy) {
+// registerStrategies adds strategies.
+func registerStrategies(all ...strategy) {
 	strategies = append(strategies, all...)
 	slices.SortFunc(strategies, func(a, b strategy) int { return a.rank - b.rank })
 }

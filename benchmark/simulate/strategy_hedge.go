@@ -22,9 +22,9 @@ type library struct {
 }
 
 func init() {
-	enter(
+	registerStrategies(
 		library{}.everywhere(strategy{
-			name: ours, rank: 100, dns: true, recursor: true, endpoints: true, about: "this library, no option set",
+			name: ours, rank: 100, about: "this library, no option set",
 			look: look{shade: shade{"#1d4ed8", "#60a5fa"}, highlight: true},
 		}),
 		library{}.everywhere(strategy{
@@ -40,7 +40,7 @@ func init() {
 			look: look{shade: shade{"#0f766e", "#2dd4bf"}},
 		}),
 	)
-	enter(forScenarios()...)
+	registerStrategies(forScenarios()...)
 }
 
 // forScenarios are those with options that few scenarios are about.

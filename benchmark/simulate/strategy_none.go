@@ -9,8 +9,8 @@ import (
 )
 
 func init() {
-	enter(strategy{
-		name: bare, rank: 10, storage: true, endpoints: true, about: "no hedging",
+	registerStrategies(strategy{
+		name: bare, rank: 10, about: "no hedging",
 		look:    look{shade: shade{"#6b7280", "#9ca3af"}, highlight: true},
 		http:    func(s *seat) (http.RoundTripper, error) { return s.counted, nil },
 		grpc:    func(*seat) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },

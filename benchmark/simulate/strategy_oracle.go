@@ -21,7 +21,7 @@ func init() {
 		}
 		return s
 	}
-	enter(
+	registerStrategies(
 		oracle(strategy{
 			name: "oracle-1", rank: 210, oracle: 1, about: "the best static delay at the load of hedge, found afterwards",
 			look: look{shade: shade{"#78716c", "#a8a29e"}},

@@ -13,7 +13,7 @@ import (
 )
 
 func init() {
-	enter(
+	registerStrategies(
 		strategy{
 			name: "published", rank: 60, about: "the published adaptive policy with its defaults, written anew from its description",
 			look: look{shade: shade{"#be185d", "#f472b6"}},

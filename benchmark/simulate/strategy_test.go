@@ -41,14 +41,11 @@ func TestEveryStrategyCanBeSeenOnLightAndDarkPages(t *testing.T) {
 
 func TestNoTwoLinesOfAChartHaveOneColour(t *testing.T) {
 	for _, e := range engines() {
-		for _, sc := range scenarios() {
-			if !e.runs(sc) {
-				continue
-			}
+		for _, sc := range e.profile().scenarios {
 			seen := make(map[string]string)
 			for _, s := range strategies {
 				if e.offers(sc, s) {
-					assert.Empty(t, seen[s.look.light], "%s, %s: the colour of %s", e.name(), sc.name, s.name)
+					assert.Empty(t, seen[s.look.light], "%s, %s: the colour of %s", e.profile().name, sc.name, s.name)
 					seen[s.look.light] = s.name
 				}
 			}
@@ -65,8 +62,8 @@ func TestEveryStrategyHasAPlaceAndAnEngine(t *testing.T) {
 		assert.NotEmpty(t, s.about, s.name)
 		offered := false
 		for _, e := range engines() {
-			for _, sc := range scenarios() {
-				offered = offered || e.runs(sc) && e.offers(sc, s)
+			for _, sc := range e.profile().scenarios {
+				offered = offered || e.offers(sc, s)
 			}
 		}
 		assert.True(t, offered, "%s runs nowhere", s.name)
@@ -75,10 +72,7 @@ func TestEveryStrategyHasAPlaceAndAnEngine(t *testing.T) {
 
 func TestFewLinesStandOut(t *testing.T) {
 	for _, e := range engines() {
-		for _, sc := range scenarios() {
-			if !e.runs(sc) {
-				continue
-			}
+		for _, sc := range e.profile().scenarios {
 			f := finding{scenario: sc}
 			for _, name := range (options{engine: e}).contenders(sc) {
 				f.results = append(f.results, result{strategy: name})
@@ -89,8 +83,8 @@ func TestFewLinesStandOut(t *testing.T) {
 					out = append(out, r.strategy)
 				}
 			}
-			assert.LessOrEqual(t, len(out), manyLines, "%s %s", e.name(), sc.name)
-			assert.True(t, slices.ContainsFunc(out, func(s string) bool { return strings.HasPrefix(s, ours) }), "%s %s: %v", e.name(), sc.name, out)
+			assert.LessOrEqual(t, len(out), manyLines, "%s %s", e.profile().name, sc.name)
+			assert.True(t, slices.ContainsFunc(out, func(s string) bool { return strings.HasPrefix(s, ours) }), "%s %s: %v", e.profile().name, sc.name, out)
 		}
 	}
 }

@@ -16,17 +16,8 @@ type timers struct {
 const (
 	timerPeriod = time.Millisecond
 
-	// tooLate is the lateness, at the 99th percentile, from which figures say more
-	// about the machine than about the strategies: half of what an answer usually
-	// takes in the scenario seed.
-	tooLate = 2500 * time.Microsecond
-
-	// tooLateToResolve is the same for recursor, whose answers take ten times as long.
-	tooLateToResolve = 5 * time.Millisecond
-
-	// tooLateToFail is the same for faults, which is about who answers, and whether the last answer is a
-	// tenth of a second late: a quarter of that.
-	tooLateToFail = 25 * time.Millisecond
+	// maxTimerDelay is the maxTimerDelay of most engines: half of what an answer usually takes in the first scenario.
+	maxTimerDelay = 2500 * time.Microsecond
 
 	// timersFirst is how long timers are measured before anything runs.
 	timersFirst = 250 * time.Millisecond

@@ -38,8 +38,8 @@ func TestBusyMachineIsSaidPlainly(t *testing.T) {
 		late time.Duration
 		says bool
 	}{
-		{"-engine http", tooLate, false},
-		{"-engine http", tooLate + 1, true},
+		{"-engine http", maxTimerDelay, false},
+		{"-engine http", maxTimerDelay + 1, true},
 		{"-engine virtual", time.Minute, false},
 	} {
 		o, err := optionsOf(strings.Fields(tt.args), os.Stderr)
@@ -83,11 +83,11 @@ func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
 	} {
 		o, err := optionsOf(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
-		takes := o.engine.takes(o.jobs(nil))
+		takes := o.engine.estimate(o.jobs(nil))
 		assert.LessOrEqual(t, takes, most, args)
 		assert.Greater(t, takes, most/2, args)
 	}
 	o, err := optionsOf(strings.Fields("-requests 30000 -strategy none,hedge"), os.Stderr)
 	require.NoError(t, err)
-	assert.InEpsilon(t, 2*30_000*7950*time.Microsecond/20, o.engine.takes(o.jobs(nil)), 0.05, "as long as it takes")
+	assert.InEpsilon(t, 2*30_000*7950*time.Microsecond/20, o.engine.estimate(o.jobs(nil)), 0.05, "as long as it takes")
 }

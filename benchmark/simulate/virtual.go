@@ -14,18 +14,17 @@ import (
 // virtualEngine runs scenarios in virtual time.
 type virtualEngine struct{}
 
-func (virtualEngine) name() string { return "virtual" }
+func init() { registerEngine(5, func() engine { return virtualEngine{} }) }
 
-func (virtualEngine) traits() traits { return traits{} }
-
-func (virtualEngine) runs(sc scenario) bool {
-	return !sc.dns && !sc.recursor && !sc.faults && !sc.storage && !sc.endpoints && sc.lab == nil
+func (virtualEngine) profile() profile {
+	return profile{
+		name: "virtual", about: "simulates the clients and the server in virtual time: seconds, and the same figures on every machine",
+		scenarios: virtualScenarios(),
+	}
 }
 
-func (virtualEngine) realTime() bool { return false }
-
-// takes plays a small job with each strategy, to see how fast this machine is.
-func (virtualEngine) takes(jobs []job) (sum time.Duration) {
+// estimate plays a small job with each strategy, to measure how fast this machine is.
+func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 	const pilot, worthIt = 5_000, 1_000_000 // requests
 	requests := make(map[string]int)        // by strategy
 	total := 0
@@ -65,7 +64,7 @@ func (s strategy) in(w virtual.World) virtual.World {
 
 // run puts the strategies through the scenario, several at a time: in virtual
 // time they do not disturb each other.
-func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
+func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	world := j.scenario.sized(j.size)
 	var (
 		wg    sync.WaitGroup
@@ -106,7 +105,7 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 				return
 			}
 			t.end(time.Since(began))
-			keep(trial{engine: e.name(), scenario: j.scenario, strategy: name, seed: j.seed, calls: calls})
+			keep(j.trial("virtual", name, calls))
 		})
 	}
 	needed := slices.ContainsFunc(j.strategies, func(n string) bool { return strategyOf(n).isOracle() })

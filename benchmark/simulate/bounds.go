@@ -1,0 +1,44 @@
+package main
+
+import "fmt"
+
+// A bound is the largest allowed value of a figure, as a multiple of another strategy's, or by itself if there is no other.
+type bound struct {
+	scenario, figure, other string
+	most                    float64
+	of                      func(row) float64
+}
+
+// verdict says whether a requirement is met.
+func verdict(met bool) string {
+	if met {
+		return "met"
+	}
+	return "NOT MET"
+}
+
+// ratios compare the figures of a strategy with bounds, in the whole of a scenario and in its parts.
+func (f finding) ratios(of string, bounds []bound) (lines []string) {
+	rows := make(map[[2]string]row)
+	for _, r := range f.rows() {
+		rows[[2]string{r.Scenario, r.Strategy}] = r
+	}
+	for _, b := range bounds {
+		us, ran := rows[[2]string{b.scenario, of}]
+		if !ran {
+			continue
+		}
+		if is := b.of(us); b.other == "" && is > 0 {
+			lines = append(lines, fmt.Sprintf("%s: %s is %.0f, at most %.0f: %s.", b.scenario, b.figure, is, b.most, verdict(is <= b.most)))
+			continue
+		}
+		other, ok := rows[[2]string{b.scenario, b.other}]
+		if !ok || b.of(other) == 0 {
+			lines = append(lines, fmt.Sprintf("%s: %s is not compared: %s has none.", b.scenario, b.figure, b.other))
+			continue
+		}
+		is := b.of(us) / b.of(other)
+		lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, verdict(is <= b.most)))
+	}
+	return lines
+}
