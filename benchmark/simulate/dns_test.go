@@ -24,7 +24,7 @@ func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
 		assert.Zero(t, r.Errors, r.Strategy)
 		assert.Greater(t, r.P50, 19.0)
 	}
-	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "published")
+	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "bhope")
 	assert.Equal(t, misused, code)
 	assert.Contains(t, stderr, "not offered for DNS over udp")
 }

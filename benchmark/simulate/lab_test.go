@@ -60,7 +60,7 @@ func TestFirstByteIsHedgedAndTheHeaderIsNot(t *testing.T) {
 		none, first := r["none"], r["hedge-first-byte"]
 		atMost(t, "p99 to the first byte", first.P99, 0.4, none.P99)
 		assert.LessOrEqual(t, first.Extra, 12.0)
-		for _, name := range []string{"published", "hedge"} {
+		for _, name := range []string{"bhope", "hedge"} {
 			assert.Zero(t, r[name].Hedges, "%s knows headers only", name)
 			assert.Equal(t, none.P99, r[name].P99, name)
 		}
@@ -115,9 +115,9 @@ func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a long simulation")
 	}
-	engines := []string{"http queue-deaf"}
+	engines := []string{"http queue-ignores-cancel"}
 	if os.Getenv("HEDGE_TEST_LONG") != "" {
-		engines = append(engines, "http queue-deaf-h2", "grpc queue-deaf")
+		engines = append(engines, "http queue-ignores-cancel-h2", "grpc queue-ignores-cancel")
 	}
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestLabsRunFromTheCommandLine(t *testing.T) {
 			assert.Equal(t, want, got)
 		})
 	}
-	_, stderr, code := sim(t, "-engine", "http", "-scenario", "cold", "-strategy", "published")
+	_, stderr, code := sim(t, "-engine", "http", "-scenario", "cold", "-strategy", "bhope")
 	assert.Equal(t, misused, code)
 	assert.Contains(t, stderr, "scenario cold is for none, hedge or hedge-warm")
 }

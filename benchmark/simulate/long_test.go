@@ -14,14 +14,14 @@ func TestAuditKeepsWhatHelpsAndEndsWhatHarms(t *testing.T) {
 		t.Skip("HEDGE_TEST_LONG is not set")
 	}
 	for name, most := range map[string][2]float64{
-		"long-queue-deaf": {1.05, 0.6}, "long-many-deaf": {1.10, 0.55}, "long-queue-deaf-double": {1.06, 0.7},
+		"long-queue-ignores-cancel": {1.05, 0.6}, "long-many-clients-ignores-cancel": {1.10, 0.55}, "long-queue-ignores-cancel-double": {1.06, 0.7},
 	} {
 		r := play(t, name, size{}, bare, audited, limited)
 		none := r[bare+"/settled"].P99
 		atMost(t, name+" audited", r[audited+"/settled"].P99, most[0], none)
 		atMost(t, name+" behind Limiters", r[limited+"/settled"].P99, most[1], none)
 	}
-	for _, name := range []string{"long-queue", "long-seed"} {
+	for _, name := range []string{"long-queue", "long-reference"} {
 		r := play(t, name, size{}, bare, ours, audited)
 		gain := func(s string) float64 { return r[bare+"/settled"].P99 - r[s+"/settled"].P99 }
 		assert.GreaterOrEqual(t, gain(audited)/gain(ours), 0.99, name)
@@ -32,7 +32,7 @@ func TestAuditKeepsWhatHelpsAndEndsWhatHarms(t *testing.T) {
 func TestAuditOfABusyClientTakesMinutes(t *testing.T) {
 	t.Parallel()
 	long(t)
-	for name, harms := range map[string]bool{"long-queue-deaf-double": true, "long-queue": false} {
+	for name, harms := range map[string]bool{"long-queue-ignores-cancel-double": true, "long-queue": false} {
 		r := play(t, name, size{requests: 2_000_000}, ours, audited) // a quarter of an hour
 		hedged := r[audited].Extra / r[ours].Extra
 		if harms {
@@ -54,9 +54,9 @@ func TestLongScenariosRunIfTheyAreNamed(t *testing.T) {
 		}
 		return all
 	}
-	assert.NotContains(t, names("-scenario", "all"), "long-seed")
+	assert.NotContains(t, names("-scenario", "all"), "long-reference")
 	assert.Contains(t, names("-scenario", "all"), "queue")
 	assert.Equal(t, longNames(), names("-scenario", "long"))
-	assert.Equal(t, []string{"seed"}, names("-scenario", "seed,long-seed", "-quick"))
+	assert.Equal(t, []string{"reference"}, names("-scenario", "reference,long-reference", "-quick"))
 	assert.Equal(t, []string{"-quick leaves out long"}, names("-scenario", "long", "-quick"))
 }

@@ -18,7 +18,7 @@ func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 	for engine, strategies := range map[string]string{
 		"http": strings.Join(slices.DeleteFunc(strategyNames(), func(n string) bool { return !loopback("http").offers(scenario{}, strategyOf(n)) }), ","),
 		// failsafe-go gives one reply to all attempts, which the race detector rightly reports.
-		"grpc": "none,static-10ms,published,published-told,hedge,hedge-1,oracle-2",
+		"grpc": "none,static-10ms,bhope,bhope-tuned,hedge,hedge-1,static-best-2",
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +50,7 @@ func TestLoopbackKeepsAnOpenLoop(t *testing.T) {
 	start := time.Now()
 	out, stderr, code := sim(t, "-engine", "http", "-requests", "200", "-rps", "400", "-strategy", "none", "-format", "csv", "-out", "")
 	require.Equal(t, ok, code, stderr)
-	assert.Contains(t, out, "http,seed,none,1,200,0,")
+	assert.Contains(t, out, "http,reference,none,1,200,0,")
 	assert.Greater(t, time.Since(start), 300*ms)
 }
 

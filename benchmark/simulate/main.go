@@ -4,8 +4,8 @@
 //	go run ./benchmark/simulate                                  # real HTTP over loopback, at most 90 seconds
 //	go run ./benchmark/simulate -quick                           # the same with fewer requests, at most 20 seconds
 //	go run ./benchmark/simulate -engine virtual -scenario all    # every scenario but the long ones, in virtual time
-//	go run ./benchmark/simulate -engine virtual -scenario drift -strategy none,published,hedge -format md
-//	go run ./benchmark/simulate -scenario frozen-h2              # a connection goes dead; see -help for more
+//	go run ./benchmark/simulate -engine virtual -scenario drift -strategy none,bhope,hedge -format md
+//	go run ./benchmark/simulate -scenario frozen-h2              # a connection goes dead; see -list for more
 //
 // It says first how long it will take. It prints a table (-format text, md, csv or
 // json), and writes plots (SVG) and one self-contained HTML report to the
@@ -20,7 +20,7 @@
 // scenarios stream, frozen-h2, cold and replica, those called stop, and the three
 // after them are about connections and replicas: they run over a simulated network
 // in memory instead of sockets, for half a minute at most, with the strategies that
-// are made for them. So does queue-deaf, whose servers are what a Limiter is for.
+// are made for them. So does queue-ignores-cancel, whose servers are what a Limiter is for.
 // TestFirstByteIsHedgedAndTheHeaderIsNot and its neighbours run them in fake time.
 //
 // dns asks DNS servers through real kernel sockets in network namespaces, over a
@@ -72,14 +72,14 @@
 //
 // # Strategies
 //
-// -help lists them. published is the best-known published policy (90th percentile,
-// one hedge, a bucket that the clock fills), written from its description. oracle-1
-// and oracle-2 know the latencies beforehand: they are the best static delay, and
+// -list describes them. bhope is the policy of bhope/hedge (90th percentile, one hedge, a bucket
+// that the clock fills), written from its description. static-best-1
+// and static-best-2 know the latencies beforehand: they are the best static delay, and
 // the best pair of delays, at the extra load that hedge caused in the same run.
 //
 // # Scenarios
 //
-// -help lists them. Those with phases have a row for each, such as outage/during.
+// -list describes them. Those with phases have a row for each, such as outage/during.
 // With -requests, scenarios of a fixed duration get more or fewer requests per
 // second; with -rps, closed loops become open ones.
 //
@@ -96,7 +96,7 @@
 //	p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms   of successes
 //	extra_pct hedges wins denied                                   hedges per 100 requests, sent, won, refused
 //	conns_opened cpu_us_per_request                                null in virtual time
-//	sent_per_request                                               null but for faults and recursor, and for queue-deaf in real time: attempts that were worked on
+//	sent_per_request                                               null but for faults and recursor, and for queue-ignores-cancel in real time: attempts that were worked on
 //	denials last_answer_ms                                         null but for faults
 //	asked_twice_pct sent_twice_pct                                 null but for storage: bytes that requests asked for, and that the store sent, beyond those that were read
 //	tokens_pct                                                     null but for endpoints: what hedges cost in the budget, for 100 requests
@@ -151,6 +151,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 	case err != nil:
 		fmt.Fprintln(stderr, "simulate:", err)
 		return misused
+	}
+	if o.list {
+		printList(stdout)
+		return ok
 	}
 	p := newProgress(stderr, terminal)
 	if o.readme != nil || o.picture != "" {

@@ -39,7 +39,7 @@ func TestGoldenTables(t *testing.T) {
 	long(t)
 	for _, format := range formats {
 		t.Run(format, func(t *testing.T) {
-			got, _, code := sim(t, small("-format", format, "-scenario", "seed,outage", "-runs", "3")...)
+			got, _, code := sim(t, small("-format", format, "-scenario", "reference,outage", "-runs", "3")...)
 			require.Equal(t, ok, code)
 			file := filepath.Join("testdata", "table."+format)
 			if *update {
@@ -111,10 +111,10 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		says []string
 	}{
 		{"-engine warp", []string{"-engine", `"warp"`, "virtual, http, grpc, dns, faults, recursor, storage or endpoints"}},
-		{"-scenario nothing", []string{"-scenario", `"nothing"`, "seed", "all"}},
-		{"-engine http -scenario drift", []string{"-scenario", `"drift"`, "seed"}},
-		{"-strategy hedge,best", []string{"-strategy", `"best"`, "published-told"}},
-		{"-engine virtual -scenario queue -strategy oracle-1", []string{"-strategy oracle-1", "queue"}},
+		{"-scenario nothing", []string{"-scenario", `"nothing"`, "reference", "all"}},
+		{"-engine http -scenario drift", []string{"-scenario", `"drift"`, "reference"}},
+		{"-strategy hedge,best", []string{"-strategy", `"best"`, "bhope-tuned"}},
+		{"-engine virtual -scenario queue -strategy static-best-1", []string{"-strategy static-best-1", "queue"}},
 		{"-engine dns -transport quic", []string{"-transport", `"quic"`, "udp, tls or https"}},
 		{"-transport tls", []string{"-transport tls", "-engine dns"}},
 		{"-engine dns -transport tls -strategy miekg", []string{"-strategy miekg", "DNS over tls"}},
@@ -144,14 +144,20 @@ func TestBadFlagsAreNamed(t *testing.T) {
 	}
 }
 
-func TestHelpListsEverything(t *testing.T) {
-	_, stderr, code := sim(t, "-help")
+func TestHelpAndListDescribeEverything(t *testing.T) {
+	_, help, code := sim(t, "-help")
 	assert.Equal(t, ok, code)
-	for _, s := range strategies {
-		assert.Contains(t, stderr, "  "+s.name+" ")
-	}
-	for _, sc := range scenarios() {
-		assert.Contains(t, stderr, "  "+sc.name+" ")
+	list, stderr, code := sim(t, "-list")
+	assert.Equal(t, ok, code)
+	assert.Empty(t, stderr)
+	for _, text := range []string{help, list} {
+		for _, s := range strategies {
+			assert.Contains(t, text, "  "+s.name+" ")
+		}
+		for _, sc := range scenarios() {
+			assert.Contains(t, text, "  "+sc.name+" ")
+			assert.Contains(t, text, sc.about)
+		}
 	}
 }
 
@@ -186,9 +192,9 @@ func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 
 func TestReportStandsAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
-	_, stderr, code := sim(t, "-engine", "virtual", "-requests", "5000", "-scenario", "seed,drift", "-strategy", "none,published-told,hedge", "-out", dir)
+	_, stderr, code := sim(t, "-engine", "virtual", "-requests", "5000", "-scenario", "reference,drift", "-strategy", "none,bhope-tuned,hedge", "-out", dir)
 	require.Equal(t, ok, code, stderr)
-	for _, name := range []string{"virtual-seed-latency", "virtual-drift-p99", "virtual-drift-extra"} {
+	for _, name := range []string{"virtual-reference-latency", "virtual-drift-p99", "virtual-drift-extra"} {
 		info, err := os.Stat(filepath.Join(dir, name+".svg"))
 		require.NoError(t, err)
 		assert.Greater(t, info.Size(), int64(2000))
@@ -198,7 +204,7 @@ func TestReportStandsAlone(t *testing.T) {
 	html := string(page)
 	assert.Equal(t, 6, strings.Count(html, "<svg"))
 	for _, name := range strategyNames() {
-		ran := name == "none" || name == "published-told" || name == "hedge"
+		ran := name == "none" || name == "bhope-tuned" || name == "hedge"
 		assert.Equal(t, ran, strings.Contains(html, "<dt>"+name+"</dt>"), "described if it ran: %s", name)
 	}
 	assert.Contains(t, html, "± is half of a 95 % interval")
@@ -218,27 +224,27 @@ func TestUnwritableOutIsAnError(t *testing.T) {
 func TestInterruptKeepsWhatIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var stdout bytes.Buffer
-	stderr := &watched{until: "seed none                        done in", then: cancel}
-	code := run(ctx, []string{"-engine", "virtual", "-scenario", "seed,pareto", "-requests", "5000", "-strategy", "none", "-format", "csv", "-out", ""},
+	stderr := &watched{until: "reference none                   done in", then: cancel}
+	code := run(ctx, []string{"-engine", "virtual", "-scenario", "reference,pareto", "-requests", "5000", "-strategy", "none", "-format", "csv", "-out", ""},
 		&stdout, stderr, false)
 	assert.Equal(t, interrupted, code)
 	assert.Contains(t, stderr.String(), "interrupted")
-	assert.Contains(t, stdout.String(), "virtual,seed,none,1,5000,")
+	assert.Contains(t, stdout.String(), "virtual,reference,none,1,5000,")
 	assert.NotContains(t, stdout.String(), "pareto")
 }
 
 func TestFirstCallsAreNotHedgedByOurs(t *testing.T) {
-	r := play(t, "cold", size{requests: 5000}, "none", "published", "hedge")
+	r := play(t, "cold", size{requests: 5000}, "none", "bhope", "hedge")
 	assert.Equal(t, 5000, r["hedge"].Requests)
 	assert.Equal(t, 250, r["hedge/first-50"].Requests)
 }
 
 // TestTitlesSayWhatWasRun has a scenario whose title says another load than it is given, and fewer requests than its part begins with.
 func TestTitlesSayWhatWasRun(t *testing.T) {
-	out, _, code := sim(t, "-engine", "virtual", "-out", "", "-runs", "1", "-scenario", "queue-deaf", "-strategy", "none", "-requests", "3000", "-rps", "1234")
+	out, _, code := sim(t, "-engine", "virtual", "-out", "", "-runs", "1", "-scenario", "queue-ignores-cancel", "-strategy", "none", "-requests", "3000", "-rps", "1234")
 	require.Equal(t, ok, code)
 	title, _, _ := strings.Cut(out, "\n")
-	assert.Equal(t, "queue-deaf: the same, 80 % loaded, and the servers finish cancelled requests: hedging hurts here; here with 1,234 requests/s; 3,000 requests for each strategy", title)
+	assert.Equal(t, "queue-ignores-cancel: 20 servers, 80 % loaded, with a queue each, that finish cancelled requests: hedging does harm here; here with 1,234 requests/s; 3,000 requests for each strategy", title)
 
 	sc := scenario{name: "x", about: "a load", parts: []part{first("first", 5), last("settled", 20)}}
 	few := trial{scenario: &sc, strategy: "none", calls: make([]latency.Call, 10)}

@@ -21,6 +21,7 @@ type options struct {
 	out        string
 	readme     []string // files
 	picture    string
+	list       bool
 	args       []string
 }
 
@@ -53,6 +54,7 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	fs.StringVar(&o.picture, "picture", "", "draw README's picture, in virtual time, to this SVG `file` instead")
+	fs.BoolVar(&o.list, "list", false, "describe all strategies, engines and scenarios, and run nothing")
 	for _, e := range all {
 		if f, ok := e.(flagged); ok {
 			f.declareFlags(fs)

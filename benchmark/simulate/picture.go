@@ -28,13 +28,13 @@ type pictureLine struct {
 // pictureLines are the lines, from the slowest to the fastest at the right edge.
 var pictureLines = []pictureLine{
 	{strategy: bare, name: "without hedging"},
-	{strategy: "published-told", name: "the published policy", note: "given the true rate"},
+	{strategy: "bhope-tuned", name: "bhope/hedge", note: "given the true rate"},
 	{strategy: ours, name: "hedge", note: "no option set"},
 }
 
 // newPicture runs what the picture shows.
 func newPicture(ctx context.Context, p *progress) (*picture, error) {
-	seed := scenarioOf("seed")
+	seed := scenarioOf("reference")
 	j := job{scenario: &seed, seed: 1, size: size{requests: pictureRequests}, progress: p}
 	for _, l := range pictureLines {
 		j.strategies = append(j.strategies, l.strategy)

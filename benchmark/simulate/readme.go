@@ -33,8 +33,8 @@ var readmeTables = []readmeTable{{
 	name: "headline", draw: headline,
 	args: "-requests 30000 -runs 3 -strategy none,hedge",
 }, {
-	name: "seed", draw: wholes,
-	args: "-requests 30000 -runs 3 -strategy none,static-10ms,failsafe-quantile,published,published-told,hedge,oracle-2",
+	name: "reference", draw: wholes,
+	args: "-requests 30000 -runs 3 -strategy none,static-10ms,failsafe-quantile,bhope,bhope-tuned,hedge,static-best-2",
 }, {
 	name: "dns", draw: networks,
 	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",

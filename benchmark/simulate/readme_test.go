@@ -23,13 +23,13 @@ func TestReadmeTablesAreReplaced(t *testing.T) {
 	runs := make(map[string]int)
 	fill := func(t readmeTable) (string, error) { runs[t.name]++; return "new " + t.name + " $1\n", nil }
 
-	write(readme, "a\n<!-- table:seed -->\nold\n<!-- /table -->\nb\n<!-- table:cost -->\n<!-- /table -->\nc\n")
-	write(other, "<!-- table:seed -->\n<!-- /table -->\n<!-- table:dns -->\nold\n<!-- /table -->")
+	write(readme, "a\n<!-- table:reference -->\nold\n<!-- /table -->\nb\n<!-- table:cost -->\n<!-- /table -->\nc\n")
+	write(other, "<!-- table:reference -->\n<!-- /table -->\n<!-- table:dns -->\nold\n<!-- /table -->")
 	require.NoError(t, rewriteWith([]string{readme, other}, fill))
 	require.NoError(t, rewriteWith([]string{readme}, fill), "and again")
-	assert.Equal(t, "a\n<!-- table:seed -->\nnew seed $1\n<!-- /table -->\nb\n<!-- table:cost -->\nnew cost $1\n<!-- /table -->\nc\n", read(readme))
-	assert.Equal(t, "<!-- table:seed -->\nnew seed $1\n<!-- /table -->\n<!-- table:dns -->\nnew dns $1\n<!-- /table -->", read(other))
-	assert.Equal(t, map[string]int{"seed": 2, "cost": 2, "dns": 1}, runs, "a table in two files is filled in once")
+	assert.Equal(t, "a\n<!-- table:reference -->\nnew reference $1\n<!-- /table -->\nb\n<!-- table:cost -->\nnew cost $1\n<!-- /table -->\nc\n", read(readme))
+	assert.Equal(t, "<!-- table:reference -->\nnew reference $1\n<!-- /table -->\n<!-- table:dns -->\nnew dns $1\n<!-- /table -->", read(other))
+	assert.Equal(t, map[string]int{"reference": 2, "cost": 2, "dns": 1}, runs, "a table in two files is filled in once")
 
 	broken := errors.New("too busy")
 	before := read(readme)
@@ -39,15 +39,15 @@ func TestReadmeTablesAreReplaced(t *testing.T) {
 
 func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "good.md")
-	require.NoError(t, os.WriteFile(good, []byte("<!-- table:seed -->\n<!-- /table -->\n"), 0o644))
+	require.NoError(t, os.WriteFile(good, []byte("<!-- table:reference -->\n<!-- /table -->\n"), 0o644))
 	for text, says := range map[string]string{
 		"<!-- table:unknown -->\n<!-- /table -->\n": `"unknown"`,
-		"no marker":                         "found 0 <!-- table:NAME -->",
-		"<!-- table:seed -->\nnot closed\n": "1 <!-- table:NAME --> and 0 <!-- /table -->",
-		"<!-- /table -->":                   "0 <!-- table:NAME --> and 1",
-		"<!-- table:seed -->\n<!-- table:dns -->\n<!-- /table -->\n":               "2 <!-- table:NAME --> and 1",
-		"<!-- table:seed -->\n<!-- /table -->\n<!-- /table -->\n":                  "1 <!-- table:NAME --> and 2",
-		"<!-- table:seed -->\n<!-- /table -->\n<!-- table:Dns --> <!-- /table -->": "2 <!-- table:NAME --> and 2",
+		"no marker":                              "found 0 <!-- table:NAME -->",
+		"<!-- table:reference -->\nnot closed\n": "1 <!-- table:NAME --> and 0 <!-- /table -->",
+		"<!-- /table -->":                        "0 <!-- table:NAME --> and 1",
+		"<!-- table:reference -->\n<!-- table:dns -->\n<!-- /table -->\n":               "2 <!-- table:NAME --> and 1",
+		"<!-- table:reference -->\n<!-- /table -->\n<!-- /table -->\n":                  "1 <!-- table:NAME --> and 2",
+		"<!-- table:reference -->\n<!-- /table -->\n<!-- table:Dns --> <!-- /table -->": "2 <!-- table:NAME --> and 2",
 	} {
 		file := filepath.Join(t.TempDir(), "bad.md")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))

@@ -61,14 +61,14 @@ func first(name string, n int32) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Index < n }}
 }
 
-// seedModel is the published benchmark's backend: lognormal with mean 5 ms and
+// referenceModel is the backend of the scenario reference: lognormal with mean 5 ms and
 // deviation 2 ms, one attempt in twenty ten times slower.
-func seedModel() virtual.Model {
+func referenceModel() virtual.Model {
 	return virtual.Stragglers(virtual.Lognormal(5*ms, 2*ms), 0.05, 10)
 }
 
-// seedMean is what it takes on average.
-const seedMean = 7250 * time.Microsecond
+// referenceMean is its mean latency.
+const referenceMean = 7250 * time.Microsecond
 
 // forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)

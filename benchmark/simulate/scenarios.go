@@ -10,7 +10,7 @@ import (
 
 // virtualScenarios are those of virtual time. Some of them also run over sockets.
 func virtualScenarios() []scenario {
-	seed := seedModel()
+	reference := referenceModel()
 	closed := func(m virtual.Model, requests int) virtual.World {
 		return virtual.World{Workers: 20, Requests: requests, Model: m}
 	}
@@ -18,7 +18,7 @@ func virtualScenarios() []scenario {
 		return virtual.World{Rate: rate, Model: m}
 	}
 	queue := func(load float64, q virtual.Queue) virtual.World {
-		return virtual.World{Rate: load * float64(q.Servers) / seedMean.Seconds(), Requests: 400_000, Model: seed, Queue: &q}
+		return virtual.World{Rate: load * float64(q.Servers) / referenceMean.Seconds(), Requests: 400_000, Model: reference, Queue: &q}
 	}
 	tenHosts := func(m virtual.Model) virtual.World {
 		return virtual.World{Hosts: 10, Rate: 1000, Model: m, Timeout: 5 * sec}
@@ -36,8 +36,8 @@ func virtualScenarios() []scenario {
 	}
 	outage := []part{within("before", 0, 60*sec), within("during", 60*sec, 90*sec), within("after", 90*sec, forever)}
 	trigger := virtual.World{
-		Rate: 0.75 * 20 / seedMean.Seconds(), Queue: &virtual.Queue{Servers: 20, Shared: true},
-		Model: virtual.Between(30*sec, 40*sec, virtual.Times(seed, 2.5), seed),
+		Rate: 0.75 * 20 / referenceMean.Seconds(), Queue: &virtual.Queue{Servers: 20, Shared: true},
+		Model: virtual.Between(30*sec, 40*sec, virtual.Times(reference, 2.5), reference),
 	}
 	cold := func(m virtual.Model) virtual.World {
 		return virtual.World{Workers: 4, Requests: 1000, Episodes: 300, Model: m}
@@ -47,71 +47,71 @@ func virtualScenarios() []scenario {
 	both := []string{"http", "grpc"}
 
 	return append([]scenario{{
-		name: "seed", about: "the published benchmark: lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower, 20 callers",
-		world: closed(seed, 400_000), replays: true, protocols: both,
+		name: "reference", about: "the benchmark that bhope/hedge publishes: 20 callers; attempts take 5 ms ± 2 ms (lognormal), and one in twenty takes ten times as long",
+		world: closed(reference, 400_000), replays: true, protocols: both,
 	}, {
-		name: "pareto", about: "a heavy tail: Pareto from 2.5 ms, shape 1.5, 20 callers",
+		name: "pareto", about: "20 callers; a heavy tail: Pareto from 2.5 ms, shape 1.5",
 		world: closed(virtual.Pareto(2500*time.Microsecond, 1.5), 400_000), replays: true, protocols: both,
 	}, {
-		name: "bimodal", about: "20 % of requests are cache misses of 200 ms, and so are their hedges, 20 callers",
+		name: "bimodal", about: "20 callers; one request in five is a cache miss of 200 ms, and so are its hedges",
 		world:   closed(virtual.Inherent(virtual.Lognormal(5*ms, 2*ms), virtual.Lognormal(200*ms, 25*ms), 0.20), 200_000),
 		replays: true, protocols: both,
 	}, {
-		name: "replica", about: "one of 16 replicas is 10 × slower, 20 callers",
+		name: "replica", about: "20 callers; one of 16 replicas is ten times slower",
 		world: closed(virtual.Replicas(virtual.Lognormal(5*ms, 2*ms), 16, 10), 400_000), replays: true, protocols: []string{"grpc"},
 	}, {
-		name: "correlated", about: "ten replicas stop for 100 ms every 2 s, as for garbage collection, 2,000 requests/s",
+		name: "correlated", about: "2,000 requests/s; ten replicas stop for 100 ms every 2 s, as for garbage collection",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: virtual.Pauses(virtual.Lognormal(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
 	}, {
-		name: "queue", about: "20 servers with a queue each, 60 % loaded, which stop working on cancelled requests",
+		name: "queue", about: "20 servers, 60 % loaded, with a queue each, that stop working on cancelled requests",
 		world: queue(0.6, virtual.Queue{Servers: 20, Cancel: true}),
 	}, {
-		name: "queue-deaf", about: "the same, 80 % loaded, and the servers finish cancelled requests: hedging hurts here",
+		name: "queue-ignores-cancel", about: "20 servers, 80 % loaded, with a queue each, that finish cancelled requests: hedging does harm here",
 		world: queue(0.8, virtual.Queue{Servers: 20}),
 	}, {
-		name: "metastable", about: "20 servers with one queue, 75 % loaded, which finish cancelled requests, 2.5 × slower for 10 s",
+		name: "metastable", about: "20 servers, 75 % loaded, with one queue, that finish cancelled requests and are 2.5 × slower for 10 s",
 		world: trigger, span: 140 * sec,
 		parts: []part{
 			within("before", 0, 30*sec), within("during", 30*sec, 40*sec),
 			within("10-30s-after", 50*sec, 70*sec), within("80s-after", 120*sec, forever),
 		},
 	}, {
-		name: "drift", about: "three times slower in the second of three minutes, 2,000 requests/s",
-		world: open(virtual.Between(60*sec, 120*sec, virtual.Times(seed, 3), seed), 2000), span: 180 * sec, replays: true,
+		name: "drift", about: "2,000 requests/s; three times slower in the second of three minutes",
+		world: open(virtual.Between(60*sec, 120*sec, virtual.Times(reference, 3), reference), 2000), span: 180 * sec, replays: true,
 		parts: []part{within("before", 0, 60*sec), within("during", 60*sec, 120*sec), within("after", 120*sec, forever)},
 	}, {
-		name: "outage", about: "everything 50 × slower for 30 s, 1,000 requests/s",
-		world: open(virtual.Between(60*sec, 90*sec, virtual.Times(seed, 50), seed), 1000), span: 150 * sec, replays: true,
+		name: "outage", about: "1,000 requests/s; everything is 50 × slower for 30 s",
+		world: open(virtual.Between(60*sec, 90*sec, virtual.Times(reference, 50), reference), 1000), span: 150 * sec, replays: true,
 		parts: outage,
 	}, {
-		name: "hang", about: "nothing answers for 30 s, 1,000 requests/s",
-		world: open(virtual.Between(60*sec, 90*sec, virtual.Hang(seed, 90*sec), seed), 1000), span: 150 * sec,
+		name: "hang", about: "1,000 requests/s; nothing answers for 30 s",
+		world: open(virtual.Between(60*sec, 90*sec, virtual.Hang(reference, 90*sec), reference), 1000), span: 150 * sec,
 		parts: outage,
 	}, {
-		name: "hosts", about: "one of ten hosts hangs for 30 s; the parts show the other nine, 1,000 requests/s",
-		world: tenHosts(virtual.OnHost(0, virtual.Between(30*sec, 60*sec, virtual.Hang(seed, forever/2), seed), seed)),
+		name: "hosts", about: "1,000 requests/s to ten hosts, of which one hangs for 30 s; the parts show the other nine",
+		world: tenHosts(virtual.OnHost(0, virtual.Between(30*sec, 60*sec, virtual.Hang(reference, forever/2), reference), reference)),
 		span:  90 * sec, parts: hung,
 	}, {
-		name: "hosts-calm", about: "the same ten hosts when none hangs",
-		world: tenHosts(seed), span: 90 * sec, parts: hung[:3],
+		name: "hosts-calm", about: "1,000 requests/s to ten hosts, of which none hangs",
+		world: tenHosts(reference), span: 90 * sec, parts: hung[:3],
 	}, {
-		name: "uniform", about: "uniformly slow: every answer takes 20 ms ± 1 %, 20 callers",
+		name: "uniform", about: "20 callers; every answer takes 20 ms ± 1 %",
 		world: closed(virtual.Constant(20*ms, 0.01), 200_000), protocols: both,
 	}, {
-		name: "low", about: "the published benchmark's backend at one request/s",
-		world: virtual.World{Rate: 1, Requests: 100_000, Model: seed}, replays: true,
+		name: "low", about: "one request/s to the reference backend",
+		world: virtual.World{Rate: 1, Requests: 100_000, Model: reference}, replays: true,
 	}, {
-		name: "cold", about: "300 fresh clients, 4 callers each, against the published benchmark's backend",
-		world: cold(seed), parts: firsts,
+		name: "cold", about: "300 fresh clients with 4 callers each, against the reference backend",
+		world: cold(reference), parts: firsts,
 	}, {
-		name: "cold-slow", about: "the same, against a backend 40 × slower",
-		world: cold(virtual.Times(seed, 40)), parts: firsts,
+		name: "cold-slow", about: "300 fresh clients with 4 callers each, against a backend 40 × slower than the reference",
+		world: cold(virtual.Times(reference, 40)), parts: firsts,
 	}, {
-		name: "estimate-low", about: "the published benchmark's backend at 2,000 requests/s, with EstimatedRPS 100 × too low",
-		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 0.01, replays: true, parts: steady,
+		name: "estimate-low", about: "2,000 requests/s to the reference backend; EstimatedRPS is 100 × too low",
+		world: virtual.World{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 0.01, replays: true, parts: steady,
 	}, {
-		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
-		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
+		name: "estimate-high", about: "2,000 requests/s to the reference backend; EstimatedRPS is 100 × too high",
+		world: virtual.World{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 100, replays: true, parts: steady,
 	}}, slices.Concat(serviceScenarios(), longScenarios())...)
 }
 
@@ -132,14 +132,14 @@ func scenarioOf(name string) scenario {
 func labScenarios() []scenario {
 	usual := virtual.Lognormal(5*ms, 2*ms)
 	return slices.Concat(queueLabs(), elsewhereLabs(), []scenario{{
-		name: "stream", about: "the header comes at once and the first byte later, for 10 % of attempts by 200 ms, 30 callers; time to first byte",
+		name: "stream", about: "30 callers; the header comes at once and the first byte later, for 10 % of attempts by 200 ms; time to first byte",
 		world: virtual.World{Workers: 30, Requests: 6000, Model: virtual.Late(usual, 0.10, 200*ms)}, protocols: []string{"http"},
 		lab: &lab{
-			strategies: []string{"none", "published", "hedge"},
+			strategies: []string{"none", "bhope", "hedge"},
 			stream:     true,
 		},
 	}, {
-		name: "frozen-h2", about: "a client's HTTP/2 connection goes dead under 4 callers, who give up after 300 ms; 1 ms to the server and back",
+		name: "frozen-h2", about: "4 callers, who give up after 300 ms; their HTTP/2 connection goes dead; 1 ms to the server and back",
 		world:     virtual.World{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
 		protocols: []string{"http", "grpc"}, parts: []part{last("frozen", 120)},
 		lab: &lab{
@@ -158,7 +158,7 @@ func labScenarios() []scenario {
 			rtts:       []time.Duration{ms / 2, 30 * ms}, tls: true,
 		},
 	}, {
-		name: "replica", about: "the replica that a client dials, of three, stops for 100 ms every 2 s, 200 requests/s",
+		name: "replica", about: "200 requests/s; of three replicas, the one that a client dials stops for 100 ms every 2 s",
 		world: virtual.World{Rate: 200, Requests: 1200, Model: usual}, protocols: []string{"http"},
 		lab: &lab{
 			strategies: []string{"none", "hedge"},
@@ -169,17 +169,17 @@ func labScenarios() []scenario {
 
 // queueLabs are the virtual scenario of that name with the real clients, servers and Limiters.
 func queueLabs() []scenario {
-	rate := 0.8 * 20 / seedMean.Seconds()
+	rate := 0.8 * 20 / referenceMean.Seconds()
 	in := func(name, about string, tls bool, protocols ...string) scenario {
 		return scenario{
 			name: name, about: about, protocols: protocols, parts: []part{last("settled", 1000)},
-			world: virtual.World{Rate: rate, Requests: int(12 * rate), Model: seedModel(), Queue: &virtual.Queue{Servers: 20}},
+			world: virtual.World{Rate: rate, Requests: int(12 * rate), Model: referenceModel(), Queue: &virtual.Queue{Servers: 20}},
 			lab:   &lab{strategies: []string{bare, ours, limited}, tls: tls, replicas: 20, random: true},
 		}
 	}
 	return []scenario{
-		in("queue-deaf", "20 servers, 80 % loaded, that work on one request at a time and finish cancelled ones", false, "http", "grpc"),
-		in("queue-deaf-h2", "the same over HTTP/2", true, "http"),
+		in("queue-ignores-cancel", "20 servers, 80 % loaded, that work on one request at a time and finish cancelled ones", false, "http", "grpc"),
+		in("queue-ignores-cancel-h2", "20 servers, 80 % loaded, that work on one request at a time and finish cancelled ones, over HTTP/2", true, "http"),
 	}
 }
 
@@ -205,12 +205,12 @@ func elsewhereLabs() []scenario {
 	slow := virtual.Stragglers(usual, 0.01, 10)
 	return []scenario{
 		in("stop-2", "the first of two replicas stops for 100 ms each second", usual, both, lab{replicas: 2, pause: pause}),
-		in("stop-3", "the first of three", usual, both, lab{replicas: 3, pause: pause}),
-		in("stop-10", "the first of ten", usual, both, lab{replicas: 10, pause: pause}),
-		in("stop-h2", "the first of three, over HTTP/2", usual, both[:1], lab{replicas: 3, pause: pause, tls: true}),
-		in("rotate", "the first of three, and each lookup has another one first", usual, both[:1], lab{replicas: 3, pause: pause, rotates: true}),
+		in("stop-3", "the first of three replicas stops for 100 ms each second", usual, both, lab{replicas: 3, pause: pause}),
+		in("stop-10", "the first of ten replicas stops for 100 ms each second", usual, both, lab{replicas: 10, pause: pause}),
+		in("stop-h2", "the first of three replicas stops for 100 ms each second, over HTTP/2", usual, both[:1], lab{replicas: 3, pause: pause, tls: true}),
+		in("rotate", "the first of three replicas stops for 100 ms each second, and each lookup has another one first", usual, both[:1], lab{replicas: 3, pause: pause, rotates: true}),
 		in("steady", "three replicas, none of which stops: 1 % of attempts are 10 × slower", slow, both[:1], lab{replicas: 3}),
-		in("gone", "the same, and the second replica cannot be reached", slow, both[:1], lab{replicas: 3, gone: true}),
+		in("gone", "three replicas, of which the second cannot be reached: 1 % of attempts are 10 × slower", slow, both[:1], lab{replicas: 3, gone: true}),
 	}
 }
 

@@ -15,38 +15,38 @@ const (
 
 // serviceScenarios are about what a service sees of its callers, and they of it.
 func serviceScenarios() []scenario {
-	fleet := virtual.World{Fleet: true, Hosts: clients, Rate: clients * clientRate, Requests: 300_000, Model: seedModel()}
-	deaf := fleet
-	deaf.Queue = &virtual.Queue{Servers: 20}
-	deaf.Rate = 0.8 * 20 / seedMean.Seconds()
+	fleet := virtual.World{Fleet: true, Hosts: clients, Rate: clients * clientRate, Requests: 300_000, Model: referenceModel()}
+	ignoring := fleet
+	ignoring.Queue = &virtual.Queue{Servers: 20}
+	ignoring.Rate = 0.8 * 20 / referenceMean.Seconds()
 
 	// One call in 33 is slow, and so are few enough to be hedged well before.
 	pushed := virtual.World{Rate: 1000, Requests: 400_000, Model: virtual.Late(virtual.Lognormal(5*ms, 2*ms), 0.03, 295*ms)}
 	calm := pushed
 	pushed.Refused = 0.001
 
-	absent := virtual.World{Workers: 20, Requests: 400_000, Model: seedModel(), Absent: 0.3}
+	absent := virtual.World{Workers: 20, Requests: 400_000, Model: referenceModel(), Absent: 0.3}
 	ends := absent
 	ends.AbsentEnds = true
 
-	few := []string{bare, "published-told", ours}
+	few := []string{bare, "bhope-tuned", ours}
 	return []scenario{{
-		name: "many", about: "1,000 clients that know nothing of one another, 2.2 requests/s each, against the published benchmark's backend",
+		name: "many-clients", about: "1,000 independent clients, 2.2 requests/s each, to the reference backend",
 		world: fleet, only: few,
 	}, {
-		name: "many-deaf", about: "the same clients, against 20 servers with a queue each, 80 % loaded, that work on what is cancelled",
-		world: deaf, only: append(few[:len(few):len(few)], limited),
+		name: "many-clients-ignores-cancel", about: "1,000 independent clients; 20 servers, 80 % loaded, with a queue each, that finish cancelled requests",
+		world: ignoring, only: append(few[:len(few):len(few)], limited),
 	}, {
-		name: "pushback", about: "3 % of attempts take 300 ms, and 0.1 % are answered by 503, 1,000 requests/s",
+		name: "pushback", about: "1,000 requests/s; 3 % of attempts take 300 ms, and 0.1 % are answered by 503",
 		world: pushed, only: few,
 	}, {
-		name: "pushback-none", about: "the same without the 503s",
+		name: "pushback-none", about: "1,000 requests/s; 3 % of attempts take 300 ms, and none is answered by 503",
 		world: calm, only: few,
 	}, {
-		name: "absent", about: "the published benchmark's backend, where 30 % of the answers are 404, and a hedge's does not end its call",
+		name: "absent", about: "20 callers of the reference backend; 30 % of the answers are 404, and a hedge's 404 does not end its call",
 		world: absent, only: []string{bare, ours},
 	}, {
-		name: "absent-answer", about: "the same with WithAnswerStatus(404)",
+		name: "absent-answer", about: "20 callers of the reference backend; 30 % of the answers are 404, and a hedge's 404 ends its call by WithAnswerStatus(404)",
 		world: ends, only: []string{bare, ours},
 	}}
 }
@@ -54,9 +54,9 @@ func serviceScenarios() []scenario {
 // longScenarios last for 40 minutes, in which an audit learns whether hedging helps, and is then held to it.
 func longScenarios() []scenario {
 	const last = 40 * time.Minute
-	rate := 0.8 * 20 / seedMean.Seconds()
+	rate := 0.8 * 20 / referenceMean.Seconds()
 	world := func(q *virtual.Queue) virtual.World {
-		return virtual.World{Rate: rate, Requests: int(rate * last.Seconds()), Model: seedModel(), Queue: q}
+		return virtual.World{Rate: rate, Requests: int(rate * last.Seconds()), Model: referenceModel(), Queue: q}
 	}
 	long := func(name, about string, w virtual.World) scenario {
 		return scenario{
@@ -64,20 +64,20 @@ func longScenarios() []scenario {
 			parts: []part{within("learning", 0, last/2), within("settled", last/2, forever)},
 		}
 	}
-	deaf := world(&virtual.Queue{Servers: 20})
-	many := deaf
+	ignoring := world(&virtual.Queue{Servers: 20})
+	many := ignoring
 	many.Fleet, many.Hosts = true, clients
-	double := deaf
-	double.Model = virtual.Hedges(seedModel(), 2)
-	swing := deaf
+	double := ignoring
+	double.Model = virtual.Hedges(referenceModel(), 2)
+	swing := ignoring
 	swing.Load = func(at time.Duration) float64 { return (0.6 + 0.25*math.Sin(2*math.Pi*at.Minutes()/16)) / 0.8 }
 	return []scenario{
-		long("long-queue-deaf", "queue-deaf for 40 minutes", deaf),
-		long("long-many-deaf", "many-deaf for 40 minutes", many),
-		long("long-queue-deaf-double", "queue-deaf for 40 minutes, where a hedge takes twice as long", double),
-		long("long-queue-deaf-swing", "the same servers, whose load swings between 35 and 85 % every 16 minutes", swing),
-		long("long-queue", "the same servers, 80 % loaded, which stop working on cancelled requests, for 40 minutes", world(&virtual.Queue{Servers: 20, Cancel: true})),
-		long("long-seed", "the published benchmark's backend at 2,200 requests/s, for 40 minutes", world(nil)),
+		long("long-queue-ignores-cancel", "queue-ignores-cancel for 40 minutes", ignoring),
+		long("long-many-clients-ignores-cancel", "many-clients-ignores-cancel for 40 minutes", many),
+		long("long-queue-ignores-cancel-double", "queue-ignores-cancel for 40 minutes, where a hedge takes twice as long", double),
+		long("long-queue-ignores-cancel-swing", "queue-ignores-cancel for 40 minutes, with a load that swings between 35 and 85 % every 16 minutes", swing),
+		long("long-queue", "queue for 40 minutes, 80 % loaded", world(&virtual.Queue{Servers: 20, Cancel: true})),
+		long("long-reference", "2,200 requests/s to the reference backend for 40 minutes", world(nil)),
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 func TestManyQuietClientsGainAsOneBusyClientDoes(t *testing.T) {
 	t.Parallel()
 	long(t)
-	r := play(t, "many", size{}, "none", "published-told", "hedge")
+	r := play(t, "many-clients", size{}, "none", "bhope-tuned", "hedge")
 	atMost(t, "p99", r["hedge"].P99, 0.32, r["none"].P99)
 	assert.LessOrEqual(t, r["hedge"].Extra, 10.0)
 }
@@ -20,7 +20,7 @@ func TestManyQuietClientsGainAsOneBusyClientDoes(t *testing.T) {
 func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 	t.Parallel()
 	long(t)
-	sc := scenarioOf("many-deaf")
+	sc := scenarioOf("many-clients-ignores-cancel")
 	for seed := range uint64(5) { // such waves differ much between seeds
 		run := func(name string) row {
 			w := sc.sized(size{requests: 400_000})
@@ -36,17 +36,17 @@ func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 func TestALimiterMakesHedgingHelpServersThatFinishWhatIsCancelled(t *testing.T) {
 	t.Parallel()
 	long(t)
-	r := play(t, "queue-deaf", size{}, "none", "hedge", "hedge-limited")
+	r := play(t, "queue-ignores-cancel", size{}, "none", "hedge", "hedge-limited")
 	atMost(t, "p99 behind a Limiter", r["hedge-limited"].P99, 0.6, r["none"].P99)
 	assert.Greater(t, r["hedge"].P99, r["none"].P99, "without one hedging harms")
-	many := play(t, "many-deaf", size{}, "none", "hedge-limited")
+	many := play(t, "many-clients-ignores-cancel", size{}, "none", "hedge-limited")
 	atMost(t, "p99 of many clients behind a Limiter", many["hedge-limited"].P99, 0.6, many["none"].P99)
 }
 
 func TestOnlyServersWithQueuesHaveLimiters(t *testing.T) {
 	var e virtualEngine
 	assert.True(t, e.offers(scenarioOf("queue"), strategyOf("hedge-limited")))
-	assert.False(t, e.offers(scenarioOf("seed"), strategyOf("hedge-limited")))
+	assert.False(t, e.offers(scenarioOf("reference"), strategyOf("hedge-limited")))
 }
 
 func TestFewPushBacksCostNothing(t *testing.T) {

@@ -23,11 +23,11 @@ func init() {
 	}
 	registerStrategies(
 		oracle(strategy{
-			name: "oracle-1", rank: 210, oracle: 1, about: "the best static delay at the load of hedge, found afterwards",
+			name: "static-best-1", rank: 210, oracle: 1, about: "the best static delay at the load of hedge, found afterwards",
 			look: look{shade: shade{"#78716c", "#a8a29e"}},
 		}),
 		oracle(strategy{
-			name: "oracle-2", rank: 220, oracle: 2, about: "the best static pair of delays at the load of hedge, found afterwards",
+			name: "static-best-2", rank: 220, oracle: 2, about: "the best static pair of delays at the load of hedge, found afterwards",
 			look: look{shade: shade{"#1c1917", "#f5f5f4"}, highlight: true},
 		}),
 	)

@@ -44,7 +44,7 @@ func TestBusyMachineIsSaidPlainly(t *testing.T) {
 	} {
 		o, err := optionsOf(strings.Fields(tt.args), os.Stderr)
 		require.NoError(t, err)
-		found := findings{options: o, late: tt.late, scenarios: []finding{{scenario: scenarioOf("seed")}}}
+		found := findings{options: o, late: tt.late, scenarios: []finding{{scenario: scenarioOf("reference")}}}
 		for _, format := range []string{"text", "md"} {
 			var out bytes.Buffer
 			require.NoError(t, found.print(&out, format))
@@ -67,7 +67,7 @@ func TestEveryTableSaysWhatPlusMinusIs(t *testing.T) {
 	for _, format := range []string{"text", "md"} {
 		out, _, code := sim(t, small("-format", format)...)
 		require.Equal(t, ok, code)
-		assert.Equal(t, 1+3*3, strings.Count(out, "±")-strings.Count(scenarioOf("seed").about, "±"), "p99, p99.9 and mean of three strategies: %s", out)
+		assert.Equal(t, 1+3*3, strings.Count(out, "±")-strings.Count(scenarioOf("reference").about, "±"), "p99, p99.9 and mean of three strategies: %s", out)
 	}
 }
 

@@ -38,7 +38,7 @@ func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 	if total < worthIt {
 		return 0 // it is over before an estimate helps
 	}
-	world := scenarioOf("seed").sized(size{requests: pilot})
+	world := scenarioOf("reference").sized(size{requests: pilot})
 	for name, n := range requests {
 		began := time.Now()
 		at := setting{ctx: context.Background(), world: world, seed: 1, extra: 0.1}

@@ -15,18 +15,18 @@ import (
 func init() {
 	registerStrategies(
 		strategy{
-			name: "published", rank: 60, about: "the published adaptive policy with its defaults, written anew from its description",
+			name: "bhope", rank: 60, about: "the policy of bhope/hedge with its defaults, written anew from its description",
 			look: look{shade: shade{"#be185d", "#f472b6"}},
-			http: publishedHTTP, grpc: publishedGRPC,
+			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := cmp.Or(s.estimate, published.DefaultRPS)
 				return func() virtual.Policy { return virtual.NewPublished(rate) }
 			},
 		},
 		strategy{
-			name: "published-told", rank: 70, about: "the same, given the true request rate", givenRate: true,
+			name: "bhope-tuned", rank: 70, about: "the policy of bhope/hedge, given the true request rate", givenRate: true,
 			look: look{shade: shade{"#7e22ce", "#c084fc"}, highlight: true},
-			http: publishedHTTP, grpc: publishedGRPC,
+			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := trueRate(s.ctx, s.world, s.seed)
 				return func() virtual.Policy { return virtual.NewPublished(rate) }
@@ -35,21 +35,21 @@ func init() {
 	)
 }
 
-func publishedHTTP(s *seat) (http.RoundTripper, error) {
-	return &published.RoundTripper{Policy: newPublished(s), Clock: s.clock, Next: s.counted}, nil
+func bhopeHTTP(s *seat) (http.RoundTripper, error) {
+	return &published.RoundTripper{Policy: newBhopePolicy(s), Clock: s.clock, Next: s.counted}, nil
 }
 
-func publishedGRPC(s *seat) ([]grpc.UnaryClientInterceptor, error) {
-	return []grpc.UnaryClientInterceptor{published.UnaryClientInterceptor(newPublished(s), s.clock)}, nil
+func bhopeGRPC(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+	return []grpc.UnaryClientInterceptor{published.UnaryClientInterceptor(newBhopePolicy(s), s.clock)}, nil
 }
 
-func newPublished(s *seat) *published.Policy {
+func newBhopePolicy(s *seat) *published.Policy {
 	p := published.New(cmp.Or(s.rate, published.DefaultRPS))
 	s.refused = p.Refused
 	return p
 }
 
-// trueRate returns the requests per second that the published policy is given. In
+// trueRate returns the requests per second that bhope/hedge is given. In
 // a closed loop they depend on how fast the policy answers, so this does what an
 // operator would do: it measures the rate under the policy's default, and once
 // more under the rate that was measured.
