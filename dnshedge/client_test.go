@@ -70,7 +70,7 @@ func TestClientReportsInvalidFields(t *testing.T) {
 		"Hedge.MaxHedges is 4":              {Hedge: dnshedge.Hedge{MaxHedges: 4}},
 		"Hedge.BudgetPercent is 101":        {Hedge: dnshedge.Hedge{BudgetPercent: 101}},
 		"Hedge.MaxHedgesPerSecond is -1":    {Hedge: dnshedge.Hedge{MaxHedgesPerSecond: -1}},
-		"Hedge.MinDelay is -1ns":            {Hedge: dnshedge.Hedge{MinDelay: -1}},
+		"Hedge.MinDelay is -2ns":            {Hedge: dnshedge.Hedge{MinDelay: -2}},
 		"Hedge.MaxDelay is 1ns":             {Hedge: dnshedge.Hedge{MinDelay: 2, MaxDelay: 1}},
 		"Hedge.Fixed is -1ns":               {Hedge: dnshedge.Hedge{Fixed: -1}},
 		`Net "quic"`:                        {Upstreams: []dnshedge.Upstream{{Net: "quic", Addr: "192.0.2.1:853"}}},

@@ -236,6 +236,21 @@ func TestHedgesStayWithinBudget(t *testing.T) {
 	})
 }
 
+func TestNoMinDelayRemovesMinimumOfLossDelay(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.link("a", netsim.Profile{Delay: netsim.Constant(ms / 2)})
+		l.serve("a", good)
+		lossDelay := func(h dnshedge.Hedge) time.Duration {
+			c := l.client(&dnshedge.Client{Hedge: h}, l.up("udp", "a"))
+			l.learn(c)
+			return c.Stats().Upstreams[0].LossDelay
+		}
+		assert.Equal(t, 10*ms, lossDelay(dnshedge.Hedge{}))
+		assert.Equal(t, 4*ms, lossDelay(dnshedge.Hedge{MinDelay: 4 * ms}))
+		assert.InDelta(t, 1.25*float64(ms), float64(lossDelay(dnshedge.Hedge{MinDelay: dnshedge.NoMinDelay})), 0.05*float64(ms), "1.25 times the round trip time of 1 ms")
+	})
+}
+
 func TestHedgesPerSecondAreLimited(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", after(150*ms, good))

@@ -69,7 +69,7 @@ type Hedge struct {
 	// MaxHedgesPerSecond is an additional limit on hedges, for servers that charge for each query. Zero: no limit.
 	MaxHedgesPerSecond float64
 
-	// MinDelay is the shortest hedge delay. Zero: 10 ms, or 2 ms for servers on this machine.
+	// MinDelay is the shortest hedge delay. Zero: 10 ms, or 2 ms for servers on this machine. NoMinDelay: no minimum.
 	MinDelay time.Duration
 
 	// MaxDelay is the longest hedge delay. Zero: 2 s.
@@ -78,6 +78,9 @@ type Hedge struct {
 
 // NoBudget is the BudgetPercent that turns hedging off.
 const NoBudget = -1
+
+// NoMinDelay is the MinDelay with which hedge delays have no minimum.
+const NoMinDelay time.Duration = -1
 
 func (h *Hedge) validate() error {
 	bad := func(field string, v any, want string) error {
@@ -94,8 +97,8 @@ func (h *Hedge) validate() error {
 		return bad("BudgetPercent", h.BudgetPercent, "0 to 100, or NoBudget")
 	case !(h.MaxHedgesPerSecond >= 0):
 		return bad("MaxHedgesPerSecond", h.MaxHedgesPerSecond, "0 or more")
-	case h.MinDelay < 0:
-		return bad("MinDelay", h.MinDelay, "0 or more")
+	case h.MinDelay < 0 && h.MinDelay != NoMinDelay:
+		return bad("MinDelay", h.MinDelay, "0 or more, or NoMinDelay")
 	case h.MaxDelay < 0 || h.MaxDelay > 0 && h.MaxDelay < h.MinDelay:
 		return bad("MaxDelay", h.MaxDelay, "0, or MinDelay or more")
 	}
@@ -118,8 +121,8 @@ func (h *Hedge) groupHedging() group.Hedging {
 		MaxHedges:     cmp.Or(h.MaxHedges, defaultHedges),
 		Share:         budgetPercent / 100,
 		MaxPerSecond:  h.MaxHedgesPerSecond,
-		MinDelay:      cmp.Or(h.MinDelay, defaultMinDelay),
-		LocalMinDelay: cmp.Or(h.MinDelay, loopbackMinDelay),
+		MinDelay:      durationOrDefault(h.MinDelay, defaultMinDelay),
+		LocalMinDelay: durationOrDefault(h.MinDelay, loopbackMinDelay),
 		MaxDelay:      cmp.Or(h.MaxDelay, defaultMaxDelay),
 	}
 }

@@ -164,7 +164,7 @@ func (l *latencyEstimator) updateDelays() {
 	// A 99th percentile far above the 95th is no jitter of the network, but the latency that
 	// hedges avoid. With few samples both are uncertain, so the median sets a minimum.
 	d := max(min(l.rttP99, p95+p95/4), median+median/4) + 4*medianDeviation(&l.roundTrips, median)
-	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay), max(maxLossDelay, l.minLossDelay))))
+	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay, 1), max(maxLossDelay, l.minLossDelay)))) // at least 1 ns, because 0 means not learned
 }
 
 // affordableDelay returns the slow delay: the shortest hedge delay that the hedge budget can pay for. The caller must
