@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/flight"
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
@@ -63,7 +64,7 @@ func newCore(conf *Client) (*core, error) {
 		conf:       conf,
 		refreshes:  budget.NewBucket(hedging.Share, group.Burst),
 		queryQueue: fairQueue{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
-		flights:    flightGroup{running: make(map[string]*sharedFlight)},
+		flights:    flightGroup{running: make(flight.Group[string, *sharedFlight])},
 		count:      new(counters),
 	}
 	c.clientQueues = newClientQueues(conf.MaxInFlight)
@@ -193,8 +194,8 @@ func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, addr
 	resolve := func(f *sharedFlight) *result { // once for all callers that have the question at the same time
 		c.expireOnSystemChange(time.Now())
 		f.origin = c.originOf(f.question) // before the servers can change
-		r := c.servers.resolveByRoute(&f.Span, f.question, f.mode == explorationFlight)
-		r = c.followAliases(&f.Span, f.question, r, &f.origin)
+		r := c.servers.resolveByRoute(&f.span, f.question, f.mode == explorationFlight)
+		r = c.followAliases(&f.span, f.question, r, &f.origin)
 		c.endWaiting(f, r)
 		c.storeResult(f, r)
 		return r
@@ -320,12 +321,12 @@ func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedA
 	f := c.startFlight(ctx, stay, q, callerFlight, resolve)
 	var left <-chan struct{}
 	select {
-	case <-f.done: // it ran in this goroutine
+	case <-f.Done(): // it ran in this goroutine
 	default:
 		left = ctx.Done()
 	}
 	select {
-	case <-f.done:
+	case <-f.Done():
 		r := f.r
 		if f.Query != q.Query && f.mode != secondFlight && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
 			// The flight's first caller has timed out or left, but this caller still waits.
@@ -334,7 +335,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedA
 		if cached.freshness == entryStale && r.isFailure(q.Query) && !r.isFinalFailure() && !c.isClosed.Load() {
 			return c.cachedResult(ctx, q, cached)
 		}
-		if f.isShared {
+		if f.IsShared() {
 			c.count.shared.Add(1)
 		}
 		return c.trace.reportAnswer(ctx, q.Query, r)
@@ -344,7 +345,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedA
 		cached.postponeRefresh(cached.at, q.Type)
 		return c.cachedResult(ctx, q, cached)
 	case <-left:
-		c.flights.leaveFlight(f)
+		c.flights.leaveFlight(ctx, f)
 		return &result{err: newError(q.Query, context.Cause(ctx))}
 	}
 }
@@ -373,10 +374,10 @@ func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, 
 	}
 	f := c.startFlight(ctx, nil, c.servers.findRoute(q.Query), secondFlight, first.resolve)
 	select {
-	case <-f.done:
+	case <-f.Done():
 		return f.r
 	case <-ctx.Done():
-		c.flights.leaveFlight(f)
+		c.flights.leaveFlight(ctx, f)
 		return first.r
 	}
 }
@@ -433,7 +434,7 @@ func (c *core) startFlight(ctx, stay context.Context, q question, mode flightMod
 //
 // If f is shared, runFlight finishes it with the result.
 func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
-	if f.done != nil {
+	if f.Done() != nil {
 		defer func() {
 			if r == nil { // an Exchanger or a Dialer has ended the goroutine
 				r = &result{err: context.Canceled}
@@ -445,12 +446,12 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 		}
 		defer c.wg.Done()
 	}
-	f.Begin(ctx, c.timeout())
-	defer f.Cancel()
+	f.span.Begin(ctx, c.timeout())
+	defer f.span.Cancel()
 	if f.stay = stay; stay != nil && stay.Done() != nil {
-		defer context.AfterFunc(stay, f.Cancel)()
+		defer context.AfterFunc(stay, f.span.Cancel)()
 	}
-	c.queryQueue.enqueue(&f.queueEntry, f, f.ApproximateZone())
+	c.queryQueue.enqueue(&f.queueEntry, &f.span, f.ApproximateZone())
 	defer c.queryQueue.dequeue(&f.queueEntry)
 	return f.resolve(f)
 }
@@ -466,7 +467,7 @@ func (c *core) endWaiting(f *sharedFlight, r *result) {
 		c.count.dropped.Add(1)
 		r.err = newError(f.Query, ErrTooManyQuestions)
 	}
-	if f.done != nil && c.ctx.Err() != nil && errors.Is(r.err, context.Canceled) {
+	if f.Done() != nil && c.ctx.Err() != nil && errors.Is(r.err, context.Canceled) {
 		r.err = newError(f.Query, transport.ErrClosed)
 	}
 }
@@ -504,8 +505,8 @@ func (c *core) askServerAt(ctx context.Context, query *wire.Query, address strin
 		q.route = c.servers.findRoute(query).route
 	}
 	r := c.runFlight(ctx, nil, &sharedFlight{question: q, resolve: func(f *sharedFlight) *result {
-		r := c.servers.askUntilAvailable(&f.Span, q, func(q question) *result {
-			return c.servers.askGroup(&f.Span, new(groupQuery), q, group.Servers{s})
+		r := c.servers.askUntilAvailable(&f.span, q, func(q question) *result {
+			return c.servers.askGroup(&f.span, new(groupQuery), q, group.Servers{s})
 		})
 		c.endWaiting(f, r)
 		return r
@@ -667,13 +668,14 @@ const (
 // A sharedFlight is one exchange of a question with the servers. All callers with the same question share it and its
 // result (single flight), or a single caller has it for itself.
 //
-// The Span is the context of the exchange. It ends after Timeout, or when a newer question displaces this question from
-// the full queue of questions that wait for servers.
-//
-// The goroutine that runs the exchange sets the fields up to r before it closes done. Other goroutines may read these
-// fields only after done is closed.
+// The goroutine that runs the exchange sets the fields up to r before it wakes the callers. Other goroutines may read
+// these fields only after that.
 type sharedFlight struct {
-	transport.Span
+	flight.Flight[string] // without callers: the flight is not shared
+
+	// span is the context of the exchange. It ends after Timeout, or when a newer question displaces this question from the
+	// full queue of questions that wait for servers.
+	span       transport.Span
 	queueEntry queuedQuery
 	question                               // of the caller that started the flight
 	mode       flightMode                  // purpose of the flight
@@ -681,22 +683,13 @@ type sharedFlight struct {
 	resolve    func(*sharedFlight) *result // asks the servers and stores the result in the cache
 	origin     answerOrigin                // where the answer comes from
 	r          *result                     // the result
-
-	key  string
-	done chan struct{} // closed when the flight has ended; nil: the flight is not shared
-
-	// The fields below are guarded by flightGroup.mu until done is closed.
-
-	callers  int    // number of callers that wait
-	isShared bool   // several callers have joined the flight
-	cancel   func() // called when the last caller has left; nil: the flight continues without callers
 }
 
 // A flightGroup is the set of running exchanges that callers with the same question share. It is safe for concurrent
 // use.
 type flightGroup struct {
-	mu      sync.Mutex               // guards running and the fields of its flights
-	running map[string]*sharedFlight // by question, and by whether hedging is allowed
+	mu      sync.Mutex                          // guards running and its Flights
+	running flight.Group[string, *sharedFlight] // by question, and by whether hedging is allowed
 }
 
 // joinFlight adds the caller to the running flight for a question, or to a new flight. key identifies the question.
@@ -704,61 +697,54 @@ type flightGroup struct {
 //
 // unhedged says that the caller does not allow hedging. It may join a running flight that is hedged. But a new flight
 // for this caller is joined only by callers that do not allow hedging either.
-func (f *flightGroup) joinFlight(key []byte, unhedged bool) (_ *sharedFlight, isNew bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	known := f.running[string(key)]
-	if unhedged && known == nil {
+func (g *flightGroup) joinFlight(key []byte, unhedged bool) (f *sharedFlight, isNew bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f = g.running[string(key)]
+	if unhedged && f == nil {
 		key = append(key, 1)
-		known = f.running[string(key)]
+		f = g.running[string(key)]
 	}
-	if known != nil {
-		known.isShared = true
-		known.callers++
-		return known, false
+	if isNew = f == nil; isNew {
+		f = new(sharedFlight)
+		f.Key = string(key)
+		g.running[f.Key] = f
 	}
-	mine := &sharedFlight{key: string(key), done: make(chan struct{}), callers: 1}
-	f.running[mine.key] = mine
-	return mine, true
+	f.AddCaller()
+	return f, isNew
 }
 
-// contextUntilAbandoned returns a context for the exchange of the flight s. The context ends when the last caller has
+// contextUntilAbandoned returns a context for the exchange of the flight f. The context ends when the last caller has
 // left the flight, or when the flight is finished. A flight for which it is not called continues after its last caller
 // has left.
-func (f *flightGroup) contextUntilAbandoned(s *sharedFlight) context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s.cancel = cancel
+func (g *flightGroup) contextUntilAbandoned(f *sharedFlight) context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f.Cancel = cancel
 	return ctx
 }
 
-// leaveFlight records that one caller no longer waits for the flight s, because the caller's context has ended. When
+// leaveFlight records that one caller no longer waits for the flight f, because the caller's context ctx has ended. When
 // the last caller leaves, it cancels the context that contextUntilAbandoned has returned, and new callers no longer
 // join the flight. A flight without such a context continues.
-func (f *flightGroup) leaveFlight(s *sharedFlight) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if s.callers--; s.callers > 0 || s.cancel == nil || f.running[s.key] != s {
-		return
-	}
-	delete(f.running, s.key)
-	s.cancel()
+func (g *flightGroup) leaveFlight(ctx context.Context, f *sharedFlight) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running.RemoveCaller(f, context.Cause(ctx))
 }
 
-// finishFlight ends the flight s with the result r. It stores r, removes the flight from the group, and wakes the
+// finishFlight ends the flight f with the result r. It stores r, removes the flight from the group, and wakes the
 // callers that wait for the result.
-func (f *flightGroup) finishFlight(s *sharedFlight, r *result) {
-	s.r = r
-	f.mu.Lock()
-	if f.running[s.key] == s {
-		delete(f.running, s.key)
+func (g *flightGroup) finishFlight(f *sharedFlight, r *result) {
+	f.r = r
+	g.mu.Lock()
+	g.running.RemoveOperation(f)
+	if f.Cancel != nil {
+		f.Cancel(nil)
 	}
-	if s.cancel != nil {
-		s.cancel()
-	}
-	f.mu.Unlock()
-	close(s.done)
+	g.mu.Unlock()
+	f.WakeCallers()
 }
 
 const maxTargets = 16 // limit of alias targets that are followed for one question

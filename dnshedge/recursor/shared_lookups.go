@@ -93,7 +93,8 @@ func (c *core) startNameLookup(l *lookup, k cacheKey, needed bool) (*nameLookup,
 		}
 	}
 	ctx, cancel := context.WithCancelCause(c.ctx)
-	f := &nameLookup{Flight: waitgraph.Flight[cacheKey]{Key: k, Cancel: cancel}}
+	f := new(nameLookup)
+	f.Key, f.Cancel = k, cancel
 	f.lookup = &lookup{core: c, budget: l.budget, nameLookup: f, depth: l.depth + 1}
 	c.counters.lookups.Add(1)
 	c.running.Go(func() {
@@ -173,7 +174,9 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full 
 	}
 	isOutdated := func(s *zoneQuery) bool { return s.zone.HasMovedFor(z.chain) }
 	start := func(bool) (*zoneQuery, error) {
-		return &zoneQuery{Flight: waitgraph.Flight[zoneQueryKey]{Key: k}, zone: z.chain}, nil
+		s := &zoneQuery{zone: z.chain}
+		s.Key = k
+		return s, nil
 	}
 	for rejected := 0; ; {
 		s, leads, err := group.Join(k, w, isOutdated, start)

@@ -22,6 +22,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/flight"
 )
 
 // ErrCycle is the error of a wait that would close a cycle in the Graph.
@@ -102,29 +104,23 @@ func (n *Node) hasPathTo(other *Node, visited map[*Node]bool) bool {
 	return false
 }
 
-// A Flight is the part of a running lookup that its callers share. Each lookup type embeds a Flight and adds its own
-// results. K is the type of the Group's keys.
+// A Flight is the part of a running lookup that its callers share, and a Node. Each lookup type embeds a Flight and adds
+// its own results. K is the type of the Group's keys.
+//
+// If the caller sets Cancel, it is called when the last caller has left before the end, with the cause of the caller's
+// context. It must not use the Graph.
 type Flight[K comparable] struct {
-	Key K // must not be changed
-	// Cancel is called when the last caller has left before the end, with the cause of the caller's context. It must not
-	// use the Graph. If it is nil, the lookup then continues.
-	Cancel context.CancelCauseFunc
-
-	Node                  // the mutex of the Graph guards this and the next fields
-	callers int           // number of callers
-	until   time.Time     // latest Wait.Until of all callers
-	done    chan struct{} // closed by Group.Finish; set by the first caller and not changed afterwards
+	flight.Flight[K]
+	Node            // the mutex of the Graph guards this and the next field
+	until time.Time // latest Wait.Until of all callers
 }
 
-// embeddedFlight returns f. It gives a Group access to the Flight that a lookup embeds.
-func (f *Flight[K]) embeddedFlight() *Flight[K] { return f }
+// waitingFlight returns f. It gives a Group access to the Flight that a lookup embeds.
+func (f *Flight[K]) waitingFlight() *Flight[K] { return f }
 
 // addWait records the wait w for f. The caller must hold the mutex of the Graph.
 func (f *Flight[K]) addWait(w Wait) {
-	if f.done == nil {
-		f.done = make(chan struct{})
-	}
-	f.callers++
+	f.AddCaller()
 	if w.Until.After(f.until) {
 		f.until = w.Until
 	}
@@ -145,9 +141,9 @@ func (f *Flight[K]) addWait(w Wait) {
 	w.By.waitsFor[&f.Node] = count
 }
 
-// removeWait removes the wait w, which addWait has recorded, because it has ended. The caller must hold the mutex of the Graph.
+// removeWait removes the edge of the wait w, which addWait has recorded, because it has ended. The caller must hold the
+// mutex of the Graph.
 func (f *Flight[K]) removeWait(w Wait) {
-	f.callers--
 	if w.By == nil {
 		return
 	}
@@ -160,22 +156,22 @@ func (f *Flight[K]) removeWait(w Wait) {
 	w.By.waitsFor[&f.Node] = count
 }
 
+// A lookupType is a pointer to a type that embeds a Flight[K].
+type lookupType[K comparable] interface {
+	flight.Operation[K]
+	waitingFlight() *Flight[K]
+}
+
 // A Group has the running lookups of one kind, by key. F is a pointer to a type that embeds a Flight[K]. A Group is safe
 // for concurrent use.
-type Group[K comparable, F interface {
-	comparable
-	embeddedFlight() *Flight[K]
-}] struct {
+type Group[K comparable, F lookupType[K]] struct {
 	graph   *Graph
-	running map[K]F
+	running flight.Group[K, F]
 }
 
 // NewGroup returns a Group without lookups, whose waits g records.
-func NewGroup[K comparable, F interface {
-	comparable
-	embeddedFlight() *Flight[K]
-}](g *Graph) *Group[K, F] {
-	return &Group[K, F]{graph: g, running: make(map[K]F)}
+func NewGroup[K comparable, F lookupType[K]](g *Graph) *Group[K, F] {
+	return &Group[K, F]{graph: g, running: make(flight.Group[K, F])}
 }
 
 // Join adds the caller w to the running lookup with the key k, and returns the lookup. If none is running, or if
@@ -197,10 +193,10 @@ func (g *Group[K, F]) Join(k K, w Wait, isOutdated func(F) bool, start func(need
 			return f, false, err
 		}
 		g.running[k], started = f, true
-	case w.By != nil && f.embeddedFlight().hasPathTo(w.By, make(map[*Node]bool)):
+	case w.By != nil && f.waitingFlight().hasPathTo(w.By, make(map[*Node]bool)):
 		return f, false, ErrCycle
 	}
-	f.embeddedFlight().addWait(w)
+	f.waitingFlight().addWait(w)
 	return f, started, nil
 }
 
@@ -208,51 +204,45 @@ func (g *Group[K, F]) Join(k K, w Wait, isOutdated func(F) bool, start func(need
 func (g *Group[K, F]) JoinAlone(f F, w Wait) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	f.embeddedFlight().addWait(w)
+	f.waitingFlight().addWait(w)
 }
 
 // Await waits until Finish was called for f, and returns nil. It returns the cause of ctx if ctx ends before. In either
-// case the caller w has then left. If it was the last caller, Await cancels the lookup, and later callers do not join it.
-func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) error {
-	s := f.embeddedFlight()
+// case the caller w has then left. If it was the last caller before the end, Await cancels the lookup, and later callers do
+// not join it.
+func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) (err error) {
 	select {
-	case <-s.done:
-		g.Leave(f, w)
-		return nil
+	case <-f.waitingFlight().Done():
 	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
-	cause := context.Cause(ctx)
-	g.graph.mu.Lock()
-	defer g.graph.mu.Unlock()
-	if s.removeWait(w); s.callers == 0 && s.Cancel != nil {
-		if g.running[s.Key] == f {
-			delete(g.running, s.Key)
-		}
-		s.Cancel(cause)
-	}
-	return cause
+	g.leave(f, w, err)
+	return err
 }
 
 // Leave records that the caller w no longer waits for f. A caller that runs the lookup itself calls Leave instead of
 // Await, before Finish.
-func (g *Group[K, F]) Leave(f F, w Wait) {
+func (g *Group[K, F]) Leave(f F, w Wait) { g.leave(f, w, nil) }
+
+// leave records that the caller w no longer waits for f. cause is nil, or the cause with which the lookup is canceled if no
+// other caller waits.
+func (g *Group[K, F]) leave(f F, w Wait, cause error) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	f.embeddedFlight().removeWait(w)
+	f.waitingFlight().removeWait(w)
+	g.running.RemoveCaller(f, cause)
 }
 
 // Finish ends the lookup f, so that later callers start a new one. It calls setResult, which sets the results in f, and
 // then wakes the callers. shared is true if there are callers. It must be called once.
 func (g *Group[K, F]) Finish(f F, setResult func(shared bool)) {
-	s := f.embeddedFlight()
+	s := f.waitingFlight()
 	g.graph.mu.Lock()
-	if g.running[s.Key] == f {
-		delete(g.running, s.Key)
-	}
-	shared := s.callers > 0
+	g.running.RemoveOperation(f)
+	shared := s.HasCallers()
 	g.graph.mu.Unlock()
 	setResult(shared)
-	close(s.done)
+	s.WakeCallers()
 }
 
 // LatestUntil returns the time until which f should wait for late servers: the latest Wait.Until of all its callers. It
@@ -260,5 +250,5 @@ func (g *Group[K, F]) Finish(f F, setResult func(shared bool)) {
 func (g *Group[K, F]) LatestUntil(f F) time.Time {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	return f.embeddedFlight().until
+	return f.waitingFlight().until
 }

@@ -1,0 +1,79 @@
+// Package flight lets callers that need the same result share one running operation (single flight).
+//
+// A [Group] has the running operations of one kind by key. A caller joins the operation with its key, or starts one, and
+// then waits for [Flight.Done]. A caller that waits no longer is removed. When the last caller is removed before the end,
+// the operation can be canceled.
+//
+// The package has no lock. Before a caller joins, its users check more than the key, for example that no two operations
+// wait for each other. So each user has a mutex, which guards its Groups and their Flights.
+package flight
+
+import "context"
+
+// A Flight is the part of a running operation that its callers share. Each operation type embeds a Flight and adds its
+// own results. K is the type of the Group's keys. The user's mutex guards the unexported fields, except that done does
+// not change after the first caller has joined.
+type Flight[K comparable] struct {
+	Key K // must not be changed
+	// Cancel is called when the last caller has left before the end, with the cause that it gives. It must not lock the
+	// user's mutex. If it is nil, the operation then continues.
+	Cancel context.CancelCauseFunc
+
+	callers  int           // number of callers that were added and not removed
+	isShared bool          // several callers were added
+	done     chan struct{} // closed by WakeCallers; set by the first caller
+}
+
+// embeddedFlight returns f. It gives a Group access to the Flight that an operation embeds.
+func (f *Flight[K]) embeddedFlight() *Flight[K] { return f }
+
+// AddCaller counts a caller that waits for the operation. The user's mutex must be locked.
+func (f *Flight[K]) AddCaller() {
+	if f.done == nil {
+		f.done = make(chan struct{})
+	} else {
+		f.isShared = true
+	}
+	f.callers++
+}
+
+// HasCallers reports whether any caller still waits. The user's mutex must be locked.
+func (f *Flight[K]) HasCallers() bool { return f.callers > 0 }
+
+// IsShared reports whether several callers were added, even if they have left. The user's mutex must be locked, or Done
+// closed.
+func (f *Flight[K]) IsShared() bool { return f.isShared }
+
+// Done returns a channel that WakeCallers closes. It is nil if no caller was added.
+func (f *Flight[K]) Done() <-chan struct{} { return f.done }
+
+// WakeCallers ends the operation. Its result must have been set, and it must have been removed from its Group.
+// WakeCallers must be called once.
+func (f *Flight[K]) WakeCallers() { close(f.done) }
+
+// An Operation is a pointer to a type that embeds a Flight[K].
+type Operation[K comparable] interface {
+	comparable
+	embeddedFlight() *Flight[K]
+}
+
+// A Group has the running operations of one kind by Flight.Key. Its user finds and adds operations as in any map. The
+// user's mutex must be locked whenever a Group is used.
+type Group[K comparable, F Operation[K]] map[K]F
+
+// RemoveOperation removes f, so that later callers start a new operation. It does nothing if f was removed before.
+func (g Group[K, F]) RemoveOperation(f F) {
+	if k := f.embeddedFlight().Key; g[k] == f {
+		delete(g, k)
+	}
+}
+
+// RemoveCaller records that a caller no longer waits for f. cause is nil if the caller has the result or runs f itself.
+// Otherwise, if the caller is the last one and f has a function Cancel, f is canceled, and later callers do not join it.
+func (g Group[K, F]) RemoveCaller(f F, cause error) {
+	s := f.embeddedFlight()
+	if s.callers--; s.callers == 0 && cause != nil && s.Cancel != nil {
+		g.RemoveOperation(f)
+		s.Cancel(cause)
+	}
+}
