@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gohedge/hedge/internal/dialrace"
 )
 
 // dialInterval is the time between the dials of two addresses (RFC 8305 §5).
@@ -74,16 +76,8 @@ type hostDial struct {
 	untried       []netip.Addr       // addresses to dial, in order
 	tried         map[netip.Addr]int // addresses dialled so far, with their position
 	pending       []netip.Addr       // tried addresses without a result
-	results       chan dialResult
-	done          chan struct{} // closed when the dial has ended
-	err           error         // error of the first address that failed
-}
-
-// A dialResult is the outcome of a dial to the address ip. It has a connection if err is nil.
-type dialResult struct {
-	net.Conn
-	ip  netip.Addr
-	err error
+	dials         *dialrace.Race     // the dials
+	err           error              // error of the first address that failed
 }
 
 // runDial dials the addresses of the host in order, until a dial succeeds, and returns that connection. It reads the
@@ -92,8 +86,8 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 	n := d.h.n
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	d.results, d.done, d.tried = make(chan dialResult), make(chan struct{}), make(map[netip.Addr]int)
-	defer close(d.done)
+	d.dials, d.tried = dialrace.New(errNoConn), make(map[netip.Addr]int)
+	defer d.dials.Close()
 	n.mu.Lock()
 	d.h.rotation++
 	d.rotation = d.h.rotation
@@ -116,9 +110,9 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 		}
 		for again := false; !again; {
 			select {
-			case r := <-d.results:
-				d.pending = slices.DeleteFunc(d.pending, func(ip netip.Addr) bool { return ip == r.ip })
-				if r.err == nil {
+			case r := <-d.dials.Results:
+				d.pending = slices.DeleteFunc(d.pending, func(ip netip.Addr) bool { return ip == r.IP })
+				if r.Err == nil {
 					return d.recordSuccess(r), nil
 				}
 				if ctx.Err() != nil {
@@ -126,7 +120,7 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 				}
 				d.recordFailure(r)
 				if d.err == nil {
-					d.err = r.err
+					d.err = r.Err
 				}
 				again = true
 			case <-next.C:
@@ -176,40 +170,22 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 	return ip, h.changed, wait
 }
 
-// startAttempt dials the address ip in a goroutine, which sends the outcome to results. If the call of DialContext has
-// ended before, it closes the connection.
+// startAttempt starts a dial to the address ip. If the call of DialContext ends before, the connection is closed.
 func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	d.tried[ip] = len(d.tried)
 	d.pending = append(d.pending, ip)
-	go func() {
-		r := dialResult{ip: ip, err: errNoConn} // if the Dialer ends the goroutine
-		defer func() {
-			select {
-			case d.results <- r:
-			case <-d.done:
-				if r.err == nil {
-					runRecovered(func() { r.Close() })
-				}
-			}
-		}()
-		r.Conn, r.err = d.h.n.callDialer(ctx, d.network, net.JoinHostPort(ip.String(), d.port))
-	}()
-}
-
-// runRecovered calls f, a function of the user, and drops a panic of f. It is used on goroutines of this package, where
-// no caller could recover the panic.
-func runRecovered(f func()) {
-	defer func() { _ = recover() }()
-	f()
+	d.dials.Start(ip, func() (net.Conn, error) {
+		return d.h.n.callDialer(ctx, d.network, net.JoinHostPort(ip.String(), d.port))
+	})
 }
 
 // recordFailure records that the dial r has failed, so that the address is dialled last for a minute. If an earlier
 // dial to the address succeeded, recordFailure also starts a lookup, because the host may have given the address up.
-func (d *hostDial) recordFailure(r dialResult) {
+func (d *hostDial) recordFailure(r dialrace.Result) {
 	h := d.h
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
-	a, now := h.addrs[r.ip], time.Now()
+	a, now := h.addrs[r.IP], time.Now()
 	if a == nil {
 		return
 	}
@@ -224,19 +200,19 @@ func (d *hostDial) recordFailure(r dialResult) {
 
 // recordSuccess records that the dial r has succeeded, and returns the connection, which is tracked until it is closed.
 // Addresses whose dial started earlier and is still running are recorded as failed, because they are slower.
-func (d *hostDial) recordSuccess(r dialResult) net.Conn {
+func (d *hostDial) recordSuccess(r dialrace.Result) net.Conn {
 	h := d.h
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	for _, ip := range d.pending {
-		if a := h.addrs[ip]; a != nil && d.tried[ip] < d.tried[r.ip] {
+		if a := h.addrs[ip]; a != nil && d.tried[ip] < d.tried[r.IP] {
 			a.portHealthOf(d.port).failed = time.Now()
 		}
 	}
-	if a := h.addrs[r.ip]; a != nil {
+	if a := h.addrs[r.IP]; a != nil {
 		*a.portHealthOf(d.port) = portHealth{reached: true}
 	}
-	return h.n.trackConn(r.Conn, r.ip, []*host{h})
+	return h.n.trackConn(r.Conn, r.IP, []*host{h})
 }
 
 // A connTracking records one open connection: its remote address, and the hosts that use it. While it is open, these

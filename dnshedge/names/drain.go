@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 )
 
 const (
@@ -310,7 +312,7 @@ func (h *host) closeIdleConnsAfter(d time.Duration) {
 		h.n.mu.Unlock()
 		defer h.n.wg.Done()
 		for _, c := range drains {
-			runRecovered(c.CloseIdleConnections)
+			usercode.RunGuarded(c.CloseIdleConnections)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gohedge/hedge/internal/dialrace"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -217,18 +218,17 @@ const (
 	maxUnreachable    = 256                    // largest number of addresses in replicaPools.unreachable
 )
 
+// errNoDialResult is the error of a dial function of the program that ends its goroutine.
+var errNoDialResult = errors.New("hedge: the dial function of the transport returned no result")
+
 // dialFirst dials the addresses in order and returns the first connection that is established (RFC 8305). It starts the
 // next dial when the latest dial fails, or when fallbackDelay has passed. It closes connections that are established
 // later. If all dials fail, the error joins their errors.
 func (r *replicaPools) dialFirst(ctx context.Context, dial func(context.Context, netip.Addr) (net.Conn, error), ips []netip.Addr) (net.Conn, error) {
-	type dialled struct {
-		net.Conn
-		err error
-		ip  netip.Addr
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan dialled, len(ips))
+	dials := dialrace.New(errNoDialResult)
+	defer dials.Close()
 	next := time.NewTimer(0)
 	defer next.Stop()
 	var errs []error
@@ -243,30 +243,16 @@ func (r *replicaPools) dialFirst(ctx context.Context, dial func(context.Context,
 			}
 			ip := ips[started]
 			started++
-			go func() {
-				d := dialled{ip: ip}
-				d.err = race.RecoverPanic(func() (err error) {
-					d.Conn, err = dial(ctx, ip)
-					return err
-				})
-				results <- d
-			}()
+			dials.Start(ip, func() (net.Conn, error) { return dial(ctx, ip) })
 			next.Reset(fallbackDelay)
-		case d := <-results:
-			if d.err == nil {
-				go func(pending int) { // closes connections that are established later
-					for range pending {
-						if late := <-results; late.err == nil && late.Conn != nil {
-							_ = race.RecoverPanic(late.Close)
-						}
-					}
-				}(started - len(errs) - 1)
+		case d := <-dials.Results:
+			if d.Err == nil {
 				return d.Conn, nil
 			}
-			if errs = append(errs, d.err); ctx.Err() == nil {
-				r.recordUnreachable(d.ip)
+			if errs = append(errs, d.Err); ctx.Err() == nil {
+				r.recordUnreachable(d.IP)
 			}
-			if d.ip == ips[started-1] {
+			if d.IP == ips[started-1] {
 				next.Reset(0)
 			}
 		}
