@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
@@ -39,39 +37,29 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var addrs [2][]lookup.Addr
-	var errs [2]error
-	var done [2]chan struct{}
-	for i, t := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
-		done[i] = make(chan struct{})
-		go func() { // ends soon after ctx does
-			defer close(done[i])
-			addrs[i], errs[i] = lookup.LookupAddrs(ctx, c, host, t)
-		}()
+	results := lookup.QueryBothFamilies(func(typ uint16, r *lookup.FamilyResult) { // ends soon after ctx does
+		r.Addrs, r.Err = lookup.LookupAddrs(ctx, c, host, typ)
+	})
+	var both [2]lookup.FamilyResult
+	first := <-results
+	both[first.Family] = *first
+	var late <-chan time.Time
+	if len(first.Addrs) > 0 {
+		t := time.NewTimer(lookup.ResolutionDelay)
+		defer t.Stop()
+		late = t.C
 	}
-	first, second := 0, 1
 	select {
-	case <-done[0]:
-	case <-done[1]:
-		first, second = 1, 0
+	case second := <-results:
+		both[second.Family] = *second
+	case <-late:
 	}
-	if len(addrs[first]) == 0 {
-		<-done[second]
-	} else {
-		late := time.NewTimer(lookup.ResolutionDelay)
-		defer late.Stop()
-		select {
-		case <-done[second]:
-		case <-late.C:
-			return copyWithTTL(addrs[first]), nil
-		}
-	}
-	if all := append(addrs[0], addrs[1]...); len(all) > 0 {
+	if all := append(both[0].Addrs, both[1].Addrs...); len(all) > 0 {
 		return copyWithTTL(all), nil
 	}
-	for _, err := range errs {
-		if err != nil {
-			return nil, lookup.NewDNSError(host, cmp.Or(ctx.Err(), err)) // the error of a cancelled context has precedence
+	for _, r := range both {
+		if r.Err != nil {
+			return nil, lookup.NewDNSError(host, cmp.Or(ctx.Err(), r.Err)) // the error of a cancelled context has precedence
 		}
 	}
 	return nil, lookup.NewNotFoundError(host)

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 )
 
@@ -271,16 +269,10 @@ func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bo
 	return false
 }
 
-// A lookupResult is the result of a DNS query for the addresses of a host in one address family. A lookup consists of
-// two such queries.
-type lookupResult struct {
-	addrs []lookup.Addr
-	err   error     // of type *net.DNSError; not nil: the addresses of the family are unknown
-	at    time.Time // when the result arrived
+// hasAddresses reports whether a result has at least one address.
+func hasAddresses(both [2]*lookup.FamilyResult) bool {
+	return slices.ContainsFunc(both[:], func(f *lookup.FamilyResult) bool { return f != nil && len(f.Addrs) > 0 })
 }
-
-// hasAddresses reports whether the result has at least one address. It returns false for nil.
-func (f *lookupResult) hasAddresses() bool { return f != nil && len(f.addrs) > 0 }
 
 // runLookup performs the lookup l as soon as the semaphore slots has a free slot. It returns the slot when the lookup
 // ends, or after a second. It does nothing if all callers have given up before there is a slot.
@@ -297,7 +289,7 @@ func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState)
 	case <-l.abandoned:
 	case <-ctx.Done():
 		if h.tryStart(l) {
-			h.endLookup([2]*lookupResult{})
+			h.endLookup([2]*lookup.FamilyResult{})
 		}
 	}
 }
@@ -324,55 +316,43 @@ func (h *host) tryStart(l *lookupState) bool {
 func (h *host) lookupBothFamilies(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	results := [2]chan lookupResult{h.startQuery(ctx, dns.TypeA), h.startQuery(ctx, dns.TypeAAAA)}
-	var both [2]*lookupResult
-	var first, second lookupResult
-	last := 1
-	select {
-	case first = <-results[0]:
-		both[0] = &first
-	case first = <-results[1]:
-		both[1], last = &first, 0
-	}
+	results := lookup.QueryBothFamilies(func(typ uint16, r *lookup.FamilyResult) { h.queryFamily(ctx, typ, r) })
+	var both [2]*lookup.FamilyResult
+	first := <-results
+	both[first.Family] = first
 	h.n.mu.Lock()
-	now := last == 0 && !h.isKnown()
+	now := first.Family == 1 && !h.isKnown()
 	h.n.mu.Unlock()
 	delay := time.NewTimer(lookup.ResolutionDelay)
 	defer delay.Stop()
-	if now || len(first.addrs) == 0 {
+	if now || len(first.Addrs) == 0 {
 		delay.Reset(0)
 	}
+	var second *lookup.FamilyResult
 	select {
-	case second = <-results[last]:
+	case second = <-results:
 	case <-delay.C:
 		h.publishResults(both)
-		second = <-results[last]
+		second = <-results
 	}
-	both[last] = &second
+	both[second.Family] = second
 	h.publishResults(both)
 	h.endLookup(both)
 }
 
-// startQuery starts a query for one record type, A or AAAA, and returns a channel that receives the result. A panic of
-// the Exchanger becomes an error of the lookup, because no caller could recover it.
-func (h *host) startQuery(ctx context.Context, typ uint16) chan lookupResult {
-	result := make(chan lookupResult, 1)
-	go func() { // ends soon after ctx does
-		f := lookupResult{err: lookup.NewDNSError(h.name, errNothing)} // if the Exchanger ends the goroutine
-		defer func() {
-			if p := recover(); p != nil {
-				f = lookupResult{err: lookup.NewDNSError(h.name, fmt.Errorf("names: Exchanger panicked: %v", p))}
-			}
-			f.at = time.Now()
-			result <- f
-		}()
-		addrs, err := lookup.LookupAddrs(ctx, h.n.exchanger(), h.name, typ)
-		if err != nil {
-			err = lookup.NewDNSError(h.name, err)
+// queryFamily performs the query for one record type, A or AAAA, and sets the addresses or the error in r. The error is a
+// *net.DNSError. A panic of the Exchanger becomes an error of the lookup, because no caller could recover it.
+func (h *host) queryFamily(ctx context.Context, typ uint16, r *lookup.FamilyResult) {
+	err := errNothing // if the Exchanger ends the goroutine
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("names: Exchanger panicked: %v", p)
 		}
-		f = lookupResult{addrs: addrs, err: err}
+		if err != nil {
+			r.Err = lookup.NewDNSError(h.name, err)
+		}
 	}()
-	return result
+	r.Addrs, err = lookup.LookupAddrs(ctx, h.n.exchanger(), h.name, typ)
 }
 
 // publishResults makes the results of a lookup the addresses of the host, and wakes waiting callers. Index 0 is IPv4,
@@ -381,11 +361,11 @@ func (h *host) startQuery(ctx context.Context, typ uint16) chan lookupResult {
 // A family whose result is nil or an error keeps its addresses. If neither result has addresses, nothing changes. So
 // NXDOMAIN for one family does not remove the addresses of that family if the other family has addresses (RFC 4074
 // §4.2).
-func (h *host) publishResults(both [2]*lookupResult) {
+func (h *host) publishResults(both [2]*lookup.FamilyResult) {
 	var all []netip.Addr
 	for _, f := range both {
 		if f != nil {
-			for _, a := range f.addrs {
+			for _, a := range f.Addrs {
 				all = append(all, a.Addr.Unmap())
 			}
 		}
@@ -393,17 +373,17 @@ func (h *host) publishResults(both [2]*lookupResult) {
 	sources := h.n.sourcesOf(all)
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
-	if h.n.closed || !both[0].hasAddresses() && !both[1].hasAddresses() {
+	if h.n.closed || !hasAddresses(both) {
 		return
 	}
 	now := time.Now()
 	changed := false
 	for i, f := range both {
-		if f == nil || f.err != nil {
+		if f == nil || f.Err != nil {
 			continue
 		}
-		addrs, seen := make([]netip.Addr, 0, len(f.addrs)), make(map[netip.Addr]bool, len(f.addrs))
-		for _, a := range f.addrs {
+		addrs, seen := make([]netip.Addr, 0, len(f.Addrs)), make(map[netip.Addr]bool, len(f.Addrs))
+		for _, a := range f.Addrs {
 			if ip := a.Addr.Unmap(); !seen[ip] {
 				addrs, seen[ip] = append(addrs, ip), true
 			}
@@ -414,8 +394,8 @@ func (h *host) publishResults(both [2]*lookupResult) {
 	for i, f := range both {
 		if f != nil {
 			h.lookup.published[i] = true
-			if h.lookup.first.IsZero() || f.at.Before(h.lookup.first) {
-				h.lookup.first = f.at
+			if h.lookup.first.IsZero() || f.At.Before(h.lookup.first) {
+				h.lookup.first = f.At
 			}
 		}
 	}
@@ -491,7 +471,7 @@ func (h *host) notifyWatchers() {
 
 // endLookup ends the running lookup, stores its error if it found no address, and schedules the next lookup. both has
 // the results for IPv4 and IPv6.
-func (h *host) endLookup(both [2]*lookupResult) {
+func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	defer h.notifyWatchers()
@@ -503,7 +483,7 @@ func (h *host) endLookup(both [2]*lookupResult) {
 		return
 	}
 	now := time.Now()
-	some := both[0].hasAddresses() || both[1].hasAddresses()
+	some := hasAddresses(both)
 	if h.err = nil; !some {
 		h.failures++
 		h.err = h.lookupError(both)
@@ -523,9 +503,9 @@ func (h *host) endLookup(both [2]*lookupResult) {
 
 // isMissingFamily reports whether the lookup failed for a family of which the host has addresses. endLookup repeats
 // such a lookup soon. The caller must hold mu.
-func (h *host) isMissingFamily(both [2]*lookupResult) bool {
+func (h *host) isMissingFamily(both [2]*lookup.FamilyResult) bool {
 	for i, f := range both {
-		if f.err != nil && len(h.families[i]) > 0 {
+		if f.Err != nil && len(h.families[i]) > 0 {
 			return true
 		}
 	}
@@ -551,13 +531,13 @@ func (h *host) retryDelay() time.Duration {
 //
 // A TTL below MinTTL may be the remaining TTL in a server's cache. That is assumed if one of the last two TTLs was at
 // least MinTTL. Such a TTL is only raised to a second. computeExpiry stores the TTLs for this comparison in the next call.
-func (h *host) computeExpiry(both [2]*lookupResult) (expiry time.Time) {
+func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
 	for i, f := range both {
-		if len(f.addrs) == 0 {
+		if len(f.Addrs) == 0 {
 			continue
 		}
-		ttl := f.addrs[0].TTL
-		for _, a := range f.addrs {
+		ttl := f.Addrs[0].TTL
+		for _, a := range f.Addrs {
 			ttl = min(ttl, a.TTL)
 		}
 		least, before := h.n.minTTL(), h.ttls[i]
@@ -565,7 +545,7 @@ func (h *host) computeExpiry(both [2]*lookupResult) (expiry time.Time) {
 			least = minRemainingTTL
 		}
 		h.ttls[i] = [2]time.Duration{before[1], ttl}
-		end := f.at.Add(min(max(ttl, least), h.n.maxTTL()))
+		end := f.At.Add(min(max(ttl, least), h.n.maxTTL()))
 		if expiry.IsZero() || end.Before(expiry) {
 			expiry = end
 		}
@@ -575,14 +555,14 @@ func (h *host) computeExpiry(both [2]*lookupResult) (expiry time.Time) {
 
 // lookupError returns the error of a lookup that found no address. If one family failed and the other has no addresses,
 // it returns the error of the failed family, which may have addresses.
-func (h *host) lookupError(both [2]*lookupResult) error {
+func (h *host) lookupError(both [2]*lookup.FamilyResult) error {
 	err := lookup.NewNotFoundError(h.name)
 	for _, f := range both {
-		if e, ok := f.err.(*net.DNSError); ok && !e.IsNotFound {
+		if e, ok := f.Err.(*net.DNSError); ok && !e.IsNotFound {
 			return e
 		}
-		if f.err != nil {
-			err = f.err
+		if f.Err != nil {
+			err = f.Err
 		}
 	}
 	return err

@@ -72,6 +72,31 @@ func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]A
 	return out, nil
 }
 
+// A FamilyResult is the result of the query for the addresses of a host in one address family.
+type FamilyResult struct {
+	Family int // 0 for IPv4, 1 for IPv6
+	Addrs  []Addr
+	Err    error     // not nil: the addresses of the family are unknown
+	At     time.Time // when the query ended
+}
+
+// QueryBothFamilies runs query for the types A and AAAA at the same time, and returns a channel that receives both results.
+// The function sets Addrs or Err in r.
+func QueryBothFamilies(query func(typ uint16, r *FamilyResult)) <-chan *FamilyResult {
+	results := make(chan *FamilyResult, 2)
+	for family, typ := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
+		go func() {
+			r := &FamilyResult{Family: family}
+			defer func() { // also if query ends the goroutine
+				r.At = time.Now()
+				results <- r
+			}()
+			query(typ, r)
+		}()
+	}
+	return results
+}
+
 // IsHostName reports whether name is valid as the name of a host: letters, digits, hyphens and underscores. Other DNS
 // names may contain characters that attack a program which shows or stores them. net.Resolver rejects such names as
 // well.
