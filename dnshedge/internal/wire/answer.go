@@ -367,7 +367,7 @@ func (a *Answer) Append(b []byte, q *Query, v ResponseOptions, limit int) []byte
 	if !q.opt {
 		return b
 	}
-	return q.appendOPT(b, start, limit, a.options, a.EDE, v.EDE)
+	return q.appendOPT(b, start, limit, a.options, slices.Concat(a.EDE, v.EDE))
 }
 
 // SetForwarderFlags sets the flags of the response b to the flags of a forwarder. RA is set, because a forwarder
@@ -385,13 +385,11 @@ const optLen = 11
 //
 // options are the EDNS options of the server. They are added if they fit and the client has sent EDNS options. errs are
 // extended errors. They are added with their texts if they fit, or else without texts, or else not at all.
-func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]EDE) []byte {
+func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs []EDE) []byte {
 	codes, texts := 0, 0
 	for _, e := range errs {
-		for _, e := range e {
-			codes += 6
-			texts += len(e.Text)
-		}
+		codes += 6
+		texts += len(e.Text)
 	}
 	room := limit - (len(b) - start) - optLen
 	n := binary.BigEndian.Uint16(b[start+10:])
@@ -406,15 +404,13 @@ func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]
 		codes, errs = 0, nil
 	}
 	for _, e := range errs {
-		for _, e := range e {
-			if codes+texts > room {
-				e.Text = ""
-			}
-			b = append(b, 0, dns.EDNS0EDE)
-			b = binary.BigEndian.AppendUint16(b, uint16(2+len(e.Text)))
-			b = binary.BigEndian.AppendUint16(b, e.Code)
-			b = append(b, e.Text...)
+		if codes+texts > room {
+			e.Text = ""
 		}
+		b = append(b, 0, dns.EDNS0EDE)
+		b = binary.BigEndian.AppendUint16(b, uint16(2+len(e.Text)))
+		b = binary.BigEndian.AppendUint16(b, e.Code)
+		b = append(b, e.Text...)
 	}
 	binary.BigEndian.PutUint16(b[data-2:], uint16(len(b)-data))
 	return b
@@ -477,10 +473,8 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v ResponseOptions) *dns.Msg {
 		if q.options != nil && len(a.options) > 0 {
 			opt.Option = unpackOptions(a.options)
 		}
-		for _, e := range [...][]EDE{a.EDE, v.EDE} {
-			for _, e := range e {
-				opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: e.Code, ExtraText: e.Text})
-			}
+		for _, e := range slices.Concat(a.EDE, v.EDE) {
+			opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: e.Code, ExtraText: e.Text})
 		}
 		r.Extra = append(r.Extra, opt)
 	}

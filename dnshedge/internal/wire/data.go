@@ -101,16 +101,7 @@ func (l dataLayout) lacksFields(data []byte) bool {
 // 4034 §4.1.1).
 func findTypeBitmap(typ uint16, data []byte) int {
 	off := 0
-	switch typ {
-	case dns.TypeNSEC:
-		for off < len(data) && data[off] != 0 {
-			if data[off] >= 0xc0 {
-				return len(data)
-			}
-			off += 1 + int(data[off])
-		}
-		return off + 1
-	case dns.TypeNSEC3:
+	if typ == dns.TypeNSEC3 {
 		for _, fixed := range [...]int{4, 0} { // bytes before the salt's length, and before the hash's length
 			if off += fixed; off >= len(data) {
 				return len(data)
@@ -119,7 +110,13 @@ func findTypeBitmap(typ uint16, data []byte) int {
 		}
 		return off
 	}
-	return 6
+	for off < len(data) && data[off] != 0 {
+		if data[off] >= 0xc0 {
+			return len(data)
+		}
+		off += 1 + int(data[off])
+	}
+	return off + 1
 }
 
 // isSVCBChanged reports whether package dns cannot represent the data of an SVCB or HTTPS record. It drops empty ALPN

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/miekg/dns"
 )
@@ -52,16 +53,12 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 	case dns.RcodeServerFailure:
 		// Another server that does not validate or filter would answer, and so it would
 		// defeat the purpose of this server.
-		for _, e := range errs {
-			if e.isFinal() {
-				return FinalFailure
-			}
+		if slices.ContainsFunc(errs, func(e EDE) bool { return e.isValidationFailure() || e.isBlock() }) {
+			return FinalFailure
 		}
 	case dns.RcodeRefused:
-		for _, e := range errs {
-			if 15 <= e.Code && e.Code <= 17 { // blocked, censored, filtered; 18 is about the client (RFC 8914 §4.19)
-				return FinalFailure
-			}
+		if slices.ContainsFunc(errs, EDE.isBlock) {
+			return FinalFailure
 		}
 	}
 	return Failure
@@ -73,23 +70,15 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 // For a single name, that is a valid result. A server that responds so for all names, including the root, has a wrong
 // clock or an old trust anchor.
 func (a *Answer) IsBogus() bool {
-	if a.Rcode() != dns.RcodeServerFailure {
-		return false
-	}
-	for _, e := range a.EDE {
-		if e.isFinal() && !(15 <= e.Code && e.Code <= 17) {
-			return true
-		}
-	}
-	return false
+	return a.Rcode() == dns.RcodeServerFailure && slices.ContainsFunc(a.EDE, EDE.isValidationFailure)
 }
 
-// isFinal reports whether the extended error e means that no other server must be tried. Either DNSSEC validation has
-// failed (codes 1, 2, 5 to 12, 27), or a policy blocks the name (codes 15 to 17).
-func (e EDE) isFinal() bool {
-	switch c := e.Code; {
-	case c == 1, c == 2, 5 <= c && c <= 12, 15 <= c && c <= 17, c == 27:
-		return true
-	}
-	return false
+// isValidationFailure reports whether the extended error says that DNSSEC validation has failed.
+func (e EDE) isValidationFailure() bool {
+	c := e.Code
+	return c == 1 || c == 2 || 5 <= c && c <= 12 || c == 27
 }
+
+// isBlock reports whether the extended error says that a policy blocks the name: blocked, censored or filtered. Code 18 is
+// about the client (RFC 8914 §4.19).
+func (e EDE) isBlock() bool { return 15 <= e.Code && e.Code <= 17 }

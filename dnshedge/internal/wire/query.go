@@ -94,12 +94,9 @@ func (q *Query) Read(m *dns.Msg) error {
 		return fmt.Errorf("dnshedge: question %s: %w", ask.Name, err)
 	}
 	var buf [MaxName]byte
-	n := packName(buf[:], ask.Name)
-	var err error
-	if n == 0 {
-		if n, err = dns.PackDomainName(ask.Name, buf[:], 0, nil, false); err != nil {
-			return fmt.Errorf("dnshedge: name %q: %w", ask.Name, err)
-		}
+	n, err := packName(buf[:], ask.Name)
+	if err != nil {
+		return err
 	}
 	*q = Query{
 		Name: string(buf[:n]), Type: ask.Qtype, Class: ask.Qclass, ID: m.Id, Size: dns.MinMsgSize,
@@ -150,12 +147,9 @@ func checkRecords(m *dns.Msg) error {
 // absolute, in presentation format. do and cd set the flags DO and CD. It returns an error if name is invalid.
 func NewAuthoritativeQuery(name string, typ uint16, do, cd bool) (*Query, error) {
 	var buf [MaxName]byte
-	n := packName(buf[:], name)
-	if n == 0 {
-		var err error
-		if n, err = dns.PackDomainName(name, buf[:], 0, nil, false); err != nil {
-			return nil, fmt.Errorf("dnshedge: name %q: %w", name, err)
-		}
+	n, err := packName(buf[:], name)
+	if err != nil {
+		return nil, err
 	}
 	return &Query{
 		Name: string(buf[:n]), Type: typ, Class: dns.ClassINET, Size: DefaultUDPSize,
@@ -164,31 +158,30 @@ func NewAuthoritativeQuery(name string, typ uint16, do, cd bool) (*Query, error)
 }
 
 // packName writes the absolute name, which is in presentation format, to b in wire format. It returns the length in
-// bytes.
-//
-// It is three times as fast as dns.PackDomainName, and handles only common names. It returns 0 if the name is the root,
-// has escapes, or is invalid. The caller must then use dns.PackDomainName.
-func packName(b []byte, name string) int {
-	if len(name) < 2 || len(name)+1 > len(b) || name[len(name)-1] != '.' {
-		return 0
-	}
-	start := 0
-	for i := range len(name) {
+// bytes. For a common name, it is three times as fast as dns.PackDomainName. It calls that function for the root, for a
+// name with escapes, and for the error of an invalid name.
+func packName(b []byte, name string) (n int, err error) {
+	start, isCommon := 0, len(name) >= 2 && len(name)+1 <= len(b) && name[len(name)-1] == '.'
+	for i := 0; isCommon && i < len(name); i++ {
 		switch c := name[i]; c {
 		case '.':
-			if i == start || i-start > 63 {
-				return 0
-			}
+			isCommon = i > start && i-start <= 63
 			b[start] = byte(i - start)
 			start = i + 1
 		case '\\':
-			return 0
+			isCommon = false
 		default:
 			b[i+1] = c
 		}
 	}
-	b[start] = 0
-	return start + 1
+	if isCommon {
+		b[start] = 0
+		return start + 1, nil
+	}
+	if n, err = dns.PackDomainName(name, b, 0, nil, false); err != nil {
+		err = fmt.Errorf("dnshedge: name %q: %w", name, err)
+	}
+	return n, err
 }
 
 // WithForwardedOptions returns the query with the EDNS options that a forwarder passes on, which is only the client
@@ -429,26 +422,15 @@ func (q *Query) Key() string {
 
 // AppendKey appends the cache key that Key returns to b, and returns the extended slice.
 func (q *Query) AppendKey(b []byte) []byte {
-	var bits byte
-	if q.do {
-		bits |= KeyDO
-	}
-	if q.cd {
-		bits |= KeyCD
-	}
-	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
+	bits := flagIf(q.do, KeyDO) | flagIf(q.cd, KeyCD)
+	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), byte(bits))
 }
 
 // AppendExchangeKey appends a key to b that tells which queries can share one exchange, and returns the extended slice.
 // If two queries have equal keys, a response to one of them serves both. The key consists of the cache key, the flag
 // RD, and the EDNS options.
 func (q *Query) AppendExchangeKey(b []byte) []byte {
-	b = q.AppendKey(b)
-	var rd byte
-	if q.rd {
-		rd = 1
-	}
-	return append(append(b, rd), q.options...)
+	return append(append(q.AppendKey(b), byte(flagIf(q.rd, 1))), q.options...)
 }
 
 // ToNameErrorKey changes a cache key in place to the key under which the response "no such name" is stored. That
@@ -516,24 +498,9 @@ func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 		binary.BigEndian.PutUint16(b[start:], id)
 		return b
 	}
-	var bits uint16
-	for _, f := range [...]struct {
-		on  bool
-		bit uint16
-	}{
-		{q.rd, flagRD}, {q.cd && !q.withoutEDNS, flagCD},
-		{!q.direct && !q.withoutEDNS, flagAD}, // a cached response may serve clients that want to know whether it was validated (RFC 6840 §5.7)
-	} {
-		if f.on {
-			bits |= f.bit
-		}
-	}
-	b = binary.BigEndian.AppendUint16(b, id)
-	b = binary.BigEndian.AppendUint16(b, bits)
-	b = append(b, 0, 1, 0, 0, 0, 0, 0, 0)
-	b = append(b, q.Name...)
-	b = binary.BigEndian.AppendUint16(b, q.Type)
-	b = binary.BigEndian.AppendUint16(b, q.Class)
+	bits := flagIf(q.rd, flagRD) | flagIf(q.cd && !q.withoutEDNS, flagCD)
+	bits |= flagIf(!q.direct && !q.withoutEDNS, flagAD) // a cached response may serve clients that want to know whether it was validated (RFC 6840 §5.7)
+	b = q.appendHeaderAndQuestion(b, id, bits)
 	if q.withoutEDNS {
 		return b
 	}
@@ -563,11 +530,17 @@ func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
 	b = append(b, 0, 0, byte(dns.TypeOPT))
 	b = binary.BigEndian.AppendUint16(b, size)
-	var do byte
-	if q.do {
-		do = 0x80
-	}
-	return append(b, 0, 0, do, 0, 0, 0)
+	return append(b, 0, 0, byte(flagIf(q.do, 0x80)), 0, 0, 0)
+}
+
+// appendHeaderAndQuestion appends a header without records and the question to b, and returns the extended slice.
+func (q *Query) appendHeaderAndQuestion(b []byte, id, flags uint16) []byte {
+	b = binary.BigEndian.AppendUint16(b, id)
+	b = binary.BigEndian.AppendUint16(b, flags)
+	b = append(b, 0, 1, 0, 0, 0, 0, 0, 0)
+	b = append(b, q.Name...)
+	b = binary.BigEndian.AppendUint16(b, q.Type)
+	return binary.BigEndian.AppendUint16(b, q.Class)
 }
 
 // Check reports whether the message b is the response to q, which was sent with the given ID. The error is nil if it
@@ -645,17 +618,16 @@ func RandomID() uint16 {
 // responseFlags returns the header flags of a stored response, bits, adapted to the client that sent q. RD and CD are
 // copied from q. AD is cleared unless q has AD or DO (RFC 6840 §5.8).
 func (q *Query) responseFlags(bits uint16) uint16 {
-	bits &^= flagRD | flagCD
-	if q.rd {
-		bits |= flagRD
+	bits &^= flagRD | flagCD | flagIf(!q.ad && !q.do, flagAD)
+	return bits | flagIf(q.rd, flagRD) | flagIf(q.cd, flagCD)
+}
+
+// flagIf returns flag if on is true, and otherwise 0.
+func flagIf(on bool, flag uint16) uint16 {
+	if on {
+		return flag
 	}
-	if q.cd {
-		bits |= flagCD
-	}
-	if !q.ad && !q.do {
-		bits &^= flagAD
-	}
-	return bits
+	return 0
 }
 
 // AppendFailure appends a response without records to b, which tells the client that sent q of a failure. It returns
@@ -665,12 +637,7 @@ func (q *Query) responseFlags(bits uint16) uint16 {
 // errs as far as they fit.
 func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
-	b = binary.BigEndian.AppendUint16(b, q.ID)
-	b = binary.BigEndian.AppendUint16(b, q.responseFlags(flagQR|flagRA|uint16(rcode&15)))
-	b = append(b, 0, 1, 0, 0, 0, 0, 0, 0)
-	b = append(b, q.Name...)
-	b = binary.BigEndian.AppendUint16(b, q.Type)
-	b = binary.BigEndian.AppendUint16(b, q.Class)
+	b = q.appendHeaderAndQuestion(b, q.ID, q.responseFlags(flagQR|flagRA|uint16(rcode&15)))
 	if !q.opt {
 		return b
 	}
