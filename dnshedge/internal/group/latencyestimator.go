@@ -51,19 +51,13 @@ type latencyEstimator struct {
 // lossDelay returns the time after which an unanswered query, or its response, was probably lost in the network. It is
 // the initial delay until enough responses have been recorded.
 func (l *latencyEstimator) lossDelay() time.Duration {
-	if d := l.learnedLossDelay.Load(); d > 0 {
-		return time.Duration(d)
-	}
-	return max(initialDelay, l.minLossDelay)
+	return cmp.Or(time.Duration(l.learnedLossDelay.Load()), max(initialDelay, l.minLossDelay))
 }
 
 // slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for hedging
 // every query that is still unanswered after that delay. It is initialDelay until enough responses have been recorded.
 func (l *latencyEstimator) slowDelay() time.Duration {
-	if d := l.learnedSlowDelay.Load(); d > 0 {
-		return time.Duration(d)
-	}
-	return initialDelay
+	return cmp.Or(time.Duration(l.learnedSlowDelay.Load()), initialDelay)
 }
 
 // hasInitialDelay reports whether slowDelay returns initialDelay because too few responses have been recorded.

@@ -73,9 +73,7 @@ func (p *serverAccount) spendSurplusToken() bool { return p.retransmissions.spen
 // payForFailover spends a token of the shared hedge bucket for a failover: a query to this server after another server
 // could not answer. It returns false if the bucket is empty. It also pays for retransmissions that the retransmission
 // bucket does not pay for.
-func (p *serverAccount) payForFailover() bool {
-	return p.sharedBucket.Spend()
-}
+func (p *serverAccount) payForFailover() bool { return p.sharedBucket.Spend() }
 
 // retransmissionPeriod is the time over which a retransmissionBucket counts responses. It is longer than most timeouts.
 // So the first responses to a burst of queries permit retransmissions of the other queries.

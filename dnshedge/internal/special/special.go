@@ -9,7 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/dnshedge/internal/domain"
 )
 
 // TTL is the TTL, in seconds, of all records in these answers, including the SOA of negative answers (RFC 6303 §3).
@@ -40,12 +40,11 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 			rr.Header().Ttl = TTL
 			z.records = append(z.records, rr)
 		}
-		var b [wire.MaxName]byte
-		n, err := dns.PackDomainName(name, b[:], 0, nil, false)
+		key, err := domain.ParseKey(name)
 		if err != nil {
 			panic(err)
 		}
-		zones[string(b[:n])] = z
+		zones[key] = z
 		return z
 	}
 	all := func(names ...string) {

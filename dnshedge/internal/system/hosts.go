@@ -16,6 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/domain"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -150,17 +151,14 @@ func addHosts(hosts map[string]*Host, line string) {
 	}
 	ip = ip.Unmap()
 	at := func(name string) *Host {
-		var b [wire.MaxName]byte
-		n, err := dns.PackDomainName(dns.CanonicalName(name), b[:], 0, nil, false)
+		key, err := domain.ParseKey(name)
 		if err != nil {
 			return nil
 		}
-		h := hosts[string(b[:n])]
-		if h == nil {
-			h = new(Host)
-			hosts[string(b[:n])] = h
+		if hosts[key] == nil {
+			hosts[key] = new(Host)
 		}
-		return h
+		return hosts[key]
 	}
 	first := "" // the first valid name
 	for _, name := range fields[1:] {

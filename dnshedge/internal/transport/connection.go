@@ -44,15 +44,14 @@ var (
 // A connectionError is the error of a query whose connection has failed. It does not mean that the server has failed,
 // so the query may be sent again over another connection.
 type connectionError struct {
-	err          error // reason for the end of the connection
-	sent         bool  // the server may have received the query
-	answers      int   // number of responses that the connection had carried
-	hadOthers    bool  // other queries were in flight when the connection ended
-	endedByProbe bool  // the server ended the connection while a probe was in flight
+	error             // reason for the end of the connection
+	sent         bool // the server may have received the query
+	answers      int  // number of responses that the connection had carried
+	hadOthers    bool // other queries were in flight when the connection ended
+	endedByProbe bool // the server ended the connection while a probe was in flight
 }
 
-func (e *connectionError) Error() string { return e.err.Error() }
-func (e *connectionError) Unwrap() error { return e.err }
+func (e *connectionError) Unwrap() error { return e.error }
 
 // MayBeClosedByQuery reports whether err means that the server has ended a connection after it may have received the
 // query. In that case, the server may have closed the connection because of the query.
@@ -64,10 +63,9 @@ func MayBeClosedByQuery(err error) bool {
 
 // A closedByServerError is the error of an HTTP request whose connection or stream the server has closed or reset.
 // errors.Is(err, io.ErrUnexpectedEOF) is true for it, so that IsClosedByServer is true as well.
-type closedByServerError struct{ err error }
+type closedByServerError struct{ error }
 
-func (e *closedByServerError) Error() string        { return e.err.Error() }
-func (e *closedByServerError) Unwrap() error        { return e.err }
+func (e *closedByServerError) Unwrap() error        { return e.error }
 func (e *closedByServerError) Is(target error) bool { return target == io.ErrUnexpectedEOF }
 
 // A connection is a TCP or TLS connection that several queries share. It belongs to one streamConnPool. It ends when

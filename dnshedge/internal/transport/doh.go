@@ -349,11 +349,11 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	ended := IsClosedByServer(err) || err != nil && !errors.As(err, &status) && h.wasClosedByServerSince(start)
 	probed, others := h.endRequest(probe, ended, number, start)
 	if isStreamReset(err) && q.IsStandard() {
-		return a, setup, &connectionError{err: &closedByServerError{err}, sent: true}
+		return a, setup, &connectionError{error: &closedByServerError{err}, sent: true}
 	}
 	if unwanted := err != nil && !errors.Is(err, errNoStream) && !errors.As(err, &status) && h.pool != nil && h.pool.recordFailure(h, ctx.Err() != nil); !ended {
 		if unwanted {
-			err = &connectionError{err: err, sent: sent.writtenAt.Load() != 0}
+			err = &connectionError{error: err, sent: sent.writtenAt.Load() != 0}
 		}
 		return a, setup, err
 	} else if unwanted {
@@ -366,7 +366,7 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 		d.probing.disableProbes()
 	}
 	if others = others || !alone; probed || others || h.hasAnswered.Load() {
-		err = &connectionError{err: err, sent: sent.writtenAt.Load() != 0, hadOthers: others, endedByProbe: probed}
+		err = &connectionError{error: err, sent: sent.writtenAt.Load() != 0, hadOthers: others, endedByProbe: probed}
 	}
 	return a, setup, err
 }

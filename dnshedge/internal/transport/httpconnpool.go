@@ -153,10 +153,8 @@ func (l *httpConnPool) addConn() *httpConn {
 // request, and returns the connection. It returns nil if the expected wait is short, the pool is full, or another
 // connection is still being opened. The caller must hold mu.
 func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
-	if l.isFull(now) || l.expectedWait(now) < growWait {
-		return nil
-	}
-	if slices.ContainsFunc(l.conns, func(h *httpConn) bool { return !h.hasConnected.Load() }) {
+	isConnecting := func(h *httpConn) bool { return !h.hasConnected.Load() }
+	if l.isFull(now) || l.expectedWait(now) < growWait || slices.ContainsFunc(l.conns, isConnecting) {
 		return nil
 	}
 	h := l.addConn()

@@ -124,10 +124,9 @@ func isRejected(a *wire.Answer) bool {
 }
 
 // A mayBeReceivedError wraps the error of a message that must not be sent twice and that the server may have received.
-type mayBeReceivedError struct{ err error }
+type mayBeReceivedError struct{ error }
 
-func (e *mayBeReceivedError) Error() string { return e.err.Error() }
-func (e *mayBeReceivedError) Unwrap() error { return e.err }
+func (e *mayBeReceivedError) Unwrap() error { return e.error }
 
 // MayBeReceived reports whether err means that the server may have received the message, although no response came. The
 // message must then not be sent again. It only returns true for messages with an opcode other than QUERY.

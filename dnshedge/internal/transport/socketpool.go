@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -179,13 +180,8 @@ func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSoc
 func (c *socketPool) removeSocket(s *sharedSocket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, t := range c.sockets {
-		if s == t {
-			last := len(c.sockets) - 1
-			c.sockets[i] = c.sockets[last]
-			c.sockets = c.sockets[:last]
-			return
-		}
+	if i := slices.Index(c.sockets, s); i >= 0 {
+		c.sockets = slices.Delete(c.sockets, i, i+1)
 	}
 }
 

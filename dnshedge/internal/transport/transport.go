@@ -102,22 +102,17 @@ type Owner interface {
 	StallTimeout() time.Duration
 }
 
-// A Dialer opens connections to a server. *net.Dialer implements it.
-type Dialer interface {
-	DialContext(ctx context.Context, network, address string) (net.Conn, error)
-}
-
 // A Config describes the server of a Transport, and how to send queries to it. Addrs, Path and Post are optional. TLS
 // must be set if the scheme uses TLS, and must not be set otherwise. All other fields must be set.
 type Config struct {
-	Owner  Owner        // receives observations and sets timeouts
-	Dialer Dialer       // opens the connections to the server
-	Addr   string       // host and port of the server, separated by a colon
-	Addrs  []netip.Addr // addresses to dial, in this order, instead of the host in Addr
-	Path   string       // URL path for HTTPS, for example /dns-query
-	Post   bool         // send HTTPS requests with POST instead of GET
-	TLS    *tls.Config  // TLS configuration; NextProtos must be unset
-	Size   int          // largest UDP response in bytes that queries ask for, in their OPT record
+	Owner  Owner           // receives observations and sets timeouts
+	Dialer usercode.Dialer // opens the connections to the server
+	Addr   string          // host and port of the server, separated by a colon
+	Addrs  []netip.Addr    // addresses to dial, in this order, instead of the host in Addr
+	Path   string          // URL path for HTTPS, for example /dns-query
+	Post   bool            // send HTTPS requests with POST instead of GET
+	TLS    *tls.Config     // TLS configuration; NextProtos must be unset
+	Size   int             // largest UDP response in bytes that queries ask for, in their OPT record
 }
 
 // dialServer opens a connection to the server over the given network, "tcp" or "udp". If Addrs is set, it tries these

@@ -45,16 +45,12 @@ func GuardTLS(t *tls.Config) {
 			return f(raw, chains)
 		}
 	}
-	if f := t.VerifyConnection; f != nil {
-		t.VerifyConnection = func(s tls.ConnectionState) (err error) {
-			defer RecoverPanic(field, &err)
-			return f(s)
-		}
-	}
-	if f := t.EncryptedClientHelloRejectionVerify; f != nil {
-		t.EncryptedClientHelloRejectionVerify = func(s tls.ConnectionState) (err error) {
-			defer RecoverPanic(field, &err)
-			return f(s)
+	for _, verify := range []*func(tls.ConnectionState) error{&t.VerifyConnection, &t.EncryptedClientHelloRejectionVerify} {
+		if f := *verify; f != nil {
+			*verify = func(s tls.ConnectionState) (err error) {
+				defer RecoverPanic(field, &err)
+				return f(s)
+			}
 		}
 	}
 	if f := t.Time; f != nil {
