@@ -20,8 +20,8 @@ type background struct {
 
 func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
 
-// addGoroutine registers a goroutine, so that waitForAll waits for it. It returns true if the caller may start the
-// goroutine, which must then call wg.Done. It returns false after cancelAll.
+// addGoroutine counts a goroutine in wg. It returns true if the caller may start the goroutine, which must then call
+// wg.Done. It returns false after cancelAll.
 func (b *background) addGoroutine() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -32,7 +32,7 @@ func (b *background) addGoroutine() bool {
 	return true
 }
 
-// spawnGoroutine calls f in a new goroutine and returns true. cancelAll cancels the context of f, and waitForAll waits
+// spawnGoroutine calls f in a new goroutine and returns true. cancelAll cancels the context of f, and wg counts it
 // until f has returned. After cancelAll, spawnGoroutine does not call f and returns false.
 func (b *background) spawnGoroutine(f func(context.Context)) bool {
 	if !b.addGoroutine() {
@@ -52,9 +52,6 @@ func (b *background) cancelAll() {
 	b.mu.Unlock()
 	b.cancel()
 }
-
-// waitForAll waits until all goroutines have returned. The caller must have called cancelAll.
-func (b *background) waitForAll() { b.wg.Wait() }
 
 // A detachedContext has the values of a caller's context, but ends only when the Client is closed. So an exchange can
 // outlast its caller.

@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"cmp"
 	"fmt"
 	"hash/maphash"
 	"math"
@@ -12,7 +13,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/observe"
 )
 
 const (
@@ -115,9 +115,6 @@ type answerOrigin struct {
 // invalid when it is no longer the same. It is never 0.
 func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.systemChanges.Load()%math.MaxUint16) }
 
-// expireSystemEntries invalidates all entries that come from the system's servers, because these servers have changed.
-func (c *Cache) expireSystemEntries() { c.systemChanges.Add(1) }
-
 // notExported is the client number of entries that no export includes: entries of all Clients after the first 65534,
 // and entries with several sources.
 const notExported = math.MaxUint16
@@ -211,15 +208,10 @@ func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (
 // canServeStale reports whether e is an answer that may be served at the time at, if the servers fail (RFC 8767). It is
 // true for an answer that has not expired, or expired less than MaxStale ago. It is false for a failure and for nil.
 func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
-	return e != nil && e.failuresInRow == 0 && e.remainingTime(at) > -c.staleTime() && c.isCurrent(e)
+	return e != nil && e.failuresInRow == 0 && e.remainingTime(at) > -durationOrDefault(c.MaxStale, defaultMaxStale) && c.isCurrent(e)
 }
 
-func (c *Cache) maxBytes() int64 {
-	if c.MaxBytes > 0 {
-		return c.MaxBytes
-	}
-	return defaultMaxBytes
-}
+func (c *Cache) maxBytes() int64 { return cmp.Or(max(c.MaxBytes, 0), defaultMaxBytes) }
 
 // ttlLimits returns the limits for the TTLs of answers, from MinTTL, MaxTTL and MaxNegativeTTL or their defaults.
 func (c *Cache) ttlLimits() *wire.TTLLimits {
@@ -228,9 +220,6 @@ func (c *Cache) ttlLimits() *wire.TTLLimits {
 		MaxNegative: durationOrDefault(c.MaxNegativeTTL, defaultMaxNegative),
 	}
 }
-
-// staleTime returns the effective MaxStale: how long an answer remains in the cache after it has expired.
-func (c *Cache) staleTime() time.Duration { return durationOrDefault(c.MaxStale, defaultMaxStale) }
 
 // staleAfter returns the effective StaleAfter: how long a caller waits for the servers before the caller gets an
 // expired answer.
@@ -247,18 +236,14 @@ func durationOrDefault(d, defaultValue time.Duration) time.Duration {
 
 // validate returns an error that names the first field with an invalid value, or nil.
 func (c *Cache) validate() error {
-	if c.MaxBytes < 0 {
+	switch limit := durationOrDefault(c.MaxTTL, defaultMaxTTL); {
+	case c.MaxBytes < 0:
 		return fmt.Errorf("dnshedge: Cache.MaxBytes is %d; want 0 or more", c.MaxBytes)
-	}
-	for _, f := range [...]struct {
-		name string
-		d    time.Duration
-	}{{"MinTTL", c.MinTTL}, {"MaxTTL", c.MaxTTL}} {
-		if f.d < 0 {
-			return fmt.Errorf("dnshedge: Cache.%s is %v; want 0 or more", f.name, f.d)
-		}
-	}
-	if limit := durationOrDefault(c.MaxTTL, defaultMaxTTL); c.MinTTL > limit {
+	case c.MinTTL < 0:
+		return fmt.Errorf("dnshedge: Cache.MinTTL is %v; want 0 or more", c.MinTTL)
+	case c.MaxTTL < 0:
+		return fmt.Errorf("dnshedge: Cache.MaxTTL is %v; want 0 or more", c.MaxTTL)
+	case c.MinTTL > limit:
 		return fmt.Errorf("dnshedge: Cache.MinTTL is %v; want at most MaxTTL, %v", c.MinTTL, limit)
 	}
 	return nil
@@ -501,7 +486,8 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 		if !c.canServeStale(had, at) || final && had.remainingTime(at) <= 0 {
 			return false
 		}
-		had.recordRefreshFailure(at, q.Type)
+		had.postponeRefresh(at, q.Type) // the refresh has failed
+		had.releaseRefresh()
 		return true
 	}
 	if f := c.findAnswer(key, at, domain); f.entry != nil && f.failuresInRow == 0 {
@@ -522,13 +508,6 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 		e.ttl = min(keep.first<<(e.failuresInRow-1), keep.most)
 		return e, otter.WriteOp
 	})
-}
-
-// recordRefreshFailure records that a refresh by a question of type qtype has failed at the time at. It prevents
-// further refreshes for 30 s, as postponeRefresh does, and ends the claim to the refresh.
-func (e *entry) recordRefreshFailure(at time.Duration, qtype uint16) {
-	e.postponeRefresh(at, qtype)
-	e.releaseRefresh()
 }
 
 // postponeRefresh prevents questions of type qtype from refreshing the entry for 30 s (staleRecheck). The time begins
@@ -628,9 +607,4 @@ func (c *Cache) Len() int {
 func (c *Cache) Bytes() int64 {
 	c.init()
 	return int64(c.store.WeightedSize())
-}
-
-// sizeStats returns the number of entries, their memory and its limit.
-func (c *Cache) sizeStats() *observe.DNSCacheStats {
-	return &observe.DNSCacheStats{Entries: c.Len(), Bytes: c.Bytes(), MaxBytes: c.maxBytes()}
 }

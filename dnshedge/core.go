@@ -30,8 +30,8 @@ import (
 // newCore has returned. It is safe for concurrent use.
 type core struct {
 	conf          *Client
-	trace         *Trace // Client.Trace, with its panics recovered; nil if there is none
-	cacheClient   uint16 // the Client's number in the Cache; 0: there is no Cache
+	trace         *tracer // nil: there is no Client.Trace
+	cacheClient   uint16  // the Client's number in the Cache; 0: there is no Cache
 	servers       *clientServers
 	hosts         *system.Hosts  // nil: there is no hosts file
 	refreshes     *budget.Bucket // budget of cache refreshes, separate from the hedge budget
@@ -76,7 +76,9 @@ func newCore(conf *Client) (*core, error) {
 	if err := c.clientSettings.init(engineConfig, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
 		return nil, err
 	}
-	c.trace = conf.Trace.recoverPanics(func(value any) { c.log.LogPanic("Trace", value) })
+	if conf.Trace != nil {
+		c.trace = &tracer{conf.Trace, c.log}
+	}
 	if conf.Cache != nil {
 		c.cacheClient = conf.Cache.addClient()
 	}
@@ -115,7 +117,7 @@ func (c *core) newServers(hedging group.Hedging) *clientServers {
 		Engine: c.engine, Counters: &c.count.group, Observers: c.watcher, Log: c.log, Spawn: c.spawnGoroutine,
 	}
 	if c.trace != nil {
-		conf.Tracer = traceAdapter{c.trace}
+		conf.Tracer = c.trace
 	}
 	return &clientServers{
 		pool:      group.NewPool(conf),
@@ -142,7 +144,7 @@ func (c *core) closeAll() {
 	for _, s := range all {
 		s.Close()
 	}
-	c.waitForAll()
+	c.wg.Wait()
 	c.records.closeQueue()
 }
 
@@ -534,7 +536,7 @@ func (c *core) expireOnSystemChange(now time.Time) {
 	}
 	known := c.systemVersion.Load()
 	if v != known && c.systemVersion.CompareAndSwap(known, v) && known != 0 {
-		c.conf.Cache.expireSystemEntries()
+		c.conf.Cache.systemChanges.Add(1)
 	}
 }
 

@@ -273,10 +273,8 @@ func (s *Server) ServePacket(pc net.PacketConn) error {
 	}
 	for {
 		err := read(pc)
-		select {
-		case <-s.closing: // Shutdown closes pc after the last response
+		if s.isClosing() { // Shutdown closes pc after the last response
 			return ErrServerClosed
-		default:
 		}
 		if errors.Is(err, net.ErrClosed) {
 			s.unregisterCloser(pc, true)
@@ -406,14 +404,10 @@ func replyControlMessage(oob []byte) []byte {
 // goroutines. The Client stays open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
-	received := s.stopAcceptingQueries()
-	if received {
-		t := time.NewTimer(receivedTime)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
+	if s.stopAcceptingQueries() {
+		pause, cancel := context.WithTimeout(ctx, receivedTime)
+		<-pause.Done()
+		cancel()
 	}
 	s.mu.Lock()
 	s.answersStopped = true

@@ -40,10 +40,8 @@ func (s *Server) Serve(ln net.Listener) error {
 			s.startConn(conn)
 			continue
 		}
-		select {
-		case <-s.closing:
+		if s.isClosing() {
 			return ErrServerClosed
-		default:
 		}
 		if t := net.Error(nil); !errors.As(err, &t) || errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("dnshedge: accept: %w", err)

@@ -43,10 +43,10 @@ type clientServers struct {
 // init sets up the servers, fallback servers and routes from the fields of conf. It returns an error if an upstream or
 // a domain in Routes is invalid.
 func (s *clientServers) init(conf *Client) (err error) {
-	if s.group, err = s.configuredServers(conf.Upstreams); err != nil {
+	if s.group, err = s.findServers(slices.Values(conf.Upstreams), group.UsePermanently); err != nil {
 		return err
 	}
-	if s.fallback, err = s.configuredServers(conf.Fallback); err != nil {
+	if s.fallback, err = s.findServers(slices.Values(conf.Fallback), group.UsePermanently); err != nil {
 		return err
 	}
 	s.upstreams = slices.Concat(conf.Upstreams, conf.Fallback)
@@ -55,11 +55,6 @@ func (s *clientServers) init(conf *Client) (err error) {
 	}
 	s.routes, err = parseRoutes(conf.Routes)
 	return err
-}
-
-// configuredServers returns the pool's servers for the field Upstreams or Fallback, which the pool never forgets.
-func (s *clientServers) configuredServers(ups []Upstream) (group.Servers, error) {
-	return s.findServers(slices.Values(ups), group.UsePermanently)
 }
 
 // systemServers returns the pool's servers for name servers from the system's configuration. It returns an error if the
@@ -587,7 +582,7 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 	late, down := new(group.RecheckTimer), g.AreDown()
 	failed := func() bool { return !isBeforeFallback(tiers) && x.CountUnableServers() == len(g) }
 	late.Start(func() time.Duration {
-		if g.AreDown() && (!down || isAnyUp(tiers[1:])) || failed() {
+		if g.AreDown() && (!down || slices.ContainsFunc(tiers[1:], func(later queryTier) bool { return !later.group.AreDown() })) || failed() {
 			return 0
 		}
 		return min(recheckInterval, time.Until(start)+part)
@@ -607,11 +602,6 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 		probe.Stop()
 		return late.Stop()
 	}
-}
-
-// isAnyUp reports whether a tier has a server that is not down.
-func isAnyUp(tiers []queryTier) bool {
-	return slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.group.AreDown() })
 }
 
 // betterResult returns the better one of two results for q. first may be nil. An answer is better than a failure that a

@@ -35,7 +35,7 @@ func (c *Client) Stats() Stats {
 	}
 	slices.SortFunc(s.Upstreams, func(a, b UpstreamStats) int { return strings.Compare(a.Upstream, b.Upstream) })
 	if c.Cache != nil {
-		s.Cache = c.Cache.sizeStats()
+		s.Cache = &observe.DNSCacheStats{Entries: c.Cache.Len(), Bytes: c.Cache.Bytes(), MaxBytes: c.Cache.maxBytes()}
 	}
 	return s
 }

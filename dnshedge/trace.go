@@ -6,6 +6,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/ops"
 )
 
 // Trace is a set of functions that a Client calls on events. Each may be nil. They are called from several goroutines
@@ -54,51 +55,33 @@ type AnswerInfo struct {
 	Err      error // set if there is no answer
 }
 
-// recoverPanics returns a copy of t whose functions recover panics of t's functions, and pass the value of each panic
-// to panicked. It returns nil if t is nil.
-func (t *Trace) recoverPanics(panicked func(value any)) *Trace {
-	if t == nil {
-		return nil
-	}
-	recovered := func() { // to be deferred itself
+// A tracer calls the functions of a Trace, and logs their panics. It is nil if the Client has no Trace.
+type tracer struct {
+	*Trace
+	log *ops.Log
+}
+
+// callGuarded calls f, and logs its panic.
+func (t *tracer) callGuarded(f func()) {
+	defer func() {
 		if p := recover(); p != nil {
-			panicked(p)
+			t.log.LogPanic("Trace", p)
 		}
-	}
-	g := new(Trace)
-	if f := t.Attempt; f != nil {
-		g.Attempt = func(ctx context.Context, i AttemptInfo) {
-			defer recovered()
-			f(ctx, i)
-		}
-	}
-	if f := t.Done; f != nil {
-		g.Done = func(ctx context.Context, i AttemptInfo, took time.Duration, err error) {
-			defer recovered()
-			f(ctx, i, took, err)
-		}
-	}
-	if f := t.Answer; f != nil {
-		g.Answer = func(ctx context.Context, i AnswerInfo) {
-			defer recovered()
-			f(ctx, i)
-		}
-	}
-	return g
+	}()
+	f()
 }
 
-// A traceAdapter converts the events of package group to calls of the functions of a Trace.
-type traceAdapter struct{ *Trace }
-
-func (t traceAdapter) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
-	if t.Trace.Attempt != nil {
-		t.Trace.Attempt(ctx, attemptInfo(q, to, n, hedge))
+// AttemptStarted implements group.AttemptTracer.
+func (t *tracer) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
+	if t.Attempt != nil {
+		t.callGuarded(func() { t.Attempt(ctx, attemptInfo(q, to, n, hedge)) })
 	}
 }
 
-func (t traceAdapter) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
-	if t.Trace.Done != nil {
-		t.Trace.Done(ctx, attemptInfo(q, to, n, hedge), took, explainError(to, err))
+// AttemptEnded implements group.AttemptTracer.
+func (t *tracer) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
+	if t.Done != nil {
+		t.callGuarded(func() { t.Done(ctx, attemptInfo(q, to, n, hedge), took, explainError(to, err)) })
 	}
 }
 
@@ -107,20 +90,20 @@ func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo
 }
 
 // reportAnswer calls t.Answer with the result r of q, and returns r. t may be nil.
-func (t *Trace) reportAnswer(ctx context.Context, q *wire.Query, r *result) *result {
+func (t *tracer) reportAnswer(ctx context.Context, q *wire.Query, r *result) *result {
 	if t != nil && t.Answer != nil {
 		i := AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: FromServer, Attempts: r.attempts, HedgeWon: r.isHedged, Err: r.err}
 		if r.from != nil {
 			i.Upstream = upstreamOf(r.from)
 		}
-		t.Answer(ctx, i)
+		t.callGuarded(func() { t.Answer(ctx, i) })
 	}
 	return r
 }
 
 // reportLocalAnswer calls t.Answer for an answer, or an error, for which no server was asked. t may be nil.
-func (t *Trace) reportLocalAnswer(ctx context.Context, q *wire.Query, from Source, err error) {
+func (t *tracer) reportLocalAnswer(ctx context.Context, q *wire.Query, from Source, err error) {
 	if t != nil && t.Answer != nil {
-		t.Answer(ctx, AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: from, Err: err})
+		t.callGuarded(func() { t.Answer(ctx, AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: from, Err: err}) })
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -70,24 +71,17 @@ const (
 // joinSchemeNames lists the names of the schemes for which has returns true, for an error message: "udp, tcp or tls".
 // suffix follows each name, and conjunction precedes the last name.
 func joinSchemeNames(suffix, conjunction string, has func(transport.Scheme) bool) string {
-	var out string
-	var last string
+	var names []string
 	for _, s := range transport.Schemes() {
-		if !has(s) {
-			continue
+		if has(s) {
+			names = append(names, s.Name+suffix)
 		}
-		if last != "" {
-			if out != "" {
-				out += ", "
-			}
-			out += last
-		}
-		last = s.Name + suffix
 	}
-	if out == "" {
-		return last
+	last := len(names) - 1
+	if last <= 0 {
+		return strings.Join(names, "")
 	}
-	return out + " " + conjunction + " " + last
+	return strings.Join(names[:last], ", ") + " " + conjunction + " " + names[last]
 }
 
 func hasScheme(transport.Scheme) bool { return true }
@@ -213,22 +207,21 @@ func splitHost(s string) (host, port string, err error) {
 	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
 		host = s[1 : len(s)-1]
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && isValidHost(host) {
-		return ip.String(), "", nil
-	}
-	if strings.Contains(s, ":") {
+	ip, err := netip.ParseAddr(host)
+	if err != nil && strings.Contains(s, ":") {
 		if host, port, err = net.SplitHostPort(s); err != nil {
 			return "", "", err
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			return "", "", fmt.Errorf("port %q; want 1 to 65535", port)
 		}
+		ip, err = netip.ParseAddr(host)
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && isValidHost(host) {
-		return ip.String(), port, nil
-	}
-	if !isValidHost(host) {
+	switch {
+	case !isValidHost(host):
 		return "", "", fmt.Errorf("host %q", host)
+	case err == nil:
+		host = ip.String()
 	}
 	return host, port, nil
 }
@@ -348,12 +341,7 @@ func (u Upstream) isLoopback() bool {
 		}
 		addrs = []netip.Addr{ip}
 	}
-	for _, a := range addrs {
-		if !a.Unmap().IsLoopback() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !a.Unmap().IsLoopback() })
 }
 
 // upstreamOf returns the Upstream from which s was created.

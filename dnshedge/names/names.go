@@ -284,7 +284,8 @@ func (n *Names) isClosed() bool {
 func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.awaitHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
-		err = newContextError(name, ctx)
+		cause := context.Cause(ctx)
+		err = &net.DNSError{UnwrapErr: cause, Err: cause.Error(), Name: name, IsTimeout: ctx.Err() == context.DeadlineExceeded}
 	}
 	return h, err
 }
@@ -411,10 +412,4 @@ func familiesOf(network string, kinds ...string) (addressFamilies, error) {
 // newUnsuitableError returns a *net.DNSError for a host that has no address of the requested family.
 func newUnsuitableError(host string) error {
 	return &net.DNSError{Err: "no suitable address", Name: host, IsNotFound: true}
-}
-
-// newContextError returns the error of a lookup of host whose context ctx has ended. It wraps the cause of ctx.
-func newContextError(host string, ctx context.Context) error {
-	err := context.Cause(ctx)
-	return &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host, IsTimeout: ctx.Err() == context.DeadlineExceeded}
 }
