@@ -170,7 +170,7 @@ func play(ctx context.Context, all []*client, learns int, bad bool) {
 	}
 }
 
-// TestTwoNginx prints a table, as docs/endpoints.md has it, in about a minute. However busy the machine is, hedges stay within the budget. Unless it is so busy that the
+// TestTwoNginx prints a table, as docs/design/benchmarks.md has it, in about a minute. However busy the machine is, hedges stay within the budget. Unless it is so busy that the
 // far endpoint takes three times as long as it does, WithEndpoints is as good as the best choice that does not change, or is when it is tried again.
 func TestTwoNginx(t *testing.T) {
 	var table strings.Builder

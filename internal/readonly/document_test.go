@@ -36,7 +36,7 @@ func TestDocumentListsWordClasses(t *testing.T) {
    its `+"`google.api.http`"+` binding, which must be a GET.
 3. Its name, which must hold nothing but reading, and nothing in the descriptor may contradict it.
 
-`+"`Interceptor.Hedges`"+` says for a method whether it is hedged, and why; `+"`grpctest.Methods`"+` is [a table of all methods of a program](testing.md).`)
+`+"`Interceptor.Hedges`"+` says for a method whether it is hedged, and why; `+"`grpctest.Methods`"+` is [a table of all methods of a program](../testing.md).`)
 	line("## A name is a guess\n")
 	line("Of %d real methods, Google's and others', %d are known to read, and %d to write or to take:\n", len(corpus(t)), all.reads, all.harmful)
 	line("| rule | methods that read and are hedged | methods that write or take and are hedged |\n|---|--:|--:|")
