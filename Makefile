@@ -113,8 +113,11 @@ release-files: # writes the source, SBOMs, notes and checksums of the tag VERSIO
 release: # prepares the go.mod files for VERSION=v1.2.3, and nothing else: see docs/design/releasing.md
 	@.ci/release $(VERSION)
 
+.PHONY: readme
+readme: # measures README's table and its picture in one run: three minutes
+	go run ./benchmark/simulate -readme README.md
+
 .PHONY: tables
 tables: # measures again what the tables of the documents show, and writes it into them
 	go run ./benchmark/simulate -readme README.md,docs/design/benchmarks.md,docs/design/benchmarks-dns.md,docs/design/benchmarks-ranges.md
-	go run ./benchmark/simulate -picture docs/tail.svg
 	go run ./benchmark/weight -readme docs/comparison.md

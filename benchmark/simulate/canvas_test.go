@@ -2,8 +2,7 @@ package main
 
 import (
 	"encoding/xml"
-	"math"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An element is one of those that a drawing consists of.
+// An element of a drawing.
 type element struct {
 	XMLName xml.Name
 	Class   string    `xml:"class,attr"`
@@ -22,116 +21,76 @@ type element struct {
 	In      []element `xml:",any"`
 }
 
-func elements(t *testing.T, svg []byte) []element {
+func parseSVG(t *testing.T, svg []byte) []element {
 	t.Helper()
 	var whole element
 	require.NoError(t, xml.Unmarshal(svg, &whole), "%s", svg)
 	return whole.In
 }
 
-// of returns the elements of a class.
-func of(all []element, class string) (some []element) {
+// elementsOfClass returns the elements that have a class.
+func elementsOfClass(all []element, class string) []element {
+	return slices.DeleteFunc(slices.Clone(all), func(e element) bool { return !slices.Contains(strings.Fields(e.Class), class) })
+}
+
+func texts(all []element) (texts []string) {
 	for _, e := range all {
-		for _, c := range strings.Fields(e.Class) {
-			if c == class {
-				some = append(some, e)
-				break
-			}
+		texts = append(texts, e.Text)
+	}
+	return texts
+}
+
+func TestCanvasLeavesOutTicksWhoseLabelsWouldOverlap(t *testing.T) {
+	for _, high := range []float64{60, 600, 6000, 1e7} {
+		c := canvas{x: newPercentileAxis(high), y: axis{high: 1}}
+		c.drawAxes("")
+		labels := elementsOfClass(parseSVG(t, c.renderSVG("")), "middle")
+		labels = labels[:len(labels)-1] // the title of the axis
+		assert.GreaterOrEqual(t, len(labels), 3)
+		for i := range labels[1:] {
+			assert.GreaterOrEqual(t, labels[i+1].X-labels[i].X, minTickDistance-0.1, "%s and %s of %v", labels[i].Text, labels[i+1].Text, high)
 		}
 	}
-	return some
 }
 
-// twoResults are a strategy that never is faster than 10 ms, and ours.
-func twoResults() finding {
-	return finding{scenario: scenario{name: "a<b"}, results: []result{
-		{strategy: ours, curves: curves{latency: []point{{2, 1}, {200, 10}}, extra: []point{{0, 0}, {10, 5}}}},
-		{strategy: bare, curves: curves{latency: []point{{2, 10}, {20, 100}, {200, 1000}}, extra: []point{{0, 0}, {10, 0}}}},
-	}}
-}
-
-func TestPointsOfAChartAreAtTheirPlaces(t *testing.T) {
-	drawn := elements(t, charts[0].draw(twoResults()).svg(""))
-	lines := of(drawn, "line")
-	require.Len(t, lines, 4, "two lines, and what they are in the key")
-	assert.Equal(t, []string{"line l-none", "line l-hedge"}, []string{lines[0].Class, lines[1].Class}, "ours is above the others")
-	// From 2 to 200 is two decades, and so 20 is in the middle. The vertical axis is from 1/1.1 to 1100 ms.
-	d := lines[0].D
-	assert.Regexp(t, `^M70\.0 [\d.]+L344\.0 [\d.]+L618\.0 [\d.]+$`, d)
-	height := func(ms float64) float64 { return 376 - 272*math.Log(ms*1.1)/math.Log(1000*1.1*1.1) }
-	for i, at := range regexp.MustCompile(` ([\d.]+)`).FindAllStringSubmatch(d, -1) {
-		assert.InDelta(t, height(math.Pow10(1+i)), number64(t, at[1]), 0.06)
+func TestSeparatePositions(t *testing.T) {
+	for _, tt := range []struct {
+		wanted, positions []float64
+	}{
+		{nil, nil},
+		{[]float64{10, 100}, []float64{10, 100}}, // far enough apart
+		{[]float64{100, 100, 100}, []float64{80, 100, 120}}, // around their mean
+		{[]float64{50, 60, 65, 150}, []float64{115. / 3, 175. / 3, 235. / 3, 150}},
+		{[]float64{0, 0}, []float64{0, 20}},                                                    // at the upper end
+		{[]float64{100, 200, 200}, []float64{100, 180, 200}},                                   // at the lower end
+		{make([]float64, 12), []float64{0, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200, 220}}, // too many
+	} {
+		assert.InDeltaSlice(t, tt.positions, separatePositions(tt.wanted, 20, 0, 200), 1e-9, "%v", tt.wanted)
 	}
-	assert.Regexp(t, `^M70\.0 [\d.]+L618\.0 [\d.]+$`, lines[1].D)
-	names := append(of(drawn, "f-hedge"), of(drawn, "f-none")...)
-	require.Len(t, names, 2)
-	assert.Equal(t, []string{"hedge", "none"}, []string{names[0].Text, names[1].Text})
-	assert.Equal(t, "Latency by percentile: a<b", of(drawn, "title")[0].Text)
 }
 
-func number64(t *testing.T, s string) (x float64) {
-	t.Helper()
-	require.NoError(t, xml.Unmarshal([]byte("<x>"+s+"</x>"), &x))
-	return x
-}
-
-func TestTicksAreBesideTheirLines(t *testing.T) {
-	drawn := elements(t, charts[2].draw(twoResults()).svg(""))
-	var below, beside []element
-	for _, e := range of(drawn, "tick") {
-		if strings.Contains(e.Class, "end") {
-			beside = append(beside, e)
-		} else {
-			below = append(below, e)
+// A canvas with three lines that end at the same point, and one below.
+func TestLabelsOfLinesDoNotOverlap(t *testing.T) {
+	c := canvas{x: newLinearAxis(10), y: newLinearAxis(10)}
+	styles := newLineStyles([]string{"none", "static-10ms", "failsafe-quantile", "hedge"})
+	for i, style := range styles {
+		end := 7.0
+		if i == 3 {
+			end = 1
 		}
+		c.drawLine(style, []point{{0, 0}, {10, end}}, style.strategy, "costs")
 	}
-	// Five hedges per 100 requests are 1/1.05 of the height.
-	assert.Equal(t, "0", beside[0].Text)
-	assert.InDelta(t, 376+4, beside[0].Y, 0.06)
-	assert.Equal(t, "5", beside[len(beside)-1].Text)
-	assert.InDelta(t, 376-272/1.05+4, beside[len(beside)-1].Y, 0.06)
-	assert.Equal(t, "0", below[0].Text)
-	assert.InDelta(t, 70, below[0].X, 0.06)
-	assert.Equal(t, "10", below[len(below)-2].Text)
-	assert.InDelta(t, 618, below[len(below)-2].X, 0.06)
-	assert.Equal(t, "seconds", below[len(below)-1].Text)
-}
-
-func TestLabelsDoNotTouch(t *testing.T) {
-	for _, most := range []float64{60, 600, 6000, 1e7} {
-		c := canvas{x: axis{low: 2, high: most, log: true, ticks: percentiles(most)}, y: axis{high: 1}}
-		c.axes("")
-		all := of(elements(t, c.svg("")), "middle")
-		all = all[:len(all)-1] // what the axis is
-		assert.GreaterOrEqual(t, len(all), 3)
-		for i := range all[1:] {
-			assert.GreaterOrEqual(t, all[i+1].X-all[i].X, widestTick-0.1, "%s and %s of %v", all[i].Text, all[i+1].Text, most)
-		}
+	c.drawLabels()
+	drawn := parseSVG(t, c.renderSVG(""))
+	labels := elementsOfClass(drawn, "label")
+	assert.Equal(t, []string{"none", "static-10ms", "failsafe-quantile", "hedge"}, texts(labels))
+	for i := range labels[1:] {
+		assert.GreaterOrEqual(t, labels[i+1].Y-labels[i].Y, 2*labelLineHeight)
 	}
-	many := twoResults()
-	for _, s := range strategies {
-		many.results = append(many.results, result{strategy: s.name})
+	_, end := c.toPixel(point{10, 7})
+	assert.InDelta(t, end+4.5, labels[1].Y, 0.1, "the labels are around the end of their lines")
+	for i, leader := range elementsOfClass(drawn, "leader") {
+		assert.True(t, strings.HasPrefix(leader.D, "M604.0 "), leader.D)
+		assert.Contains(t, leader.Class, styles[i].class)
 	}
-	drawn := elements(t, charts[0].draw(many).svg(""))
-	for _, e := range drawn {
-		assert.LessOrEqual(t, e.Y, canvasHeight-10, e.Text)
-	}
-	assert.NotEmpty(t, of(drawn, "dashed"), "no client can do what an oracle does")
-	assert.NotEmpty(t, of(drawn, "faint"), "few of many stand out")
-}
-
-func TestFileOfAChartHasItsColoursForLightAndDarkPages(t *testing.T) {
-	f := twoResults()
-	svg := string(charts[0].draw(f).svg(styleSheet(f.strategies())))
-	assert.Contains(t, svg, "prefers-color-scheme:dark")
-	look := strategyOf(ours).look
-	for _, colour := range []string{look.light, look.dark, paper.light, paper.dark} {
-		assert.Contains(t, svg, colour)
-	}
-}
-
-// An axis of nothing but zeros has an end.
-func TestTicksOfNothingAreOne(t *testing.T) {
-	assert.Equal(t, []tick{{0, "0"}}, even(0))
-	assert.Len(t, even(90), 5, "nine at most")
 }

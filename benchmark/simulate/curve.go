@@ -11,7 +11,7 @@ import (
 // A point of a curve.
 type point struct{ X, Y float64 }
 
-// curves are what the plots show of a trial.
+// curves are the lines that plots show of a trial.
 type curves struct {
 	latency []point // 1/(1−p) to milliseconds
 	p99     []point // seconds to milliseconds
@@ -19,53 +19,78 @@ type curves struct {
 }
 
 const (
-	perDecade = 60   // points of the latency curve
-	slices99  = 60   // slices of time, at most
-	perSlice  = 1500 // calls that a slice needs, for its p99
+	pointsPerDecade = 60   // of the latency curve
+	maxSlices       = 60   // of time
+	minSliceCalls   = 1500 // for the p99 of a slice
 )
 
 func newCurves(calls []latency.Call) curves {
-	var c curves
+	c := curves{latency: newLatencyCurve(latency.Answered(calls))}
+	c.p99, c.extra = newTimeCurves(calls)
+	return c
+}
+
+// newLatencyCurve returns the quantiles of sorted latencies from the median on. It ends where ten calls are slower: beyond that,
+// it would show chance.
+func newLatencyCurve(sorted []time.Duration) (curve []point) {
+	for i := 0; ; i++ {
+		x := 2 * math.Pow(10, float64(i)/pointsPerDecade)
+		if x > float64(len(sorted))/10 {
+			return curve
+		}
+		curve = append(curve, point{x, millis(latency.Quantile(sorted, 1-1/x))})
+	}
+}
+
+// newTimeCurves returns the 99th percentiles and the extra requests of equal slices of time. They are empty if there are too few
+// calls for two slices.
+func newTimeCurves(calls []latency.Call) (p99, extra []point) {
+	n := min(maxSlices, len(calls)/minSliceCalls)
+	if n < 2 {
+		return nil, nil
+	}
 	var end time.Duration
 	for _, call := range calls {
 		end = max(end, call.Start)
 	}
-	took := latency.Answered(calls)
-	// The curve begins at the median, and ends where ten calls are left: beyond that, it would show chance.
-	for i := 0; ; i++ {
-		x := 2 * math.Pow(10, float64(i)/perDecade)
-		if x > float64(len(took))/10 {
-			break
-		}
-		c.latency = append(c.latency, point{x, millis(latency.Quantile(took, 1-1/x))})
-	}
-	n := min(slices99, len(calls)/perSlice)
-	if n < 2 {
-		return c
-	}
 	width := end/time.Duration(n) + 1
 	type slice struct {
-		took            []time.Duration
+		latencies       []time.Duration
 		hedges, started int
 	}
-	cut := make([]slice, n)
+	slicesOfTime := make([]slice, n)
 	for _, call := range calls {
-		s := &cut[call.Start/width]
+		s := &slicesOfTime[call.Start/width]
 		s.started++
 		s.hedges += int(call.Hedges)
 		if !call.Failed() {
-			s.took = append(s.took, call.Latency)
+			s.latencies = append(s.latencies, call.Latency)
 		}
 	}
-	for i, s := range cut {
-		at := (time.Duration(i)*width + width/2).Seconds()
+	for i, s := range slicesOfTime {
+		middle := (time.Duration(i)*width + width/2).Seconds()
 		if s.started > 0 {
-			c.extra = append(c.extra, point{at, 100 * float64(s.hedges) / float64(s.started)})
+			extra = append(extra, point{middle, 100 * float64(s.hedges) / float64(s.started)})
 		}
-		if len(s.took) > 0 {
-			slices.Sort(s.took)
-			c.p99 = append(c.p99, point{at, millis(latency.Quantile(s.took, 0.99))})
+		if len(s.latencies) > 0 {
+			slices.Sort(s.latencies)
+			p99 = append(p99, point{middle, millis(latency.Quantile(s.latencies, 0.99))})
 		}
 	}
-	return c
+	return p99, extra
+}
+
+// medianCurve returns the median of each point of several curves with the same horizontal positions, up to the end of the shortest.
+func medianCurve(all [][]point) []point {
+	shortest := slices.MinFunc(all, func(a, b []point) int { return len(a) - len(b) })
+	joined := slices.Clone(shortest)
+	for i := range joined {
+		var values []float64
+		for _, curve := range all {
+			values = append(values, curve[i].Y)
+		}
+		slices.Sort(values)
+		joined[i].Y = values[(len(values)-1)/2]
+	}
+	return joined
 }

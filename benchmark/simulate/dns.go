@@ -18,27 +18,21 @@ func init() {
 	registerStrategies(
 		strategy{
 			name: "single", rank: 80, about: "this library without hedging; a lost query is sent again",
-			look: look{shade: shade{"#6b7280", "#9ca3af"}, highlight: true},
 		},
 		strategy{
 			name: "fixed-10ms", rank: 90, about: "a hedge for every query after 10 ms, no budget",
-			look: look{shade: shade{"#c2410c", "#fb923c"}},
 		},
 		strategy{
 			name: "miekg", rank: 230, about: "the plain client of github.com/miekg/dns",
-			look: look{shade: shade{"#7e22ce", "#c084fc"}},
 		},
 		strategy{
 			name: "forwarder", rank: 245, about: "this library as a forwarder, with its defaults",
-			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		},
 		strategy{
 			name: "dnsdist", rank: 260, about: "dnsdist, if it is installed",
-			look: look{shade: shade{"#854d0e", "#facc15"}},
 		},
 		strategy{
 			name: "coredns", rank: 270, about: "CoreDNS, forwarding, if it is installed",
-			look: look{shade: shade{"#9f1239", "#fb7185"}},
 		},
 	)
 }
@@ -121,7 +115,7 @@ func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			task.set(int(now))
 			if float64(now) > soon*float64(total) {
 				said.Do(func() {
-					j.progress.say("dns %s: %s", j.scenario.name, about(time.Since(began)*time.Duration(total)/time.Duration(now)))
+					j.progress.say("dns %s: %s", j.scenario.name, formatDuration(time.Since(began)*time.Duration(total)/time.Duration(now)))
 				})
 			}
 		},

@@ -17,23 +17,18 @@ func init() {
 	registerStrategies(
 		strategy{
 			name: "far", rank: 1090, about: "all calls go to the last of the endpoints",
-			look: look{shade: shade{"#7e22ce", "#c084fc"}},
 		},
 		strategy{
 			name: "failover", rank: 1092, about: "after an error, a call goes to the next endpoint",
-			look: look{shade: shade{"#c2410c", "#fb923c"}, highlight: true},
 		},
 		strategy{
 			name: "far-hedge", rank: 1094, about: "this library, all calls go to the last of the endpoints",
-			look: look{shade: shade{"#0e7490", "#22d3ee"}},
 		},
 		strategy{
 			name: steered, rank: 1096, about: "this library with WithEndpoints",
-			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
 		},
 		strategy{
 			name: steered + "-3", rank: 1098, about: "the same, and a hedge to another endpoint than the first one costs three tokens",
-			look: look{shade: shade{"#1e40af", "#93c5fd"}, highlight: true},
 		},
 	)
 }

@@ -19,15 +19,12 @@ func init() {
 	registerStrategies(
 		strategy{
 			name: "hedge-resolvconf", rank: 1030, about: "this library's DNS client without Upstreams, which reads resolv.conf",
-			look: look{shade: shade{"#1d4ed8", "#60a5fa"}, highlight: true},
 		},
 		strategy{
 			name: "hedge-upstreams", rank: 1040, about: "the same with both servers as Upstreams; with OrderStrict if they know different names",
-			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
 		},
 		strategy{
 			name: "hedge-fallback", rank: 1050, about: "the same with the second server as Fallback",
-			look: look{shade: shade{"#0e7490", "#22d3ee"}, highlight: true},
 		},
 	)
 }
@@ -39,7 +36,7 @@ func (faultsEngine) profile() profile {
 	return profile{
 		name: "faults", about: "asks resolvers while one of their two servers, or the way there, has a fault (root, Linux)",
 		scenarios: faultScenarios, refusal: "not a resolver that is given servers",
-		maxTimerDelay: maxTimerDelayOfFaults, hidden: []string{"extra %", "wins %"}, bounds: faultBounds,
+		maxTimerDelay: maxTimerDelayOfFaults, hidden: []string{"extra requests", "wins"}, bounds: faultBounds,
 	}
 }
 

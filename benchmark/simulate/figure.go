@@ -11,8 +11,8 @@ func millis(d time.Duration) float64 { return float64(d) / 1e6 }
 // round keeps four decimals: a tenth of a microsecond.
 func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
-// figure shows milliseconds with three digits, and whole ones from a hundred on.
-func figure(x float64) string {
+// formatMillis returns milliseconds with three digits, and whole ones from a hundred on.
+func formatMillis(x float64) string {
 	switch {
 	case x >= 100:
 		return fmt.Sprintf("%.0f", x)
@@ -23,12 +23,15 @@ func figure(x float64) string {
 	}
 }
 
-func spread(x float64) string {
+// formatSpread returns a spread in milliseconds as it stands behind a figure; empty if it is zero.
+func formatSpread(x float64) string {
 	if x == 0 {
 		return ""
 	}
-	return " ±" + figure(x)
+	return " ±" + formatMillis(x)
 }
+
+func formatPercent(x float64) string { return fmt.Sprintf("%.1f %%", x) }
 
 // thousands writes a number with commas.
 func thousands(n int) string {

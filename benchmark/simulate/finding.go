@@ -10,7 +10,7 @@ import (
 type findings struct {
 	options   options
 	scenarios []finding
-	late      time.Duration // see timers.p99
+	late      time.Duration // the 99th percentile of the lateness of timers; 0 if time is not real
 }
 
 // A finding is the results of all strategies in one scenario.
@@ -19,7 +19,7 @@ type finding struct {
 	results  []result
 }
 
-// rows returns all rows: a scenario's whole for each strategy, then its parts.
+// rows returns the rows of all scenarios: the whole scenario of each strategy, then its parts.
 func (f findings) rows() []row {
 	var all []row
 	for _, s := range f.scenarios {
@@ -38,13 +38,40 @@ func (f finding) rows() []row {
 	return all
 }
 
-// shown returns the rows for tables for people. A part may be later than all that was run; then its rows are left out.
-func (f finding) shown() []row {
-	return slices.DeleteFunc(f.rows(), func(r row) bool { return r.Requests == 0 && r.Scenario != f.scenario.name })
+// find returns the result of a strategy, or an empty one.
+func (f finding) find(strategy string) result {
+	i := slices.IndexFunc(f.results, func(r result) bool { return r.strategy == strategy })
+	if i < 0 {
+		return result{}
+	}
+	return f.results[i]
 }
 
-// requests says how many requests each strategy made.
-func (f finding) requests() string {
+// strategies returns the names of the strategies that ran.
+func (f finding) strategies() (names []string) {
+	for _, r := range f.results {
+		names = append(names, r.strategy)
+	}
+	return names
+}
+
+// tableRows returns the rows for tables that people read: this library first in the whole scenario and in each part. A part that
+// begins after the end of a short run has no rows.
+func (f finding) tableRows() []row {
+	rows := slices.DeleteFunc(f.rows(), func(r row) bool { return r.Requests == 0 && r.Scenario != f.scenario.name })
+	for i, r := range rows {
+		if r.Strategy != ours {
+			continue
+		}
+		first := slices.IndexFunc(rows, func(other row) bool { return other.Scenario == r.Scenario })
+		copy(rows[first+1:], rows[first:i])
+		rows[first] = r
+	}
+	return rows
+}
+
+// describeRequests returns how many requests each strategy made.
+func (f finding) describeRequests() string {
 	var all []int
 	for _, r := range f.results {
 		all = append(all, r.rows[0].Requests)

@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
-// print writes the rows in the given format.
+// print writes the findings in one of the formats.
 func (f findings) print(w io.Writer, format string) error {
 	switch format {
 	case "json":
@@ -22,39 +25,65 @@ func (f findings) print(w io.Writer, format string) error {
 		e.SetIndent("", "  ")
 		return e.Encode(rows)
 	case "csv":
-		return f.csv(w)
+		return f.writeCSV(w)
 	case "md":
-		for _, s := range f.scenarios {
-			if _, err := fmt.Fprintf(w, "### %s\n\n%s %s\n\n%s\n", s.scenario.name, sentence(s.scenario.about), sentence(s.requests()), markdown(s.shown())); err != nil {
-				return err
-			}
-		}
-		return f.footer(w)
+		_, err := io.WriteString(w, f.formatMarkdown())
+		return err
 	default:
-		for _, s := range f.scenarios {
-			if _, err := fmt.Fprintf(w, "%s: %s; %s\n%s\n\n", s.scenario.name, s.scenario.about, s.requests(), terminalTable(s)); err != nil {
-				return err
-			}
-		}
-		return f.footer(w)
+		file, ok := w.(*os.File)
+		_, err := io.WriteString(w, f.formatText(ok && term.IsTerminal(int(file.Fd()))))
+		return err
 	}
 }
 
-// footer writes the notes, if there are tables above.
-func (f findings) footer(w io.Writer) error {
+// formatText returns the tables, a sentence about each, an explanation of the strategies, and the notes. On a terminal, this
+// library's rows are bold.
+func (f findings) formatText(terminal bool) string {
 	if len(f.scenarios) == 0 {
-		return nil
+		return ""
 	}
-	for _, note := range f.notes() {
-		if _, err := fmt.Fprintln(w, note); err != nil {
-			return err
+	var b strings.Builder
+	for _, s := range f.scenarios {
+		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.about, s.describeRequests(), formatTerminalTable(s, f.options.engine.profile(), terminal))
+		if summary := s.compare(nil); summary != "" {
+			b.WriteString(summary + "\n")
 		}
+		b.WriteByte('\n')
 	}
-	return nil
+	legend := newLegend([]findings{f})
+	width := 0
+	for _, entry := range legend {
+		width = max(width, len(entry.Name))
+	}
+	for _, entry := range legend {
+		fmt.Fprintf(&b, "%-*s  %s\n", width, entry.Name, entry.About)
+	}
+	b.WriteString("\n" + strings.Join(f.notes(), "\n") + "\n")
+	return b.String()
 }
 
-// csv leaves cells empty where there is nothing.
-func (f findings) csv(w io.Writer) error {
+// formatMarkdown returns the same in Markdown, with all columns.
+func (f findings) formatMarkdown() string {
+	if len(f.scenarios) == 0 {
+		return ""
+	}
+	engine := f.options.engine.profile()
+	var b strings.Builder
+	for _, s := range f.scenarios {
+		fmt.Fprintf(&b, "### %s\n\n%s %s\n\n%s\n", s.scenario.name, toSentence(s.scenario.about), toSentence(s.describeRequests()), formatMarkdownTable(s.tableRows(), engine))
+		if summary := s.compare(nil); summary != "" {
+			b.WriteString(summary + "\n\n")
+		}
+	}
+	for _, entry := range newLegend([]findings{f}) {
+		fmt.Fprintf(&b, "* *%s*: %s\n", entry.Name, entry.About)
+	}
+	b.WriteString("\n" + strings.Join(f.notes(), "\n") + "\n")
+	return b.String()
+}
+
+// writeCSV writes a line for each row. Cells without a figure are empty.
+func (f findings) writeCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	record := make([]string, len(metrics))
 	for i, m := range metrics {
@@ -74,7 +103,7 @@ func (f findings) csv(w io.Writer) error {
 	return out.Error()
 }
 
-// MarshalJSON has the metrics in their order, null where there is nothing.
+// MarshalJSON writes the metrics in their order, and null for those without a figure.
 func (r row) MarshalJSON() ([]byte, error) {
 	b := []byte("{")
 	for i, m := range metrics {
@@ -90,38 +119,44 @@ func (r row) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// label names a row: by its strategy, and by its part if it is one.
-func label(r row) string {
+// rowLabel returns the strategy of a row, after the part of the scenario if the row has one.
+func rowLabel(r row) string {
 	if _, part, ok := strings.Cut(r.Scenario, "/"); ok {
 		return part + ": " + r.Strategy
 	}
 	return r.Strategy
 }
 
-// terminalTable draws a scenario's rows, latencies in milliseconds.
-func terminalTable(f finding) string {
-	rows := f.shown()
-	s := newSheet(rows)
-	lines := [][]string{append([]string{"ms"}, s.titles...), nil}
-	for n, r := range rows {
-		if n > 0 && rows[n-1].Scenario != r.Scenario {
-			lines = append(lines, nil)
+// formatTerminalTable returns the table of a scenario, with the columns that most readers need.
+func formatTerminalTable(f finding, engine profile, terminal bool) string {
+	rows := f.tableRows()
+	table := newTextTable(rows, mainColumns(engine))
+	lines := []boxLine{{cells: append([]string{"ms"}, table.titles...)}, {}}
+	for i, r := range rows {
+		if i > 0 && rows[i-1].Scenario != r.Scenario {
+			lines = append(lines, boxLine{})
 		}
-		lines = append(lines, append([]string{label(r)}, s.cells[n]...))
+		lines = append(lines, boxLine{cells: append([]string{rowLabel(r)}, table.cells[i]...), bold: terminal && r.Strategy == ours})
 	}
-	return box(lines)
+	return formatBox(lines)
 }
 
-// box draws lines of cells in a frame, the first column to the left and the others to the right. A nil line is a rule.
-func box(lines [][]string) string {
-	width := make([]int, len(lines[0]))
-	for _, cells := range lines {
-		for i, c := range cells {
+// A boxLine is a line of a table in a frame. Without cells, it is a rule.
+type boxLine struct {
+	cells []string
+	bold  bool
+}
+
+// formatBox returns lines in a frame: the first column is aligned left, and the others are aligned right.
+func formatBox(lines []boxLine) string {
+	width := make([]int, len(lines[0].cells))
+	for _, l := range lines {
+		for i, c := range l.cells {
 			width[i] = max(width[i], utf8.RuneCountInString(c))
 		}
 	}
 	var b strings.Builder
-	rule := func(left, cross, right string) {
+	writeRule := func(left, cross, right string) {
 		for i, n := range width {
 			b.WriteString(left + strings.Repeat("─", n+2))
 			left = cross
@@ -130,45 +165,50 @@ func box(lines [][]string) string {
 			}
 		}
 	}
-	rule("╭", "┬", "╮")
-	for _, cells := range lines {
+	writeRule("╭", "┬", "╮")
+	for _, l := range lines {
 		b.WriteByte('\n')
-		if cells == nil {
-			rule("├", "┼", "┤")
+		if l.cells == nil {
+			writeRule("├", "┼", "┤")
 			continue
 		}
-		for i, c := range cells {
+		b.WriteString("│")
+		for i, c := range l.cells {
+			padding := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+			text := padding + c
 			if i == 0 {
-				fmt.Fprintf(&b, "│ %-*s │", width[i], c)
-			} else {
-				fmt.Fprintf(&b, " %*s │", width[i], c)
+				text = c + padding
 			}
+			if l.bold {
+				text = "\x1b[1m" + text + "\x1b[0m"
+			}
+			b.WriteString(" " + text + " │")
 		}
 	}
 	b.WriteByte('\n')
-	rule("╰", "┴", "╯")
+	writeRule("╰", "┴", "╯")
 	return b.String()
 }
 
-// markdown writes rows as a table, latencies in milliseconds.
-func markdown(rows []row) string {
-	s := newSheet(rows)
+// formatMarkdownTable returns rows as a table with all columns.
+func formatMarkdownTable(rows []row, engine profile) string {
+	table := newTextTable(rows, allColumns(engine))
 	var b strings.Builder
-	line := func(first string, cells []string) {
+	writeLine := func(first string, cells []string) {
 		fmt.Fprintf(&b, "| %s |", first)
 		for _, c := range cells {
 			fmt.Fprintf(&b, " %s |", c)
 		}
 		b.WriteByte('\n')
 	}
-	line("ms", s.titles)
-	b.WriteString("|---|" + strings.Repeat("--:|", len(s.titles)) + "\n")
+	writeLine("ms", table.titles)
+	b.WriteString("|---|" + strings.Repeat("--:|", len(table.titles)) + "\n")
 	for i, r := range rows {
-		name := label(r)
+		name := rowLabel(r)
 		if r.Strategy == ours {
 			name = "**" + name + "**"
 		}
-		line(name, s.cells[i])
+		writeLine(name, table.cells[i])
 	}
 	return b.String()
 }

@@ -112,7 +112,7 @@
 //
 // -readme FILE,FILE measures the tables of these files anew and writes them between
 // the markers <!-- table:NAME --> and <!-- /table -->. It refuses figures of a busy
-// machine. -picture FILE draws the picture at the top of README.md.
+// machine. With README.md, it also draws docs/tail.svg from the run of README's table.
 package main
 
 import (
@@ -157,13 +157,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		return ok
 	}
 	p := newProgress(stderr, terminal)
-	if o.readme != nil || o.picture != "" {
-		if o.picture != "" {
-			err = drawPicture(ctx, o.picture, p)
-		}
-		if err == nil && o.readme != nil {
-			err = rewrite(ctx, o.readme, p)
-		}
+	if o.readme != nil {
+		err = rewrite(ctx, o.readme, p)
 		p.stop()
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)
@@ -185,7 +180,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		fmt.Fprintln(stderr, "simulate:", o.engine.profile().busyText(found.late))
 	}
 	if o.out != "" && len(found.scenarios) > 0 {
-		index, err := found.write(o.out)
+		index, err := writeReport(o.out, []findings{found})
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)
 			return failed

@@ -248,5 +248,5 @@ func TestTitlesSayWhatWasRun(t *testing.T) {
 
 	sc := scenario{name: "x", about: "a load", parts: []part{first("first", 5), last("settled", 20)}}
 	few := trial{scenario: &sc, strategy: "none", calls: make([]latency.Call, 10)}
-	assert.Len(t, finding{scenario: sc, results: []result{few.result()}}.shown(), 2, "no call is settled")
+	assert.Len(t, finding{scenario: sc, results: []result{few.result()}}.tableRows(), 2, "no call is settled")
 }

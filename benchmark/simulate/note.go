@@ -9,10 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// notes say under the tables what their figures are, and whether they mean anything.
+// notes returns lines for below the tables: the basis of the figures, the bounds of the engine, and whether the machine was quiet.
 func (f findings) notes() []string {
 	engine := f.options.engine.profile()
-	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + sentence(f.options.plusMinus())}
+	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainSpread())}
 	if engine.bounds != nil {
 		notes = append(notes, engine.bounds(f)...)
 	}
@@ -23,11 +23,11 @@ func (f findings) notes() []string {
 		return append(notes, engine.busyText(f.late))
 	}
 	return append(notes, fmt.Sprintf("The machine was quiet enough: 99 %% of its timers were at most %s ms late (limit: %s ms).",
-		figure(millis(f.late)), figure(millis(engine.maxTimerDelay))))
+		formatMillis(millis(f.late)), formatMillis(millis(engine.maxTimerDelay))))
 }
 
-// plusMinus says what stands behind ±.
-func (o options) plusMinus() string {
+// explainSpread returns the meaning of the values after ±.
+func (o options) explainSpread() string {
 	independent := o.engine.profile().independent
 	switch {
 	case independent && o.runs > 1:
@@ -41,29 +41,29 @@ func (o options) plusMinus() string {
 	}
 }
 
-// isBusy reports whether the machine was too busy for the figures to mean anything.
+// isBusy reports whether the machine was too busy for measurements.
 func (f findings) isBusy() bool {
 	engine := f.options.engine.profile()
 	return engine.runsInRealTime() && f.late > engine.maxTimerDelay
 }
 
-// busyText says that figures mean nothing at such a lateness of timers.
+// busyText returns a warning for timers that are too late.
 func (p profile) busyText(late time.Duration) string {
 	return fmt.Sprintf("THIS MACHINE IS TOO BUSY: 1 %% of its timers are more than %s ms late (limit: %s ms). "+
 		"Figures in real time mean nothing then. Wait until it is quiet, or use -engine virtual, which no machine disturbs.",
-		figure(millis(late)), figure(millis(p.maxTimerDelay)))
+		formatMillis(millis(late)), formatMillis(millis(p.maxTimerDelay)))
 }
 
-// about says how long something takes.
-func about(d time.Duration) string {
+// formatDuration returns a sentence about a duration in seconds or minutes.
+func formatDuration(d time.Duration) string {
 	if d < 100*time.Second {
 		return fmt.Sprintf("this takes about %.0f seconds", max(d.Seconds(), 1))
 	}
 	return fmt.Sprintf("this takes about %.0f minutes", math.Round(d.Minutes()))
 }
 
-// sentence gives a text a capital and a full stop.
-func sentence(s string) string {
+// toSentence returns a text with a capital and a full stop.
+func toSentence(s string) string {
 	first, n := utf8.DecodeRuneInString(s)
 	return string(unicode.ToUpper(first)) + s[n:] + "."
 }

@@ -20,7 +20,6 @@ type options struct {
 	format     string
 	out        string
 	readme     []string // files
-	picture    string
 	list       bool
 	args       []string
 }
@@ -53,7 +52,6 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
 	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
-	fs.StringVar(&o.picture, "picture", "", "draw README's picture, in virtual time, to this SVG `file` instead")
 	fs.BoolVar(&o.list, "list", false, "describe all strategies, engines and scenarios, and run nothing")
 	for _, e := range all {
 		if f, ok := e.(flagged); ok {

@@ -1,42 +1,37 @@
 package main
 
 import (
-	"bytes"
-	"encoding/xml"
-	"os"
-	"path/filepath"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// The committed picture is what this code draws. To draw it anew:
-// go run ./benchmark/simulate -picture docs/tail.svg
-func TestPictureIsWhatTheCodeDraws(t *testing.T) {
-	t.Parallel()
-	long(t)
-	const committed = "../../docs/tail.svg"
-	file := filepath.Join(t.TempDir(), "tail.svg")
-	_, stderr, code := sim(t, "-picture", file)
-	require.Equal(t, ok, code, stderr)
-	got, err := os.ReadFile(file)
+func TestHeadlinePictureAndTableShowOneRun(t *testing.T) {
+	o, err := optionsOf(append(strings.Fields(referenceArgs), "-engine", "virtual", "-requests", "30000", "-runs", "2"), io.Discard)
 	require.NoError(t, err)
-	want, err := os.ReadFile(committed)
+	found, err := simulate(t.Context(), o, nil)
 	require.NoError(t, err)
-	assert.True(t, bytes.Equal(want, got), "the code draws another picture; run: go run ./benchmark/simulate -picture docs/tail.svg")
-	assert.LessOrEqual(t, len(want), 25_000)
-	require.NoError(t, xml.Unmarshal(want, new(struct{ XMLName xml.Name })))
-	for _, s := range []string{"prefers-color-scheme:dark", `role="img"`} {
-		assert.True(t, bytes.Contains(want, []byte(s)), "no %s in it", s)
+	svg := drawPicture(found)
+	drawn := parseSVG(t, svg)
+	var names []string
+	for _, h := range headlineRows {
+		names = append(names, h.name)
 	}
-	for _, outside := range []string{"<script", "href", "@import", "url("} {
-		assert.False(t, bytes.Contains(want, []byte(outside)), "%s in it", outside)
-	}
-}
+	assert.ElementsMatch(t, names, texts(elementsOfClass(drawn, "label")))
+	assert.Len(t, elementsOfClass(drawn, "line"), len(headlineRows))
 
-func TestUnwritablePictureIsAnError(t *testing.T) {
-	_, stderr, code := sim(t, "-picture", filepath.Join(t.TempDir(), "no", "such.svg"))
-	assert.Equal(t, failed, code)
-	assert.Contains(t, stderr, "-picture")
+	table := formatHeadline(found)
+	for _, value := range texts(elementsOfClass(drawn, "value")) {
+		assert.Contains(t, table, "| "+strings.TrimSuffix(value, " ms"))
+	}
+	assert.True(t, strings.Index(table, "**hedge (no option set)**") < strings.Index(table, "no hedging"))
+	assert.Contains(t, table, "With hedge, p99 is ")
+
+	assert.LessOrEqual(t, len(svg), 25_000)
+	for _, external := range []string{"<script", "href", "@import", "url("} {
+		assert.NotContains(t, string(svg), external)
+	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestReadmeTablesAreReplaced(t *testing.T) {
+func TestTablesOfDocumentsAreReplaced(t *testing.T) {
 	readme, other := filepath.Join(t.TempDir(), "README.md"), filepath.Join(t.TempDir(), "benchmarks.md")
 	write := func(file, text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }
 	read := func(file string) string {
@@ -21,19 +21,22 @@ func TestReadmeTablesAreReplaced(t *testing.T) {
 		return string(b)
 	}
 	runs := make(map[string]int)
-	fill := func(t readmeTable) (string, error) { runs[t.name]++; return "new " + t.name + " $1\n", nil }
+	fill := func(t documentTable) (renderedTable, error) {
+		runs[t.name]++
+		return renderedTable{body: "new " + t.name + " $1\n"}, nil
+	}
 
 	write(readme, "a\n<!-- table:reference -->\nold\n<!-- /table -->\nb\n<!-- table:cost -->\n<!-- /table -->\nc\n")
 	write(other, "<!-- table:reference -->\n<!-- /table -->\n<!-- table:dns -->\nold\n<!-- /table -->")
-	require.NoError(t, rewriteWith([]string{readme, other}, fill))
-	require.NoError(t, rewriteWith([]string{readme}, fill), "and again")
+	require.NoError(t, updateDocuments([]string{readme, other}, fill))
+	require.NoError(t, updateDocuments([]string{readme}, fill), "and again")
 	assert.Equal(t, "a\n<!-- table:reference -->\nnew reference $1\n<!-- /table -->\nb\n<!-- table:cost -->\nnew cost $1\n<!-- /table -->\nc\n", read(readme))
 	assert.Equal(t, "<!-- table:reference -->\nnew reference $1\n<!-- /table -->\n<!-- table:dns -->\nnew dns $1\n<!-- /table -->", read(other))
 	assert.Equal(t, map[string]int{"reference": 2, "cost": 2, "dns": 1}, runs, "a table in two files is filled in once")
 
 	broken := errors.New("too busy")
 	before := read(readme)
-	assert.ErrorIs(t, rewriteWith([]string{readme}, func(t readmeTable) (string, error) { return "x", broken }), broken)
+	assert.ErrorIs(t, updateDocuments([]string{readme}, func(documentTable) (renderedTable, error) { return renderedTable{}, broken }), broken)
 	assert.Equal(t, before, read(readme), "a file is written whole or not at all")
 }
 
@@ -61,17 +64,22 @@ func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
 	assert.Contains(t, stderr, "-readme")
 }
 
-func TestReadmeTablesCarryTheirOrigin(t *testing.T) {
-	table := readmeTable{name: "x", args: "-engine virtual -requests 2000 -runs 2 -strategy none,hedge", draw: headline}
-	got, err := table.fill(t.Context(), nil)
+func TestTablesCiteTheirRun(t *testing.T) {
+	m := measurements{ctx: t.Context(), findings: make(map[string]findings)}
+	const args = "-engine virtual -requests 2000 -runs 2 -strategy none,hedge"
+	table, err := m.fillTable(documentTable{args: args, render: formatWholes})
 	require.NoError(t, err)
 	for _, s := range []string{
-		"| **with `hedge`, no option set** |", "`go run ./benchmark/simulate -engine virtual", "go1.", "cores", "medians of 2 runs",
-		time.Now().Format("2006-01-02"),
+		"| **hedge** |", "`go run ./benchmark/simulate -engine virtual", "go1.", "cores", "medians of 2 runs", time.Now().Format(time.DateOnly),
 	} {
-		assert.Contains(t, got, s)
+		assert.Contains(t, table.body, s)
 	}
-	for _, known := range readmeTables {
+	m.ctx = nil // a second run would fail
+	again, err := m.fillTable(documentTable{args: args, render: formatWholes, typed: "make it", basis: "one run"})
+	require.NoError(t, err)
+	assert.Contains(t, again.body, "`make it`; ")
+	assert.Contains(t, again.body, "; one run.")
+	for _, known := range documentTables {
 		if known.args != "" {
 			_, err := optionsOf(strings.Fields(known.args), os.Stderr)
 			assert.NoError(t, err, known.name)
@@ -79,7 +87,20 @@ func TestReadmeTablesCarryTheirOrigin(t *testing.T) {
 	}
 }
 
-func TestBenchmarkOutputBecomesATable(t *testing.T) {
+func TestPictureIsWrittenBesideItsDocument(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "docs"), 0o755))
+	file := filepath.Join(dir, "README.md")
+	require.NoError(t, os.WriteFile(file, []byte("<!-- table:headline -->\n<!-- /table -->\n"), 0o644))
+	require.NoError(t, updateDocuments([]string{file}, func(documentTable) (renderedTable, error) {
+		return renderedTable{body: "new\n", picture: []byte("<svg/>")}, nil
+	}))
+	got, err := os.ReadFile(filepath.Join(dir, "docs", "tail.svg"))
+	require.NoError(t, err)
+	assert.Equal(t, "<svg/>", string(got))
+}
+
+func TestCostsAreReadFromBenchmarks(t *testing.T) {
 	const out = `goos: linux
 BenchmarkNoHedge/http2/bare-8     	100	 70 ns/op	 144 B/op	 1 allocs/op
 BenchmarkNoHedge/http2/hedge-8    	100	500 ns/op	 500 B/op	 4 allocs/op
@@ -89,6 +110,6 @@ BenchmarkNoHedge/http2/hedge-8    	100	540 ns/op	 500 B/op	 4 allocs/op
 BenchmarkNoHedge/http2/bare-8     	100	 80 ns/op	 144 B/op	 1 allocs/op
 BenchmarkNoHedge/http2/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
 `
-	res := readBench([]byte(out))
-	assert.Contains(t, costs(res), "| **hedge** | – | – | 440 ns ±20, 3 allocations | – | – | – |")
+	res := parseBenchmark([]byte(out))
+	assert.Contains(t, formatCosts(res), "| **hedge** | – | – | 440 ns ±20, 3 allocations | – | – | – |")
 }

@@ -18,35 +18,27 @@ func init() {
 	registerStrategies(
 		strategy{
 			name: "hedge-off", rank: 104, about: "this library's resolver without hedging; a lost query goes to another server",
-			look: look{shade: shade{"#64748b", "#94a3b8"}, highlight: true},
 		},
 		strategy{
 			name: "hedge-novalidate", rank: 105, about: "this library's resolver, which checks no signatures",
-			look: look{shade: shade{"#0369a1", "#7dd3fc"}},
 		},
 		strategy{
 			name: "unbound-stock", rank: 252, about: "unbound with its defaults, which drops answers after 1.9 s, if it is installed",
-			look: look{shade: shade{"#65a30d", "#a3e635"}},
 		},
 		strategy{
 			name: "unbound-validate", rank: 253, about: "unbound, which checks signatures, if it is installed",
-			look: look{shade: shade{"#0f766e", "#5eead4"}},
 		},
 		strategy{
 			name: "named", rank: 254, about: "BIND, if it is installed",
-			look: look{shade: shade{"#b45309", "#fbbf24"}, highlight: true},
 		},
 		strategy{
 			name: "named-validate", rank: 255, about: "BIND, which checks signatures, if it is installed",
-			look: look{shade: shade{"#be185d", "#f9a8d4"}},
 		},
 		strategy{
 			name: "pdns", rank: 256, about: "PowerDNS Recursor, if it is installed",
-			look: look{shade: shade{"#b91c1c", "#f87171"}},
 		},
 		strategy{
 			name: "kresd", rank: 258, about: "Knot Resolver, if it is installed",
-			look: look{shade: shade{"#6d28d9", "#a78bfa"}, highlight: true},
 		},
 	)
 }
@@ -58,7 +50,7 @@ func (recursorEngine) profile() profile {
 	return profile{
 		name: "recursor", about: "asks resolvers for names in an internet of thousands of simulated servers (root, Linux)",
 		scenarios: recursorScenarios, refusal: "not a resolver, or not one for this scenario", runs: recursorRuns,
-		maxTimerDelay: maxTimerDelayOfRecursor, population: "with 10 s for failures", hidden: []string{"extra %", "wins %"}, bounds: recursorBoundLines,
+		maxTimerDelay: maxTimerDelayOfRecursor, population: "with 10 s for failures", hidden: []string{"extra requests", "wins"}, bounds: recursorBoundLines,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -18,31 +19,40 @@ var reportHTML string
 
 var reportTemplate = template.Must(template.New("report").Parse(reportHTML))
 
-// page is what the report shows. It refers to nothing outside itself.
-type page struct {
+// A reportPage is the content of the HTML report, which loads no other file.
+type reportPage struct {
 	Command  string
 	Machine  string
 	Date     string
-	Notes    []string
-	Busy     bool
+	Runs     []reportRun
 	Sections []*section
-	Legend   []strategy // those that ran
+	Legend   []legendEntry
+	Style    template.CSS // of the charts
 
-	Sheet template.CSS // of the charts
+	styles lineStyles
 }
 
+// A reportRun has the notes about the findings of one engine.
+type reportRun struct {
+	Engine string // empty if there is only one
+	Notes  []string
+	IsBusy bool
+}
+
+// A section shows one scenario.
 type section struct {
-	Name, About string
-	Head        []string
-	Rows        []line
-	Charts      []drawing
+	ID, Name, About string
+	Head            []string
+	Rows            []line
+	Summary         string
+	Charts          []drawing
 }
 
 type line struct {
-	Label string
-	Cells []string
-	Ours  bool
-	First bool // of a part
+	Label       string
+	Cells       []string
+	IsOurs      bool
+	StartsGroup bool // of a part of the scenario
 }
 
 type drawing struct {
@@ -50,40 +60,76 @@ type drawing struct {
 	SVG   template.HTML
 }
 
-func newSection(f finding) *section {
-	s := &section{Name: f.scenario.name, About: sentence(f.scenario.about) + " " + sentence(f.requests())}
-	rows := f.shown()
-	shown := newSheet(rows)
-	s.Head = shown.titles
-	for n, r := range rows {
+// writeReport writes the charts of every scenario and the HTML report into a directory, and returns the path of the report.
+func writeReport(dir string, all []findings) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("-out: %w", err)
+	}
+	page := newReportPage(all)
+	for _, f := range all {
+		engine := f.options.engine.profile()
+		run := reportRun{Notes: f.notes(), IsBusy: f.isBusy()}
+		for _, s := range f.scenarios {
+			section := newSection(s, engine)
+			section.ID = engine.name + "-" + s.scenario.name
+			if len(all) > 1 {
+				run.Engine, section.Name = engine.name, engine.name+": "+section.Name
+			}
+			for _, c := range charts {
+				drawing := c.newCanvas(s, page.styles)
+				if drawing == nil {
+					continue
+				}
+				file := filepath.Join(dir, section.ID+"-"+c.name+".svg")
+				if err := os.WriteFile(file, drawing.renderSVG(newStyleSheet(page.styles)), 0o644); err != nil {
+					return "", err
+				}
+				section.addChart(drawing)
+			}
+			page.Sections = append(page.Sections, section)
+		}
+		page.Runs = append(page.Runs, run)
+	}
+	index := filepath.Join(dir, "report.html")
+	return index, page.writeFile(index)
+}
+
+// newReportPage returns a page without sections.
+func newReportPage(all []findings) *reportPage {
+	p := &reportPage{
+		Command: formatCommand(all[0].options.args), Machine: describeMachine(), Date: time.Now().Format(time.DateOnly), Legend: newLegend(all),
+	}
+	var names []string
+	for _, entry := range p.Legend {
+		names = append(names, entry.Name)
+	}
+	p.styles = newLineStyles(names)
+	p.Style = template.CSS(newStyleSheet(p.styles)) // #nosec G203: written here, from colours of ours.
+	return p
+}
+
+func newSection(f finding, engine profile) *section {
+	s := &section{
+		Name: f.scenario.name, About: toSentence(f.scenario.about) + " " + toSentence(f.describeRequests()), Summary: f.compare(nil),
+	}
+	rows := f.tableRows()
+	table := newTextTable(rows, allColumns(engine))
+	s.Head = table.titles
+	for i, r := range rows {
 		s.Rows = append(s.Rows, line{
-			Label: label(r), Cells: shown.cells[n], Ours: r.Strategy == ours, First: n > 0 && rows[n-1].Scenario != r.Scenario,
+			Label: rowLabel(r), Cells: table.cells[i], IsOurs: r.Strategy == ours, StartsGroup: i > 0 && rows[i-1].Scenario != r.Scenario,
 		})
 	}
 	return s
 }
 
-// add takes a chart, whose colours are in the page's style sheet.
-func (s *section) add(c *canvas) {
+// addChart adds a chart, which is drawn in the page's style.
+func (s *section) addChart(c *canvas) {
 	// #nosec G203: drawn here, from numbers and names of ours.
-	s.Charts = append(s.Charts, drawing{Title: c.title, SVG: template.HTML(c.svg(""))})
+	s.Charts = append(s.Charts, drawing{Title: c.title, SVG: template.HTML(c.renderSVG(""))})
 }
 
-func (p *page) write(file string, f findings) error {
-	p.Command, p.Machine, p.Date, p.Notes = command(f.options.args), machine(), time.Now().Format("2006-01-02"), f.notes()
-	p.Busy = f.isBusy()
-	var names []string
-	ran := make(map[string]bool)
-	for _, r := range f.rows() {
-		ran[r.Strategy] = true
-	}
-	for _, s := range strategies {
-		if ran[s.name] {
-			p.Legend = append(p.Legend, s)
-			names = append(names, s.name)
-		}
-	}
-	p.Sheet = template.CSS(styleSheet(names)) // #nosec G203: written here, from colours of ours.
+func (p *reportPage) writeFile(file string) error {
 	var b bytes.Buffer
 	if err := reportTemplate.Execute(&b, p); err != nil {
 		return err
@@ -91,19 +137,13 @@ func (p *page) write(file string, f findings) error {
 	return os.WriteFile(file, b.Bytes(), 0o644)
 }
 
-// About is for the template.
-func (s strategy) About() string { return s.whole() }
-
-// Name is for the template.
-func (s strategy) Name() string { return s.name }
-
-// command is what to type for the same figures.
-func command(args []string) string {
+// formatCommand returns the command that produces the same figures.
+func formatCommand(args []string) string {
 	return strings.TrimSpace("go run ./benchmark/simulate " + strings.Join(args, " "))
 }
 
-// machine says what the figures were measured on.
-func machine() string {
+// describeMachine returns the processor, the version of Go and the commit of a measurement.
+func describeMachine() string {
 	m := fmt.Sprintf("%s, %d cores, %s/%s", runtime.Version(), runtime.GOMAXPROCS(0), runtime.GOOS, runtime.GOARCH)
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		for l := range strings.Lines(string(info)) {
@@ -113,14 +153,14 @@ func machine() string {
 			}
 		}
 	}
-	if commit := commit(); commit != "" {
+	if commit := currentCommit(); commit != "" {
 		m += ", commit " + commit
 	}
 	return m
 }
 
-// commit is the checked-out one, if there is one.
-func commit() string {
+// currentCommit returns the checked-out commit, or "" outside a repository.
+func currentCommit() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--short", "HEAD").Output()

@@ -36,7 +36,7 @@ type row struct {
 
 	own map[string]*float64 // figures of single engines, by the name of their column
 
-	spread spreads   // see options.plusMinus
+	spread spreads   // see options.explainSpread
 	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
 }
 

@@ -16,7 +16,7 @@ func TestMedianOfRuns(t *testing.T) {
 		conns := hedges
 		return result{strategy: "hedge", rows: []row{{Seed: 1, P99: p99, Hedges: hedges, Conns: &conns}}}
 	}
-	got := median([]result{run(10, 1), run(30, 3), run(12, 2)}).rows[0]
+	got := joinRuns([]result{run(10, 1), run(30, 3), run(12, 2)}).rows[0]
 	assert.Equal(t, 12.0, got.P99)
 	assert.Equal(t, 10.0, got.spread.p99)
 	assert.Equal(t, 2, got.Hedges)
@@ -53,7 +53,7 @@ func (r *row) UnmarshalJSON(b []byte) error {
 	}
 	r.own = make(map[string]*float64)
 	for _, m := range metrics {
-		if m.own && given(m.name) {
+		if m.isOwn && given(m.name) {
 			r.own[m.name] = new(float64)
 		}
 	}

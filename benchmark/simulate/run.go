@@ -63,7 +63,7 @@ func simulate(ctx context.Context, o options, p *progress) (found findings, err 
 		}
 	}
 	if duration := o.engine.estimate(jobs); duration > time.Second {
-		p.say("%s: %s", engine.name, about(duration))
+		p.say("%s: %s", engine.name, formatDuration(duration))
 	}
 	t := new(timers)
 	defer func() { found.late = t.p99() }()
@@ -104,7 +104,7 @@ func runScenario(ctx context.Context, o options, runs []job, t *timers) (f findi
 	for _, name := range runs[0].strategies {
 		if all := done[name]; len(all) > 0 {
 			slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })
-			f.results = append(f.results, median(all))
+			f.results = append(f.results, joinRuns(all))
 		}
 	}
 	return f, err

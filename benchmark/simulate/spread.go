@@ -7,15 +7,14 @@ import (
 	"sort"
 )
 
-// spreads are what stands behind ± in tables, in milliseconds; 0 if it is not known.
+// spreads are the values after ± in tables, in milliseconds; 0 if unknown.
 type spreads struct{ p50, p95, p99, p999, mean, stddev float64 }
 
 const resamples = 1000 // of independent calls
 
-// bootstrap returns halves of the 95 % percentile intervals (Efron, Bootstrap
-// Methods, 1979) of a sorted sample's figures. It treats calls as independent,
-// which those over a simulated network are.
-func bootstrap(sample []float64) spreads {
+// bootstrapSpreads returns halves of the 95 % percentile intervals (Efron, Bootstrap Methods, 1979) of the figures of a sorted
+// sample. Its calls must not depend on each other.
+func bootstrapSpreads(sample []float64) spreads {
 	n := len(sample)
 	if n == 0 {
 		return spreads{}
@@ -23,15 +22,15 @@ func bootstrap(sample []float64) spreads {
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
 	quantiles := [...]float64{0.5, 0.95, 0.99, 0.999}
 	var drawn [len(quantiles) + 2][]float64
-	times := make([]int, n) // that each value is drawn
+	counts := make([]int, n) // how often each value is drawn
 	for range resamples {
-		clear(times)
+		clear(counts)
 		for range n {
-			times[rng.IntN(n)]++
+			counts[rng.IntN(n)]++
 		}
 		var sum, squares float64
 		below, q := 0, 0
-		for i, k := range times {
+		for i, k := range counts {
 			x := sample[i]
 			sum += float64(k) * x
 			squares += float64(k) * x * x
@@ -50,25 +49,24 @@ func bootstrap(sample []float64) spreads {
 	return spreads{half(0), half(1), half(2), half(3), half(4), half(5)}
 }
 
-// Calls of one run depend on each other: they share a client that learns, and a
-// machine that is now more and now less busy. So their batches are resampled.
+// Calls of one run depend on each other: they share a client that learns, and a machine whose load changes. So batches of calls
+// are resampled.
 const (
 	batches        = 10
 	batchResamples = 100
 	student        = 2.262 // the 97.5 % quantile of Student's t distribution with batches-1 degrees of freedom
 )
 
-// batchSpreads returns halves of 95 % intervals for one run: standard errors from
-// a bootstrap of consecutive batches, times Student's factor. Ten batches can agree
-// by chance: a quantile's interval is never below that of independent calls. phases are the
-// latencies of the parts of the run that differ by intent, in the order of the
-// calls: each is cut into ten batches, and these are resampled. sorted has all
-// latencies. The result is zero if there are too few calls.
+// batchSpreads returns halves of 95 % intervals for one run: standard errors from a bootstrap of consecutive batches, times
+// Student's factor. Ten batches can agree by chance, so the interval of a quantile is never below that of independent calls.
+//
+// phases are the latencies of the parts of the run that differ by intent, in the order of the calls. Each phase is cut into ten
+// batches. sorted has all latencies. The result is zero if there are too few calls.
 func batchSpreads(phases [][]float64, sorted []float64) spreads {
 	if len(sorted) < 10*batches {
 		return spreads{}
 	}
-	edges := tailEdges(sorted)
+	edges := newTailEdges(sorted)
 	type batch struct {
 		calls []float64 // between two edges
 		sum   float64
@@ -123,18 +121,17 @@ func batchSpreads(phases [][]float64, sorted []float64) spreads {
 	return spreads{p99: atLeast(0.99, half(p99)), p999: atLeast(0.999, half(p999)), mean: half(mean)}
 }
 
-// quantileInterval returns the 95 % interval between order statistics for quantile q
-// (David, Nagaraja: Order Statistics, section 7.1), which holds for independent calls
-// of any distribution. sorted must not be empty.
+// quantileInterval returns the 95 % interval between order statistics for quantile q (David, Nagaraja: Order Statistics, section
+// 7.1). It holds for independent calls of any distribution. sorted must not be empty.
 func quantileInterval(sorted []float64, q float64) (low, high float64) {
 	n := float64(len(sorted))
 	ranks := 1.96 * math.Sqrt(n*q*(1-q))
 	return sorted[max(int(q*n-ranks), 0)], sorted[min(int(math.Ceil(q*n+ranks)), len(sorted)-1)]
 }
 
-// tailEdges returns some of the highest quarter of the sorted values, rising, the
-// last one always: the higher, the denser, so that high quantiles can be read off.
-func tailEdges(sorted []float64) []float64 {
+// newTailEdges returns some of the highest quarter of the sorted values in ascending order, and always the last value. The edges
+// are denser among higher values, for the accuracy of high quantiles.
+func newTailEdges(sorted []float64) []float64 {
 	n := len(sorted)
 	var edges []float64
 	for above := 1; above <= n/4; above += 1 + above/200 {
@@ -144,7 +141,7 @@ func tailEdges(sorted []float64) []float64 {
 	return slices.Compact(edges)
 }
 
-// moments are sums over some values.
+// moments are sums over values.
 type moments struct{ n, sum, squares float64 }
 
 func (m *moments) add(x float64) {

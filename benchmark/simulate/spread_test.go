@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestBootstrapFindsWhatTheoryKnows(t *testing.T) {
+func TestBootstrapSpreadsAgreeWithTheory(t *testing.T) {
 	long(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	var normal []float64
@@ -18,7 +18,7 @@ func TestBootstrapFindsWhatTheoryKnows(t *testing.T) {
 		normal = append(normal, 50+10*rng.NormFloat64())
 	}
 	slices.Sort(normal)
-	s := bootstrap(normal)
+	s := bootstrapSpreads(normal)
 	root := math.Sqrt(float64(len(normal)))
 	near := func(want, got float64) { t.Helper(); assert.InEpsilon(t, want, got, 0.35) }
 	near(1.96*10/root, s.mean)
@@ -30,7 +30,7 @@ func TestBootstrapFindsWhatTheoryKnows(t *testing.T) {
 }
 
 // A run whose calls come in ten batches of their own is as good as ten calls, not as a hundred thousand.
-func TestBatchesKnowThatCallsDependOnEachOther(t *testing.T) {
+func TestBatchSpreadsIncludeDependenceOfCalls(t *testing.T) {
 	draw := func(dependent float64) (run, sorted []float64) {
 		rng := rand.New(rand.NewPCG(3, 4))
 		for range batches {
@@ -56,8 +56,8 @@ func TestBatchesKnowThatCallsDependOnEachOther(t *testing.T) {
 	assert.Greater(t, s.p99, 1.0)
 }
 
-// What changes by intent is no uncertainty.
-func TestPhasesAreNoSpread(t *testing.T) {
+// A change by intent is no uncertainty.
+func TestBatchSpreadsLeaveOutDifferencesOfPhases(t *testing.T) {
 	var calm, slow []float64
 	for i := range 1000 {
 		calm, slow = append(calm, float64(5+i%2)), append(slow, float64(500+i%2))
@@ -69,18 +69,18 @@ func TestPhasesAreNoSpread(t *testing.T) {
 	assert.Equal(t, []time.Duration{60 * sec, 90 * sec}, scenarioOf("outage").changes())
 }
 
-func TestTooFewCallsHaveNoSpread(t *testing.T) {
+func TestBatchSpreadsOfFewCallsAreZero(t *testing.T) {
 	assert.Zero(t, batchSpreads([][]float64{{1, 2, 3}}, []float64{1, 2, 3}))
 	assert.Zero(t, batchSpreads(nil, nil))
 }
 
-func TestBootstrapOfWhatNeverVariesIsNothing(t *testing.T) {
-	assert.Zero(t, bootstrap([]float64{7, 7, 7}))
-	assert.Zero(t, bootstrap(nil))
+func TestBootstrapSpreadsOfConstantsAreZero(t *testing.T) {
+	assert.Zero(t, bootstrapSpreads([]float64{7, 7, 7}))
+	assert.Zero(t, bootstrapSpreads(nil))
 }
 
 // An interval of 95 % covers the true quantile of nineteen runs in twenty.
-func TestIntervalsOfIndependentCallsCoverTheQuantile(t *testing.T) {
+func TestQuantileIntervalCoversTheQuantile(t *testing.T) {
 	long(t)
 	const runs, calls = 400, 5000
 	for _, q := range []float64{0.99, 0.999} {

@@ -11,13 +11,12 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A strategy is a contender: its name, its description, the look of its line, and how the engines run it.
+// A strategy is a contender: its name, its description, and how the engines run it.
 // The files strategy_*.go and those of engines register strategies; a new one needs no other change.
 type strategy struct {
 	name  string // on the command line and in every format: a contract
 	rank  int    // place in the tables, unique
 	about string
-	look  look
 
 	// What stands for it where it cannot run itself, in words.
 	virtualModel, grpcModel string
@@ -33,13 +32,6 @@ type strategy struct {
 	limited   bool // every server with a queue has a Limiter; for worlds with queues only
 	givenRate bool // the client is given the true request rate
 	oracle    int  // hedges per call, at the best static delays, which are found afterwards; 0: not an oracle
-}
-
-// A look is how a strategy's line is drawn.
-type look struct {
-	shade
-	dashed    bool // no client can do this
-	highlight bool // stands out among many lines
 }
 
 // A setting is what a strategy can know about a run in virtual time.

@@ -16,7 +16,6 @@ func init() {
 	registerStrategies(
 		strategy{
 			name: "bhope", rank: 60, about: "the policy of bhope/hedge with its defaults, written anew from its description",
-			look: look{shade: shade{"#be185d", "#f472b6"}},
 			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := cmp.Or(s.estimate, published.DefaultRPS)
@@ -25,7 +24,6 @@ func init() {
 		},
 		strategy{
 			name: "bhope-tuned", rank: 70, about: "the policy of bhope/hedge, given the true request rate", givenRate: true,
-			look: look{shade: shade{"#7e22ce", "#c084fc"}, highlight: true},
 			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := trueRate(s.ctx, s.world, s.seed)

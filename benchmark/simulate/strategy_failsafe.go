@@ -22,11 +22,9 @@ func init() {
 	registerStrategies(
 		failsafe(10*ms).strategy(strategy{
 			name: "failsafe-10ms", rank: 40, about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight",
-			look: look{shade: shade{"#4d7c0f", "#a3e635"}},
 		}),
 		failsafe(0).strategy(strategy{
 			name: "failsafe-quantile", rank: 50, about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
-			look: look{shade: shade{"#15803d", "#4ade80"}, highlight: true},
 		}),
 	)
 }

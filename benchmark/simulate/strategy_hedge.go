@@ -25,19 +25,15 @@ func init() {
 	registerStrategies(
 		library{}.everywhere(strategy{
 			name: ours, rank: 100, about: "this library, no option set",
-			look: look{shade: shade{"#1d4ed8", "#60a5fa"}, highlight: true},
 		}),
 		library{}.everywhere(strategy{
 			name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true,
-			look: look{shade: shade{"#0e7490", "#22d3ee"}, highlight: true},
 		}),
 		library{maxHedges: 1}.everywhere(strategy{
 			name: "hedge-1", rank: 110, about: "this library with one hedge per call",
-			look: look{shade: shade{"#0284c7", "#38bdf8"}},
 		}),
 		library{maxHedges: 3}.everywhere(strategy{
 			name: "hedge-3", rank: 130, about: "this library with three hedges per call", onRequest: true,
-			look: look{shade: shade{"#0f766e", "#2dd4bf"}},
 		}),
 	)
 	registerStrategies(forScenarios()...)
@@ -51,46 +47,37 @@ func forScenarios() []strategy {
 	return []strategy{
 		library{options: some(hedge.WithFirstByte())}.overHTTP(strategy{
 			name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, about: "this library with WithFirstByte",
-			look: look{shade: shade{"#0284c7", "#38bdf8"}},
 		}),
 		library{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.overHTTP(strategy{
 			name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
 			about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
-			look:  look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
 		library{options: func(s *seat) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)}
 		}}.overHTTP(strategy{
 			name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
-			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
 		}),
 		library{ownConn: true}.overGRPC(strategy{
 			name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
-			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
 		library{elsewhere: true}.overGRPC(strategy{
 			name: "hedge-elsewhere", rank: 172, scenarios: elsewhereNames(), about: "this library with the policy hedge_elsewhere",
-			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
 		library{audit: true}.inVirtualTime(strategy{
 			name: audited, rank: 174, scenarios: longNames(), about: "this library with WithAudit",
-			look: look{shade: shade{"#0f766e", "#2dd4bf"}},
 		}),
 		library{warm: true}.overHTTP(strategy{
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
-			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
 		library{options: func(s *seat) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.site)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas-2s", rank: 190, scenarios: append(elsewhereNames(), "replica"), about: "this library with WithReplicas",
-			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
 		}),
 		library{options: func(s *seat) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.site), hedge.WithBurst(10 * sec)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
-			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
 	}
 }

@@ -11,7 +11,6 @@ import (
 func init() {
 	registerStrategies(strategy{
 		name: bare, rank: 10, about: "no hedging",
-		look:    look{shade: shade{"#6b7280", "#9ca3af"}, highlight: true},
 		http:    func(s *seat) (http.RoundTripper, error) { return s.counted, nil },
 		grpc:    func(*seat) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
 		virtual: func(setting) func() virtual.Policy { return func() virtual.Policy { return virtual.None{} } },

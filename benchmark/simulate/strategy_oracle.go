@@ -13,7 +13,6 @@ import (
 
 func init() {
 	oracle := func(s strategy) strategy {
-		s.look.dashed = true
 		s.http, s.grpc = oracleHTTP, oracleGRPC
 		s.virtual = func(at setting) func() virtual.Policy {
 			best := at.world.Oracle(at.seed, s.oracle, at.extra, s.oracleGoal())
@@ -24,11 +23,9 @@ func init() {
 	registerStrategies(
 		oracle(strategy{
 			name: "static-best-1", rank: 210, oracle: 1, about: "the best static delay at the load of hedge, found afterwards",
-			look: look{shade: shade{"#78716c", "#a8a29e"}},
 		}),
 		oracle(strategy{
 			name: "static-best-2", rank: 220, oracle: 2, about: "the best static pair of delays at the load of hedge, found afterwards",
-			look: look{shade: shade{"#1c1917", "#f5f5f4"}, highlight: true},
 		}),
 	)
 }

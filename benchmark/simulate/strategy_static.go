@@ -18,11 +18,9 @@ func init() {
 	registerStrategies(
 		static(10*ms).strategy(strategy{
 			name: "static-10ms", rank: 20, about: "hedgedhttp: one hedge after 10 ms, no budget",
-			look: look{shade: shade{"#c2410c", "#fb923c"}},
 		}),
 		static(50*ms).strategy(strategy{
 			name: "static-50ms", rank: 30, about: "hedgedhttp: one hedge after 50 ms, no budget",
-			look: look{shade: shade{"#a16207", "#facc15"}},
 		}),
 	)
 }

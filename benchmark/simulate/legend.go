@@ -1,0 +1,27 @@
+package main
+
+import "slices"
+
+// A legendEntry explains a strategy in one line.
+type legendEntry struct{ Name, About string }
+
+// newLegend returns the strategies that ran, in the order of the tables, and this library first.
+func newLegend(all []findings) (entries []legendEntry) {
+	ran := make(map[string]bool)
+	for _, f := range all {
+		for _, r := range f.rows() {
+			ran[r.Strategy] = true
+		}
+	}
+	for _, s := range strategies {
+		entry := legendEntry{s.name, s.whole()}
+		switch {
+		case !ran[s.name]:
+		case s.name == ours:
+			entries = slices.Insert(entries, 0, entry)
+		default:
+			entries = append(entries, entry)
+		}
+	}
+	return entries
+}

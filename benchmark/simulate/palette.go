@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A themedColour is a CSS colour on light pages and its counterpart on dark pages.
+type themedColour struct{ light, dark string }
+
+// The colours of a drawing besides those of its lines.
+var (
+	backgroundColour = themedColour{"#ffffff", "#0d1117"}
+	titleColour      = themedColour{"#1f2328", "#f0f6fc"}
+	textColour       = themedColour{"#57606a", "#9198a1"}
+	gridColour       = themedColour{"#d1d9e0", "#3d444d"}
+)
+
+// The colours of lines. Colour-blind readers can tell them apart, and they are readable as text.
+var (
+	oursColour = themedColour{"#1130a6", "#7aa7ff"}
+	bareColour = themedColour{"#585459", "#bfc3c9"}
+
+	// Peers get these in the order of the tables.
+	peerColours = []themedColour{
+		{"#b45509", "#e0661c"}, // orange
+		{"#1f8282", "#3f9a8c"}, // green
+		{"#9e2ae8", "#b94ff5"}, // purple
+		{"#5e3200", "#f0b429"}, // brown, yellow
+	}
+)
+
+// dashPatterns distinguish lines of one colour, as values of stroke-dasharray.
+var dashPatterns = []string{"none", "8 4", "2 4", "10 3 2 3"}
+
+// A lineStyle is how the line and the label of a strategy look.
+type lineStyle struct {
+	strategy string
+	class    string // of the elements
+	colour   themedColour
+	dashes   string // one of dashPatterns
+	width    float64
+}
+
+type lineStyles []lineStyle
+
+// find returns the style of a strategy, which must have one.
+func (s lineStyles) find(strategy string) lineStyle {
+	return s[slices.IndexFunc(s, func(style lineStyle) bool { return style.strategy == strategy })]
+}
+
+// newLineStyles returns the style of each strategy: one colour for each peer, and one dash pattern for each of its variants.
+// This library is blue, no hedging is grey, and the best static delays, which no client can know, are dashed in the colour of
+// titles.
+func newLineStyles(strategies []string) lineStyles {
+	var styles lineStyles
+	colours := map[string]themedColour{peerOf(ours): oursColour, bare: bareColour, "single": bareColour, bestStatic: titleColour}
+	lines := map[themedColour]int{titleColour: 1} // lines of each colour; none is solid in the colour of titles
+	unused := 0
+	for i, name := range strategies {
+		peer := peerOf(name)
+		if _, ok := colours[peer]; !ok {
+			colours[peer] = peerColours[unused%len(peerColours)]
+			unused++
+		}
+		style := lineStyle{strategy: name, class: fmt.Sprint("s", i), colour: colours[peer], width: 2.2}
+		if name == ours {
+			style.width = 4
+		}
+		style.dashes = dashPatterns[lines[style.colour]%len(dashPatterns)]
+		lines[style.colour]++
+		styles = append(styles, style)
+	}
+	return styles
+}
+
+// bestStatic is the peer of the strategies whose static delays are found afterwards.
+const bestStatic = "best static"
+
+// peerOf returns the library or program that a strategy belongs to: its name up to the first hyphen.
+func peerOf(strategy string) string {
+	if strategyOf(strategy).isOracle() {
+		return bestStatic
+	}
+	peer, _, _ := strings.Cut(strategy, "-")
+	return peer
+}
+
+// newStyleSheet returns the style sheet of drawings with lines of these styles.
+func newStyleSheet(styles lineStyles) string {
+	var b strings.Builder
+	b.WriteString("text{font:13px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}" +
+		".title{font-size:20px;font-weight:650}.label,.value{font-size:14px;font-weight:650}" +
+		".tick{font-size:12px}.middle{text-anchor:middle}.end{text-anchor:end}.grid{stroke-width:.7}" +
+		".line{fill:none;stroke-linejoin:round}.dot{stroke-width:2}")
+	for _, s := range styles {
+		fmt.Fprintf(&b, "path.%s{stroke-width:%g;stroke-dasharray:%s}", s.class, s.width, s.dashes)
+	}
+	b.WriteString("path.leader{fill:none;stroke-width:1.2}")
+	writeColours := func(themed func(themedColour) string) {
+		fmt.Fprintf(&b, "text{fill:%s}.title{fill:%s}.card{fill:%s;stroke:%s}.grid{stroke:%[4]s}.dot{stroke:%[3]s}",
+			themed(textColour), themed(titleColour), themed(backgroundColour), themed(gridColour))
+		for _, s := range styles {
+			fmt.Fprintf(&b, "path.%s{stroke:%s}text.%[1]s,circle.%[1]s{fill:%[2]s}", s.class, themed(s.colour))
+		}
+	}
+	writeColours(func(c themedColour) string { return c.light })
+	b.WriteString("@media(prefers-color-scheme:dark){")
+	writeColours(func(c themedColour) string { return c.dark })
+	b.WriteString("}")
+	return b.String()
+}

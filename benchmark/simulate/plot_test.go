@@ -1,0 +1,88 @@
+package main
+
+import (
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// twoResults returns hedge, and a strategy that is never faster than 10 ms.
+func twoResults() finding {
+	return finding{scenario: scenario{name: "a<b"}, results: []result{
+		{strategy: ours, curves: curves{latency: []point{{2, 1}, {200, 10}}, extra: []point{{0, 0}, {10, 5}}}},
+		{strategy: bare, curves: curves{latency: []point{{2, 10}, {20, 100}, {200, 1000}}, extra: []point{{0, 0}, {10, 0}}}},
+	}}
+}
+
+func drawTwoResults(t *testing.T, c chart) []element {
+	t.Helper()
+	f := twoResults()
+	return parseSVG(t, c.newCanvas(f, newLineStyles(f.strategies())).renderSVG(""))
+}
+
+func TestChartDrawsPointsToScale(t *testing.T) {
+	drawn := drawTwoResults(t, charts[0])
+	lines := elementsOfClass(drawn, "line")
+	require.Len(t, lines, 2)
+	assert.Equal(t, []string{"line s1", "line s0"}, []string{lines[0].Class, lines[1].Class}, "hedge is above the others")
+	// From 2 to 200 is two decades, so 20 is in the middle. The vertical axis is from 1/1.1 to 1100 ms.
+	d := lines[0].D
+	assert.Regexp(t, `^M70\.0 [\d.]+L337\.0 [\d.]+L604\.0 [\d.]+$`, d)
+	height := func(ms float64) float64 { return 376 - 272*math.Log(ms*1.1)/math.Log(1000*1.1*1.1) }
+	for i, match := range regexp.MustCompile(` ([\d.]+)`).FindAllStringSubmatch(d, -1) {
+		y, err := strconv.ParseFloat(match[1], 64)
+		require.NoError(t, err)
+		assert.InDelta(t, height(math.Pow10(1+i)), y, 0.06)
+	}
+	assert.Regexp(t, `^M70\.0 [\d.]+L604\.0 [\d.]+$`, lines[1].D)
+	assert.Equal(t, []string{"none", "hedge"}, texts(elementsOfClass(drawn, "label")), "from above")
+	assert.Equal(t, "Latency by percentile: a<b", elementsOfClass(drawn, "title")[0].Text)
+}
+
+func TestChartDrawsTicksToScale(t *testing.T) {
+	var xLabels, yLabels []element
+	for _, e := range elementsOfClass(drawTwoResults(t, charts[2]), "tick") {
+		if strings.Contains(e.Class, "end") {
+			yLabels = append(yLabels, e)
+		} else {
+			xLabels = append(xLabels, e)
+		}
+	}
+	// Five hedges per 100 requests are 1/1.05 of the height.
+	assert.Equal(t, "0", yLabels[0].Text)
+	assert.InDelta(t, 376+4, yLabels[0].Y, 0.06)
+	assert.Equal(t, "5", yLabels[len(yLabels)-1].Text)
+	assert.InDelta(t, 376-272/1.05+4, yLabels[len(yLabels)-1].Y, 0.06)
+	assert.Equal(t, "0", xLabels[0].Text)
+	assert.InDelta(t, 70, xLabels[0].X, 0.06)
+	assert.Equal(t, "10", xLabels[len(xLabels)-2].Text)
+	assert.InDelta(t, 604, xLabels[len(xLabels)-2].X, 0.06)
+	assert.Equal(t, "seconds", xLabels[len(xLabels)-1].Text)
+}
+
+func TestChartLabelsEveryStrategy(t *testing.T) {
+	var f finding
+	for _, s := range strategies {
+		f.results = append(f.results, result{strategy: s.name, curves: curves{latency: []point{{2, 1}, {200, 10}}}})
+	}
+	drawn := parseSVG(t, charts[0].newCanvas(f, newLineStyles(f.strategies())).renderSVG(""))
+	assert.ElementsMatch(t, f.strategies(), texts(elementsOfClass(drawn, "label")))
+	for _, e := range drawn {
+		assert.LessOrEqual(t, e.Y, canvasHeight-10, e.Text)
+	}
+}
+
+func TestChartWithoutPointsIsNotDrawn(t *testing.T) {
+	f := twoResults()
+	assert.Nil(t, charts[1].newCanvas(f, newLineStyles(f.strategies())))
+}
+
+func TestAxisOfZerosHasOneTick(t *testing.T) {
+	assert.Equal(t, []tick{{0, "0"}}, newLinearAxis(0).ticks)
+	assert.Len(t, newLinearAxis(90).ticks, 5, "nine at most")
+}
