@@ -122,6 +122,19 @@ func WithDelay(ctx context.Context, d time.Duration) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Delay = max(d, 0) })
 }
 
+// MarkRetry returns a copy of ctx that marks its calls as retries: each repeats a call that has failed. A call with this mark
+// deposits no tokens in a hedge budget, so that retries cannot pay for further retries and hedges. It is hedged and
+// learned from like any other call.
+//
+// A retrier that shares a [Budget] with hedges marks every retry, and pays for it with [Budget.Spend]. Marked calls are
+// counted in Stats.Retries, and observers find IsRetry in their [AttemptInfo] and [RequestResult].
+//
+// Like [WithoutHedging], the mark also applies to calls that are made while an attempt runs. It is not sent to servers, and
+// has no effect on DNS.
+func MarkRetry(ctx context.Context) context.Context {
+	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Retry = true })
+}
+
 // AttemptFromContext returns the attempt to which ctx belongs. Transports, interceptors and functions that the
 // hedging wraps can use it, for example to log the number of the attempt. ctx must be the context of the attempt, or
 // derived from it.
@@ -130,5 +143,5 @@ func WithDelay(ctx context.Context, d time.Duration) context.Context {
 // false if the call is not hedged.
 func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
 	n, ok := race.AttemptNumber(ctx)
-	return AttemptInfo{Number: n}, ok
+	return AttemptInfo{Number: n, IsRetry: ok && n == 0 && race.OverridesFrom(ctx).Retry}, ok
 }

@@ -32,6 +32,8 @@ type Stats struct {
 	HedgePanics  atomic.Int64 // attempts that panicked while their call got its result from another attempt
 
 	ObserverPanics atomic.Int64 // panics of an [Observer] or a logger, which were recovered
+
+	Retries atomic.Int64 // calls that [MarkRetry] has marked as retries; also counted in TotalRequests
 }
 
 // A StatsSnapshot holds the values of [Stats] at one time; Stats documents the fields. The counters are read one after
@@ -53,6 +55,7 @@ type StatsSnapshot struct {
 	NotHedgeable    int64 `json:"not_hedgeable"`
 	HedgePanics     int64 `json:"hedge_panics"`
 	ObserverPanics  int64 `json:"observer_panics"`
+	Retries         int64 `json:"retries"`
 }
 
 // Snapshot returns the current values of the counters. It returns the zero StatsSnapshot if s is nil.
@@ -73,6 +76,7 @@ func (s *Stats) Snapshot() StatsSnapshot {
 		NotHedgeable:    s.NotHedgeable.Load(),
 		HedgePanics:     s.HedgePanics.Load(),
 		ObserverPanics:  s.ObserverPanics.Load(),
+		Retries:         s.Retries.Load(),
 	}
 	snap.Resumes = s.Resumes.Load()
 	snap.HedgesSent = s.HedgesSent.Load()

@@ -310,6 +310,9 @@ func clientTotals(s hedge.Snapshot) []labeledValue {
 			labeledValue{"resumes", "rests asked for", formatCount(s.Stats.Resumes), "of bodies that stalled"},
 			labeledValue{"resume_wins", "bodies resumed", formatCount(s.Stats.ResumeWins), formatShareOf(s.Stats.ResumeWins, s.Stats.Resumes, "of those")})
 	}
+	if s.Stats.Retries > 0 {
+		all = append(all, labeledValue{"retries", "retries", formatCount(s.Stats.Retries), "of the program: see MarkRetry"})
+	}
 	if s.Stats.HeldBack > 0 {
 		all = append(all, labeledValue{"held_back", "held back", formatCount(s.Stats.HeldBack), "by the first call: see DoDetached"})
 	}

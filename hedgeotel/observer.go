@@ -11,7 +11,8 @@
 //
 //	hedge.requests           calls
 //	hedge.request            histogram: latency of calls in seconds; hedge.hedged is true if a hedge was sent
-//	hedge.attempts           attempts, by hedge.type and hedge.outcome: won, lost or failed; over DNS at the preferred upstream
+//	hedge.attempts           attempts, by hedge.type (original, hedge, or retry for primaries marked by hedge.MarkRetry) and
+//	                         hedge.outcome: won, lost or failed; over DNS at the preferred upstream
 //	hedge.wins               hedged calls that succeeded, by the hedge.type of the winner
 //	hedge.denied             hedges that were due and not sent, and calls that could not be hedged, by hedge.reason
 //	hedge.answers_not_taken  hedges whose status, such as 404 or NOT_FOUND, ends a call only if the primary returns it
@@ -236,7 +237,7 @@ func (o *Observer) attributesFor(key observe.KeyInfo) *keyAttributes {
 	set := metric.WithAttributeSet(attribute.NewSet(s.common...))
 	s.add, s.record, s.observed = []metric.AddOption{set}, []metric.RecordOption{set}, set
 	s.unhedged = s.recordOptions(hedgedAttribute(false))
-	s.primaryWon = s.addOptions(attemptAttributes(0, observe.Won)...)
+	s.primaryWon = s.addOptions(attemptAttributes(observe.AttemptInfo{}, observe.Won)...)
 	if key.Protocol == "grpc" {
 		s.grpcCall = []metric.RecordOption{metric.WithAttributes(
 			attribute.String("grpc.method", strings.TrimPrefix(text.Route, "/")), attribute.String("grpc.target", text.Host))}
@@ -272,9 +273,13 @@ func attemptType(n int) string {
 	return "original"
 }
 
-// attemptAttributes returns the attributes hedge.type and hedge.outcome of the attempt with number n.
-func attemptAttributes(n int, outcome observe.Outcome) []attribute.KeyValue {
-	return []attribute.KeyValue{attribute.String("hedge.type", attemptType(n)), attribute.String("hedge.outcome", string(outcome))}
+// attemptAttributes returns the attributes hedge.type and hedge.outcome of the attempt a. The type of a retry is "retry".
+func attemptAttributes(a observe.AttemptInfo, outcome observe.Outcome) []attribute.KeyValue {
+	kind := attemptType(a.Number)
+	if a.IsRetry {
+		kind = "retry"
+	}
+	return []attribute.KeyValue{attribute.String("hedge.type", kind), attribute.String("hedge.outcome", string(outcome))}
 }
 
 // AttemptStart implements [observe.Observer]: if the attempt is a hedge, it adds the event hedge.fired to the caller's
@@ -292,19 +297,19 @@ func (o *Observer) AttemptStart(ctx context.Context, _ observe.KeyInfo, a observ
 // records a span for the attempt.
 func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a observe.AttemptResult) {
 	s := o.attributesFor(key)
-	if !a.Hedge() && a.Outcome == observe.Won {
+	if !a.Hedge() && !a.IsRetry && a.Outcome == observe.Won {
 		if key.Protocol != "dns" {
 			o.attempts.Add(ctx, 1, s.primaryWon...)
 		}
 		return
 	}
 	if a.Outcome != observe.Withdrawn && key.Protocol != "dns" {
-		o.attempts.Add(ctx, 1, s.addOptions(attemptAttributes(a.Number, a.Outcome)...)...)
+		o.attempts.Add(ctx, 1, s.addOptions(attemptAttributes(a.AttemptInfo, a.Outcome)...)...)
 	}
 	if (a.Hedge() || a.Outcome == observe.Lost) && trace.SpanContextFromContext(ctx).IsValid() {
 		end := time.Now()
 		_, span := o.tracer.Start(ctx, "hedge attempt", trace.WithTimestamp(end.Add(-a.Latency)),
-			trace.WithAttributes(s.common...), trace.WithAttributes(attemptAttributes(a.Number, a.Outcome)...),
+			trace.WithAttributes(s.common...), trace.WithAttributes(attemptAttributes(a.AttemptInfo, a.Outcome)...),
 			trace.WithAttributes(attribute.Int("hedge.attempt", a.Number)))
 		if a.Hedge() && key.Protocol == "http" {
 			span.SetAttributes(attribute.Int("http.request.resend_count", a.Number)) // as OpenTelemetry's conventions for HTTP say
@@ -359,7 +364,7 @@ func (o *Observer) countQueries(ctx context.Context, s *keyAttributes, r observe
 		case n == r.Winner:
 			outcome = observe.Won
 		}
-		o.attempts.Add(ctx, 1, s.addOptions(attemptAttributes(n, outcome)...)...)
+		o.attempts.Add(ctx, 1, s.addOptions(attemptAttributes(observe.AttemptInfo{Number: n}, outcome)...)...)
 	}
 }
 

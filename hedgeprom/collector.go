@@ -27,7 +27,8 @@
 // of hedge.Do, or the DNS upstream for these protocols.
 //
 // Values are formatted as by [observe.KeyInfo.Printable]; hosts with equal labels are counted together. The label type
-// is original or hedge, reason is an observe.Reason, and hedged is true if a hedge was sent.
+// is original, hedge, or retry for the primary of a call that hedge.MarkRetry has marked. The label reason is an
+// observe.Reason, and hedged is true if a hedge was sent.
 //
 // Metrics of endpoints (see hedge.WithEndpoints) have the host of the first endpoint, and the label endpoint with the
 // URL or target as configured. The label outcome is failed or overtaken. The first eight endpoints of a host have their
@@ -312,7 +313,11 @@ func (c *Collector) hostLabel(host string) string {
 func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observe.RequestResult) {
 	s := c.seriesFor(key)
 	s.requests.Inc()
-	s.originals.Inc()
+	if r.IsRetry {
+		c.attempts.WithLabelValues(s.client, s.host, s.protocol, "retry").Inc()
+	} else {
+		s.originals.Inc()
+	}
 	if r.Attempts > 1 {
 		s.hedged.Observe(r.Latency.Seconds())
 	} else {

@@ -244,7 +244,7 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 // labelValues has all values of each label that is not free text.
 var labelValues = map[string][]string{
 	"outcome":  {string(observe.LimiterWorked), string(observe.LimiterLeft), string(observe.LimiterRefused), "failed", "overtaken"},
-	"type":     {"original", "hedge", "held_back"},
+	"type":     {"original", "hedge", "retry", "held_back"},
 	"security": {"secure", "insecure", "bogus"},
 	"kind":     {"first-byte", "stall"},
 	"reason": {

@@ -133,6 +133,10 @@ type AttemptInfo struct {
 	// IsResumption is true for a hedge that requests the remaining bytes of a body, see hedge.WithResume. It may start after
 	// the end of its call, so it is not counted in the Attempts of a [RequestResult].
 	IsResumption bool
+
+	// IsRetry is true for the primary of a call that hedge.MarkRetry has marked as a retry. Its token was spent by the
+	// caller, see hedge.Budget.
+	IsRetry bool
 }
 
 // Hedge reports whether the attempt is a hedge. It is false for the primary.
@@ -164,6 +168,7 @@ type RequestResult struct {
 	Attempts int           // number of attempts sent: the primary and its hedges
 	Winner   int           // number of the attempt whose result the caller got; -1 if the call failed
 	HeldBack bool          // a hedge succeeded, but hedge.Do had to wait for the first call of the function, so the hedge saved no time
+	IsRetry  bool          // hedge.MarkRetry has marked the call as a retry of a call that failed
 	Latency  time.Duration // from the start of the call to its result
 	Delay    time.Duration // time from the start of the call to its first hedge; 0: no hedge was planned
 

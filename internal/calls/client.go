@@ -48,6 +48,8 @@ type Counters struct {
 	HedgePanics  atomic.Int64
 
 	ObserverPanics atomic.Int64
+
+	Retries atomic.Int64
 }
 
 // Settings are the settings that the calls of a client read. Package policy has all other settings.
@@ -100,13 +102,16 @@ func (c *Client) SetOff(source OffSource, off bool) (changed bool) {
 	return c.flags.And(^bit)&^hasExclusions == bit
 }
 
-// CountCall counts a call that starts now. It returns the facts that decide whether the call may be hedged and that do not
+// CountCall counts a call that starts now. isRetry is true if its caller has marked it as a retry. CountCall returns the facts that decide whether the call may be hedged and that do not
 // depend on the protocol. The caller must add the facts of its protocol, unless SwitchedOff is true.
 //
 // If Excluded is true, an operator has forbidden hedges of some calls. The caller must then store there whether this call is one
 // of them.
-func (c *Client) CountCall() policy.Eligibility {
+func (c *Client) CountCall(isRetry bool) policy.Eligibility {
 	c.Counters.TotalRequests.Add(1)
+	if isRetry {
+		c.Counters.Retries.Add(1)
+	}
 	flags := c.flags.Load()
 	return policy.Eligibility{SwitchedOff: flags&^hasExclusions != 0, Excluded: flags&hasExclusions != 0}
 }

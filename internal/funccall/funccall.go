@@ -33,7 +33,8 @@ const MaxDetached = 64
 // succeeded, Do cancels the other calls, waits until the first call of f has returned, and returns the result of the
 // successful call.
 func Do[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error)) (T, error) {
-	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
+	o := race.OverridesFrom(ctx)
+	if reason := h.IneligibleReason(o, h.CountCall(o.Retry)); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
 	}
 	c, ok := h.calls.Get().(*call[T])
@@ -52,7 +53,8 @@ func Do[T any](ctx context.Context, h *Client, key string, f func(context.Contex
 //
 // Each later result without an error is passed to discard. If discard is nil, the result is closed if it is an io.Closer.
 func DoDetached[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error), discard func(T)) (T, error) {
-	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
+	o := race.OverridesFrom(ctx)
+	if reason := h.IneligibleReason(o, h.CountCall(o.Retry)); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
 	}
 	c := &detachedCall[T]{discard: discard}
@@ -100,11 +102,12 @@ type call[T any] struct {
 // beginCall starts the call on the given latency key, and returns the schedule of its hedges. It returns nil if the call is not
 // hedged.
 func (c *call[T]) beginCall(ctx context.Context, key string) *policy.Schedule {
-	h := c.client
+	h, o := c.client, race.OverridesFrom(ctx)
+	c.IsRetry = o.Retry
 	if name := (policy.Name{Host: key}); !c.Key.IsCurrent(name) {
 		c.Key = h.Policy.Key(name)
 	}
-	schedule := c.Begin(ctx, c.Key, race.OverridesFrom(ctx).Delay)
+	schedule := c.Begin(ctx, c.Key, o.Delay)
 	if schedule == nil {
 		h.Counters.WarmupRequests.Add(1)
 	}

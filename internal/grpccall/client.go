@@ -161,7 +161,7 @@ func (in *Client) DescribeKey(host, route string, learned []time.Duration) (sour
 // A delay of 0 means that the learned delays apply. The reason is [policy.None] if the call may be hedged. If hedging
 // is switched off, m is nil.
 func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, c race.CallTarget, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason observe.Reason) {
-	facts := in.CountCall()
+	facts := in.CountCall(o.Retry)
 	if !facts.SwitchedOff {
 		m = in.rules.ruleOf(in.configs.ConfigFor(c.Target), c.Method)
 		facts.IsNested = o.Parent == c

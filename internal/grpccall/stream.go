@@ -39,6 +39,7 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 		return in.openWithoutHedges(args, desc, m, reason)
 	}
 	s := in.newStream(args, m, delay)
+	s.IsRetry = o.Retry
 	if err := s.openPrimary(desc); err != nil {
 		return nil, err
 	}

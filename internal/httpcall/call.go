@@ -148,7 +148,9 @@ type callOptions struct {
 func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	t := c.client
 	c.callOptions = callOptions{route: route.Unrouted}
-	o, facts := race.OverridesFrom(req.Context()), t.CountCall()
+	o := race.OverridesFrom(req.Context())
+	facts := t.CountCall(o.Retry)
+	c.IsRetry = o.Retry
 	if facts.SwitchedOff {
 		return t.IneligibleReason(o, facts)
 	}

@@ -60,16 +60,17 @@ func StateOf(keys ...observe.KeyState) observe.ClientState {
 // Play plays the scenario with the observer o, and passes the expected values to check. It must be called in a bubble of
 // testing/synctest.
 //
-// Calls to near.test win, are won by a hedge, resume a stalled body, withdraw a hedge, and eject an endpoint. A DNS question is
+// Calls to near.test win, are won by a hedge, resume a stalled body, withdraw a hedge, are retries, and eject an endpoint. A DNS question is
 // hedged at another upstream and retransmitted.
 func Play(t *testing.T, o observe.Observer, check func(want Values)) {
 	s := &server{object: bytes.Repeat([]byte("0123456789"), 20_000)}
 	tr := hedge.New(doubles.RoundTripperFunc(s.roundTrip), hedge.WithObserver(o), hedge.WithResume(), hedge.WithMaxHedges(1),
 		hedge.WithBudget(hedge.NewBudget(50, 10)), hedge.WithLogger(slog.New(slog.DiscardHandler)),
 		hedge.WithEndpoints(hedge.Endpoint{URL: "http://near.test"}, hedge.Endpoint{URL: "http://far.test", Prepare: s.prepare}))
+	ctx := t.Context()
 	call := func(n int) {
 		for range n {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://near.test/object", http.NoBody)
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://near.test/object", http.NoBody)
 			require.NoError(t, err)
 			if resp, err := tr.RoundTrip(req); err == nil {
 				_, err := io.Copy(io.Discard, resp.Body)
@@ -86,26 +87,30 @@ func Play(t *testing.T, o observe.Observer, check func(want Values)) {
 	call(1)
 	s.slow, s.failing, s.stalls = false, false, true
 	call(1)
-	s.stalls, s.down = false, true
+	s.stalls = false
+	ctx = hedge.MarkRetry(ctx)
+	call(2)
+	ctx, s.down = t.Context(), true
 	call(40)
 	playDNS(t.Context(), o)
 
 	state := tr.Snapshot()
 	assert.EqualValues(t, 1, state.Stats.Resumes)
 	assert.EqualValues(t, 3, state.Stats.HedgesSent)
-	assert.EqualValues(t, 60+1+1+1+40, state.Stats.TotalRequests)
+	assert.EqualValues(t, 2, state.Stats.Retries)
+	assert.EqualValues(t, 60+1+1+1+2+40, state.Stats.TotalRequests)
 	far, near := state.Keys[0].Delays[0].Seconds(), state.Keys[1].Delays[0].Seconds()
 	check(Values{
-		"hedge_requests_total near.test": 69, "hedge_requests_total far.test": 34, "hedge_requests_total udp://a": 1,
-		"hedge_request_seconds near.test": 69, "hedge_request_seconds far.test": 34, "hedge_request_seconds udp://a": 1,
+		"hedge_requests_total near.test": 71, "hedge_requests_total far.test": 34, "hedge_requests_total udp://a": 1,
+		"hedge_request_seconds near.test": 71, "hedge_request_seconds far.test": 34, "hedge_request_seconds udp://a": 1,
 		"hedge_attempts_total near.test original": 69, "hedge_attempts_total far.test original": 34, "hedge_attempts_total udp://a original": 1,
-		"hedge_attempts_total near.test hedge": 3, "hedge_attempts_total udp://a hedge": 1,
+		"hedge_attempts_total near.test retry": 2, "hedge_attempts_total near.test hedge": 3, "hedge_attempts_total udp://a hedge": 1,
 		"hedge_wins_total near.test hedge": 1, "hedge_wins_total near.test original": 1, "hedge_wins_total udp://a hedge": 1,
 		"hedge_saved_seconds near.test": 1, "hedge_saved_seconds udp://a": 1,
 		"hedge_denied_total near.test warming": 10, "hedge_denied_total far.test warming": 10, "hedge_denied_total near.test not-ready": 1,
 		"hedge_delay_seconds near.test": near, "hedge_delay_seconds far.test": far,
 		"hedge_budget_ratio near.test": 0.5, "hedge_budget_ratio far.test": 0.5, "hedge_budget_tokens near.test": 10, "hedge_budget_tokens far.test": 10,
-		"hedge_endpoint_attempts_total near.test http://near.test original": 69, "hedge_endpoint_attempts_total near.test http://far.test original": 34,
+		"hedge_endpoint_attempts_total near.test http://near.test original": 71, "hedge_endpoint_attempts_total near.test http://far.test original": 34,
 		"hedge_endpoint_attempts_total near.test http://far.test hedge": 3,
 		"hedge_endpoint_bad_total near.test http://near.test":           7, "hedge_endpoint_bad_total near.test http://far.test": 1,
 		"hedge_endpoint_ejected near.test http://near.test": 1,

@@ -18,6 +18,9 @@ type Call struct {
 	// Key is the latency key of the call, as passed to Begin. It is kept after End, because the next call often has the same
 	// key.
 	Key *Key
+	// IsRetry is true if the caller has marked the call as a retry. Adapters that support marks set it for each call before
+	// Begin. It must not change during the race.
+	IsRetry bool
 
 	// Begin and SetStart write these fields before the race of the call starts. They must not change during the race.
 	ctx           context.Context
@@ -40,10 +43,12 @@ type Call struct {
 
 	// attemptStarts holds the time from start to the start of each attempt, by attempt number. Only the goroutine of an attempt
 	// uses the element of that attempt.
-	attemptStarts   [1 + race.MaxHedges]time.Duration
-	rescheduled     atomic.Bool   // set by MarkRescheduled
-	withdrawnHedges atomic.Uint32 // bit n is set if hedge n was admitted, but could not be sent
+	attemptStarts [1 + race.MaxHedges]time.Duration
+	flags         atomic.Uint32 // bit n is set if hedge n was admitted, but could not be sent; and flagRescheduled
 }
+
+// flagRescheduled is the bit of Call.flags that MarkRescheduled sets.
+const flagRescheduled = 1 << 31
 
 // A callProgress is the last point of its schedule that a call has reached. Points are ordered by time.
 type callProgress uint8
@@ -78,8 +83,8 @@ type Outcome struct {
 // much later than it arrived.
 func (o *Outcome) hedgeWon() bool { return o.Winner > 0 && !o.HeldBack }
 
-// Begin starts the call c on the key k: it deposits tokens in the budget of k and counts the call. It returns the schedule of
-// the call's hedges, or nil if the call must not be hedged.
+// Begin starts the call c on the key k: it counts the call and, unless that is a retry, deposits tokens in the budget of k. It
+// returns the schedule of the call's hedges, or nil if the call must not be hedged.
 //
 // A positive delay is a fixed hedge delay that the caller has set for this call. If delay is 0, the schedule has the learned
 // delays of k.
@@ -91,7 +96,12 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Schedule
 // precedence over the delays of t.
 func (c *Call) BeginWithOverride(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
 	c.initialize(ctx, k)
-	p := k.Begin(c.start)
+	var p *Schedule
+	if c.IsRetry {
+		p = k.BeginRetry(c.start)
+	} else {
+		p = k.Begin(c.start)
+	}
 	c.denialAtStart = k.denialByMode()
 	switch {
 	case delay > 0:
@@ -116,10 +126,9 @@ func (c *Call) initialize(ctx context.Context, k *Key) {
 	c.progress, c.predictedHedgeEnd, c.Denied = reachedNothing, 0, None
 	if c.Hedges > 0 {
 		c.Hedges, c.attemptStarts = 0, [1 + race.MaxHedges]time.Duration{}
-		c.withdrawnHedges.Store(0)
 	}
-	if c.rescheduled.Load() {
-		c.rescheduled.Store(false)
+	if c.flags.Load() != 0 {
+		c.flags.Store(0)
 	}
 }
 
@@ -158,7 +167,7 @@ func (c *Call) SetStart(start time.Time) {
 
 // MarkRescheduled records that hedges of this call may start earlier than their delays in the schedule, for example because
 // an attempt failed. Such an early hedge does not show that the call is slow.
-func (c *Call) MarkRescheduled() { c.rescheduled.Store(true) }
+func (c *Call) MarkRescheduled() { c.flags.Or(flagRescheduled) }
 
 // Elapsed returns the time since the start of the call.
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
@@ -179,7 +188,7 @@ func (c *Call) WouldBeDenied(ctx context.Context, startTime time.Time, request H
 // isBeforeDelay reports whether the call has not yet reached the delay with the given index at the time now. A hedge can
 // start before its delay: always with index [Immediate], and otherwise only after MarkRescheduled.
 func (c *Call) isBeforeDelay(now time.Time, index int) bool {
-	return index == Immediate || c.rescheduled.Load() && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
+	return index == Immediate || c.flags.Load()&flagRescheduled != 0 && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
 }
 
 // Admit decides whether a hedge may start now. The argument index is the index of the delay in the schedule after which the
@@ -268,7 +277,7 @@ func (c *Call) recordSlowCall(index int, isBefore bool) {
 // The attempt of the hedge must fail with [race.ErrRefused]. The argument request must be that of AdmitRequest. The argument
 // ctx must be the context of the attempt, because Withdraw may be called after the end of the call.
 func (c *Call) Withdraw(ctx context.Context, n int, reason observe.Reason, request HedgeRequest) {
-	c.withdrawnHedges.Or(1 << n)
+	c.flags.Or(1 << n)
 	c.Key.Withdraw(time.Now(), reason, request)
 	c.notifier().Notify(func(o observe.Observer) { o.Denied(ctx, c.Key.Info, reason) })
 }
@@ -279,7 +288,7 @@ func (c *Call) reportDenied(reason observe.Reason) {
 }
 
 // SentHedges returns the number of hedges that were sent. The number can change until the race of the call is over.
-func (c *Call) SentHedges() int { return c.Hedges - bits.OnesCount32(c.withdrawnHedges.Load()) }
+func (c *Call) SentHedges() int { return c.Hedges - bits.OnesCount32(c.flags.Load()&^flagRescheduled) }
 
 // Ended implements [race.Op]. It records that one admitted hedge is no longer in flight.
 func (c *Call) Ended(int) { c.Key.HedgeEnded() }
@@ -321,6 +330,7 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 	r := observe.RequestResult{
 		Attempts: 1 + c.SentHedges(), Winner: -1, Latency: took, Delay: o.Delay, AnswersNotTaken: o.AnswersNotTaken, Saved: saved, HeldBack: o.HeldBack,
+		IsRetry: c.IsRetry,
 	}
 	if o.Answered {
 		r.Winner = max(o.Winner, 0)
@@ -343,12 +353,12 @@ func (c *Call) AttemptObserver() race.AttemptObserver {
 
 // AttemptStarted implements [race.AttemptObserver]. It reports to observers that attempt n starts.
 func (c *Call) AttemptStarted(ctx context.Context, n int) {
-	c.reportStart(ctx, observe.AttemptInfo{Number: n})
+	c.reportStart(ctx, observe.AttemptInfo{Number: n, IsRetry: c.IsRetry && n == 0})
 }
 
 // AttemptEnded implements [race.AttemptObserver]. It reports to observers that attempt n has ended with the given outcome.
 func (c *Call) AttemptEnded(ctx context.Context, n int, outcome race.Outcome) {
-	c.reportOutcome(ctx, observe.AttemptInfo{Number: n}, outcome)
+	c.reportOutcome(ctx, observe.AttemptInfo{Number: n, IsRetry: c.IsRetry && n == 0}, outcome)
 }
 
 // reportStart reports the start of the attempt a to observers.
@@ -368,7 +378,7 @@ func (c *Call) reportOutcome(ctx context.Context, a observe.AttemptInfo, outcome
 		return
 	}
 	r := observe.AttemptResult{AttemptInfo: a, Outcome: observe.Outcome(outcome.String()), Latency: time.Since(c.start) - c.attemptStarts[a.Number]}
-	if c.withdrawnHedges.Load()&(1<<a.Number) != 0 {
+	if c.flags.Load()&(1<<a.Number) != 0 {
 		r.Outcome = observe.Withdrawn
 	}
 	c.notifier().Notify(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })

@@ -32,7 +32,7 @@ type Key struct {
 
 	// The padding separates fields that every call writes from the cache line of the fields that calls only read.
 	_            [64]byte
-	requestCount atomic.Int64 // number of calls; not used if the account already counts them
+	requestCount atomic.Int64 // number of calls that the account does not count for this key alone
 
 	mu           sync.Mutex   // guards the fields that follow and the account
 	safetyChecks safetyChecks // safety checks that deny hedges
@@ -139,10 +139,11 @@ func (k *Key) Tokens() float64 {
 
 // totalRequests returns the number of calls of the key that have begun. Hedges are not counted.
 func (k *Key) totalRequests() int64 {
+	n := k.requestCount.Load()
 	if k.account.IsExclusive() {
-		return k.account.Requests()
+		n += k.account.Requests()
 	}
-	return k.requestCount.Load()
+	return n
 }
 
 // HasCalls reports whether a call has begun since the key was made. The key of a host, and an imported key, may have no calls.
@@ -151,14 +152,25 @@ func (k *Key) HasCalls() bool { return k.totalRequests() > 0 }
 // Begin counts a call that starts now, and deposits the tokens for it in the budget. It returns the schedule of the call's
 // hedges, or nil if the call is not hedged.
 func (k *Key) Begin(now time.Time) *Schedule {
-	k.MarkUsed(now)
-	if a := k.experiment.audit.Load(); a != nil {
-		a.BeginCall(now.UnixNano(), k.engine.timeOfDay)
-	}
 	if !k.account.IsExclusive() {
 		k.requestCount.Add(1)
 	}
 	k.account.DepositAt(now)
+	return k.begin(now)
+}
+
+// BeginRetry does the same as Begin for a call that its caller has marked as a retry. It deposits no tokens.
+func (k *Key) BeginRetry(now time.Time) *Schedule {
+	k.requestCount.Add(1)
+	return k.begin(now)
+}
+
+// begin implements the part of Begin that retries have in common with other calls.
+func (k *Key) begin(now time.Time) *Schedule {
+	k.MarkUsed(now)
+	if a := k.experiment.audit.Load(); a != nil {
+		a.BeginCall(now.UnixNano(), k.engine.timeOfDay)
+	}
 	return k.schedule.Load()
 }
 

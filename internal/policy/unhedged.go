@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/observers"
+	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -15,6 +16,7 @@ type UnhedgedCall struct {
 	ctx      context.Context     // context of the call
 	key      observe.KeyInfo     // latency key of the call
 	start    time.Time           // start of the call
+	attempt  observe.AttemptInfo // the only attempt of the call
 }
 
 // HasObservers reports whether the engine has observers. If it has none, nothing needs to be reported to them.
@@ -31,9 +33,9 @@ func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Re
 	if !e.HasObservers() {
 		return UnhedgedCall{}
 	}
-	u := UnhedgedCall{notifier: e.setup.Notifier, ctx: ctx, key: e.keyInfo(name)}
+	u := UnhedgedCall{notifier: e.setup.Notifier, ctx: ctx, key: e.keyInfo(name), attempt: observe.AttemptInfo{IsRetry: race.OverridesFrom(ctx).Retry}}
 	u.notifier.Notify(func(o observe.Observer) { o.Denied(ctx, u.key, reason) })
-	u.notifier.Notify(func(o observe.Observer) { o.AttemptStart(ctx, u.key, observe.AttemptInfo{}) })
+	u.notifier.Notify(func(o observe.Observer) { o.AttemptStart(ctx, u.key, u.attempt) })
 	u.start = time.Now()
 	return u
 }
@@ -48,9 +50,9 @@ func (u UnhedgedCall) End(answered bool) {
 		how, winner = observe.Failed, -1
 	}
 	u.notifier.Notify(func(o observe.Observer) {
-		o.AttemptDone(u.ctx, u.key, observe.AttemptResult{Outcome: how, Latency: took})
+		o.AttemptDone(u.ctx, u.key, observe.AttemptResult{AttemptInfo: u.attempt, Outcome: how, Latency: took})
 	})
 	u.notifier.Notify(func(o observe.Observer) {
-		o.RequestDone(u.ctx, u.key, observe.RequestResult{Attempts: 1, Winner: winner, Latency: took})
+		o.RequestDone(u.ctx, u.key, observe.RequestResult{Attempts: 1, Winner: winner, Latency: took, IsRetry: u.attempt.IsRetry})
 	})
 }

@@ -7,11 +7,12 @@ import (
 )
 
 // Overrides are settings for single calls, which a caller puts into the context of the call. Allow and Delay apply only to
-// calls that are made directly with that context. They are not in the contexts of attempts. Never also applies to nested
-// calls.
+// calls that are made directly with that context. They are not in the contexts of attempts. Never and Retry also apply to
+// nested calls.
 type Overrides struct {
 	Never  bool          // send the call without hedges
 	Allow  bool          // the caller declares that the call is safe to send twice
+	Retry  bool          // the call repeats a call that has failed, so it deposits no tokens in a hedge budget
 	Delay  time.Duration // time between attempts; 0: use the learned delays
 	Hedge  int           // number of the hedge within which this call is nested; 0: none
 	Parent CallTarget    // target of the hedged call within which this call is nested; zero: none
