@@ -31,21 +31,14 @@ func (c *Client) Addresses(name string) []string {
 		return nil
 	}
 	var all []string
+	if s.system != nil {
+		servers, _ := s.system.DefaultServers(time.Now())
+		for _, server := range servers {
+			all = append(all, systemUpstream(server).String())
+		}
+	}
 	for _, up := range slices.Concat(c.Upstreams, c.Fallback) {
 		all = append(all, up.String())
 	}
-	if s.system == nil {
-		return all
-	}
-	named := all
-	all = nil
-	servers, _ := s.system.DefaultServers(time.Now())
-	for _, server := range servers {
-		net := defaultNet
-		if server.Stream {
-			net = streamNet
-		}
-		all = append(all, Upstream{Net: net, Addr: server.Addr}.String())
-	}
-	return append(all, named...)
+	return all
 }

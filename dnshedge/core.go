@@ -323,12 +323,12 @@ func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedA
 	f := c.startFlight(ctx, stay, q, callerFlight, resolve)
 	var left <-chan struct{}
 	select {
-	case <-f.Done(): // it ran in this goroutine
+	case <-f.Done: // it ran in this goroutine
 	default:
 		left = ctx.Done()
 	}
 	select {
-	case <-f.Done():
+	case <-f.Done:
 		r := f.r
 		if f.Query != q.Query && f.mode != secondFlight && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
 			// The flight's first caller has timed out or left, but this caller still waits.
@@ -337,7 +337,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedA
 		if cached.freshness == entryStale && r.isFailure(q.Query) && !r.isFinalFailure() && !c.isClosed.Load() {
 			return c.cachedResult(ctx, q, cached)
 		}
-		if f.IsShared() {
+		if f.IsShared {
 			c.count.shared.Add(1)
 		}
 		return c.trace.reportAnswer(ctx, q.Query, r)
@@ -376,7 +376,7 @@ func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, 
 	}
 	f := c.startFlight(ctx, nil, c.servers.findRoute(q.Query), secondFlight, first.resolve)
 	select {
-	case <-f.Done():
+	case <-f.Done:
 		return f.r
 	case <-ctx.Done():
 		c.flights.leaveFlight(ctx, f)
@@ -436,7 +436,7 @@ func (c *core) startFlight(ctx, stay context.Context, q question, mode flightMod
 //
 // If f is shared, runFlight finishes it with the result.
 func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
-	if f.Done() != nil {
+	if f.Done != nil {
 		defer func() {
 			if r == nil { // an Exchanger or a Dialer has ended the goroutine
 				r = &result{err: context.Canceled}
@@ -469,7 +469,7 @@ func (c *core) endWaiting(f *sharedFlight, r *result) {
 		c.count.dropped.Add(1)
 		r.err = newError(f.Query, ErrTooManyQuestions)
 	}
-	if f.Done() != nil && c.ctx.Err() != nil && errors.Is(r.err, context.Canceled) {
+	if f.Done != nil && c.ctx.Err() != nil && errors.Is(r.err, context.Canceled) {
 		r.err = newError(f.Query, transport.ErrClosed)
 	}
 }
@@ -746,7 +746,7 @@ func (g *flightGroup) finishFlight(f *sharedFlight, r *result) {
 		f.Cancel(nil)
 	}
 	g.mu.Unlock()
-	f.WakeCallers()
+	close(f.Done)
 }
 
 const maxTargets = 16 // limit of alias targets that are followed for one question

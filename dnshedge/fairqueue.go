@@ -84,7 +84,8 @@ func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	var first *queuedQuery
 	if l.n++; l.n > l.max {
 		first = l.selectQueryToDrop()
-		l.removeQuery(first)
+		first.subqueue.removeQuery(first)
+		l.n--
 	}
 	l.mu.Unlock()
 	if first != nil {
@@ -126,12 +127,6 @@ func (l *fairQueue) subqueueShare(s *subqueue) int {
 	return s.n * 8 / l.max
 }
 
-// removeQuery removes the entry p from its subqueue, and counts one query less in the queue. The caller must hold mu.
-func (l *fairQueue) removeQuery(p *queuedQuery) {
-	p.subqueue.removeQuery(p)
-	l.n--
-}
-
 // dequeue removes the entry p of a query that has ended. It returns true if p was no longer in the queue, because a
 // newer query has displaced it or dequeue was called before.
 func (l *fairQueue) dequeue(p *queuedQuery) bool {
@@ -140,7 +135,8 @@ func (l *fairQueue) dequeue(p *queuedQuery) bool {
 	if p.subqueue == nil {
 		return true
 	}
-	l.removeQuery(p)
+	p.subqueue.removeQuery(p)
+	l.n--
 	return false
 }
 

@@ -62,15 +62,19 @@ func (s *clientServers) init(conf *Client) (err error) {
 func (s *clientServers) systemServers(servers []system.Server) (group.Servers, error) {
 	return s.findServers(func(yield func(Upstream) bool) {
 		for _, server := range servers {
-			up := Upstream{Net: defaultNet, Addr: server.Addr}
-			if server.Stream {
-				up.Net = streamNet
-			}
-			if !yield(up) {
+			if !yield(systemUpstream(server)) {
 				return
 			}
 		}
 	}, group.UseForQuestions)
+}
+
+// systemUpstream returns a server of the system as an Upstream.
+func systemUpstream(server system.Server) Upstream {
+	if server.Stream {
+		return Upstream{Net: streamNet, Addr: server.Addr}
+	}
+	return Upstream{Net: defaultNet, Addr: server.Addr}
 }
 
 // findServers returns the pool's servers for upstreams, in their order. Equal upstreams result in one server, because a

@@ -173,21 +173,22 @@ func (h *host) removeUser() {
 
 // stopTimers stops the timers for the next lookup and for closing idle connections. The caller must hold mu.
 func (h *host) stopTimers() {
-	for _, t := range []**time.Timer{&h.timer, &h.closeIdleTimer} {
-		if *t != nil {
-			(*t).Stop()
-			*t = nil
-		}
+	stopTimer(&h.timer)
+	stopTimer(&h.closeIdleTimer)
+}
+
+// stopTimer stops a timer and sets it to nil, unless it is nil.
+func stopTimer(t **time.Timer) {
+	if *t != nil {
+		(*t).Stop()
+		*t = nil
 	}
 }
 
 // armLookupTimer sets the timer that starts the next lookup, at nextLookup. It replaces an earlier timer. It sets none if
 // the host has no users, a lookup is running, or Names is closed. The caller must hold mu.
 func (h *host) armLookupTimer(now time.Time) {
-	if h.timer != nil {
-		h.timer.Stop()
-		h.timer = nil
-	}
+	stopTimer(&h.timer)
 	if h.users == 0 || h.lookup != nil || h.lastLookup.IsZero() || h.n.closed {
 		return
 	}

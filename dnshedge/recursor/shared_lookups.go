@@ -217,7 +217,7 @@ const maxAvoidedAnswers = 4
 func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, w waitgraph.Wait) (r zoneAnswer, err error) {
 	err = errTimeout // remains if this function panics
 	defer func() {
-		l.core.zoneQueries.Leave(s, w)
+		l.core.zoneQueries.Leave(s, w, nil)
 		l.core.zoneQueries.Finish(s, func(shared bool) {
 			if err == nil && shared {
 				s.answer = r.clone() // the caller may change its response

@@ -11,17 +11,19 @@ package flight
 import "context"
 
 // A Flight is the part of a running operation that its callers share. Each operation type embeds a Flight and adds its
-// own results. K is the type of the Group's keys. The user's mutex guards the unexported fields, except that done does
-// not change after the first caller has joined.
+// own results. K is the type of the Group's keys.
 type Flight[K comparable] struct {
 	Key K // must not be changed
 	// Cancel is called when the last caller has left before the end, with the cause that it gives. It must not lock the
 	// user's mutex. If it is nil, the operation then continues.
 	Cancel context.CancelCauseFunc
+	// Done is made when the first caller is added, and does not change afterwards. The user closes it when it has removed
+	// the operation from its Group and set the result.
+	Done chan struct{}
+	// IsShared is set when a second caller is added. It does not change after Done is closed.
+	IsShared bool
 
-	callers  int           // number of callers that were added and not removed
-	isShared bool          // several callers were added
-	done     chan struct{} // closed by WakeCallers; set by the first caller
+	callers int // number of callers that were added and not removed
 }
 
 // embeddedFlight returns f. It gives a Group access to the Flight that an operation embeds.
@@ -29,27 +31,11 @@ func (f *Flight[K]) embeddedFlight() *Flight[K] { return f }
 
 // AddCaller counts a caller that waits for the operation. The user's mutex must be locked.
 func (f *Flight[K]) AddCaller() {
-	if f.done == nil {
-		f.done = make(chan struct{})
-	} else {
-		f.isShared = true
+	if f.IsShared = f.Done != nil; !f.IsShared {
+		f.Done = make(chan struct{})
 	}
 	f.callers++
 }
-
-// HasCallers reports whether any caller still waits. The user's mutex must be locked.
-func (f *Flight[K]) HasCallers() bool { return f.callers > 0 }
-
-// IsShared reports whether several callers were added, even if they have left. The user's mutex must be locked, or Done
-// closed.
-func (f *Flight[K]) IsShared() bool { return f.isShared }
-
-// Done returns a channel that WakeCallers closes. It is nil if no caller was added.
-func (f *Flight[K]) Done() <-chan struct{} { return f.done }
-
-// WakeCallers ends the operation. Its result must have been set, and it must have been removed from its Group.
-// WakeCallers must be called once.
-func (f *Flight[K]) WakeCallers() { close(f.done) }
 
 // An Operation is a pointer to a type that embeds a Flight[K].
 type Operation[K comparable] interface {
@@ -61,11 +47,14 @@ type Operation[K comparable] interface {
 // user's mutex must be locked whenever a Group is used.
 type Group[K comparable, F Operation[K]] map[K]F
 
-// RemoveOperation removes f, so that later callers start a new operation. It does nothing if f was removed before.
-func (g Group[K, F]) RemoveOperation(f F) {
-	if k := f.embeddedFlight().Key; g[k] == f {
-		delete(g, k)
+// RemoveOperation removes f, so that later callers start a new operation. It does nothing if f was removed before. It
+// reports whether any caller waits for f.
+func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
+	s := f.embeddedFlight()
+	if g[s.Key] == f {
+		delete(g, s.Key)
 	}
+	return s.callers > 0
 }
 
 // RemoveCaller records that a caller no longer waits for f. cause is nil if the caller has the result or runs f itself.

@@ -212,21 +212,17 @@ func (g *Group[K, F]) JoinAlone(f F, w Wait) {
 // not join it.
 func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) (err error) {
 	select {
-	case <-f.waitingFlight().Done():
+	case <-f.waitingFlight().Done:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	g.leave(f, w, err)
+	g.Leave(f, w, err)
 	return err
 }
 
 // Leave records that the caller w no longer waits for f. A caller that runs the lookup itself calls Leave instead of
-// Await, before Finish.
-func (g *Group[K, F]) Leave(f F, w Wait) { g.leave(f, w, nil) }
-
-// leave records that the caller w no longer waits for f. cause is nil, or the cause with which the lookup is canceled if no
-// other caller waits.
-func (g *Group[K, F]) leave(f F, w Wait, cause error) {
+// Await, before Finish, with the cause nil. Any other cause cancels the lookup if no other caller waits.
+func (g *Group[K, F]) Leave(f F, w Wait, cause error) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
 	f.waitingFlight().removeWait(w)
@@ -236,13 +232,11 @@ func (g *Group[K, F]) leave(f F, w Wait, cause error) {
 // Finish ends the lookup f, so that later callers start a new one. It calls setResult, which sets the results in f, and
 // then wakes the callers. shared is true if there are callers. It must be called once.
 func (g *Group[K, F]) Finish(f F, setResult func(shared bool)) {
-	s := f.waitingFlight()
 	g.graph.mu.Lock()
-	g.running.RemoveOperation(f)
-	shared := s.HasCallers()
+	shared := g.running.RemoveOperation(f)
 	g.graph.mu.Unlock()
 	setResult(shared)
-	s.WakeCallers()
+	close(f.waitingFlight().Done)
 }
 
 // LatestUntil returns the time until which f should wait for late servers: the latest Wait.Until of all its callers. It
