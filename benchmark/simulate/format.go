@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"reflect"
 	"strings"
 	"unicode/utf8"
-
-	"golang.org/x/term"
 )
 
 // print writes the findings in one of the formats.
@@ -30,8 +27,7 @@ func (f findings) print(w io.Writer, format string) error {
 		_, err := io.WriteString(w, f.formatMarkdown())
 		return err
 	default:
-		file, ok := w.(*os.File)
-		_, err := io.WriteString(w, f.formatText(ok && term.IsTerminal(int(file.Fd()))))
+		_, err := io.WriteString(w, f.formatText(isTerminal(w)))
 		return err
 	}
 }

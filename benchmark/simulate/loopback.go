@@ -44,7 +44,7 @@ const (
 	usual       = 50_000 // requests of each strategy, at most
 	least       = 300    // at least
 	usualTime   = 72 * time.Second
-	quickTime   = 12 * time.Second
+	quickTime   = 15 * time.Second
 	plannedTime = 0.9 // of it; the rest is for what takes longer than expected
 
 	labTime      = 25 * time.Second // of a scenario that has a lab

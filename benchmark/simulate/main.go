@@ -123,6 +123,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"golang.org/x/term"
@@ -166,21 +167,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		}
 		return ok
 	}
-	found, err := simulate(ctx, o, p)
+	found, err := simulateAll(ctx, o, p)
 	p.stop()
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(stderr, "simulate:", err)
 		return failed
 	}
-	if err := found.print(stdout, o.format); err != nil {
+	if err := printAll(stdout, stderr, o, found); err != nil {
 		fmt.Fprintln(stderr, "simulate:", err)
 		return failed
 	}
-	if tables := o.format == "text" || o.format == "md"; !tables && found.isBusy() {
-		fmt.Fprintln(stderr, "simulate:", o.engine.profile().busyText(found.late))
-	}
-	if o.out != "" && len(found.scenarios) > 0 {
-		index, err := writeReport(o.out, []findings{found})
+	if o.out != "" && slices.ContainsFunc(found, func(f findings) bool { return len(f.scenarios) > 0 }) {
+		index, err := writeReport(o.out, found)
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)
 			return failed

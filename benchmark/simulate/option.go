@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,6 +22,7 @@ type options struct {
 	out        string
 	readme     []string // files
 	list       bool
+	overview   bool // run the engines of the overview
 	args       []string
 }
 
@@ -41,7 +43,7 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	all := engines()
-	engine := fs.String("engine", defaultEngine, "`name` of the engine: "+list(engineNames()))
+	engine := fs.String("engine", "", "`name` of the engine: "+list(engineNames())+" (default "+overviewText()+"; "+defaultEngine+" with -scenario or another -format)")
 	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, all, or long; all leaves out those that -list marks (default the engine's first scenario)")
 	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+list(onRequest())+")")
 	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
@@ -50,7 +52,7 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
 	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default"+defaultRuns(all)+")")
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
-	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
+	fs.StringVar(&o.out, "out", defaultOut(), "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	fs.BoolVar(&o.list, "list", false, "describe all strategies, engines and scenarios, and run nothing")
 	for _, e := range all {
@@ -63,11 +65,12 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 	if err == nil && fs.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q: there are only flags", fs.Arg(0))
 	}
+	o.overview = *engine == "" && *scenes == "" && *readme == "" && o.format == formats[0]
 	if *readme != "" {
 		o.readme = strings.Split(*readme, ",")
 	}
 	for _, take := range []func() error{
-		func() error { return o.takeEngine(*engine, all, fs) },
+		func() error { return o.takeEngine(cmp.Or(*engine, defaultEngine), all, fs) },
 		func() error { return o.takeScenarios(*scenes) },
 		func() error { return o.takeStrategies(*named, *scenes) },
 		o.check,
@@ -228,7 +231,7 @@ func list(names []string) string {
 	return strings.Join(names[:n-1], ", ") + " or " + names[n-1]
 }
 
-// defaultEngine is the engine if no flag names one.
+// defaultEngine is the engine if no flag names one, and there is no overview.
 const defaultEngine = "http"
 
 func engineNames() []string {

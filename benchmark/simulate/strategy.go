@@ -16,6 +16,7 @@ import (
 type strategy struct {
 	name  string // on the command line and in every format: a contract
 	rank  int    // place in the tables, unique
+	title string // the library and how it is set up, for the overview; empty: the overview lacks the strategy
 	about string
 
 	// What stands for it where it cannot run itself, in words.

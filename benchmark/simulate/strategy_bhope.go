@@ -15,7 +15,7 @@ import (
 func init() {
 	registerStrategies(
 		strategy{
-			name: "bhope", rank: 60, about: "the policy of bhope/hedge with its defaults, written anew from its description",
+			name: "bhope", rank: 60, title: "bhope/hedge, defaults", about: "the policy of bhope/hedge with its defaults, written anew from its description",
 			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := cmp.Or(s.estimate, published.DefaultRPS)
@@ -23,7 +23,7 @@ func init() {
 			},
 		},
 		strategy{
-			name: "bhope-tuned", rank: 70, about: "the policy of bhope/hedge, given the true request rate", givenRate: true,
+			name: "bhope-tuned", rank: 70, title: "bhope/hedge, given the rate", about: "the policy of bhope/hedge, given the true request rate", givenRate: true,
 			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := trueRate(s.ctx, s.world, s.seed)

@@ -24,7 +24,7 @@ func init() {
 			name: "failsafe-10ms", rank: 40, about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight",
 		}),
 		failsafe(0).strategy(strategy{
-			name: "failsafe-quantile", rank: 50, about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
+			name: "failsafe-quantile", rank: 50, title: "failsafe-go, moving quantile", about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
 		}),
 	)
 }

@@ -24,7 +24,7 @@ type library struct {
 func init() {
 	registerStrategies(
 		library{}.everywhere(strategy{
-			name: ours, rank: 100, about: "this library, no option set",
+			name: ours, rank: 100, title: "hedge, no option set", about: "this library, no option set",
 		}),
 		library{}.everywhere(strategy{
 			name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true,

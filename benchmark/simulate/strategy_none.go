@@ -10,7 +10,7 @@ import (
 
 func init() {
 	registerStrategies(strategy{
-		name: bare, rank: 10, about: "no hedging",
+		name: bare, rank: 10, title: "no hedging", about: "no hedging",
 		http:    func(s *seat) (http.RoundTripper, error) { return s.counted, nil },
 		grpc:    func(*seat) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
 		virtual: func(setting) func() virtual.Policy { return func() virtual.Policy { return virtual.None{} } },

@@ -17,7 +17,7 @@ type static time.Duration
 func init() {
 	registerStrategies(
 		static(10*ms).strategy(strategy{
-			name: "static-10ms", rank: 20, about: "hedgedhttp: one hedge after 10 ms, no budget",
+			name: "static-10ms", rank: 20, title: "hedgedhttp, 10 ms", about: "hedgedhttp: one hedge after 10 ms, no budget",
 		}),
 		static(50*ms).strategy(strategy{
 			name: "static-50ms", rank: 30, about: "hedgedhttp: one hedge after 50 ms, no budget",

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/term"
+)
+
+// overviewRuns run one after the other if the flags name neither an engine nor a scenario: the first has the same figures on
+// every machine, the second those of real sockets.
+var overviewRuns = []struct{ engine, heading string }{
+	{"virtual", "In virtual time, the same on every machine:"},
+	{"http", "HTTP/1.1 over loopback sockets:"},
+}
+
+// splitOverview returns the options of each run of an overview: its engine's first scenario with the strategies that have a title.
+func (o options) splitOverview() []options {
+	if o.strategies == nil {
+		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return strategyOf(n).title == "" })
+	}
+	var runs []options
+	for _, r := range overviewRuns {
+		o.engine = engines()[slices.Index(engineNames(), r.engine)]
+		o.scenarios = o.engine.profile().scenarios[:1]
+		runs = append(runs, o)
+	}
+	return runs
+}
+
+// overviewText names the engines of the overview, in their order.
+func overviewText() string {
+	var names []string
+	for _, r := range overviewRuns {
+		names = append(names, r.engine)
+	}
+	return strings.Join(names, ", then ")
+}
+
+// simulateAll runs what the options say: one engine, or those of the overview. If ctx ends, it returns the findings until then.
+func simulateAll(ctx context.Context, o options, p *progress) (all []findings, err error) {
+	runs := []options{o}
+	if o.overview {
+		runs = o.splitOverview()
+	}
+	for _, run := range runs {
+		found, err := simulate(ctx, run, p)
+		all = append(all, found)
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// printAll writes the findings to stdout, and a warning to stderr if they lack notes and the machine was too busy.
+func printAll(stdout, stderr io.Writer, o options, all []findings) error {
+	if o.overview {
+		return printOverview(stdout, all)
+	}
+	for _, found := range all {
+		if err := found.print(stdout, o.format); err != nil {
+			return err
+		}
+		if tables := o.format == "text" || o.format == "md"; !tables && found.isBusy() {
+			fmt.Fprintln(stderr, "simulate:", found.options.engine.profile().busyText(found.late))
+		}
+	}
+	return nil
+}
+
+// printOverview writes one table of all runs, and a comparison of the rows of the last one.
+func printOverview(w io.Writer, runs []findings) error {
+	lines := []boxLine{{cells: []string{"ms", "p50", "p99", "p99.9", "extra %", "connections"}}}
+	titles := make(map[string]string)
+	var last findings
+	for i, run := range runs {
+		if len(run.scenarios) == 0 {
+			continue
+		}
+		last = run
+		lines = append(lines, boxLine{}, boxLine{cells: []string{overviewRuns[i].heading, "", "", "", "", ""}})
+		for _, r := range run.scenarios[0].tableRows() {
+			titles[r.Strategy] = cmp.Or(strategyOf(r.Strategy).title, r.Strategy)
+			connections := "–"
+			if r.Conns != nil {
+				connections = thousands(*r.Conns)
+			}
+			lines = append(lines, boxLine{cells: []string{
+				titles[r.Strategy], formatMillis(r.P50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.P999) + formatSpread(r.spread.p999),
+				fmt.Sprintf("%.1f", r.Extra), connections,
+			}, bold: r.Strategy == ours && isTerminal(w)})
+		}
+	}
+	if len(titles) == 0 {
+		return nil
+	}
+	s := last.scenarios[0]
+	text := []string{toSentence(s.scenario.about) + " " + toSentence(s.describeRequests()), formatBox(lines), s.compare(titles)}
+	_, err := fmt.Fprintln(w, strings.Join(append(text, last.notes()...), "\n"))
+	return err
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// defaultOut returns the folder benchmark/out of the repository that the working directory is in, relative to that directory.
+func defaultOut() string {
+	const out, command = "benchmark/out", "benchmark/simulate"
+	up := "."
+	for range 10 {
+		if info, err := os.Stat(filepath.Join(up, command)); err == nil && info.IsDir() {
+			return filepath.Join(up, out)
+		}
+		up = filepath.Join("..", up)
+	}
+	return out
+}
