@@ -118,7 +118,7 @@ func (s strategy) overGRPC(at *site, its *seat) (request, error) {
 	}, nil
 }
 
-// anywhere sends each attempt to any replica, and those of one number to the same, whatever the strategy.
+// anywhere sends each attempt to a random replica. Attempts of the same request and number go to the same replica in all strategies.
 type anywhere struct {
 	base http.RoundTripper
 	at   *site
@@ -157,7 +157,7 @@ func (p randomly) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return balancer.PickResult{SubConn: p[anyOf(info.Ctx, len(p))]}, nil
 }
 
-// op is what is raced. Its values hold nothing that must be closed.
+// op is a race.Op whose values need no closing.
 type op func(context.Context) (int, error)
 
 func (f op) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }
@@ -197,7 +197,7 @@ func (t *countedTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	return t.next.RoundTrip(req)
 }
 
-// CloseIdleConnections closes those of the transport below.
+// CloseIdleConnections closes the idle connections of the transport below.
 func (t *countedTransport) CloseIdleConnections() {
 	(&http.Client{Transport: t.next}).CloseIdleConnections()
 }

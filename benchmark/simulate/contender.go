@@ -85,7 +85,7 @@ func (c *contender) open() error {
 	return err
 }
 
-// close ends what open started. It does nothing if that has ended already.
+// close stops the server and the client of the episode. It does nothing between episodes.
 func (c *contender) close() {
 	if c.backend == nil {
 		return
@@ -163,8 +163,8 @@ func (c *contender) play(ctx context.Context, to int, arrivals *virtual.Draws) {
 	c.done = min(int(next.Load()), to)
 }
 
-// call makes request id and notes what its caller saw. It is not interrupted:
-// the request would count as a failure.
+// call sends request id and records its latency and its winner. No context interrupts it, because the request would then count
+// as a failure.
 func (c *contender) call(id int) {
 	call := latency.Call{Index: int32(id % c.episode()), Start: c.watch.read()}
 	ctx := context.Background()

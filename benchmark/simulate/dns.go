@@ -37,7 +37,9 @@ func init() {
 	)
 }
 
-// dnsEngine asks DNS servers over a simulated network.
+// dnsEngine asks DNS servers through kernel sockets in network namespaces, over a simulated network. It needs root on Linux. Extra
+// load is every query but one per request, so it includes retransmissions. With workers, each strategy is asked alone, with as
+// many questions in flight, and has two equal servers. Forwarders run in processes of their own.
 type dnsEngine struct {
 	transport string
 	workers   int // as dnslab's

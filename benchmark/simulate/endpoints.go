@@ -36,7 +36,9 @@ func init() {
 // steered is this library with WithEndpoints. Strategies whose names begin with it are the same with options.
 const steered = "hedge-endpoints"
 
-// endpointsEngine sends calls to endpoints that answer alike, in fake time.
+// endpointsEngine sends 100 calls a second for two minutes to endpoints that can answer in place of each other, in fake time. The other
+// endpoint is 80 ms farther away than the near one. All strategies meet the same faults. A failure counts as the two seconds that a
+// call may take.
 type endpointsEngine struct{}
 
 func (endpointsEngine) profile() profile {

@@ -89,7 +89,7 @@ func profileOf(name string) profile {
 // childProcesses are functions that take over the process if an engine has started it as a helper.
 var childProcesses []func()
 
-// registerChild adds such a function.
+// registerChild adds a function to childProcesses.
 func registerChild(serve func()) { childProcesses = append(childProcesses, serve) }
 
 // serveChild does not return in a process that an engine has started as a helper.

@@ -29,7 +29,9 @@ func init() {
 	)
 }
 
-// faultsEngine asks resolvers whose servers have a fault, all at the same time.
+// faultsEngine asks resolvers while one of their two servers, or the way there, has a fault: Go's resolver, unbound as a forwarder,
+// and this library's Client with resolv.conf, with Upstreams and with Fallback. It needs root on Linux. It asks all at the same
+// time through kernel sockets, and a question may take ten seconds. Package faultlab tests the same scenarios in fake time.
 type faultsEngine struct{}
 
 func (faultsEngine) profile() profile {

@@ -114,7 +114,7 @@ func (l *lab) site(protocol string, episode int, clock func() time.Duration) (*s
 	return s, nil
 }
 
-// pauses returns d, and during the pause of each period d after what is left of it.
+// pauses returns d, prolonged by the rest of the pause during the pause of each period.
 func (l *lab) pauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.period - l.period/4
@@ -141,7 +141,7 @@ func (s *site) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return s.from(detour)(ctx, network, addr)
 }
 
-// from returns what dials from a host.
+// from returns a dialer that connects from a host.
 func (s *site) from(host string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, stop := context.WithCancel(ctx)

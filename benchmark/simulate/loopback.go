@@ -9,8 +9,11 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// loopback runs scenarios in real time by the named protocol: over loopback
-// sockets, or over a network in memory if the scenario has a lab.
+// loopback sends real requests over loopback sockets, by the named protocol, to a server that sleeps as the scenario says and
+// stops when the request is cancelled. The libraries are the real ones. The strategies take turns in ten rounds, so that a
+// disturbance of the machine meets all of them. CPU time is that of client and server together.
+//
+// A scenario with a lab runs over a simulated network in memory instead, for half a minute at most. Tests run labs in fake time.
 type loopback string
 
 func init() {
@@ -25,7 +28,7 @@ func (l loopback) profile() profile {
 	}
 }
 
-// scenarios leaves out those with queues, several hosts or changes over time, which the server does not have, unless there is a lab for them.
+// scenarios returns the scenarios of the protocol. The server has no queues, no other hosts and no changes over time; some labs have.
 func (l loopback) scenarios() []scenario {
 	return slices.DeleteFunc(append(virtualScenarios(), labScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
 }
@@ -87,7 +90,7 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 	return ctx.Err()
 }
 
-// players are the strategies of the job, and those that its oracles learn from.
+// players are the strategies of the job, and the two that the best static delays are computed from.
 func (j job) players() []string {
 	names := j.strategies
 	if slices.ContainsFunc(names, func(n string) bool { return strategyOf(n).isOracle() }) {
@@ -139,8 +142,8 @@ func (j job) plan(w virtual.World) plan {
 	return p
 }
 
-// expected returns the time that a request takes of a run: what it takes in
-// virtual time, and what real sockets and timers add to that.
+// expected returns the share of a run's duration that one request takes: its latency in virtual time, and the overhead of sockets
+// and timers.
 func expected(w virtual.World) time.Duration {
 	const added = 700 * time.Microsecond
 	w.Episodes, w.Requests = 1, 2000

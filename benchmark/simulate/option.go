@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// options are what the flags say.
+// options are the values of the flags.
 type options struct {
 	engine     engine
 	scenarios  []scenario
@@ -37,7 +37,7 @@ func (o options) contenders(sc scenario) []string {
 
 var formats = []string{"text", "md", "csv", "json"}
 
-// optionsOf reads the command line. Flags that not all engines know are those engines' own.
+// optionsOf reads the command line. Engines declare and check their own flags.
 func optionsOf(args []string, stderr io.Writer) (options, error) {
 	o := options{args: args}
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
@@ -168,7 +168,7 @@ func (o *options) takeStrategies(named, scenes string) error {
 	return nil
 }
 
-// check looks at what needs no engine.
+// check checks the flags that all engines have.
 func (o *options) check() error {
 	switch {
 	case o.size.requests < 0 || o.size.requests > 0 && o.size.requests < 100 || o.size.requests > 100_000_000:

@@ -14,7 +14,7 @@ import (
 )
 
 // overviewRuns run one after the other if the flags name neither an engine nor a scenario: the first has the same figures on
-// every machine, the second those of real sockets.
+// every machine, and the second measures real sockets.
 var overviewRuns = []struct{ engine, heading string }{
 	{"virtual", "In virtual time, the same on every machine:"},
 	{"http", "HTTP/1.1 over loopback sockets:"},
@@ -43,7 +43,7 @@ func overviewText() string {
 	return strings.Join(names, ", then ")
 }
 
-// simulateAll runs what the options say: one engine, or those of the overview. If ctx ends, it returns the findings until then.
+// simulateAll runs one engine, or all engines of the overview. If ctx ends, it returns the findings until then.
 func simulateAll(ctx context.Context, o options, p *progress) (all []findings, err error) {
 	runs := []options{o}
 	if o.overview {

@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A row is what one strategy did in one scenario, or in a part of it.
+// A row has the figures of one strategy in one scenario, or in a part of it.
 type row struct {
 	Engine   string
 	Scenario string
@@ -72,7 +72,7 @@ func wholeFigures(figures map[string]float64) func(string, []int) map[string]flo
 	}
 }
 
-// A cost is what hedging cost in a whole trial.
+// A cost is the cost and the use of hedging in a whole trial.
 type cost struct {
 	extra        float64 // percent
 	hedges, wins int

@@ -33,7 +33,7 @@ func (j job) requests(usual, quick int) int {
 	return usual
 }
 
-// someOf returns those strategies of the job that are in all, in the order of all. It returns nil if these are all: a lab then
+// someOf returns the strategies of the job that are in all, in the order of all. It returns nil if the job has all of them: a lab then
 // leaves out the ones that cannot run here.
 func (j job) someOf(all []string) []string {
 	some := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(j.strategies, name) })

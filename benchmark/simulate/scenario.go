@@ -10,7 +10,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A scenario is what the contenders are put through.
+// A scenario is the traffic and the server that all strategies meet.
 type scenario struct {
 	name  string
 	about string
@@ -87,7 +87,7 @@ func (sc scenario) changes() []time.Duration {
 	return slices.Compact(all)
 }
 
-// A size is what the flags say about how much there is to do; 0 leaves it to the scenario.
+// A size is the amount of traffic that the flags ask for. Zero values leave it to the scenario.
 type size struct {
 	requests int
 	rps      float64
@@ -97,7 +97,7 @@ type size struct {
 // quickly is how much smaller scenarios are for -quick.
 const quickly = 8
 
-// sizedAbout returns what the scenario is about, and the load if the size makes it another one than that says.
+// sizedAbout returns the description of the scenario, and the load if the size changes it.
 func (sc scenario) sizedAbout(s size) string {
 	if w := sc.sized(s); w.Rate != sc.world.Rate {
 		return fmt.Sprintf("%s; here with %s requests/s", sc.about, thousands(int(math.Round(w.Rate))))

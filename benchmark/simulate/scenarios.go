@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// virtualScenarios are those of virtual time. Some of them also run over sockets.
+// virtualScenarios are the scenarios of virtual time. Some of them also run over sockets.
 func virtualScenarios() []scenario {
 	reference := referenceModel()
 	closed := func(m virtual.Model, requests int) virtual.World {
@@ -191,7 +191,7 @@ func elsewhereNames() (names []string) {
 	return names
 }
 
-// elsewhereLabs are about what it is worth to send a hedge to another replica than its primary's.
+// elsewhereLabs compare hedges to the replica of the primary with hedges to another replica.
 func elsewhereLabs() []scenario {
 	usual := virtual.Constant(5*ms, 0.4)
 	both := []string{"http", "grpc"}

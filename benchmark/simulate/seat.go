@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A seat is what a strategy has when it makes a client, and what it says of that client.
+// A clientSetup has the parts from which a strategy makes a client, and the settings that the strategy chooses.
 type seat struct {
 	clock func() time.Duration // stands still while others have their turn
 	rate  float64              // the true requests per second, for strategies that are given it; else 0
@@ -47,7 +47,7 @@ type tally struct {
 	won      []atomic.Int32 // the winning attempt, by request; nil: the server says which it is
 }
 
-// observer makes the tally count what a library tells it.
+// observer makes the tally count attempts as an observer of a library.
 func (t *tally) observer() hedge.Observer {
 	if t.won == nil {
 		t.won = make([]atomic.Int32, len(t.attempts))

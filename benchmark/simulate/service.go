@@ -13,7 +13,7 @@ const (
 	clientRate = 2.2 // requests per second of each
 )
 
-// serviceScenarios are about what a service sees of its callers, and they of it.
+// serviceScenarios have many clients, answers that ask for less load, and answers that say "not found".
 func serviceScenarios() []scenario {
 	fleet := virtual.World{Fleet: true, Hosts: clients, Rate: clients * clientRate, Requests: 300_000, Model: referenceModel()}
 	ignoring := fleet

@@ -12,7 +12,7 @@ import (
 )
 
 // A strategy is a contender: its name, its description, and how the engines run it.
-// The files strategy_*.go and those of engines register strategies; a new one needs no other change.
+// The files strategy_*.go and the files of engines register strategies; a new one needs no other change.
 type strategy struct {
 	name  string // on the command line and in every format: a contract
 	rank  int    // place in the tables, unique
@@ -35,7 +35,20 @@ type strategy struct {
 	oracle    int  // hedges per call, at the best static delays, which are found afterwards; 0: not an oracle
 }
 
-// A setting is what a strategy can know about a run in virtual time.
+// A clientFamily makes the clients of a library, which differ by their settings.
+type clientFamily interface {
+	http(*seat) (http.RoundTripper, error)
+	grpc(*seat) ([]grpc.UnaryClientInterceptor, error)
+	virtual(setting) func() virtual.Policy
+}
+
+// withClients returns the strategy with the clients of a family, over HTTP and gRPC and in virtual time.
+func (s strategy) withClients(f clientFamily) strategy {
+	s.http, s.grpc, s.virtual = f.http, f.grpc, f.virtual
+	return s
+}
+
+// A setting describes a run in virtual time to a strategy.
 type setting struct {
 	ctx      context.Context
 	world    virtual.World
@@ -100,7 +113,7 @@ func (s strategy) limiter() *hedge.Limiter {
 
 func (s strategy) isOracle() bool { return s.oracle > 0 }
 
-// whole says what the strategy is, and what stands for it where it cannot run itself.
+// whole returns the description of the strategy, and of its models in engines that cannot run it.
 func (s strategy) whole() string {
 	text := s.about
 	if s.grpcModel != "" {

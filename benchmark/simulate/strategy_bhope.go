@@ -15,7 +15,7 @@ import (
 func init() {
 	registerStrategies(
 		strategy{
-			name: "bhope", rank: 60, title: "bhope/hedge, defaults", about: "the policy of bhope/hedge with its defaults, written anew from its description",
+			name: "bhope", rank: 60, title: "bhope/hedge (defaults)", about: "the policy of bhope/hedge with its defaults, written anew from its description",
 			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := cmp.Or(s.estimate, published.DefaultRPS)
@@ -23,7 +23,7 @@ func init() {
 			},
 		},
 		strategy{
-			name: "bhope-tuned", rank: 70, title: "bhope/hedge, given the rate", about: "the policy of bhope/hedge, given the true request rate", givenRate: true,
+			name: "bhope-tuned", rank: 70, title: "bhope/hedge (tuned)", about: "the policy of bhope/hedge, given the true request rate", givenRate: true,
 			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := trueRate(s.ctx, s.world, s.seed)
@@ -48,8 +48,8 @@ func newBhopePolicy(s *seat) *published.Policy {
 }
 
 // trueRate returns the requests per second that bhope/hedge is given. In
-// a closed loop they depend on how fast the policy answers, so this does what an
-// operator would do: it measures the rate under the policy's default, and once
+// a closed loop they depend on how fast the policy answers, so trueRate works as an
+// operator would: it measures the rate under the policy's default, and once
 // more under the rate that was measured.
 func trueRate(ctx context.Context, w virtual.World, seed uint64) float64 {
 	if w.Workers == 0 {

@@ -20,19 +20,18 @@ type failsafe time.Duration
 
 func init() {
 	registerStrategies(
-		failsafe(10*ms).strategy(strategy{
+		failsafe(10*ms).newStrategy(strategy{
 			name: "failsafe-10ms", rank: 40, about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight",
 		}),
-		failsafe(0).strategy(strategy{
-			name: "failsafe-quantile", rank: 50, title: "failsafe-go, moving quantile", about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
+		failsafe(0).newStrategy(strategy{
+			name: "failsafe-quantile", rank: 50, title: "failsafe-go (quantile)", about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
 		}),
 	)
 }
 
-func (d failsafe) strategy(s strategy) strategy {
+func (d failsafe) newStrategy(s strategy) strategy {
 	s.virtualModel = "a model of failsafe-go 0.9.8"
-	s.http, s.grpc, s.virtual = d.http, d.grpc, d.virtual
-	return s
+	return s.withClients(d)
 }
 
 func (d failsafe) http(s *seat) (http.RoundTripper, error) {

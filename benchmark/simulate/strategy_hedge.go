@@ -23,23 +23,23 @@ type library struct {
 
 func init() {
 	registerStrategies(
-		library{}.everywhere(strategy{
-			name: ours, rank: 100, title: "hedge, no option set", about: "this library, no option set",
-		}),
-		library{}.everywhere(strategy{
+		strategy{
+			name: ours, rank: 100, title: "hedge (no option set)", about: "this library, no option set",
+		}.withClients(library{}),
+		strategy{
 			name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true,
-		}),
-		library{maxHedges: 1}.everywhere(strategy{
+		}.withClients(library{}),
+		strategy{
 			name: "hedge-1", rank: 110, about: "this library with one hedge per call",
-		}),
-		library{maxHedges: 3}.everywhere(strategy{
+		}.withClients(library{maxHedges: 1}),
+		strategy{
 			name: "hedge-3", rank: 130, about: "this library with three hedges per call", onRequest: true,
-		}),
+		}.withClients(library{maxHedges: 3}),
 	)
 	registerStrategies(forScenarios()...)
 }
 
-// forScenarios are those with options that few scenarios are about.
+// forScenarios are the strategies with options that few scenarios are about.
 func forScenarios() []strategy {
 	some := func(options ...hedge.HTTPOption) func(*seat) []hedge.HTTPOption {
 		return func(*seat) []hedge.HTTPOption { return options }
@@ -80,11 +80,6 @@ func forScenarios() []strategy {
 			name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
 		}),
 	}
-}
-
-func (l library) everywhere(s strategy) strategy {
-	s.http, s.grpc, s.virtual = l.http, l.grpc, l.virtual
-	return s
 }
 
 func (l library) overHTTP(s strategy) strategy {

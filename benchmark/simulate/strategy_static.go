@@ -16,20 +16,19 @@ type static time.Duration
 
 func init() {
 	registerStrategies(
-		static(10*ms).strategy(strategy{
-			name: "static-10ms", rank: 20, title: "hedgedhttp, 10 ms", about: "hedgedhttp: one hedge after 10 ms, no budget",
+		static(10*ms).newStrategy(strategy{
+			name: "static-10ms", rank: 20, title: "hedgedhttp (10 ms)", about: "hedgedhttp: one hedge after 10 ms, no budget",
 		}),
-		static(50*ms).strategy(strategy{
+		static(50*ms).newStrategy(strategy{
 			name: "static-50ms", rank: 30, about: "hedgedhttp: one hedge after 50 ms, no budget",
 		}),
 	)
 }
 
-func (d static) strategy(s strategy) strategy {
+func (d static) newStrategy(s strategy) strategy {
 	s.virtualModel = "a fixed delay without a budget"
 	s.grpcModel = "the same delay on the race of this library"
-	s.http, s.grpc, s.virtual = d.http, d.grpc, d.virtual
-	return s
+	return s.withClients(d)
 }
 
 func (d static) http(s *seat) (http.RoundTripper, error) {

@@ -77,8 +77,8 @@ func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
 		"-engine http":               75 * sec,
 		"-engine grpc":               75 * sec,
 		"-engine http -scenario all": 75 * sec,
-		"-quick":                     13 * sec,
-		"-quick -scenario all":       13 * sec,
+		"-quick":                     14 * sec,
+		"-quick -scenario all":       14 * sec,
 		"-runs 5":                    75 * sec,
 	} {
 		o, err := optionsOf(strings.Fields(args), os.Stderr)

@@ -11,7 +11,9 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// virtualEngine runs scenarios in virtual time.
+// virtualEngine is a discrete-event simulation: about a million requests per second, and the same result for the same seed on
+// any machine. It drives the policy code of this library by the simulation's clock. Models stand for hedgedhttp and failsafe-go,
+// which have clocks of their own.
 type virtualEngine struct{}
 
 func init() { registerEngine(5, func() engine { return virtualEngine{} }) }
@@ -52,7 +54,7 @@ func (virtualEngine) offers(sc scenario, s strategy) bool {
 	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isOracle())
 }
 
-// in returns the world that the strategy is put into: w, with Limiters if it has those.
+// in returns w, with Limiters if the strategy has them.
 func (s strategy) in(w virtual.World) virtual.World {
 	if s.limited {
 		q := *w.Queue
