@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A callerContext is the context that a caller hands in. It knows how many things wait for its end, and whether it is asked for
-// a value after it was taken back, as pooled contexts of web frameworks are.
+// A callerContext is the context of a call. It counts the children that wait for its end. It also detects that it is
+// asked for a value after the caller has reused it, as web frameworks do with pooled contexts.
 type callerContext struct {
 	context.Context
 	done  chan struct{}
@@ -19,12 +19,12 @@ type callerContext struct {
 	late  atomic.Bool
 }
 
-// A tenantKey is the key of a value that only code below the hedging asks for.
+// A tenantKey is the key of a value that code below the hedging layer asks for.
 type tenantKey struct{}
 
 func newCallerContext(inner context.Context) *callerContext {
 	c := &callerContext{Context: inner, done: make(chan struct{})}
-	context.AfterFunc(inner, func() { close(c.done) }) // Err says so first: package context wants that
+	context.AfterFunc(inner, func() { close(c.done) }) // Err must return first, as package context requires
 	return c
 }
 
@@ -37,7 +37,7 @@ func (c *callerContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// AfterFunc is how package context ties a child to a parent that is not its own.
+// AfterFunc is called by package context for a child of a context of another type.
 func (c *callerContext) AfterFunc(f func()) func() bool {
 	c.held.Add(1)
 	stop := context.AfterFunc(c.Context, func() {
@@ -53,13 +53,13 @@ func (c *callerContext) AfterFunc(f func()) func() bool {
 	}
 }
 
-// callerTimes derives the caller's context from a deadline (0: none) and a moment of cancellation (-1: none).
-func callerTimes(root context.Context, deadline, cancel time.Duration) (c *callerContext, stop func()) {
+// newCallerTimes returns a caller's context with a deadline (0: none) and a time of cancellation (-1: none).
+func newCallerTimes(root context.Context, deadline, cancel time.Duration) (c *callerContext, stop func()) {
 	ctx, stops := root, []func(){}
 	if deadline > 0 {
 		var end context.CancelFunc
 		ctx, end = context.WithTimeout(ctx, deadline)
-		_ = end // nobody else ends the call in time: the deadline does, or the root
+		_ = end // the deadline ends the call, or the root context
 	}
 	if cancel >= 0 {
 		var end context.CancelFunc
@@ -82,26 +82,26 @@ func callerTimes(root context.Context, deadline, cancel time.Duration) (c *calle
 	}
 }
 
-// A source is a request's body, of which the second half may come late.
-type source struct {
+// A bodySource is the body of a request. Its second half may come late.
+type bodySource struct {
 	at        time.Duration
 	mu        sync.Mutex // guards the fields below
 	text      string
 	slept     bool
 	once      sync.Once
 	closed    chan struct{}
-	forbidden atomic.Bool // it belongs to the caller again
-	touched   atomic.Bool // though it was forbidden
+	forbidden atomic.Bool // the caller owns it again
+	touched   atomic.Bool // used while it was forbidden
 }
 
 const sourceText = "12345678"
 
-func newSource(at time.Duration) *source {
-	return &source{text: sourceText, at: at, closed: make(chan struct{})}
+func newBodySource(at time.Duration) *bodySource {
+	return &bodySource{text: sourceText, at: at, closed: make(chan struct{})}
 }
 
-func (s *source) Read(b []byte) (int, error) {
-	s.touch()
+func (s *bodySource) Read(b []byte) (int, error) {
+	s.recordUse()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.text) <= len(sourceText)/2 && !s.slept && s.at > 0 {
@@ -125,19 +125,19 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func (s *source) Close() error {
-	s.touch()
+func (s *bodySource) Close() error {
+	s.recordUse()
 	s.once.Do(func() { close(s.closed) })
 	return nil
 }
 
-func (s *source) touch() {
+func (s *bodySource) recordUse() {
 	if s.forbidden.Load() {
 		s.touched.Store(true)
 	}
 }
 
-func (s *source) isClosed() bool {
+func (s *bodySource) isClosed() bool {
 	select {
 	case <-s.closed:
 		return true

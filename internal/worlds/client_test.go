@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A handle is what clients of all protocols can be told.
-type handle interface {
+// A clientHandle has the operations of clients of all protocols.
+type clientHandle interface {
 	SetEnabled(on bool)
 	Reset(host, route string) int
 	Export(io.Writer) error
@@ -21,20 +21,20 @@ type handle interface {
 	Update(func(*hedge.Config)) error
 }
 
-// together makes all calls, which wait for their times by themselves, and returns when they have ended, also by ending their
-// goroutine. giveUp is set to fire when that takes too long.
-func together[C any](calls []C, giveUp *time.Timer, call func(i int, c C)) {
+// callAll makes all calls at the same time; each call waits for its own start. It returns when all have ended, also by
+// the end of their goroutine. It sets giveUp to fire when that takes too long.
+func callAll[C any](calls []C, giveUp *time.Timer, call func(i int, c C)) {
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		wg.Go(func() { call(i, c) })
 	}
-	giveUp.Reset(hangs)
+	giveUp.Reset(stuckAfter)
 	wg.Wait()
 	giveUp.Stop()
 }
 
-// once returns play, which plays each act only the first time that it is asked for.
-func once[P any](play func(act int) P) func(act int) P {
+// memoize returns play with a cache: each act is played once.
+func memoize[P any](play func(act int) P) func(act int) P {
 	plays := make(map[int]P)
 	return func(act int) P {
 		if _, known := plays[act]; !known {
@@ -44,7 +44,8 @@ func once[P any](play func(act int) P) func(act int) P {
 	}
 }
 
-func change(h handle, what string) {
+// applyChange changes the client.
+func applyChange(h clientHandle, what string) {
 	switch what {
 	case "off":
 		h.SetEnabled(false)
@@ -65,24 +66,24 @@ func change(h handle, what string) {
 	}
 }
 
-// A memory is what a client can have learned of how long calls take, whichever percentile that is: at most the longest time that a
-// caller has waited for an answer, or until it gave up, which is less than the answer would have taken.
-type memory struct {
+// A latencyMemory has the latencies that a client can have learned, of any percentile. It is at most the longest wait
+// of a caller for an answer or until the end of its patience.
+type latencyMemory struct {
 	mu  sync.Mutex // guards all
-	all []wait
+	all []callerWait
 }
 
-// A wait is how long a caller waited, and when it ended.
-type wait struct{ end, took time.Duration }
+// A callerWait is the end and the duration of a caller's wait.
+type callerWait struct{ end, took time.Duration }
 
-func (m *memory) learn(end, took time.Duration) {
+func (m *latencyMemory) addWait(end, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.all = append(m.all, wait{end, took})
+	m.all = append(m.all, callerWait{end, took})
 }
 
-// usual returns what can have been learned until a moment.
-func (m *memory) usual(until time.Duration) (longest time.Duration) {
+// longestUntil returns the longest latency that can have been learned until a time.
+func (m *latencyMemory) longestUntil(until time.Duration) (longest time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, w := range m.all {
@@ -93,12 +94,12 @@ func (m *memory) usual(until time.Duration) (longest time.Duration) {
 	return longest
 }
 
-// slack is how much later than plainly something may happen.
-const slack = 10 * ms
+// timeTolerance is the time by which an event may be later than with the plain client.
+const timeTolerance = 10 * ms
 
-// heldAtMost is how long rule R2 lets a failure be held for hedges that are out: as long as calls usually take, as far as that was
-// known when it came, or else as long as it took to come.
-func heldAtMost(took, usual time.Duration, known bool) time.Duration {
+// maxHoldTime returns the longest time for which rule R2 holds a failure while hedges are in flight: the usual latency
+// if it was known when the failure came, else the latency of the failure.
+func maxHoldTime(took, usual time.Duration, known bool) time.Duration {
 	learned := usual + usual/10 // a sketch is inexact
 	if !known || learned == 0 {
 		learned = max(learned, took)
@@ -106,35 +107,41 @@ func heldAtMost(took, usual time.Duration, known bool) time.Duration {
 	return min(max(10*ms, learned), max(time.Second, took))
 }
 
-// hedgesAtMost is how many hedges rule R5 lets a client send, however many hosts, methods or keys there are.
-func hedgesAtMost(share float64, calls int) float64 {
+// maxHedgeCount returns the largest number of hedges by rule R5, for any number of hosts, methods and keys.
+func maxHedgeCount(share float64, calls int) float64 {
 	return share*float64(calls) + max(20, 200*share) + 3
 }
 
-// stops reports whether a deadline (0: none) or a cancellation (-1: never) is no later than t, or about the same.
-func stops(deadline, cancel, t time.Duration) bool {
-	return deadline > 0 && t+slack >= deadline || cancel >= 0 && t+slack >= cancel
+// endsBy reports whether a deadline (0: none) or a cancellation (-1: never) is before t or at about t.
+func endsBy(deadline, cancel, t time.Duration) bool {
+	return deadline > 0 && t+timeTolerance >= deadline || cancel >= 0 && t+timeTolerance >= cancel
 }
 
-// A counter is an observer that counts.
-type counter struct {
+// A countingObserver counts attempts and calls.
+type countingObserver struct {
 	hedge.NopObserver
 	started, done, requests, refused atomic.Int64
 }
 
-func (c *counter) AttemptStart(context.Context, hedge.KeyInfo, hedge.AttemptInfo)  { c.started.Add(1) }
-func (c *counter) AttemptDone(context.Context, hedge.KeyInfo, hedge.AttemptResult) { c.done.Add(1) }
-func (c *counter) RequestDone(context.Context, hedge.KeyInfo, hedge.RequestResult) { c.requests.Add(1) }
+func (c *countingObserver) AttemptStart(context.Context, hedge.KeyInfo, hedge.AttemptInfo) {
+	c.started.Add(1)
+}
+func (c *countingObserver) AttemptDone(context.Context, hedge.KeyInfo, hedge.AttemptResult) {
+	c.done.Add(1)
+}
+func (c *countingObserver) RequestDone(context.Context, hedge.KeyInfo, hedge.RequestResult) {
+	c.requests.Add(1)
+}
 
-// Denied counts hedges that began and were not sent, of which only those are that could not be prepared.
-func (c *counter) Denied(_ context.Context, _ hedge.KeyInfo, r hedge.Reason) {
+// Denied counts hedges that started and were not sent, because they could not be prepared.
+func (c *countingObserver) Denied(_ context.Context, _ hedge.KeyInfo, r hedge.Reason) {
 	if r == hedge.DeniedNotReady {
 		c.refused.Add(1)
 	}
 }
 
-// wrong says what does not add up when a number of calls is over; "": nothing.
-func (c *counter) wrong(s hedge.StatsSnapshot, calls int) string {
+// findInconsistency returns the counters that contradict each other after a number of calls, or "".
+func (c *countingObserver) findInconsistency(s hedge.StatsSnapshot, calls int) string {
 	started, done, requests := c.started.Load(), c.done.Load(), c.requests.Load()
 	switch {
 	case s.HedgeWins+s.PrimaryWins > s.HedgedRequests, s.HedgedRequests > s.HedgesSent+s.Resumes:

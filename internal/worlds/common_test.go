@@ -16,40 +16,40 @@ const (
 	forever = time.Hour
 )
 
-// waits are how much longer than usual an answer can take.
-var waits = []time.Duration{10 * ms, 30 * ms, 60 * ms, 120 * ms, 400 * ms, 1200 * ms, 3 * time.Second, 20 * time.Second, forever}
+// extraLatencies are the times by which an answer can be later than usual.
+var extraLatencies = []time.Duration{10 * ms, 30 * ms, 60 * ms, 120 * ms, 400 * ms, 1200 * ms, 3 * time.Second, 20 * time.Second, forever}
 
-// past is what the client has done before the calls.
-type past struct {
+// A warmUp is the calls of a client before those of the scenario.
+type warmUp struct {
 	calls, hosts int
 	gap          time.Duration // between two calls
-	outage       time.Duration // every answer takes so long, then and later; 0: there is no outage
-	large        bool          // bodies are large, then and later
+	outage       time.Duration // latency of every answer, also after the warm-up; 0: no outage
+	large        bool          // bodies are large, also after the warm-up
 }
 
-func newPast(d *draw) past {
-	p := past{calls: pick(d, "past.calls", .2, 12, 0, 30), hosts: pick(d, "past.hosts", .15, 1, 3, 6)}
-	p.gap = pick(d, "past.gap", .2, 50*ms, 0, 2*time.Second)
-	p.outage = pick(d, "past.outage", .05, 0, 100*ms, time.Second)
-	p.large = has(d, "past.large", .1)
+func newWarmUp(d *generator) warmUp {
+	p := warmUp{calls: drawPart(d, "past.calls", .2, 12, 0, 30), hosts: drawPart(d, "past.hosts", .15, 1, 3, 6)}
+	p.gap = drawPart(d, "past.gap", .2, 50*ms, 0, 2*time.Second)
+	p.outage = drawPart(d, "past.outage", .05, 0, 100*ms, time.Second)
+	p.large = drawFlag(d, "past.large", .1)
 	if p.outage > 0 {
 		p.calls = 150
 	}
 	return p
 }
 
-// teaches reports whether the client knows what is usual for the key of the calls. It forgets keys if it keeps only a few (0: there
-// is no limit), or by a change.
-func (p past) teaches(maxKeys int, change string) bool {
+// teachesLatency reports whether the client has learned the latency for the key of the calls. A client forgets keys if
+// maxKeys is small (0: no limit), or after a change.
+func (p warmUp) teachesLatency(maxKeys int, change string) bool {
 	return p.calls >= 10*p.hosts && change == "" && (maxKeys == 0 || p.hosts <= maxKeys)
 }
 
-// newTimes draws when a caller gives up: its deadline (0: none) and when it cancels (-1: never).
-func newTimes(d *draw, name func(string) string) (deadline, cancel time.Duration) {
-	deadline = pick(d, name("deadline"), .25, 0, 50*ms, 300*ms, 3*time.Second)
-	cancel = pick(d, name("cancel"), .12, -1, 0, 15*ms, 60*ms, time.Second)
+// drawCallerTimes draws the deadline of a caller (0: none) and the time of its cancellation (-1: never).
+func drawCallerTimes(d *generator, name func(string) string) (deadline, cancel time.Duration) {
+	deadline = drawPart(d, name("deadline"), .25, 0, 50*ms, 300*ms, 3*time.Second)
+	cancel = drawPart(d, name("cancel"), .12, -1, 0, 15*ms, 60*ms, time.Second)
 	if deadline > 0 {
-		deadline += 310 * time.Microsecond // no two things happen at the same instant
+		deadline += 310 * time.Microsecond // so that no two events happen at the same instant
 	}
 	if cancel > 0 {
 		cancel += 430 * time.Microsecond
@@ -57,9 +57,9 @@ func newTimes(d *draw, name func(string) string) (deadline, cancel time.Duration
 	return deadline, cancel
 }
 
-// add adds an option if it is drawn. P is the interface type of the option, which has the methods of O.
-func add[T, O, P any](d *draw, options *[]func() O, name string, odds float64, option func(T) P, choices ...T) (chosen T, ok bool) {
-	choice := pick(d, "option."+name, odds, nil, pointers(choices)...)
+// drawOption adds an option if it is drawn. P is the interface type of the option, which has the methods of O.
+func drawOption[T, O, P any](d *generator, options *[]func() O, name string, odds float64, option func(T) P, choices ...T) (chosen T, ok bool) {
+	choice := drawPart(d, "option."+name, odds, nil, pointersTo(choices)...)
 	if choice == nil {
 		return chosen, false
 	}
@@ -67,42 +67,45 @@ func add[T, O, P any](d *draw, options *[]func() O, name string, odds float64, o
 	return choice.value, true
 }
 
-// onTrue returns a function that makes an option without an argument, for [add].
-func onTrue[O any](option func() O) func(bool) O { return func(bool) O { return option() } }
+// withoutArgument adapts an option without an argument to [drawOption].
+func withoutArgument[O any](option func() O) func(bool) O { return func(bool) O { return option() } }
 
-// A pointer is a choice that can be missing.
+// A pointer is a choice that may be missing.
 type pointer[T any] struct{ value T }
 
 func (p *pointer[T]) String() string { return fmt.Sprint(p.value) }
 
-func pointers[T any](values []T) (all []*pointer[T]) {
+// pointersTo returns a pointer to each value.
+func pointersTo[T any](values []T) (all []*pointer[T]) {
 	for _, v := range values {
 		all = append(all, &pointer[T]{v})
 	}
 	return all
 }
 
-// An unruly observer panics.
-type unruly struct{ hedge.NopObserver }
+// A panickingObserver panics.
+type panickingObserver struct{ hedge.NopObserver }
 
-func (unruly) AttemptDone(context.Context, hedge.KeyInfo, hedge.AttemptResult) { panic("observer") }
+func (panickingObserver) AttemptDone(context.Context, hedge.KeyInfo, hedge.AttemptResult) {
+	panic("observer")
+}
 
-func observer(what string) hedge.Option {
+func newObserver(what string) hedge.Option {
 	if what == "panics" {
-		return hedge.WithObserver(unruly{})
+		return hedge.WithObserver(panickingObserver{})
 	}
 	return hedge.WithObserver(hedge.NopObserver{})
 }
 
-// A countedConn is one of the connections that are open.
+// A countedConn is a connection that is counted until it is closed.
 type countedConn struct {
 	net.Conn
 	open *atomic.Int64
 	once sync.Once
 }
 
-// counted counts a connection until it is closed.
-func counted(c net.Conn, open *atomic.Int64) net.Conn {
+// countConn counts a connection until it is closed.
+func countConn(c net.Conn, open *atomic.Int64) net.Conn {
 	open.Add(1)
 	return &countedConn{Conn: c, open: open}
 }

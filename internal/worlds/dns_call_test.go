@@ -16,8 +16,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// message is the question as a caller writes it.
-func (a *dnsAsk) message() *dns.Msg {
+// newMessage returns the question of the caller.
+func (a *dnsAsk) newMessage() *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(a.name, a.typ)
 	if a.upper {
@@ -27,20 +27,20 @@ func (a *dnsAsk) message() *dns.Msg {
 	m.RecursionDesired, m.CheckingDisabled = !a.noRD, a.cd
 	if a.edns {
 		m.SetEdns0(1232, a.do)
-		m.IsEdns0().Option = a.optionsOf()
+		m.IsEdns0().Option = a.newOptions()
 	}
 	return m
 }
 
-// optionsOf are the EDNS options that the caller sends.
-func (a *dnsAsk) optionsOf() []dns.EDNS0 {
+// newOptions returns the EDNS options of the caller.
+func (a *dnsAsk) newOptions() []dns.EDNS0 {
 	subnet := func(data ...byte) dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: dns.EDNS0SUBNET, Data: data} }
 	switch a.option {
 	case "subnet":
 		return []dns.EDNS0{subnet(0, 1, 24, 0, 192, 0, 2)}
 	case "subnet6":
 		return []dns.EDNS0{subnet(0, 2, 56, 0, 0x20, 1, 0xd, 0xb8, 0, 0, 0)}
-	case "subnetNone": // who asks wants none to be told (RFC 7871 §7.1.2)
+	case "subnetNone": // the caller wants no subnet to be sent (RFC 7871 §7.1.2)
 		return []dns.EDNS0{subnet(0, 1, 0, 0)}
 	case "oddBits":
 		return []dns.EDNS0{subnet(0, 1, 20, 0, 192, 0, 255)}
@@ -58,19 +58,20 @@ func (a *dnsAsk) optionsOf() []dns.EDNS0 {
 	return nil
 }
 
-// malformed reports whether a forwarder refuses the question (RFC 7871 §7.1.1).
-func (a *dnsAsk) malformed() bool { return strings.HasPrefix(a.option, "odd") }
+// isMalformed reports whether a forwarder refuses the question (RFC 7871 §7.1.1).
+func (a *dnsAsk) isMalformed() bool { return strings.HasPrefix(a.option, "odd") }
 
-// passed are the caller's options that go on to servers: all that do not concern one path, and of a forwarder's client only the subnet.
-func (a *dnsAsk) passed(forwarded bool) string {
-	if forwarded && (a.option == "private" || a.malformed()) {
+// forwardedOptions returns the options of the caller that servers get: all options that do not concern one hop, and
+// with a forwarder the subnet alone.
+func (a *dnsAsk) forwardedOptions(forwarded bool) string {
+	if forwarded && (a.option == "private" || a.isMalformed()) {
 		return ""
 	}
-	return optionsOf(a.message())
+	return formatOptions(a.newMessage())
 }
 
-// optionsOf are the EDNS options of a message that concern more than one path, as words.
-func optionsOf(m *dns.Msg) (words string) {
+// formatOptions returns the EDNS options of a message that concern more than one hop.
+func formatOptions(m *dns.Msg) (words string) {
 	if opt := m.IsEdns0(); opt == nil || len(opt.Option) == 0 {
 		return ""
 	}
@@ -78,7 +79,7 @@ func optionsOf(m *dns.Msg) (words string) {
 	if err != nil {
 		panic(err)
 	}
-	read := new(dns.Msg) // options that are given as bytes are then known as what they are
+	read := new(dns.Msg) // decodes options that were added as bytes
 	if err := read.Unpack(b); err != nil {
 		panic(err)
 	}
@@ -97,8 +98,8 @@ func optionsOf(m *dns.Msg) (words string) {
 	return words
 }
 
-// context is one with what the caller says about hedging.
-func (a *dnsAsk) context() context.Context {
+// newContext returns a context with the caller's settings of hedging.
+func (a *dnsAsk) newContext() context.Context {
 	ctx := context.Background()
 	switch a.values {
 	case "off":
@@ -111,22 +112,23 @@ func (a *dnsAsk) context() context.Context {
 	return ctx
 }
 
-// once reports whether the question must not be hedged.
-func (a *dnsAsk) once() bool {
+// forbidsHedges reports whether the question must not be hedged.
+func (a *dnsAsk) forbidsHedges() bool {
 	return a.opcode != dns.OpcodeQuery || a.values == "off" || a.values == "nested"
 }
 
-// ended reports whether a caller gives up before a time since it asked, or at about that time.
-func (a *dnsAsk) ended(took time.Duration) bool { return stops(a.deadline, a.cancel, took) }
+// callerEndsBy reports whether the deadline or the cancellation of the caller is before a time since the question, or
+// at about that time.
+func (a *dnsAsk) callerEndsBy(took time.Duration) bool { return endsBy(a.deadline, a.cancel, took) }
 
-// call asks the Client as a caller does.
-func (p *dnsPlay) call(a *dnsAsk, r *dnsResult) *dnsResult {
-	m := a.message()
+// askClient asks the Client as a caller does.
+func (p *dnsPlay) askClient(a *dnsAsk, r *dnsResult) *dnsResult {
+	m := a.newMessage()
 	before := m.Copy()
 	r.closed = p.w.way.change == "close" && r.began >= p.w.way.changeAt
-	ctx, stop := a.context(), func() {}
+	ctx, stop := a.newContext(), func() {}
 	if a.deadline > 0 || a.cancel >= 0 {
-		ctx, stop = callerTimes(ctx, a.deadline, a.cancel)
+		ctx, stop = newCallerTimes(ctx, a.deadline, a.cancel)
 	}
 	var out *dns.Msg
 	var err error
@@ -136,20 +138,20 @@ func (p *dnsPlay) call(a *dnsAsk, r *dnsResult) *dnsResult {
 		p.current().ServeDNS(w, m)
 		out = w.msg
 	case "udp", "tcp":
-		out, err = p.overNetwork(p.w.way.front, m)
+		out, err = p.askOverNetwork(p.w.way.front, m)
 	case "dial":
-		out, err = p.overDial(ctx, m)
+		out, err = p.askOverDial(ctx, m)
 	default:
 		out, _, err = p.current().ExchangeContext(ctx, m, "")
 	}
 	stop()
 	r.end = p.since()
-	r.sent = p.sent()
+	r.sent = p.countSent()
 	if err != nil {
 		r.err = err.Error()
 	} else if out != nil {
 		r.msg = out.Copy()
-		poison(out)
+		overwriteMessage(out)
 	}
 	if !reflect.DeepEqual(m.Copy(), before) {
 		p.note("6 question", "%s %v: the caller's message was changed: %v", a.what, a.dnsKey, m)
@@ -157,8 +159,8 @@ func (p *dnsPlay) call(a *dnsAsk, r *dnsResult) *dnsResult {
 	return r
 }
 
-// poison makes nonsense of a message that belongs to its caller.
-func poison(m *dns.Msg) {
+// overwriteMessage overwrites a message that its caller owns again.
+func overwriteMessage(m *dns.Msg) {
 	for _, rrs := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		for i, rr := range rrs {
 			rr.Header().Ttl, rr.Header().Name = 77777, "poison."
@@ -176,7 +178,7 @@ func poison(m *dns.Msg) {
 	}
 }
 
-// A dnsWriter is what a server of package dns hands to a Handler.
+// A dnsWriter is the ResponseWriter of a Handler.
 type dnsWriter struct {
 	dns.ResponseWriter
 	msg *dns.Msg
@@ -191,8 +193,8 @@ func (w *dnsWriter) Write(b []byte) (int, error) {
 	return len(b), w.msg.Unpack(b)
 }
 
-// overNetwork asks the Client's Server, over TCP as well if the response was cut.
-func (p *dnsPlay) overNetwork(network string, m *dns.Msg) (*dns.Msg, error) {
+// askOverNetwork asks the Server of the Client, and again over TCP if the response is truncated.
+func (p *dnsPlay) askOverNetwork(network string, m *dns.Msg) (*dns.Msg, error) {
 	c, err := p.net.Host("user").DialContext(context.Background(), network, "client:53")
 	if err != nil {
 		return nil, err
@@ -205,13 +207,13 @@ func (p *dnsPlay) overNetwork(network string, m *dns.Msg) (*dns.Msg, error) {
 	}
 	r, err := conn.ReadMsg()
 	if err == nil && r.Truncated && network == "udp" {
-		return p.overNetwork("tcp", m)
+		return p.askOverNetwork("tcp", m)
 	}
 	return r, err
 }
 
-// overDial asks as net.Resolver does.
-func (p *dnsPlay) overDial(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+// askOverDial asks as net.Resolver does.
+func (p *dnsPlay) askOverDial(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	c, err := p.current().Dial(ctx, "udp", "192.0.2.1:53")
 	if err != nil {
 		return nil, err

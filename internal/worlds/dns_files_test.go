@@ -10,12 +10,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// dnsFiles are the kinds of files that a Client reads: a file of hosts, or resolv.conf. What is late cannot be read at first, what breaks cannot be
-// read for a while: it is a directory then. A file of hosts that moves has another address from then on.
+// dnsFiles are the kinds of files that a Client reads: a file of hosts, or resolv.conf. A late file cannot be read at
+// first. A file that breaks is a directory for a time. A file of hosts that moves has another address after that.
 var dnsFiles = []string{"hosts", "hostsLate", "hostsBreaks", "hostsMoves"}
 
-// newDNSFiles draws which files a Client reads, and what is wrong with them.
-func newDNSFiles(d *draw, y dnsWay) string {
+// newDNSFiles draws the file that a Client reads and its fault.
+func newDNSFiles(d *generator, y dnsNetwork) string {
 	kinds := dnsFiles
 	if y.front == "udp" || y.front == "tcp" { // a Server does not begin to serve until its file can be read
 		kinds = slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return kind == "hostsLate" })
@@ -26,7 +26,7 @@ func newDNSFiles(d *draw, y dnsWay) string {
 	case y.by == "resolvConf":
 		kinds = append(slices.Clone(kinds), "confLate", "confBreaks", "confBreaks")
 	}
-	return pick(d, "way.files", .2, "", kinds...)
+	return drawPart(d, "way.files", .2, "", kinds...)
 }
 
 const (
@@ -38,22 +38,22 @@ const (
 )
 
 // hostedAt returns the address of hostedName at a time.
-func (w *dnsWorld) hostedAt(at time.Duration) string {
+func (w *dnsScenario) hostedAt(at time.Duration) string {
 	if w.way.files == "hostsMoves" && at >= w.start+fileBreaks {
 		return "192.0.2.78"
 	}
 	return "192.0.2.77"
 }
 
-// unread reports whether the Client may not have read its file when a question began.
-func (w *dnsWorld) unread(r *dnsResult) bool {
+// mayBeUnread reports whether the Client may not have read its file at the start of a question.
+func (w *dnsScenario) mayBeUnread(r *dnsResult) bool {
 	broken := w.start + fileBreaks
 	unknown := w.past.calls == 0 && strings.HasSuffix(w.way.files, "Breaks") // a Client reads when it is first used
-	return strings.HasSuffix(w.way.files, "Late") && r.began < fileLate+slack || unknown && r.end >= broken-slack && r.began < broken+fileBroken+slack
+	return strings.HasSuffix(w.way.files, "Late") && r.began < fileLate+timeTolerance || unknown && r.end >= broken-timeTolerance && r.began < broken+fileBroken+timeTolerance
 }
 
-// keepFiles writes the file of hosts, and has files fail and change when it is time.
-func (p *dnsPlay) keepFiles() {
+// updateFiles writes the file of hosts, and changes and breaks files at their times.
+func (p *dnsPlay) updateFiles() {
 	write, path := p.writeHosts, filepath.Join(p.dir, "hosts")
 	if strings.HasPrefix(p.w.way.files, "conf") {
 		write, path = p.writeConf, filepath.Join(p.dir, "resolv.conf")
@@ -99,13 +99,14 @@ func (p *dnsPlay) writeHosts() {
 }
 
 // isHosted reports whether the file of hosts answers a question.
-func (w *dnsWorld) isHosted(a *dnsAsk) bool {
+func (w *dnsScenario) isHosted(a *dnsAsk) bool {
 	local := a.typ == dns.TypeA || a.typ == dns.TypeAAAA || a.typ == dns.TypeHTTPS || a.typ == dns.TypeANY
-	return strings.HasPrefix(w.way.files, "hosts") && a.name == hostedName && a.class == dns.ClassINET && local && !(w.way.front != "" && a.malformed())
+	return strings.HasPrefix(w.way.files, "hosts") && a.name == hostedName && a.class == dns.ClassINET && local && !(w.way.front != "" && a.isMalformed())
 }
 
-// judgeHosted judges what came of a question that the file of hosts answers: what it said last, at once, and no server hears of it.
-func (j *dnsJudge) judgeHosted(a *dnsAsk, r *dnsResult) {
+// checkHosted checks the answer of a question that the file of hosts answers: the last address in the file, at once,
+// without a query.
+func (j *dnsChecker) checkHosted(a *dnsAsk, r *dnsResult) {
 	say := func(what string) { j.add("1 hosts", "%s %v at %v: %s; client %v", a.what, a.dnsKey, a.at, what, r) }
 	for _, q := range j.client.seen {
 		if q.key.name == hostedName && q.key.typ == a.typ && q.key.class == dns.ClassINET {
@@ -115,16 +116,16 @@ func (j *dnsJudge) judgeHosted(a *dnsAsk, r *dnsResult) {
 	}
 	switch {
 	case r.msg == nil || r.msg.Rcode != dns.RcodeSuccess:
-		if !r.closed && !j.w.unread(r) && !(a.deadline > 0 || a.cancel >= 0) {
+		if !r.closed && !j.w.mayBeUnread(r) && !(a.deadline > 0 || a.cancel >= 0) {
 			say("it fails")
 		}
 		return
-	case r.end-r.began > slack && j.w.way.front != "udp" && j.w.way.front != "tcp":
+	case r.end-r.began > timeTolerance && j.w.way.front != "udp" && j.w.way.front != "tcp":
 		say("it is late")
 	}
 	ask := *a
-	ask.options = optionsOf(r.msg) // which servers repeat
-	if wrong := wrongShape(&ask, r.msg); wrong != "" {
+	ask.options = formatOptions(r.msg) // which servers repeat
+	if wrong := findFormError(&ask, r.msg); wrong != "" {
 		say(wrong)
 	}
 	var got []string

@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// withOpcode returns a message of call i that is an update of a zone, or a notification about it. Each call has a zone of its own, so
-// that the judge can count its message at the servers.
+// withOpcode returns the message of call i: an update of a zone, or a notification. Each call has a zone of its own, by
+// which the checker counts its messages at the servers.
 func (a *dnsAsk) withOpcode(opcode, i int) *dnsAsk {
 	_, parent, _ := strings.Cut(a.name, ".")
 	m := &dnsAsk{what: a.what, at: a.at, deadline: a.deadline, cancel: a.cancel, noRD: true, edns: a.edns, upper: a.upper, values: a.values}
@@ -20,8 +20,8 @@ func (a *dnsAsk) withOpcode(opcode, i int) *dnsAsk {
 	return m
 }
 
-// acceptMessage returns the response of a server to an update or a notification. The response to an update has no section,
-// which RFC 2136 §3.8 permits.
+// acceptMessage returns the response of a server to an update or a notification. The response to an update has no
+// sections (RFC 2136 §3.8).
 func acceptMessage(q dnstest.Query, k dnsKey) *dns.Msg {
 	m := dnstest.Rcode(q, dns.RcodeSuccess)
 	if k.opcode == dns.OpcodeUpdate {
@@ -30,16 +30,16 @@ func acceptMessage(q dnstest.Query, k dnsKey) *dns.Msg {
 	return m
 }
 
-// judgeMessage judges the result of an update or a notification.
-func (j *dnsJudge) judgeMessage(a *dnsAsk, r *dnsResult) {
+// checkMessage checks the result of an update or a notification.
+func (j *dnsChecker) checkMessage(a *dnsAsk, r *dnsResult) {
 	say := func(promise, format string, args ...any) {
 		j.add(promise, "%s %v at %v: %s; client %v", a.what, a.dnsKey, a.at, fmt.Sprintf(format, args...), r)
 	}
 	took := r.end - r.began
-	if most := j.atMost(a); took > most {
+	if most := j.latestEnd(a); took > most {
 		say("2 held", "for %v at most", most)
 	}
-	j.paid(r, say)
+	j.checkRetransmissions(r, say)
 	if r.msg != nil && (!r.msg.Response || r.msg.Opcode != a.opcode) {
 		say("1 form", "it is no response to the message")
 	}
@@ -53,14 +53,14 @@ func (j *dnsJudge) judgeMessage(a *dnsAsk, r *dnsResult) {
 	}
 }
 
-// answersMessage reports whether the server of a message certainly accepts it. A server that closes the connection on another question
-// ends the message with it, because the message is not sent again.
-func (j *dnsJudge) answersMessage(a *dnsAsk, r *dnsResult) bool {
+// answersMessage reports whether the server of a message certainly accepts it. A server that closes the connection
+// because of another question ends the message as well: a message is not sent again.
+func (j *dnsChecker) answersMessage(a *dnsAsk, r *dnsResult) bool {
 	w := j.w
 	switch {
-	case w.way.by == "loop", w.way.front != "", a.ended(300 * ms): // a Server has no zones, and Dial is for questions
+	case w.way.by == "loop", w.way.front != "", a.callerEndsBy(300 * ms): // a Server has no zones, and Dial is for questions
 		return false
-	case w.way.change == "close" && r.end >= w.way.changeAt-slack, w.unread(r):
+	case w.way.change == "close" && r.end >= w.way.changeAt-timeTolerance, w.mayBeUnread(r):
 		return false
 	case w.way.streams > 0 && strings.Contains(r.err, "REFUSED_STREAM"): // net/http would repeat the message also where a server may have received it
 		return false
@@ -68,11 +68,11 @@ func (j *dnsJudge) answersMessage(a *dnsAsk, r *dnsResult) bool {
 	closes := slices.ContainsFunc(w.servers, func(s *dnsServer) bool {
 		return slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.kind == "closes" })
 	})
-	return !closes && j.well(a.dnsKey, r.began, r.end) && j.noticedAll(a, r)
+	return !closes && j.allHealthy(a.dnsKey, r.began, r.end) && j.allReturnsDetected(a, r)
 }
 
-// judgeOnce judges that each update and each notification was sent once, to one server, whatever came of it.
-func (j *dnsJudge) judgeOnce() {
+// checkSentOnce checks that each update and each notification was sent once, to one server.
+func (j *dnsChecker) checkSentOnce() {
 	sent := make(map[dnsKey]int)
 	for _, q := range j.client.seen {
 		sent[q.key]++
@@ -93,11 +93,11 @@ func (j *dnsJudge) judgeOnce() {
 	}
 }
 
-// judgeOrder judges that a server is asked for no name, not even in a probe, while a server before it in a strict order answers. A
-// probe may have a name that the server was asked for before.
-func (j *dnsJudge) judgeOrder() {
+// checkOrder checks that a server gets no name, not even in a probe, while an earlier server in a strict order answers.
+// A probe may have a name that the server got before.
+func (j *dnsChecker) checkOrder() {
 	w := j.w
-	if !w.strict() || w.way.change == "resolvConf" {
+	if !w.hasStrictOrder() || w.way.change == "resolvConf" {
 		return
 	}
 	known := make(map[dnsCount]bool)
@@ -112,12 +112,12 @@ func (j *dnsJudge) judgeOrder() {
 		for _, before := range servers[:max(0, slices.Index(servers, q.server))] {
 			again := time.Duration(0)
 			if w.way.net == "udp" && strings.HasPrefix(name, "long") {
-				again = 4 * travel(before) // over TCP, with the handshake
+				again = 4 * oneWayDelay(before) // over TCP, with the handshake
 			}
 			hurried := slices.ContainsFunc(w.asks, func(a *dnsAsk) bool {
-				return a.name == name && a.at <= q.at && a.at > q.at-w.client.timeout-time.Second && j.overtaken(a, before, -again)
+				return a.name == name && a.at <= q.at && a.at > q.at-w.client.timeout-time.Second && j.mayBeOvertaken(a, before, -again)
 			})
-			if !hurried && !j.sick(before, q.key, q.at-w.client.timeout, q.at) && j.noticed(before, q.at) {
+			if !hurried && !j.mayBeFaulty(before, q.key, q.at-w.client.timeout, q.at) && j.returnDetected(before, q.at) {
 				j.add("3 order", "server %d is asked for %v at %v, and nothing is wrong with server %d", q.server, q.key, q.at, before)
 				return
 			}

@@ -12,25 +12,25 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// The patient resolver asks all servers in turn, each for its part of the time, and has no memory. It asks again after a
-// second, then after two and so on, and hears what it has asked for until the end.
+// The patient resolver has no memory. It queries all servers in turn, each for a part of the time. It sends a query
+// again after one second, then after two seconds and so on, and accepts responses until the end.
 
-// A patientAnswer is what came of one of its queries.
+// A patientAnswer is the result of one query.
 type patientAnswer struct {
 	msg  *dns.Msg // nil: there is none
 	late bool     // nothing came in time
 }
 
-func (a patientAnswer) good() bool { return (&dnsResult{msg: a.msg}).good() }
+func (a patientAnswer) succeeded() bool { return (&dnsResult{msg: a.msg}).succeeded() }
 
-// ask is the patient resolver.
-func (p *dnsPlay) ask(a *dnsAsk, r *dnsResult) *dnsResult {
+// askPatiently resolves a question as the patient resolver.
+func (p *dnsPlay) askPatiently(a *dnsAsk, r *dnsResult) *dnsResult {
 	if a.opcode != dns.OpcodeQuery { // which it has no answer to
 		r.end = r.began
 		return r
 	}
 	left := p.w.client.timeout
-	if a.deadline > 0 && p.callersGiveUp() {
+	if a.deadline > 0 && p.passesContext() {
 		left = min(left, a.deadline)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), left)
@@ -51,8 +51,8 @@ func (p *dnsPlay) ask(a *dnsAsk, r *dnsResult) *dnsResult {
 			if failed[s] {
 				continue
 			}
-			x := p.turn(ctx, a, s, begun.Add(part*time.Duration(i+1)), said)
-			if x.good() {
+			x := p.askInTurn(ctx, a, s, begun.Add(part*time.Duration(i+1)), said)
+			if x.succeeded() {
 				r.msg, r.end = x.msg, p.since()
 				return r
 			}
@@ -60,7 +60,7 @@ func (p *dnsPlay) ask(a *dnsAsk, r *dnsResult) *dnsResult {
 			failure = cmp.Or(failure, x.msg)
 		}
 		if failure != nil && !silent {
-			break // those that are there say that they cannot
+			break // all servers that can be reached have refused
 		}
 		sleep(ctx, 200*ms)
 	}
@@ -68,8 +68,8 @@ func (p *dnsPlay) ask(a *dnsAsk, r *dnsResult) *dnsResult {
 	return r
 }
 
-// callersGiveUp reports whether a caller's context is known to the Client.
-func (p *dnsPlay) callersGiveUp() bool { return p.w.way.front == "" || p.w.way.front == "dial" }
+// passesContext reports whether the Client gets the context of a caller.
+func (p *dnsPlay) passesContext() bool { return p.w.way.front == "" || p.w.way.front == "dial" }
 
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
@@ -80,13 +80,13 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// turn asks one server until the end of its part. What comes from servers before it counts as well.
-func (p *dnsPlay) turn(ctx context.Context, a *dnsAsk, server int, end time.Time, said chan patientAnswer) patientAnswer {
+// askInTurn queries one server until the end of its part. Responses of earlier servers count as well.
+func (p *dnsPlay) askInTurn(ctx context.Context, a *dnsAsk, server int, end time.Time, said chan patientAnswer) patientAnswer {
 	mine := make(chan patientAnswer, 10)
 	for wait := time.Second; ; wait *= 2 {
 		go func() {
-			x := patientAnswer{msg: p.query(ctx, a, server)}
-			if x.good() {
+			x := patientAnswer{msg: p.queryOnce(ctx, a, server)}
+			if x.succeeded() {
 				said <- x
 			} else {
 				mine <- x
@@ -99,7 +99,7 @@ func (p *dnsPlay) turn(ctx context.Context, a *dnsAsk, server int, end time.Time
 			return x
 		case x := <-mine:
 			t.Stop()
-			return x // it fails, or nobody listens: the next one
+			return x // the server fails or does not listen: the next server
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
@@ -111,9 +111,9 @@ func (p *dnsPlay) turn(ctx context.Context, a *dnsAsk, server int, end time.Time
 	}
 }
 
-// query asks one server once, over TCP as well if the response was cut.
-func (p *dnsPlay) query(ctx context.Context, a *dnsAsk, server int) *dns.Msg {
-	m := a.message()
+// queryOnce queries one server once, and again over TCP if the response is truncated.
+func (p *dnsPlay) queryOnce(ctx context.Context, a *dnsAsk, server int) *dns.Msg {
+	m := a.newMessage()
 	m.Id = dns.Id()
 	m.RecursionDesired = true
 	m.Question[0].Name = a.name
@@ -152,7 +152,7 @@ func (p *dnsPlay) exchange(ctx context.Context, network string, server int, m *d
 	return patientExchange(c, network, m)
 }
 
-// patientExchange returns the response to m, or nil. Messages that are none are not heard.
+// patientExchange returns the response to m, or nil. It ignores other messages.
 func patientExchange(c net.Conn, network string, m *dns.Msg) *dns.Msg {
 	conn := &dns.Conn{Conn: c, UDPSize: 4096}
 	if network == "udp" {
@@ -169,7 +169,7 @@ func patientExchange(c net.Conn, network string, m *dns.Msg) *dns.Msg {
 			if err != nil {
 				return nil
 			}
-			if r := new(dns.Msg); r.Unpack(buf[:n]) == nil && answers(r, m) {
+			if r := new(dns.Msg); r.Unpack(buf[:n]) == nil && isResponseTo(r, m) {
 				return r
 			}
 		}
@@ -182,12 +182,12 @@ func patientExchange(c net.Conn, network string, m *dns.Msg) *dns.Msg {
 		if err != nil {
 			return nil
 		}
-		if answers(r, m) {
+		if isResponseTo(r, m) {
 			return r
 		}
 	}
 }
 
-func answers(r, m *dns.Msg) bool {
+func isResponseTo(r, m *dns.Msg) bool {
 	return r.Id == m.Id && len(r.Question) == 1 && keyOf(r).name == keyOf(m).name && r.Question[0].Qtype == m.Question[0].Qtype
 }

@@ -26,16 +26,16 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A dnsPlay is one performance of a dnsWorld, by the Client or by a patient resolver, and what was seen in it.
+// A dnsPlay is one play of a dnsScenario, with the Client or the patient resolver, with its observations.
 type dnsPlay struct {
-	w       *dnsWorld
+	w       *dnsScenario
 	patient bool
 	start   time.Time
 	net     *netsim.Network
 	broken  string
 	dir     string
 	client  *dnshedge.Client
-	clients []*dnshedge.Client // that one, and those before and below it
+	clients []*dnshedge.Client // all Clients: the main one, earlier ones, and one below it
 	server  *dnshedge.Server
 	results []*dnsResult // by ask
 	conns   atomic.Int64 // open
@@ -54,17 +54,17 @@ type dnsPlay struct {
 	notes   []finding
 	strayed map[int]bool  // servers whose stray datagram has been sent
 	tries   []dnsTry      // queries of Clients, as the Trace is told
-	kept    [][2]*dns.Msg // what an Exchanger returned, and copies
-	dnsTold
+	kept    [][2]*dns.Msg // responses of an Exchanger with their copies
+	dnsResponses
 }
 
-// dnsTold is what servers have said. It is guarded by the dnsPlay's mu.
-type dnsTold struct {
+// dnsResponses are the responses of servers. They are guarded by mu of the dnsPlay.
+type dnsResponses struct {
 	answers  int // failures included
 	failures []dnsFailed
 }
 
-// A dnsTry is a query, as the Trace is told of it.
+// A dnsTry is a query in the Trace.
 type dnsTry struct {
 	began, end time.Duration // end is 0 before it
 	dnshedge.AttemptInfo
@@ -76,13 +76,13 @@ func (t *dnsTry) String() string {
 		t.began, t.Name, dns.TypeToString[t.Type], t.Upstream.Addr, t.Attempt, t.Hedge, t.end-t.began, t.err)
 }
 
-// dnsSent is what Clients have sent until a time, and what servers have said.
+// dnsSent has the numbers of queries and answers until a time.
 type dnsSent struct {
 	resends, wire, answers int
-	more                   int // what the budget may have paid for
+	more                   int // retransmissions and hedges
 }
 
-func (p *dnsPlay) sent() (s dnsSent) {
+func (p *dnsPlay) countSent() (s dnsSent) {
 	p.mu.Lock()
 	clients := slices.Clone(p.clients)
 	s.answers = p.answers
@@ -95,7 +95,7 @@ func (p *dnsPlay) sent() (s dnsSent) {
 	return s
 }
 
-// A dnsResult is what a caller saw. Times are since the play began.
+// A dnsResult is the result of a question. Times are since the start of the play.
 type dnsResult struct {
 	began, end time.Duration
 	msg        *dns.Msg // nil: there is an error
@@ -119,12 +119,12 @@ func (r *dnsResult) String() string {
 	return fmt.Sprintf("{%s %.150s after %v}", dns.RcodeToString[r.msg.Rcode], s, r.end-r.began)
 }
 
-// good reports whether the result is an answer.
-func (r *dnsResult) good() bool {
+// succeeded reports whether the result is an answer.
+func (r *dnsResult) succeeded() bool {
 	return r != nil && r.msg != nil && (r.msg.Rcode == dns.RcodeSuccess || r.msg.Rcode == dns.RcodeNameError) && len(r.msg.Answer)+len(r.msg.Ns) > 0
 }
 
-func playDNS(s *stage, w *dnsWorld, patient bool) *dnsPlay {
+func playDNS(s *stage, w *dnsScenario, patient bool) *dnsPlay {
 	p := &dnsPlay{w: w, patient: patient, open: make(map[int]*dnstest.Server), count: make(map[dnsCount]int), said: make(map[uint16]*dnsSaid), strayed: make(map[int]bool)}
 	dir, err := os.MkdirTemp("", "worlds")
 	if err != nil {
@@ -132,7 +132,7 @@ func playDNS(s *stage, w *dnsWorld, patient bool) *dnsPlay {
 	}
 	defer os.RemoveAll(dir)
 	p.dir = dir
-	p.broken = s.bubble(p.run)
+	p.broken = s.runInBubble(p.run)
 	return p
 }
 
@@ -159,11 +159,11 @@ func (p *dnsPlay) run() {
 	defer n.Close()
 	p.net = n
 	for i := range p.w.servers {
-		n.Set("client", fmt.Sprintf("s%d", i), netsim.Profile{Delay: netsim.Constant(travel(i))})
+		n.Set("client", fmt.Sprintf("s%d", i), netsim.Profile{Delay: netsim.Constant(oneWayDelay(i))})
 	}
-	p.serve()
+	p.runServers()
 	if !p.patient {
-		p.begin()
+		p.startClient()
 	}
 	p.results = make([]*dnsResult, len(p.w.asks))
 	var wg sync.WaitGroup
@@ -172,27 +172,27 @@ func (p *dnsPlay) run() {
 			time.Sleep(a.at)
 			r := &dnsResult{began: p.since()}
 			if p.patient {
-				p.results[i] = p.ask(a, r)
+				p.results[i] = p.askPatiently(a, r)
 			} else {
-				p.results[i] = p.call(a, r)
+				p.results[i] = p.askClient(a, r)
 			}
 		})
 	}
 	wg.Wait()
 	if !p.patient {
-		time.Sleep(time.Until(p.start.Add(p.w.way.changeAt))) // it comes last if nobody asks
+		time.Sleep(time.Until(p.start.Add(p.w.way.changeAt))) // after all questions
 		time.Sleep(15 * time.Second)
-		p.finish()
+		p.closeClient()
 	}
 	p.stopAll()
 	time.Sleep(time.Minute)
 }
 
-// begin makes the Client, and what is before it.
-func (p *dnsPlay) begin() {
+// startClient makes the Client and its front end.
+func (p *dnsPlay) startClient() {
 	p.client = p.newClient()
-	p.change()
-	p.keepFiles()
+	p.applyChange()
+	p.updateFiles()
 	switch p.w.way.front {
 	case "udp", "tcp":
 	default:
@@ -212,13 +212,13 @@ func (p *dnsPlay) begin() {
 	go func() { _ = p.server.Serve(ln) }()
 }
 
-// finish ends the Client, and looks what is left.
-func (p *dnsPlay) finish() {
+// closeClient closes the Client, and checks that nothing of it is left.
+func (p *dnsPlay) closeClient() {
 	if p.server != nil {
 		_ = p.server.Shutdown(context.Background())
 	}
 	synctest.Wait() // counters belong together when nothing happens
-	p.statistics()
+	p.checkStats()
 	slices.Reverse(p.clients)
 	for _, c := range p.clients {
 		c.Close()
@@ -237,8 +237,8 @@ func (p *dnsPlay) finish() {
 	}
 }
 
-// statistics says what does not add up.
-func (p *dnsPlay) statistics() {
+// checkStats checks that the statistics are consistent.
+func (p *dnsPlay) checkStats() {
 	var wire, hedges int64
 	for _, c := range p.clients {
 		v := c.Stats()
@@ -263,15 +263,15 @@ func (p *dnsPlay) statistics() {
 	}
 }
 
-// change changes something when it is time.
-func (p *dnsPlay) change() {
+// applyChange applies the change of the scenario at its time.
+func (p *dnsPlay) applyChange() {
 	at := func(d time.Duration, f func()) { time.AfterFunc(p.w.way.changeAt+d, f) }
 	switch p.w.way.change {
 	case "resolvConf":
 		at(0, p.writeConf)
 	case "netdown":
 		at(0, func() { p.netdown.Store(true) })
-		at(netdownFor, func() { p.netdown.Store(false) })
+		at(networkOutage, func() { p.netdown.Store(false) })
 	case "off":
 		at(0, func() { p.client.SetEnabled(false) })
 		at(10*time.Second, func() { p.client.SetEnabled(true) })
@@ -292,11 +292,11 @@ func (p *dnsPlay) change() {
 	}
 }
 
-// dialsAtMost is how many sockets no world needs.
-const dialsAtMost = 10_000
+// maxDials is more sockets than any scenario needs.
+const maxDials = 10_000
 
-// netdownFor is how long the network is down.
-const netdownFor = 3 * time.Second
+// networkOutage is the time for which the network is down.
+const networkOutage = 3 * time.Second
 
 func (p *dnsPlay) current() *dnshedge.Client {
 	p.mu.Lock()
@@ -304,7 +304,7 @@ func (p *dnsPlay) current() *dnshedge.Client {
 	return p.client
 }
 
-// DialContext is the Client's way to its network.
+// DialContext is the Dialer of the Client.
 func (p *dnsPlay) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if host, _, _ := net.SplitHostPort(address); p.netdown.Load() && p.w.way.dials != "" {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: &net.DNSError{Err: "server misbehaving", Name: host, IsTemporary: true}}
@@ -312,8 +312,8 @@ func (p *dnsPlay) DialContext(ctx context.Context, network, address string) (net
 	if p.netdown.Load() {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ENETUNREACH)}
 	}
-	if n := p.dials.Add(1); n >= dialsAtMost { // or the world takes minutes
-		if n == dialsAtMost {
+	if n := p.dials.Add(1); n >= maxDials { // otherwise the play takes minutes
+		if n == maxDials {
 			p.note("3 queries", "%d sockets are opened", n)
 		}
 		return nil, syscall.EMFILE
@@ -325,15 +325,15 @@ func (p *dnsPlay) DialContext(ctx context.Context, network, address string) (net
 	if p.w.way.dials == "proxy" {
 		c = proxyConn{c}
 	}
-	return counted(c, &p.conns), nil
+	return countConn(c, &p.conns), nil
 }
 
-// A proxyConn is a connection through a proxy, whose address is that of the other end.
+// A proxyConn is a connection through a proxy. Its remote address is that of the proxy.
 type proxyConn struct{ net.Conn }
 
 func (proxyConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 200), Port: 3128} }
 
-// hostOf is a server's host as Upstreams have it: an address, or a name that the Dialer resolves for each connection.
+// hostOf returns the host of a server in Upstreams: an address, or a name that the Dialer resolves for each connection.
 func (p *dnsPlay) hostOf(server int) string {
 	if p.w.way.dials != "" {
 		return p.host(server).Name()
@@ -341,8 +341,8 @@ func (p *dnsPlay) hostOf(server int) string {
 	return p.host(server).Addr().String()
 }
 
-// upstream is how a server is named to the Client.
-func (p *dnsPlay) upstream(server int) dnshedge.Upstream {
+// upstreamOf returns the Upstream of a server.
+func (p *dnsPlay) upstreamOf(server int) dnshedge.Upstream {
 	port := map[string]string{"tls": "853", "https": "443"}[p.w.way.net]
 	return dnshedge.Upstream{
 		Net: p.w.way.net, Addr: net.JoinHostPort(p.hostOf(server), cmp.Or(port, "53")),
@@ -350,7 +350,7 @@ func (p *dnsPlay) upstream(server int) dnshedge.Upstream {
 	}
 }
 
-// newClient makes a Client as the world says.
+// newClient makes a Client with the settings of the scenario.
 func (p *dnsPlay) newClient() *dnshedge.Client {
 	w := p.w
 	c := &dnshedge.Client{Dialer: p, Timeout: w.client.timeout, SpecialUse: dnshedge.SpecialUseOff}
@@ -365,11 +365,11 @@ func (p *dnsPlay) newClient() *dnshedge.Client {
 	case "three":
 		c.Hedge.MaxHedges = 3
 	}
-	c.Trace = p.trace()
+	c.Trace = p.newTrace()
 	var ups []dnshedge.Upstream
 	for i := range w.servers {
 		if !w.way.others || slices.Contains(w.serversAt(p.since(), ""), i) {
-			ups = append(ups, p.upstream(i))
+			ups = append(ups, p.upstreamOf(i))
 		}
 	}
 	last := len(ups) - 1
@@ -384,11 +384,11 @@ func (p *dnsPlay) newClient() *dnshedge.Client {
 	case "exchanger":
 		inner := &dnshedge.Client{Dialer: p, TLSConfig: c.TLSConfig, Timeout: c.Timeout, SpecialUse: c.SpecialUse, Upstreams: ups, Hedge: c.Hedge, Trace: c.Trace}
 		p.addClient(inner)
-		c.Exchanger = keeper{p, inner}
+		c.Exchanger = retainingExchanger{p, inner}
 	case "route":
 		inner := &dnshedge.Client{Dialer: p, TLSConfig: c.TLSConfig, Timeout: c.Timeout, SpecialUse: c.SpecialUse, Upstreams: ups[last:], Hedge: c.Hedge, Trace: c.Trace}
 		p.addClient(inner)
-		c.Upstreams, c.Routes = ups[:max(1, last)], map[string]dnshedge.Exchanger{"bad.example": keeper{p, inner}}
+		c.Upstreams, c.Routes = ups[:max(1, last)], map[string]dnshedge.Exchanger{"bad.example": retainingExchanger{p, inner}}
 	case "loop":
 		c.Upstreams = []dnshedge.Upstream{{Addr: netip.AddrPortFrom(p.net.Host("client").Addr(), 53).String()}}
 	default:
@@ -413,8 +413,8 @@ func (p *dnsPlay) addClient(c *dnshedge.Client) {
 	p.clients = append(p.clients, c)
 }
 
-// trace counts attempts, and writes them down.
-func (p *dnsPlay) trace() *dnshedge.Trace {
+// newTrace returns a Trace that counts and records attempts.
+func (p *dnsPlay) newTrace() *dnshedge.Trace {
 	return &dnshedge.Trace{
 		Attempt: func(_ context.Context, i dnshedge.AttemptInfo) {
 			p.started.Add(1)
@@ -437,13 +437,13 @@ func (p *dnsPlay) trace() *dnshedge.Trace {
 	}
 }
 
-// A keeper is an Exchanger that keeps what it returns, as one with a cache does.
-type keeper struct {
+// A retainingExchanger is an Exchanger that retains its responses, as a cache does.
+type retainingExchanger struct {
 	p     *dnsPlay
 	inner *dnshedge.Client
 }
 
-func (k keeper) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
+func (k retainingExchanger) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	r, took, err := k.inner.ExchangeContext(ctx, m, address)
 	if err == nil {
 		if opt := r.IsEdns0(); opt != nil && k.p.w.way.odd {
@@ -456,7 +456,7 @@ func (k keeper) ExchangeContext(ctx context.Context, m *dns.Msg, address string)
 	return r, took, err
 }
 
-// writeConf writes resolv.conf. It names the first half of the servers before a change of it, and the second after that.
+// writeConf writes resolv.conf with the first half of the servers, and after a change with the second half.
 func (p *dnsPlay) writeConf() {
 	var b strings.Builder
 	for _, s := range p.w.serversAt(p.since(), "") {
@@ -472,8 +472,8 @@ func (p *dnsPlay) writeConf() {
 	}
 }
 
-// serversAt are those that are asked about a name, in their order.
-func (w *dnsWorld) serversAt(at time.Duration, name string) (all []int) {
+// serversAt returns the servers for a name at a time, in their order.
+func (w *dnsScenario) serversAt(at time.Duration, name string) (all []int) {
 	for i := range w.servers {
 		all = append(all, i)
 	}
@@ -499,7 +499,7 @@ func (w *dnsWorld) serversAt(at time.Duration, name string) (all []int) {
 	return all
 }
 
-// strict reports whether the first server is asked first, and the next one when that fails.
-func (w *dnsWorld) strict() bool {
+// hasStrictOrder reports whether the Client asks the first server first, and the next server after a failure.
+func (w *dnsScenario) hasStrictOrder() bool {
 	return w.way.by == "resolvConf" || w.way.by == "strict" || w.way.by == "fallback"
 }

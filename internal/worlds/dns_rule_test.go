@@ -11,38 +11,38 @@ import (
 	"github.com/miekg/dns"
 )
 
-// These are rules that documents of dnshedge state about queries and failures, beside those about answers.
+// This file checks the rules in the documentation of dnshedge about queries and failures.
 
-// atOnce is how long it takes to hear from all servers, with handshakes.
-const atOnce = 500 * ms
+// immediately is the time for responses of all servers, including handshakes.
+const immediately = 500 * ms
 
-// failsIn is how long a failure may take at most.
-func (j *dnsJudge) failsIn(a *dnsAsk, r *dnsResult) time.Duration {
+// maxFailureTime returns the longest time of a failure.
+func (j *dnsChecker) maxFailureTime(a *dnsAsk, r *dnsResult) time.Duration {
 	servers := j.w.serversAt(r.began, a.name)
 	if len(servers) == 0 || j.w.way.change == "netdown" || j.w.way.change == "resolvConf" {
 		return forever
 	}
-	told := !slices.ContainsFunc(servers, func(s int) bool { return !j.refuses(s, a.dnsKey, r) })
-	gone := !slices.ContainsFunc(servers, func(s int) bool { return !j.gone(s, a, r) })
+	told := !slices.ContainsFunc(servers, func(s int) bool { return !j.refusesOnly(s, a.dnsKey, r) })
+	gone := !slices.ContainsFunc(servers, func(s int) bool { return !j.isGone(s, a, r) })
 	if told || gone {
-		return atOnce
+		return immediately
 	}
 	return forever
 }
 
-// refuses reports whether a server says during a question that it cannot answer, and nothing else is wrong with it.
-func (j *dnsJudge) refuses(server int, k dnsKey, r *dnsResult) bool {
+// refusesOnly reports whether a server reports during a question that it cannot answer, and has no other fault.
+func (j *dnsChecker) refusesOnly(server int, k dnsKey, r *dnsResult) bool {
 	s := j.w.servers[server]
 	if len(s.faults) != 1 || s.stray || s.noTCP {
 		return false
 	}
 	f := s.faults[0]
-	return f.failure() && f.matches(k) && f.from <= r.began && f.until >= r.end
+	return f.isFailure() && f.matches(k) && f.from <= r.began && f.until >= r.end
 }
 
-// gone reports whether a server has refused connections for as long as a question has time, and was asked every minute meanwhile:
-// it is not about to restart.
-func (j *dnsJudge) gone(server int, a *dnsAsk, r *dnsResult) bool {
+// isGone reports whether a server has refused connections for the time of a question, with a query in every minute. It
+// does not restart soon.
+func (j *dnsChecker) isGone(server int, a *dnsAsk, r *dnsResult) bool {
 	s := j.w.servers[server]
 	if !slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.kind == "down" && f.from <= r.began && f.until >= r.end }) {
 		return false
@@ -51,7 +51,7 @@ func (j *dnsJudge) gone(server int, a *dnsAsk, r *dnsResult) bool {
 	first, last := time.Duration(-1), r.began
 	tries := slices.SortedStableFunc(slices.Values(j.client.tries), func(a, b dnsTry) int { return cmp.Compare(a.end, b.end) }) // an answer may come after a refusal over TCP
 	for _, t := range slices.Backward(tries) {
-		other := j.w.way.by == "route" && bad(t.Name) != bad(a.name) || j.w.way.change == "import" && t.began < j.w.way.changeAt+j.w.client.timeout // Client
+		other := j.w.way.by == "route" && isBadName(t.Name) != isBadName(a.name) || j.w.way.change == "import" && t.began < j.w.way.changeAt+j.w.client.timeout // Client
 		if t.end == 0 || t.end > r.began || !strings.HasPrefix(t.Upstream.Addr, addr+":") || other {
 			continue
 		}
@@ -63,13 +63,13 @@ func (j *dnsJudge) gone(server int, a *dnsAsk, r *dnsResult) bool {
 	return first >= 0 && first+j.w.client.timeout+time.Second < r.began
 }
 
-// bad reports whether a name is in the zone that has a route.
-func bad(name string) bool { return strings.HasSuffix(strings.ToLower(name), ".bad.example.") }
+// isBadName reports whether a name is in the zone with a route.
+func isBadName(name string) bool { return strings.HasSuffix(strings.ToLower(name), ".bad.example.") }
 
-// undone judges whether an answer of a Fallback takes the place of a decision of the first server, which is healthy.
-func (j *dnsJudge) undone(s *dnsSaid, say func(string, string, ...any)) {
+// checkDecision checks that no answer of a Fallback replaces a decision of the first server while that is healthy.
+func (j *dnsChecker) checkDecision(s *dnsSaid, say func(string, string, ...any)) {
 	w := j.w
-	if w.way.by != "fallback" || s.server == 0 || !j.known(0) || w.way.change == "netdown" {
+	if w.way.by != "fallback" || s.server == 0 || !j.answeredInWarmUp(0) || w.way.change == "netdown" {
 		return
 	}
 	first := w.servers[0]
@@ -77,7 +77,7 @@ func (j *dnsJudge) undone(s *dnsSaid, say func(string, string, ...any)) {
 		return
 	}
 	f, began := first.faults[0], s.at-w.client.timeout // the question was asked after that
-	if !f.policy() && f.kind != "servfail" && f.kind != "refused" || !f.matches(s.key) || !f.during(began, began) || f.until < s.at {
+	if !f.isPolicy() && f.kind != "servfail" && f.kind != "refused" || !f.matches(s.key) || !f.isActiveDuring(began, began) || f.until < s.at {
 		return
 	}
 	failed := make(map[string]bool) // names: with three of them it is in doubt
@@ -91,21 +91,21 @@ func (j *dnsJudge) undone(s *dnsSaid, say func(string, string, ...any)) {
 	}
 }
 
-// paid judges the queries that were sent again until a question ended. What pays for them says dnshedge.Hedge: answers, and what is
-// saved up at first, for each server; the budget, and what is saved up of that, for each Client.
-func (j *dnsJudge) paid(r *dnsResult, say func(string, string, ...any)) {
+// checkRetransmissions checks the number of retransmissions until the end of a question, see dnshedge.Hedge. Answers
+// and an initial burst pay for them at each server, and the budget with its burst at each Client.
+func (j *dnsChecker) checkRetransmissions(r *dnsResult, say func(string, string, ...any)) {
 	if j.w.way.by == "loop" {
 		return
 	}
 	clients := len(j.client.clients)
-	most := r.sent.answers + savedUp*clients*(len(j.w.servers)+1) + r.sent.wire*5/100
+	most := r.sent.answers + burst*clients*(len(j.w.servers)+1) + r.sent.wire*5/100
 	if r.sent.resends > most {
 		say("3 resends", "%d until then: %d at most", r.sent.resends, most)
 	}
 }
 
-// hedged judges whether what must not be hedged was.
-func (j *dnsJudge) hedged() {
+// checkUnhedged checks that questions which forbid hedges have none.
+func (j *dnsChecker) checkUnhedged() {
 	if j.w.way.front != "" {
 		return
 	}
@@ -122,8 +122,8 @@ func (j *dnsJudge) hedged() {
 		if len(mine) == 0 {
 			continue
 		}
-		kept := func(a *dnsAsk) bool { return j.w.client.cache && a.kept() } // it is asked for others as well
-		if !slices.ContainsFunc(mine, func(a *dnsAsk) bool { return !a.once() || kept(a) }) {
+		kept := func(a *dnsAsk) bool { return j.w.client.cache && a.isCacheable() } // it is asked for others as well
+		if !slices.ContainsFunc(mine, func(a *dnsAsk) bool { return !a.forbidsHedges() || kept(a) }) {
 			j.add("3 once", "%s %s is hedged at %v", t.Name, dns.TypeToString[t.Type], t.began)
 			return
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// A dnsSaid is a response that is as it should be. Every one has a serial number in its records, by which it is known again.
+// A dnsSaid is a correct response. Its records have its serial number.
 type dnsSaid struct {
 	server int
 	at     time.Duration // when it was sent
@@ -21,14 +21,14 @@ type dnsSaid struct {
 	msg    *dns.Msg
 }
 
-// A dnsFailed is a response that is a failure, or was cut.
+// A dnsFailed is a failure, or a truncated response.
 type dnsFailed struct {
 	server int
 	at     time.Duration // when it was sent
 	key    dnsKey
 }
 
-// A dnsSeen is a query that a server saw.
+// A dnsSeen is a query at a server.
 type dnsSeen struct {
 	server int
 	at     time.Duration
@@ -36,7 +36,7 @@ type dnsSeen struct {
 	net    string
 }
 
-// A dnsCount is how often a server has seen a question.
+// A dnsCount is the key of the number of queries for a question at a server.
 type dnsCount struct {
 	server int
 	key    dnsKey
@@ -44,15 +44,15 @@ type dnsCount struct {
 
 func keyOf(m *dns.Msg) dnsKey {
 	q := m.Question[0]
-	k := dnsKey{name: strings.ToLower(q.Name), typ: q.Qtype, class: q.Qclass, cd: m.CheckingDisabled, options: optionsOf(m), opcode: m.Opcode}
+	k := dnsKey{name: strings.ToLower(q.Name), typ: q.Qtype, class: q.Qclass, cd: m.CheckingDisabled, options: formatOptions(m), opcode: m.Opcode}
 	if opt := m.IsEdns0(); opt != nil {
 		k.do = opt.Do()
 	}
 	return k
 }
 
-// serve has the servers serve, and stop and begin again as their faults say.
-func (p *dnsPlay) serve() {
+// runServers starts the servers, and stops and restarts them by their faults.
+func (p *dnsPlay) runServers() {
 	for _, s := range p.w.servers {
 		down := false
 		for _, f := range s.faults {
@@ -61,7 +61,7 @@ func (p *dnsPlay) serve() {
 			}
 			down = down || f.from < 0
 			if f.from >= 0 {
-				time.AfterFunc(f.from, func() { p.stop(s) })
+				time.AfterFunc(f.from, func() { p.stopServer(s) })
 			}
 			if f.until < forever {
 				time.AfterFunc(f.until, func() { p.listen(s) })
@@ -73,14 +73,14 @@ func (p *dnsPlay) serve() {
 	}
 }
 
-// listen opens a server's sockets, unless they are open.
+// listen opens the sockets of a server, unless they are open.
 func (p *dnsPlay) listen(s *dnsServer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.open[s.number] != nil || p.over {
 		return
 	}
-	server := &dnstest.Server{Streams: p.w.way.streams, Handler: func(q dnstest.Query) dnstest.Reply { return p.answer(s, q) }}
+	server := &dnstest.Server{Streams: p.w.way.streams, Handler: func(q dnstest.Query) dnstest.Reply { return p.respond(s, q) }}
 	p.open[s.number] = server
 	host := p.host(s.number)
 	pc, err := host.ListenPacket("udp", ":53")
@@ -101,8 +101,8 @@ func (p *dnsPlay) listen(s *dnsServer) {
 	}
 }
 
-// stop closes a server's sockets.
-func (p *dnsPlay) stop(s *dnsServer) {
+// stopServer closes the sockets of a server.
+func (p *dnsPlay) stopServer(s *dnsServer) {
 	p.mu.Lock()
 	server := p.open[s.number]
 	p.open[s.number] = nil
@@ -112,21 +112,21 @@ func (p *dnsPlay) stop(s *dnsServer) {
 	}
 }
 
-// stopAll ends all servers for good.
+// stopAll stops all servers for good.
 func (p *dnsPlay) stopAll() {
 	p.mu.Lock()
 	p.over = true
 	p.mu.Unlock()
 	for _, s := range p.w.servers {
-		p.stop(s)
+		p.stopServer(s)
 	}
 }
 
-// travel is how long a packet travels to or from a server.
-func travel(server int) time.Duration { return 10*ms + time.Duration(server)*170*time.Microsecond }
+// oneWayDelay returns the delay of a packet to or from a server.
+func oneWayDelay(server int) time.Duration { return 10*ms + time.Duration(server)*170*time.Microsecond }
 
-// answer is what a server says.
-func (p *dnsPlay) answer(s *dnsServer, q dnstest.Query) dnstest.Reply {
+// respond is the handler of a server.
+func (p *dnsPlay) respond(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	now, k := p.since(), keyOf(q.Msg)
 	p.mu.Lock()
 	p.seen = append(p.seen, dnsSeen{s.number, now, k, q.Net})
@@ -135,18 +135,18 @@ func (p *dnsPlay) answer(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	p.serial++
 	serial := p.serial
 	p.mu.Unlock()
-	r := dnstest.Reply{Msg: s.truth(q, k, serial)}
+	r := dnstest.Reply{Msg: s.correctResponse(q, k, serial)}
 	repeatOptions(r.Msg, q.Msg)
 	if q.Net == "udp" && r.Msg.Len() > 1232 {
-		r.Msg = cutMessage(q)
-		p.failed(s, r, k)
+		r.Msg = newTruncated(q)
+		p.recordFailure(s, r, k)
 		return r
 	}
 	for _, f := range s.faults {
-		if f.kind != "down" && f.matches(k) && f.during(now, now) {
-			if !f.spoil(&r, q, k, n) {
-				if f.failure() || f.kind == "cut" && q.Net == "udp" {
-					p.failed(s, r, k)
+		if f.kind != "down" && f.matches(k) && f.isActiveDuring(now, now) {
+			if !f.applyTo(&r, q, k, n) {
+				if f.isFailure() || f.kind == "cut" && q.Net == "udp" {
+					p.recordFailure(s, r, k)
 				}
 				return r
 			}
@@ -158,7 +158,7 @@ func (p *dnsPlay) answer(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	p.strayed[s.number] = p.strayed[s.number] || stray
 	p.mu.Unlock()
 	if stray {
-		strayBefore(&r)
+		addStrayMessage(&r)
 	}
 	p.mu.Lock()
 	p.answers++
@@ -171,15 +171,15 @@ func (p *dnsPlay) answer(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	return r
 }
 
-// failed remembers what a server said in place of an answer.
-func (p *dnsPlay) failed(s *dnsServer, r dnstest.Reply, k dnsKey) {
+// recordFailure records a response of a server that is not an answer.
+func (p *dnsPlay) recordFailure(s *dnsServer, r dnstest.Reply, k dnsKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answers++
 	p.failures = append(p.failures, dnsFailed{s.number, p.since() + r.Delay, k})
 }
 
-// repeatOptions has a response tell of the options that its server has used.
+// repeatOptions adds the options that a server has used to its response.
 func repeatOptions(r, q *dns.Msg) {
 	to, from := r.IsEdns0(), q.IsEdns0()
 	if to == nil || from == nil {
@@ -193,9 +193,9 @@ func repeatOptions(r, q *dns.Msg) {
 	}
 }
 
-// spoil does to a response what the fault says, and reports whether it is still one to believe. The question was asked n
-// times before.
-func (f *dnsFault) spoil(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (good bool) {
+// applyTo applies the fault to a response, and reports whether the response is still valid. n is the number of earlier
+// queries for the question.
+func (f *dnsFault) applyTo(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (good bool) {
 	code := func(rcode int, ede ...uint16) bool {
 		r.Msg = dnstest.Rcode(q, rcode)
 		for _, e := range ede {
@@ -205,9 +205,9 @@ func (f *dnsFault) spoil(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (go
 	}
 	switch f.kind {
 	case "drops1", "drops2", "half", "closes", "wrongID", "wrongName", "stray", "cut", "silent", "empty":
-		return f.lose(r, q, k, n)
+		return f.applyLoss(r, q, k, n)
 	case "late1s", "late3s", "late7s":
-		r.Delay = f.delay() + 110*time.Microsecond
+		r.Delay = f.answerDelay() + 110*time.Microsecond
 	case "servfail":
 		return code(dns.RcodeServerFailure)
 	case "refused":
@@ -234,8 +234,8 @@ func (f *dnsFault) spoil(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (go
 	return true
 }
 
-// lose is spoil for faults by which a response does not come, or not as it should.
-func (f *dnsFault) lose(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (good bool) {
+// applyLoss is applyTo for faults that lose or damage a response.
+func (f *dnsFault) applyLoss(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (good bool) {
 	none := func() bool { *r = dnstest.Reply{}; return false }
 	switch f.kind {
 	case "drops1", "drops2":
@@ -266,21 +266,21 @@ func (f *dnsFault) lose(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (goo
 		if q.Net != "udp" || n > 0 {
 			return true
 		}
-		strayBefore(r)
+		addStrayMessage(r)
 		return true
 	case "cut":
 		if q.Net != "udp" {
 			return true
 		}
-		r.Msg = cutMessage(q)
+		r.Msg = newTruncated(q)
 	default:
 		return none()
 	}
 	return false
 }
 
-// strayBefore has another message come before a response.
-func strayBefore(r *dnstest.Reply) {
+// addStrayMessage sends another message before a response.
+func addStrayMessage(r *dnstest.Reply) {
 	right, err := r.Msg.Pack()
 	if err != nil {
 		panic(err)
@@ -289,15 +289,15 @@ func strayBefore(r *dnstest.Reply) {
 	r.Raw = right
 }
 
-// cutMessage is a response that is too long for a datagram.
-func cutMessage(q dnstest.Query) *dns.Msg {
+// newTruncated returns a response that is too long for a datagram.
+func newTruncated(q dnstest.Query) *dns.Msg {
 	m := dnstest.Answer(q)
 	m.Truncated = true
 	return m
 }
 
-// truth is what servers say that are well.
-func (s *dnsServer) truth(q dnstest.Query, k dnsKey, serial uint16) *dns.Msg {
+// correctResponse returns the response of a server without faults.
+func (s *dnsServer) correctResponse(q dnstest.Query, k dnsKey, serial uint16) *dns.Msg {
 	first, _, _ := strings.Cut(k.name, ".")
 	hi, lo := serial>>8, serial&255
 	records := map[uint16][]string{
@@ -319,11 +319,11 @@ func (s *dnsServer) truth(q dnstest.Query, k dnsKey, serial uint16) *dns.Msg {
 	case k.name == ".":
 		return dnstest.Answer(q, "NS a.root-servers.net.")
 	case strings.HasPrefix(first, "no"), strings.HasPrefix(first, "shortno"):
-		m := negativeOf(q, dns.RcodeNameError, k, serial)
+		m := newNegative(q, dns.RcodeNameError, k, serial)
 		m.AuthenticatedData = true
 		return m
 	case strings.HasPrefix(first, "v4") && k.typ != dns.TypeA, len(records) == 0:
-		return negativeOf(q, dns.RcodeSuccess, k, serial)
+		return newNegative(q, dns.RcodeSuccess, k, serial)
 	case strings.HasPrefix(first, "short"):
 		ttl = 5
 	case strings.HasPrefix(first, "zero"):
@@ -351,8 +351,9 @@ func (s *dnsServer) truth(q dnstest.Query, k dnsKey, serial uint16) *dns.Msg {
 	return dnstest.Answer(q, all...)
 }
 
-// negativeOf is a response without records. What is short is so by the minimum of its SOA, the others by the TTL.
-func negativeOf(q dnstest.Query, rcode int, k dnsKey, serial uint16) *dns.Msg {
+// newNegative returns a response without records. The minimum of the SOA limits the TTL of short-lived responses, the
+// TTL of the SOA that of others.
+func newNegative(q dnstest.Query, rcode int, k dnsKey, serial uint16) *dns.Msg {
 	m := dnstest.Negative(q, rcode, 60, 600)
 	soa := m.Ns[0].(*dns.SOA)
 	soa.Serial = uint32(serial)
@@ -364,7 +365,7 @@ func negativeOf(q dnstest.Query, rcode int, k dnsKey, serial uint16) *dns.Msg {
 	return m
 }
 
-// serialOf is the number in the records of a response, and whether there is one.
+// serialOf returns the serial number in the records of a response, if there is one.
 func serialOf(m *dns.Msg) (uint16, bool) {
 	for _, rr := range slices.Concat(m.Answer, m.Ns) {
 		switch rr := rr.(type) {

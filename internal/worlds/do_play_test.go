@@ -15,19 +15,19 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A doPlay is one performance of a doWorld, and what was seen in it.
+// A doPlay is one play of a doScenario with its observations.
 type doPlay struct {
-	w       *doWorld
+	w       *doScenario
 	hedged  bool
 	shift   int // the function treats attempt n as n + shift
 	start   time.Time
 	hedger  *hedge.Hedger
 	stats   *hedge.Stats
-	counter counter
+	counter countingObserver
 
 	results []*doResult
 	next    *doResult
-	memory  memory
+	memory  latencyMemory
 	broken  string
 	hedges  atomic.Int64
 
@@ -36,14 +36,14 @@ type doPlay struct {
 	notes []finding
 }
 
-// A doRun is what an attempt did.
+// A doRun is the record of an attempt.
 type doRun struct {
 	attempt    int
 	at, failed time.Duration // since the play began; failed is 0 if it did not
 }
 
-// A thing is a value of which the function says that somebody has to close it.
-type thing struct {
+// A closableValue is a value that its receiver must close.
+type closableValue struct {
 	attempt int
 	ctx     context.Context
 	p       *doPlay
@@ -51,7 +51,7 @@ type thing struct {
 	closed  int
 }
 
-func (x *thing) Close() error {
+func (x *closableValue) Close() error {
 	x.p.mu.Lock() // a nil thing panics here, as typed nil pointers do
 	defer x.p.mu.Unlock()
 	if x.closed++; x.taken {
@@ -60,7 +60,7 @@ func (x *thing) Close() error {
 	return nil
 }
 
-// A doResult is what a caller saw. Times are since the call began.
+// A doResult is the result of a call. Times are since its start.
 type doResult struct {
 	began, end  time.Duration
 	err         string
@@ -68,8 +68,8 @@ type doResult struct {
 	exited      bool // the caller's goroutine ended
 	value       string
 	attempt     int
-	values      []*thing
-	shared      *thing
+	values      []*closableValue
+	shared      *closableValue
 	held        int64
 	later       func()
 	contextOver bool // the winner's context had ended when the call returned
@@ -80,12 +80,14 @@ func (r *doResult) String() string {
 	return fmt.Sprintf("{%s%s exited %v value %q of attempt %d end %v}", r.err, r.panicked, r.exited, r.value, r.attempt, r.end)
 }
 
-func (r *doResult) hung() bool { return r.end >= hangs-time.Minute }
-func (r *doResult) good() bool { return r.err == "" && r.panicked == "" && !r.exited && !r.hung() }
+func (r *doResult) isStuck() bool { return r.end >= stuckAfter-time.Minute }
+func (r *doResult) succeeded() bool {
+	return r.err == "" && r.panicked == "" && !r.exited && !r.isStuck()
+}
 
-func playDo(s *stage, w *doWorld, hedged bool, shift int) *doPlay {
+func playDo(s *stage, w *doScenario, hedged bool, shift int) *doPlay {
 	p := &doPlay{w: w, hedged: hedged, shift: shift, runs: make(map[int][]*doRun)}
-	p.broken = s.bubble(p.run)
+	p.broken = s.runInBubble(p.run)
 	return p
 }
 
@@ -102,7 +104,7 @@ func (p *doPlay) run() {
 		p.hedger = hedge.NewHedger(options...)
 	}
 	root, cancel := context.WithCancel(context.Background())
-	giveUp := time.AfterFunc(hangs, cancel)
+	giveUp := time.AfterFunc(stuckAfter, cancel)
 	for i := range p.w.past.calls {
 		past := &doCall{cancel: -1, key: i % p.w.past.hosts, value: "text"}
 		past.acts[0].wait = 10*ms + p.w.past.outage
@@ -114,16 +116,16 @@ func (p *doPlay) run() {
 		time.Sleep(p.w.past.gap)
 	}
 	if p.hedged && p.w.client.change != "" {
-		time.AfterFunc(13*ms, func() { change(p.hedger, p.w.client.change) })
+		time.AfterFunc(13*ms, func() { applyChange(p.hedger, p.w.client.change) })
 	}
 	p.results = make([]*doResult, len(p.w.calls))
-	together(p.w.calls, giveUp, func(i int, c *doCall) {
+	callAll(p.w.calls, giveUp, func(i int, c *doCall) {
 		time.Sleep(c.at)
 		r := &doResult{exited: true}
 		p.results[i] = r
-		p.callInto(root, c, r)
+		p.makeCall(root, c, r)
 	})
-	time.Sleep(2 * forever) // a deaf function that nobody waits for
+	time.Sleep(2 * forever) // for functions that ignore their context
 	synctest.Wait()
 	for _, r := range p.results {
 		if r.later != nil {
@@ -139,17 +141,17 @@ func (p *doPlay) since() time.Duration { return time.Since(p.start) }
 
 func (p *doPlay) call(root context.Context, c *doCall) *doResult {
 	r := &doResult{exited: true}
-	p.callInto(root, c, r)
+	p.makeCall(root, c, r)
 	return r
 }
 
-// callInto makes a call.
-func (p *doPlay) callInto(root context.Context, c *doCall, r *doResult) {
+// makeCall makes a call and records its result.
+func (p *doPlay) makeCall(root context.Context, c *doCall, r *doResult) {
 	r.began = p.since()
-	ctx, stop := callerTimes(root, c.deadline, c.cancel)
+	ctx, stop := newCallerTimes(root, c.deadline, c.cancel)
 	defer stop()
 	if c.value == "shared" {
-		r.shared = &thing{p: p}
+		r.shared = &closableValue{p: p}
 	}
 	r.later = func() { r.held = ctx.held.Load() }
 	start := time.Now()
@@ -160,11 +162,11 @@ func (p *doPlay) callInto(root context.Context, c *doCall, r *doResult) {
 			r.panicked, _, _ = strings.Cut(fmt.Sprint(v), "\n")
 		}
 	}()
-	value, err := p.do(ctx, c, r)
+	value, err := p.invoke(ctx, c, r)
 	r.exited = false
 	r.callerOver = ctx.Err() != nil
 	if err == nil || r.callerOver {
-		p.memory.learn(p.since(), time.Since(start))
+		p.memory.addWait(p.since(), time.Since(start))
 	}
 	if err != nil {
 		r.err = err.Error()
@@ -173,7 +175,7 @@ func (p *doPlay) callInto(root context.Context, c *doCall, r *doResult) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.value = fmt.Sprint(value)
-	if x, ok := value.(*thing); ok && x != nil {
+	if x, ok := value.(*closableValue); ok && x != nil {
 		x.taken = true
 		r.attempt, r.value = x.attempt, "thing"
 		if x.closed > 0 {
@@ -185,9 +187,9 @@ func (p *doPlay) callInto(root context.Context, c *doCall, r *doResult) {
 	}
 }
 
-// do calls the function, plainly or hedged.
-func (p *doPlay) do(ctx context.Context, c *doCall, r *doResult) (any, error) {
-	f := func(ctx context.Context) (any, error) { return p.function(ctx, c, r) }
+// invoke calls the function, plainly or hedged.
+func (p *doPlay) invoke(ctx context.Context, c *doCall, r *doResult) (any, error) {
+	f := func(ctx context.Context) (any, error) { return p.runAttempt(ctx, c, r) }
 	if !p.hedged {
 		return f(ctx)
 	}
@@ -201,7 +203,7 @@ func (p *doPlay) do(ctx context.Context, c *doCall, r *doResult) (any, error) {
 	var discard func(any)
 	if c.discards {
 		discard = func(v any) {
-			if x, ok := v.(*thing); ok && x != nil && c.value != "shared" {
+			if x, ok := v.(*closableValue); ok && x != nil && c.value != "shared" {
 				x.Close()
 			}
 		}
@@ -211,8 +213,8 @@ func (p *doPlay) do(ctx context.Context, c *doCall, r *doResult) (any, error) {
 
 var errFunction = errors.New("the function's own error")
 
-// function is what the caller hands in.
-func (p *doPlay) function(ctx context.Context, c *doCall, r *doResult) (any, error) {
+// runAttempt is the function of the caller.
+func (p *doPlay) runAttempt(ctx context.Context, c *doCall, r *doResult) (any, error) {
 	info, _ := hedge.AttemptFromContext(ctx)
 	run := &doRun{attempt: info.Number, at: p.since()}
 	if info.Number > 0 {
@@ -250,24 +252,24 @@ func (p *doPlay) function(ctx context.Context, c *doCall, r *doResult) (any, err
 		_, _ = failed(nil)
 		runtime.Goexit()
 	}
-	return p.valueOf(ctx, c, r, info.Number), nil
+	return p.newValue(ctx, c, r, info.Number), nil
 }
 
-// valueOf is a value of the kind that the call asks for.
-func (p *doPlay) valueOf(ctx context.Context, c *doCall, r *doResult, attempt int) any {
+// newValue returns a value of the kind that the call asks for.
+func (p *doPlay) newValue(ctx context.Context, c *doCall, r *doResult, attempt int) any {
 	switch c.value {
 	case "shared":
 		return r.shared
 	case "nil":
-		return (*thing)(nil)
+		return (*closableValue)(nil)
 	case "text":
 		return fmt.Sprintf("attempt %d", attempt)
 	}
-	x := &thing{attempt: attempt, ctx: ctx, p: p}
+	x := &closableValue{attempt: attempt, ctx: ctx, p: p}
 	p.mu.Lock()
 	r.values = append(r.values, x)
 	p.mu.Unlock()
 	return x
 }
 
-var _ io.Closer = (*thing)(nil)
+var _ io.Closer = (*closableValue)(nil)

@@ -16,38 +16,38 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A grpcConn is a connection for hedges, to a server of its own, which answers as that of calls does.
+// A grpcConn is a connection for hedges. Its server answers as the server of the calls does.
 type grpcConn struct {
 	target string // whose name it has
 	cost   int
 	fault  string // "" none, down: it refuses connections, stops while calls are made, fails, late, silent, idle after a second
 }
 
-func newGRPCConns(d *draw, y *grpcWay) {
+func newGRPCConns(d *generator, y *grpcNetwork) {
 	if y.second {
 		return
 	}
-	for i := range pick(d, "way.conns", .2, 0, 1, 2, 3) {
+	for i := range drawPart(d, "way.conns", .2, 0, 1, 2, 3) {
 		name := func(s string) string { return fmt.Sprintf("conn%d.%s", i, s) }
 		y.conns = append(y.conns, &grpcConn{
-			target: pick(d, name("target"), .6, "server:80", "east:80", "west:80"),
-			cost:   pick(d, name("cost"), .25, 0, 2, 7),
-			fault:  pick(d, name("fault"), .4, "", "down", "stops", "fails", "late", "silent", "idle"),
+			target: drawPart(d, name("target"), .6, "server:80", "east:80", "west:80"),
+			cost:   drawPart(d, name("cost"), .25, 0, 2, 7),
+			fault:  drawPart(d, name("fault"), .4, "", "down", "stops", "fails", "late", "silent", "idle"),
 		})
 	}
-	y.unnamed = len(y.conns) > 0 && has(d, "way.unnamed", .15)
+	y.unnamed = len(y.conns) > 0 && drawFlag(d, "way.unnamed", .15)
 }
 
-// host is the name of the server of connection i for hedges, which calls do not reach.
+// host returns the host of the server of connection i, which no primary reaches.
 func (*grpcConn) host(i int) string { return "conn" + strconv.Itoa(i+1) }
 
-// serves reports whether a call may have hedges: all may whose hedges go over the caller's connection.
-func (y *grpcWay) serves(c *grpcCall) bool {
+// allowsHedges reports whether a call may have hedges. It may if its hedges go over the connection of the caller.
+func (y *grpcNetwork) allowsHedges(c *grpcCall) bool {
 	named := slices.ContainsFunc(y.conns, func(o *grpcConn) bool { return o.target == "server:80" }) || y.second || !y.unnamed
 	return !y.second && len(y.conns) == 0 || named && !c.elsewhere
 }
 
-// dialConns makes the connections for hedges.
+// dialConns opens the connections for hedges.
 func (p *grpcPlay) dialConns(dial func(target, host string, options ...grpc.DialOption) *grpc.ClientConn) {
 	for i, o := range p.w.way.conns {
 		options := p.markInterceptors(strconv.Itoa(i + 1))
@@ -58,7 +58,7 @@ func (p *grpcPlay) dialConns(dial func(target, host string, options ...grpc.Dial
 	}
 }
 
-// withConns is the option for them.
+// withConns returns WithHedgeConns.
 func (p *grpcPlay) withConns() hedge.GRPCOption {
 	var named []string
 	if !p.w.way.unnamed {
@@ -71,7 +71,7 @@ func (p *grpcPlay) withConns() hedge.GRPCOption {
 	return hedge.WithHedgeConns(named, given...)
 }
 
-// serveConns begins the servers of the connections for hedges.
+// serveConns starts the servers of the connections for hedges.
 func (p *grpcPlay) serveConns() {
 	for i, o := range p.w.way.conns {
 		if o.fault == "down" {
@@ -87,9 +87,9 @@ func (p *grpcPlay) serveConns() {
 	}
 }
 
-// ails has the server of a connection for hedges do what is wrong with it, and returns its error. What it says about a call is not what the call's
-// own server says.
-func (p *grpcPlay) ails(s grpc.ServerStream, conn, number, attempt int) error {
+// applyFault applies the fault of the server of a connection for hedges, and returns its error. The error differs from
+// that of the server of the call.
+func (p *grpcPlay) applyFault(s grpc.ServerStream, conn, number, attempt int) error {
 	if conn == 0 {
 		return nil
 	}
@@ -98,37 +98,37 @@ func (p *grpcPlay) ails(s grpc.ServerStream, conn, number, attempt int) error {
 		s.SetTrailer(metadata.Pairs(actKey, strconv.Itoa(attempt)))
 		return status.Errorf(codes.Unavailable, "call %d attempt %d over connection %d", number, attempt, conn)
 	case "late":
-		pauseGRPC(s.Context(), 300*ms)
+		waitForClient(s.Context(), 300*ms)
 	case "silent":
-		pauseGRPC(s.Context(), forever)
+		waitForClient(s.Context(), forever)
 	}
 	return nil
 }
 
-// cost is what a hedge over a connection counts as; 0: the call's own.
-func (y *grpcWay) cost(conn int) int {
+// costOf returns the cost of a hedge over a connection, or 0 for the cost of the call.
+func (y *grpcNetwork) costOf(conn int) int {
 	if conn == 0 {
 		return 1
 	}
 	return max(1, y.conns[conn-1].cost)
 }
 
-// conns judges where the attempts of a call went.
-func (j *grpcJudge) conns(c *grpcCall, all []*grpcArrival, say verdict) {
+// checkConns checks the connections of the attempts of a call.
+func (j *grpcChecker) checkConns(c *grpcCall, all []*grpcArrival, say reportFunc) {
 	for _, a := range all {
 		switch {
 		case a.attempt == 0 && a.conn > 0:
 			say("3 connection", fmt.Sprintf("the primary went over connection %d for hedges", a.conn))
 		case a.attempt > 0 && len(j.w.way.conns) > 0 && a.conn == 0:
 			say("3 connection", "a hedge went over the caller's connection")
-		case a.attempt > 0 && !j.w.way.serves(c):
+		case a.attempt > 0 && !j.w.way.allowsHedges(c):
 			say("3 target", fmt.Sprintf("a hedge went over connection %d", a.conn))
 		}
 	}
 }
 
-// stops reports whether the server of an attempt may have stopped while it sent its answer.
-func (j *grpcJudge) stops(c *grpcCall, attempt int) bool {
+// mayHaveStopped reports whether the server of an attempt may have stopped while it sent its answer.
+func (j *grpcChecker) mayHaveStopped(c *grpcCall, attempt int) bool {
 	return slices.ContainsFunc(j.hedged.arrivals[c.number], func(a *grpcArrival) bool {
 		return a.attempt == attempt && a.conn > 0 && j.w.way.conns[a.conn-1].fault == "stops"
 	})

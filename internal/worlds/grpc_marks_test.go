@@ -15,10 +15,11 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// connKey is the metadata that the interceptors of each connection add.
+// connKey is the key of the metadata that the interceptors of each connection add.
 const connKey = "x-conn"
 
-// markInterceptors returns the interceptors that a connection has of its own, if the world has them. They add the connection's name to the metadata.
+// markInterceptors returns the interceptors of a connection, if the scenario has them. They add the name of the
+// connection to the metadata.
 func (p *grpcPlay) markInterceptors(name string) []grpc.DialOption {
 	if !p.w.way.marks {
 		return nil
@@ -33,7 +34,8 @@ func (p *grpcPlay) markInterceptors(name string) []grpc.DialOption {
 	}
 }
 
-// checkMarks notes an attempt that the interceptors of its connection have not seen once, or that those of another connection have seen.
+// checkMarks reports an attempt that the interceptors of its connection did not observe exactly once, or that those of
+// another connection observed.
 func (p *grpcPlay) checkMarks(md metadata.MD, conn, number, attempt int) {
 	want := strconv.Itoa(conn)
 	if p.w.way.second && attempt > 0 {
@@ -44,7 +46,7 @@ func (p *grpcPlay) checkMarks(md metadata.MD, conn, number, attempt int) {
 	}
 }
 
-// openIdleStreams opens the server streams that have no message. It notes whether they keep a call out of the Limiter.
+// openIdleStreams opens server streams without messages. It checks that they occupy no slot of the Limiter.
 func (p *grpcPlay) openIdleStreams(ctx context.Context) {
 	for range p.w.idle {
 		if _, err := p.second.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/shop.v1.Items/ListItems"); err != nil {
@@ -57,7 +59,7 @@ func (p *grpcPlay) openIdleStreams(ctx context.Context) {
 	synctest.Wait() // the server has the streams
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if err := p.second.Invoke(ctx, "/shop.v1.Items/GetItem", requestOf(requestText), new(testpb.SimpleResponse)); err != nil {
+	if err := p.second.Invoke(ctx, "/shop.v1.Items/GetItem", newSimpleRequest(requestText), new(testpb.SimpleResponse)); err != nil {
 		p.note("5 places", fmt.Sprintf("%d streams without a message keep a call out: %v", p.w.idle, err))
 	}
 }

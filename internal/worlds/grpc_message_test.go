@@ -11,28 +11,28 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A codec knows messages that are no plain proto messages, as codecs of proxies and of other languages' bindings do.
+// A codec encodes messages that are not plain proto messages, as codecs of proxies do.
 type codec struct{}
 
 func init() { encoding.RegisterCodec(codec{}) }
 
 func (codec) Name() string { return "worlds" }
 
-// A wrapped request is a proto message by embedding, and knows more than that message.
-type wrapped struct {
+// A wrappedRequest embeds a proto message and has further data.
+type wrappedRequest struct {
 	*testpb.SimpleRequest
 	trace string
 }
 
-// An envelope is a proto message once it has been decoded, and not before.
+// An envelope has a proto message after it has been decoded.
 type envelope struct{ proto.Message }
 
 func (codec) Marshal(v any) ([]byte, error) {
 	switch v := v.(type) {
 	case *bytes.Buffer: // it is used up
-		return proto.Marshal(requestOf(string(v.Next(v.Len()))))
-	case *wrapped:
-		return proto.Marshal(requestOf(string(v.Payload.Body) + v.trace))
+		return proto.Marshal(newSimpleRequest(string(v.Next(v.Len()))))
+	case *wrappedRequest:
+		return proto.Marshal(newSimpleRequest(string(v.Payload.Body) + v.trace))
 	case proto.Message:
 		return proto.Marshal(v)
 	}
@@ -44,7 +44,7 @@ func (codec) Unmarshal(data []byte, v any) error {
 	case *envelope:
 		v.Message = new(testpb.SimpleResponse)
 		return proto.Unmarshal(data, v.Message)
-	case *any: // what it points to is the caller's
+	case *any: // its target belongs to the caller
 		reply := new(testpb.SimpleResponse)
 		err := proto.Unmarshal(data, reply)
 		if text, ok := (*v).(*string); ok {
@@ -59,28 +59,28 @@ func (codec) Unmarshal(data []byte, v any) error {
 	return fmt.Errorf("a message of type %T", v)
 }
 
-func requestOf(text string) *testpb.SimpleRequest {
+func newSimpleRequest(text string) *testpb.SimpleRequest {
 	return &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte(text)}}
 }
 
 const requestText = "request"
 
-// message makes the request, and returns what changes it when the caller has it back.
-func (c *grpcCall) message() (req any, change func()) {
-	m := requestOf(requestText)
+// newMessage returns the request, and a function that changes it after the call.
+func (c *grpcCall) newMessage() (req any, change func()) {
+	m := newSimpleRequest(requestText)
 	change = func() { m.Payload.Body = []byte("changed") }
 	switch c.request {
 	case "buffer":
 		b := bytes.NewBufferString(requestText)
 		return b, func() { b.Reset(); b.WriteString("changed") }
 	case "wrapped":
-		return &wrapped{m, " with trace"}, change
+		return &wrappedRequest{m, " with trace"}, change
 	}
 	return m, change
 }
 
-// expected reports whether the server is sent what the caller handed in, with one signature at most.
-func (c *grpcCall) expected(text string) bool {
+// isExpected reports whether the server got the request of the caller, with at most one signature.
+func (c *grpcCall) isExpected(text string) bool {
 	want := requestText
 	if c.request == "wrapped" {
 		want += " with trace"
@@ -88,8 +88,8 @@ func (c *grpcCall) expected(text string) bool {
 	return text == want || text == want+" signed" || text == requestText+" signed with trace"
 }
 
-// target returns the message for the reply, and a function that reads its text.
-func (c *grpcCall) target(req any) (reply any, read func() string) {
+// newReply returns the message for the reply, and a function that returns its text.
+func (c *grpcCall) newReply(req any) (reply any, read func() string) {
 	if m, ok := req.(*testpb.SimpleRequest); ok && c.reply == "request" {
 		return m, func() string { return string(m.Payload.GetBody()) }
 	}
@@ -111,10 +111,10 @@ func (c *grpcCall) target(req any) (reply any, read func() string) {
 	return m, func() string { return m.Username + "/" + m.OauthScope }
 }
 
-// answer returns the message that the server answers a unary call with.
-func (c *grpcCall) answer(text string) proto.Message {
+// serverReply returns the reply of the server to a unary call.
+func (c *grpcCall) serverReply(text string) proto.Message {
 	if c.reply == "request" {
-		return requestOf(text)
+		return newSimpleRequest(text)
 	}
 	return &testpb.SimpleResponse{Username: text}
 }

@@ -27,9 +27,9 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A grpcPlay is one performance of a grpcWorld, and what was seen in it.
+// A grpcPlay is one play of a grpcScenario with its observations.
 type grpcPlay struct {
-	w       *grpcWorld
+	w       *grpcScenario
 	hedged  bool
 	shift   int // the server treats attempt n as n + shift
 	start   time.Time
@@ -41,63 +41,63 @@ type grpcPlay struct {
 	servers []*grpc.Server
 	hedge   *hedge.Interceptor
 	stats   *hedge.Stats
-	counter counter
+	counter countingObserver
 
 	results []*grpcResult
 	next    *grpcResult
-	memory  memory
+	memory  latencyMemory
 	broken  string
 
 	mu       sync.Mutex // guards the fields below
 	arrivals map[int][]*grpcArrival
-	hedges   int // by what they cost
+	hedges   int // sum of their costs
 	asked    int // how often interceptors asked for a token
 	tokens   int // how often the server was asked
 	notes    []finding
 }
 
-// A grpcArrival is a request that the server saw.
+// A grpcArrival is a request at the server.
 type grpcArrival struct {
 	conn             int // for hedges; 0: the caller's
 	attempt          int
 	at, failed, left time.Duration // since the play began; 0: it did not fail, the client did not leave
 }
 
-func playGRPC(s *stage, w *grpcWorld, hedged bool, shift int) *grpcPlay {
+func playGRPC(s *stage, w *grpcScenario, hedged bool, shift int) *grpcPlay {
 	p := &grpcPlay{w: w, hedged: hedged, shift: shift, arrivals: make(map[int][]*grpcArrival)}
-	p.broken = s.bubble(p.run)
+	p.broken = s.runInBubble(p.run)
 	return p
 }
 
 func (p *grpcPlay) run() {
 	p.start = time.Now()
-	p.serve()
-	p.dress()
+	p.startServers()
+	p.newClient()
 	root, cancel := context.WithCancel(context.Background())
-	giveUp := time.AfterFunc(hangs, cancel)
+	giveUp := time.AfterFunc(stuckAfter, cancel)
 	p.openIdleStreams(root)
 	for i := range p.w.past.calls {
 		past := &grpcCall{method: "GetItem", cancel: -1, stream: i%p.w.past.hosts == 1}
 		if p.w.past.outage > 0 {
 			past.delay = 20 * ms
 		}
-		p.call(root, past)
+		p.makeCall(root, past)
 		time.Sleep(p.w.past.gap)
 	}
 	if p.hedge != nil && p.w.client.change != "" {
-		time.AfterFunc(13*ms, func() { change(p.hedge, p.w.client.change) })
+		time.AfterFunc(13*ms, func() { applyChange(p.hedge, p.w.client.change) })
 	}
 	p.results = make([]*grpcResult, len(p.w.calls))
-	together(p.w.calls, giveUp, func(i int, c *grpcCall) {
+	callAll(p.w.calls, giveUp, func(i int, c *grpcCall) {
 		time.Sleep(c.at)
-		p.results[i] = p.call(root, c)
+		p.results[i] = p.makeCall(root, c)
 	})
 	time.Sleep(10 * time.Second)
 	synctest.Wait()
 	for _, r := range p.results {
 		r.later()
 	}
-	p.next = p.call(root, &grpcCall{method: "GetItem", cancel: -1, deadline: 20 * time.Second})
+	p.next = p.makeCall(root, &grpcCall{method: "GetItem", cancel: -1, deadline: 20 * time.Second})
 	cancel()
 	p.conn.Close()
 	p.other.Close()
@@ -115,7 +115,8 @@ func (p *grpcPlay) run() {
 
 func (p *grpcPlay) since() time.Duration { return time.Since(p.start) }
 
-func (p *grpcPlay) serve() {
+// startServers starts the servers.
+func (p *grpcPlay) startServers() {
 	hosts := []string{"client", "server"}
 	for i, o := range p.w.way.conns {
 		hosts = append(hosts, o.host(i))
@@ -129,13 +130,13 @@ func (p *grpcPlay) serve() {
 	p.serveConns()
 }
 
-// listen begins the server of a connection for hedges; 0: of the callers' connections.
+// listen starts the server of a connection for hedges, or of the callers' connections for 0.
 func (p *grpcPlay) listen(host string, conn int) *grpc.Server {
 	l, err := p.network.Host(host).Listen("tcp", ":80")
 	if err != nil {
 		panic(err)
 	}
-	options := []grpc.ServerOption{grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.handle(s, conn) })}
+	options := []grpc.ServerOption{grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.handleStream(s, conn) })}
 	if n := p.w.places; n > 0 {
 		options = append(options, grpc.ChainStreamInterceptor(hedge.NewLimiter(n).StreamServer()))
 	}
@@ -144,8 +145,8 @@ func (p *grpcPlay) listen(host string, conn int) *grpc.Server {
 	return s
 }
 
-// dress makes the connections and the client.
-func (p *grpcPlay) dress() {
+// newClient opens the connections and makes the client.
+func (p *grpcPlay) newClient() {
 	dial := func(target, host string, options ...grpc.DialOption) *grpc.ClientConn {
 		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry(),
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -179,7 +180,7 @@ func (p *grpcPlay) dress() {
 		unary, stream = append(unary, p.hedge.Unary()), append(stream, p.hedge.Stream())
 	}
 	if y := &p.w.way; y.signs || y.token || y.panics != "" || y.refuses != "" {
-		unary, stream = append(unary, p.below), append(stream, p.belowStream)
+		unary, stream = append(unary, p.lowerInterceptor), append(stream, p.lowerInterceptorStream)
 	}
 	chain := []grpc.DialOption{grpc.WithChainUnaryInterceptor(unary...), grpc.WithChainStreamInterceptor(stream...)}
 	chain = append(chain, p.markInterceptors("0")...)
@@ -201,22 +202,23 @@ const (
 	tokenTakes = 70 * ms
 )
 
-// below is the interceptor between the hedging and the connection.
-func (p *grpcPlay) below(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	if err := p.pass(ctx, method, req); err != nil {
+// lowerInterceptor is the interceptor between the hedging and the connection.
+func (p *grpcPlay) lowerInterceptor(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	if err := p.prepareAttempt(ctx, method, req); err != nil {
 		return err
 	}
 	return invoke(ctx, method, req, reply, cc, options...)
 }
 
-func (p *grpcPlay) belowStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
-	if err := p.pass(ctx, method, nil); err != nil {
+func (p *grpcPlay) lowerInterceptorStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	if err := p.prepareAttempt(ctx, method, nil); err != nil {
 		return nil, err
 	}
 	return open(ctx, desc, cc, method, options...)
 }
 
-func (p *grpcPlay) pass(ctx context.Context, method string, req any) error {
+// prepareAttempt does the work of lowerInterceptor before an attempt.
+func (p *grpcPlay) prepareAttempt(ctx context.Context, method string, req any) error {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	if method == tokenRPC || len(md[callKey]) == 0 || md[callKey][0] == "0" {
 		return nil
@@ -241,11 +243,11 @@ func (p *grpcPlay) pass(ctx context.Context, method string, req any) error {
 	return nil
 }
 
-// handle is the server of a connection for hedges; 0: of the callers' connections.
-func (p *grpcPlay) handle(s grpc.ServerStream, conn int) error {
+// handleStream handles a request at the server of a connection for hedges, or of the callers' connections for 0.
+func (p *grpcPlay) handleStream(s grpc.ServerStream, conn int) error {
 	ctx := s.Context()
 	md, _ := metadata.FromIncomingContext(ctx)
-	number, attempt := first(md, callKey), first(md, attemptKey)
+	number, attempt := firstNumber(md, callKey), firstNumber(md, attemptKey)
 	method, _ := grpc.MethodFromServerStream(s)
 	req := new(testpb.SimpleRequest)
 	if err := s.RecvMsg(req); err != nil {
@@ -255,7 +257,7 @@ func (p *grpcPlay) handle(s grpc.ServerStream, conn int) error {
 		p.mu.Lock()
 		p.tokens++
 		p.mu.Unlock()
-		pauseGRPC(ctx, tokenTakes)
+		waitForClient(ctx, tokenTakes)
 		return s.SendMsg(&testpb.SimpleResponse{})
 	}
 	a := &grpcArrival{conn: conn, attempt: attempt, at: p.since()}
@@ -263,19 +265,19 @@ func (p *grpcPlay) handle(s grpc.ServerStream, conn int) error {
 	order := len(p.arrivals[number])
 	p.arrivals[number] = append(p.arrivals[number], a)
 	if attempt > 0 {
-		p.hedges += p.w.way.cost(conn)
+		p.hedges += p.w.way.costOf(conn)
 	}
 	p.mu.Unlock()
-	if err := p.ails(s, conn, number, attempt); err != nil {
+	if err := p.applyFault(s, conn, number, attempt); err != nil {
 		return err
 	}
 	if number == 0 {
-		pauseGRPC(ctx, 10*ms+p.w.past.outage)
+		waitForClient(ctx, 10*ms+p.w.past.outage)
 		return s.SendMsg(&testpb.SimpleResponse{Username: "past"})
 	}
 	p.checkMarks(md, conn, number, attempt)
 	c := p.w.calls[number-1]
-	if text := string(req.Payload.GetBody()); !c.expected(text) {
+	if text := string(req.Payload.GetBody()); !c.isExpected(text) {
 		p.note("6 request", fmt.Sprintf("attempt %d of call %d is sent as %q", attempt, number, text))
 	}
 	defer func() {
@@ -285,7 +287,7 @@ func (p *grpcPlay) handle(s grpc.ServerStream, conn int) error {
 			p.mu.Unlock()
 		}
 	}()
-	err := p.act(s, c, conn, attempt+p.shift, p.w.nonce && order > 0)
+	err := p.applyStep(s, c, conn, attempt+p.shift, p.w.nonce && order > 0)
 	if err != nil && ctx.Err() == nil {
 		p.mu.Lock()
 		a.failed = p.since()
@@ -300,7 +302,7 @@ func (p *grpcPlay) note(promise, detail string) {
 	p.notes = append(p.notes, finding{promise, detail})
 }
 
-func first(md metadata.MD, key string) int {
+func firstNumber(md metadata.MD, key string) int {
 	if len(md[key]) == 0 {
 		return 0
 	}
@@ -308,8 +310,8 @@ func first(md metadata.MD, key string) int {
 	return n
 }
 
-// pauseGRPC waits, or less if the client goes away.
-func pauseGRPC(ctx context.Context, d time.Duration) {
+// waitForClient waits for d or until the client is gone.
+func waitForClient(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -318,8 +320,8 @@ func pauseGRPC(ctx context.Context, d time.Duration) {
 	}
 }
 
-// act does with an attempt what the world says.
-func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, conn, attempt int, again bool) error {
+// applyStep applies the step of an attempt at the server.
+func (p *grpcPlay) applyStep(s grpc.ServerStream, c *grpcCall, conn, attempt int, again bool) error {
 	who := metadata.Pairs(actKey, strconv.Itoa(attempt))
 	md, _ := metadata.FromIncomingContext(s.Context())
 	at := fmt.Sprint(md[":authority"])
@@ -335,7 +337,7 @@ func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, conn, attempt int, agai
 	if act.header {
 		_ = s.SendHeader(nil)
 	}
-	pauseGRPC(s.Context(), 5*ms+act.wait+p.w.past.outage)
+	waitForClient(s.Context(), 5*ms+act.wait+p.w.past.outage)
 	if act.pushBack != "" {
 		s.SetTrailer(metadata.Pairs("grpc-retry-pushback-ms", act.pushBack))
 	}
@@ -343,13 +345,13 @@ func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, conn, attempt int, agai
 		return status.Errorf(act.code, "call %d attempt %d", c.number, attempt)
 	}
 	if !c.stream {
-		err := s.SendMsg(c.answer(fmt.Sprintf("call %d attempt %d %s", c.number, attempt, at)))
-		pauseGRPC(s.Context(), act.stall)
+		err := s.SendMsg(c.serverReply(fmt.Sprintf("call %d attempt %d %s", c.number, attempt, at)))
+		waitForClient(s.Context(), act.stall)
 		return err
 	}
 	for i := range act.messages {
 		if i > 0 {
-			pauseGRPC(s.Context(), act.stall)
+			waitForClient(s.Context(), act.stall)
 		}
 		if err := s.SendMsg(&testpb.SimpleResponse{Username: fmt.Sprintf("call %d attempt %d message %d", c.number, attempt, i)}); err != nil {
 			return err
@@ -361,7 +363,7 @@ func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, conn, attempt int, agai
 	return nil
 }
 
-// A grpcResult is what a caller saw. Times are since the call began.
+// A grpcResult is the result of a call. Times are since its start.
 type grpcResult struct {
 	began, first, end time.Duration // first: when the first message was there, or the end
 	err, panicked     string
@@ -380,25 +382,27 @@ func (r *grpcResult) String() string {
 	return fmt.Sprintf("{%s%s act %d first %v end %v %q}", r.err, r.panicked, r.act, r.first, r.end, r.messages)
 }
 
-func (r *grpcResult) hung() bool { return r.end >= hangs-time.Minute }
+func (r *grpcResult) isStuck() bool { return r.end >= stuckAfter-time.Minute }
 
-// good reports whether the call began to succeed: rule R1 lets that end the race.
-func (r *grpcResult) good() bool { return r.panicked == "" && !r.hung() && r.firstCode == codes.OK }
+// succeeded reports whether the call has its first message without an error. By rule R1 it ends the race.
+func (r *grpcResult) succeeded() bool {
+	return r.panicked == "" && !r.isStuck() && r.firstCode == codes.OK
+}
 
-// taught reports whether the call ended with an error that is an answer, of which the client learns how long it takes.
-func (r *grpcResult) taught() bool {
+// teachesLatency reports whether the call ended with an error that is an answer, from which the client learns the latency.
+func (r *grpcResult) teachesLatency() bool {
 	switch r.firstCode {
 	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated:
-		return r.panicked == "" && !r.hung()
+		return r.panicked == "" && !r.isStuck()
 	}
 	return false
 }
 
-// embedding is how interceptors of others make options of their own.
-type embedding struct{ grpc.TrailerCallOption }
+// An embeddingOption is an option of the kind that other interceptors define.
+type embeddingOption struct{ grpc.TrailerCallOption }
 
-// options are the call's, and read returns what was written to their targets.
-func (c *grpcCall) options(r *grpcResult) (all []grpc.CallOption, read func() string) {
+// newOptions returns the options of the call. read returns the values that were written to their targets.
+func (c *grpcCall) newOptions(r *grpcResult) (all []grpc.CallOption, read func() string) {
 	var header, trailer metadata.MD
 	var from peer.Peer
 	if c.request != "" || c.reply == "envelope" || c.reply == "any" {
@@ -410,7 +414,7 @@ func (c *grpcCall) options(r *grpcResult) (all []grpc.CallOption, read func() st
 	case "pointer":
 		all = append(all, &grpc.HeaderCallOption{HeaderAddr: &header}, &grpc.TrailerCallOption{TrailerAddr: &trailer})
 	case "embedded":
-		all = append(all, embedding{grpc.TrailerCallOption{TrailerAddr: &trailer}})
+		all = append(all, embeddingOption{grpc.TrailerCallOption{TrailerAddr: &trailer}})
 	}
 	if c.finish {
 		all = append(all, grpc.OnFinish(func(err error) { r.finished += fmt.Sprintf("<%v>", status.Code(err)) }))
@@ -418,10 +422,10 @@ func (c *grpcCall) options(r *grpcResult) (all []grpc.CallOption, read func() st
 	return all, func() string { return fmt.Sprint(header[actKey], trailer[actKey], from.Addr != nil) }
 }
 
-// call makes a call.
-func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
+// makeCall makes a call.
+func (p *grpcPlay) makeCall(root context.Context, c *grpcCall) (r *grpcResult) {
 	r = &grpcResult{began: p.since(), act: -1}
-	own, stop := callerTimes(root, c.deadline, c.cancel)
+	own, stop := newCallerTimes(root, c.deadline, c.cancel)
 	defer stop()
 	ctx := metadata.AppendToOutgoingContext(context.Context(own), callKey, strconv.Itoa(c.number))
 	if p.hedged && c.delay > 0 {
@@ -430,10 +434,10 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 	if p.hedged && c.allowed {
 		ctx = hedge.AllowHedging(ctx)
 	}
-	req, change := c.message()
-	options, targets := c.options(r)
-	reply, text := c.target(req)
-	var then string // what the targets and the reply were when the call returned
+	req, change := c.newMessage()
+	options, targets := c.newOptions(r)
+	reply, text := c.newReply(req)
+	var then string // the targets and the reply at the end of the call
 	state := func() string { return targets() + text() }
 	r.later = func() {
 		if now := state(); now != then {
@@ -450,11 +454,11 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 		if v := recover(); v != nil {
 			r.panicked, _, _ = strings.Cut(fmt.Sprint(v), "\n")
 		}
-		if m, ok := req.(*testpb.SimpleRequest); ok && !p.w.way.signs && c.reply != "request" && !proto.Equal(m, requestOf(requestText)) {
+		if m, ok := req.(*testpb.SimpleRequest); ok && !p.w.way.signs && c.reply != "request" && !proto.Equal(m, newSimpleRequest(requestText)) {
 			r.wrong = append(r.wrong, "the request was changed")
 		}
-		if r.good() || r.taught() || own.Err() != nil {
-			p.memory.learn(p.since()-r.end+r.first, r.first) // a stream goes on after its first message
+		if r.succeeded() || r.teachesLatency() || own.Err() != nil {
+			p.memory.addWait(p.since()-r.end+r.first, r.first) // a stream goes on after its first message
 		}
 		then, r.trailer = state(), targets()
 		if c.reuse {
@@ -467,7 +471,7 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 	}
 	var err error
 	if c.stream {
-		err = c.open(ctx, cc, r, req, start, options)
+		err = c.openStream(ctx, cc, r, req, start, options)
 	} else {
 		err = cc.Invoke(ctx, "/shop.v1.Items/"+c.method, req, reply, options...)
 		r.messages = text()
@@ -482,8 +486,8 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 	return r
 }
 
-// open makes a streaming call.
-func (c *grpcCall) open(ctx context.Context, cc *grpc.ClientConn, r *grpcResult, req any, start time.Time, options []grpc.CallOption) error {
+// openStream makes a streaming call.
+func (c *grpcCall) openStream(ctx context.Context, cc *grpc.ClientConn, r *grpcResult, req any, start time.Time, options []grpc.CallOption) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/shop.v1.Items/"+c.method, options...)
@@ -515,7 +519,7 @@ func (c *grpcCall) open(ctx context.Context, cc *grpc.ClientConn, r *grpcResult,
 		if errors.Is(err, io.EOF) {
 			md, _ := s.Header()
 			r.header = fmt.Sprint(md[actKey], s.Trailer()[actKey])
-			r.act = first(s.Trailer(), actKey)
+			r.act = firstNumber(s.Trailer(), actKey)
 			return nil
 		}
 		if err == nil && c.reads == "one" {

@@ -12,17 +12,18 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 )
 
-// policyMethod is the method of the policy that a resolver sends. Without the policy it may not be repeated.
+// policyMethod is the method in the policy of a resolver. Without the policy it must not be repeated.
 const policyMethod = "UpdateItem"
 
 const resolverConfig = `{"methodConfig":[{"name":[{"service":"shop.v1.Items","method":"` + policyMethod + `"}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`
 
-// obeysPolicy reports whether a call obeys the policy that the resolver sends.
-func (w *grpcWorld) obeysPolicy(c *grpcCall) bool {
+// obeysPolicy reports whether the policy of the resolver applies to a call.
+func (w *grpcScenario) obeysPolicy(c *grpcCall) bool {
 	return w.way.spelt && !c.elsewhere && c.method == policyMethod
 }
 
-// dialSpelt makes the callers' connections to two targets with the spelling server:80: dns:///server:80 and passthrough:///server:80.
+// dialSpelt opens the callers' connections to two targets with the spelling server:80: dns:///server:80 and
+// passthrough:///server:80.
 func (p *grpcPlay) dialSpelt(chain []grpc.DialOption) (conn, other *grpc.ClientConn) {
 	var found resolver.Builder = newManualResolver()
 	if p.hedge != nil {

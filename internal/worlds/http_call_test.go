@@ -15,10 +15,10 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// hangs is the time after which nobody waits any longer for calls.
-const hangs = 5 * time.Hour
+// stuckAfter is the time after which a call counts as stuck.
+const stuckAfter = 5 * time.Hour
 
-// A httpResult is what a caller saw. Times are since the call began.
+// A httpResult is the result of a call. Times are since its start.
 type httpResult struct {
 	began              time.Duration // since the play began
 	header, first, end time.Duration
@@ -32,7 +32,7 @@ type httpResult struct {
 	url                string // of Response.Request
 	ownRequest         bool   // Response.Request is the caller's
 	wrong              []string
-	held               int64 // what waits for the end of the caller's context, ten seconds after the calls
+	held               int64 // children that wait for the end of the caller's context, ten seconds after the calls
 	open               bool  // the request's body, then
 	later              func()
 }
@@ -41,17 +41,17 @@ func (r *httpResult) String() string {
 	return fmt.Sprintf("{%s%s status %d act %d header %v end %v body %.24q %s}", r.err, r.panicked, r.status, r.act, r.header, r.end, r.body, r.bodyErr)
 }
 
-// hung reports whether the caller had to be freed.
-func (r *httpResult) hung() bool { return r.end >= hangs-time.Minute }
+// isStuck reports whether the play had to end the call.
+func (r *httpResult) isStuck() bool { return r.end >= stuckAfter-time.Minute }
 
-// answered reports whether the call ended with a header.
-func (r *httpResult) answered() bool { return r.err == "" && r.panicked == "" && !r.hung() }
+// answered reports whether the call ended with a response header.
+func (r *httpResult) answered() bool { return r.err == "" && r.panicked == "" && !r.isStuck() }
 
-// good reports whether the header says success, by rule R1.
-func (r *httpResult) good() bool { return r.answered() && r.status < 400 }
+// succeeded reports whether the response is a success by rule R1.
+func (r *httpResult) succeeded() bool { return r.answered() && r.status < 400 }
 
-// fails reports whether a status says that the server failed, of which nobody learns how long an answer takes.
-func (c *httpClient) fails(status int) bool {
+// isServerFailure reports whether a status is a server failure, from which the client learns no latency.
+func (c *httpClient) isServerFailure(status int) bool {
 	if c.failure != 0 {
 		return status == c.failure
 	}
@@ -60,29 +60,29 @@ func (c *httpClient) fails(status int) bool {
 
 var incidental = regexp.MustCompile(`(:|stream ID |conn_|Port: )\d+`)
 
-// errorText is an error without what differs from connection to connection.
-func errorText(err error) string {
+// normalizeError returns the text of an error without the parts that differ between connections.
+func normalizeError(err error) string {
 	if err == nil {
 		return ""
 	}
 	return incidental.ReplaceAllString(err.Error(), "$1")
 }
 
-// call makes a call and uses what comes of it.
-func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
+// makeCall makes a call and uses its response.
+func (p *httpPlay) makeCall(root context.Context, c *httpCall) (r *httpResult) {
 	r = &httpResult{began: p.since(), act: -1}
-	ctx, stop := callerTimes(root, c.deadline, c.cancel)
+	ctx, stop := newCallerTimes(root, c.deadline, c.cancel)
 	defer stop()
 	var hookLate atomic.Bool // a hook was called when the call was over
-	req, src := c.request(p.overrides(c.trace(ctx, &hookLate), c), p.w.scheme())
-	before := describe(req)
-	var next *source // what the caller uses the request for when it has it back
+	req, src := c.newRequest(p.withOverrides(c.withTrace(ctx, &hookLate), c), p.w.scheme())
+	before := describeRequest(req)
+	var next *bodySource // the body of the next use of the request
 	giveBack := func() {
-		if now := describe(req); now != before {
+		if now := describeRequest(req); now != before {
 			r.wrong = append(r.wrong, "the request was changed: "+now)
 		}
 		ctx.taken.Store(true)
-		next = c.useAgain(req, (p.w.http2 || p.w.way.lags > 0) && r.err != "")
+		next = c.reuseRequest(req, (p.w.http2 || p.w.way.lags > 0) && r.err != "")
 	}
 	r.later = func() {
 		if next != nil && next.touched.Load() {
@@ -102,23 +102,23 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 		r.end = time.Since(start)
 		if v := recover(); v != nil {
 			r.panicked, _, _ = strings.Cut(fmt.Sprint(v), "\n")
-			closeAnyway(body)
+			closeWithRecover(body)
 			giveBack()
 		}
 	}()
 	resp, err := p.client.RoundTrip(req)
 	r.header = time.Since(start)
-	if err == nil && !p.w.client.fails(resp.StatusCode) || ctx.Err() != nil {
-		p.memory.learn(p.since(), r.header)
+	if err == nil && !p.w.client.isServerFailure(resp.StatusCode) || ctx.Err() != nil {
+		p.memory.addWait(p.since(), r.header)
 	}
 	if err != nil {
-		r.err = errorText(err)
+		r.err = normalizeError(err)
 		giveBack()
 		return r
 	}
 	body = resp.Body
-	r.take(resp, req)
-	r.read(resp, c.read, start)
+	r.recordHeader(resp, req)
+	r.readBody(resp, c.read, start)
 	if c.read == "closedLate" {
 		time.Sleep(late)
 	}
@@ -127,8 +127,8 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 	return r
 }
 
-// overrides adds to the context what the caller asks of the hedged client.
-func (p *httpPlay) overrides(ctx context.Context, c *httpCall) context.Context {
+// withOverrides adds the caller's settings of the hedged client to the context.
+func (p *httpPlay) withOverrides(ctx context.Context, c *httpCall) context.Context {
 	if p.hedged && c.delay > 0 {
 		ctx = hedge.WithDelay(ctx, c.delay)
 	}
@@ -138,8 +138,8 @@ func (p *httpPlay) overrides(ctx context.Context, c *httpCall) context.Context {
 	return ctx
 }
 
-// trace adds the caller's httptrace hooks, if it has them. They set late when the context has been taken back.
-func (c *httpCall) trace(ctx *callerContext, late *atomic.Bool) context.Context {
+// withTrace adds the caller's httptrace hooks, if there are any. They set late after the caller owns the context again.
+func (c *httpCall) withTrace(ctx *callerContext, late *atomic.Bool) context.Context {
 	if !c.traced {
 		return ctx
 	}
@@ -155,23 +155,23 @@ func (c *httpCall) trace(ctx *callerContext, late *atomic.Bool) context.Context 
 	})
 }
 
-// closeAnyway closes a body that panicked, or that may panic again.
-func closeAnyway(body io.Closer) {
+// closeWithRecover closes a body that has panicked or may panic.
+func closeWithRecover(body io.Closer) {
 	defer func() { _ = recover() }()
 	if body != nil {
 		body.Close()
 	}
 }
 
-// request makes the call's request. The source is its body, if that is no simple one.
-func (c *httpCall) request(ctx context.Context, scheme string) (*http.Request, *source) {
+// newRequest returns the request of the call, and its body if that is a bodySource.
+func (c *httpCall) newRequest(ctx context.Context, scheme string) (*http.Request, *bodySource) {
 	var body io.Reader
-	var src *source
+	var src *bodySource
 	switch c.body {
 	case "bytes":
 		body = strings.NewReader(sourceText)
 	case "reader", "pipe":
-		src = newSource(c.bodyAt)
+		src = newBodySource(c.bodyAt)
 		body = src
 	}
 	req, err := http.NewRequestWithContext(ctx, c.method, c.url(scheme), body)
@@ -181,24 +181,24 @@ func (c *httpCall) request(ctx context.Context, scheme string) (*http.Request, *
 	if src != nil {
 		req.ContentLength = int64(len(sourceText))
 		if c.getBody {
-			req.GetBody = func() (io.ReadCloser, error) { return newSource(c.bodyAt), nil }
+			req.GetBody = func() (io.ReadCloser, error) { return newBodySource(c.bodyAt), nil }
 		}
 	}
 	req.Header.Set(callHeader, strconv.Itoa(c.number))
 	if name, value, ok := strings.Cut(c.header, ": "); ok {
 		req.Header[name] = []string{value}
 	}
-	tell(req, c.tells)
+	addConfidential(req, c.tells)
 	return req, src
 }
 
-func describe(req *http.Request) string {
+func describeRequest(req *http.Request) string {
 	return fmt.Sprint(req.Method, req.URL, req.Header, req.ContentLength, req.Host, req.Close, len(req.Trailer))
 }
 
-// useAgain does with the request what a caller may do that has it back. net/http over HTTP/2 returns an error of the context while
-// it still reads the request: that it does so is not judged here.
-func (c *httpCall) useAgain(req *http.Request, stillRead bool) (next *source) {
+// reuseRequest changes the request as a caller may after the call. net/http over HTTP/2 returns an error of the context
+// while it still reads the request; that is not checked here.
+func (c *httpCall) reuseRequest(req *http.Request, stillRead bool) (next *bodySource) {
 	if stillRead {
 		return nil
 	}
@@ -207,7 +207,7 @@ func (c *httpCall) useAgain(req *http.Request, stillRead bool) (next *source) {
 		req.Header.Set(callHeader, strconv.Itoa(poisoned))
 		req.URL.Path, req.URL.RawQuery = poisonedPath, poisonedQuery
 	case "body":
-		next = newSource(0)
+		next = newBodySource(0)
 		next.forbidden.Store(true)
 		req.Body = next
 	case "noBody":
@@ -216,8 +216,8 @@ func (c *httpCall) useAgain(req *http.Request, stillRead bool) (next *source) {
 	return next
 }
 
-// take notes the header of a response.
-func (r *httpResult) take(resp *http.Response, req *http.Request) {
+// recordHeader records the header of a response.
+func (r *httpResult) recordHeader(resp *http.Response, req *http.Request) {
 	r.status, r.length = resp.StatusCode, resp.ContentLength
 	r.cookie, r.location = resp.Header.Get("Set-Cookie"), resp.Header.Get("Location")
 	r.ownRequest, r.url = resp.Request == req, resp.Request.URL.String()
@@ -226,17 +226,17 @@ func (r *httpResult) take(resp *http.Response, req *http.Request) {
 	}
 }
 
-// half is how much of a body is read at least by who does not read it whole.
-const half = 4
+// partialRead is the number of bytes that a caller reads at least if it does not read the whole body.
+const partialRead = 4
 
-// What slow readers do, and who closes late.
+// The pauses of slow readers and of callers that close late.
 const (
 	perByte = 5 * time.Microsecond
 	late    = 3 * time.Second
 )
 
-// pauses returns how long the reader of a body of n bytes does something else, until it has closed that.
-func (c *httpCall) pauses(n int) time.Duration {
+// readerPauses returns the total pause of the reader of a body of n bytes, until it has closed the body.
+func (c *httpCall) readerPauses(n int) time.Duration {
 	switch c.read {
 	case "slowly":
 		return time.Duration(n) * perByte
@@ -246,8 +246,8 @@ func (c *httpCall) pauses(n int) time.Duration {
 	return 0
 }
 
-// read reads the body in one of several ways.
-func (r *httpResult) read(resp *http.Response, how string, start time.Time) {
+// readBody reads the body in one of several ways.
+func (r *httpResult) readBody(resp *http.Response, how string, start time.Time) {
 	var all []byte
 	buf := make([]byte, 32<<10)
 	for how != "never" {
@@ -258,19 +258,19 @@ func (r *httpResult) read(resp *http.Response, how string, start time.Time) {
 		all = append(all, buf[:n]...)
 		if err != nil {
 			if err != io.EOF {
-				r.bodyErr = errorText(err)
+				r.bodyErr = normalizeError(err)
 			}
 			break
 		}
-		if how == "half" && len(all) >= half {
+		if how == "half" && len(all) >= partialRead {
 			break
 		}
 		if how == "slowly" { // by the byte: how reads are split is left to the connection
 			time.Sleep(time.Duration(n) * perByte)
 		}
 	}
-	if how == "half" { // what comes in one Read is up to the connection
-		all = all[:min(len(all), half)]
+	if how == "half" { // the size of one Read depends on the connection
+		all = all[:min(len(all), partialRead)]
 	}
 	r.body, r.trailer = string(all), fmt.Sprint(resp.Trailer)
 }

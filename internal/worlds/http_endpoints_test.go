@@ -16,41 +16,42 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A httpElsewhere is other endpoints, for WithEndpoints. They are the same server, which knows by the Host of a request where that was sent to.
-type httpElsewhere struct {
+// httpEndpoints has the settings of WithEndpoints. All endpoints are the same server, which recognizes them by the Host
+// header.
+type httpEndpoints struct {
 	endpoints int // besides the first one; 0: there is no choice
 	away      time.Duration
 	quicker   bool // than the first one
-	down      bool // the first one fails what comes before the calls
+	down      bool // the first endpoint fails the warm-up
 	cost      int
-	prepare   string // what Prepare does at the first of them
+	prepare   string // the behaviour of Prepare at endpoint 1
 	location  string // where a redirect leads
 }
 
 const secret = "s3cret"
 
-// tells are what of a call may not reach another host. Where it says header, that has a name.
-var tells = []string{"Authorization: Bearer " + secret, "Cookie: a=" + secret, "X-Api-Key: " + secret, "X-Tenant: " + secret, "referer: http://shop.test/?" + secret,
+// confidential has the parts of a request that must not reach another host.
+var confidential = []string{"Authorization: Bearer " + secret, "Cookie: a=" + secret, "X-Api-Key: " + secret, "X-Tenant: " + secret, "referer: http://shop.test/?" + secret,
 	"?q=" + secret, "?page=1&sig=" + secret, "?" + secret, "?page=1;" + secret, ";jsessionid=" + secret, "user:" + secret}
 
-func newHTTPElsewhere(d *draw, w *httpWorld) (e httpElsewhere) {
+func newHTTPElsewhere(d *generator, w *httpScenario) (e httpEndpoints) {
 	if w.server.unmarked || w.way.rewrite || w.way.cache || w.way.replicas || w.past.large {
-		return e // the server would not know who asks whom
+		return e // the server could not distinguish the endpoints
 	}
-	if e.endpoints = pick(d, "elsewhere", .15, 0, 1, 2); e.endpoints == 0 {
+	if e.endpoints = drawPart(d, "elsewhere", .15, 0, 1, 2); e.endpoints == 0 {
 		return e
 	}
-	e.away = pick(d, "elsewhere.away", .3, 3*ms, 80*ms)
-	e.cost = pick(d, "elsewhere.cost", .5, 1, 2, 3, 7)
+	e.away = drawPart(d, "elsewhere.away", .3, 3*ms, 80*ms)
+	e.cost = drawPart(d, "elsewhere.cost", .5, 1, 2, 3, 7)
 	prepares := []string{"signs", "signs", "body", "fails", "panics", "noURL"}
-	if w.client.judges || w.way.headerTimeout > 0 || w.way.upgraded { // then the first endpoint can be ejected, and what Prepare does is the call's
+	if w.client.judges || w.way.headerTimeout > 0 || w.way.upgraded { // the first endpoint can be ejected then, so Prepare can fail the call
 		prepares = prepares[:3]
 	}
-	e.prepare = pick(d, "elsewhere.prepare", .7, "", prepares...)
-	e.location = pick(d, "elsewhere.location", .7, "first", "itself", "relative", "leaves")
+	e.prepare = drawPart(d, "elsewhere.prepare", .7, "", prepares...)
+	e.location = drawPart(d, "elsewhere.location", .7, "first", "itself", "relative", "leaves")
 	if e.prepare == "" || e.prepare == "signs" || e.prepare == "body" {
-		e.quicker = has(d, "elsewhere.quicker", .2)
-		e.down = !e.quicker && w.past.outage == 0 && has(d, "elsewhere.down", .3)
+		e.quicker = drawFlag(d, "elsewhere.quicker", .2)
+		e.down = !e.quicker && w.past.outage == 0 && drawFlag(d, "elsewhere.down", .3)
 	}
 	if e.quicker {
 		w.past.calls = 90
@@ -58,8 +59,8 @@ func newHTTPElsewhere(d *draw, w *httpWorld) (e httpElsewhere) {
 	return e
 }
 
-// tell adds to a request what may not reach another host.
-func tell(req *http.Request, what string) {
+// addConfidential adds a part that must not reach another host to a request.
+func addConfidential(req *http.Request, what string) {
 	name, value, isHeader := strings.Cut(what, ": ")
 	rest := strings.TrimLeft(what, "?;")
 	switch {
@@ -77,7 +78,7 @@ func tell(req *http.Request, what string) {
 
 func endpointHost(n int) string { return fmt.Sprintf("endpoint%d.test", n) }
 
-// endpointOf returns which endpoint a host is, but the first; 0: it is none.
+// endpointOf returns the number of an endpoint by its host, or 0 for the first endpoint and other hosts.
 func endpointOf(host string) (n int) {
 	if _, err := fmt.Sscanf(host, "endpoint%d.test", &n); err != nil {
 		return 0
@@ -85,18 +86,18 @@ func endpointOf(host string) (n int) {
 	return n
 }
 
-// mirror is the path of the first of the other endpoints.
-const mirror = "/mirror"
+// mirrorPath is the path of endpoint 1.
+const mirrorPath = "/mirror"
 
-// option is WithEndpoints.
-func (e *httpElsewhere) option(p *httpPlay) hedge.HTTPOption {
+// newOption returns WithEndpoints.
+func (e *httpEndpoints) newOption(p *httpPlay) hedge.HTTPOption {
 	all := []hedge.Endpoint{{URL: p.w.scheme() + "://shop.test"}}
 	for n := 1; n <= e.endpoints; n++ {
 		one := hedge.Endpoint{URL: p.w.scheme() + "://" + endpointHost(n), Cost: e.cost, Keep: []string{callHeader, attemptHeader, "page"}}
 		if n == 1 {
-			one.URL, one.Drop = one.URL+mirror, []string{"x-ten*"}
+			one.URL, one.Drop = one.URL+mirrorPath, []string{"x-ten*"}
 			if e.prepare != "" {
-				one.Prepare = func(r *http.Request) error { return e.prepared(p, r) }
+				one.Prepare = func(r *http.Request) error { return e.applyPrepare(p, r) }
 			}
 		}
 		all = append(all, one)
@@ -104,8 +105,8 @@ func (e *httpElsewhere) option(p *httpPlay) hedge.HTTPOption {
 	return hedge.WithEndpoints(all...)
 }
 
-// prepared is Prepare.
-func (e *httpElsewhere) prepared(p *httpPlay, r *http.Request) error {
+// applyPrepare is the Prepare function.
+func (e *httpEndpoints) applyPrepare(p *httpPlay, r *http.Request) error {
 	if told := fmt.Sprint(r.URL, r.Header); strings.Contains(told, secret) {
 		p.note("6 secret", "Prepare is given it: "+told)
 	}
@@ -122,7 +123,7 @@ func (e *httpElsewhere) prepared(p *httpPlay, r *http.Request) error {
 			text := "body of " + r.Host
 			p.prepared.Add(1)
 			r.Body, r.ContentLength = &preparedBody{Reader: strings.NewReader(text), p: p}, int64(len(text))
-			r.Header.Set(signature, sign(r.Method, r.URL.RequestURI(), r.Host, r.Header, []byte(text)))
+			r.Header.Set(signature, signRequest(r.Method, r.URL.RequestURI(), r.Host, r.Header, []byte(text)))
 			return nil
 		}
 	}
@@ -133,11 +134,11 @@ func (e *httpElsewhere) prepared(p *httpPlay, r *http.Request) error {
 			return err
 		}
 	}
-	r.Header.Set(signature, sign(r.Method, r.URL.RequestURI(), r.Host, r.Header, body))
+	r.Header.Set(signature, signRequest(r.Method, r.URL.RequestURI(), r.Host, r.Header, body))
 	return nil
 }
 
-// A preparedBody is counted until it is closed.
+// A preparedBody is a body that is counted until it is closed.
 type preparedBody struct {
 	io.Reader
 	p      *httpPlay
@@ -154,11 +155,11 @@ func (b *preparedBody) Close() error {
 
 const signature = "X-Signature"
 
-// unsigned are headers that net/http adds, beside the signature.
-var unsigned = []string{signature, "Accept-Encoding", "Connection", "Content-Length", "User-Agent"}
+// unsignedHeaders are the signature and the headers that net/http adds.
+var unsignedHeaders = []string{signature, "Accept-Encoding", "Connection", "Content-Length", "User-Agent"}
 
-// sign is a signature of all that a request has.
-func sign(method, uri, host string, header http.Header, body []byte) string {
+// signRequest returns a signature of a whole request.
+func signRequest(method, uri, host string, header http.Header, body []byte) string {
 	h := sha256.New()
 	fmt.Fprintln(h, method, uri, host)
 	all := make(http.Header)
@@ -166,7 +167,7 @@ func sign(method, uri, host string, header http.Header, body []byte) string {
 		all[http.CanonicalHeaderKey(name)] = values
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if !slices.Contains(unsigned, name) {
+		if !slices.Contains(unsignedHeaders, name) {
 			fmt.Fprintln(h, name, all[name])
 		}
 	}
@@ -174,18 +175,18 @@ func sign(method, uri, host string, header http.Header, body []byte) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// host is where a request was sent to, without a port.
-func host(r *http.Request) string {
+// hostWithoutPort returns the host that a request was sent to.
+func hostWithoutPort(r *http.Request) string {
 	name, _, _ := strings.Cut(r.Host, ":")
 	return name
 }
 
-// check looks at a request that has reached an endpoint. It returns how much longer than usual that takes to answer.
-func (p *httpPlay) check(r *http.Request, number int) (takes time.Duration) {
+// checkAtEndpoint checks a request that has reached an endpoint. It returns the additional latency of the endpoint.
+func (p *httpPlay) checkAtEndpoint(r *http.Request, number int) (takes time.Duration) {
 	e := &p.w.elsewhere
-	at := endpointOf(host(r))
+	at := endpointOf(hostWithoutPort(r))
 	if e.endpoints == 0 || at == 0 {
-		if e.quicker && host(r) == "shop.test" {
+		if e.quicker && hostWithoutPort(r) == "shop.test" {
 			takes = e.away
 		}
 		return takes
@@ -196,13 +197,13 @@ func (p *httpPlay) check(r *http.Request, number int) (takes time.Duration) {
 	if number < 0 && -number%p.w.past.hosts > 0 {
 		p.note("6 host", fmt.Sprintf("a call for another host reaches %s", r.Host))
 	}
-	if at == 1 && !strings.HasPrefix(r.URL.Path, mirror+"/") {
+	if at == 1 && !strings.HasPrefix(r.URL.Path, mirrorPath+"/") {
 		p.note("6 host", fmt.Sprintf("%s is not below the endpoint", r.URL))
 	}
 	if at == 1 && e.prepare != "" {
 		body, err := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		if err == nil && r.Header.Get(signature) != sign(r.Method, r.URL.RequestURI(), r.Host, r.Header, body) {
+		if err == nil && r.Header.Get(signature) != signRequest(r.Method, r.URL.RequestURI(), r.Host, r.Header, body) {
 			p.note("6 signature", fmt.Sprintf("%s is not sent %s as Prepare has left it: %s %s %v %q", r.Host, signature, r.Method, r.URL, r.Header, body))
 		}
 	}
@@ -212,39 +213,39 @@ func (p *httpPlay) check(r *http.Request, number int) (takes time.Duration) {
 	return takes
 }
 
-// costs is what a hedge that has come to a host costs.
-func (e *httpElsewhere) costs(host string) int {
+// costOf returns the cost of a hedge to a host in tokens.
+func (e *httpEndpoints) costOf(host string) int {
 	if endpointOf(host) > 0 {
 		return e.cost
 	}
 	return 1
 }
 
-// endpoint sets the headers of a response that tell of endpoints.
-func (e *httpElsewhere) endpoint(h http.Header, r *http.Request, scheme string, status, attempt int) {
+// setHeaders sets the headers of a response that have names of endpoints.
+func (e *httpEndpoints) setHeaders(h http.Header, r *http.Request, scheme string, status, attempt int) {
 	if e.endpoints == 0 {
 		return
 	}
-	h.Set("Set-Cookie", "of="+host(r))
+	h.Set("Set-Cookie", "of="+hostWithoutPort(r))
 	if status != http.StatusMovedPermanently {
 		return
 	}
 	to := scheme + "://shop.test/moved"
 	switch {
-	case e.location == "itself" && endpointOf(host(r)) == 1:
-		to = scheme + "://" + host(r) + mirror + "/moved"
+	case e.location == "itself" && endpointOf(hostWithoutPort(r)) == 1:
+		to = scheme + "://" + hostWithoutPort(r) + mirrorPath + "/moved"
 	case e.location == "itself":
-		to = scheme + "://" + host(r) + "/moved"
+		to = scheme + "://" + hostWithoutPort(r) + "/moved"
 	case e.location == "relative":
 		to = "moved"
-	case e.location == "leaves" && endpointOf(host(r)) > 0 && attempt > 0: // or it is the call's own failure
+	case e.location == "leaves" && endpointOf(hostWithoutPort(r)) > 0 && attempt > 0: // or it is the call's own failure
 		to = scheme + "://nowhere.test/moved"
 	}
 	h.Set("Location", to)
 }
 
-// came judges an answer by where it came from, and reports whether that is another endpoint than the first.
-func (j *httpJudge) came(c *httpCall, b *httpResult, say verdict) (elsewhere bool) {
+// checkOrigin checks an answer by its endpoint. It reports whether that is not the first endpoint.
+func (j *httpChecker) checkOrigin(c *httpCall, b *httpResult, say reportFunc) (elsewhere bool) {
 	u, err := url.Parse(b.url)
 	if err != nil || endpointOf(u.Hostname()) == 0 {
 		return false
@@ -261,9 +262,9 @@ func (j *httpJudge) came(c *httpCall, b *httpResult, say verdict) (elsewhere boo
 	return true
 }
 
-// stays judges where the attempts of a call went.
-func (j *httpJudge) stays(c *httpCall, say verdict) {
-	once := c.sentOnce(j.w.client.firstByte) || !c.reads() && !c.allowed && !j.w.client.declares(c)
+// checkEndpoints checks the endpoints of the attempts of a call.
+func (j *httpChecker) checkEndpoints(c *httpCall, say reportFunc) {
+	once := c.isSingleUse(j.w.client.firstByte) || !c.hasSafeMethod() && !c.allowed && !j.w.client.isDeclaredSafe(c)
 	for _, a := range j.hedged.arrivals[c.number] {
 		switch {
 		case endpointOf(a.host) == 0:

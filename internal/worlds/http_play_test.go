@@ -20,9 +20,9 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A httpPlay is one performance of a world, and what was seen in it.
+// A httpPlay is one play of a httpScenario with its observations.
 type httpPlay struct {
-	w       *httpWorld
+	w       *httpScenario
 	hedged  bool
 	shift   int // the server treats attempt n as n + shift
 	only    int // the number of the call that is made, or everyCall
@@ -42,17 +42,17 @@ type httpPlay struct {
 	next     *httpResult // of a call when all is over
 	openLate int64       // open, when all is over
 	stats    *hedge.Stats
-	counter  counter
-	memory   memory
-	broken   string // what the bubble complained about
+	counter  countingObserver
+	memory   latencyMemory
+	broken   string // error of the bubble
 
 	mu       sync.Mutex // guards the fields below
 	arrivals map[int][]*arrival
 	hedges   int
-	spent    int // what they cost
+	spent    int // sum of their costs
 	notes    []finding
 	conns    map[string]int // that are open, by host
-	connsEnd int            // when the client has closed those that are idle
+	connsEnd int            // after the client has closed idle connections
 	peak     int            // of conns
 	turn     int            // of the replicas
 }
@@ -65,35 +65,35 @@ func (p *httpPlay) note(promise, detail string) {
 
 const everyCall = 0
 
-// playHTTP plays a world once.
-func playHTTP(s *stage, w *httpWorld, hedged bool, shift, only int) *httpPlay {
+// playHTTP plays a scenario once.
+func playHTTP(s *stage, w *httpScenario, hedged bool, shift, only int) *httpPlay {
 	p := &httpPlay{w: w, hedged: hedged, shift: shift, only: only, arrivals: make(map[int][]*arrival), conns: make(map[string]int)}
-	p.broken = s.bubble(p.run)
+	p.broken = s.runInBubble(p.run)
 	return p
 }
 
 func (p *httpPlay) run() {
 	p.start = time.Now()
-	srv := p.serve()
-	p.dress()
+	srv := p.startServer()
+	p.newClient()
 	root, cancel := context.WithCancel(context.Background())
-	giveUp := time.AfterFunc(hangs, cancel)
+	giveUp := time.AfterFunc(stuckAfter, cancel)
 	for i := range p.w.past.calls {
 		past := &httpCall{number: -i, method: "GET", path: "/items/1", cancel: -1, host: i % p.w.past.hosts}
 		if p.w.past.outage > 0 {
 			past.delay = 20 * ms
 		}
-		p.call(root, past)
+		p.makeCall(root, past)
 		time.Sleep(p.w.past.gap)
 	}
 	p.present.Store(true)
-	p.beside(root)
+	p.startDisturbances(root)
 	p.results = make([]*httpResult, len(p.w.calls))
-	together(p.w.calls, giveUp, func(i int, c *httpCall) {
+	callAll(p.w.calls, giveUp, func(i int, c *httpCall) {
 		p.results[i] = &httpResult{later: func() {}}
 		if p.only == everyCall || p.only == c.number {
 			time.Sleep(c.at)
-			p.results[i] = p.call(root, c)
+			p.results[i] = p.makeCall(root, c)
 		}
 	})
 	time.Sleep(10 * time.Second)
@@ -102,7 +102,7 @@ func (p *httpPlay) run() {
 	for _, r := range p.results {
 		r.later()
 	}
-	p.next = p.call(root, &httpCall{method: "GET", path: "/items/1", cancel: -1, deadline: 20 * time.Second})
+	p.next = p.makeCall(root, &httpCall{method: "GET", path: "/items/1", cancel: -1, deadline: 20 * time.Second})
 	cancel()
 	time.Sleep(3 * time.Second) // a connection is idle when its losers have ended, and over HTTP/2 when a reset stream is acknowledged
 	p.closeIdle()
@@ -114,11 +114,11 @@ func (p *httpPlay) run() {
 	p.mu.Unlock()
 	srv.Close()
 	p.network.Close()
-	time.Sleep(2 * forever) // handlers that nobody waits for
+	time.Sleep(2 * forever) // for handlers that run on
 }
 
-// serve starts the server.
-func (p *httpPlay) serve() *http.Server {
+// startServer starts the server.
+func (p *httpPlay) startServer() *http.Server {
 	network, err := netsim.NewMemory(1, "client", "server")
 	if err != nil {
 		panic(err)
@@ -149,14 +149,14 @@ func (p *httpPlay) serve() *http.Server {
 	return srv
 }
 
-// dress makes the client.
-func (p *httpPlay) dress() {
+// newClient makes the client.
+func (p *httpPlay) newClient() {
 	w := p.w
 	if w.way.wrapped && w.way.bulkhead > 0 {
 		p.places = make(chan struct{}, w.way.bulkhead)
 	}
-	p.client = p.base()
-	over := p.base()
+	p.client = p.newBase()
+	over := p.newBase()
 	if !p.hedged {
 		return
 	}
@@ -182,7 +182,7 @@ func (p *httpPlay) dress() {
 		options = append(options, hedge.WithObserver(&p.counter))
 	}
 	if w.elsewhere.endpoints > 0 {
-		options = append(options, w.elsewhere.option(p))
+		options = append(options, w.elsewhere.newOption(p))
 	}
 	for _, option := range w.client.options {
 		options = append(options, option())
@@ -191,11 +191,11 @@ func (p *httpPlay) dress() {
 	p.client = p.hedge
 }
 
-// base makes a http.Transport, wrapped or not.
-func (p *httpPlay) base() http.RoundTripper {
+// newBase returns a http.Transport, wrapped or not.
+func (p *httpPlay) newBase() http.RoundTripper {
 	y := &p.w.way
 	t := &http.Transport{DialContext: p.dial, Protocols: new(http.Protocols), MaxConnsPerHost: y.maxConns, DisableKeepAlives: y.noKeepAlives, ResponseHeaderTimeout: y.headerTimeout}
-	if p.w.server.tls { // the connection says what it speaks
+	if p.w.server.tls { // the protocol follows from the TLS connection
 		t.TLSClientConfig = clientTLS()
 		t.Protocols.SetHTTP1(true)
 		t.Protocols.SetHTTP2(p.w.http2)
@@ -213,7 +213,7 @@ func (p *httpPlay) base() http.RoundTripper {
 	if !y.wrapped {
 		return t
 	}
-	outer := &way{p: p, base: t}
+	outer := &middleware{p: p, base: t}
 	if y.upgraded {
 		outer.before = t.Clone()
 		outer.before.Protocols.SetHTTP1(true)
@@ -239,7 +239,7 @@ func (a addresses) LookupNetIP(context.Context, string, string) ([]netip.Addr, e
 
 var replicas = addresses{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("192.0.2.4")}
 
-// dial connects to the server, whichever address is asked for.
+// dial connects to the server for any address.
 func (p *httpPlay) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if d := p.w.way.dialling; d > 0 {
 		if err := doubles.Sleep(ctx, d); err != nil {
@@ -270,7 +270,7 @@ func (p *httpPlay) dial(ctx context.Context, network, address string) (net.Conn,
 	return c, nil
 }
 
-// A clientConn is counted while it is open.
+// A clientConn is a connection that is counted while it is open.
 type clientConn struct {
 	net.Conn
 	p    *httpPlay
@@ -295,8 +295,8 @@ func (c *clientConn) Close() error {
 	return c.Conn.Close()
 }
 
-// beside starts what happens to the client while calls run.
-func (p *httpPlay) beside(root context.Context) {
+// startDisturbances starts the changes of the client while calls run.
+func (p *httpPlay) startDisturbances(root context.Context) {
 	if p.hedge == nil {
 		return
 	}
@@ -307,11 +307,11 @@ func (p *httpPlay) beside(root context.Context) {
 		}()
 	}
 	if p.w.client.change != "" {
-		time.AfterFunc(13*ms, func() { change(p.hedge, p.w.client.change) })
+		time.AfterFunc(13*ms, func() { applyChange(p.hedge, p.w.client.change) })
 	}
 }
 
-func (w *httpWorld) scheme() string {
+func (w *httpScenario) scheme() string {
 	if w.server.tls {
 		return "https"
 	}

@@ -21,7 +21,7 @@ const (
 	poisonedQuery = "call=poisoned"
 )
 
-// An arrival is a request that the server saw.
+// An arrival is a request at the server.
 type arrival struct {
 	attempt int
 	host    string
@@ -32,18 +32,18 @@ type arrival struct {
 	left    time.Duration // when the client went away; 0: it did not
 }
 
-// A serverConn is what the server knows of a connection.
+// A serverConn is the state of a connection at the server.
 type serverConn struct{ known atomic.Bool }
 
 type serverConnKey struct{}
 
 func (p *httpPlay) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	number, _ := strconv.Atoi(r.Header.Get(callHeader))
-	takes := p.check(r, number)
+	takes := p.checkAtEndpoint(r, number)
 	switch {
 	case r.Method == "HEAD" && r.URL.Path == "/warm":
 	case number <= 0:
-		p.servePast(rw, r, takes)
+		p.serveWarmUp(rw, r, takes)
 	case isChanged(r):
 		p.note("6 touched", "a request is sent as its caller has changed it since")
 	default:
@@ -51,41 +51,41 @@ func (p *httpPlay) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (p *httpPlay) servePast(rw http.ResponseWriter, r *http.Request, takes time.Duration) {
+func (p *httpPlay) serveWarmUp(rw http.ResponseWriter, r *http.Request, takes time.Duration) {
 	r.Context().Value(serverConnKey{}).(*serverConn).known.Store(true)
 	if attempt, _ := strconv.Atoi(r.Header.Get(attemptHeader)); attempt > 0 {
 		p.mu.Lock()
 		p.hedges++
-		p.spent += p.w.elsewhere.costs(host(r))
+		p.spent += p.w.elsewhere.costOf(hostWithoutPort(r))
 		p.mu.Unlock()
 	}
-	pause(r, 10*ms+p.w.past.outage+takes)
-	if p.w.elsewhere.down && !p.present.Load() && host(r) == "shop.test" {
+	waitOrAbort(r, 10*ms+p.w.past.outage+takes)
+	if p.w.elsewhere.down && !p.present.Load() && hostWithoutPort(r) == "shop.test" {
 		rw.WriteHeader(http.StatusInternalServerError)
 		return
 	}
 	if p.w.past.large {
-		resumable(rw.Header(), 100_000)
+		setResumable(rw.Header(), 100_000)
 		rw.Write(make([]byte, 100_000))
 		return
 	}
 	io.WriteString(rw, "past")
 }
 
-// resumable says in a header what WithResume needs.
-func resumable(h http.Header, length int) {
+// setResumable sets the headers that WithResume needs.
+func setResumable(h http.Header, length int) {
 	h.Set("ETag", `"x"`)
 	h.Set("Accept-Ranges", "bytes")
 	h.Set("Content-Length", strconv.Itoa(length))
 }
 
-// isChanged reports whether a request has a header, a path or a query that its caller has set after the call.
+// isChanged reports whether a request has a header, a path or a query that its caller set after the call.
 func isChanged(r *http.Request) bool {
 	return r.Header.Get(callHeader) == strconv.Itoa(poisoned) || strings.HasSuffix(r.URL.Path, poisonedPath) || strings.Contains(r.URL.RawQuery, poisonedQuery)
 }
 
-// pause waits, and ends the handler if the client goes away.
-func pause(r *http.Request, d time.Duration) {
+// waitOrAbort waits for d, and aborts the handler if the client is gone.
+func waitOrAbort(r *http.Request, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -100,13 +100,13 @@ func (p *httpPlay) since() time.Duration { return time.Since(p.start) }
 func (p *httpPlay) serveCall(rw http.ResponseWriter, r *http.Request, c *httpCall, takes time.Duration) {
 	conn := r.Context().Value(serverConnKey{}).(*serverConn)
 	attempt, _ := strconv.Atoi(r.Header.Get(attemptHeader))
-	a := &arrival{attempt: attempt, host: host(r), conn: conn, at: p.since()}
+	a := &arrival{attempt: attempt, host: hostWithoutPort(r), conn: conn, at: p.since()}
 	p.mu.Lock()
 	order := len(p.arrivals[c.number])
 	p.arrivals[c.number] = append(p.arrivals[c.number], a)
 	if attempt > 0 {
 		p.hedges++
-		p.spent += p.w.elsewhere.costs(a.host)
+		p.spent += p.w.elsewhere.costOf(a.host)
 	}
 	p.mu.Unlock()
 	if p.w.server.unmarked {
@@ -136,24 +136,24 @@ func (p *httpPlay) serveCall(rw http.ResponseWriter, r *http.Request, c *httpCal
 		p.limiter.Release(r.Context())
 	}
 	if act.hint > 0 {
-		pause(r, act.hintAt)
+		waitOrAbort(r, act.hintAt)
 		rw.WriteHeader(act.hint)
 	}
-	pause(r, 5*ms+act.wait+p.w.past.outage+takes)
+	waitOrAbort(r, 5*ms+act.wait+p.w.past.outage+takes)
 	if act.reset || act.status >= 400 {
 		failed()
 	}
 	if act.reset {
-		breakOff(rw, r)
+		breakConnection(rw, r)
 	}
 	p.mu.Lock()
 	a.answers = p.since()
 	p.mu.Unlock()
-	p.answer(rw, r, c, act, attempt+p.shift)
+	p.sendResponse(rw, r, c, act, attempt+p.shift)
 }
 
-// breakOff breaks the connection off within the header, so that net/http does not send the request again by itself.
-func breakOff(rw http.ResponseWriter, r *http.Request) {
+// breakConnection closes the connection within the header. net/http does not retry the request after that.
+func breakConnection(rw http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 {
 		if conn, buf, err := rw.(http.Hijacker).Hijack(); err == nil {
 			_, _ = buf.WriteString("HTTP/1.1 200 OK\r\nX-Brok")
@@ -164,10 +164,10 @@ func breakOff(rw http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// answer sends what an act says.
-func (p *httpPlay) answer(rw http.ResponseWriter, r *http.Request, c *httpCall, act httpAct, attempt int) {
+// sendResponse sends the response of a step.
+func (p *httpPlay) sendResponse(rw http.ResponseWriter, r *http.Request, c *httpCall, act httpStep, attempt int) {
 	h, status := rw.Header(), act.status
-	p.w.elsewhere.endpoint(h, r, p.w.scheme(), status, attempt)
+	p.w.elsewhere.setHeaders(h, r, p.w.scheme(), status, attempt)
 	if act.retryAfter != "" {
 		h.Set("Retry-After", act.retryAfter)
 	}
@@ -183,8 +183,8 @@ func (p *httpPlay) answer(rw http.ResponseWriter, r *http.Request, c *httpCall, 
 	case "empty":
 		text = nil
 	case "large": // the same from each attempt, so that the rest of one can come from another
-		text = large(c.number)
-		status, text = oneRange(h, r, status, text)
+		text = largeBody(c.number)
+		status, text = applyRange(h, r, status, text)
 	case "gzip":
 		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			var buf bytes.Buffer
@@ -205,7 +205,7 @@ func (p *httpPlay) answer(rw http.ResponseWriter, r *http.Request, c *httpCall, 
 		rw.Write(text[:len(text)/2])
 		if act.stall > 0 || act.cut || act.body == "chunked" {
 			_ = http.NewResponseController(rw).Flush()
-			pause(r, act.stall)
+			waitOrAbort(r, act.stall)
 		}
 		if act.cut {
 			panic(http.ErrAbortHandler)
@@ -217,11 +217,11 @@ func (p *httpPlay) answer(rw http.ResponseWriter, r *http.Request, c *httpCall, 
 	}
 }
 
-// largeLength is that of a large body.
+// largeLength is the length of a large body.
 const largeLength = 200_000
 
-// large returns the large body of a call, of which no two parts are the same.
-func large(call int) []byte {
+// largeBody returns the large body of a call. No two parts of it are equal.
+func largeBody(call int) []byte {
 	b := make([]byte, 0, largeLength)
 	for len(b) < largeLength {
 		b = fmt.Appendf(b, "%d:%d ", call, len(b))
@@ -229,9 +229,9 @@ func large(call int) []byte {
 	return b[:largeLength]
 }
 
-// oneRange is what a request for one range, to a byte or to the end, asks for.
-func oneRange(h http.Header, r *http.Request, status int, text []byte) (int, []byte) {
-	resumable(h, len(text))
+// applyRange returns the status and the bytes for a request with one range, to a byte or to the end.
+func applyRange(h http.Header, r *http.Request, status int, text []byte) (int, []byte) {
+	setResumable(h, len(text))
 	asked, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes=")
 	from, to, _ := strings.Cut(asked, "-")
 	first, err := strconv.Atoi(from)

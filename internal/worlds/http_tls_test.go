@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// identity is what servers show and clients trust over TLS. Fake time begins in the year 2000.
+// identity returns the certificate of the servers and the roots of the clients. Fake time starts in the year 2000.
 var identity = sync.OnceValues(func() (tls.Certificate, *x509.CertPool) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -34,7 +34,7 @@ var identity = sync.OnceValues(func() (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, roots
 })
 
-// serverTLS and clientTLS leave out what only costs time.
+// serverTLS and clientTLS disable parts of TLS that cost time.
 func serverTLS() *tls.Config {
 	own, _ := identity()
 	return &tls.Config{Certificates: []tls.Certificate{own}, SessionTicketsDisabled: true, CurvePreferences: []tls.CurveID{tls.X25519}}

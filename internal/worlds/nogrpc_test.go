@@ -2,5 +2,5 @@
 
 package worlds_test
 
-// newGRPCWorld panics: with hedge_nogrpc the package compiles, and worlds of gRPC cannot be played.
-func newGRPCWorld(*draw) world { panic("built without gRPC") }
+// newGRPCScenario panics. With hedge_nogrpc the package compiles, and scenarios of gRPC cannot be played.
+func newGRPCScenario(*generator) scenario { panic("built without gRPC") }

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// A part is something that a world has beside the usual.
+// A part is a property of a scenario that differs from the default.
 type part struct{ name, value string }
 
 func (p part) String() string { return p.name + "=" + p.value }
 
-// parts is a world in words.
+// parts is the text form of a scenario.
 type parts []part
 
 func (ps parts) String() string {
@@ -24,11 +24,11 @@ func (ps parts) String() string {
 	return strings.Join(words, " ")
 }
 
-// without returns the parts but one.
+// without returns the parts except part i.
 func (ps parts) without(i int) parts { return slices.Delete(slices.Clone(ps), i, i+1) }
 
-// parse is the inverse of String.
-func parse(words string) (ps parts, err error) {
+// parseParts is the inverse of String.
+func parseParts(words string) (ps parts, err error) {
 	for _, word := range strings.Fields(words) {
 		name, value, ok := strings.Cut(word, "=")
 		if !ok {
@@ -39,26 +39,28 @@ func parse(words string) (ps parts, err error) {
 	return ps, nil
 }
 
-// A draw decides which parts a world has: those that are given, or what its number says.
-type draw struct {
+// A generator determines the parts of a scenario: by a list of parts, or at random by a number.
+type generator struct {
 	number uint64
-	given  map[string]string // nil: the number decides
-	asked  map[string]bool   // names of parts
-	has    parts             // those that are there
+	given  map[string]string // values by name; nil: the parts are random
+	asked  map[string]bool   // names of all parts so far
+	has    parts             // the parts of the scenario
 }
 
-func drawn(number uint64) *draw { return &draw{number: number, asked: make(map[string]bool)} }
+func newGenerator(number uint64) *generator {
+	return &generator{number: number, asked: make(map[string]bool)}
+}
 
-func given(ps parts) *draw {
-	d := &draw{given: make(map[string]string, len(ps)), asked: make(map[string]bool)}
+func generatorFor(ps parts) *generator {
+	d := &generator{given: make(map[string]string, len(ps)), asked: make(map[string]bool)}
 	for _, p := range ps {
 		d.given[p.name] = p.value
 	}
 	return d
 }
 
-// unknown returns the parts that are given and that nobody asked about, or that have a value that nobody knows.
-func (d *draw) unknown(ps parts) (all parts) {
+// unusedParts returns the given parts whose names or values do not exist.
+func (d *generator) unusedParts(ps parts) (all parts) {
 	for _, p := range ps {
 		if !slices.Contains(d.has, p) {
 			all = append(all, p)
@@ -67,9 +69,9 @@ func (d *draw) unknown(ps parts) (all parts) {
 	return all
 }
 
-// pick returns one of the choices with the given odds, and otherwise the usual. Every part has random numbers of its own, so
-// that one that is left out changes no other.
-func pick[T any](d *draw, name string, odds float64, usual T, choices ...T) T {
+// drawPart returns one of the choices with the probability odds, and else usual. Every part has its own random numbers:
+// the removal of a part changes no other part.
+func drawPart[T any](d *generator, name string, odds float64, usual T, choices ...T) T {
 	if d.asked[name] {
 		panic("two parts have the name " + name)
 	}
@@ -80,7 +82,7 @@ func pick[T any](d *draw, name string, odds float64, usual T, choices ...T) T {
 			return usual
 		}
 		for _, c := range choices {
-			if word(c) == value {
+			if formatValue(c) == value {
 				d.has = append(d.has, part{name, value})
 				return c
 			}
@@ -94,12 +96,14 @@ func pick[T any](d *draw, name string, odds float64, usual T, choices ...T) T {
 		return usual
 	}
 	c := choices[r.IntN(len(choices))]
-	d.has = append(d.has, part{name, word(c)})
+	d.has = append(d.has, part{name, formatValue(c)})
 	return c
 }
 
-// has reports whether a part without a value is there.
-func has(d *draw, name string, odds float64) bool { return pick(d, name, odds, false, true) }
+// drawFlag reports whether the scenario has a part without a value.
+func drawFlag(d *generator, name string, odds float64) bool {
+	return drawPart(d, name, odds, false, true)
+}
 
-// word is a value as it is written in a part.
-func word(v any) string { return strings.ReplaceAll(fmt.Sprint(v), " ", "_") }
+// formatValue returns the text of a value in a part.
+func formatValue(v any) string { return strings.ReplaceAll(fmt.Sprint(v), " ", "_") }

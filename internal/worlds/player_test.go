@@ -12,105 +12,105 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// A world can be played, plainly and hedged, or by a patient resolver and a Client.
-type world interface {
-	// judge plays the world and says which promises it breaks. The world tells log what was seen.
-	judge(stage *stage) []finding
+// A scenario can be played: plainly and hedged, or by a patient resolver and a Client.
+type scenario interface {
+	// check plays the scenario and returns the promises that it breaks. It logs the results of the calls.
+	check(stage *stage) []finding
 }
 
-// worldOf makes the world of a draw, and returns it with the parts that it has.
-func worldOf(d *draw) (world, parts) {
-	var w world
-	switch pick(d, "over", .8, "http/1.1", "http/1.1", "http/2", "do", "grpc", "grpc", "dns", "dns", "recursor", "range") {
+// newScenario generates a scenario, and returns it with its parts.
+func newScenario(d *generator) (scenario, parts) {
+	var w scenario
+	switch drawPart(d, "over", .8, "http/1.1", "http/1.1", "http/2", "do", "grpc", "grpc", "dns", "dns", "recursor", "range") {
 	case "http/2":
-		w = newHTTPWorld(d, true)
+		w = newHTTPScenario(d, true)
 	case "grpc":
-		w = newGRPCWorld(d)
+		w = newGRPCScenario(d)
 	case "do":
-		w = newDoWorld(d)
+		w = newDoScenario(d)
 	case "range":
-		w = newRangeWorld(d)
+		w = newRangeScenario(d)
 	case "recursor":
-		w = newRecWorld(d)
+		w = newRecScenario(d)
 	case "dns":
-		w = newDNSWorld(d)
+		w = newDNSScenario(d)
 	default:
-		w = newHTTPWorld(d, false)
+		w = newHTTPScenario(d, false)
 	}
 	return w, d.has
 }
 
-// A verdict says which promise of a call is broken.
-type verdict func(promise, what string)
+// A reportFunc reports a broken promise of a call.
+type reportFunc func(promise, what string)
 
-// A stage is where a world is played: in bubbles of fake time.
+// A stage plays scenarios in bubbles of fake time.
 type stage struct {
-	t    *testing.T
-	log  func(format string, args ...any)
-	left bool // goroutines of a bubble are left in this process
+	t            *testing.T
+	log          func(format string, args ...any)
+	hasLeftovers bool // goroutines of a bubble are left in this process
 }
 
-// bubble runs f in fake time. It returns what the bubble itself has to complain about: that all is over and goroutines are
-// left, which wait for each other.
-func (s *stage) bubble(f func()) (complaint string) {
+// runInBubble runs f in fake time. It returns the error of the bubble if goroutines are left after f that wait for each
+// other.
+func (s *stage) runInBubble(f func()) (complaint string) {
 	defer func() {
 		if v := recover(); v != nil {
-			complaint, s.left = fmt.Sprint(v), true
+			complaint, s.hasLeftovers = fmt.Sprint(v), true
 		}
 	}()
 	synctest.Test(s.t, func(*testing.T) { f() })
 	return ""
 }
 
-// TestPlayer is a process that plays the worlds that it reads.
+// TestPlayer is the player process: it reads scenarios and plays them.
 func TestPlayer(t *testing.T) {
 	if os.Getenv("WORLDS_PLAYER") == "" {
 		t.Skip("it is started by the other tests")
 	}
 	doubles.PreloadNetConfig()
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		ps, err := parse(in.Text())
+		ps, err := parseParts(in.Text())
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, _ := worldOf(given(ps))
+		w, _ := newScenario(generatorFor(ps))
 		s := &stage{t: t, log: func(string, ...any) {}}
-		findings := w.judge(s)
-		answer, err := json.Marshal(played{findings, s.left})
+		findings := w.check(s)
+		answer, err := json.Marshal(playResult{findings, s.hasLeftovers})
 		if err != nil {
 			t.Fatal(err)
 		}
 		fmt.Println(answerMark + string(answer))
-		if s.left {
+		if s.hasLeftovers {
 			return
 		}
 	}
 }
 
-// TestOneWorld plays the world of WORLDS_ONLY, which has parts or a number, in this process, and tells all.
+// TestOneWorld plays the scenario of WORLDS_ONLY in this process with a log. WORLDS_ONLY has the parts or the number.
 func TestOneWorld(t *testing.T) {
 	words := os.Getenv("WORLDS_ONLY")
 	if words == "" {
 		t.Skip("WORLDS_ONLY is not set")
 	}
 	doubles.PreloadNetConfig()
-	var d *draw
+	var d *generator
 	var number uint64
-	ps, err := parse(words)
+	ps, err := parseParts(words)
 	if _, no := fmt.Sscan(words, &number); no == nil && !strings.Contains(words, "=") {
-		d = drawn(number)
+		d = newGenerator(number)
 	} else if err != nil {
 		t.Fatal(err)
 	} else {
-		d = given(ps)
+		d = generatorFor(ps)
 	}
-	w, has := worldOf(d)
-	if d.given != nil && len(d.unknown(ps)) > 0 {
-		t.Fatalf("no world has %v", d.unknown(ps))
+	w, has := newScenario(d)
+	if d.given != nil && len(d.unusedParts(ps)) > 0 {
+		t.Fatalf("no scenario has %v", d.unusedParts(ps))
 	}
 	t.Log(has)
 	s := &stage{t: t, log: t.Logf}
-	for _, f := range w.judge(s) {
+	for _, f := range w.check(s) {
 		t.Errorf("%s: %s", f.Promise, f.Detail)
 	}
 }

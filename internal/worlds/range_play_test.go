@@ -15,18 +15,18 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// pastLength is that of the ranges that were read before, and of most that are read later.
-const pastLength = 4096
+// usualLength is the length of the ranges in the warm-up, and of most later ranges.
+const usualLength = 4096
 
-// A rangePlay is one performance of a rangeWorld, and what was seen in it.
+// A rangePlay is one play of a rangeScenario with its observations.
 type rangePlay struct {
-	w       *rangeWorld
+	w       *rangeScenario
 	hedged  bool
 	start   time.Time
 	store   *rangeread.Store
 	results []*rangeResult
 	next    *rangeResult
-	memory  memory // of first bytes, and of pauses
+	memory  latencyMemory // of first bytes, and of pauses
 	broken  string
 
 	mu    sync.Mutex  // guards the fields below
@@ -36,7 +36,7 @@ type rangePlay struct {
 	notes []finding
 }
 
-// A rangeResult is what a caller saw. Times are since the read began.
+// A rangeResult is the result of a read. Times are since its start.
 type rangeResult struct {
 	began, end time.Duration
 	got        []byte
@@ -50,12 +50,12 @@ func (r *rangeResult) String() string {
 	return fmt.Sprintf("{%d bytes %s%s end %v}", len(r.got), r.err, r.panicked, r.end)
 }
 
-func (r *rangeResult) hung() bool { return r.end >= hangs-time.Minute }
-func (r *rangeResult) good() bool { return r.err == "" && r.panicked == "" && !r.hung() }
+func (r *rangeResult) isStuck() bool   { return r.end >= stuckAfter-time.Minute }
+func (r *rangeResult) succeeded() bool { return r.err == "" && r.panicked == "" && !r.isStuck() }
 
-func playRange(s *stage, w *rangeWorld, hedged bool) *rangePlay {
+func playRange(s *stage, w *rangeScenario, hedged bool) *rangePlay {
 	p := &rangePlay{w: w, hedged: hedged, tries: make(map[int]int)}
-	p.broken = s.bubble(p.run)
+	p.broken = s.runInBubble(p.run)
 	return p
 }
 
@@ -67,29 +67,29 @@ func (p *rangePlay) run() {
 	}
 	p.store = rangeread.NewStore(o)
 	root, cancel := context.WithCancel(context.Background())
-	giveUp := time.AfterFunc(hangs, cancel)
-	past := &rangeRead{length: pastLength, cancel: -1}
+	giveUp := time.AfterFunc(stuckAfter, cancel)
+	past := &rangeRead{length: usualLength, cancel: -1}
 	for range p.w.past.calls {
-		p.call(root, past, p.store.Open(p.fetch))
+		p.makeRead(root, past, p.store.Open(p.fetchRange))
 		time.Sleep(p.w.past.gap)
 	}
 	p.start = time.Now()
-	shared := p.store.Open(p.fetch)
+	shared := p.store.Open(p.fetchRange)
 	p.results = make([]*rangeResult, len(p.w.reads))
-	together(p.w.reads, giveUp, func(i int, r *rangeRead) {
+	callAll(p.w.reads, giveUp, func(i int, r *rangeRead) {
 		time.Sleep(r.at)
 		object := shared
 		if !p.w.store.shared {
-			object = p.store.Open(p.fetch)
+			object = p.store.Open(p.fetchRange)
 		}
-		p.results[i] = p.call(root, r, object)
+		p.results[i] = p.makeRead(root, r, object)
 	})
-	time.Sleep(2 * forever) // a deaf Fetch that nobody waits for
+	time.Sleep(2 * forever) // for a Fetch that ignores its context
 	synctest.Wait()
 	for _, r := range p.results {
 		r.later()
 	}
-	p.next = p.call(root, past, p.store.Open(p.fetch))
+	p.next = p.makeRead(root, past, p.store.Open(p.fetchRange))
 	cancel()
 	time.Sleep(2 * forever)
 }
@@ -102,13 +102,13 @@ func (p *rangePlay) note(promise, format string, args ...any) {
 	p.notes = append(p.notes, finding{promise, fmt.Sprintf(format, args...)})
 }
 
-// A readKey is the key of the read under whose context a request is made.
+// A readKey is the context key of the read that has caused a request.
 type readKey struct{}
 
-// call reads, and does with its memory what it likes when it has that back.
-func (p *rangePlay) call(root context.Context, c *rangeRead, object *rangeread.Reader) (r *rangeResult) {
+// makeRead makes a read, and overwrites its memory after that.
+func (p *rangePlay) makeRead(root context.Context, c *rangeRead, object *rangeread.Reader) (r *rangeResult) {
 	r = &rangeResult{began: p.since()}
-	ctx, stop := callerTimes(context.WithValue(root, readKey{}, c), c.deadline, c.cancel)
+	ctx, stop := newCallerTimes(context.WithValue(root, readKey{}, c), c.deadline, c.cancel)
 	defer stop()
 	buf := make([]byte, c.length)
 	start := time.Now()
@@ -154,16 +154,16 @@ func (p *rangePlay) call(root context.Context, c *rangeRead, object *rangeread.R
 	return r
 }
 
-// version returns the one that is in the store now.
-func (p *rangePlay) version() int64 {
+// currentVersion returns the version in the store.
+func (p *rangePlay) currentVersion() int64 {
 	if r := p.w.store.replaced; r > 0 && p.since() >= r && p.results != nil {
 		return 1
 	}
 	return 0
 }
 
-// content writes to b what is at off in a version. No two parts are the same.
-func content(version, off int64, b []byte) {
+// fillContent writes the content of a version at off to b. No two parts of the object are equal.
+func fillContent(version, off int64, b []byte) {
 	var word [8]byte
 	for i := range b {
 		at := off + int64(i)
@@ -174,19 +174,19 @@ func content(version, off int64, b []byte) {
 
 var errFetch = errors.New("the store's own error")
 
-// fetch is the rangeread.Fetch.
-func (p *rangePlay) fetch(ctx context.Context, asked rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
+// fetchRange is the rangeread.Fetch.
+func (p *rangePlay) fetchRange(ctx context.Context, asked rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
 	c := ctx.Value(readKey{}).(*rangeRead)
-	act := p.act(c, asked)
-	version, tag := p.version(), ""
+	act := p.stepOf(c, asked)
+	version, tag := p.currentVersion(), ""
 	if !p.w.store.tagless {
 		tag = fmt.Sprintf("v%d", version)
 	}
 	began := time.Now()
-	if err := act.pass(ctx, 5*ms+act.wait+p.w.past.outage); err != nil {
+	if err := act.sleep(ctx, 5*ms+act.wait+p.w.past.outage); err != nil {
 		return nil, rangeread.Info{}, err
 	}
-	p.memory.learn(p.since(), time.Since(began))
+	p.memory.addWait(p.since(), time.Since(began))
 	size := p.w.store.size + 1000*version
 	switch {
 	case act.ends == "fails":
@@ -213,12 +213,12 @@ func (p *rangePlay) fetch(ctx context.Context, asked rangeread.Range) (io.ReadCl
 	return b, info, nil
 }
 
-// act returns what the store does with a request of a read: the hedges of its beginning come before those for the rest of it. To a question
-// whether there is more behind the end of the object it says the truth.
-func (p *rangePlay) act(c *rangeRead, asked rangeread.Range) rangeAct {
+// stepOf returns the behaviour of the store for a request of a read. The hedges for the beginning of the read come
+// before the hedges for the rest. A request beyond the end of the object gets a correct answer.
+func (p *rangePlay) stepOf(c *rangeRead, asked rangeread.Range) rangeStep {
 	part := (asked.Offset - c.offset) / p.w.partSize()
 	if c.number == 0 || part != c.part || asked.Offset > c.offset && asked.Offset >= p.w.store.size {
-		return rangeAct{}
+		return rangeStep{}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -227,8 +227,8 @@ func (p *rangePlay) act(c *rangeRead, asked rangeread.Range) rangeAct {
 	return c.acts[min(n, len(c.acts)-1)]
 }
 
-// pass lets time pass, until the context ends.
-func (a rangeAct) pass(ctx context.Context, d time.Duration) error {
+// sleep waits for d or the end of the context.
+func (a rangeStep) sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	done := ctx.Done()
@@ -243,11 +243,11 @@ func (a rangeAct) pass(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A rangeBody is the body of an answer.
+// A rangeBody is the body of a response.
 type rangeBody struct {
 	p       *rangePlay
 	ctx     context.Context
-	act     rangeAct
+	act     rangeStep
 	version int64
 	at, end int64
 	middle  int64
@@ -267,10 +267,10 @@ func (b *rangeBody) Read(buf []byte) (int, error) {
 	} else if b.at == b.middle {
 		if b.act.stall > 0 {
 			began := time.Now()
-			if err := b.act.pass(b.ctx, b.act.stall); err != nil {
+			if err := b.act.sleep(b.ctx, b.act.stall); err != nil {
 				return 0, err
 			}
-			b.p.memory.learn(b.p.since(), time.Since(began))
+			b.p.memory.addWait(b.p.since(), time.Since(began))
 		}
 		switch b.act.ends {
 		case "cut":
@@ -280,7 +280,7 @@ func (b *rangeBody) Read(buf []byte) (int, error) {
 		}
 	}
 	n := min(int64(len(buf)), end-b.at)
-	content(b.version, b.at, buf[:n])
+	fillContent(b.version, b.at, buf[:n])
 	b.p.mu.Lock()
 	b.p.read += n
 	b.p.mu.Unlock()

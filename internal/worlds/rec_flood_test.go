@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// judgeFloods counts queries against proofs: of names that a zone does not have, its servers see no more than its chain has records, and two (RFC 8198).
-func (j *recJudge) judgeFloods() {
+// checkFloods checks that random names in a zone cause at most two queries more than its chain has records (RFC 8198).
+func (j *recChecker) checkFloods() {
 	judged := make(map[*recZone]bool) // zones that are judged already, or cannot be
 	for _, a := range j.w.asks {
-		if a.flood != nil && !j.proves(a) { // a question with CD asks the servers, and floods of one zone have equal names
+		if a.flood != nil && !j.keepsProofs(a) { // a question with CD asks the servers, and floods of one zone have equal names
 			judged[a.flood] = true
 		}
 	}
@@ -32,10 +32,10 @@ func (j *recJudge) judgeFloods() {
 	}
 }
 
-// proves reports whether what denies the names of a flood is kept while the flood lasts.
-func (j *recJudge) proves(a *recAsk) bool {
+// keepsProofs reports whether the Resolver caches the denials of a flood for the time of the flood.
+func (j *recChecker) keepsProofs(a *recAsk) bool {
 	w, z := j.w, a.flood
-	steady := w.sound() && w.client.change == "" && w.client.maxBytes == 0 && w.client.trust != "off" && a.deadline == 0 && a.cancel < 0 && !a.cd
+	steady := w.isFlawless() && w.client.change == "" && w.client.maxBytes == 0 && w.client.trust != "off" && a.deadline == 0 && a.cancel < 0 && !a.cd
 	lasting := slices.Contains([]string{"", "nsec3", "salt"}, z.denial) && (z.life == 0 || z.life > time.Hour) && z.soa != "short" && z.sigTTL == 0
-	return steady && lasting && w.validator != "resolver" && j.p.data.truth(a.name, a.typ).security == isSecure
+	return steady && lasting && w.validator != "resolver" && j.p.data.truthOf(a.name, a.typ).security == isSecure
 }

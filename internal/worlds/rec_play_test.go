@@ -21,9 +21,9 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A recPlay is one performance of a recWorld, and what was seen in it.
+// A recPlay is one play of a recScenario with its observations.
 type recPlay struct {
-	w       *recWorld
+	w       *recScenario
 	start   time.Time
 	net     *netsim.Network
 	data    *recData
@@ -35,7 +35,7 @@ type recPlay struct {
 	validated []*recResult      // of the Validator, by ask
 	put       atomic.Int64      // questions of the Validator
 
-	cached *dnshedge.Client // which keeps what the Resolver answers; nil: there is none
+	cached *dnshedge.Client // caches the answers of the Resolver; nil: none
 	kept   []*recResult     // of that Client, by ask
 
 	conns atomic.Int64 // open
@@ -43,7 +43,7 @@ type recPlay struct {
 
 	mu        sync.Mutex // guards the fields below
 	resolver  *recursor.Resolver
-	resolvers []*recursor.Resolver // that one, and those before it
+	resolvers []*recursor.Resolver // the current one and earlier ones
 	seen      []recSeen
 	heard     []recSeen // by upstreams
 	notes     []finding
@@ -53,7 +53,7 @@ type recPlay struct {
 	sent      int // without hedges
 }
 
-// A recResult is what a caller saw. Times are since the play began.
+// A recResult is the result of a question. Times are since the start of the play.
 type recResult struct {
 	began, end time.Duration
 	msg        *dns.Msg // nil: there is an error
@@ -76,14 +76,14 @@ func (r *recResult) String() string {
 	if r.msg.AuthenticatedData {
 		s += " AD"
 	}
-	if why := r.why(); why != "" {
+	if why := r.extendedErrorText(); why != "" {
 		s += " (" + why + ")"
 	}
-	return fmt.Sprintf("{%s %.200s after %v, %d queries}", s, strings.Join(recordsOf(r.msg.Answer), "; "), took, r.info.Queries)
+	return fmt.Sprintf("{%s %.200s after %v, %d queries}", s, strings.Join(formatRecords(r.msg.Answer), "; "), took, r.info.Queries)
 }
 
-// why is the text of the response's extended error.
-func (r *recResult) why() string {
+// extendedErrorText returns the text of the response's extended error.
+func (r *recResult) extendedErrorText() string {
 	if r.msg == nil || r.msg.IsEdns0() == nil {
 		return ""
 	}
@@ -95,14 +95,14 @@ func (r *recResult) why() string {
 	return ""
 }
 
-// good reports whether the result is an answer.
-func (r *recResult) good() bool {
+// succeeded reports whether the result is an answer.
+func (r *recResult) succeeded() bool {
 	return r.msg != nil && (r.msg.Rcode == dns.RcodeSuccess || r.msg.Rcode == dns.RcodeNameError)
 }
 
-func playRec(s *stage, w *recWorld) *recPlay {
+func playRec(s *stage, w *recScenario) *recPlay {
 	p := &recPlay{w: w}
-	p.broken = s.bubble(p.run)
+	p.broken = s.runInBubble(p.run)
 	return p
 }
 
@@ -131,14 +131,14 @@ func (p *recPlay) run() {
 	}
 	defer n.Close()
 	p.net = n
-	p.data = newRecData(p.w, p.addr)
+	p.data = newRecData(p.w, p.addressOf)
 	var servers []*dnstest.Server
 	for _, s := range p.w.servers {
-		n.Set("client", serverName(s.number), netsim.Profile{Delay: netsim.Constant(travel(s.number))})
-		servers = append(servers, p.listen(serverName(s.number), func(q dnstest.Query) dnstest.Reply { return p.answer(s, q) }))
+		n.Set("client", serverName(s.number), netsim.Profile{Delay: netsim.Constant(oneWayDelay(s.number))})
+		servers = append(servers, p.listen(serverName(s.number), func(q dnstest.Query) dnstest.Reply { return p.respond(s, q) }))
 	}
 	for _, u := range p.w.upstreams {
-		n.Set("client", upstreamName(u.number), netsim.Profile{Delay: netsim.Constant(travel(u.number))})
+		n.Set("client", upstreamName(u.number), netsim.Profile{Delay: netsim.Constant(oneWayDelay(u.number))})
 		servers = append(servers, p.listen(upstreamName(u.number), func(q dnstest.Query) dnstest.Reply { return p.answerAsUpstream(u, q) }))
 	}
 	p.resolver = p.newResolver()
@@ -146,37 +146,37 @@ func (p *recPlay) run() {
 	if p.w.client.cached {
 		p.cached = &dnshedge.Client{Exchanger: recExchanger{play: p, above: true}, Cache: &dnshedge.Cache{MaxStale: -1}, SpecialUse: dnshedge.SpecialUseOff}
 	}
-	p.change()
+	p.applyChange()
 	p.results, p.validated, p.kept = make([]*recResult, len(p.w.asks)), make([]*recResult, len(p.w.asks)), make([]*recResult, len(p.w.asks))
 	var wg sync.WaitGroup
 	for i, a := range p.w.asks {
 		wg.Go(func() {
 			time.Sleep(a.at)
-			p.results[i] = p.call(a, p.current(), false)
+			p.results[i] = p.askResolver(a, p.current(), false)
 		})
 		if p.validator != nil && a.flood == nil {
 			wg.Go(func() {
 				time.Sleep(a.at + 210*time.Microsecond)
-				p.validated[i] = p.call(a, p.validator, true)
+				p.validated[i] = p.askResolver(a, p.validator, true)
 			})
 		}
 		if p.cached != nil && a.flood == nil {
 			wg.Go(func() {
 				time.Sleep(a.at + 340*time.Microsecond)
-				p.kept[i] = p.call(a, p.cached, true)
+				p.kept[i] = p.askResolver(a, p.cached, true)
 			})
 		}
 	}
 	wg.Wait()
 	time.Sleep(15 * time.Second)
-	p.finish()
+	p.closeResolver()
 	for _, s := range servers {
 		s.Close()
 	}
 	time.Sleep(time.Minute)
 }
 
-// listen opens a server's sockets.
+// listen opens the sockets of a server.
 func (p *recPlay) listen(name string, answer dnstest.Handler) *dnstest.Server {
 	server := &dnstest.Server{Handler: answer}
 	host := p.net.Host(name)
@@ -193,8 +193,8 @@ func (p *recPlay) listen(name string, answer dnstest.Handler) *dnstest.Server {
 	return server
 }
 
-// finish closes the Resolver, and looks what is left.
-func (p *recPlay) finish() {
+// closeResolver closes the Resolver, and checks that nothing of it is left.
+func (p *recPlay) closeResolver() {
 	if p.cached != nil {
 		if err := p.cached.Close(); err != nil {
 			p.note("6 close", "%v", err)
@@ -208,14 +208,14 @@ func (p *recPlay) finish() {
 		} else if s.Wire > 0 && float64(s.Hedges) > .15*float64(s.Wire)+20 {
 			p.note("5 budget", "%d hedges of %d queries", s.Hedges, s.Wire)
 		}
-		if n := r.Stats().PassedOver; n > 0 && p.w.sound() {
+		if n := r.Stats().PassedOver; n > 0 && p.w.isFlawless() {
 			p.note("8 passed over", "%d responses, though nothing is wrong with a zone or a server", n)
 		}
 		if err := r.Close(); err != nil {
 			p.note("6 close", "%v", err)
 		}
 	}
-	p.finishValidator()
+	p.closeValidator()
 	if n := p.conns.Load(); n != 0 {
 		p.note("6 connections", "%d are open after Close", n)
 	}
@@ -227,8 +227,8 @@ func (p *recPlay) finish() {
 	}
 }
 
-// change changes something when it is time.
-func (p *recPlay) change() {
+// applyChange applies the change of the scenario at its time.
+func (p *recPlay) applyChange() {
 	switch p.w.client.change {
 	case "close":
 		time.AfterFunc(p.w.client.changeAt, func() {
@@ -257,12 +257,12 @@ func (p *recPlay) current() *recursor.Resolver {
 	return p.resolver
 }
 
-// newResolver makes a Resolver as the world says.
+// newResolver makes a Resolver with the settings of the scenario.
 func (p *recPlay) newResolver() *recursor.Resolver {
 	w, c := p.w, p.w.client
-	r := &recursor.Resolver{Dialer: p, PrivateOK: true, NoIPv6: true, NoMinimise: c.noMinimise, MaxBytes: c.maxBytes, Trace: p.trace()}
+	r := &recursor.Resolver{Dialer: p, PrivateOK: true, NoIPv6: true, NoMinimise: c.noMinimise, MaxBytes: c.maxBytes, Trace: p.newTrace()}
 	for _, s := range w.zones[0].servers {
-		r.Hints = append(r.Hints, p.addr(s))
+		r.Hints = append(r.Hints, p.addressOf(s))
 	}
 	r.Hedge.Off = c.hedgeOff
 	r.Trust = p.newTrust()
@@ -279,7 +279,7 @@ func (p *recPlay) newResolver() *recursor.Resolver {
 	return r
 }
 
-// newTrust returns what the Resolver and the Validator trust.
+// newTrust returns the trust settings of the Resolver and the Validator.
 func (p *recPlay) newTrust() dnssec.Trust {
 	w, c := p.w, p.w.client
 	t := dnssec.Trust{Off: c.trust == "off", Report: c.trust == "report", Anchors: []dns.RR{}}
@@ -294,8 +294,8 @@ func (p *recPlay) newTrust() dnssec.Trust {
 	return t
 }
 
-// trace counts attempts, and gives answers to those who asked.
-func (p *recPlay) trace() *recursor.Trace {
+// newTrace returns a Trace that counts attempts, and assigns answers to their questions.
+func (p *recPlay) newTrace() *recursor.Trace {
 	return &recursor.Trace{
 		Attempt: func(_ context.Context, i recursor.AttemptInfo) {
 			p.mu.Lock()
@@ -313,7 +313,7 @@ func (p *recPlay) trace() *recursor.Trace {
 			p.done++
 		},
 		Answer: func(ctx context.Context, i recursor.AnswerInfo) {
-			if r, ok := ctx.Value(recCaller{}).(*recResult); ok { // or the Validator asks
+			if r, ok := ctx.Value(recResultKey{}).(*recResult); ok { // or the Validator asks
 				r.info = i
 				r.told++
 			}
@@ -321,23 +321,23 @@ func (p *recPlay) trace() *recursor.Trace {
 	}
 }
 
-// A recCaller is the key of the recResult in the context of a question.
-type recCaller struct{}
+// A recResultKey is the context key of the recResult of a question.
+type recResultKey struct{}
 
-// DialContext is the Resolver's way to its network.
+// DialContext is the Dialer of the Resolver.
 func (p *recPlay) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	if n := p.dials.Add(1); n == dialsAtMost { // or the world takes minutes
+	if n := p.dials.Add(1); n == maxDials { // otherwise the play takes minutes
 		p.note("5 queries", "%d sockets are opened", n)
 	}
 	c, err := p.net.Host("client").DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	return counted(c, &p.conns), nil
+	return countConn(c, &p.conns), nil
 }
 
-// message is the question as a caller writes it.
-func (a *recAsk) message() *dns.Msg {
+// newMessage returns the question of the caller.
+func (a *recAsk) newMessage() *dns.Msg {
 	m := new(dns.Msg).SetQuestion(a.name, a.typ)
 	if a.upper {
 		m.Question[0].Name = strings.ToUpper(a.name)
@@ -349,17 +349,17 @@ func (a *recAsk) message() *dns.Msg {
 	return m
 }
 
-// call asks the Resolver as a caller does, or what is beside or above it and has no Trace.
-func (p *recPlay) call(a *recAsk, of dnssec.Exchanger, traceless bool) *recResult {
+// askResolver asks the Resolver as a caller does, or a Validator or a Client, which has no Trace.
+func (p *recPlay) askResolver(a *recAsk, of dnssec.Exchanger, traceless bool) *recResult {
 	r := &recResult{began: p.since()}
-	m := a.message()
+	m := a.newMessage()
 	before := m.Copy()
 	ctx, stop := context.Background(), func() {}
 	if !traceless {
-		ctx = context.WithValue(ctx, recCaller{}, r)
+		ctx = context.WithValue(ctx, recResultKey{}, r)
 	}
 	if a.deadline > 0 || a.cancel >= 0 {
-		ctx, stop = callerTimes(ctx, a.deadline, a.cancel)
+		ctx, stop = newCallerTimes(ctx, a.deadline, a.cancel)
 	}
 	out, _, err := of.ExchangeContext(ctx, m, "")
 	stop()
@@ -375,7 +375,7 @@ func (p *recPlay) call(a *recAsk, of dnssec.Exchanger, traceless bool) *recResul
 		}
 		r.msg = out.Copy()
 		if !traceless || !a.cd && p.w.client.trust != "off" { // a Validator passes the Exchanger's response on
-			poison(out)
+			overwriteMessage(out)
 		}
 	}
 	if traceless && out != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// recSeen is a query that a server saw.
+// A recSeen is a query at a server.
 type recSeen struct {
 	at     time.Duration
 	server int
@@ -22,12 +22,12 @@ type recSeen struct {
 	fault  string // that strikes
 }
 
-// answer is what a server says.
-func (p *recPlay) answer(s *recServer, q dnstest.Query) dnstest.Reply {
+// respond is the handler of a server.
+func (p *recPlay) respond(s *recServer, q dnstest.Query) dnstest.Reply {
 	now := p.since()
 	ask := q.Question[0]
 	seen := recSeen{at: now, server: s.number, net: q.Net, name: strings.ToLower(ask.Name), typ: ask.Qtype, do: q.IsEdns0() != nil && q.IsEdns0().Do()}
-	if f := s.fault; f != nil && f.during(now, now) && (f.on == "" || f.on == dns.TypeToString[ask.Qtype]) {
+	if f := s.fault; f != nil && f.isActiveDuring(now, now) && (f.on == "" || f.on == dns.TypeToString[ask.Qtype]) {
 		seen.fault = f.kind
 	}
 	p.mu.Lock()
@@ -42,8 +42,8 @@ func (p *recPlay) answer(s *recServer, q dnstest.Query) dnstest.Reply {
 	if q.RecursionDesired || q.AuthenticatedData || len(q.Question) != 1 || ask.Qclass != dns.ClassINET {
 		p.note("5 query", "server %d is asked %v", s.number, q.Msg)
 	}
-	r := dnstest.Reply{Msg: p.say(s, q, seen)}
-	seen.spoil(&r, q, n)
+	r := dnstest.Reply{Msg: p.newResponse(s, q, seen)}
+	seen.applyFault(&r, q, n)
 	if r.Msg == nil {
 		return r
 	}
@@ -53,19 +53,20 @@ func (p *recPlay) answer(s *recServer, q dnstest.Query) dnstest.Reply {
 		size = int(opt.UDPSize())
 	}
 	if q.Net == "udp" && r.Msg.Len() > size {
-		r.Msg = cutOf(q)
+		r.Msg = newTruncatedReply(q)
 	}
 	return r
 }
 
-func cutOf(q dnstest.Query) *dns.Msg {
+// newTruncatedReply returns a truncated response.
+func newTruncatedReply(q dnstest.Query) *dns.Msg {
 	m := dnstest.Answer(q)
 	m.Truncated, m.Authoritative, m.RecursionAvailable = true, true, false
 	return m
 }
 
-// spoil does to a reply what a fault says, if that has nothing to do with what zones have. The question was asked n times before.
-func (o *recSeen) spoil(r *dnstest.Reply, q dnstest.Query, n int) {
+// applyFault applies a fault that does not depend on zones to a reply. n is the number of earlier queries for the question.
+func (o *recSeen) applyFault(r *dnstest.Reply, q dnstest.Query, n int) {
 	rcode := func(code int) { r.Msg = dnstest.Rcode(q, code); r.Msg.RecursionAvailable = false }
 	switch o.fault {
 	case "silent":
@@ -80,7 +81,7 @@ func (o *recSeen) spoil(r *dnstest.Reply, q dnstest.Query, n int) {
 		r.Delay = 3*time.Second + 110*time.Microsecond
 	case "cut", "cutDead":
 		if q.Net == "udp" {
-			r.Msg = cutOf(q)
+			r.Msg = newTruncatedReply(q)
 		} else if o.fault == "cutDead" {
 			*r = dnstest.Reply{Close: true}
 		}
@@ -107,14 +108,14 @@ func (o *recSeen) spoil(r *dnstest.Reply, q dnstest.Query, n int) {
 		}
 	case "forges", "forgesBare":
 		for _, rr := range r.Msg.Answer {
-			tamper(rr, 99)
+			changeRecord(rr, 99)
 		}
 		if o.fault == "forgesBare" {
 			r.Msg.Answer, r.Msg.Ns = withoutSigs(r.Msg.Answer), withoutSigs(r.Msg.Ns)
 		}
 	case "nx":
 		soa := dnstest.Negative(q, dns.RcodeNameError, 300, 300).Ns[0]
-		soa.Header().Name = up(o.name)
+		soa.Header().Name = parentName(o.name)
 		rcode(dns.RcodeNameError)
 		r.Msg.Authoritative, r.Msg.Ns = true, []dns.RR{soa}
 	}
@@ -124,26 +125,26 @@ func withoutSigs(rrs []dns.RR) []dns.RR {
 	return slices.DeleteFunc(slices.Clone(rrs), func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeRRSIG })
 }
 
-// say is what a server says of the zones that it has.
-func (p *recPlay) say(s *recServer, q dnstest.Query, o recSeen) *dns.Msg {
+// newResponse returns the response of a server by its zones.
+func (p *recPlay) newResponse(s *recServer, q dnstest.Query, o recSeen) *dns.Msg {
 	m := dnstest.Answer(q)
 	m.RecursionAvailable = false
 	var z *recZone
 	for _, c := range p.w.zones {
-		if slices.Contains(c.servers, s) && c.holds(o.name) && (z == nil || o.typ != dns.TypeDS || c.name != o.name) {
-			z = c // those below come later
+		if slices.Contains(c.servers, s) && c.contains(o.name) && (z == nil || o.typ != dns.TypeDS || c.name != o.name) {
+			z = c // a zone below may follow
 		}
 	}
 	if z == nil {
 		m.Rcode = dns.RcodeRefused
 		return m
 	}
-	t := recTalk{p: p, m: m, z: z, fault: o.fault, do: o.do && o.fault != "strips"}
-	if i := slices.IndexFunc(z.children, func(c *recZone) bool { return c.holds(o.name) && (o.typ != dns.TypeDS || c.name != o.name) }); i >= 0 {
-		t.refer(z.children[i])
+	t := recResponse{p: p, m: m, z: z, fault: o.fault, do: o.do && o.fault != "strips"}
+	if i := slices.IndexFunc(z.children, func(c *recZone) bool { return c.contains(o.name) && (o.typ != dns.TypeDS || c.name != o.name) }); i >= 0 {
+		t.addReferral(z.children[i])
 		return m
 	}
-	t.answer(o.name, o.typ)
+	t.addAnswer(o.name, o.typ)
 	for _, rr := range m.Answer { // as a server does that keeps the letters of the question
 		if strings.EqualFold(rr.Header().Name, q.Question[0].Name) {
 			rr.Header().Name = q.Question[0].Name
@@ -152,8 +153,8 @@ func (p *recPlay) say(s *recServer, q dnstest.Query, o recSeen) *dns.Msg {
 	return m
 }
 
-// A recTalk is what a server says to one question.
-type recTalk struct {
+// A recResponse is a response under construction.
+type recResponse struct {
 	p     *recPlay
 	m     *dns.Msg
 	z     *recZone
@@ -161,8 +162,8 @@ type recTalk struct {
 	do    bool
 }
 
-// signed returns records with signatures, if they are wanted.
-func (t *recTalk) signed(rrs []dns.RR, owner string) []dns.RR {
+// withSignatures returns records with signatures if the query has the DO bit.
+func (t *recResponse) withSignatures(rrs []dns.RR, owner string) []dns.RR {
 	var copies []dns.RR
 	for _, rr := range rrs {
 		copies = append(copies, dns.Copy(rr))
@@ -170,19 +171,19 @@ func (t *recTalk) signed(rrs []dns.RR, owner string) []dns.RR {
 	if !t.do {
 		return copies
 	}
-	return t.p.data.signAll(t.z, t.fault, copies, owner)
+	return t.p.data.signRecords(t.z, t.fault, copies, owner)
 }
 
-// proved returns what denies a name or its type.
-func (t *recTalk) proved(name string, f recFound) []dns.RR {
+// denialOf returns the proof that a name or its type does not exist.
+func (t *recResponse) denialOf(name string, f recFound) []dns.RR {
 	if !t.do || t.z.flaw == "bare" {
 		return nil
 	}
-	return t.signed(t.p.data.proof(t.z, name, f), "")
+	return t.withSignatures(t.p.data.denialOf(t.z, name, f), "")
 }
 
-// refer says who serves a zone below.
-func (t *recTalk) refer(c *recZone) {
+// addReferral adds the referral to a zone below.
+func (t *recResponse) addReferral(c *recZone) {
 	sets := t.p.data.sets[t.z][c.name]
 	for _, rr := range sets[dns.TypeNS] {
 		t.m.Ns = append(t.m.Ns, dns.Copy(rr))
@@ -190,63 +191,63 @@ func (t *recTalk) refer(c *recZone) {
 	switch ds := sets[dns.TypeDS]; {
 	case !t.do:
 	case len(ds) > 0:
-		t.m.Ns = append(t.m.Ns, t.signed(ds, "")...)
+		t.m.Ns = append(t.m.Ns, t.withSignatures(ds, "")...)
 	case c.flaw != "noDSProof":
-		t.m.Ns = append(t.m.Ns, t.proved(c.name, recFound{})...)
+		t.m.Ns = append(t.m.Ns, t.denialOf(c.name, recFound{})...)
 	}
-	t.glue(c)
+	t.addGlue(c)
 }
 
-// glue adds the addresses of a zone's servers that the zone which is asked may know.
-func (t *recTalk) glue(c *recZone) {
+// addGlue adds the addresses of a zone's servers that the answering zone may have.
+func (t *recResponse) addGlue(c *recZone) {
 	for i, name := range t.p.w.nsNames(c) {
-		if !t.p.w.outside(c) && (c.ns != "parent" || dns.IsSubDomain(t.z.name, name)) {
-			t.m.Extra = append(t.m.Extra, &dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: t.p.addr(c.servers[i]).AsSlice()})
+		if !t.p.w.hasForeignServers(c) && (c.ns != "parent" || dns.IsSubDomain(t.z.name, name)) {
+			t.m.Extra = append(t.m.Extra, &dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: t.p.addressOf(c.servers[i]).AsSlice()})
 		}
 	}
 }
 
-// add adds what the zone has of a name, with proofs.
-func (t *recTalk) add(name string, typ uint16) recFound {
+// addRecords adds the records of a name in the zone, with proofs.
+func (t *recResponse) addRecords(name string, typ uint16) recFound {
 	d := t.p.data
-	f := d.find(t.z, name, typ)
+	f := d.findName(t.z, name, typ)
 	switch {
 	case t.fault == "oldKeys" && typ == dns.TypeDNSKEY && d.keys[t.z] != nil:
 		f.rrs = []dns.RR{d.keys[t.z].nobody.DNSKEY}
 	case t.fault == "strips" && (typ == dns.TypeDNSKEY || typ == dns.TypeDS):
 		f.rrs = nil
 	}
-	t.m.Answer = append(t.m.Answer, t.signed(f.rrs, f.owner)...)
+	t.m.Answer = append(t.m.Answer, t.withSignatures(f.rrs, f.owner)...)
 	if f.none {
 		t.m.Rcode = dns.RcodeNameError
 	}
 	missing := slices.ContainsFunc(t.z.children, func(c *recZone) bool { return c.name == name && c.flaw == "noDSProof" })
 	switch {
 	case len(f.rrs) == 0:
-		t.m.Ns = append(t.m.Ns, t.signed(d.sets[t.z][t.z.name][dns.TypeSOA], "")...)
+		t.m.Ns = append(t.m.Ns, t.withSignatures(d.sets[t.z][t.z.name][dns.TypeSOA], "")...)
 		if !missing {
-			t.m.Ns = append(t.m.Ns, t.proved(name, f)...)
+			t.m.Ns = append(t.m.Ns, t.denialOf(name, f)...)
 		}
 	case f.wild:
-		t.m.Ns = append(t.m.Ns, t.proved(name, f)...)
+		t.m.Ns = append(t.m.Ns, t.denialOf(name, f)...)
 	}
 	return f
 }
 
-// answer says what the zone has of a name.
-func (t *recTalk) answer(name string, typ uint16) {
+// addAnswer adds the answer of the zone about a name.
+func (t *recResponse) addAnswer(name string, typ uint16) {
 	d := t.p.data
 	t.m.Authoritative = true
-	f := t.add(name, typ)
+	f := t.addRecords(name, typ)
 	if typ == dns.TypeNS && name == t.z.name {
-		t.glue(t.z)
+		t.addGlue(t.z)
 	}
-	if next := d.find(t.z, f.next, typ); f.next != "" && t.z.holds(f.next) && f.next != name && next.next == "" && len(next.rrs) > 0 {
-		if !slices.ContainsFunc(t.z.children, func(c *recZone) bool { return c.holds(f.next) }) {
-			t.m.Answer = append(t.m.Answer, t.signed(next.rrs, next.owner)...)
+	if next := d.findName(t.z, f.next, typ); f.next != "" && t.z.contains(f.next) && f.next != name && next.next == "" && len(next.rrs) > 0 {
+		if !slices.ContainsFunc(t.z.children, func(c *recZone) bool { return c.contains(f.next) }) {
+			t.m.Answer = append(t.m.Answer, t.withSignatures(next.rrs, next.owner)...)
 		}
 	}
 }
 
-// addr is where a server is.
-func (p *recPlay) addr(s *recServer) netip.Addr { return p.net.Host(serverName(s.number)).Addr() }
+// addressOf returns the address of a server.
+func (p *recPlay) addressOf(s *recServer) netip.Addr { return p.net.Host(serverName(s.number)).Addr() }

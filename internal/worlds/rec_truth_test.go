@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A recTruth is what is right to answer to a question, by construction.
+// A recTruth is the correct answer to a question, by construction.
 type recTruth struct {
 	rcode    int
 	records  []string // in order; without signatures
@@ -17,7 +17,7 @@ type recTruth struct {
 	links    int
 }
 
-// A recSecurity is what a validator finds. More is worse.
+// A recSecurity is the result of validation. A higher value is worse.
 type recSecurity int
 
 const (
@@ -28,8 +28,8 @@ const (
 
 func (s recSecurity) String() string { return [...]string{"secure", "insecure", "bogus"}[s] }
 
-// truth returns what is right to answer.
-func (d *recData) truth(name string, typ uint16) (t recTruth) {
+// truthOf returns the correct answer.
+func (d *recData) truthOf(name string, typ uint16) (t recTruth) {
 	seen := make(map[string]bool)
 	var rrs []dns.RR
 	for {
@@ -40,27 +40,27 @@ func (d *recData) truth(name string, typ uint16) (t recTruth) {
 		seen[name] = true
 		t.links++
 		z := d.w.zoneOf(name, typ)
-		t.need(d.w, z)
-		f := d.find(z, name, typ)
-		s := d.w.security(z, name, typ, f)
+		t.addNeeded(d.w, z)
+		f := d.findName(z, name, typ)
+		s := d.w.recordSecurity(z, name, typ, f)
 		t.security = max(t.security, s)
 		rrs = append(rrs, f.rrs...)
 		if f.none {
 			t.rcode = dns.RcodeNameError
 		}
 		if f.next == "" {
-			t.records = recordsOf(rrs)
+			t.records = formatRecords(rrs)
 			return t
 		}
-		if s == isBogus { // nobody is asked for more
-			t.records = recordsOf(rrs)
+		if s == isBogus { // no further zone is queried
+			t.records = formatRecords(rrs)
 		}
 		name = f.next
 	}
 }
 
-// recordsOf writes records down, without signatures, TTLs and the case of their owners.
-func recordsOf(rrs []dns.RR) (all []string) {
+// formatRecords returns records as text, without signatures, TTLs and the case of their owners.
+func formatRecords(rrs []dns.RR) (all []string) {
 	for _, rr := range rrs {
 		if h := rr.Header(); h.Rrtype != dns.TypeRRSIG {
 			all = append(all, strings.ToLower(h.Name)+" "+dns.TypeToString[h.Rrtype]+" "+strings.TrimPrefix(rr.String(), h.String()))
@@ -70,32 +70,32 @@ func recordsOf(rrs []dns.RR) (all []string) {
 	return slices.Compact(all)
 }
 
-// need notes that a zone's servers are asked, and those of all zones on the way to them.
-func (t *recTruth) need(w *recWorld, z *recZone) {
+// addNeeded adds a zone whose servers are queried, and all zones on the path to them.
+func (t *recTruth) addNeeded(w *recScenario, z *recZone) {
 	if slices.Contains(t.needs, z) {
 		return
 	}
 	t.needs = append(t.needs, z)
 	if z.parent != nil {
-		t.need(w, z.parent)
+		t.addNeeded(w, z.parent)
 	}
-	if w.outside(z) {
-		t.need(w, w.zones[recHosts])
+	if w.hasForeignServers(z) {
+		t.addNeeded(w, w.zones[recHosts])
 	}
 }
 
-// zoneOf returns the zone that answers for a name: of DS records, the one above.
-func (w *recWorld) zoneOf(name string, typ uint16) (best *recZone) {
+// zoneOf returns the zone that answers for a name. DS records belong to the parent zone.
+func (w *recScenario) zoneOf(name string, typ uint16) (best *recZone) {
 	for _, z := range w.zones {
-		if z.holds(name) && (best == nil || len(z.name) > len(best.name)) && (typ != dns.TypeDS || z.name != name || z.parent == nil) {
+		if z.contains(name) && (best == nil || len(z.name) > len(best.name)) && (typ != dns.TypeDS || z.name != name || z.parent == nil) {
 			best = z
 		}
 	}
 	return best
 }
 
-// isAnchored reports whether a chain of trust begins at a zone.
-func (w *recWorld) isAnchored(z *recZone) bool {
+// isAnchored reports whether a chain of trust starts at a zone.
+func (w *recScenario) isAnchored(z *recZone) bool {
 	switch w.client.trust {
 	case "none":
 		return false
@@ -111,25 +111,25 @@ func (w *recWorld) isAnchored(z *recZone) bool {
 	return z.parent == nil
 }
 
-// covers reports whether what is asked for is to be validated.
-func (w *recWorld) covers(name string, typ uint16) bool {
+// isCovered reports whether the name is below a trust anchor.
+func (w *recScenario) isCovered(name string, typ uint16) bool {
 	if typ == dns.TypeDS && name != "." {
-		name = up(name)
+		name = parentName(name)
 	}
 	insecure, anchor := "", ""
-	if i := w.client.insecure; i >= 0 && w.zones[i].holds(name) {
+	if i := w.client.insecure; i >= 0 && w.zones[i].contains(name) {
 		insecure = w.zones[i].name
 	}
 	for _, z := range w.zones {
-		if w.isAnchored(z) && z.holds(name) {
+		if w.isAnchored(z) && z.contains(name) {
 			anchor = z.name
 		}
 	}
 	return anchor != "" && (insecure == "" || len(anchor) > len(insecure))
 }
 
-// zoneSecurity returns what a validator finds of a zone.
-func (w *recWorld) zoneSecurity(z *recZone) recSecurity {
+// zoneSecurity returns the result of the validation of a zone.
+func (w *recScenario) zoneSecurity(z *recZone) recSecurity {
 	switch {
 	case w.isAnchored(z):
 	case z.parent == nil:
@@ -156,9 +156,9 @@ func (w *recWorld) zoneSecurity(z *recZone) recSecurity {
 	return isBogus
 }
 
-// security returns what a validator finds of what a zone has of a name.
-func (w *recWorld) security(z *recZone, name string, typ uint16, f recFound) recSecurity {
-	if !w.covers(name, typ) {
+// recordSecurity returns the result of the validation of a name in a zone.
+func (w *recScenario) recordSecurity(z *recZone, name string, typ uint16, f recFound) recSecurity {
+	if !w.isCovered(name, typ) {
 		return isInsecure
 	}
 	s := w.zoneSecurity(z)
@@ -172,7 +172,7 @@ func (w *recWorld) security(z *recZone, name string, typ uint16, f recFound) rec
 	}
 	if len(f.rrs) > 0 {
 		t := f.rrs[0].Header().Rrtype
-		if z.flaw == "tampered" && (t == dns.TypeA || t == dns.TypeAAAA || t == dns.TypeTXT) || z.flaw == "noSig" && z.form(t, "") == "none" {
+		if z.flaw == "tampered" && (t == dns.TypeA || t == dns.TypeAAAA || t == dns.TypeTXT) || z.flaw == "noSig" && z.signatureForm(t, "") == "none" {
 			return isBogus
 		}
 		if !f.wild {

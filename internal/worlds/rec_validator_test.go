@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// recUpstreamFaults are what is wrong with an upstream of a Validator.
+// recUpstreamFaults are the faults of upstreams of a Validator.
 var recUpstreamFaults = []string{
 	"silent", "drops1", "late1s", "cut", "refused", "servfail",
 	"strips", "noSigs", "expired", "forgedSigs", "oldKeys",
@@ -23,13 +23,13 @@ var recUpstreamFaults = []string{
 	"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsForged", "addsEnded", "addsStranger",
 }
 
-// newRecUpstreams draws what the Validator asks: the Resolver, or a Client of upstreams.
-func newRecUpstreams(d *draw, w *recWorld) {
-	w.validator = pick(d, "validator", .4, "", "resolver", "upstreams", "upstreams")
+// newRecUpstreams draws the Exchanger of the Validator: the Resolver, or a Client of upstreams.
+func newRecUpstreams(d *generator, w *recScenario) {
+	w.validator = drawPart(d, "validator", .4, "", "resolver", "upstreams", "upstreams")
 	if w.validator != "upstreams" {
 		return
 	}
-	for i := range pick(d, "upstreams", .7, 1, 2, 2, 3) {
+	for i := range drawPart(d, "upstreams", .7, 1, 2, 2, 3) {
 		name := func(s string) string { return fmt.Sprintf("upstream%d.%s", i, s) }
 		w.upstreams = append(w.upstreams, &recServer{number: i, fault: newRecFault(d, name, .3, w, recUpstreamFaults)})
 	}
@@ -37,7 +37,7 @@ func newRecUpstreams(d *draw, w *recWorld) {
 
 func upstreamName(n int) string { return fmt.Sprintf("u%d", n) }
 
-// newValidator makes the Validator, if the world has one.
+// newValidator makes the Validator, if the scenario has one.
 func (p *recPlay) newValidator() {
 	if p.w.validator == "" {
 		return
@@ -53,7 +53,8 @@ func (p *recPlay) newValidator() {
 	p.validator = &dnssec.Validator{Exchanger: below, Trust: p.newTrust()}
 }
 
-// A recExchanger is what a Validator asks, or the Client above the Resolver: a Client, or the Resolver. It counts questions of the Validator.
+// A recExchanger is the Exchanger of a Validator, or of the Client above the Resolver. It counts the questions of the
+// Validator.
 type recExchanger struct {
 	play   *recPlay
 	client *dnshedge.Client // nil: the Resolver is asked
@@ -70,7 +71,7 @@ func (e recExchanger) ExchangeContext(ctx context.Context, m *dns.Msg, address s
 	return e.play.current().ExchangeContext(ctx, m, address)
 }
 
-// Addresses returns the upstreams that are asked about a name.
+// Addresses returns the upstreams for a name.
 func (e recExchanger) Addresses(name string) []string {
 	if e.client == nil {
 		return nil
@@ -78,15 +79,15 @@ func (e recExchanger) Addresses(name string) []string {
 	return e.client.Addresses(name)
 }
 
-// finishValidator closes the Validator and its Client, and judges how many questions they were asked.
-func (p *recPlay) finishValidator() {
+// closeValidator closes the Validator and its Client, and checks the number of their questions.
+func (p *recPlay) closeValidator() {
 	if p.validator == nil {
 		return
 	}
 	most := int64(0)
 	for _, a := range p.w.asks {
 		cost := 64
-		if t := p.data.truth(a.name, a.typ); p.w.sound() && p.w.upstreamsWell() && !t.loops {
+		if t := p.data.truthOf(a.name, a.typ); p.w.isFlawless() && p.w.upstreamsHealthy() && !t.loops {
 			cost = t.links + 2*len(p.w.zones) + 2
 		}
 		most += int64(cost)
@@ -104,11 +105,11 @@ func (p *recPlay) finishValidator() {
 	}
 }
 
-// answerAsUpstream is what an upstream says: it follows aliases through all zones, and validates nothing.
+// answerAsUpstream is the handler of an upstream. It follows aliases through all zones, and does not validate.
 func (p *recPlay) answerAsUpstream(u *recServer, q dnstest.Query) dnstest.Reply {
 	ask := q.Question[0]
 	seen := recSeen{at: p.since(), server: u.number, net: q.Net, name: strings.ToLower(ask.Name), typ: ask.Qtype, do: q.IsEdns0() != nil && q.IsEdns0().Do()}
-	if f := u.fault; f != nil && f.during(seen.at, seen.at) && (f.on == "" || f.on == dns.TypeToString[ask.Qtype]) {
+	if f := u.fault; f != nil && f.isActiveDuring(seen.at, seen.at) && (f.on == "" || f.on == dns.TypeToString[ask.Qtype]) {
 		seen.fault = f.kind
 	}
 	p.mu.Lock()
@@ -121,7 +122,7 @@ func (p *recPlay) answerAsUpstream(u *recServer, q dnstest.Query) dnstest.Reply 
 	p.heard = append(p.heard, seen)
 	p.mu.Unlock()
 	r := dnstest.Reply{Msg: p.resolveAsUpstream(q, seen)}
-	seen.spoil(&r, q, before)
+	seen.applyFault(&r, q, before)
 	if r.Msg == nil {
 		return r
 	}
@@ -131,19 +132,19 @@ func (p *recPlay) answerAsUpstream(u *recServer, q dnstest.Query) dnstest.Reply 
 		size = int(opt.UDPSize())
 	}
 	if q.Net == "udp" && r.Msg.Len() > size {
-		r.Msg = cutOf(q)
+		r.Msg = newTruncatedReply(q)
 		r.Msg.RecursionAvailable = true
 	}
 	return r
 }
 
-// resolveAsUpstream returns what the zones have of a name and of those that it is an alias of.
+// resolveAsUpstream returns the records of a name and of the targets of its aliases.
 func (p *recPlay) resolveAsUpstream(q dnstest.Query, o recSeen) *dns.Msg {
 	m := dnstest.Answer(q)
 	name := o.name
 	for range 12 {
-		t := recTalk{p: p, m: m, z: p.w.zoneOf(name, o.typ), fault: o.fault, do: o.do && o.fault != "strips"}
-		f := t.add(name, o.typ)
+		t := recResponse{p: p, m: m, z: p.w.zoneOf(name, o.typ), fault: o.fault, do: o.do && o.fault != "strips"}
+		f := t.addRecords(name, o.typ)
 		if f.next == "" {
 			m.Answer, m.Ns = dns.Dedup(m.Answer, nil), dns.Dedup(m.Ns, nil)
 			for _, rr := range m.Answer {
@@ -158,32 +159,33 @@ func (p *recPlay) resolveAsUpstream(q dnstest.Query, o recSeen) *dns.Msg {
 	return dnstest.Rcode(q, dns.RcodeServerFailure)
 }
 
-// upstreamsWell reports whether nothing is wrong with an upstream.
-func (w *recWorld) upstreamsWell() bool {
+// upstreamsHealthy reports whether no upstream has a fault.
+func (w *recScenario) upstreamsHealthy() bool {
 	return !slices.ContainsFunc(w.upstreams, func(u *recServer) bool { return u.fault != nil })
 }
 
-// liedByUpstream reports whether an upstream says what is not true, and may: not all of the answer has to be signed.
-func (c *recCase) liedByUpstream() bool {
-	trusted := c.validated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
-		return !c.w.covers(z.in("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
+// mayBeForgedByUpstream reports whether an upstream may forge an answer undetected, because not all of the answer is
+// signed.
+func (c *recCase) mayBeForgedByUpstream() bool {
+	trusted := c.isValidated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
+		return !c.w.isCovered(z.nameIn("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
 	})
 	return !trusted && slices.ContainsFunc(c.w.upstreams, func(u *recServer) bool {
 		return u.fault != nil && slices.Contains([]string{"forges", "forgesBare", "nx", "strips", "noSigs", "oldKeys"}, u.fault.kind)
 	})
 }
 
-// validatorMustAnswer reports whether nothing keeps the Validator from an answer.
+// validatorMustAnswer reports whether the Validator must have an answer.
 func (c *recCase) validatorMustAnswer(took time.Duration) bool {
 	switch {
-	case c.t.loops, c.r.closed, c.validated() && c.t.security == isBogus && c.w.client.trust != "report":
+	case c.t.loops, c.r.closed, c.isValidated() && c.t.security == isBogus && c.w.client.trust != "report":
 		return false
 	case c.a.deadline > 0, c.a.cancel >= 0:
 		return false
 	case c.w.validator == "resolver":
-		return c.w.well() && c.w.client.limit == "" && c.w.client.change == ""
-	case !c.validated():
-		return c.w.upstreamsWell()
+		return c.w.serversHealthy() && c.w.client.limit == "" && c.w.client.change == ""
+	case !c.isValidated():
+		return c.w.upstreamsHealthy()
 	}
 	good, slow := false, 0
 	for _, u := range c.w.upstreams {

@@ -14,9 +14,9 @@ import (
 	"github.com/gohedge/hedge/internal/signer"
 )
 
-// A recData is what the zones of a recWorld have. It is made for a play, when the addresses of servers are known.
+// recData has the records of all zones. A play makes it, because the records have the addresses of its servers.
 type recData struct {
-	w    *recWorld
+	w    *recScenario
 	sets map[*recZone]map[string]map[uint16][]dns.RR
 	keys map[*recZone]*recKeys
 
@@ -24,7 +24,7 @@ type recData struct {
 	sigs map[recSig]*dns.RRSIG
 }
 
-// A recKeys is what signing a zone takes.
+// recKeys has the keys of a zone.
 type recKeys struct {
 	ksk, zsk []*signer.Key // they may be the same
 	dnskeys  []dns.RR
@@ -33,7 +33,7 @@ type recKeys struct {
 	chain    *signer.Chain
 }
 
-// A recSig tells signatures apart.
+// A recSig identifies a signature.
 type recSig struct {
 	zone  *recZone
 	owner string
@@ -43,13 +43,13 @@ type recSig struct {
 	until int64 // when it ends, in seconds since 1970; 0: when the form says
 }
 
-func newRecData(w *recWorld, addr func(*recServer) netip.Addr) *recData {
+func newRecData(w *recScenario, addr func(*recServer) netip.Addr) *recData {
 	d := &recData{w: w, sets: make(map[*recZone]map[string]map[uint16][]dns.RR), keys: make(map[*recZone]*recKeys), sigs: make(map[recSig]*dns.RRSIG)}
 	for _, z := range w.zones {
 		d.sets[z] = make(map[string]map[uint16][]dns.RR)
 	}
 	for _, z := range w.zones {
-		d.fill(z, addr)
+		d.addZoneRecords(z, addr)
 	}
 	for _, z := range w.zones {
 		if z.sign != "no" {
@@ -58,49 +58,49 @@ func newRecData(w *recWorld, addr func(*recServer) netip.Addr) *recData {
 	}
 	for _, z := range w.zones {
 		if k := d.keys[z]; k != nil {
-			k.chain = signer.NewChain(z.name, z.how(), z.hashing(), 300, d.types(z))
+			k.chain = signer.NewChain(z.name, z.denialKind(), z.nsec3Params(), 300, d.typesOf(z))
 		}
 	}
 	return d
 }
 
-// in returns a name in a zone.
-func (z *recZone) in(name string) string { return name + "." + strings.TrimPrefix(z.name, ".") }
+// nameIn returns a name in a zone.
+func (z *recZone) nameIn(name string) string { return name + "." + strings.TrimPrefix(z.name, ".") }
 
-// holds reports whether a name is at or below a zone's.
-func (z *recZone) holds(name string) bool { return dns.IsSubDomain(z.name, name) }
+// contains reports whether a name is at or below the name of a zone.
+func (z *recZone) contains(name string) bool { return dns.IsSubDomain(z.name, name) }
 
-// nsNames are the names of a zone's servers.
-func (w *recWorld) nsNames(z *recZone) (names []string) {
+// nsNames returns the names of a zone's servers.
+func (w *recScenario) nsNames(z *recZone) (names []string) {
 	if z.ns == "parent" {
 		return w.nsNames(z.parent)
 	}
 	for i := range z.servers {
-		if w.outside(z) {
-			names = append(names, w.zones[recHosts].in(fmt.Sprintf("ns%d-z%d", i, z.number)))
+		if w.hasForeignServers(z) {
+			names = append(names, w.zones[recHosts].nameIn(fmt.Sprintf("ns%d-z%d", i, z.number)))
 		} else {
-			names = append(names, z.in(fmt.Sprintf("ns%d", i)))
+			names = append(names, z.nameIn(fmt.Sprintf("ns%d", i)))
 		}
 	}
 	return names
 }
 
-// fill gives a zone its records: those of its servers, and, but for the root, those that are asked for.
-func (d *recData) fill(z *recZone, addr func(*recServer) netip.Addr) {
+// addZoneRecords adds the records of a zone: those of its servers, and those of questions unless it is the root.
+func (d *recData) addZoneRecords(z *recZone, addr func(*recServer) netip.Addr) {
 	w := d.w
 	soa := map[string]int{"": 300, "short": 60, "long": 3600}[z.soa]
-	d.put(z, "%s %d SOA ns0.%s admin.%s 1 3600 600 86400 300", z.name, soa, strings.TrimPrefix(z.name, "."), strings.TrimPrefix(z.name, "."))
+	d.addParsed(z, "%s %d SOA ns0.%s admin.%s 1 3600 600 86400 300", z.name, soa, strings.TrimPrefix(z.name, "."), strings.TrimPrefix(z.name, "."))
 	for i, name := range w.nsNames(z) {
-		d.put(z, "%s 3600 NS %s", z.name, name)
+		d.addParsed(z, "%s 3600 NS %s", z.name, name)
 		if z.parent != nil {
-			d.put(z.parent, "%s 3600 NS %s", z.name, name)
+			d.addParsed(z.parent, "%s 3600 NS %s", z.name, name)
 		}
 		switch {
 		case z.ns == "parent":
-		case w.outside(z):
-			d.put(w.zones[recHosts], "%s 3600 A %s", name, addr(z.servers[i]))
+		case w.hasForeignServers(z):
+			d.addParsed(w.zones[recHosts], "%s 3600 A %s", name, addr(z.servers[i]))
 		default:
-			d.put(z, "%s 3600 A %s", name, addr(z.servers[i]))
+			d.addParsed(z, "%s 3600 A %s", name, addr(z.servers[i]))
 		}
 	}
 	if z.parent == nil {
@@ -114,30 +114,30 @@ func (d *recData) fill(z *recZone, addr func(*recServer) netip.Addr) {
 	for _, r := range []string{
 		fmt.Sprintf("www 300 A 192.0.2.%d", n), fmt.Sprintf("www 300 A 192.0.2.%d", n+100), fmt.Sprintf("www 300 AAAA 2001:db8::%d", n),
 		fmt.Sprintf("www 300 TXT zone%d", n), fmt.Sprintf("short 5 A 192.0.2.%d", n), fmt.Sprintf("text 300 TXT text%d", n),
-		fmt.Sprintf("*.wild 300 A 192.0.2.%d", n+20), "alias 300 CNAME " + z.in("www"), "far 300 CNAME " + next.in("www"), "chain 300 CNAME " + next.in("far"),
-		"*.walias 300 CNAME " + next.in("www"), "dn 300 DNAME " + next.name, fmt.Sprintf("x.ent 300 A 192.0.2.%d", n+40),
-		"loop 300 CNAME " + z.in("loop2"), "loop2 300 CNAME " + z.in("loop"),
-		"down 300 CNAME " + below.in("www"), "*.wdown 300 CNAME " + below.in("www"), "ddn 300 DNAME " + below.name, "up 300 CNAME " + z.parent.in("www"),
+		fmt.Sprintf("*.wild 300 A 192.0.2.%d", n+20), "alias 300 CNAME " + z.nameIn("www"), "far 300 CNAME " + next.nameIn("www"), "chain 300 CNAME " + next.nameIn("far"),
+		"*.walias 300 CNAME " + next.nameIn("www"), "dn 300 DNAME " + next.name, fmt.Sprintf("x.ent 300 A 192.0.2.%d", n+40),
+		"loop 300 CNAME " + z.nameIn("loop2"), "loop2 300 CNAME " + z.nameIn("loop"),
+		"down 300 CNAME " + below.nameIn("www"), "*.wdown 300 CNAME " + below.nameIn("www"), "ddn 300 DNAME " + below.name, "up 300 CNAME " + z.parent.nameIn("www"),
 	} {
 		name, rest, _ := strings.Cut(r, " ")
-		d.put(z, "%s %s", z.in(name), rest)
+		d.addParsed(z, "%s %s", z.nameIn(name), rest)
 	}
 	if z.many {
 		for i := range 70 {
-			d.put(z, "%s 300 A 192.0.2.%d", z.in(fmt.Sprintf("n%02d", i)), n)
+			d.addParsed(z, "%s 300 A 192.0.2.%d", z.nameIn(fmt.Sprintf("n%02d", i)), n)
 		}
 	}
 }
 
-func (d *recData) put(z *recZone, format string, args ...any) {
+func (d *recData) addParsed(z *recZone, format string, args ...any) {
 	rr, err := dns.NewRR(fmt.Sprintf(format, args...))
 	if err != nil {
 		panic(err)
 	}
-	d.add(z, rr)
+	d.addRecords(z, rr)
 }
 
-func (d *recData) add(z *recZone, rrs ...dns.RR) {
+func (d *recData) addRecords(z *recZone, rrs ...dns.RR) {
 	for _, rr := range rrs {
 		h := rr.Header()
 		if d.sets[z][h.Name] == nil {
@@ -147,7 +147,7 @@ func (d *recData) add(z *recZone, rrs ...dns.RR) {
 	}
 }
 
-func (z *recZone) how() signer.Denial {
+func (z *recZone) denialKind() signer.Denial {
 	switch z.denial {
 	case "nsec3", "salt", "iterations":
 		return signer.NSEC3
@@ -159,7 +159,7 @@ func (z *recZone) how() signer.Denial {
 	return signer.NSEC
 }
 
-func (z *recZone) hashing() signer.NSEC3Params {
+func (z *recZone) nsec3Params() signer.NSEC3Params {
 	switch z.denial {
 	case "salt":
 		return signer.NSEC3Params{Iterations: 5, Salt: "beef"}
@@ -169,8 +169,8 @@ func (z *recZone) hashing() signer.NSEC3Params {
 	return signer.NSEC3Params{}
 }
 
-// types are those of a zone's names, without those that come by signing.
-func (d *recData) types(z *recZone) map[string][]uint16 {
+// typesOf returns the types of records by name, without the types of signing.
+func (d *recData) typesOf(z *recZone) map[string][]uint16 {
 	all := make(map[string][]uint16)
 	for name, sets := range d.sets[z] {
 		all[name] = slices.DeleteFunc(slices.Sorted(maps.Keys(sets)), func(t uint16) bool { return t == dns.TypeDNSKEY })
@@ -226,15 +226,15 @@ func (d *recData) makeKeys(z *recZone) {
 		ds.Header().Ttl = 3600
 	}
 	if z.flaw != "noDNSKEY" {
-		d.add(z, k.dnskeys...)
+		d.addRecords(z, k.dnskeys...)
 	}
 	if z.parent != nil && z.sign == "" {
-		d.add(z.parent, k.ds...)
+		d.addRecords(z.parent, k.ds...)
 	}
 	d.keys[z] = k
 }
 
-// recFound is what a zone has of a name.
+// A recFound has the records of a name in a zone.
 type recFound struct {
 	rrs   []dns.RR
 	owner string // of the set in the zone; "": there is none
@@ -243,10 +243,10 @@ type recFound struct {
 	next  string // the name that it is an alias of
 }
 
-// find looks a name up in a zone that has it, or would have it.
-func (d *recData) find(z *recZone, name string, typ uint16) (f recFound) {
+// findName looks up a name in the zone that contains it.
+func (d *recData) findName(z *recZone, name string, typ uint16) (f recFound) {
 	sets := d.sets[z]
-	for above := up(name); name != z.name && z.holds(above); above = up(above) {
+	for above := parentName(name); name != z.name && z.contains(above); above = parentName(above) {
 		if dname := sets[above][dns.TypeDNAME]; dname != nil {
 			f.owner = above
 			target := strings.TrimSuffix(name, above) + dname[0].(*dns.DNAME).Target
@@ -262,10 +262,10 @@ func (d *recData) find(z *recZone, name string, typ uint16) (f recFound) {
 	}
 	node := sets[name]
 	f.owner = name
-	if node == nil && !d.above(z, name) {
-		encloser := up(name)
-		for sets[encloser] == nil && !d.above(z, encloser) {
-			encloser = up(encloser)
+	if node == nil && !d.isNonTerminal(z, name) {
+		encloser := parentName(name)
+		for sets[encloser] == nil && !d.isNonTerminal(z, encloser) {
+			encloser = parentName(encloser)
 		}
 		f.owner = "*." + strings.TrimPrefix(encloser, ".")
 		node = sets[f.owner]
@@ -283,8 +283,8 @@ func (d *recData) find(z *recZone, name string, typ uint16) (f recFound) {
 	return f
 }
 
-// above reports whether there are names below one in a zone.
-func (d *recData) above(z *recZone, name string) bool {
+// isNonTerminal reports whether a zone has names below a name.
+func (d *recData) isNonTerminal(z *recZone, name string) bool {
 	for n := range d.sets[z] {
 		if n != name && dns.IsSubDomain(name, n) {
 			return true
@@ -293,8 +293,8 @@ func (d *recData) above(z *recZone, name string) bool {
 	return false
 }
 
-// up returns the name without its first label.
-func up(name string) string {
+// parentName returns the name without its first label.
+func parentName(name string) string {
 	i, end := dns.NextLabel(name, 0)
 	if end {
 		return "."
@@ -302,8 +302,8 @@ func up(name string) string {
 	return name[i:]
 }
 
-// proof returns what denies a name or its type, unsigned.
-func (d *recData) proof(z *recZone, name string, f recFound) []dns.RR {
+// denialOf returns the proof that a name or its type does not exist, without signatures.
+func (d *recData) denialOf(z *recZone, name string, f recFound) []dns.RR {
 	k := d.keys[z]
 	switch {
 	case k == nil || z.flaw == "noProof":
@@ -318,8 +318,8 @@ func (d *recData) proof(z *recZone, name string, f recFound) []dns.RR {
 	return k.chain.ProveNoData(name)
 }
 
-// form is how a zone, or a server of it, signs what has a type; "none": not at all.
-func (z *recZone) form(typ uint16, fault string) string {
+// signatureForm returns the form of the signatures of a type by a zone or a server of it. "none" means no signature.
+func (z *recZone) signatureForm(typ uint16, fault string) string {
 	switch fault {
 	case "expired":
 		return "expired"
@@ -346,8 +346,8 @@ func (z *recZone) form(typ uint16, fault string) string {
 	return ""
 }
 
-// signAll returns records with the signatures of their sets. Those of the set of a wildcard's have the owner that is given.
-func (d *recData) signAll(z *recZone, fault string, rrs []dns.RR, owner string) (out []dns.RR) {
+// signRecords returns records with the signatures of their sets. The signatures of a wildcard have the given owner.
+func (d *recData) signRecords(z *recZone, fault string, rrs []dns.RR, owner string) (out []dns.RR) {
 	k := d.keys[z]
 	if k == nil {
 		return rrs
@@ -361,7 +361,7 @@ func (d *recData) signAll(z *recZone, fault string, rrs []dns.RR, owner string) 
 		set := rrs[:n]
 		rrs = rrs[n:]
 		out = append(out, set...)
-		form := z.form(h.Rrtype, fault)
+		form := z.signatureForm(h.Rrtype, fault)
 		if form == "none" || len(out) > n && h.Rrtype == dns.TypeCNAME && out[0].Header().Rrtype == dns.TypeDNAME { // it is made of the DNAME record
 			continue
 		}
@@ -379,9 +379,9 @@ func (d *recData) signAll(z *recZone, fault string, rrs []dns.RR, owner string) 
 		for i, key := range keys {
 			as := recSig{zone: z, owner: h.Name, typ: h.Rrtype, form: form, key: i}
 			if z.life > 0 && form == "" {
-				as.until = z.expiry(time.Now()).Unix()
+				as.until = z.expirationOf(time.Now()).Unix()
 			}
-			out = append(out, d.sign(as, key, set, owner))
+			out = append(out, d.signSet(as, key, set, owner))
 		}
 		if h.Rrtype%2 != 0 {
 			out = append(out, added...)
@@ -390,13 +390,14 @@ func (d *recData) signAll(z *recZone, fault string, rrs []dns.RR, owner string) 
 	return out
 }
 
-// expiry returns when the signatures end that a zone makes at a time, if they end.
-func (z *recZone) expiry(now time.Time) time.Time { return now.Truncate(z.life / 2).Add(z.life) }
+// expirationOf returns the expiration of the signatures that a zone makes at a time.
+func (z *recZone) expirationOf(now time.Time) time.Time { return now.Truncate(z.life / 2).Add(z.life) }
 
-// raisedTTL is the TTL of records of servers that raise them.
+// raisedTTL is the TTL of records of servers that raise TTLs.
 const raisedTTL = 604800
 
-// signExtra returns the signature with a high original TTL that a server adds to a set, or nothing. No validator may take it for right.
+// signExtra returns the signature with a high original TTL that a server adds to a record set, or nil. No validator may
+// accept it.
 func (d *recData) signExtra(z *recZone, fault string, key *signer.Key, set []dns.RR, owner string) []dns.RR {
 	if !strings.HasPrefix(fault, "adds") {
 		return nil
@@ -405,7 +406,7 @@ func (d *recData) signExtra(z *recZone, fault string, key *signer.Key, set []dns
 		key = d.keys[z].nobody
 	}
 	h := set[0].Header()
-	sig := d.sign(recSig{zone: z, owner: h.Name, typ: h.Rrtype, form: fault}, key, set, owner).(*dns.RRSIG)
+	sig := d.signSet(recSig{zone: z, owner: h.Name, typ: h.Rrtype, form: fault}, key, set, owner).(*dns.RRSIG)
 	switch fault {
 	case "addsTag":
 		sig.KeyTag++
@@ -415,14 +416,14 @@ func (d *recData) signExtra(z *recZone, fault string, key *signer.Key, set []dns
 	return []dns.RR{sig}
 }
 
-// sign returns the signature of a set.
-func (d *recData) sign(as recSig, key *signer.Key, set []dns.RR, owner string) dns.RR {
+// signSet returns the signature of a record set.
+func (d *recData) signSet(as recSig, key *signer.Key, set []dns.RR, owner string) dns.RR {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	made := d.sigs[as]
 	if made == nil {
 		form := map[string]signer.SignatureOptions{
-			"expired": signer.ExpiredSignature(), "future": {From: 1800000000, To: 1900000000}, "forged": {Forged: true}, "otherSigner": {Signer: up(as.zone.name)},
+			"expired": signer.ExpiredSignature(), "future": {From: 1800000000, To: 1900000000}, "forged": {Forged: true}, "otherSigner": {Signer: parentName(as.zone.name)},
 			"addsForged": {Forged: true}, "addsEnded": signer.ExpiredSignature(),
 		}[as.form]
 		if as.until > 0 {
@@ -435,7 +436,7 @@ func (d *recData) sign(as recSig, key *signer.Key, set []dns.RR, owner string) d
 				rr.Header().Name = owner
 			}
 			if as.zone.flaw == "tampered" {
-				tamper(rr, 66)
+				changeRecord(rr, 66)
 			}
 			if strings.HasPrefix(as.form, "adds") {
 				rr.Header().Ttl = raisedTTL
@@ -453,8 +454,8 @@ func (d *recData) sign(as recSig, key *signer.Key, set []dns.RR, owner string) d
 	return &sig
 }
 
-// tamper changes a record, in a way of its own.
-func tamper(rr dns.RR, way byte) {
+// changeRecord changes a record in one of several ways.
+func changeRecord(rr dns.RR, way byte) {
 	switch rr := rr.(type) {
 	case *dns.A:
 		rr.A = []byte{203, 0, 113, way}

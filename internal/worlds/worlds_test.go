@@ -13,17 +13,17 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestTwoHundredWorldsKeepEveryPromise plays the same worlds each time.
+// TestTwoHundredWorldsKeepEveryPromise plays the same scenarios each time.
 func TestTwoHundredWorldsKeepEveryPromise(t *testing.T) {
 	worlds := 200
 	if doubles.RaceEnabled || testing.Short() {
-		worlds = 45 // a fifth as fast
+		worlds = 45 // they take five times as long
 	}
-	play(t, 1, func(m *machine) bool { worlds--; return worlds >= 0 })
+	playScenarios(t, 1, func(m *fuzzer) bool { worlds--; return worlds >= 0 })
 }
 
-// TestWorldsOfANewNumberKeepEveryPromise plays other worlds each time, for WORLDS_SECONDS; with WORLDS_NEED only such as have
-// some parts, like "over=grpc"; with WORLDS_FIRST until the first finding.
+// TestWorldsOfANewNumberKeepEveryPromise plays new scenarios for WORLDS_SECONDS. WORLDS_NEED selects scenarios with
+// some parts, for instance "over=grpc". With WORLDS_FIRST the test ends at the first finding.
 func TestWorldsOfANewNumberKeepEveryPromise(t *testing.T) {
 	seconds, err := strconv.Atoi(os.Getenv("WORLDS_SECONDS"))
 	if err != nil {
@@ -36,12 +36,12 @@ func TestWorldsOfANewNumberKeepEveryPromise(t *testing.T) {
 	t.Logf("WORLDS_NUMBER=%d WORLDS_SECONDS=%d", number, seconds)
 	end := time.Now().Add(time.Duration(seconds) * time.Second)
 	first := os.Getenv("WORLDS_FIRST") != ""
-	play(t, number, func(m *machine) bool {
-		return time.Now().Before(end) && !(first && slices.ContainsFunc(m.found, found.counts))
+	playScenarios(t, number, func(m *fuzzer) bool {
+		return time.Now().Before(end) && !(first && slices.ContainsFunc(m.found, foundScenario.isFailure))
 	})
 }
 
-// TestWorldsThatBrokeAPromiseKeepIt plays the worlds of testdata/mended.txt, in which defects were found that are mended.
+// TestWorldsThatBrokeAPromiseKeepIt plays the regressions in testdata/mended.txt: scenarios with defects that are fixed.
 func TestWorldsThatBrokeAPromiseKeepIt(t *testing.T) {
 	doubles.SkipWithoutHTTP2InBubble(t)
 	text, err := os.ReadFile("testdata/mended.txt")
@@ -49,20 +49,20 @@ func TestWorldsThatBrokeAPromiseKeepIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := new(player)
-	defer p.stop()
+	defer p.stopProcess()
 	for line := range strings.Lines(string(text)) {
 		line, _, _ = strings.Cut(line, "#")
-		ps, err := parse(line)
+		ps, err := parseParts(line)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(ps) == 0 {
 			continue
 		}
-		d := given(ps)
-		worldOf(d)
-		if unknown := d.unknown(ps); len(unknown) > 0 {
-			t.Errorf("no world has %v: the name or the value was changed", unknown)
+		d := generatorFor(ps)
+		newScenario(d)
+		if unknown := d.unusedParts(ps); len(unknown) > 0 {
+			t.Errorf("no scenario has %v: the name or the value was changed", unknown)
 			continue
 		}
 		findings, err := p.play(ps)
@@ -75,24 +75,24 @@ func TestWorldsThatBrokeAPromiseKeepIt(t *testing.T) {
 	}
 }
 
-// play plays worlds from a number on until more says no, and tells what was found.
-func play(t *testing.T, number uint64, more func(*machine) bool) {
+// playScenarios plays scenarios from a number on until more returns false, and reports the findings.
+func playScenarios(t *testing.T, number uint64, more func(*fuzzer) bool) {
 	doubles.SkipWithoutHTTP2InBubble(t)
-	need, err := parse(os.Getenv("WORLDS_NEED"))
+	need, err := parseParts(os.Getenv("WORLDS_NEED"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{number: number, need: need, seen: make(map[uint64]bool)}
+	m := &fuzzer{number: number, need: need, seen: make(map[uint64]bool)}
 	start := time.Now()
-	if err := m.run(min(2, runtime.NumCPU()), func() bool { return more(m) }); err != nil {
+	if err := m.runPlayers(min(2, runtime.NumCPU()), func() bool { return more(m) }); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%d worlds in %v", m.played, time.Since(start).Round(time.Millisecond))
 	for _, f := range m.found {
-		if f.counts() {
+		if f.isFailure() {
 			t.Errorf("%v", f)
 		} else {
-			t.Logf("now and then: %v", f) // two things at the same instant, mostly
+			t.Logf("now and then: %v", f) // mostly events at the same instant
 		}
 	}
 }

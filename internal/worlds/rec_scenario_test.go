@@ -9,14 +9,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A recWorld is what recPlay plays: questions to a recursor.Resolver, a tree of zones that are signed or not, and their servers with
-// faults. What is right to answer follows from how the world is made: see recTruth.
-type recWorld struct {
+// A recScenario has questions to a recursor.Resolver, a tree of zones that are signed or not, and their servers with
+// faults. Its construction determines the correct answers, see recTruth.
+type recScenario struct {
 	zones   []*recZone
 	servers []*recServer
 	client  recClient
 
-	validator string       // what the Validator beside the Resolver asks: "" there is none; resolver, upstreams
+	validator string       // the Exchanger of the Validator: resolver, upstreams, or "" without a Validator
 	upstreams []*recServer // resolvers that validate nothing
 
 	asks  []*recAsk     // in the order of their times
@@ -24,7 +24,7 @@ type recWorld struct {
 	end   time.Duration // when all else is over, and the last questions are asked
 }
 
-// A recZone is a zone, how it is signed, and what is wrong with that.
+// A recZone is a zone with its signing and its flaws.
 type recZone struct {
 	number   int
 	name     string
@@ -42,7 +42,7 @@ type recZone struct {
 	many     bool          // it has 70 names more
 }
 
-// recShapes are the zones that a world may have, each with its parent.
+// recShapes are the possible zones with their parents.
 var recShapes = []struct {
 	name   string
 	parent int
@@ -56,28 +56,28 @@ const (
 // recKnownKeys are the kinds of keys that every validator supports.
 var recKnownKeys = []string{"ed25519", "p384", "split", "split", "rsa", "two", "standby", "rsa512", "rsa1000", "rsa4096", "rsaExponent"}
 
-// Kinds of what a zone is.
+// The kinds of zones.
 var (
 	recKeyKinds = append(slices.Clone(recKnownKeys), "sha1", "unknown", "digest")
 	recDenials  = []string{"nsec3", "nsec3", "optout", "optout", "minimal", "salt", "iterations"}
 	recFlaws    = []string{"expired", "expiredData", "future", "wrongKey", "forged", "bare", "wrongDS", "noDNSKEY", "tampered", "noSig", "otherSigner", "noProof"}
 )
 
-// A recServer is a server, and what is wrong with it.
+// A recServer is a server with its fault.
 type recServer struct {
 	number int
 	of     *recZone // that it was made for; it may serve zones below as well
 	fault  *recFault
 }
 
-// A recFault is what a server does to some questions for some time.
+// A recFault is a fault of a server for some questions and some time.
 type recFault struct {
 	kind        string
 	on          string // "" all questions; a type
 	from, until time.Duration
 }
 
-// Kinds of faults: there is no answer in time, it is a failure, it lacks what DNSSEC needs, or it is forged.
+// The kinds of faults: no answer in time, a failure, an answer without the records of DNSSEC, or a forged answer.
 var recFaults = []string{
 	"silent", "silent", "drops1", "late1s", "late3s", "cut", "cutDead", "wrongID",
 	"refused", "servfail", "lame", "noEDNS",
@@ -86,13 +86,15 @@ var recFaults = []string{
 	"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsForged", "addsEnded", "addsStranger",
 }
 
-// recForgers are those by which a server says what is not true.
+// recForgers are the faults by which a server forges answers.
 var recForgers = []string{"forges", "forgesBare", "nx"}
 
-// during reports whether the fault is there at some time of a span.
-func (f *recFault) during(from, until time.Duration) bool { return f.from <= until && from <= f.until }
+// isActiveDuring reports whether the fault is active at a time between two times.
+func (f *recFault) isActiveDuring(from, until time.Duration) bool {
+	return f.from <= until && from <= f.until
+}
 
-// A recClient is the Resolver's settings.
+// A recClient has the settings of the Resolver.
 type recClient struct {
 	trust      string // "" from the root on; off, report, none; zone, both, zones, sub: see isAnchored
 	insecure   int    // the zone whose name is in Trust.Insecure; -1: none
@@ -103,17 +105,17 @@ type recClient struct {
 	most       int    // its value
 	maxBytes   int64
 	change     string
-	changeAt   time.Duration // since the world began
+	changeAt   time.Duration // since the start of the play
 }
 
-// A recAsk is a question that a caller has.
+// A recAsk is a question of a caller.
 type recAsk struct {
 	what             string // past, call0, last
 	name             string // in lower case
 	typ              uint16
 	do, cd, ad, edns bool
 	upper            bool     // the name is written in upper case
-	flood            *recZone // which does not have this name nor those of the other questions of the call; nil: the call is no flood
+	flood            *recZone // the zone without the names of the call, which is a flood; nil: it is no flood
 	at               time.Duration
 	deadline, cancel time.Duration // since at; 0 and -1: none
 }
@@ -131,12 +133,13 @@ func (a *recAsk) String() string {
 	return s
 }
 
-// ended reports whether a caller gives up before a time since it asked, or at about that time.
-func (a *recAsk) ended(took time.Duration) bool { return stops(a.deadline, a.cancel, took) }
+// callerEndsBy reports whether the deadline or the cancellation of the caller is before a time since the question, or
+// at about that time.
+func (a *recAsk) callerEndsBy(took time.Duration) bool { return endsBy(a.deadline, a.cancel, took) }
 
-func newRecWorld(d *draw) *recWorld {
-	w := &recWorld{start: 10 * time.Second}
-	n := pick(d, "zones", .8, 3, 4, 5, 6, 7, 7)
+func newRecScenario(d *generator) *recScenario {
+	w := &recScenario{start: 10 * time.Second}
+	n := drawPart(d, "zones", .8, 3, 4, 5, 6, 7, 7)
 	w.client = newRecClient(d, w, n)
 	for i := range n {
 		w.zones = append(w.zones, newRecZone(d, i, w))
@@ -145,15 +148,15 @@ func newRecWorld(d *draw) *recWorld {
 		newRecServers(d, z, w)
 	}
 	newRecUpstreams(d, w)
-	if has(d, "past.warm", .3) {
+	if drawFlag(d, "past.warm", .3) {
 		for i, z := range w.zones[1:] {
 			w.asks = append(w.asks, &recAsk{what: "past", name: "www." + z.name, typ: dns.TypeA, edns: true, do: true, at: time.Duration(i) * 1100 * ms, cancel: -1})
 		}
 	}
-	for i := range pick(d, "calls", .6, 1, 2, 3, 4, 5) {
+	for i := range drawPart(d, "calls", .6, 1, 2, 3, 4, 5) {
 		w.asks = append(w.asks, newRecCall(d, i, w)...)
 	}
-	w.end = w.last()
+	w.end = w.quietTime()
 	for i, z := range w.zones[1:] {
 		for j, name := range []string{"www.", "none."} {
 			w.asks = append(w.asks, &recAsk{
@@ -166,11 +169,11 @@ func newRecWorld(d *draw) *recWorld {
 	return w
 }
 
-// recForgets is how long a Resolver remembers what was bogus, at most, and what servers have done.
-const recForgets = 16 * time.Minute
+// maxRecMemory is the longest time for which a Resolver caches bogus results and the health of servers.
+const maxRecMemory = 16 * time.Minute
 
-// last returns when everything that ends has ended for long enough to be forgotten.
-func (w *recWorld) last() time.Duration {
+// quietTime returns a time maxRecMemory after the end of all faults and calls.
+func (w *recScenario) quietTime() time.Duration {
 	end := w.start
 	for _, a := range w.asks {
 		end = max(end, a.at)
@@ -180,41 +183,41 @@ func (w *recWorld) last() time.Duration {
 			end = max(end, f.until)
 		}
 	}
-	return max(end, w.client.changeAt) + recForgets
+	return max(end, w.client.changeAt) + maxRecMemory
 }
 
-func newRecClient(d *draw, w *recWorld, zones int) recClient {
+func newRecClient(d *generator, w *recScenario, zones int) recClient {
 	c := recClient{
-		trust:      pick(d, "client.trust", .25, "", "off", "report", "report", "none", "zone", "both", "zones", "sub"),
+		trust:      drawPart(d, "client.trust", .25, "", "off", "report", "report", "none", "zone", "both", "zones", "sub"),
 		insecure:   -1,
-		hedgeOff:   has(d, "client.hedgeOff", .3),
-		noMinimise: has(d, "client.noMinimise", .2),
-		cached:     has(d, "client.cached", .12),
-		limit:      pick(d, "client.limit", .12, "", "queries", "chainQueries", "verifications", "inFlight", "zoneInFlight", "referrals", "aliases", "names"),
-		change:     pick(d, "client.change", .15, "", "import", "import", "close"),
-		maxBytes:   pick(d, "client.maxBytes", .06, int64(0), 1<<20),
+		hedgeOff:   drawFlag(d, "client.hedgeOff", .3),
+		noMinimise: drawFlag(d, "client.noMinimise", .2),
+		cached:     drawFlag(d, "client.cached", .12),
+		limit:      drawPart(d, "client.limit", .12, "", "queries", "chainQueries", "verifications", "inFlight", "zoneInFlight", "referrals", "aliases", "names"),
+		change:     drawPart(d, "client.change", .15, "", "import", "import", "close"),
+		maxBytes:   drawPart(d, "client.maxBytes", .06, int64(0), 1<<20),
 	}
 	var others []int
 	for i := range zones {
 		others = append(others, i)
 	}
-	c.insecure = pick(d, "client.insecure", .1, -1, others[1:]...)
+	c.insecure = drawPart(d, "client.insecure", .1, -1, others[1:]...)
 	if c.limit != "" {
-		c.most = pick(d, "client.most", .7, 2, 1, 4, 8, 16)
+		c.most = drawPart(d, "client.most", .7, 2, 1, 4, 8, 16)
 	}
 	if c.change != "" {
-		c.changeAt = w.start + pick(d, "client.changeAt", .6, 25*ms, 0, 60*ms, time.Second, 12*time.Second) + 290*time.Microsecond
+		c.changeAt = w.start + drawPart(d, "client.changeAt", .6, 25*ms, 0, 60*ms, time.Second, 12*time.Second) + 290*time.Microsecond
 	}
 	return c
 }
 
-func newRecZone(d *draw, i int, w *recWorld) *recZone {
+func newRecZone(d *generator, i int, w *recScenario) *recZone {
 	name := func(s string) string { return fmt.Sprintf("zone%d.%s", i, s) }
 	z := &recZone{number: i, name: recShapes[i].name}
 	if i > 0 {
 		z.parent = w.zones[recShapes[i].parent]
 		z.parent.children = append(z.parent.children, z)
-		z.ns = pick(d, name("ns"), .25, "", "outside", "outside", "parent")
+		z.ns = drawPart(d, name("ns"), .25, "", "outside", "outside", "parent")
 	}
 	anchor := i == 0 || w.isAnchored(z)
 	kinds := recKeyKinds
@@ -223,9 +226,9 @@ func newRecZone(d *draw, i int, w *recWorld) *recZone {
 		kinds = recKnownKeys
 	case anchor:
 		kinds = recKnownKeys
-		z.sign = pick(d, name("sign"), .35, "", "island")
+		z.sign = drawPart(d, name("sign"), .35, "", "island")
 	default:
-		z.sign = pick(d, name("sign"), .35, "", "no", "no", "island")
+		z.sign = drawPart(d, name("sign"), .35, "", "no", "no", "island")
 	}
 	odds, flaws := .12, recFlaws
 	switch {
@@ -236,15 +239,15 @@ func newRecZone(d *draw, i int, w *recWorld) *recZone {
 		flaws = slices.DeleteFunc(slices.Clone(flaws), func(f string) bool { return f == "otherSigner" || f == "wrongDS" })
 	}
 	if z.sign != "no" {
-		z.keys = pick(d, name("keys"), .3, "", kinds...)
-		z.denial = pick(d, name("denial"), .5, "", recDenials...)
-		z.life = pick(d, name("life"), .15, 0, 40*time.Second, 10*time.Minute, 2*time.Hour)
-		z.sigTTL = pick(d, name("sigTTL"), .08, 0, uint32(60))
+		z.keys = drawPart(d, name("keys"), .3, "", kinds...)
+		z.denial = drawPart(d, name("denial"), .5, "", recDenials...)
+		z.life = drawPart(d, name("life"), .15, 0, 40*time.Second, 10*time.Minute, 2*time.Hour)
+		z.sigTTL = drawPart(d, name("sigTTL"), .08, 0, uint32(60))
 	}
-	z.soa = pick(d, name("soa"), .12, "", "short", "long")
-	z.many = i > 0 && has(d, name("many"), .1)
-	switch z.flaw = pick(d, name("flaw"), odds, "", flaws...); {
-	case slices.Contains([]string{"sha1", "unknown", "digest"}, z.keys): // nobody looks
+	z.soa = drawPart(d, name("soa"), .12, "", "short", "long")
+	z.many = i > 0 && drawFlag(d, name("many"), .1)
+	switch z.flaw = drawPart(d, name("flaw"), odds, "", flaws...); {
+	case slices.Contains([]string{"sha1", "unknown", "digest"}, z.keys): // no validator uses the keys
 		z.flaw = ""
 	case z.flaw == "otherSigner" && strings.HasPrefix(z.keys, "rsa"): // the other zone may have the same key: there are few
 		z.keys = ""
@@ -254,18 +257,18 @@ func newRecZone(d *draw, i int, w *recWorld) *recZone {
 	return z
 }
 
-// outside reports whether the names of a zone's servers are in another one.
-func (w *recWorld) outside(z *recZone) bool {
+// hasForeignServers reports whether the names of a zone's servers are in another zone.
+func (w *recScenario) hasForeignServers(z *recZone) bool {
 	return z.ns == "outside" && len(w.zones) > recHosts && z.number >= recFirst && z.number != recHosts
 }
 
-// newRecServers draws the servers of a zone, or takes its parent's.
-func newRecServers(d *draw, z *recZone, w *recWorld) {
+// newRecServers draws the servers of a zone, or uses those of its parent.
+func newRecServers(d *generator, z *recZone, w *recScenario) {
 	if z.ns == "parent" {
 		z.servers = z.parent.servers
 		return
 	}
-	for i := range pick(d, fmt.Sprintf("zone%d.servers", z.number), .6, 1, 2, 2, 3) {
+	for i := range drawPart(d, fmt.Sprintf("zone%d.servers", z.number), .6, 1, 2, 2, 3) {
 		name := func(s string) string { return fmt.Sprintf("zone%d.server%d.%s", z.number, i, s) }
 		s := &recServer{number: len(w.servers), of: z}
 		w.servers, z.servers = append(w.servers, s), append(z.servers, s)
@@ -273,52 +276,52 @@ func newRecServers(d *draw, z *recZone, w *recWorld) {
 	}
 }
 
-// newRecFault draws what is wrong with a server. Nil: nothing is.
-func newRecFault(d *draw, name func(string) string, odds float64, w *recWorld, kinds []string) *recFault {
-	kind := pick(d, name("fault"), odds, "", kinds...)
+// newRecFault draws the fault of a server, or returns nil.
+func newRecFault(d *generator, name func(string) string, odds float64, w *recScenario, kinds []string) *recFault {
+	kind := drawPart(d, name("fault"), odds, "", kinds...)
 	if kind == "" {
 		return nil
 	}
-	f := &recFault{kind: kind, on: pick(d, name("on"), .25, "", "A", "DNSKEY", "DS")}
-	f.from = w.start + pick(d, name("from"), .4, 0, -forever, 30*ms, 2*time.Second) - 370*time.Microsecond
-	f.until = f.from + pick(d, name("for"), .4, 200*forever, 300*ms, time.Second, 4*time.Second, 30*time.Second)
+	f := &recFault{kind: kind, on: drawPart(d, name("on"), .25, "", "A", "DNSKEY", "DS")}
+	f.from = w.start + drawPart(d, name("from"), .4, 0, -forever, 30*ms, 2*time.Second) - 370*time.Microsecond
+	f.until = f.from + drawPart(d, name("for"), .4, 200*forever, 300*ms, time.Second, 4*time.Second, 30*time.Second)
 	if f.from < 0 {
 		f.from, f.until = -forever, f.until+forever
 	}
 	return f
 }
 
-// recNames are what callers ask for in a zone: see recData.
+// recNames are the names of questions in a zone, see recData.
 var recNames = []string{
 	"short", "short", "text", "x.wild", "deep.y.wild", "alias", "far", "chain", "x.walias", "www.dn", "none.dn", "ent", "x.ent", "none", "a.b.none", "@", "@", "dn", "ns0", "sub", "loop",
 	"down", "x.wdown", "www.ddn", "none.ddn", "up",
 }
 
-// newRecCall returns the questions of a call: one, the same several times at once, or several.
-func newRecCall(d *draw, i int, w *recWorld) (all []*recAsk) {
+// newRecCall returns the questions of a call: one, one several times at once, or several.
+func newRecCall(d *generator, i int, w *recScenario) (all []*recAsk) {
 	name := func(s string) string { return fmt.Sprintf("call%d.%s", i, s) }
 	a := recAsk{what: fmt.Sprintf("call%d", i)}
-	a.at = w.start + pick(d, name("at"), .6, time.Duration(i)*5*time.Second, 0, 10*ms, 400*ms, 1500*ms, 7*time.Second, 70*time.Second, 400*time.Second, 2*time.Hour, 50*time.Hour)
+	a.at = w.start + drawPart(d, name("at"), .6, time.Duration(i)*5*time.Second, 0, 10*ms, 400*ms, 1500*ms, 7*time.Second, 70*time.Second, 400*time.Second, 2*time.Hour, 50*time.Hour)
 	a.at += time.Duration(i) * 1130 * time.Microsecond
 	var zones []int
 	for n := range w.zones[1:] {
 		zones = append(zones, n+1)
 	}
-	zone := w.zones[pick(d, name("zone"), .7, recFirst, zones...)]
-	first := pick(d, name("name"), .75, "www", recNames...)
+	zone := w.zones[drawPart(d, name("zone"), .7, recFirst, zones...)]
+	first := drawPart(d, name("name"), .75, "www", recNames...)
 	if a.name = first + "." + zone.name; first == "@" {
 		a.name = zone.name
 	}
-	a.typ = dns.StringToType[pick(d, name("type"), .4, "A", "AAAA", "TXT", "MX", "DS", "DS", "DNSKEY", "NS", "SOA", "CNAME")]
-	a.do, a.cd, a.ad = has(d, name("do"), .5), has(d, name("cd"), .1), has(d, name("ad"), .3)
-	a.edns = a.do || !has(d, name("noEDNS"), .3)
-	a.upper = has(d, name("upper"), .1)
-	a.deadline, a.cancel = newTimes(d, name)
-	return a.burst(pick(d, name("burst"), .4, "", "same5", "same5", "cd2", "types3", "repeat8", "repeat20", "hours", "series12", "flood"), zone)
+	a.typ = dns.StringToType[drawPart(d, name("type"), .4, "A", "AAAA", "TXT", "MX", "DS", "DS", "DNSKEY", "NS", "SOA", "CNAME")]
+	a.do, a.cd, a.ad = drawFlag(d, name("do"), .5), drawFlag(d, name("cd"), .1), drawFlag(d, name("ad"), .3)
+	a.edns = a.do || !drawFlag(d, name("noEDNS"), .3)
+	a.upper = drawFlag(d, name("upper"), .1)
+	a.deadline, a.cancel = drawCallerTimes(d, name)
+	return a.newBurst(drawPart(d, name("burst"), .4, "", "same5", "same5", "cd2", "types3", "repeat8", "repeat20", "hours", "series12", "flood"), zone)
 }
 
-// burst returns the questions of a call that is not one question alone.
-func (a *recAsk) burst(kind string, zone *recZone) (all []*recAsk) {
+// newBurst returns the questions of a call with several questions.
+func (a *recAsk) newBurst(kind string, zone *recZone) (all []*recAsk) {
 	number, gap := 1, time.Duration(0)
 	switch kind {
 	case "same5":
@@ -336,7 +339,7 @@ func (a *recAsk) burst(kind string, zone *recZone) (all []*recAsk) {
 	case "series12":
 		number, gap = 12, 3*ms+130*time.Microsecond
 	case "flood":
-		return a.flooded(zone)
+		return a.newFlood(zone)
 	}
 	for n := range number {
 		one := *a
@@ -358,9 +361,9 @@ func (a *recAsk) burst(kind string, zone *recZone) (all []*recAsk) {
 	return all
 }
 
-// flooded returns questions for names that a zone does not have: several in each gap of its chain. The zone's keys are known when the second
-// one is asked.
-func (a *recAsk) flooded(zone *recZone) (all []*recAsk) {
+// newFlood returns questions for names that a zone does not have: several in each gap of its chain. The Resolver has
+// the keys of the zone at the second question.
+func (a *recAsk) newFlood(zone *recZone) (all []*recAsk) {
 	number := 40
 	if zone.many {
 		number = 150

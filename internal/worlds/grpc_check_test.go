@@ -9,17 +9,18 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// A grpcJudge compares two plays of a world.
-type grpcJudge struct {
-	w             *grpcWorld
+// A grpcChecker compares two plays of a scenario.
+type grpcChecker struct {
+	w             *grpcScenario
 	plain, hedged *grpcPlay
 	again         func(act int) *grpcPlay
 	findings      []finding
 }
 
-func (w *grpcWorld) judge(s *stage) []finding {
-	again := once(func(act int) *grpcPlay { return playGRPC(s, w, false, act) })
-	j := &grpcJudge{w: w, plain: again(0), hedged: playGRPC(s, w, true, 0), again: again}
+// check plays the scenario and returns the broken promises.
+func (w *grpcScenario) check(s *stage) []finding {
+	again := memoize(func(act int) *grpcPlay { return playGRPC(s, w, false, act) })
+	j := &grpcChecker{w: w, plain: again(0), hedged: playGRPC(s, w, true, 0), again: again}
 	for _, p := range []*grpcPlay{j.plain, j.hedged} {
 		s.log("hedged %v: %v next %v %s %v", p.hedged, p.results, p.next, p.broken, p.notes)
 		for number, all := range p.arrivals {
@@ -39,60 +40,60 @@ func (w *grpcWorld) judge(s *stage) []finding {
 	for i, c := range w.calls {
 		j.call(c, j.plain.results[i], j.hedged.results[i])
 	}
-	j.whole()
+	j.checkTotals()
 	return j.findings
 }
 
-func (j *grpcJudge) add(promise, format string, args ...any) {
+func (j *grpcChecker) add(promise, format string, args ...any) {
 	j.findings = append(j.findings, finding{promise, fmt.Sprintf(format, args...)})
 }
 
-func (j *grpcJudge) call(c *grpcCall, a, b *grpcResult) {
+func (j *grpcChecker) call(c *grpcCall, a, b *grpcResult) {
 	say := func(promise, what string) { j.add(promise, "call %d: %s; plain %v, hedged %v", c.number, what, a, b) }
 	switch {
-	case a.panicked != "" || a.hung():
+	case a.panicked != "" || a.isStuck():
 		return
 	case b.panicked != "":
 		say("4 panic", b.panicked)
 		return
-	case b.hung():
+	case b.isStuck():
 		say("2 hang", "it never returns")
 		return
 	case j.w.obeysPolicy(c):
 		return // a policy has rules of its own
 	}
-	if end := j.deadline(c); end > 0 && b.end > max(end, a.end)+slack {
+	if end := j.latestEnd(c); end > 0 && b.end > max(end, a.end)+timeTolerance {
 		say("2 timeout", fmt.Sprintf("it goes on after %v", end))
 	}
-	j.ending(c, a, b, say)
-	j.answer(c, a, b, say)
+	j.checkEnd(c, a, b, say)
+	j.checkAnswer(c, a, b, say)
 	for _, s := range b.wrong {
 		say("6 touched", s)
 	}
 	if b.held > a.held {
 		say("5 context", fmt.Sprintf("%d things wait for the end of the caller's context, plainly %d", b.held, a.held))
 	}
-	j.arrivals(c, b, say)
+	j.checkArrivals(c, b, say)
 }
 
-// bound is how long rule R2 lets a failure be held that came after d, in the hedged call b.
-func (j *grpcJudge) bound(c *grpcCall, d time.Duration, b *grpcResult) time.Duration {
-	known := c.method == "GetItem" && !c.elsewhere && !j.w.client.fewKeys && j.w.past.teaches(0, j.w.client.change)
-	return heldAtMost(d, j.hedged.memory.usual(b.began+d), known)
+// maxHold returns the longest time for which rule R2 holds a failure that came after d, in the hedged call b.
+func (j *grpcChecker) maxHold(c *grpcCall, d time.Duration, b *grpcResult) time.Duration {
+	known := c.method == "GetItem" && !c.elsewhere && !j.w.client.fewKeys && j.w.past.teachesLatency(0, j.w.client.change)
+	return maxHoldTime(d, j.hedged.memory.longestUntil(b.began+d), known)
 }
 
-// patience is how much longer a call may take because hedges of others have the place that it needs: each for as long as its own
-// call is out, which rule R2 bounds.
-func (j *grpcJudge) patience(c *grpcCall) (d time.Duration) {
+// delayByOthers returns the longest additional latency of a call because hedges of other calls occupy slots. A hedge
+// occupies its slot until the end of its call, which rule R2 bounds.
+func (j *grpcChecker) delayByOthers(c *grpcCall) (d time.Duration) {
 	if j.w.places == 0 {
 		return 0
 	}
 	for i, other := range j.w.calls {
 		a, b := j.plain.results[i], j.hedged.results[i]
-		if other == c || a.hung() {
+		if other == c || a.isStuck() {
 			continue
 		}
-		d += a.end + j.bound(other, a.first, b) + slack
+		d += a.end + j.maxHold(other, a.first, b) + timeTolerance
 		if alone := j.again(max(b.act, 0)); alone.broken == "" {
 			d += max(0, alone.results[i].end-a.end) // a stream of a hedge may go on for longer
 		}
@@ -100,9 +101,10 @@ func (j *grpcJudge) patience(c *grpcCall) (d time.Duration) {
 	return d
 }
 
-// deadline returns when a call ends at the latest: with the caller's deadline, or with the timeout of its method. An interceptor that asks for a
-// token does so before gRPC starts the timeout. A service config that a resolver sends replaces the default one, which has the timeout.
-func (j *grpcJudge) deadline(c *grpcCall) time.Duration {
+// latestEnd returns the latest end of a call: the deadline of the caller, or the timeout of its method. An interceptor
+// that requests a token does so before gRPC starts the timeout. A service config of a resolver replaces the default
+// service config, which has the timeout.
+func (j *grpcChecker) latestEnd(c *grpcCall) time.Duration {
 	timeout := j.w.way.timeout
 	if j.w.way.spelt && !c.elsewhere {
 		timeout = 0
@@ -116,12 +118,12 @@ func (j *grpcJudge) deadline(c *grpcCall) time.Duration {
 	return timeout
 }
 
-// ending judges how and when a call ended: a stream, with its first message.
-func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
-	patience := j.patience(c)
-	deadline := j.deadline(c)
-	stopped := stops(deadline, c.cancel, a.first) || stops(deadline, c.cancel, b.first)
-	bound := j.bound(c, a.first, b)
+// checkEnd checks the result of a call and its time. A stream ends with its first message.
+func (j *grpcChecker) checkEnd(c *grpcCall, a, b *grpcResult, say reportFunc) {
+	patience := j.delayByOthers(c)
+	deadline := j.latestEnd(c)
+	stopped := endsBy(deadline, c.cancel, a.first) || endsBy(deadline, c.cancel, b.first)
+	bound := j.maxHold(c, a.first, b)
 	if deadline > 0 {
 		bound = min(bound, max(0, deadline-a.first))
 	}
@@ -129,21 +131,21 @@ func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
 		bound = min(bound, max(0, c.cancel-a.first))
 	}
 	if answer := j.w.client.answer; answer != codes.OK && b.firstCode == answer {
-		if end := a.first + slack + patience; b.first <= end || !a.good() && b.first <= end+bound {
+		if end := a.first + timeTolerance + patience; b.first <= end || !a.succeeded() && b.first <= end+bound {
 			return
 		}
 	}
 	switch {
-	case a.good() && !b.good():
+	case a.succeeded() && !b.succeeded():
 		if !stopped {
 			say("1 worse", "it succeeds plainly")
 		}
-	case a.good():
-		if b.first > a.first+slack+patience {
+	case a.succeeded():
+		if b.first > a.first+timeTolerance+patience {
 			say("1 later", "")
 		}
-	case !b.good():
-		if b.first > a.first+bound+slack+patience {
+	case !b.succeeded():
+		if b.first > a.first+bound+timeTolerance+patience {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
 		if a.err != b.err && !stopped {
@@ -154,8 +156,8 @@ func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
 	}
 }
 
-// answer compares an answer with what the attempt that won gives alone.
-func (j *grpcJudge) answer(c *grpcCall, plain, b *grpcResult, say verdict) {
+// checkAnswer compares an answer with the response of the winner alone.
+func (j *grpcChecker) checkAnswer(c *grpcCall, plain, b *grpcResult, say reportFunc) {
 	alone := plain
 	if b.act > 0 {
 		play := j.again(b.act)
@@ -164,29 +166,29 @@ func (j *grpcJudge) answer(c *grpcCall, plain, b *grpcResult, say verdict) {
 		}
 		alone = play.results[c.number-1]
 	}
-	if deadline := j.deadline(c); stops(deadline, c.cancel, b.end) || stops(deadline, c.cancel, alone.end) || alone.panicked != "" || alone.hung() || !b.good() || !alone.good() {
+	if deadline := j.latestEnd(c); endsBy(deadline, c.cancel, b.end) || endsBy(deadline, c.cancel, alone.end) || alone.panicked != "" || alone.isStuck() || !b.succeeded() || !alone.succeeded() {
 		return
 	}
 	switch {
-	case b.err != alone.err && j.stops(c, b.act):
+	case b.err != alone.err && j.mayHaveStopped(c, b.act):
 	case alone.messages != b.messages || alone.err != b.err:
 		say("1 bytes", fmt.Sprintf("alone %v", alone))
-	case alone.header != b.header || alone.trailer != b.trailer && c.reads != "one": // who cancels may do so before or after the trailer comes
+	case alone.header != b.header || alone.trailer != b.trailer && c.reads != "one": // a cancellation may come before or after the trailer
 		say("1 metadata", fmt.Sprintf("header and trailer are %s %s, alone %s %s", b.header, b.trailer, alone.header, alone.trailer))
 	case alone.finished != b.finished && c.reads != "one": // as above
 		say("1 finish", fmt.Sprintf("OnFinish is told %q, alone %q", b.finished, alone.finished))
-	case b.end-b.first > alone.end-alone.first+slack && j.patience(c) == 0:
+	case b.end-b.first > alone.end-alone.first+timeTolerance && j.delayByOthers(c) == 0:
 		say("1 body later", fmt.Sprintf("alone %v", alone))
 	}
 }
 
-// arrivals judges what the server saw of a call.
-func (j *grpcJudge) arrivals(c *grpcCall, b *grpcResult, say verdict) {
+// checkArrivals checks the requests of a call at the server.
+func (j *grpcChecker) checkArrivals(c *grpcCall, b *grpcResult, say reportFunc) {
 	all := j.hedged.arrivals[c.number]
 	if len(all) > max(1, len(j.plain.arrivals[c.number])) && !j.w.mayRepeat(c) {
 		say("3 write repeated", fmt.Sprintf("%s came %d times", c.method, len(all)))
 	}
-	j.conns(c, all, say)
+	j.checkConns(c, all, say)
 	failed := time.Duration(0)
 	for _, a := range all {
 		if a.attempt == 0 {
@@ -198,32 +200,32 @@ func (j *grpcJudge) arrivals(c *grpcCall, b *grpcResult, say verdict) {
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
 		}
 		over := b.began + b.first
-		if b.act >= 0 && a.attempt != b.act && a.left > over+slack {
+		if b.act >= 0 && a.attempt != b.act && a.left > over+timeTolerance {
 			say("5 loser runs", fmt.Sprintf("attempt %d until %v, %v after the call was decided", a.attempt, a.left, a.left-over))
 		}
 	}
 }
 
-// whole judges what no single call shows.
-func (j *grpcJudge) whole() {
+// checkTotals checks the properties of all calls together.
+func (j *grpcChecker) checkTotals() {
 	p, h := j.plain, j.hedged
 	j.findings = append(j.findings, h.notes...)
 	if h.tokens > h.asked && !j.w.client.declared {
 		j.add("3 write repeated", "interceptors ask for %d tokens, and the server is asked for %d", h.asked, h.tokens)
 	}
-	if a, b := p.next, h.next; a.good() && (!b.good() || b.first > a.first+slack) {
+	if a, b := p.next, h.next; a.succeeded() && (!b.succeeded() || b.first > a.first+timeTolerance) {
 		j.add("5 next call", "plain %v, hedged %v", a, b)
 	}
 	calls := j.w.past.calls + len(j.w.calls)
-	if most := hedgesAtMost(j.w.client.share, calls); float64(h.hedges) > most {
+	if most := maxHedgeCount(j.w.client.share, calls); float64(h.hedges) > most {
 		j.add("3 budget", "%d hedges, %d calls: %.0f at most", h.hedges, calls, most)
 	}
 	for _, r := range h.results {
-		if r.panicked != "" || r.hung() {
+		if r.panicked != "" || r.isStuck() {
 			return
 		}
 	}
-	if wrong := h.counter.wrong(h.stats.Snapshot(), calls+1+h.asked); wrong != "" {
+	if wrong := h.counter.findInconsistency(h.stats.Snapshot(), calls+1+h.asked); wrong != "" {
 		j.add("5 counters", "%s", wrong)
 	}
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
 
-// A recJudge compares what a Resolver did with what is right.
-type recJudge struct {
-	w        *recWorld
+// A recChecker compares the answers of a Resolver with the correct answers.
+type recChecker struct {
+	w        *recScenario
 	p        *recPlay
 	findings []finding
 }
 
-// A recCase is a question, what is right to answer, and what was.
+// A recCase is a question with its correct answer and its result.
 type recCase struct {
-	*recJudge
+	*recChecker
 	a *recAsk
 	r *recResult
 	t recTruth
@@ -33,9 +33,9 @@ const (
 	recNear = 25 * 40 * ms
 )
 
-// judge plays the world and says which promises it breaks.
-func (w *recWorld) judge(s *stage) []finding {
-	j := &recJudge{w: w, p: playRec(s, w)}
+// check plays the scenario and returns the broken promises.
+func (w *recScenario) check(s *stage) []finding {
+	j := &recChecker{w: w, p: playRec(s, w)}
 	if j.p.broken != "" {
 		return []finding{{"6 goroutines", j.p.broken}}
 	}
@@ -46,21 +46,21 @@ func (w *recWorld) judge(s *stage) []finding {
 		s.log("upstream %d saw %s %s over %s at %v: %s", q.server, q.name, dns.TypeToString[q.typ], q.net, q.at, q.fault)
 	}
 	for i, a := range w.asks {
-		c := recCase{recJudge: j, a: a, r: j.p.results[i], t: j.p.data.truth(a.name, a.typ)}
+		c := recCase{recChecker: j, a: a, r: j.p.results[i], t: j.p.data.truthOf(a.name, a.typ)}
 		s.log("%v at %v: %v, right is %s %v %v", a, a.at, c.r, dns.RcodeToString[c.t.rcode], c.t.security, c.t.records)
-		c.judge()
+		c.checkResult()
 		if c.r = j.p.validated[i]; c.r != nil {
 			c.byValidator = true
 			s.log("the Validator: %v", c.r)
-			c.judge()
+			c.checkResult()
 		}
 		if c.r = j.p.kept[i]; c.r != nil {
 			c.byValidator = false
 			s.log("the Client: %v", c.r)
-			c.judgeKept()
+			c.checkCached()
 		}
 	}
-	j.judgeFloods()
+	j.checkFloods()
 	return append(j.findings, j.p.notes...)
 }
 
@@ -73,10 +73,11 @@ func (c *recCase) say(promise, format string, args ...any) {
 		by, c.a, c.a.at, fmt.Sprintf(format, args...), c.r, dns.RcodeToString[c.t.rcode], c.t.security, c.t.records)})
 }
 
-// validated reports whether signatures matter for the answer.
-func (c *recCase) validated() bool { return c.w.client.trust != "off" && !c.a.cd }
+// isValidated reports whether the Resolver validates the answer.
+func (c *recCase) isValidated() bool { return c.w.client.trust != "off" && !c.a.cd }
 
-func (c *recCase) judge() {
+// checkResult checks the result of the question.
+func (c *recCase) checkResult() {
 	took := c.r.end - c.r.began
 	most := recTime
 	if c.a.deadline > 0 {
@@ -85,41 +86,41 @@ func (c *recCase) judge() {
 	if c.a.cancel >= 0 {
 		most = min(most, c.a.cancel)
 	}
-	if took > most+slack && (!c.byValidator || c.validated()) { // which passes other questions on
+	if took > most+timeTolerance && (!c.byValidator || c.isValidated()) { // which passes other questions on
 		c.say("2 held", "for %v at most", most)
 	}
-	if limit := c.limit("queries", 64); c.r.info.Queries > limit+c.r.hedges {
+	if limit := c.limitOf("queries", 64); c.r.info.Queries > limit+c.r.hedges {
 		c.say("5 queries", "%d at most", limit)
 	}
 	if c.r.msg != nil {
-		c.form()
+		c.checkForm()
 	}
 	switch {
-	case c.r.msg == nil && !c.r.closed && !c.a.ended(took) && (!c.byValidator || c.w.upstreamsWell()): // which passes the error of a Client on
+	case c.r.msg == nil && !c.r.closed && !c.a.callerEndsBy(took) && (!c.byValidator || c.w.upstreamsHealthy()): // which passes the error of a Client on
 		c.say("2 error", "nothing keeps it from an answer")
 	case c.r.msg == nil:
-	case c.r.good():
-		c.good()
-	case c.r.msg.Rcode != dns.RcodeServerFailure && (c.r.msg.Rcode != dns.RcodeRefused || !c.byValidator || c.w.upstreamsWell()): // which a Client passes on
+	case c.r.succeeded():
+		c.checkAnswer()
+	case c.r.msg.Rcode != dns.RcodeServerFailure && (c.r.msg.Rcode != dns.RcodeRefused || !c.byValidator || c.w.upstreamsHealthy()): // which a Client passes on
 		c.say("2 rcode", "it is none of a resolver")
 	case c.byValidator && c.validatorMustAnswer(took):
 		c.say("2 fails", "an upstream is good")
-	case !c.byValidator && c.mustBeGood(took):
+	case !c.byValidator && c.mustSucceed(took):
 		c.say("2 fails", "all zones on the way have a good server")
 	}
 }
 
-// limit returns what a limit of the Resolver is.
-func (c *recCase) limit(name string, usual int) int {
+// limitOf returns the value of a limit of the Resolver.
+func (c *recCase) limitOf(name string, usual int) int {
 	if c.w.client.limit == name {
 		return c.w.client.most
 	}
 	return usual
 }
 
-// form judges the form of a response.
-func (c *recCase) form() {
-	m, ask := c.r.msg, c.a.message()
+// checkForm checks the form of a response.
+func (c *recCase) checkForm() {
+	m, ask := c.r.msg, c.a.newMessage()
 	opt := m.IsEdns0()
 	switch {
 	case !m.Response || !m.RecursionAvailable || m.Authoritative || m.Truncated || m.RecursionDesired != ask.RecursionDesired || m.CheckingDisabled != c.a.cd:
@@ -134,7 +135,7 @@ func (c *recCase) form() {
 		c.say("6 told", "the Trace is told of %s", dns.RcodeToString[c.r.info.Rcode])
 	case m.AuthenticatedData && !c.a.do && !c.a.ad:
 		c.say("3 AD", "nobody has asked for it")
-	case m.AuthenticatedData && !c.r.good():
+	case m.AuthenticatedData && !c.r.succeeded():
 		c.say("3 AD", "it is a failure")
 	}
 	for _, rr := range slices.Concat(m.Answer, m.Ns) {
@@ -147,40 +148,40 @@ func (c *recCase) form() {
 	}
 }
 
-// good judges an answer.
-func (c *recCase) good() {
+// checkAnswer checks an answer.
+func (c *recCase) checkAnswer() {
 	m := c.r.msg
 	s := c.t.security
-	lied := c.lied()
+	lied := c.mayBeForged()
 	switch {
 	case c.t.loops:
 		if !lied {
 			c.say("2 loop", "its aliases lead nowhere")
 		}
 		return
-	case m.AuthenticatedData && (!c.validated() || s != isSecure) && !(c.a.typ == dns.TypeDS && c.provenByFlood()):
+	case m.AuthenticatedData && (!c.isValidated() || s != isSecure) && !(c.a.typ == dns.TypeDS && c.isProvenByFlood()):
 		c.say("3 AD", "it is not secure")
-	case c.validated() && s == isBogus && c.w.client.trust != "report" && !lied && !c.provenByFlood():
+	case c.isValidated() && s == isBogus && c.w.client.trust != "report" && !lied && !c.isProvenByFlood():
 		c.say("1 bogus", "it is answered")
-	case !c.validated() || s != isSecure || lied || c.w.client.trust == "report" && (c.w.client.limit != "" || c.a.deadline > 0 || !c.wellServed() || c.byValidator && !c.w.upstreamsWell()):
+	case !c.isValidated() || s != isSecure || lied || c.w.client.trust == "report" && (c.w.client.limit != "" || c.a.deadline > 0 || !c.isWellServed() || c.byValidator && !c.w.upstreamsHealthy()):
 	case c.r.info.Security != dnssec.Secure && (!c.byValidator || c.a.do || c.a.ad):
 		c.say("3 secure", "the Trace is told that it is %v", c.r.info.Security)
 	case (c.a.do || c.a.ad) && !m.AuthenticatedData:
 		c.say("3 no AD", "it is secure")
 	case c.a.do:
-		if wrong := c.unproven(); wrong != "" {
+		if wrong := c.findUnproven(); wrong != "" {
 			c.say("3 proof", "%s", wrong)
 		}
 	}
 	if lied {
 		return
 	}
-	if got := recordsOf(m.Answer); m.Rcode != c.t.rcode || !slices.Equal(got, c.t.records) {
+	if got := formatRecords(m.Answer); m.Rcode != c.t.rcode || !slices.Equal(got, c.t.records) {
 		c.say("7 data", "it is not what the zones have")
 	}
 	if m.AuthenticatedData || c.r.info.Security == dnssec.Secure {
 		c.checkTTLs()
-	} else if c.raised() {
+	} else if c.hasRaisedTTLs() {
 		return
 	}
 	for _, rr := range m.Answer {
@@ -188,24 +189,24 @@ func (c *recCase) good() {
 			c.say("7 TTL", "%v", rr)
 		}
 	}
-	if took := c.r.end - c.r.began; c.clean() && took > recNear {
+	if took := c.r.end - c.r.began; c.hasZoneFlawsOnly() && took > recNear {
 		c.say("9 late", "all servers are well: %v at most", recNear)
 	}
 }
 
-// lied reports whether a server of a zone that is needed says what is not true, and may: not all of them have to be signed. One that
-// knows nothing of DNSSEC has no keys.
-func (c *recCase) lied() bool {
-	if c.byValidator && !(c.w.well() && c.w.upstreamsWell()) || c.byValidator && c.t.security == isBogus {
+// mayBeForged reports whether a server of a needed zone may forge an answer undetected: not every zone is signed. A
+// server without DNSSEC has no keys.
+func (c *recCase) mayBeForged() bool {
+	if c.byValidator && !(c.w.serversHealthy() && c.w.upstreamsHealthy()) || c.byValidator && c.t.security == isBogus {
 		if slices.ContainsFunc(c.t.needs, func(z *recZone) bool { return z.denial == "iterations" || z.denial == "optout" }) {
 			return true // any name might be a delegation that is not signed, which no server tells
 		}
 	}
 	if c.byValidator && c.w.validator == "upstreams" {
-		return c.liedByUpstream()
+		return c.mayBeForgedByUpstream()
 	}
-	trusted := c.validated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
-		return !c.w.covers(z.in("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
+	trusted := c.isValidated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
+		return !c.w.isCovered(z.nameIn("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
 	})
 	open := slices.ContainsFunc(c.t.needs, func(z *recZone) bool { return z.denial == "iterations" })
 	for _, z := range c.t.needs {
@@ -228,32 +229,33 @@ func (c *recCase) lied() bool {
 	return false
 }
 
-// provenByFlood reports whether answers to a flood may have proved that a delegation is not signed, although its servers withhold that proof: the
-// record that denies a name of the flood may be that of the delegation.
-func (c *recCase) provenByFlood() bool {
+// isProvenByFlood reports whether answers to a flood may have proved that a delegation is not signed, though its
+// servers withhold the proof. The record that denies a name of the flood may be that of the delegation.
+func (c *recCase) isProvenByFlood() bool {
 	return slices.ContainsFunc(c.w.zones, func(z *recZone) bool {
 		return z.flaw == "noDSProof" && slices.ContainsFunc(c.w.asks, func(a *recAsk) bool { return a.flood == z.parent && a.at <= c.r.end })
 	})
 }
 
-// clean reports whether nothing is wrong in the world but with zones.
-func (c *recCase) clean() bool {
-	return c.w.client.limit == "" && c.w.client.change == "" && c.w.client.trust != "report" && c.w.well() && (!c.byValidator || c.w.upstreamsWell())
+// hasZoneFlawsOnly reports whether the scenario has no flaws except those of zones.
+func (c *recCase) hasZoneFlawsOnly() bool {
+	return c.w.client.limit == "" && c.w.client.change == "" && c.w.client.trust != "report" && c.w.serversHealthy() && (!c.byValidator || c.w.upstreamsHealthy())
 }
 
-// well reports whether nothing is wrong with a server.
-func (w *recWorld) well() bool {
+// serversHealthy reports whether no server has a fault.
+func (w *recScenario) serversHealthy() bool {
 	return !slices.ContainsFunc(w.servers, func(s *recServer) bool { return s.fault != nil })
 }
 
-// sound reports whether nothing is wrong with a zone or a server, nor surprising: no referral tells of a zone on the servers of its parent.
-func (w *recWorld) sound() bool {
-	return w.well() && w.client.limit == "" && !slices.ContainsFunc(w.zones, func(z *recZone) bool { return z.flaw != "" || z.ns == "parent" })
+// isFlawless reports whether no zone or server has a fault, and no zone is on the servers of its parent, for which
+// there is no referral.
+func (w *recScenario) isFlawless() bool {
+	return w.serversHealthy() && w.client.limit == "" && !slices.ContainsFunc(w.zones, func(z *recZone) bool { return z.flaw != "" || z.ns == "parent" })
 }
 
-// mustBeGood reports whether nothing keeps a question from an answer.
-func (c *recCase) mustBeGood(took time.Duration) bool {
-	validated := c.validated() && c.w.client.trust != "report"
+// mustSucceed reports whether a question must have an answer.
+func (c *recCase) mustSucceed(took time.Duration) bool {
+	validated := c.isValidated() && c.w.client.trust != "report"
 	switch {
 	case c.t.loops, c.r.closed, validated && c.t.security == isBogus:
 		return false
@@ -262,12 +264,12 @@ func (c *recCase) mustBeGood(took time.Duration) bool {
 	case c.a.deadline > 0 && took >= c.a.deadline*8/10:
 		return false
 	}
-	return c.wellServed()
+	return c.isWellServed()
 }
 
-// wellServed reports whether each zone that is needed has had a good server for long, and no others that take much time or send
-// queries elsewhere.
-func (c *recCase) wellServed() bool {
+// isWellServed reports whether each needed zone has had a healthy server for long, and no server that takes much time
+// or refers to other servers.
+func (c *recCase) isWellServed() bool {
 	slow := 0
 	for _, z := range c.t.needs {
 		well := false
@@ -277,9 +279,9 @@ func (c *recCase) wellServed() bool {
 			case f == nil || slices.Contains(recHarmless, f.kind):
 				well = true
 				continue
-			case slices.Contains(recForgers, f.kind) && slices.ContainsFunc(c.t.needs, c.w.outside):
+			case slices.Contains(recForgers, f.kind) && slices.ContainsFunc(c.t.needs, c.w.hasForeignServers):
 				return false // the addresses of servers need not be signed
-			case !f.during(c.r.began-recForgets, c.r.end):
+			case !f.isActiveDuring(c.r.began-maxRecMemory, c.r.end):
 				well = true
 				continue
 			}
@@ -292,12 +294,13 @@ func (c *recCase) wellServed() bool {
 			return false
 		}
 	}
-	// With trust "report", bogus answers are awaited as well. With a limit of queries in flight, those to silent servers hold the places.
+	// With trust "report" the Resolver also waits for bogus answers. With a limit of queries in flight, queries to
+	// silent servers occupy the slots.
 	return slow == 0 || slow <= 2 && c.w.client.trust != "report" && c.w.client.limit == ""
 }
 
-// unproven says which record of a secure answer another validator could not verify; "": none.
-func (c *recCase) unproven() string {
+// findUnproven returns the record of a secure answer that another validator cannot validate, or "".
+func (c *recCase) findUnproven() string {
 	m := c.r.msg
 	if len(m.Answer) == 0 && !slices.ContainsFunc(m.Ns, func(rr dns.RR) bool {
 		return rr.Header().Rrtype == dns.TypeNSEC || rr.Header().Rrtype == dns.TypeNSEC3
@@ -319,8 +322,8 @@ func (c *recCase) unproven() string {
 		}
 		longest, signed := uint32(0), false
 		for _, o := range all {
-			if c.signs(o, set) {
-				longest, signed = max(longest, c.remaining(o.(*dns.RRSIG))), true
+			if c.isSignatureOf(o, set) {
+				longest, signed = max(longest, c.signatureTTL(o.(*dns.RRSIG))), true
 			}
 		}
 		switch {
@@ -333,8 +336,8 @@ func (c *recCase) unproven() string {
 	return ""
 }
 
-// signs reports whether a record is a signature of a set.
-func (c *recCase) signs(rr dns.RR, set []dns.RR) bool {
+// isSignatureOf reports whether a record is a signature of a record set.
+func (c *recCase) isSignatureOf(rr dns.RR, set []dns.RR) bool {
 	sig, ok := rr.(*dns.RRSIG)
 	if !ok || sig.TypeCovered != set[0].Header().Rrtype || !strings.EqualFold(sig.Hdr.Name, set[0].Header().Name) {
 		return false

@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// A judge compares two plays of a world.
-type httpJudge struct {
-	w             *httpWorld
+// A httpChecker compares two plays of a scenario.
+type httpChecker struct {
+	w             *httpScenario
 	plain, hedged *httpPlay
 	again         func(act int) *httpPlay  // a plain play in which the server treats attempt 0 as another one
 	by            func(call int) *httpPlay // a plain play of one call by itself
 	findings      []finding
 }
 
-func (w *httpWorld) judge(s *stage) []finding {
-	again := once(func(act int) *httpPlay { return playHTTP(s, w, false, act, everyCall) })
-	j := &httpJudge{w: w, plain: again(0), hedged: playHTTP(s, w, true, 0, everyCall), again: again}
-	j.by = once(func(call int) *httpPlay { return playHTTP(s, w, false, max(j.hedged.results[call-1].act, 0), call) })
+// check plays the scenario and returns the broken promises.
+func (w *httpScenario) check(s *stage) []finding {
+	again := memoize(func(act int) *httpPlay { return playHTTP(s, w, false, act, everyCall) })
+	j := &httpChecker{w: w, plain: again(0), hedged: playHTTP(s, w, true, 0, everyCall), again: again}
+	j.by = memoize(func(call int) *httpPlay { return playHTTP(s, w, false, max(j.hedged.results[call-1].act, 0), call) })
 	for _, p := range []*httpPlay{j.plain, j.hedged} {
 		s.log("hedged %v: %v next %v %s %v", p.hedged, p.results, p.next, p.broken, p.notes)
 		for number, all := range p.arrivals {
@@ -29,7 +30,7 @@ func (w *httpWorld) judge(s *stage) []finding {
 		}
 	}
 	if j.plain.broken != "" {
-		return nil // the world itself is wrong
+		return nil // the scenario itself is invalid
 	}
 	if j.hedged.broken != "" {
 		return []finding{{"5 goroutines", j.hedged.broken}}
@@ -37,35 +38,35 @@ func (w *httpWorld) judge(s *stage) []finding {
 	for i, c := range w.calls {
 		j.call(c, j.plain.results[i], j.hedged.results[i])
 	}
-	j.whole()
+	j.checkTotals()
 	return j.findings
 }
 
-func (j *httpJudge) add(promise, format string, args ...any) {
+func (j *httpChecker) add(promise, format string, args ...any) {
 	j.findings = append(j.findings, finding{promise, fmt.Sprintf(format, args...)})
 }
 
-func (j *httpJudge) call(c *httpCall, a, b *httpResult) {
+func (j *httpChecker) call(c *httpCall, a, b *httpResult) {
 	say := func(promise, what string) { j.add(promise, "call %d: %s; plain %v, hedged %v", c.number, what, a, b) }
-	if j.w.server.unmarked && (j.patience(c) > 0 || j.w.way.dialling > 0 || j.w.way.lags > 0) {
+	if j.w.server.unmarked && (j.delayByOthers(c) > 0 || j.w.way.dialling > 0 || j.w.way.lags > 0) {
 		return // a hedge can overtake its primary, and is then taken for that
 	}
 	if refused := func(r *httpResult) bool { return r.status == 401 && r.act == 0 }; (j.w.server.connAuth || j.w.server.nonce) && (refused(a) || refused(b)) {
 		return // the primary: which connection it gets is up to net/http, and a hedge can overtake it and take the nonce
 	}
 	switch {
-	case a.panicked != "" || a.hung():
+	case a.panicked != "" || a.isStuck():
 		return
 	case b.panicked != "":
-		j.panicked(c, b, say)
+		j.checkPanic(c, b, say)
 		return
-	case b.hung():
+	case b.isStuck():
 		say("2 hang", "it never returns")
 		return
 	}
-	j.ending(c, a, b, say)
+	j.checkEnd(c, a, b, say)
 	if a.answered() && b.answered() {
-		j.answer(c, a, b, say)
+		j.checkAnswer(c, a, b, say)
 	}
 	for _, s := range b.wrong {
 		if !slices.Contains(a.wrong, s) { // net/http's own late use of a call that has failed
@@ -78,15 +79,15 @@ func (j *httpJudge) call(c *httpCall, a, b *httpResult) {
 	if b.held > a.held {
 		say("5 context", fmt.Sprintf("%d things wait for the end of the caller's context, plainly %d", b.held, a.held))
 	}
-	j.arrivals(c, b, say)
-	j.waits(c, b, say)
-	j.nested(c, say)
-	j.stays(c, say)
+	j.checkArrivals(c, b, say)
+	j.checkNoWait(c, b, say)
+	j.checkNesting(c, say)
+	j.checkEndpoints(c, say)
 }
 
-// panicked judges a panic that reached the caller: it must be one of the attempt that won, or of one that the rest of its body is of,
-// or of a function that judges.
-func (j *httpJudge) panicked(c *httpCall, b *httpResult, say verdict) {
+// checkPanic checks a panic that reached the caller. It must come from the winner, from the attempt that resumed its
+// body, or from a function that classifies responses.
+func (j *httpChecker) checkPanic(c *httpCall, b *httpResult, say reportFunc) {
 	if strings.Contains(b.panicked, "FailureFunc") {
 		return
 	}
@@ -107,19 +108,20 @@ func (j *httpJudge) panicked(c *httpCall, b *httpResult, say verdict) {
 	say("4 panic", b.panicked)
 }
 
-// patience is how much longer a call may take because hedges of others hold what it needs: each for as long as its own call is
-// out, which rule R2 bounds, and then for the time that losers have.
-func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
+// delayByOthers returns the longest additional latency of a call because hedges of other calls occupy connections. A
+// hedge occupies its connection until the end of its call, which rule R2 bounds, and for the time that losers have
+// after that.
+func (j *httpChecker) delayByOthers(c *httpCall) (d time.Duration) {
 	if j.w.way.maxConns == 0 && j.w.way.bulkhead == 0 && j.w.server.places == 0 {
 		return 0
 	}
-	after := j.lingers()
+	after := j.maxLinger()
 	for i, other := range j.w.calls {
 		a, b := j.plain.results[i], j.hedged.results[i]
-		if other == c || a.hung() {
+		if other == c || a.isStuck() {
 			continue
 		}
-		d += a.end + j.bound(a.header, b) + after
+		d += a.end + j.maxHold(a.header, b) + after
 		if alone := j.again(max(b.act, 0)); alone.broken == "" {
 			d += max(0, alone.results[i].end-a.end) // the body of a hedge may take longer
 		}
@@ -133,7 +135,7 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 		}
 	}
 	if j.w.client.warm > 0 {
-		d += 300*ms + j.warming()
+		d += 300*ms + j.warmTime()
 	}
 	if j.w.past.outage > 0 {
 		d += after
@@ -141,17 +143,19 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 	return d
 }
 
-// slack is how much later than plainly something may happen: a call may need a connection because that of its primary is in use by a
-// loser, or was closed with one. Another endpoint than the first may be farther away.
-func (j *httpJudge) slack() time.Duration { return slack + j.w.way.dialling + j.w.elsewhere.away }
+// tolerance returns the time by which an event may be later than with the plain client. A call may need a new
+// connection because a loser uses that of its primary, or was closed with it. Another endpoint may be farther away.
+func (j *httpChecker) tolerance() time.Duration {
+	return timeTolerance + j.w.way.dialling + j.w.elsewhere.away
+}
 
-// warming is how long requests of Warm hold what a call needs, one after another.
-func (j *httpJudge) warming() time.Duration {
+// warmTime returns the time for which requests of Warm occupy connections, one after another.
+func (j *httpChecker) warmTime() time.Duration {
 	return time.Duration(j.w.client.warm) * j.w.way.dialling
 }
 
-// lingers is how long a loser may run on.
-func (j *httpJudge) lingers() time.Duration {
+// maxLinger returns the longest time for which a loser may run on.
+func (j *httpChecker) maxLinger() time.Duration {
 	d := j.w.client.linger + 110*ms
 	if j.w.way.layers > 1 {
 		d += time.Second + 110*ms // by the layer below
@@ -159,59 +163,60 @@ func (j *httpJudge) lingers() time.Duration {
 	return d
 }
 
-// bound is how long rule R2 lets a failure be held that came after d, in the hedged call b.
-func (j *httpJudge) bound(d time.Duration, b *httpResult) (held time.Duration) {
-	known := j.w.past.teaches(j.w.client.maxKeys, j.w.client.change) && !j.w.client.routed && !j.w.client.judges && !j.w.elsewhere.quicker && !j.w.elsewhere.down // what is known of the call's key
-	for range j.w.way.layers {                                                                                                                                    // each holds what comes from the one below
-		more := heldAtMost(d, j.hedged.memory.usual(b.began+d), known)
+// maxHold returns the longest time for which rule R2 holds a failure that came after d, in the hedged call b.
+func (j *httpChecker) maxHold(d time.Duration, b *httpResult) (held time.Duration) {
+	// The latency of the call's key is known.
+	known := j.w.past.teachesLatency(j.w.client.maxKeys, j.w.client.change) && !j.w.client.routed && !j.w.client.judges && !j.w.elsewhere.quicker && !j.w.elsewhere.down
+	for range j.w.way.layers { // each layer holds the failures of the layer below
+		more := maxHoldTime(d, j.hedged.memory.longestUntil(b.began+d), known)
 		d, held = d+more, held+more
 	}
 	return held
 }
 
-// ending judges how and when a call ended: with its header.
-func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
-	patience := j.patience(c)
+// checkEnd checks the header of a call and its time.
+func (j *httpChecker) checkEnd(c *httpCall, a, b *httpResult, say reportFunc) {
+	patience := j.delayByOthers(c)
 	ended, endedHedged := a.header, b.header
 	if j.w.client.firstByte && b.answered() {
 		ended = max(ended, a.first)
 	}
 	unread := j.w.client.firstByte && a.body == "" // when the first byte was there is not known
-	stopped := c.stops(b.end) || c.stops(ended)
-	if b.answered() && b.status == j.w.client.answer && endedHedged <= ended+j.slack()+patience {
+	stopped := c.callerEndsBy(b.end) || c.callerEndsBy(ended)
+	if b.answered() && b.status == j.w.client.answer && endedHedged <= ended+j.tolerance()+patience {
 		return
 	}
-	sending := time.Duration(0)               // net/http waits for a Read of the body that it sends, once it has a connection
-	learns := c.reads() && !j.w.client.judges // then the body is read before a connection is asked for
+	sending := time.Duration(0)                       // net/http waits for a Read of the body that it sends, once it has a connection
+	learns := c.hasSafeMethod() && !j.w.client.judges // then the body is read before a connection is asked for
 	if (patience > 0 || j.w.way.dialling > 0) && !learns {
 		sending = c.bodyAt
 	}
 	switch {
-	case a.good() && !b.good():
+	case a.succeeded() && !b.succeeded():
 		inLine := j.w.way.headerTimeout > 0 && patience > 0 // that timeout counts the time in which others have the place
 		if !stopped && !inLine && !(j.w.client.judges && b.answered()) {
 			say("1 worse", "it succeeds plainly")
 		}
-	case a.good():
+	case a.succeeded():
 		if j.w.client.judges {
-			patience += j.bound(ended, b)
+			patience += j.maxHold(ended, b)
 		}
-		if endedHedged > ended+j.slack()+patience && !unread {
+		if endedHedged > ended+j.tolerance()+patience && !unread {
 			say("1 later", "the header")
 		}
-	case !b.good():
-		bound := j.bound(ended, b)
+	case !b.succeeded():
+		bound := j.maxHold(ended, b)
 		if c.deadline > 0 {
 			bound = min(bound, max(0, c.deadline-ended))
 		}
 		if c.cancel >= 0 {
 			bound = min(bound, max(0, c.cancel-ended))
 		}
-		allowed := bound + j.slack() + patience
+		allowed := bound + j.tolerance() + patience
 		if stopped {
 			allowed += sending
 		}
-		if endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
+		if endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.endWithoutOthers(c)+allowed) {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
 		farther := j.w.elsewhere.down || j.w.elsewhere.quicker || j.w.client.judges && j.w.elsewhere.away > 0 // all endpoints may be ejected
@@ -222,25 +227,25 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		}
 	}
 	for _, end := range []time.Duration{c.deadline, c.cancel} {
-		if end > 0 && endedHedged > end+sending+slack && ended <= end+slack && !(patience > 0 && j.bySelf(c) > end+slack) {
+		if end > 0 && endedHedged > end+sending+timeTolerance && ended <= end+timeTolerance && !(patience > 0 && j.endWithoutOthers(c) > end+timeTolerance) {
 			say("1 deadline", "it returns late")
 		}
 	}
 }
 
-// bySelf returns when the call ends, plainly and with nobody before it: some do not heed their context once they have a connection
-// or an endpoint, such as net/http while it reads a body.
-func (j *httpJudge) bySelf(c *httpCall) time.Duration {
+// endWithoutOthers returns when the call ends with the plain client and without other calls. Some calls ignore their
+// context once they have a connection or an endpoint; net/http does so while it reads a body.
+func (j *httpChecker) endWithoutOthers(c *httpCall) time.Duration {
 	return j.by(c.number).results[c.number-1].header
 }
 
-// stops reports whether the caller's deadline or cancellation is no later than t, or about the same.
-func (c *httpCall) stops(t time.Duration) bool {
-	return stops(c.deadline, c.cancel, t)
+// callerEndsBy reports whether the deadline or the cancellation of the caller is before t or at about t.
+func (c *httpCall) callerEndsBy(t time.Duration) bool {
+	return endsBy(c.deadline, c.cancel, t)
 }
 
-// answer compares an answer with what the attempt that won gives alone.
-func (j *httpJudge) answer(c *httpCall, plain, b *httpResult, say verdict) {
+// checkAnswer compares an answer with the response of the winner alone.
+func (j *httpChecker) checkAnswer(c *httpCall, plain, b *httpResult, say reportFunc) {
 	alone := plain
 	if b.act > 0 {
 		play := j.again(b.act)
@@ -250,32 +255,33 @@ func (j *httpJudge) answer(c *httpCall, plain, b *httpResult, say verdict) {
 		alone = play.results[c.number-1]
 	}
 	if !alone.answered() || alone.status != b.status || b.status == 401 && (j.w.server.connAuth || j.w.server.nonce) {
-		return // which connection a call gets, and who comes first, differs
+		return // the order of the calls and their connections differ
 	}
-	elsewhere := j.came(c, b, say)
+	elsewhere := j.checkOrigin(c, b, say)
 	copies := j.w.http2 && j.w.server.tls && c.body != "" // net/http, over a connection that was there before
 	if !elsewhere && (plain.ownRequest != b.ownRequest && !copies || alone.url != b.url) {
 		say("6 request", fmt.Sprintf("Response.Request is the caller's: %v, %s; plainly %v, %s", b.ownRequest, b.url, plain.ownRequest, alone.url))
 	}
-	stopped, reading, readingAlone := c.stops(b.end) || c.stops(alone.end), b.end-b.header, alone.end-alone.header
+	stopped, reading, readingAlone := c.callerEndsBy(b.end) || c.callerEndsBy(alone.end), b.end-b.header, alone.end-alone.header
 	switch {
 	case stopped:
-	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.cut(): // by a rest that had taken over, as protocols.md says
+	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.hasTruncatedBody(): // by a rest that had taken over, as protocols.md says
 	case b.bodyErr != "" && alone.bodyErr == "":
 		say("1 body error", fmt.Sprintf("alone it is whole: %v", alone))
-	case b.bodyErr != "" && reading > readingAlone+j.bound(alone.end, b)+slack && j.patience(c) == 0:
+	case b.bodyErr != "" && reading > readingAlone+j.maxHold(alone.end, b)+timeTolerance && j.delayByOthers(c) == 0:
 		say("2 body held", fmt.Sprintf("alone it fails sooner: %v", alone))
 	case b.bodyErr != "" || alone.bodyErr != "":
-	case alone.body != b.body || alone.length != b.length || alone.trailer != b.trailer && c.whole(): // before the end, a trailer may be there or not
+	case alone.body != b.body || alone.length != b.length || alone.trailer != b.trailer && c.readsWholeBody(): // before the end, a trailer may be there or not
 		say("1 bytes", fmt.Sprintf("length %d trailer %s; alone length %d trailer %s %v", b.length, b.trailer, alone.length, alone.trailer, alone))
-	case reading > max(readingAlone, j.resumed(c, b)-b.header)+slack && !j.w.client.firstByte && j.patience(c) == 0:
+	case reading > max(readingAlone, j.resumeTime(c, b)-b.header)+timeTolerance && !j.w.client.firstByte && j.delayByOthers(c) == 0:
 		say("1 body later", fmt.Sprintf("alone: %v", alone))
 	}
 }
 
-// resumed returns when a rest that was asked for would have been read, since the call began: as protocols.md says, the response that
-// it takes over from is closed, and not read on if the rest stalls as well. The reader's own pauses come on top.
-func (j *httpJudge) resumed(c *httpCall, b *httpResult) (latest time.Duration) {
+// resumeTime returns the latest time, since the start of the call, at which a resumed body is read. The original
+// response is closed when the rest is requested, and is not read even if the rest stalls as well. The pauses of the
+// reader are included.
+func (j *httpChecker) resumeTime(c *httpCall, b *httpResult) (latest time.Duration) {
 	if !j.w.client.resume {
 		return 0
 	}
@@ -288,15 +294,15 @@ func (j *httpJudge) resumed(c *httpCall, b *httpResult) (latest time.Duration) {
 			latest = max(latest, a.at-b.began+act.hintAt+5*ms+act.wait+j.w.past.outage+act.stall)
 		}
 	}
-	return latest + c.pauses(len(b.body))
+	return latest + c.readerPauses(len(b.body))
 }
 
-// arrivals judges what the server saw of a call.
-func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
+// checkArrivals checks the requests of a call at the server.
+func (j *httpChecker) checkArrivals(c *httpCall, b *httpResult, say reportFunc) {
 	all, usual := j.hedged.arrivals[c.number], max(1, len(j.plain.arrivals[c.number]))
-	if len(all) > usual && !c.reads() && !c.allowed && !j.w.client.declares(c) {
+	if len(all) > usual && !c.hasSafeMethod() && !c.allowed && !j.w.client.isDeclaredSafe(c) {
 		say("3 write repeated", fmt.Sprintf("%s %s came %d times", c.method, c.path, len(all)))
-	} else if len(all) > usual && c.sentOnce(j.w.client.firstByte) {
+	} else if len(all) > usual && c.isSingleUse(j.w.client.firstByte) {
 		say("3 once", fmt.Sprintf("%s %s with %q came %d times", c.method, c.path, c.header, len(all)))
 	}
 	if len(all) == 0 || j.w.server.unmarked || j.w.server.places > 0 {
@@ -317,8 +323,8 @@ func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
 			since = max(failed, b.began+b.header) // a failure that is held gives its place to a hedge
 		}
 		rest := j.w.client.resume && b.act > 0 && a.attempt > b.act // of a hedge's body: it goes where primaries go
-		// With the first byte, a failure is one when that is there. What a way for hedges alone tells is not known before it has answered.
-		// A layer may send a hedge while the one below holds a failure.
+		// With WithFirstByte a failure counts when its first byte arrives. The properties of a base for hedges alone
+		// are unknown before its first answer. A layer may send a hedge while the layer below holds a failure.
 		unknown := j.w.client.firstByte || j.w.way.layers > 1 || j.w.way.bulkhead > 0 && j.w.way.second
 		if failed > 0 && a.at > since+ms+j.w.way.dialling && !unknown && !rest {
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
@@ -329,7 +335,7 @@ func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
 	}
 	over := b.began + b.header
 	for _, a := range all {
-		grace := j.lingers()
+		grace := j.maxLinger()
 		if c.acts[min(a.attempt, len(c.acts)-1)].hint > 0 {
 			grace += time.Second // without a hook for statuses of 1xx, a loser that got one is taken for one that is being answered
 		}
@@ -339,10 +345,10 @@ func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
 	}
 }
 
-// waits judges whether a call returns its success when the server sends it, and waits for no loser.
-func (j *httpJudge) waits(c *httpCall, b *httpResult, say verdict) {
+// checkNoWait checks that a call returns a success when it arrives and does not wait for a loser.
+func (j *httpChecker) checkNoWait(c *httpCall, b *httpResult, say reportFunc) {
 	y := &j.w.way
-	if !b.good() || b.act < 0 || j.w.server.unmarked || j.w.client.firstByte || j.w.client.judges || y.cache || c.body == "pipe" || strings.HasPrefix(y.panics, "roundtrip") {
+	if !b.succeeded() || b.act < 0 || j.w.server.unmarked || j.w.client.firstByte || j.w.client.judges || y.cache || c.body == "pipe" || strings.HasPrefix(y.panics, "roundtrip") {
 		return
 	}
 	answers := time.Duration(0)
@@ -351,27 +357,27 @@ func (j *httpJudge) waits(c *httpCall, b *httpResult, say verdict) {
 			answers = max(answers, a.answers)
 		}
 	}
-	if returns := b.began + b.header; answers > 0 && returns > answers+slack {
+	if returns := b.began + b.header; answers > 0 && returns > answers+timeTolerance {
 		say("1 first success", fmt.Sprintf("attempt %d is answered at %v, and the call returns at %v", b.act, answers, returns))
 	}
 }
 
-// usualHedges is how many hedges a call has at most without WithMaxHedges.
-const usualHedges = 2
+// defaultMaxHedges is the largest number of hedges of a call without WithMaxHedges.
+const defaultMaxHedges = 2
 
-// nested judges whether hedging around hedging hedges a call once.
-func (j *httpJudge) nested(c *httpCall, say verdict) {
+// checkNesting checks that two layers of hedging hedge a call once.
+func (j *httpChecker) checkNesting(c *httpCall, say reportFunc) {
 	if j.w.way.layers == 1 || j.w.client.resume || j.w.elsewhere.endpoints > 0 {
 		return
 	}
-	most := max(1, len(j.plain.arrivals[c.number])) + max(usualHedges, j.w.client.maxHedges)
+	most := max(1, len(j.plain.arrivals[c.number])) + max(defaultMaxHedges, j.w.client.maxHedges)
 	if n := len(j.hedged.arrivals[c.number]); n > most {
 		say("3 nested", fmt.Sprintf("it came %d times, and %d are allowed", n, most))
 	}
 }
 
-// declares reports whether the user says that the call is safe to repeat, by the pattern as it is written.
-func (c *httpClient) declares(call *httpCall) bool {
+// isDeclaredSafe reports whether a pattern of the user declares the call safe to repeat.
+func (c *httpClient) isDeclaredSafe(call *httpCall) bool {
 	for _, pattern := range c.routes {
 		method, path, ok := strings.Cut(pattern, " ")
 		if !ok {
@@ -386,8 +392,8 @@ func (c *httpClient) declares(call *httpCall) bool {
 	return false
 }
 
-// whole judges what no single call shows.
-func (j *httpJudge) whole() {
+// checkTotals checks the properties of all calls together.
+func (j *httpChecker) checkTotals() {
 	p, h := j.plain, j.hedged
 	told := map[string]bool{}
 	for _, n := range p.notes {
@@ -406,9 +412,9 @@ func (j *httpJudge) whole() {
 	}
 	warming := time.Duration(0)
 	if j.w.way.bulkhead > 0 {
-		warming = j.warming()
+		warming = j.warmTime()
 	}
-	if a, b := p.next, h.next; a.good() && !j.w.client.judges && (!b.good() || b.header > a.header+j.slack()+warming) {
+	if a, b := p.next, h.next; a.succeeded() && !j.w.client.judges && (!b.succeeded() || b.header > a.header+j.tolerance()+warming) {
 		j.add("5 next call", "plain %v, hedged %v", a, b)
 	}
 	if limit := j.w.way.maxConns; limit > 0 {
@@ -420,32 +426,32 @@ func (j *httpJudge) whole() {
 			pools++
 		}
 		limit *= pools
-		// Over HTTP/2, net/http exceeds it by itself where connections do not stay.
-		ends := j.w.http2 && (j.w.way.noKeepAlives || j.w.client.change == "closeIdle" || j.w.leave())
+		// Over HTTP/2, net/http exceeds the limit itself where connections do not stay open.
+		ends := j.w.http2 && (j.w.way.noKeepAlives || j.w.client.change == "closeIdle" || j.w.closesConnections())
 		nameless := j.w.way.replicas && j.w.past.hosts > 1 // hedges to all hosts are dialled by address
 		if h.peak > max(limit, 2*p.peak) && !ends && !nameless {
 			j.add("5 limit", "%d connections at once, plainly %d, MaxConnsPerHost %d", h.peak, p.peak, j.w.way.maxConns)
 		}
 	}
 	calls := j.w.past.calls + len(j.w.calls)
-	most := hedgesAtMost(j.w.client.share, calls) * float64(j.w.way.layers)
+	most := maxHedgeCount(j.w.client.share, calls) * float64(j.w.way.layers)
 	if float64(h.hedges) > most {
 		j.add("3 budget", "%d hedges, %d calls, %d hosts: %.0f at most", h.hedges, calls, j.w.past.hosts, most)
 	}
 	if dear := float64(2 * j.w.elsewhere.cost); float64(h.spent) > most+dear && j.w.way.layers == 1 {
 		j.add("3 cost", "hedges cost %d, %d calls, %d hosts: %.0f at most, and the dearest twice: %.0f", h.spent, calls, j.w.past.hosts, most, dear)
 	}
-	if n := h.prepared.Load(); n > 0 && !strings.HasPrefix(j.w.way.panics, "roundtrip") { // who panics has closed none
+	if n := h.prepared.Load(); n > 0 && !strings.HasPrefix(j.w.way.panics, "roundtrip") { // a panic leaves bodies open
 		j.add("5 bodies", "%d bodies that Prepare has set are open", n)
 	}
 	for _, r := range append(h.results, h.next) {
-		if r.panicked != "" || r.hung() {
+		if r.panicked != "" || r.isStuck() {
 			return
 		}
 	}
 	counted := h.stats.Snapshot()
 	counted.HedgesSent += h.counter.refused.Load()
-	if wrong := h.counter.wrong(counted, calls+1); wrong != "" && !j.w.client.judges {
+	if wrong := h.counter.findInconsistency(counted, calls+1); wrong != "" && !j.w.client.judges {
 		j.add("5 counters", "%s", wrong)
 	}
 }

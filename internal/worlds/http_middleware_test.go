@@ -13,16 +13,16 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A way is middleware: a http.RoundTripper round the base, of which nobody sees the inside.
-type way struct {
+// A middleware is an opaque http.RoundTripper around the base.
+type middleware struct {
 	p      *httpPlay
 	base   *http.Transport
 	before *http.Transport // of the first half of the past; nil: it is base
 }
 
-func (y *way) CloseIdleConnections() { y.base.CloseIdleConnections() }
+func (y *middleware) CloseIdleConnections() { y.base.CloseIdleConnections() }
 
-func (y *way) RoundTrip(req *http.Request) (*http.Response, error) {
+func (y *middleware) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, p := req.Context(), y.p
 	number, _ := strconv.Atoi(req.Header.Get(callHeader))
 	info, _ := hedge.AttemptFromContext(ctx)
@@ -31,7 +31,7 @@ func (y *way) RoundTrip(req *http.Request) (*http.Response, error) {
 	if p.w.way.panics == "warm" && req.URL.Path == "/warm" {
 		panic("warm")
 	}
-	leave, err := y.enter(ctx)
+	leave, err := y.acquireSlot(ctx)
 	if err != nil {
 		if req.Body != nil {
 			req.Body.Close()
@@ -52,12 +52,12 @@ func (y *way) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	p.open.Add(1)
-	resp.Body = &wayBody{ReadCloser: resp.Body, p: p, ctx: ctx, leave: leave, panicsInRead: panics("read"), panicsInClose: panics("close")}
+	resp.Body = &checkedBody{ReadCloser: resp.Body, p: p, ctx: ctx, leave: leave, panicsInRead: panics("read"), panicsInClose: panics("close")}
 	return resp, nil
 }
 
-// enter takes a place of the bulkhead.
-func (y *way) enter(ctx context.Context) (leave func(), err error) {
+// acquireSlot acquires a slot of the bulkhead.
+func (y *middleware) acquireSlot(ctx context.Context) (leave func(), err error) {
 	places := y.p.places
 	if places == nil {
 		return func() {}, nil
@@ -73,7 +73,7 @@ func (y *way) enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-func (y *way) send(req *http.Request, number, attempt int) (*http.Response, error) {
+func (y *middleware) send(req *http.Request, number, attempt int) (*http.Response, error) {
 	w := y.p.w
 	if w.way.cache && number > 0 && number != poisoned && req.Method == http.MethodGet {
 		act := w.calls[number-1].acts[min(attempt, 3)]
@@ -96,9 +96,9 @@ func (y *way) send(req *http.Request, number, attempt int) (*http.Response, erro
 	return y.base.RoundTrip(req)
 }
 
-// sendLate sends a request over a connection that takes no bytes for a while. When the context ends it returns, and a goroutine reads the request
-// nevertheless, as that of an HTTP/2 connection may.
-func (y *way) sendLate(req *http.Request) (*http.Response, error) {
+// sendLate sends a request over a connection that accepts no bytes for a time. It returns when the context ends. A
+// goroutine reads the request after that, as the goroutine of an HTTP/2 connection may.
+func (y *middleware) sendLate(req *http.Request) (*http.Response, error) {
 	ctx, written := req.Context(), make(chan struct{})
 	go func() {
 		defer close(written)
@@ -122,8 +122,8 @@ func (y *way) sendLate(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// A wayBody notices who uses it wrongly.
-type wayBody struct {
+// A checkedBody is a response body that reports wrong use.
+type checkedBody struct {
 	io.ReadCloser
 	p                           *httpPlay
 	ctx                         context.Context
@@ -132,7 +132,7 @@ type wayBody struct {
 	reading, closed             atomic.Bool
 }
 
-func (b *wayBody) Read(buf []byte) (int, error) {
+func (b *checkedBody) Read(buf []byte) (int, error) {
 	if b.p.w.way.asksDone {
 		select {
 		case <-b.ctx.Done():
@@ -148,7 +148,7 @@ func (b *wayBody) Read(buf []byte) (int, error) {
 	return b.ReadCloser.Read(buf)
 }
 
-func (b *wayBody) Close() error {
+func (b *checkedBody) Close() error {
 	if b.reading.Load() {
 		b.p.note("6 overlap", "a response's body is closed while it is read")
 	}

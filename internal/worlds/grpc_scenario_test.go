@@ -11,19 +11,19 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A grpcWorld is what grpcPlay plays: unary calls and server streams.
-type grpcWorld struct {
-	past   past
+// A grpcScenario has unary calls and server streams.
+type grpcScenario struct {
+	past   warmUp
 	nonce  bool // a call's second request is refused
 	places int  // of a Limiter; 0: there is none
 	idle   int  // server streams behind the Limiter of which the client sends no message
-	way    grpcWay
+	way    grpcNetwork
 	client grpcClient
 	calls  []*grpcCall
 }
 
-// A grpcWay is what stands between the hedging and the connection.
-type grpcWay struct {
+// A grpcNetwork has the layers between the hedging and the connection.
+type grpcNetwork struct {
 	second  bool // WithHedgeConn
 	conns   []*grpcConn
 	unnamed bool          // only the targets of conns may have hedges
@@ -36,7 +36,7 @@ type grpcWay struct {
 	timeout time.Duration // of all methods, in the service config of the callers' connections; 0: none
 }
 
-// A grpcClient is the Interceptor.
+// A grpcClient has the settings of the Interceptor.
 type grpcClient struct {
 	share    float64
 	options  []func() hedge.GRPCOption
@@ -47,7 +47,7 @@ type grpcClient struct {
 	answer   codes.Code // an answer from every attempt; OK: none
 }
 
-// A grpcCall is what a caller does.
+// A grpcCall has the steps of a caller.
 type grpcCall struct {
 	number           int
 	at               time.Duration
@@ -63,11 +63,11 @@ type grpcCall struct {
 	elsewhere        bool   // it goes to another target, by the same Interceptor
 	reuse            bool   // the request is changed when the caller has it back
 	reads            string // a stream: "" to its end, one message, header first
-	acts             [4]grpcAct
+	acts             [4]grpcStep
 }
 
-// A grpcAct is what the server does with an attempt.
-type grpcAct struct {
+// A grpcStep is the behaviour of the server for one attempt.
+type grpcStep struct {
 	wait     time.Duration
 	header   bool // is sent before the wait
 	code     codes.Code
@@ -77,72 +77,72 @@ type grpcAct struct {
 	failing  codes.Code    // at the end of a stream
 }
 
-func newGRPCWorld(d *draw) *grpcWorld {
-	w := &grpcWorld{past: newPast(d)}
+func newGRPCScenario(d *generator) *grpcScenario {
+	w := &grpcScenario{past: newWarmUp(d)}
 	w.past.calls = min(w.past.calls, 40)
-	w.way.second = has(d, "way.second", .12)
+	w.way.second = drawFlag(d, "way.second", .12)
 	newGRPCConns(d, &w.way)
-	w.way.signs = has(d, "way.signs", .06)
-	if w.way.token = has(d, "way.token", .12); !w.way.token { // or what a call asks for itself is before it in line
-		w.places = pick(d, "server.places", .08, 0, 1, 2, 4)
+	w.way.signs = drawFlag(d, "way.signs", .06)
+	if w.way.token = drawFlag(d, "way.token", .12); !w.way.token { // otherwise a token request of the call delays it
+		w.places = drawPart(d, "server.places", .08, 0, 1, 2, 4)
 	}
 	if w.places > 0 {
-		w.idle = pick(d, "server.idle", .4, 0, 1, 4)
+		w.idle = drawPart(d, "server.idle", .4, 0, 1, 4)
 	}
 	own := len(w.way.conns) == 0                                          // hedges go to the server of their primary
 	if (own || w.places == 0) && (own && !w.way.second || !w.way.token) { // or a hedge could come first, while its primary waits in line or for a token
-		w.nonce = has(d, "server.nonce", .06)
+		w.nonce = drawFlag(d, "server.nonce", .06)
 	}
-	w.way.panics = pick(d, "way.panics", .06, "", "0", "1")
-	w.way.refuses = pick(d, "way.refuses", .06, "", "0", "1")
-	w.way.marks = has(d, "way.marks", .2)
-	w.way.spelt = !w.way.second && len(w.way.conns) == 0 && has(d, "way.spelt", .1)
+	w.way.panics = drawPart(d, "way.panics", .06, "", "0", "1")
+	w.way.refuses = drawPart(d, "way.refuses", .06, "", "0", "1")
+	w.way.marks = drawFlag(d, "way.marks", .2)
+	w.way.spelt = !w.way.second && len(w.way.conns) == 0 && drawFlag(d, "way.spelt", .1)
 	if w.past.outage == 0 {
-		w.way.timeout = pick(d, "way.timeout", .12, 0, 200*ms, time.Second)
+		w.way.timeout = drawPart(d, "way.timeout", .12, 0, 200*ms, time.Second)
 	}
-	w.client.share = pick(d, "client.share", .2, 1, .1)
+	w.client.share = drawPart(d, "client.share", .2, 1, .1)
 	if w.past.outage > 0 {
 		w.client.share = .1
 	}
-	w.client.change = pick(d, "client.change", .08, "", "off", "reset", "import", "update")
+	w.client.change = drawPart(d, "client.change", .08, "", "off", "reset", "import", "update")
 	o := &w.client.options
-	_, w.client.declared = add(d, o, "methods", .15, func(s string) hedge.GRPCOption { return hedge.WithMethods(s) }, "/*")
-	add(d, o, "nonFatal", .08, func(c codes.Code) hedge.GRPCOption { return hedge.WithNonFatalCodes(c) }, codes.NotFound, codes.Unavailable)
-	w.client.answer, _ = add(d, o, "answerCode", .08, func(c codes.Code) hedge.GRPCOption { return hedge.WithAnswerCodes(c) }, codes.NotFound)
-	add(d, o, "maxHedges", .15, hedge.WithMaxHedges, 1, 3)
-	_, w.client.fewKeys = add(d, o, "maxKeys", .1, hedge.WithMaxKeys, 2)
-	add(d, o, "initialDelay", .1, hedge.WithInitialDelay, 20*ms)
-	add(d, o, "maxDelay", .08, hedge.WithMaxDelay, 20*ms)
-	w.client.counts = has(d, "option.counter", .2)
-	add(d, o, "observer", .08, observer, "quiet", "panics")
-	for i := range pick(d, "calls", .5, 1, 2, 3, 4) {
+	_, w.client.declared = drawOption(d, o, "methods", .15, func(s string) hedge.GRPCOption { return hedge.WithMethods(s) }, "/*")
+	drawOption(d, o, "nonFatal", .08, func(c codes.Code) hedge.GRPCOption { return hedge.WithNonFatalCodes(c) }, codes.NotFound, codes.Unavailable)
+	w.client.answer, _ = drawOption(d, o, "answerCode", .08, func(c codes.Code) hedge.GRPCOption { return hedge.WithAnswerCodes(c) }, codes.NotFound)
+	drawOption(d, o, "maxHedges", .15, hedge.WithMaxHedges, 1, 3)
+	_, w.client.fewKeys = drawOption(d, o, "maxKeys", .1, hedge.WithMaxKeys, 2)
+	drawOption(d, o, "initialDelay", .1, hedge.WithInitialDelay, 20*ms)
+	drawOption(d, o, "maxDelay", .08, hedge.WithMaxDelay, 20*ms)
+	w.client.counts = drawFlag(d, "option.counter", .2)
+	drawOption(d, o, "observer", .08, newObserver, "quiet", "panics")
+	for i := range drawPart(d, "calls", .5, 1, 2, 3, 4) {
 		w.calls = append(w.calls, newGRPCCall(d, i))
 	}
 	return w
 }
 
-func newGRPCCall(d *draw, i int) *grpcCall {
+func newGRPCCall(d *generator, i int) *grpcCall {
 	name := func(s string) string { return fmt.Sprintf("call%d.%s", i, s) }
 	c := &grpcCall{number: i + 1}
-	c.at = pick(d, name("at"), .5, time.Duration(i)*20*time.Second, 0, 10*ms, 40*ms)
+	c.at = drawPart(d, name("at"), .5, time.Duration(i)*20*time.Second, 0, 10*ms, 40*ms)
 	c.at += time.Duration(i) * 1130 * time.Microsecond
-	c.stream = has(d, name("stream"), .4)
-	c.method = pick(d, name("rpc"), .25, "GetItem", "ListItems", "UpdateItem", "GetOrCreateItem", "Query")
-	c.deadline, c.cancel = newTimes(d, name)
-	c.delay = pick(d, name("delay"), .6, 0, 5*ms, 20*ms, 50*ms)
-	c.allowed = has(d, name("allowed"), .1)
-	c.targets = pick(d, name("targets"), .4, "", "value", "pointer", "embedded")
-	c.finish = has(d, name("finish"), .15)
-	c.request = pick(d, name("request"), .12, "", "buffer", "wrapped")
+	c.stream = drawFlag(d, name("stream"), .4)
+	c.method = drawPart(d, name("rpc"), .25, "GetItem", "ListItems", "UpdateItem", "GetOrCreateItem", "Query")
+	c.deadline, c.cancel = drawCallerTimes(d, name)
+	c.delay = drawPart(d, name("delay"), .6, 0, 5*ms, 20*ms, 50*ms)
+	c.allowed = drawFlag(d, name("allowed"), .1)
+	c.targets = drawPart(d, name("targets"), .4, "", "value", "pointer", "embedded")
+	c.finish = drawFlag(d, name("finish"), .15)
+	c.request = drawPart(d, name("request"), .12, "", "buffer", "wrapped")
 	replies := []string{"filled", "envelope", "any"}
 	if !c.stream && c.request == "" {
 		replies = append(replies, "request")
 	}
-	c.reply = pick(d, name("reply"), .2, "", replies...)
-	c.elsewhere = has(d, name("elsewhere"), .12)
-	c.reuse = c.reply != "request" && has(d, name("reuse"), .4)
+	c.reply = drawPart(d, name("reply"), .2, "", replies...)
+	c.elsewhere = drawFlag(d, name("elsewhere"), .12)
+	c.reuse = c.reply != "request" && drawFlag(d, name("reuse"), .4)
 	if c.stream {
-		c.reads = pick(d, name("reads"), .3, "", "one", "header")
+		c.reads = drawPart(d, name("reads"), .3, "", "one", "header")
 	}
 	for n := range c.acts {
 		try, odd := name(fmt.Sprintf("try%d.", n)), .3
@@ -150,25 +150,25 @@ func newGRPCCall(d *draw, i int) *grpcCall {
 			odd = .75
 		}
 		a := &c.acts[n]
-		a.wait = pick(d, try+"wait", odd, 0, waits...)
+		a.wait = drawPart(d, try+"wait", odd, 0, extraLatencies...)
 		if a.wait > 0 {
 			a.wait += time.Duration(170*n+730*i) * time.Microsecond
 		}
-		a.header = has(d, try+"header", .1)
-		a.code = pick(d, try+"code", odd/2, codes.OK, codes.Canceled, codes.Unknown, codes.InvalidArgument, codes.DeadlineExceeded, codes.NotFound,
+		a.header = drawFlag(d, try+"header", .1)
+		a.code = drawPart(d, try+"code", odd/2, codes.OK, codes.Canceled, codes.Unknown, codes.InvalidArgument, codes.DeadlineExceeded, codes.NotFound,
 			codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition, codes.Aborted, codes.Unimplemented, codes.Internal, codes.Unavailable,
 			codes.DataLoss, codes.Unauthenticated)
 		if a.code != codes.OK {
-			a.pushBack = pick(d, try+"pushBack", .15, "", "0", "1000", "-1")
+			a.pushBack = drawPart(d, try+"pushBack", .15, "", "0", "1000", "-1")
 		}
-		a.messages = pick(d, try+"messages", .3, 2, 0, 1, 5)
-		a.stall = pick(d, try+"stall", .15, 0, 20*ms, 300*ms, 5*time.Second, forever)
-		a.failing = pick(d, try+"failing", .1, codes.OK, codes.Unavailable, codes.NotFound)
+		a.messages = drawPart(d, try+"messages", .3, 2, 0, 1, 5)
+		a.stall = drawPart(d, try+"stall", .15, 0, 20*ms, 300*ms, 5*time.Second, forever)
+		a.failing = drawPart(d, try+"failing", .1, codes.OK, codes.Unavailable, codes.NotFound)
 	}
 	return c
 }
 
-// mayRepeat reports whether the call may be sent twice: its name says that it only reads, or the user says so.
-func (w *grpcWorld) mayRepeat(c *grpcCall) bool {
+// mayRepeat reports whether the call may be sent twice: by its name, or by a setting of the user.
+func (w *grpcScenario) mayRepeat(c *grpcCall) bool {
 	return w.client.declared || c.allowed || c.method == "GetItem" || c.method == "ListItems"
 }
