@@ -264,7 +264,7 @@ func BenchmarkLoopback(b *testing.B) {
 func loopback(b *testing.B, callers int, bare, call func() error) {
 	type meter struct{ took, cpu time.Duration }
 	burst := func(m *meter, f func() error, n int) {
-		before, _ := cputime.Used()
+		before, _ := cputime.OfThisProcess()
 		start := time.Now()
 		var left atomic.Int64
 		left.Store(int64(n))
@@ -281,7 +281,7 @@ func loopback(b *testing.B, callers int, bare, call func() error) {
 		}
 		wg.Wait()
 		m.took += time.Since(start)
-		after, _ := cputime.Used()
+		after, _ := cputime.OfThisProcess()
 		m.cpu += after - before
 	}
 	const turn = 2000

@@ -1,11 +1,9 @@
-// Package dnslab measures ways to ask DNS servers over a simulated network: how long
-// callers wait when packets are lost, late or on time, and how many queries that
-// costs. The network has real kernel sockets, or works in memory.
+// Package dnslab compares DNS clients and forwarders over a simulated network: the latency of lookups while packets are
+// lost, late or on time, and the number of queries. The network has real kernel sockets, or works in memory.
 //
-// All contenders ask the same names in the same run. For each name they take turns,
-// in an order that rotates from name to name, so that the first question after a
-// pause is not always the same contender's. Failures are counted separately, and
-// have no latency.
+// All contenders look up the same names in the same run. They take turns at each name, in an order that rotates from
+// name to name, so that none of them is always the first after a pause. Failed lookups are counted separately and have
+// no latency.
 package dnslab
 
 import (
@@ -14,199 +12,157 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
 const (
-	Samples = 5050 // questions of each contender, unless Config says otherwise
+	Lookups = 5050 // of each contender, unless Config has a number
 
-	workers = 32 // that ask at the same time
+	workers = 32 // concurrent lookups while contenders take turns
 )
 
-// Config says what to measure. The zero value measures all contenders on a clean network over UDP.
+// Config selects what Run measures. The zero value measures all contenders over UDP in the first scenario.
 type Config struct {
-	Scenario   string   // one of Scenarios; empty: clean
-	Strategies []string // some of Strategies; empty: all that can run here
-	Transport  string   // udp, tls or https; empty: udp, which some strategies are bound to
-	Samples    int      // questions of each contender; 0: Samples
+	Scenario   string   // the name of one of Scenarios; empty: the first
+	Contenders []string // names from Contenders; empty: all that can run here
+	Transport  string   // udp, tls or https; empty: udp, the only one of some contenders
+	Lookups    int      // of each contender; 0: Lookups
 	Seed       uint64
-	Memory     bool      // without root: sockets of package netsim's own; without forwarders
-	Workers    int       // that keep a question in flight each, to two equal servers and of names of its own; 0: contenders take turns at each question
-	Progress   func(int) // called with how many more samples are done; may be nil
+	Memory     bool      // no root needed: sockets in memory, and no forwarders
+	Workers    int       // concurrent lookups of one contender at a time, with two equal servers; 0: contenders take turns at each name
+	Progress   func(int) // called with the number of further lookups that are done; may be nil
 }
 
-// Row is what was measured of a contender.
-type Row struct {
-	Strategy string
-	Calls    []latency.Call // as they ended
-	Queries  int64          // on the wire
-	Conns    int64          // streams opened
-	Hedges   int64
-	Wins     int64
-	Denied   int64
-}
-
-// Extra returns how many queries there were besides one per request, as a share
-// of all requests.
-func (r Row) Extra() float64 { return float64(r.Queries)/float64(max(len(r.Calls), 1)) - 1 }
-
-// bench is a network with two servers.
-type bench struct {
+// lookupLab is a network with two servers.
+type lookupLab struct {
+	conf    Config
 	net     *netsim.Network
 	servers [2]*dnstest.Server
-	conf    Config
-	dir     string // for the forwarders' files; empty: none
+	dir     string // for the files of forwarders; empty: none
 }
 
-// Run measures. It needs root, unless Memory is set; see netsim.ErrUnsupported.
-// If ctx ends, what was measured until then is returned with its error.
-func Run(ctx context.Context, conf Config) ([]Row, error) {
+// Run measures. It needs root unless Memory is set, see netsim.ErrUnsupported. If ctx ends, Run returns the results so
+// far and the error of ctx.
+func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 	if conf.Scenario == "" {
-		conf.Scenario = "clean"
+		conf.Scenario = Scenarios[0].Name
 	}
 	if conf.Transport == "" {
 		conf.Transport = "udp"
 	}
-	if conf.Samples == 0 {
-		conf.Samples = Samples
+	if conf.Lookups == 0 {
+		conf.Lookups = Lookups
 	}
 	if conf.Workers < 0 {
 		return nil, fmt.Errorf("dnslab: Config.Workers is %d; want 0 or more", conf.Workers)
 	}
-	b, err := open(conf)
+	if conf.Progress == nil {
+		conf.Progress = func(int) {}
+	}
+	l, err := newLookupLab(conf)
 	if err != nil {
 		return nil, err
 	}
-	defer b.close()
-	all, err := b.contenders(conf.Strategies)
+	defer l.close()
+	clients, err := l.startClients(conf.Contenders)
 	defer func() {
-		for _, c := range all {
+		for _, c := range clients {
 			c.close()
 		}
 	}()
 	if err != nil {
 		return nil, err
 	}
-	start := time.Now()
 	if conf.Workers > 0 {
-		b.load(ctx, all, start)
+		l.measureUnderLoad(ctx, clients)
 	} else {
-		b.turns(ctx, all, start)
+		l.measureInTurns(ctx, clients)
 	}
-	var rows []Row
-	for _, c := range all {
+	var rows []lab.Row
+	for _, c := range clients {
 		rows = append(rows, c.row())
 	}
 	return rows, ctx.Err()
 }
 
-// rounds is in how many parts a contender's questions are asked under load.
-const rounds = 10
+// loadRounds is the number of parts into which the lookups of each contender under load are divided.
+const loadRounds = 10
 
-// load has the contenders asked one after another, in rounds, each with a question
-// of every worker in flight.
-func (b *bench) load(ctx context.Context, all []*contender, start time.Time) {
-	for round := range rounds {
-		for i := range all {
-			c := all[(round+i)%len(all)]
-			end := b.conf.Samples * (round + 1) / rounds
-			var next atomic.Int64
-			next.Store(int64(b.conf.Samples * round / rounds))
-			var wg sync.WaitGroup
-			for range b.conf.Workers {
-				wg.Go(func() {
-					for ctx.Err() == nil {
-						n := int(next.Add(1)) - 1
-						if n >= end {
-							return
-						}
-						c.measure(ctx, start, fmt.Sprintf("n%d.s%d.example.", n, b.conf.Seed))
-						if b.conf.Progress != nil && i == 0 {
-							b.conf.Progress(1)
-						}
-					}
-				})
-			}
-			wg.Wait()
+// measureUnderLoad lets one contender after another look up names, in rounds, with all workers.
+func (l *lookupLab) measureUnderLoad(ctx context.Context, clients []*client) {
+	start := time.Now()
+	for round := range loadRounds {
+		for i := range clients {
+			c := clients[(round+i)%len(clients)]
+			from, to := l.conf.Lookups*round/loadRounds, l.conf.Lookups*(round+1)/loadRounds
+			lab.Load{Workers: l.conf.Workers}.Send(ctx, to-from, func(n int) {
+				c.measureLookup(ctx, start, from+n, fmt.Sprintf("n%d.s%d.example.", from+n, l.conf.Seed))
+				if i == 0 {
+					l.conf.Progress(1)
+				}
+			})
 		}
 	}
 }
 
-// turns has the contenders take turns at each question.
-func (b *bench) turns(ctx context.Context, all []*contender, start time.Time) {
-	conf := b.conf
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= conf.Samples {
-					return
-				}
-				// Each name is asked once: contenders with a cache would have an advantage.
-				name := fmt.Sprintf("n%d.example.", i)
-				for j := range all {
-					all[(i+j)%len(all)].measure(ctx, start, name)
-				}
-				if conf.Progress != nil {
-					conf.Progress(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
+// measureInTurns lets all contenders look up each name. A name is looked up once by each of them: a cache is no advantage.
+func (l *lookupLab) measureInTurns(ctx context.Context, clients []*client) {
+	start := time.Now()
+	lab.Load{Workers: workers}.Send(ctx, l.conf.Lookups, func(n int) {
+		name := fmt.Sprintf("n%d.example.", n)
+		for i := range clients {
+			clients[(n+i)%len(clients)].measureLookup(ctx, start, n, name)
+		}
+		l.conf.Progress(1)
+	})
 }
 
-func open(conf Config) (*bench, error) {
-	a, b2, err := links(conf.Scenario)
+func newLookupLab(conf Config) (*lookupLab, error) {
+	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("dnslab: %w", err)
 	}
 	newNetwork := netsim.NewKernel
 	if conf.Memory {
 		newNetwork = netsim.NewMemory
 	}
-	askers := append([]string{"client"}, forwarders...)
-	n, err := newNetwork(conf.Seed, append([]string{"a", "b"}, askers...)...)
+	clientHosts := append([]string{"client"}, forwarders...)
+	n, err := newNetwork(conf.Seed, append([]string{"a", "b"}, clientHosts...)...)
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{net: n, conf: conf}
-	for i, h := range []string{"a", "b"} {
-		p := [...][2]netsim.Profile{a, b2}[i]
-		for _, from := range askers {
-			n.Link(from, h).Set(p[0])
-			n.Link(h, from).Set(p[1])
+	l := &lookupLab{net: n, conf: conf}
+	for i, host := range []string{"a", "b"} {
+		for _, from := range clientHosts {
+			n.Link(from, host).Set(sc.links[i].to)
+			n.Link(host, from).Set(sc.links[i].from)
 		}
-		if b.servers[i], err = serve(n.Host(h)); err != nil {
-			b.close()
+		if l.servers[i], err = startServer(n.Host(host)); err != nil {
+			l.close()
 			return nil, err
 		}
 	}
-	return b, nil
+	return l, nil
 }
 
-func (b *bench) close() {
-	for _, s := range b.servers {
+func (l *lookupLab) close() {
+	for _, s := range l.servers {
 		if s != nil {
 			s.Close()
 		}
 	}
-	_ = b.net.Close()
-	if b.dir != "" {
-		_ = os.RemoveAll(b.dir)
+	_ = l.net.Close()
+	if l.dir != "" {
+		_ = os.RemoveAll(l.dir)
 	}
 }
 
-// serve starts a server that has all answers at hand.
-func serve(h *netsim.Host) (*dnstest.Server, error) {
+// startServer starts a server that answers every query at once.
+func startServer(h *netsim.Host) (*dnstest.Server, error) {
 	s := &dnstest.Server{Handler: dnstest.Fixed(netip.MustParseAddr("192.0.2.1"), 0)}
 	pc, err := h.ListenPacket("udp", ":53")
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/netsim"
@@ -23,25 +24,30 @@ import (
 
 var (
 	kernel  = flag.Bool("kernel", false, "measure over kernel sockets and in real time, not in memory and fake time")
-	samples = flag.Int("samples", dnslab.Samples, "of each contender")
+	samples = flag.Int("samples", dnslab.Lookups, "of each contender")
 	seeds   = flag.Int("seeds", 3, "simulated networks; ratios are medians over them")
 )
 
 func TestMain(m *testing.M) {
-	dnslab.Forward()
+	dnslab.ServeForwarder()
 	os.Exit(m.Run())
 }
 
 const learned = time.Second // after which a contender should know that a server is dead
 
 // at returns the latency at q in [0, 1] of the calls that were answered.
-func at(r dnslab.Row, q float64) time.Duration { return latency.Quantile(latency.Answered(r.Calls), q) }
+func at(r lab.Row, q float64) time.Duration {
+	return latency.Quantile(latency.SortedAnswered(r.Calls), q)
+}
 
-func failed(r dnslab.Row) int { return len(r.Calls) - len(latency.Answered(r.Calls)) }
+func failed(r lab.Row) int { return len(r.Calls) - len(latency.SortedAnswered(r.Calls)) }
+
+// extraOf returns the queries beyond one for each lookup, as a share of all lookups.
+func extraOf(r lab.Row) float64 { return r.SentPerCall() - 1 }
 
 // meanOf returns the mean latency and its standard deviation.
-func meanOf(r dnslab.Row) (mean, deviation time.Duration) {
-	all := latency.Answered(r.Calls)
+func meanOf(r lab.Row) (mean, deviation time.Duration) {
+	all := latency.SortedAnswered(r.Calls)
 	if len(all) == 0 {
 		return 0, 0
 	}
@@ -55,23 +61,23 @@ func meanOf(r dnslab.Row) (mean, deviation time.Duration) {
 }
 
 // runs are rows by strategy, a run per seed.
-type runs []map[string]dnslab.Row
+type runs []map[string]lab.Row
 
 // run measures.
-func run(t *testing.T, conf dnslab.Config) map[string]dnslab.Row {
+func run(t *testing.T, conf dnslab.Config) map[string]lab.Row {
 	t.Helper()
 	rows, err := dnslab.Run(context.Background(), conf)
 	if errors.Is(err, netsim.ErrUnsupported) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	out := make(map[string]dnslab.Row)
+	out := make(map[string]lab.Row)
 	for _, r := range rows {
-		out[r.Strategy] = r
+		out[r.Contender] = r
 		mean, dev := meanOf(r)
-		t.Logf("%-13s %-12s n %d errors %d p50 %v p95 %v p99 %v p99.9 %v mean %v σ %v extra %.2f %% hedges %d won %d denied %d", conf.Scenario, r.Strategy, len(r.Calls), failed(r),
+		t.Logf("%-13s %-12s n %d errors %d p50 %v p95 %v p99 %v p99.9 %v mean %v σ %v extra %.2f %% hedges %d won %d denied %d", conf.Scenario, r.Contender, len(r.Calls), failed(r),
 			at(r, .5).Round(time.Microsecond), at(r, .95).Round(time.Microsecond), at(r, .99).Round(time.Microsecond), at(r, .999).Round(time.Microsecond),
-			mean.Round(time.Microsecond), dev.Round(time.Microsecond), 100*r.Extra(), r.Hedges, r.Wins, r.Denied)
+			mean.Round(time.Microsecond), dev.Round(time.Microsecond), 100*extraOf(r), r.Hedges, r.Wins, r.Denied)
 	}
 	return out
 }
@@ -86,7 +92,7 @@ func measure(t *testing.T, scenario, transport string, strategies ...string) (al
 	dnstest.Certificate()
 	_, _ = (&net.Resolver{PreferGo: true}).LookupHost(t.Context(), "localhost")
 	for seed := range *seeds {
-		conf := dnslab.Config{Scenario: scenario, Transport: transport, Strategies: strategies, Samples: *samples, Seed: uint64(seed), Memory: !*kernel}
+		conf := dnslab.Config{Scenario: scenario, Transport: transport, Contenders: strategies, Lookups: *samples, Seed: uint64(seed), Memory: !*kernel}
 		if *kernel {
 			all = append(all, run(t, conf))
 			continue
@@ -97,7 +103,7 @@ func measure(t *testing.T, scenario, transport string, strategies ...string) (al
 }
 
 // ratio returns the median over the runs of what f says of a over what it says of b.
-func (all runs) ratio(a, b string, f func(dnslab.Row) time.Duration) float64 {
+func (all runs) ratio(a, b string, f func(lab.Row) time.Duration) float64 {
 	var out []float64
 	for _, r := range all {
 		out = append(out, float64(f(r[a]))/float64(f(r[b])))
@@ -106,8 +112,8 @@ func (all runs) ratio(a, b string, f func(dnslab.Row) time.Duration) float64 {
 	return out[len(out)/2]
 }
 
-func quantile(q float64) func(dnslab.Row) time.Duration {
-	return func(r dnslab.Row) time.Duration { return at(r, q) }
+func quantile(q float64) func(lab.Row) time.Duration {
+	return func(r lab.Row) time.Duration { return at(r, q) }
 }
 
 const burst = 20 // hedges that may be saved up
@@ -117,7 +123,7 @@ func (all runs) affordable(t *testing.T, share float64) {
 	t.Helper()
 	for _, r := range all {
 		ours := r["hedge"]
-		assert.LessOrEqual(t, ours.Extra(), (share*float64(ours.Queries)+burst)/float64(len(ours.Calls)))
+		assert.LessOrEqual(t, extraOf(ours), (share*float64(ours.Sent)+burst)/float64(len(ours.Calls)))
 	}
 }
 
@@ -144,7 +150,7 @@ func load(t *testing.T, scenario string) (all runs) {
 	}
 	for seed := range *seeds {
 		synctest.Test(t, func(t *testing.T) {
-			all = append(all, run(t, dnslab.Config{Scenario: scenario, Strategies: []string{"hedge"}, Samples: 4 * *samples, Seed: uint64(seed), Memory: true, Workers: 24}))
+			all = append(all, run(t, dnslab.Config{Scenario: scenario, Contenders: []string{"hedge"}, Lookups: 4 * *samples, Seed: uint64(seed), Memory: true, Workers: 24}))
 		})
 	}
 	return all
@@ -193,20 +199,20 @@ func TestKernelSocketsAreHedgedToo(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	for _, transport := range []string{"udp", "tls", "https"} {
-		r := run(t, dnslab.Config{Scenario: "loss2", Transport: transport, Strategies: []string{"single", "hedge"}, Samples: 400, Seed: 1})
+		r := run(t, dnslab.Config{Scenario: "loss2", Transport: transport, Contenders: []string{"single", "hedge"}, Lookups: 400, Seed: 1})
 		assert.Zero(t, failed(r["single"]))
 		ours := r["hedge"]
 		assert.Zero(t, failed(ours))
 		// Not Extra: on a busy machine an answer may be so late that the query is sent again, which is free.
-		assert.LessOrEqual(t, float64(ours.Hedges), 0.05*float64(ours.Queries)+burst, transport)
+		assert.LessOrEqual(t, float64(ours.Hedges), 0.05*float64(ours.Sent)+burst, transport)
 	}
 }
 
 func TestItRunsWithoutRoot(t *testing.T) {
-	rows, err := dnslab.Run(context.Background(), dnslab.Config{Memory: true, Samples: 64, Strategies: []string{"single", "hedge", "miekg", "net-resolver"}})
+	rows, err := dnslab.Run(context.Background(), dnslab.Config{Memory: true, Lookups: 64, Contenders: []string{"single", "hedge", "miekg", "net-resolver"}})
 	require.NoError(t, err)
 	for _, r := range rows {
-		assert.Zero(t, failed(r), r.Strategy)
+		assert.Zero(t, failed(r), r.Contender)
 		assert.Equal(t, 64, len(r.Calls))
 		assert.GreaterOrEqual(t, at(r, 0), 19*time.Millisecond)
 	}
@@ -215,6 +221,6 @@ func TestItRunsWithoutRoot(t *testing.T) {
 func TestUnknownNamesAreErrors(t *testing.T) {
 	_, err := dnslab.Run(context.Background(), dnslab.Config{Scenario: "sunny"})
 	require.ErrorContains(t, err, `"sunny"`)
-	_, err = dnslab.Run(context.Background(), dnslab.Config{Memory: true, Strategies: []string{"luck"}})
+	_, err = dnslab.Run(context.Background(), dnslab.Config{Memory: true, Contenders: []string{"luck"}})
 	require.ErrorContains(t, err, `"luck"`)
 }

@@ -2,169 +2,105 @@ package dnslab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/miekg/dns"
 
-	"github.com/gohedge/hedge/benchmark/internal/asker"
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// forwarders are the contenders that are processes of their own, each on a host of its
-// own together with its clients.
+// forwarders are the contenders that run as processes of their own, each on a host of its own together with its clients.
 var forwarders = []string{"forwarder", "unbound", "dnsdist", "coredns"}
 
-// upstreamsEnv has the servers that the forwarder asks, separated by spaces.
+// upstreamsEnv is the variable with the servers of the forwarder, separated by spaces.
 const upstreamsEnv = "DNSLAB_UPSTREAMS"
 
-// Forward makes this process the forwarder if another one that runs this package
-// wants it, and does not return then. Programs that call Run call it first.
-func Forward() {
-	ups := strings.Fields(os.Getenv(upstreamsEnv))
-	if len(ups) == 0 {
+// ServeForwarder is the forwarder in a process that Run has started for it, and does not return in it. A program that
+// calls Run calls ServeForwarder first.
+func ServeForwarder() {
+	upstreams := strings.Fields(os.Getenv(upstreamsEnv))
+	if len(upstreams) == 0 {
 		return
 	}
 	client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
-	for _, at := range ups {
-		client.Upstreams = append(client.Upstreams, dnshedge.Upstream{Addr: net.JoinHostPort(at, "53")})
+	for _, address := range upstreams {
+		client.Upstreams = append(client.Upstreams, dnshedge.Upstream{Addr: net.JoinHostPort(address, "53")})
 	}
-	for _, network := range []string{"tcp", "udp"} { // TCP says that it is ready
-		if network == "tcp" {
-			go func() { _ = dns.ListenAndServe("127.0.0.1:53", network, client) }()
-			continue
-		}
-		fmt.Fprintln(os.Stderr, dns.ListenAndServe("127.0.0.1:53", network, client))
-	}
+	go func() { _ = dns.ListenAndServe(dnsserver.ListenAddress, "tcp", client) }() // its port shows that the process is ready
+	fmt.Fprintln(os.Stderr, dns.ListenAndServe(dnsserver.ListenAddress, "udp", client))
 	os.Exit(1)
 }
 
-// forwarder is a process of this program that forwards with a Client's defaults.
-func (b *bench) forwarder(c *contender) error {
-	if b.conf.Memory {
-		return fmt.Errorf("dnslab: a forwarder on a memory network: %w", exec.ErrNotFound)
-	}
+// startForwarder starts this program as a forwarder, a Client with its defaults.
+func (c *client) startForwarder() (lookupFunc, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), upstreamsEnv+"="+strings.Join(b.upstreams(), " "))
+	cmd.Env = append(os.Environ(), upstreamsEnv+"="+strings.Join(c.upstreams(), " "))
 	cmd.Stderr = os.Stderr
-	return b.forward(c, cmd)
+	return c.startProcess(func(string) (*exec.Cmd, error) { return cmd, nil })
 }
 
-// unbound's cache keeps nothing.
-func (b *bench) unbound(c *contender) error {
-	var forwards strings.Builder
-	for _, at := range b.upstreams() {
-		fmt.Fprintf(&forwards, "  forward-addr: %s\n", at)
+// startUnbound starts unbound without a cache.
+func (c *client) startUnbound() (lookupFunc, error) {
+	return c.startProcess(func(dir string) (*exec.Cmd, error) {
+		return dnsserver.UnboundCommand(dir, "  module-config: \"iterator\"\n  cache-max-ttl: 0\n  serve-expired: no\n", dnsserver.UnboundForwards(c.upstreams()))
+	})
+}
+
+// startDnsdist starts dnsdist, which has no cache and retransmits nothing.
+func (c *client) startDnsdist() (lookupFunc, error) {
+	text := "setLocal('127.0.0.1:53')\n"
+	for _, address := range c.upstreams() {
+		text += fmt.Sprintf("newServer({address='%s:53'}):setUp()\n", address)
 	}
-	return b.configured(c, "unbound", func(dir string) string {
-		return fmt.Sprintf(`server:
-  interface: 127.0.0.1
-  access-control: 127.0.0.0/8 allow
-  username: ""
-  chroot: ""
-  directory: %q
-  pidfile: ""
-  use-syslog: no
-  logfile: ""
-  verbosity: 0
-  do-daemonize: no
-  module-config: "iterator"
-  cache-max-ttl: 0
-  serve-expired: no
-  num-threads: 1
-remote-control:
-  control-enable: no
-forward-zone:
-  name: "."
-%s`, dir, &forwards)
-	}, "-d", "-c")
+	return c.startProcess(func(dir string) (*exec.Cmd, error) {
+		return dnsserver.ConfiguredCommand(dir, text, "dnsdist", "--supervised", "--disable-syslog", "-C")
+	})
 }
 
-// dnsdist has no cache and sends nothing again.
-func (b *bench) dnsdist(c *contender) error {
-	return b.configured(c, "dnsdist", func(string) string {
-		text := "setLocal('127.0.0.1:53')\n"
-		for _, at := range b.upstreams() {
-			text += fmt.Sprintf("newServer({address='%s:53'}):setUp()\n", at)
+// startCoreDNS starts CoreDNS without a cache. It queries the servers in random order, and servers that are down last:
+// it detects them by queries for the servers of the root.
+func (c *client) startCoreDNS() (lookupFunc, error) {
+	text := fmt.Sprintf(".:53 {\n  bind 127.0.0.1\n  forward . %s\n}\n", strings.Join(c.upstreams(), " "))
+	return c.startProcess(func(dir string) (*exec.Cmd, error) {
+		return dnsserver.ConfiguredCommand(dir, text, "coredns", "-quiet", "-conf")
+	})
+}
+
+// startProcess starts a forwarder with its files in a directory.
+func (c *client) startProcess(command func(dir string) (*exec.Cmd, error)) (lookupFunc, error) {
+	if c.conf.Memory {
+		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
+	}
+	if c.dir == "" {
+		var err error
+		if c.dir, err = os.MkdirTemp("", "dnslab"); err != nil {
+			return nil, err
 		}
-		return text
-	}, "--supervised", "--disable-syslog", "-C")
-}
-
-// coredns has no cache. It asks the servers in a random order, and those that are down,
-// which it finds out by asking for the root's servers, last.
-func (b *bench) coredns(c *contender) error {
-	return b.configured(c, "coredns", func(string) string {
-		return fmt.Sprintf(".:53 {\n  bind 127.0.0.1\n  forward . %s\n}\n", strings.Join(b.upstreams(), " "))
-	}, "-quiet", "-conf")
-}
-
-// configured starts a program with a configuration file, whose name is its last argument.
-func (b *bench) configured(c *contender, program string, text func(dir string) string, args ...string) error {
-	if b.conf.Memory {
-		return fmt.Errorf("dnslab: %s on a memory network: %w", program, exec.ErrNotFound)
 	}
-	path, err := exec.LookPath(program)
+	cmd, err := command(c.dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if b.dir == "" {
-		if b.dir, err = os.MkdirTemp("", "dnslab"); err != nil {
-			return err
-		}
+	var server *dnsserver.Client
+	if server, c.close, err = dnsserver.Start(c.net.Host(c.name), cmd, lookupTimeout); err != nil {
+		return nil, err
 	}
-	file := filepath.Join(b.dir, program+".conf")
-	if err := os.WriteFile(file, []byte(text(b.dir)), 0o600); err != nil {
-		return err
+	c.complete = func(r *lab.Row) {
+		r.Sent = c.net.Link(c.name, "a").Counters().UDP + c.net.Link(c.name, "b").Counters().UDP
 	}
-	return b.forward(c, exec.Command(path, append(args, file)...))
-}
-
-// forward starts a forwarder and makes c ask it.
-func (b *bench) forward(c *contender, cmd *exec.Cmd) error {
-	host := b.net.Host(c.name)
-	if err := host.Start(cmd); err != nil {
-		return err
-	}
-	questions := &asker.Asker{Timeout: giveUp, Dial: func(ctx context.Context) (net.Conn, error) {
-		return host.DialContext(ctx, "udp", "127.0.0.1:53")
-	}}
-	c.close = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		questions.Close()
-	}
-	c.ask = func(ctx context.Context, name string) error {
-		ctx, cancel := context.WithTimeout(ctx, giveUp)
+	return func(ctx context.Context, name string) error {
+		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 		defer cancel()
-		r, err := questions.Ask(ctx, question(name))
-		if err != nil {
-			return err
-		}
-		return right(r, nil)
-	}
-	c.stats = func(r *Row) {
-		r.Queries = b.net.Link(c.name, "a").Counters().UDP + b.net.Link(c.name, "b").Counters().UDP
-	}
-	// It is ready when it accepts connections.
-	for range 200 {
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		conn, err := host.DialContext(ctx, "tcp", "127.0.0.1:53")
-		cancel()
-		if err == nil {
-			return conn.Close()
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return errors.New("dnslab: " + c.name + " does not start")
+		return checkAnswer(server.Exchange(ctx, newQuery(name)))
+	}, nil
 }

@@ -1,52 +1,60 @@
 package dnslab
 
 import (
-	"fmt"
-	"strings"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// Scenarios are the networks that can be simulated. Their round trip time is 20 ms,
-// and that of uniform 200 ms.
-var Scenarios = []string{"clean", "loss1", "loss2", "loss3", "spikes", "uniform", "dead-primary", "dead", "burst"}
+// A scenario is the state of the links to both servers.
+type scenario struct {
+	lab.Scenario
+	links [2]link
+}
+
+// A link has the profiles of both directions between the clients and one server.
+type link struct{ to, from netsim.Profile }
 
 const (
-	oneWay = 10 * time.Millisecond
-	jitter = 200 * time.Microsecond
+	oneWayDelay = 10 * time.Millisecond
+	jitter      = 200 * time.Microsecond
 )
 
-// links returns the profiles of the links to and from each of the two servers.
-func links(scenario string) (a, b [2]netsim.Profile, err error) {
-	steady := netsim.Profile{Delay: netsim.Uniform(oneWay-jitter, oneWay+jitter)}
-	both := func(there, back netsim.Profile) ([2]netsim.Profile, [2]netsim.Profile, error) {
-		return [2]netsim.Profile{there, back}, [2]netsim.Profile{there, back}, nil
-	}
-	lossy := func(p float64) netsim.Profile { return netsim.Profile{Delay: steady.Delay, Loss: p} }
-	switch scenario {
-	case "clean":
-		return both(steady, steady)
-	case "loss1":
-		return both(lossy(0.01), lossy(0.01))
-	case "loss2":
-		return both(lossy(0.02), lossy(0.02))
-	case "loss3":
-		return both(lossy(0.03), lossy(0.03))
-	case "spikes":
-		spikes := netsim.Spikes(steady.Delay, 0.05, netsim.Uniform(40*time.Millisecond, 140*time.Millisecond))
-		return both(netsim.Profile{Delay: spikes}, steady)
-	case "uniform":
-		slow := netsim.Profile{Delay: netsim.Uniform(100*time.Millisecond-jitter, 100*time.Millisecond+jitter)}
-		return both(slow, slow)
-	case "burst": // 2 % lost, in bursts of five
-		burst := netsim.Profile{Delay: steady.Delay, Burst: &netsim.Burst{GoodToBad: 0.005, BadToGood: 0.2, LossBad: 0.8}}
-		return both(burst, burst)
-	case "dead-primary":
-		dead := netsim.Profile{BlackHole: true}
-		return [2]netsim.Profile{dead, dead}, [2]netsim.Profile{steady, steady}, nil
-	case "dead":
-		return both(netsim.Profile{BlackHole: true}, netsim.Profile{BlackHole: true})
-	}
-	return a, b, fmt.Errorf("dnslab: scenario %q; want one of %s", scenario, strings.Join(Scenarios, ", "))
+var (
+	steadyDelay = delayAround(oneWayDelay)
+	steady      = netsim.Profile{Delay: steadyDelay}
+	blackHole   = netsim.Profile{BlackHole: true}
+)
+
+func delayAround(d time.Duration) netsim.Dist { return netsim.Uniform(d-jitter, d+jitter) }
+
+// scenarios have a round-trip time of 20 ms, except uniform.
+var scenarios = []scenario{
+	equalLinks("clean", "20 ms to the server", steady, steady),
+	lossyLinks("loss1", "1 % of the packets lost each way", 0.01),
+	lossyLinks("loss2", "2 % lost each way", 0.02),
+	lossyLinks("loss3", "3 % lost each way", 0.03),
+	equalLinks("spikes", "5 % of the packets 40 to 140 ms late",
+		netsim.Profile{Delay: netsim.Spikes(steadyDelay, 0.05, netsim.Uniform(40*time.Millisecond, 140*time.Millisecond))}, steady),
+	equalLinks("uniform", "200 ms to the server", netsim.Profile{Delay: delayAround(100 * time.Millisecond)}, netsim.Profile{Delay: delayAround(100 * time.Millisecond)}),
+	{lab.Scenario{Name: "dead-primary", Description: "the first of two servers is dead"}, [2]link{{blackHole, blackHole}, {steady, steady}}},
+	equalLinks("dead", "both are", blackHole, blackHole),
+	equalLinks("burst", "2 % lost each way, in bursts", lossBursts, lossBursts),
+}
+
+// lossBursts loses 2 % of the packets, in bursts of five on average.
+var lossBursts = netsim.Profile{Delay: steadyDelay, Burst: &netsim.Burst{GoodToBad: 0.005, BadToGood: 0.2, LossBad: 0.8}}
+
+// Scenarios lists all scenarios.
+var Scenarios = lab.ScenariosOf(scenarios)
+
+// equalLinks returns a scenario in which both servers have the same link.
+func equalLinks(name, description string, to, from netsim.Profile) scenario {
+	return scenario{lab.Scenario{Name: name, Description: description}, [2]link{{to, from}, {to, from}}}
+}
+
+func lossyLinks(name, description string, share float64) scenario {
+	lossy := netsim.Profile{Delay: steadyDelay, Loss: share}
+	return equalLinks(name, description, lossy, lossy)
 }

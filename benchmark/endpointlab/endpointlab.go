@@ -1,8 +1,10 @@
-// Package endpointlab sends calls to endpoints that answer alike, side by side: always to one of them, to the next one after an error, and by
-// hedge.WithEndpoints. Something is wrong with some of the endpoints, some of the time.
+// Package endpointlab sends calls to endpoints that can answer in place of each other. It compares clients that always
+// call the same endpoint, clients that call the next endpoint after an error, and hedge.WithEndpoints. Some endpoints
+// have faults for some of the time.
 //
-// Time is fake, by testing/synctest: no machine disturbs the figures. The library is the real one, and the endpoints are functions. How long an attempt takes
-// follows from the seed, its call, its endpoint, and how often that endpoint had the call before: all contenders have the same arrivals, and meet the same.
+// Time is fake, by testing/synctest: the figures do not depend on the machine. The library is the real one, and the
+// endpoints are functions. The seed, the call, the endpoint and the number of earlier attempts of the call there
+// determine how long an attempt takes. All contenders have the same arrivals and meet the same faults.
 package endpointlab
 
 import (
@@ -10,147 +12,127 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/bubble"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
 const (
-	Calls    = 12_000          // of a contender, unless Config says otherwise
-	Patience = 2 * time.Second // of a call; one that fails counts as long
-	Share    = 0.1             // of the budget
+	Calls   = 12_000          // of a contender, unless Config has a number
+	Timeout = 2 * time.Second // of a call; a failed call counts with this latency
+	Share   = 0.1             // of the calls that the hedge budget pays for
 )
 
-// Config says what to measure.
+// Config selects what Run measures.
 type Config struct {
-	World      string   // one of Worlds
-	Contenders []string // some of Contenders; empty: all
+	Scenario   string   // the name of one of Scenarios
+	Contenders []string // names from Contenders; empty: all
 	Calls      int      // of each contender; 0: Calls
 	Seed       uint64
 }
 
-// A Row is what was measured of a contender.
+// A Row is the result of one contender. Its calls are in the order in which they arrived.
 type Row struct {
-	Contender string
-
-	// Calls are in the order in which they came. Those that failed have no winner of -1, but the latency Patience.
-	Calls    []latency.Call
-	Failures int
-	Tokens   int // what the hedges cost
+	lab.Row
+	Tokens int // cost of the hedges
 }
 
-// Burst is how many tokens the budgets of a contender's endpoints hold together: each those of the requests of two seconds, of which it counts 100
-// and a tenth of doubt, or twice what the dearest hedge costs.
-func Burst(world, name string) int {
-	return len(worldOf(world).endpoints) * max(2*110*Share, 2*contenders[slices.Index(Contenders, name)].cost)
+// TotalBurst returns how many tokens the budgets of all endpoints of a contender hold together. Each budget holds the
+// tokens for the requests of two seconds, at the true rate plus a tenth, and at least twice the cost of its most
+// expensive hedge.
+func TotalBurst(scenario, contender string) int {
+	sc, err := lab.FindByName("scenario", scenarios, scenario)
+	if err != nil {
+		panic(err) // callers take the name from Scenarios
+	}
+	return len(sc.endpoints) * max(2*110*Share, 2*farCosts[contender])
 }
 
-// Run measures, in the time of its caller: that of a bubble, or real time. If ctx ends, what was measured until then is returned with its error.
+// Run measures in the time of its caller: a bubble's, or real time. If ctx ends, Run returns the results so far and the
+// error of ctx.
 func Run(ctx context.Context, conf Config) ([]Row, error) {
-	w := worldOf(conf.World)
+	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
 	switch {
-	case w == nil:
-		return nil, fmt.Errorf("endpointlab: world %q; want one of %s", conf.World, strings.Join(Worlds, ", "))
+	case err != nil:
+		return nil, fmt.Errorf("endpointlab: %w", err)
 	case conf.Calls < 0:
 		return nil, fmt.Errorf("endpointlab: Calls is %d, want at least 0", conf.Calls)
 	case conf.Calls == 0:
 		conf.Calls = Calls
 	}
-	if len(conf.Contenders) == 0 {
-		conf.Contenders = Contenders
+	selected, err := lab.SelectByName("contender", contenders, conf.Contenders)
+	if err != nil {
+		return nil, fmt.Errorf("endpointlab: %w", err)
 	}
-	rows := make([]Row, len(conf.Contenders))
-	var all sync.WaitGroup
-	for n, name := range conf.Contenders {
-		at := slices.Index(Contenders, name)
-		if at < 0 {
-			return nil, fmt.Errorf("endpointlab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
-		}
-		all.Go(func() { rows[n] = conf.measure(ctx, w, contenders[at]) })
+	rows, errs := make([]Row, len(selected)), make([]error, len(selected))
+	var running sync.WaitGroup
+	for i, c := range selected {
+		running.Go(func() { rows[i], errs[i] = conf.measure(ctx, sc, c) })
 	}
-	all.Wait()
-	return rows, ctx.Err()
+	running.Wait()
+	return rows, errors.Join(append(errs, ctx.Err())...)
 }
 
-// RunFake is Run in fake time. It starts this program again.
-func RunFake(ctx context.Context, conf Config) ([]Row, error) {
+// RunInFakeTime is Run in fake time. It starts this program again, see ServeFakeTime.
+func RunInFakeTime(ctx context.Context, conf Config) ([]Row, error) {
 	return bubble.Run[Config, []Row](ctx, bubbleName, conf)
 }
 
-// Play does what RunFake has started this program for, and does not return then. Programs that call RunFake call it first.
-func Play() { bubble.Serve(bubbleName, Run) }
+// ServeFakeTime does the work of a process that RunInFakeTime has started, and does not return in it. A program that
+// calls RunInFakeTime calls ServeFakeTime first.
+func ServeFakeTime() { bubble.Serve(bubbleName, Run) }
 
 const bubbleName = "endpointlab"
 
-// A contender is a way to choose endpoints.
-type contender struct {
-	name string
-	cost int // of a hedge to another endpoint than the first; 0: one
-	over func(c contender, w *world, base http.RoundTripper) http.RoundTripper
+var contenders = []lab.Contender[*site, http.RoundTripper]{
+	{Name: "none", Start: func(s *site) (http.RoundTripper, error) { return s, nil }},
+	{Name: "far", Start: func(s *site) (http.RoundTripper, error) { return s.toLast(s), nil }},
+	{Name: "failover", Start: func(s *site) (http.RoundTripper, error) { return s.withFailover(s), nil }},
+	{Name: "hedge", Start: func(s *site) (http.RoundTripper, error) { return hedge.New(s), nil }},
+	{Name: "far-hedge", Start: func(s *site) (http.RoundTripper, error) { return s.toLast(hedge.New(s)), nil }},
+	{Name: "hedge-endpoints", Start: withEndpoints},
+	{Name: "hedge-endpoints-3", Start: withEndpoints},
 }
 
-// The contenders, in the order of the tables.
-const (
-	Near     = "none"
-	Far      = "far"
-	Failover = "failover"
-	Hedge    = "hedge"
-	FarHedge = "far-hedge"
-	Ours     = "hedge-endpoints"
-	OursDear = "hedge-endpoints-3"
-)
+// farCosts are the tokens that a hedge to another endpoint than the first one costs, by the name of the contender; 0
+// means one token.
+var farCosts = map[string]int{"hedge-endpoints-3": 3}
 
-var contenders = []contender{
-	{name: Near, over: func(_ contender, _ *world, base http.RoundTripper) http.RoundTripper { return base }},
-	{name: Far, over: func(_ contender, w *world, base http.RoundTripper) http.RoundTripper { return toLast(w, base) }},
-	{name: Failover, over: func(_ contender, w *world, base http.RoundTripper) http.RoundTripper { return failover(w, base) }},
-	{name: Hedge, over: func(_ contender, _ *world, base http.RoundTripper) http.RoundTripper { return hedge.New(base) }},
-	{name: FarHedge, over: func(_ contender, w *world, base http.RoundTripper) http.RoundTripper {
-		return toLast(w, hedge.New(base))
-	}},
-	{name: Ours, over: withEndpoints},
-	{name: OursDear, cost: 3, over: withEndpoints},
-}
+// Contenders lists the names of all contenders, in the order of the tables.
+var Contenders = lab.NamesOf(contenders)
 
-// Contenders are their names.
-var Contenders = func() (names []string) {
-	for _, c := range contenders {
-		names = append(names, c.name)
-	}
-	return names
-}()
+type roundTripperFunc func(*http.Request) (*http.Response, error)
 
-// A roundTrip is a http.RoundTripper.
-type roundTrip func(*http.Request) (*http.Response, error)
+func (f roundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
-// to returns req for endpoint i.
-func to(req *http.Request, i int) *http.Request {
+// toEndpoint returns a copy of req for endpoint i.
+func toEndpoint(req *http.Request, i int) *http.Request {
 	r := req.Clone(req.Context())
-	r.URL.Host = host(i)
+	r.URL.Host = hostOf(i)
 	return r
 }
 
-func host(i int) string { return fmt.Sprintf("endpoint%d.test", i) }
+func hostOf(endpoint int) string { return fmt.Sprintf("endpoint%d.test", endpoint) }
 
-func toLast(w *world, rt http.RoundTripper) http.RoundTripper {
-	return roundTrip(func(req *http.Request) (*http.Response, error) { return rt.RoundTrip(to(req, len(w.endpoints)-1)) })
+// toLast returns a client that sends all calls to the last endpoint.
+func (s *site) toLast(rt http.RoundTripper) http.RoundTripper {
+	return roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		return rt.RoundTrip(toEndpoint(req, len(s.endpoints)-1))
+	})
 }
 
-// failover asks the next endpoint after each error.
-func failover(w *world, rt http.RoundTripper) http.RoundTripper {
-	return roundTrip(func(req *http.Request) (resp *http.Response, err error) {
-		for i := range w.endpoints {
-			if resp, err = rt.RoundTrip(to(req, i)); err == nil || req.Context().Err() != nil {
+// withFailover returns a client that calls the next endpoint after each error.
+func (s *site) withFailover(rt http.RoundTripper) http.RoundTripper {
+	return roundTripperFunc(func(req *http.Request) (resp *http.Response, err error) {
+		for i := range s.endpoints {
+			if resp, err = rt.RoundTrip(toEndpoint(req, i)); err == nil || req.Context().Err() != nil {
 				break
 			}
 		}
@@ -158,74 +140,69 @@ func failover(w *world, rt http.RoundTripper) http.RoundTripper {
 	})
 }
 
-func withEndpoints(c contender, w *world, base http.RoundTripper) http.RoundTripper {
-	all := make([]hedge.Endpoint, len(w.endpoints))
+func withEndpoints(s *site) (http.RoundTripper, error) {
+	all := make([]hedge.Endpoint, len(s.endpoints))
 	for i := range all {
-		all[i].URL = "http://" + host(i)
+		all[i].URL = "http://" + hostOf(i)
 		if i > 0 {
-			all[i].Cost = c.cost
+			all[i].Cost = s.farCost
 		}
 	}
-	return hedge.New(base, hedge.WithEndpoints(all...))
+	return hedge.New(s, hedge.WithEndpoints(all...)), nil
 }
 
-// A site has the endpoints of one contender.
+// A site is the endpoints of one contender.
 type site struct {
-	*world
-	contender
-	began time.Time
-	lasts time.Duration
-	seed  uint64
+	scenario
+	farCost  int
+	start    time.Time
+	duration time.Duration
+	seed     uint64
 
-	asked  [][]atomic.Int32 // by call and endpoint
-	tokens atomic.Int64
+	attempts [][]atomic.Int32 // by call and endpoint
+	tokens   atomic.Int64
 }
 
 // measure makes all calls of a contender, at random times.
-func (conf Config) measure(ctx context.Context, w *world, c contender) Row {
-	s := &site{world: w, contender: c, began: time.Now(), seed: conf.Seed, asked: make([][]atomic.Int32, conf.Calls)}
-	s.lasts = time.Duration(float64(conf.Calls) / w.rate * float64(time.Second))
-	for i := range s.asked {
-		s.asked[i] = make([]atomic.Int32, len(w.endpoints))
+func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*site, http.RoundTripper]) (Row, error) {
+	s := &site{scenario: sc, farCost: farCosts[c.Name], start: time.Now(), seed: conf.Seed, attempts: make([][]atomic.Int32, conf.Calls)}
+	s.duration = time.Duration(float64(conf.Calls) / sc.rate * float64(time.Second))
+	for i := range s.attempts {
+		s.attempts[i] = make([]atomic.Int32, len(sc.endpoints))
 	}
-	rt := c.over(c, w, s)
-	row := Row{Contender: c.name, Calls: make([]latency.Call, conf.Calls)}
+	client, err := c.Start(s)
+	if err != nil {
+		return Row{}, err
+	}
+	row := Row{Row: lab.Row{Contender: c.Name, Calls: make([]latency.Call, conf.Calls)}}
 	arrivals, failures := virtual.NewDraws(conf.Seed), atomic.Int64{}
-	var all sync.WaitGroup
-	made := 0
-	for due := s.began; made < conf.Calls && ctx.Err() == nil; made++ {
-		due = due.Add(arrivals.Gap(made, w.rate))
-		time.Sleep(time.Until(due))
-		n := made
-		all.Go(func() {
-			if !s.call(ctx, rt, n, &row.Calls[n]) {
-				failures.Add(1)
-			}
-		})
-	}
-	all.Wait()
-	row.Calls, row.Failures, row.Tokens = row.Calls[:made], int(failures.Load()), int(s.tokens.Load())
-	return row
+	row.Asked = lab.Load{Gap: func(i int) time.Duration { return arrivals.ArrivalGap(i, sc.rate) }}.Send(ctx, conf.Calls, func(i int) {
+		if !s.makeCall(ctx, client, i, &row.Calls[i]) {
+			failures.Add(1)
+		}
+	})
+	row.Calls, row.Failures, row.Tokens = row.Calls[:row.Asked], int(failures.Load()), int(s.tokens.Load())
+	return row, nil
 }
 
-// call makes a call and notes what came of it.
-func (s *site) call(ctx context.Context, rt http.RoundTripper, n int, call *latency.Call) (answered bool) {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+// makeCall makes call n and records it. It reports whether the call was answered.
+func (s *site) makeCall(ctx context.Context, client http.RoundTripper, n int, call *latency.Call) (answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host(0)+"/"+strconv.Itoa(n), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+hostOf(0)+"/"+strconv.Itoa(n), nil)
 	if err != nil {
 		panic(err)
 	}
-	call.Index, call.Start = int32(n), time.Since(s.began)
-	resp, err := rt.RoundTrip(req)
-	call.Latency = time.Since(s.began) - call.Start
+	call.Index, call.Start = int32(n), time.Since(s.start)
+	resp, err := client.RoundTrip(req)
+	call.Latency = time.Since(s.start) - call.Start
 	requests := int32(0)
-	for i := range s.asked[n] {
-		requests += s.asked[n][i].Load()
+	for i := range s.attempts[n] {
+		requests += s.attempts[n][i].Load()
 	}
 	call.Hedges = uint8(max(requests-1, 0))
 	if err != nil {
-		call.Latency = Patience
+		call.Latency = Timeout
 		return false
 	}
 	if attempt := resp.Header.Get("X-Attempt"); attempt != "" {
@@ -236,29 +213,26 @@ func (s *site) call(ctx context.Context, rt http.RoundTripper, n int, call *late
 
 var errDown = errors.New("this endpoint is down")
 
-// RoundTrip answers as the endpoint does that the request is for.
+// RoundTrip answers as the endpoint of the request does.
 func (s *site) RoundTrip(req *http.Request) (*http.Response, error) {
 	var i, n int
 	if _, err := fmt.Sscanf(req.URL.Host+req.URL.Path, "endpoint%d.test/%d", &i, &n); err != nil {
-		return nil, fmt.Errorf("%s is nowhere: %w", req.URL, err)
+		return nil, fmt.Errorf("%s is not the URL of an endpoint: %w", req.URL, err)
 	}
-	before := s.asked[n][i].Add(1) - 1
+	earlier := s.attempts[n][i].Add(1) - 1
 	header := http.Header{}
 	if a, ok := hedge.AttemptFromContext(req.Context()); ok && a.Number > 0 {
 		cost := 1
 		if i > 0 {
-			cost = max(s.cost, 1)
+			cost = max(s.farCost, 1)
 		}
 		s.tokens.Add(int64(cost))
 		header.Set("X-Attempt", strconv.Itoa(a.Number))
 	}
-	took, err := s.endpoints[i].answer(virtual.NewDraws(s.seed+1), virtual.Attempt{Request: n, N: 16*i + int(before)}, float64(time.Since(s.began))/float64(s.lasts))
-	timer := time.NewTimer(took)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-req.Context().Done():
-		return nil, req.Context().Err()
+	progress := float64(time.Since(s.start)) / float64(s.duration)
+	took, err := s.endpoints[i].drawAnswer(virtual.NewDraws(s.seed+1), virtual.Attempt{Request: n, N: 16*i + int(earlier)}, progress)
+	if sleepErr := lab.SleepContext(req.Context(), took); sleepErr != nil {
+		return nil, sleepErr
 	}
 	if err != nil {
 		return nil, err

@@ -2,92 +2,86 @@ package faultlab
 
 import (
 	"context"
-	"slices"
-	"sync"
-	"time"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
 
-	"github.com/miekg/dns"
-
-	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
+	"github.com/gohedge/hedge/dnshedge"
 )
 
-// contender is a resolver at work, on the host of its name.
-type contender struct {
-	name  string
-	ask   func(context.Context, question) (said, error)
-	close func()
-
-	mu     sync.Mutex // guards the fields below
-	calls  []latency.Call
-	asked  int
-	denied int
-	last   time.Duration
-}
-
-// said is what a resolver says of a name.
-type said uint8
-
+// Names of contenders that others are compared with.
 const (
-	nothingFound said = iota // it failed, or has no records of the type
-	found
-	deniedName
+	GoResolver = "net-resolver"
+	Unbound    = "unbound"
 )
 
-// message is the question in a message with EDNS, without which nobody says why a question failed.
-func (q question) message() *dns.Msg {
-	m := new(dns.Msg)
-	m.SetQuestion(q.name, q.typ)
-	m.SetEdns0(1232, false)
-	return m
-}
-
-// saidBy returns what a response, which may be nil, says.
-func saidBy(m *dns.Msg, q question) said {
-	switch {
-	case m == nil:
-		return nothingFound
-	case m.Rcode == dns.RcodeNameError:
-		return deniedName
-	case m.Rcode == dns.RcodeSuccess && slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype == q.typ }):
-		return found
-	}
-	return nothingFound
-}
-
-// measure asks question i of a run that began at that time.
-func (c *contender) measure(ctx context.Context, began time.Time, i int, q question) {
-	start := time.Now()
-	told, err := c.ask(ctx, q)
-	took := time.Since(start)
-	if ctx.Err() != nil {
-		return
-	}
-	call := latency.Call{Start: start.Sub(began), Latency: took, Index: int32(i), Winner: -1}
-	right := err == nil && took <= Patience && (told == found || told == deniedName && q.want == answer)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asked++
-	if q.want == nothing {
-		return
-	}
-	if right {
-		call.Winner = 0
-		c.last = max(c.last, call.Start+took)
-		if told == deniedName {
-			c.denied++
+// contenders start in the environment of their resolver, which they complete.
+var contenders = []lab.Contender[*resolver, resolveFunc]{
+	{Name: GoResolver, Start: (*resolver).startGoResolver},
+	{Name: Unbound, Start: (*resolver).startUnbound},
+	{Name: "hedge-resolvconf", Start: func(r *resolver) (resolveFunc, error) {
+		return r.startClient(&dnshedge.Client{ResolvConf: r.resolvConf()})
+	}},
+	{Name: "hedge-upstreams", Start: func(r *resolver) (resolveFunc, error) {
+		client := &dnshedge.Client{Upstreams: r.upstreams()}
+		if r.namesDiffer {
+			client.Order = dnshedge.OrderStrict
 		}
-	}
-	c.calls = append(c.calls, call)
+		return r.startClient(client)
+	}},
+	{Name: "hedge-fallback", Start: func(r *resolver) (resolveFunc, error) {
+		upstreams := r.upstreams()
+		if len(upstreams) == 1 {
+			upstreams = append(upstreams, dnshedge.Upstream{Net: "tcp", Addr: upstreams[0].Addr})
+		}
+		return r.startClient(&dnshedge.Client{Upstreams: upstreams[:1], Fallback: upstreams[1:]})
+	}},
 }
 
-// row returns what was measured.
-func (c *contender) row(b *bench) Row {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	slices.SortFunc(c.calls, func(a, b latency.Call) int { return int(a.Index) - int(b.Index) })
-	r := Row{Contender: c.name, Calls: c.calls, Denied: c.denied, Last: c.last, Asked: c.asked}
-	for _, h := range b.hosts() {
-		r.Queries += b.net.Link(c.name, h).Counters().UDP
+// Contenders lists the names of all contenders, Go's resolver and unbound first.
+var Contenders = lab.NamesOf(contenders)
+
+// startResolvers starts the contenders that the Config names; without names, all that can run here.
+func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver, err error) {
+	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
+	if err != nil {
+		return nil, fmt.Errorf("faultlab: %w", err)
 	}
-	return r
+	for _, s := range selected {
+		if ctx.Err() != nil {
+			return resolvers, ctx.Err()
+		}
+		r := &resolver{resolverLab: l, name: s.Name, close: func() {}}
+		r.resolve, err = s.Start(r)
+		if errors.Is(err, exec.ErrNotFound) && len(l.conf.Contenders) == 0 {
+			l.conf.Skipped(fmt.Sprintf("%s: %v", s.Name, err))
+			continue
+		}
+		if err != nil {
+			r.close()
+			return resolvers, fmt.Errorf("faultlab: %s: %w", s.Name, err)
+		}
+		resolvers = append(resolvers, r)
+	}
+	return resolvers, nil
+}
+
+// upstreams returns both servers, or the only one.
+func (l *resolverLab) upstreams() (upstreams []dnshedge.Upstream) {
+	for _, address := range l.serverAddresses() {
+		upstreams = append(upstreams, dnshedge.Upstream{Net: "udp", Addr: net.JoinHostPort(address, "53")})
+	}
+	return upstreams
+}
+
+// startClient completes a Client and resolves with it.
+func (r *resolver) startClient(client *dnshedge.Client) (resolveFunc, error) {
+	client.Timeout, client.Dialer = Timeout, r.net.Host(r.name)
+	r.close = func() { _ = client.Close() }
+	return func(_ context.Context, q query) (result, error) {
+		m, _, err := client.Exchange(q.message(), "")
+		return resultOf(m, q), err
+	}, client.Validate()
 }

@@ -1,9 +1,9 @@
-// Package faultlab asks resolvers, side by side, in worlds in which something is wrong with one of their two
-// servers, or with the way there: Go's own resolver, unbound as a forwarder, and this library's Client in
-// three ways. The network is simulated, with real kernel sockets, or works in memory.
+// Package faultlab compares resolvers while one of their two servers, or the path to it, has a fault: Go's own
+// resolver, unbound as a forwarder, and a dnshedge.Client with three configurations. The network has real kernel
+// sockets, or works in memory.
 //
-// All contenders are asked the same questions at the same times, and each has a host of its own, so that
-// none waits for another. A question is given [Patience]; who has said nothing by then has not answered.
+// All contenders get the same queries at the same times, and each has a host of its own, so that no contender delays
+// another. An answer after [Timeout] does not count.
 package faultlab
 
 import (
@@ -11,234 +11,231 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
 const (
-	Patience = 10 * time.Second // for each question
-	Rate     = 100.             // questions a second, unless Config says otherwise
+	Timeout = 10 * time.Second // of a query
+	Rate    = 100.             // queries per second, unless Config has a rate
 )
 
-// Config says what to measure.
+// Config selects what Run measures.
 type Config struct {
-	World      string   // one of Worlds
-	Contenders []string // some of Contenders; empty: all that can run here
-	Rate       float64  // questions a second; 0: Rate
+	Scenario   string   // the name of one of Scenarios
+	Contenders []string // names from Contenders; empty: all that can run here
+	Rate       float64  // queries per second; 0: Rate
 	Seed       uint64
-	Memory     bool             // without root: sockets of package netsim's own, without unbound, and Go's resolver told whom to dial
-	Progress   func(int)        // called with how many more questions were answered, or were not; may be nil
-	Skipped    func(why string) // called for each contender that cannot run here; may be nil
+	Memory     bool                // no root needed: sockets in memory, and no unbound; a function chooses the servers of Go's resolver
+	Progress   func(int)           // called with the number of further queries that are done; may be nil
+	Skipped    func(reason string) // called for each contender that cannot run here; may be nil
 }
 
-// Row is what was measured of a contender.
+// Row is the result of one contender. Its calls are the queries that have a right answer, in the order in which they
+// were sent. Asked also counts the queries without one.
 type Row struct {
-	Contender string
-	Calls     []latency.Call // of questions that have a right answer, in the order in which they were asked; Winner is -1 if it was not given
-	Denied    int            // answers that deny the name, where that is right as well
-	Last      time.Duration  // from the first question to the last right answer
-	Queries   int64          // to both servers
-	Asked     int            // questions, those without a right answer included
+	lab.Row
+	Denials    int           // right answers that deny the name
+	LastAnswer time.Duration // from the first query to the last right answer
 }
 
-// Answered returns the number of questions that were answered rightly.
-func (r Row) Answered() int { return len(latency.Answered(r.Calls)) }
+// Answered returns the number of right answers.
+func (r Row) Answered() int { return len(latency.SortedAnswered(r.Calls)) }
 
-// bench is a world at work.
-type bench struct {
-	world
-	conf    Config
-	net     *netsim.Network
-	dir     string
-	wrote   time.Time // what the time of the file resolv.conf says
-	servers map[string]*dnstest.Server
+// resolverLab is a scenario with its network and servers.
+type resolverLab struct {
+	scenario
+	conf          Config
+	net           *netsim.Network
+	dir           string
+	resolvConfAge time.Time // the modification time of resolv.conf
+	servers       map[string]*dnstest.Server
 }
 
-// Run measures. It needs root, unless Memory is set; see netsim.ErrUnsupported. If ctx ends, what was measured
-// until then is returned with its error.
+// Run measures. It needs root unless Memory is set, see netsim.ErrUnsupported. If ctx ends, Run returns the results so
+// far and the error of ctx.
 func Run(ctx context.Context, conf Config) ([]Row, error) {
-	i := slices.Index(Worlds, conf.World)
-	if i < 0 {
-		return nil, fmt.Errorf("faultlab: world %q; want one of %s", conf.World, strings.Join(Worlds, ", "))
+	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
+	if err != nil {
+		return nil, fmt.Errorf("faultlab: %w", err)
 	}
 	if conf.Rate == 0 {
 		conf.Rate = Rate
 	}
-	b := &bench{world: worlds[i], conf: conf, servers: make(map[string]*dnstest.Server)}
-	defer b.close()
-	if err := b.open(); err != nil {
+	if conf.Progress == nil {
+		conf.Progress = func(int) {}
+	}
+	if conf.Skipped == nil {
+		conf.Skipped = func(string) {}
+	}
+	l := &resolverLab{scenario: sc, conf: conf, servers: make(map[string]*dnstest.Server)}
+	defer l.close()
+	if err := l.open(); err != nil {
 		return nil, err
 	}
-	all, err := b.contenders(ctx)
+	resolvers, err := l.startResolvers(ctx)
 	defer func() {
-		for _, c := range all {
-			c.close()
+		for _, r := range resolvers {
+			r.close()
 		}
 	}()
 	if err != nil {
 		return nil, err
 	}
-	err = b.play(ctx, all)
+	err = l.measure(ctx, resolvers)
 	var rows []Row
-	for _, c := range all {
-		rows = append(rows, c.row(b))
+	for _, r := range resolvers {
+		rows = append(rows, r.row())
 	}
 	return rows, err
 }
 
-// Lasts returns how long questions are asked in a world.
-func Lasts(name string) time.Duration { return worlds[slices.Index(Worlds, name)].lasts() }
+// DurationOf returns how long queries are sent in a scenario.
+func DurationOf(name string) time.Duration {
+	sc, err := lab.FindByName("scenario", scenarios, name)
+	if err != nil {
+		panic(err) // callers take the name from Scenarios
+	}
+	return sc.queryTime()
+}
 
-// open makes the network, the servers and resolv.conf.
-func (b *bench) open() (err error) {
+// open creates the network, the servers and resolv.conf.
+func (l *resolverLab) open() (err error) {
 	newNetwork := netsim.NewKernel
-	if b.conf.Memory {
+	if l.conf.Memory {
 		newNetwork = netsim.NewMemory
 	}
-	if b.net, err = newNetwork(b.conf.Seed, append([]string{"a", "b"}, Contenders...)...); err != nil {
+	if l.net, err = newNetwork(l.conf.Seed, append([]string{"a", "b"}, Contenders...)...); err != nil {
 		return err
 	}
-	if b.dir, err = os.MkdirTemp("", "faultlab"); err != nil {
+	if l.dir, err = os.MkdirTemp("", "faultlab"); err != nil {
 		return err
 	}
-	for _, h := range b.hosts() {
-		b.way(h, b.profile())
-		if err := b.serve(h); err != nil {
+	for _, h := range l.serverHosts() {
+		l.setLinks(h, l.linkProfile())
+		if err := l.startServer(h); err != nil {
 			return err
 		}
 	}
-	b.wrote = time.Now()
-	if b.start != nil {
-		return b.start(b)
+	l.resolvConfAge = time.Now()
+	if l.prepare != nil {
+		return l.prepare(l)
 	}
-	return b.names(b.hosts()...)
+	return l.writeResolvConf(l.serverHosts()...)
 }
 
-func (b *bench) close() {
-	for _, s := range b.servers {
+func (l *resolverLab) close() {
+	for _, s := range l.servers {
 		s.Close()
 	}
-	if b.net != nil {
-		_ = b.net.Close()
+	if l.net != nil {
+		_ = l.net.Close()
 	}
-	if b.dir != "" {
-		_ = os.RemoveAll(b.dir)
+	if l.dir != "" {
+		_ = os.RemoveAll(l.dir)
 	}
 }
 
-// hosts are those of the servers.
-func (b *bench) hosts() []string {
-	if b.second == nil {
+func (l *resolverLab) serverHosts() []string {
+	if l.second == nil {
 		return []string{"a"}
 	}
 	return []string{"a", "b"}
 }
 
-// way sets both directions between all contenders and a server.
-func (b *bench) way(host string, p netsim.Profile) {
+// serverAddresses returns the addresses of the servers, in their order.
+func (l *resolverLab) serverAddresses() (addresses []string) {
+	for _, h := range l.serverHosts() {
+		addresses = append(addresses, l.net.Host(h).Addr().String())
+	}
+	return addresses
+}
+
+// setLinks sets both directions between all contenders and a server.
+func (l *resolverLab) setLinks(host string, p netsim.Profile) {
 	for _, from := range Contenders {
-		b.net.Set(from, host, p)
+		l.net.Set(from, host, p)
 	}
 }
 
-// serve starts the server of a host, over UDP and TCP.
-func (b *bench) serve(host string) error {
-	make := b.first
+// startServer starts the server of a host, over UDP and TCP.
+func (l *resolverLab) startServer(host string) error {
+	newHandler := l.first
 	if host == "b" {
-		make = b.second
+		newHandler = l.second
 	}
-	s := &dnstest.Server{Handler: make(b.conf.Seed)}
-	pc, err := b.net.Host(host).ListenPacket("udp", ":53")
+	s := &dnstest.Server{Handler: newHandler(l.conf.Seed)}
+	pc, err := l.net.Host(host).ListenPacket("udp", ":53")
 	if err != nil {
 		return err
 	}
 	s.ServeUDP(pc)
-	b.servers[host] = s
-	l, err := b.net.Host(host).Listen("tcp", ":53")
+	l.servers[host] = s
+	ln, err := l.net.Host(host).Listen("tcp", ":53")
 	if err != nil {
 		return err
 	}
-	s.ServeTCP(l)
+	s.ServeTCP(ln)
 	return nil
 }
 
-// resolvConf is the file that Go's resolver, and a Client without Upstreams, read.
-func (b *bench) resolvConf() string { return filepath.Join(b.dir, "resolv.conf") }
+// resolvConf returns the path of the file that Go's resolver, and a Client without Upstreams, read.
+func (l *resolverLab) resolvConf() string { return filepath.Join(l.dir, "resolv.conf") }
 
-// names writes the servers on some hosts into resolv.conf. The file is as long as before and written at once, so
-// that nobody reads half of it, and each time has another time.
-func (b *bench) names(hosts ...string) error {
-	const long = 80
+// writeResolvConf writes the servers of some hosts into resolv.conf. All versions have the same length and are written
+// at once: a reader sees no half of a version. Each version has a modification time of its own.
+func (l *resolverLab) writeResolvConf(hosts ...string) error {
+	const length = 80
 	text := ""
 	for _, h := range hosts {
-		text += "nameserver " + b.net.Host(h).Addr().String() + "\n"
+		text += "nameserver " + l.net.Host(h).Addr().String() + "\n"
 	}
-	f, err := os.OpenFile(b.resolvConf(), os.O_WRONLY|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(l.resolvConf(), os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if _, err := f.WriteAt([]byte(text+strings.Repeat("\n", long-len(text))), 0); err != nil {
+	if _, err := f.WriteAt([]byte(text+strings.Repeat("\n", length-len(text))), 0); err != nil {
 		return err
 	}
-	b.wrote = b.wrote.Add(time.Second)
-	return os.Chtimes(b.resolvConf(), b.wrote, b.wrote)
+	l.resolvConfAge = l.resolvConfAge.Add(time.Second)
+	return os.Chtimes(l.resolvConf(), l.resolvConfAge, l.resolvConfAge)
 }
 
-// play asks the questions, while things happen, and waits for the answers.
-func (b *bench) play(ctx context.Context, all []*contender) error {
-	began := time.Now()
-	failed := make(chan error, len(b.events))
-	var happening, asking sync.WaitGroup
-	happening.Go(func() {
-		for _, e := range b.events {
-			if !sleep(ctx, time.Until(began.Add(e.at))) {
+// measure sends the queries to all resolvers while the events of the scenario happen, and waits for the answers.
+func (l *resolverLab) measure(ctx context.Context, resolvers []*resolver) error {
+	start := time.Now()
+	failed := make(chan error, len(l.events))
+	var running sync.WaitGroup
+	running.Go(func() {
+		for _, e := range l.events {
+			if lab.SleepContext(ctx, time.Until(start.Add(e.at))) != nil {
 				return
 			}
-			if err := e.do(b); err != nil {
+			if err := e.apply(l); err != nil {
 				failed <- err
 			}
 		}
 	})
-	for i := range int(b.lasts().Seconds() * b.conf.Rate) {
-		if !sleep(ctx, time.Until(began.Add(time.Duration(float64(i)/b.conf.Rate*float64(time.Second))))) {
-			break
-		}
-		for _, c := range all {
-			asking.Go(func() {
-				c.measure(ctx, began, i, b.question(i))
-				if b.conf.Progress != nil {
-					b.conf.Progress(1)
-				}
+	queries := int(l.queryTime().Seconds() * l.conf.Rate)
+	for _, r := range resolvers {
+		running.Go(func() {
+			lab.Load{Gap: lab.ConstantGap(l.conf.Rate)}.Send(ctx, queries, func(i int) {
+				r.measureQuery(ctx, start, i, l.query(i))
+				l.conf.Progress(1)
 			})
-		}
+		})
 	}
-	asking.Wait()
-	happening.Wait()
+	running.Wait()
 	close(failed)
 	if err := <-failed; err != nil {
 		return err
 	}
 	return ctx.Err()
-}
-
-// sleep waits, or reports false if ctx ends before that.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -16,36 +16,36 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-var world = flag.String("world", "refuses", "that is measured over kernel sockets")
+var scenario = flag.String("scenario", "refuses", "the scenario over kernel sockets")
 
 func TestMain(m *testing.M) {
-	faultlab.Resolve()
+	faultlab.ServeGoResolver()
 	doubles.PreloadNetConfig()
 	os.Exit(m.Run())
 }
 
-// Package dnshedge asserts what its Client has to do in each world, in fake time.
+// The figures of each scenario are tested in fake time, here and in package dnshedge.
 func TestItRunsOverKernelSockets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	rows, err := faultlab.Run(t.Context(), faultlab.Config{World: *world, Rate: 20, Seed: 1, Skipped: func(why string) { t.Log(why) }})
+	rows, err := faultlab.Run(t.Context(), faultlab.Config{Scenario: *scenario, Rate: 20, Seed: 1, Skipped: func(why string) { t.Log(why) }})
 	if errors.Is(err, netsim.ErrUnsupported) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
 	for _, r := range rows {
-		t.Logf("%-16s %d of %d, %d denied, the last after %v, %d queries", r.Contender, r.Answered(), len(r.Calls), r.Denied, r.Last, r.Queries)
+		t.Logf("%-16s %d of %d, %d denied, the last after %v, %d queries", r.Contender, r.Answered(), len(r.Calls), r.Denials, r.LastAnswer, r.Sent)
 		assert.Len(t, r.Calls, r.Asked)
 		assert.Positive(t, r.Answered(), r.Contender)
 	}
-	assert.Equal(t, faultlab.Go, rows[0].Contender)
+	assert.Equal(t, faultlab.GoResolver, rows[0].Contender)
 }
 
-// What a world is, is known by what Go's resolver makes of it: whoever gets two servers in an order, and tries each once or
-// twice, five seconds each.
-func TestWorldsHaveTheirFaults(t *testing.T) {
-	for world, want := range map[string]struct{ answered, denied, queries int }{
+// Go's resolver shows the fault of a scenario: it queries two servers in a fixed order, once or twice each, for five
+// seconds each.
+func TestScenariosHaveTheirFaults(t *testing.T) {
+	for scenario, want := range map[string]struct{ answered, denied, queries int }{
 		"refuses":     {100, 0, 200},
 		"validator":   {100, 0, 200},
 		"drops-https": {100, 0, 150},
@@ -53,21 +53,21 @@ func TestWorldsHaveTheirFaults(t *testing.T) {
 		"probes":      {75, 0, 125},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			rows, err := faultlab.Run(t.Context(), faultlab.Config{World: world, Contenders: []string{faultlab.Go}, Rate: 20, Memory: true})
+			rows, err := faultlab.Run(t.Context(), faultlab.Config{Scenario: scenario, Contenders: []string{faultlab.GoResolver}, Rate: 20, Memory: true})
 			require.NoError(t, err)
 			require.Len(t, rows, 1)
 			r := rows[0]
-			assert.Equal(t, want.answered, r.Answered(), world)
-			assert.Equal(t, want.denied, r.Denied, world)
-			assert.EqualValues(t, want.queries, r.Queries, world)
+			assert.Equal(t, want.answered, r.Answered(), scenario)
+			assert.Equal(t, want.denied, r.Denials, scenario)
+			assert.EqualValues(t, want.queries, r.Sent, scenario)
 			assert.Equal(t, 100, r.Asked)
 		})
 	}
 }
 
 func TestUnknownNamesAreErrors(t *testing.T) {
-	_, err := faultlab.Run(context.Background(), faultlab.Config{World: "sunny", Memory: true})
+	_, err := faultlab.Run(context.Background(), faultlab.Config{Scenario: "sunny", Memory: true})
 	require.ErrorContains(t, err, `"sunny"`)
-	_, err = faultlab.Run(context.Background(), faultlab.Config{World: "tenth", Contenders: []string{"luck"}, Memory: true})
+	_, err = faultlab.Run(context.Background(), faultlab.Config{Scenario: "tenth", Contenders: []string{"luck"}, Memory: true})
 	require.ErrorContains(t, err, `"luck"`)
 }

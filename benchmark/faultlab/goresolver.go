@@ -14,152 +14,151 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// goResolver is Go's own resolver. It reads /etc/resolv.conf and nothing else: a process of its own has the world's file there.
-// In memory it is told which server to dial, as if it had read the file.
-func (b *bench) goResolver(c *contender) error {
-	if b.conf.Memory {
-		c.ask = b.mapped(c.name)
-		return nil
+// startGoResolver starts Go's own resolver, in a process of its own: it reads /etc/resolv.conf alone, and the process
+// has the file of the lab there. In memory a function chooses the server to dial, as if the resolver had read the file.
+func (r *resolver) startGoResolver() (resolveFunc, error) {
+	if r.conf.Memory {
+		return r.startGoResolverInMemory(), nil
 	}
-	cmd, err := ourselves(resolverEnv + "=" + b.resolvConf())
+	cmd, err := ownCommand(resolverEnv + "=" + r.resolvConf())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ownMounts(cmd)
-	return b.process(c, cmd, func(q question) question {
-		if q.typ == dns.TypeHTTPS {
-			q.typ = insteadOfHTTPS
+	setOwnMounts(cmd)
+	return r.startProcess(cmd, func(q query) query {
+		if q.qtype == dns.TypeHTTPS {
+			q.qtype = typeForHTTPS
 		}
 		return q
 	})
 }
 
-// lookUp asks Go's resolver.
-func lookUp(ctx context.Context, r *net.Resolver, name string, typ uint16) (said, error) {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+// lookUp resolves a name with Go's resolver.
+func lookUp(ctx context.Context, r *net.Resolver, name string, qtype uint16) (result, error) {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	n, err := 0, error(nil)
-	if typ == dns.TypeA {
-		var all []net.IP
-		all, err = r.LookupIP(ctx, "ip4", name)
-		n = len(all)
+	if qtype == dns.TypeA {
+		var addresses []net.IP
+		addresses, err = r.LookupIP(ctx, "ip4", name)
+		n = len(addresses)
 	} else {
-		var all []string
-		all, err = r.LookupTXT(ctx, name)
-		n = len(all)
+		var texts []string
+		texts, err = r.LookupTXT(ctx, name)
+		n = len(texts)
 	}
-	var no *net.DNSError
+	var dnsErr *net.DNSError
 	switch {
-	case errors.As(err, &no) && no.IsNotFound:
-		return deniedName, nil
+	case errors.As(err, &dnsErr) && dnsErr.IsNotFound:
+		return nameDenied, nil
 	case err != nil || n == 0:
-		return nothingFound, err
+		return noRecords, err
 	}
-	return found, nil
+	return hasRecords, nil
 }
 
-// lookup is one of Go's resolver's. It keeps to the servers that it began with, in their order.
-type lookup struct {
+// A goLookup is one lookup of Go's resolver. Its servers and their order do not change.
+type goLookup struct {
 	servers []string
-	dialled atomic.Int64
+	dials   atomic.Int64
 }
 
-type lookupKey struct{}
+type goLookupKey struct{}
 
-// resolvCheck is how often Go's resolver reads resolv.conf at most.
-const resolvCheck = 5 * time.Second
+// resolvConfInterval is the shortest time between two reads of resolv.conf by Go's resolver.
+const resolvConfInterval = 5 * time.Second
 
-// mapped asks Go's resolver in this process, whose n-th attempt goes to the n-th server, in turn.
-func (b *bench) mapped(host string) func(context.Context, question) (said, error) {
+// startGoResolverInMemory starts Go's resolver in this process. Attempt n of a lookup goes to server n, in turn.
+func (r *resolver) startGoResolverInMemory() resolveFunc {
 	var (
 		mu      sync.Mutex // guards the variables below
 		known   []string
 		checked time.Time
 	)
-	servers := func() ([]string, error) {
+	currentServers := func() ([]string, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if known != nil && time.Since(checked) < resolvCheck {
+		if known != nil && time.Since(checked) < resolvConfInterval {
 			return known, nil
 		}
-		conf, err := dns.ClientConfigFromFile(b.resolvConf())
+		conf, err := dns.ClientConfigFromFile(r.resolvConf())
 		if err != nil {
 			return nil, err
 		}
 		known, checked = conf.Servers, time.Now()
 		return known, nil
 	}
-	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		l := ctx.Value(lookupKey{}).(*lookup)
-		n := int(l.dialled.Add(1) - 1)
-		return b.net.Host(host).DialContext(ctx, network, net.JoinHostPort(l.servers[n%len(l.servers)], "53"))
+	goResolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		l := ctx.Value(goLookupKey{}).(*goLookup)
+		n := int(l.dials.Add(1) - 1)
+		return r.net.Host(r.name).DialContext(ctx, network, net.JoinHostPort(l.servers[n%len(l.servers)], "53"))
 	}}
-	return func(ctx context.Context, q question) (said, error) {
-		all, err := servers()
+	return func(ctx context.Context, q query) (result, error) {
+		servers, err := currentServers()
 		if err != nil {
-			return nothingFound, err
+			return noRecords, err
 		}
-		l := &lookup{servers: all}
-		return lookUp(context.WithValue(ctx, lookupKey{}, l), r, q.name, q.typ)
+		return lookUp(context.WithValue(ctx, goLookupKey{}, &goLookup{servers: servers}), goResolver, q.name, q.qtype)
 	}
 }
 
-// resolverEnv has the file that a process has in place of /etc/resolv.conf while it answers questions with Go's resolver.
+// resolverEnv is the variable with the file that replaces /etc/resolv.conf in a process that answers queries with Go's
+// resolver.
 const resolverEnv = "FAULTLAB_RESOLV_CONF"
 
-// Resolve makes this process Go's resolver if another one that runs this package wants it, and does not return
-// then. Programs that call Run call it first.
-func Resolve() {
+// ServeGoResolver answers queries with Go's resolver in a process that Run has started for that, and does not return in
+// it. A program that calls Run calls ServeGoResolver first.
+func ServeGoResolver() {
 	file := os.Getenv(resolverEnv)
 	if file == "" {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "faultlab:", resolve(file))
+	fmt.Fprintln(os.Stderr, "faultlab:", serveGoResolver(file))
 	os.Exit(1)
 }
 
-// resolve answers questions over UDP with what Go's resolver says, and listens for TCP to say that it is ready.
-func resolve(file string) error {
+// serveGoResolver answers queries over UDP. It listens for TCP to show that it is ready.
+func serveGoResolver(file string) error {
 	if err := mountResolvConf(file); err != nil {
 		return err
 	}
-	go func() { // whoever started it is gone
+	go func() { // ends with the process that has started it
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
 	r := &net.Resolver{PreferGo: true}
-	pc, err := net.ListenPacket("udp4", listen)
+	pc, err := net.ListenPacket("udp4", dnsserver.ListenAddress)
 	if err != nil {
 		return err
 	}
-	if _, err := net.Listen("tcp4", listen); err != nil {
+	if _, err := net.Listen("tcp4", dnsserver.ListenAddress); err != nil {
 		return err
 	}
 	return dns.ActivateAndServe(nil, pc, dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		name, typ := q.Question[0].Name, q.Question[0].Qtype
+		name, qtype := q.Question[0].Name, q.Question[0].Qtype
+		header := dns.RR_Header{Name: name, Rrtype: qtype, Class: dns.ClassINET}
 		m := new(dns.Msg).SetReply(q)
-		switch told, _ := lookUp(context.Background(), r, name, typ); {
-		case told == deniedName:
+		switch res, _ := lookUp(context.Background(), r, name, qtype); {
+		case res == nameDenied:
 			m.Rcode = dns.RcodeNameError
-		case told == nothingFound:
+		case res == noRecords:
 			m.Rcode = dns.RcodeServerFailure
-		case typ == dns.TypeA:
-			m.Answer = append(m.Answer, &dns.A{Hdr: header(name, typ), A: net.IPv4(192, 0, 2, 1)})
+		case qtype == dns.TypeA:
+			m.Answer = append(m.Answer, &dns.A{Hdr: header, A: net.IPv4(192, 0, 2, 1)})
 		default:
-			m.Answer = append(m.Answer, &dns.TXT{Hdr: header(name, typ), Txt: []string{"x"}})
+			m.Answer = append(m.Answer, &dns.TXT{Hdr: header, Txt: []string{"x"}})
 		}
 		_ = w.WriteMsg(m)
 	}))
 }
 
-func header(name string, typ uint16) dns.RR_Header {
-	return dns.RR_Header{Name: name, Rrtype: typ, Class: dns.ClassINET}
-}
-
-// ourselves returns the command that runs this program with a variable of the environment.
-func ourselves(variable string) (*exec.Cmd, error) {
+// ownCommand returns the command that runs this program with a variable of the environment, and without variables that
+// change Go's resolver.
+func ownCommand(variable string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err

@@ -6,12 +6,12 @@ import (
 	"syscall"
 )
 
-// ownMounts has the command run in a mount namespace of its own.
-func ownMounts(cmd *exec.Cmd) {
+// setOwnMounts makes the command run in a mount namespace of its own.
+func setOwnMounts(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 }
 
-// mountResolvConf puts a file in the place of /etc/resolv.conf, in this process's mount namespace.
+// mountResolvConf mounts a file over /etc/resolv.conf in the mount namespace of this process.
 func mountResolvConf(file string) error {
 	if err := syscall.Mount(file, "/etc/resolv.conf", "", syscall.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount %s on /etc/resolv.conf: %w", file, err)

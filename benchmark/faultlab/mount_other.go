@@ -8,6 +8,6 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-func ownMounts(*exec.Cmd) {}
+func setOwnMounts(*exec.Cmd) {}
 
 func mountResolvConf(string) error { return netsim.ErrUnsupported }

@@ -8,25 +8,25 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// Quantile returns how long callers waited at q in [0, 1], also those whose call failed.
+// Quantile returns a latency quantile of all questions, with q from 0 to 1.
 func (r Row) Quantile(q float64) time.Duration {
 	var all []time.Duration
-	for _, c := range r.Calls {
+	for _, c := range r.Questions {
 		all = append(all, c.Latency)
 	}
 	slices.Sort(all)
 	return latency.Quantile(all, q)
 }
 
-// Explain returns what a name needs in the internet of a scenario: the zones, their servers, and
-// what is wrong with these.
-func Explain(seed uint64, scenario, name string) (text string, zones []string) {
-	w := newWorld(planOf(scenario, seed))
+// DescribeName returns the zones that the resolution of a name needs in the internet of a scenario, with their servers
+// and faults.
+func DescribeName(seed uint64, scenario, name string) (text string, zones []string) {
+	n := newInternet(planOf(scenario, seed))
 	var b strings.Builder
 	seen := make(map[string]bool)
 	var visit func(name string)
 	visit = func(name string) {
-		z := w.zoneOf(name)
+		z := n.zoneOf(name)
 		if h := z.hosts[name]; h != nil && h.alias != "" {
 			defer visit(h.alias)
 		}
@@ -35,7 +35,7 @@ func Explain(seed uint64, scenario, name string) (text string, zones []string) {
 		}
 		seen[z.name] = true
 		zones = append(zones, z.name)
-		visit(up(z.name))
+		visit(parentName(z.name))
 		b.WriteString("  " + z.name + ":")
 		for _, s := range z.servers {
 			b.WriteString(" [" + s.String())

@@ -1,328 +1,485 @@
 package reclab
 
 import (
-	"context"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
-	"net"
 	"net/netip"
-	"os"
+	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
-	"golang.org/x/net/ipv4"
-
-	"github.com/gohedge/hedge/internal/deadline"
-	"github.com/gohedge/hedge/internal/netsim"
+	"github.com/miekg/dns"
 )
 
-// weather is what happens to exchanges with servers besides their round trip times. The shares are from 0 to 1.
-type weather struct {
-	loss   float64 // share of exchanges that are lost, each by itself
-	jitter float64 // the deviation of the logarithm of round trip times
-	spikes float64 // share of exchanges that take 40 to 300 ms longer
-	bursts float64 // share of the seconds in which a server loses everything
+// Network has the addresses of all servers. It is reserved for benchmarks (RFC 2544).
+var Network = netip.MustParsePrefix("198.18.0.0/15")
+
+// The TTLs of records in seconds. Those of hosts differ.
+const (
+	delegationTTL = 86400
+	negativeTTL   = 3600
+)
+
+// A fault of a server.
+type fault int
+
+const (
+	healthy fault = iota
+	dead          // never responds
+	failing       // responds to all queries with SERVFAIL
+	noEDNS        // responds to queries that have an OPT record with FORMERR
+)
+
+// A server is a name server with one address.
+type server struct {
+	addr  netip.Addr
+	name  string
+	rtt   time.Duration // without jitter
+	fault fault
+	stale bool // its signatures have expired
 }
 
-// internet is a world's servers at work, for one contender. What happens to the n-th exchange
-// with a server follows from the seed: it is the same for all contenders.
+// A zone has its delegations and hosts.
+type zone struct {
+	name         string
+	servers      []*server
+	refusing     *server // a server that lacks the zone; nil: none
+	children     map[string]*zone
+	hosts        map[string]*host
+	nonTerminals map[string]bool // names that exist because a name below them exists
+	signed       *zoneSigning    // nil: the zone is not signed
+}
+
+// A host has the records of a name. An alias has no addresses.
+type host struct {
+	alias string
+	a     []netip.Addr
+	aaaa  []netip.Addr
+	ttl   uint32
+}
+
+type question struct {
+	name  string
+	qtype uint16
+}
+
+// An internet has the root, all zones below it, and their servers. It does not change after newInternet.
 type internet struct {
-	world *world
-	weather
-	seed uint64
-	born time.Time
+	zones      map[string]*zone
+	servers    map[netip.Addr]*server
+	roots      []*server
+	topServers map[*server]bool // servers of the root and of the zones below it
+	siteNames  []string         // the names that questions are about, each in a zone of its own
 
-	udp, tcp atomic.Int64 // queries
-
-	mu        sync.Mutex         // guards exchanges
-	exchanges map[*server]uint64 // so far
+	signedShare float64  // of the zones that are two or more levels below the root; 0: no zone is signed
+	focusZones  []*zone  // zones in which a scenario asks for many names; nil: none
+	signatures  sync.Map // of record sets, by signatureKey; made when they are first needed
 }
 
-func newInternet(w *world, how weather, seed uint64) *internet {
-	return &internet{world: w, weather: how, seed: seed, born: time.Now(), exchanges: make(map[*server]uint64)}
+// A plan determines an internet.
+type plan struct {
+	seed  uint64
+	sites int  // zones that questions are about
+	clean bool // without servers that are dead, failing or refusing
+	dead  bool // all servers are dead, except those of the root and of the zones below it
+	plain bool // hosts have one IPv4 address, and no name is longer than www.example.com
+	signing
 }
 
-// fate returns how long the next exchange with a server takes, and false if it is lost.
-func (n *internet) fate(s *server) (time.Duration, bool) {
-	n.mu.Lock()
-	k := n.exchanges[s]
-	n.exchanges[s]++
-	n.mu.Unlock()
-	ip := s.addr.As4()
-	whose := n.seed<<32 ^ uint64(binary.BigEndian.Uint32(ip[:]))
-	second := uint64(time.Since(n.born) / time.Second)
-	if rand.New(rand.NewPCG(whose, 1<<63|second)).Float64() < n.bursts {
-		return 0, false
-	}
-	rng := rand.New(rand.NewPCG(whose, k))
-	if rng.Float64() < n.loss {
-		return 0, false
-	}
-	ms := float64(s.rtt) / 1e6 * math.Exp(math.Abs(n.jitter*rng.NormFloat64()))
-	if rng.Float64() < n.spikes {
-		ms += 40 + 260*rng.Float64()
-	}
-	return time.Duration(ms * 1e6), true
+// regions have the shares of unicast servers and their lognormal round-trip times in milliseconds.
+var regions = []struct{ share, median, sigma float64 }{
+	{0.45, 18, 0.5},   // the same continent
+	{0.30, 95, 0.25},  // the next one
+	{0.15, 165, 0.20}, // a far one
+	{0.10, 240, 0.20}, // the farthest
 }
 
-// receive takes a datagram for an address and has the response sent when it is due.
-func (n *internet) receive(to netip.Addr, query []byte, send func(response []byte)) {
-	n.udp.Add(1)
-	s := n.world.servers[to]
-	if s == nil || s.fault == dead {
-		return
-	}
-	took, ok := n.fate(s)
-	if !ok {
-		return
-	}
-	if b := n.world.answer(s, query, false); b != nil {
-		time.AfterFunc(took, func() { send(b) })
-	}
+// A builder makes an internet.
+type builder struct {
+	*internet
+	plan
+	rng      *rand.Rand
+	extraRNG *rand.Rand // for the properties that plain leaves out
+	nextAddr netip.Addr
 }
 
-// serveStream answers the queries of a connection until it ends. The first takes the given time
-// longer.
-func (n *internet) serveStream(c net.Conn, to netip.Addr, handshake time.Duration) {
-	defer c.Close()
-	s := n.world.servers[to]
-	for {
-		var size [2]byte
-		if _, err := io.ReadFull(c, size[:]); err != nil {
-			return
+func newInternet(p plan) *internet {
+	b := &builder{
+		internet: &internet{zones: make(map[string]*zone), servers: make(map[netip.Addr]*server), topServers: make(map[*server]bool)},
+		plan:     p, nextAddr: Network.Addr().Next(),
+		rng: rand.New(rand.NewPCG(p.seed, 1)), extraRNG: rand.New(rand.NewPCG(p.seed, 2)),
+	}
+	tlds := b.addTopZones()
+	providers := b.addProviders(tlds)
+	networks := b.addContentNetworks()
+	for i := range p.sites {
+		b.addSite(i, pickTLD(b.rng, tlds), providers, networks)
+	}
+	for _, s := range b.servers {
+		switch {
+		case p.dead && !b.topServers[s]:
+			s.fault = dead
+		case p.clean:
+			s.fault = healthy
 		}
-		query := make([]byte, binary.BigEndian.Uint16(size[:]))
-		if _, err := io.ReadFull(c, query); err != nil {
-			return
+	}
+	if b.signedShare = p.share; p.share > 0 {
+		b.signZones()
+	}
+	for _, z := range b.zones {
+		z.markNonTerminals()
+	}
+	return b.internet
+}
+
+// lognormalRTT draws a round-trip time from 3 to 320 ms. median is in milliseconds.
+func (b *builder) lognormalRTT(median, sigma float64) time.Duration {
+	ms := median * math.Exp(sigma*b.rng.NormFloat64())
+	return time.Duration(min(max(ms, 3), 320) * float64(time.Millisecond))
+}
+
+// unicastRTT draws the round-trip time of a server in one of regions.
+func (b *builder) unicastRTT() time.Duration {
+	x := b.rng.Float64()
+	for _, r := range regions[:len(regions)-1] {
+		if x -= r.share; x < 0 {
+			return b.lognormalRTT(r.median, r.sigma)
 		}
-		n.tcp.Add(1)
-		b := n.world.answer(s, query, true)
-		if b == nil {
+	}
+	last := regions[len(regions)-1]
+	return b.lognormalRTT(last.median, last.sigma)
+}
+
+// addServer adds a server. faulty is the probability that it is dead; it is failing with 0.6 times that, and noEDNS
+// with 0.2 times that.
+func (b *builder) addServer(name string, rtt time.Duration, faulty float64) *server {
+	s := &server{addr: b.nextAddr, name: name, rtt: rtt}
+	b.nextAddr = b.nextAddr.Next()
+	switch x := b.rng.Float64(); {
+	case x < faulty:
+		s.fault = dead
+	case x < 1.6*faulty:
+		s.fault = failing
+	case x < 1.8*faulty:
+		s.fault = noEDNS
+	}
+	b.servers[s.addr] = s
+	return s
+}
+
+// addZone adds a zone below parent, or the root if parent is nil. Servers with names in the zone become hosts of it.
+func (b *builder) addZone(parent *zone, name string, servers []*server) *zone {
+	z := &zone{
+		name: name, servers: servers,
+		children: make(map[string]*zone), hosts: make(map[string]*host), nonTerminals: make(map[string]bool),
+	}
+	for _, s := range servers {
+		if dns.IsSubDomain(name, s.name) && name != "." {
+			z.hosts[s.name] = &host{a: []netip.Addr{s.addr}, ttl: 86400}
+		}
+	}
+	b.zones[name] = z
+	if parent != nil {
+		parent.children[name] = z
+	}
+	return z
+}
+
+// markNonTerminals adds the names between the zone and its hosts and children.
+func (z *zone) markNonTerminals() {
+	markAbove := func(name string) {
+		for name = parentName(name); name != z.name && dns.IsSubDomain(z.name, name); name = parentName(name) {
+			z.nonTerminals[name] = true
+		}
+	}
+	for name := range z.hosts {
+		markAbove(name)
+	}
+	for name := range z.children {
+		markAbove(name)
+	}
+}
+
+// parentName returns the name without its first label.
+func parentName(name string) string {
+	i, end := dns.NextLabel(name, 0)
+	if end {
+		return "."
+	}
+	return name[i:]
+}
+
+// The zones below the root, besides com and net, which share their servers. Generic zones are served by anycast.
+const (
+	genericZones = 12
+	countryZones = 60
+)
+
+// addTopZones adds the root and the zones below it, and returns the latter.
+func (b *builder) addTopZones() []*zone {
+	for i := range 13 {
+		b.roots = append(b.roots, b.addServer(string(rune('a'+i))+".root-servers.net.", b.lognormalRTT(20, 0.6), 0))
+	}
+	root := b.addZone(nil, ".", b.roots)
+	var gtld []*server
+	for i := range 8 {
+		gtld = append(gtld, b.addServer(string(rune('a'+i))+".gtld-servers.net.", b.lognormalRTT(28, 0.5), 0))
+	}
+	tlds := []*zone{b.addZone(root, "com.", gtld), b.addZone(root, "net.", gtld)}
+	b.addZone(tlds[1], "root-servers.net.", b.roots)
+	b.addZone(tlds[1], "gtld-servers.net.", gtld)
+	for i := range genericZones {
+		name := fmt.Sprintf("g%02d.", i)
+		var servers []*server
+		for j := range 4 + b.rng.IntN(3) {
+			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.nic.%s", j, name), b.lognormalRTT(35, 0.6), 0.005))
+		}
+		tlds = append(tlds, b.addZone(root, name, servers))
+	}
+	for i := range countryZones {
+		name := fmt.Sprintf("c%02d.", i)
+		var servers []*server
+		for j := range 3 + b.rng.IntN(4) {
+			rtt := b.lognormalRTT(40, 0.6)
+			if j%2 == 1 {
+				rtt = b.unicastRTT()
+			}
+			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.nic.%s", j, name), rtt, 0.02))
+		}
+		tlds = append(tlds, b.addZone(root, name, servers))
+	}
+	for _, z := range b.zones {
+		for _, s := range z.servers {
+			b.topServers[s] = true
+		}
+	}
+	return tlds
+}
+
+// pickTLD draws a zone below the root: com with 46 %, net with 7 %, another generic zone with 17 %, else the zone of a
+// country.
+func pickTLD(rng *rand.Rand, tlds []*zone) *zone {
+	switch x := rng.Float64(); {
+	case x < 0.46:
+		return tlds[0]
+	case x < 0.53:
+		return tlds[1]
+	case x < 0.70:
+		return tlds[2+rng.IntN(genericZones)]
+	}
+	return tlds[2+genericZones+rng.IntN(countryZones)]
+}
+
+// Providers serve the zones of their customers. The first providers are large and use anycast.
+const (
+	providerCount  = 220
+	largeProviders = 30
+)
+
+// addProviders adds the zones of the providers and returns the servers of each.
+func (b *builder) addProviders(tlds []*zone) [][]*server {
+	var all [][]*server
+	for i := range providerCount {
+		tld := tlds[0]
+		if b.rng.Float64() < 0.5 {
+			tld = pickTLD(b.rng, tlds)
+		}
+		name := fmt.Sprintf("dnshost%03d.%s", i, tld.name)
+		first := b.unicastRTT()
+		faulty := 0.03
+		if i < largeProviders {
+			faulty = 0.002
+		}
+		var servers []*server
+		for j := range 2 + b.rng.IntN(3) {
+			rtt := first
+			switch {
+			case i < largeProviders:
+				rtt = b.lognormalRTT(25, 0.5)
+			case j > 0 && b.rng.Float64() < 0.6:
+				rtt = b.unicastRTT()
+			case j > 0: // in the region of the first server
+				rtt = time.Duration(float64(first) * (0.9 + 0.2*b.rng.Float64()))
+			}
+			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.%s", j+1, name), rtt, faulty))
+		}
+		if !slices.ContainsFunc(servers, (*server).canAnswer) {
+			servers[0].fault = healthy
+		}
+		b.addZone(tld, name, servers)
+		all = append(all, servers)
+	}
+	return all
+}
+
+// canAnswer reports whether a resolver can get answers from the server.
+func (s *server) canAnswer() bool { return s.fault == healthy || s.fault == noEDNS }
+
+// addContentNetworks adds zones that have the targets of aliases. Each has a second zone below it for the edge of the
+// network.
+func (b *builder) addContentNetworks() []*zone {
+	var all []*zone
+	for i := range 6 {
+		name := fmt.Sprintf("cdn%d.net.", i)
+		var servers, edge []*server
+		for j := range 4 {
+			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.%s", j, name), b.lognormalRTT(18, 0.5), 0.005))
+		}
+		z := b.addZone(b.zones["net."], name, servers)
+		for j := range 3 {
+			edge = append(edge, b.addServer(fmt.Sprintf("n%d.edge.%s", j, name), b.lognormalRTT(15, 0.6), 0.005))
+		}
+		b.addZone(z, "edge."+name, edge)
+		all = append(all, z)
+	}
+	return all
+}
+
+// addSite adds the i-th zone that questions are about, and its host.
+func (b *builder) addSite(i int, tld *zone, providers [][]*server, networks []*zone) {
+	name := fmt.Sprintf("site%05d.%s", i, tld.name)
+	var servers []*server
+	switch {
+	case b.rng.Float64() < 0.22: // servers of its own
+		first := b.unicastRTT()
+		for j := range 2 + b.rng.IntN(2) {
+			rtt := first
+			if j > 0 && b.rng.Float64() < 0.5 {
+				rtt = b.unicastRTT()
+			}
+			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.%s", j+1, name), rtt, 0.03))
+		}
+		servers[0].fault = healthy
+	case b.rng.Float64() < 0.55: // a large provider, preferably one of the first
+		servers = providers[int(largeProviders*math.Pow(b.rng.Float64(), 2))]
+	default:
+		servers = providers[largeProviders+b.rng.IntN(len(providers)-largeProviders)]
+	}
+	z := b.addZone(tld, name, servers)
+	if refuses := b.rng.Float64() < 0.02; refuses && !b.clean {
+		// One server lacks the zone, unless no other server can answer.
+		one := servers[b.rng.IntN(len(servers))]
+		if slices.ContainsFunc(servers, func(s *server) bool { return s != one && s.canAnswer() }) {
+			z.refusing = one
+		}
+	}
+	www := "www." + name
+	if !b.plain && b.extraRNG.Float64() < 0.06 {
+		www = "www.eu.prod." + name
+	}
+	alias := b.rng.Float64() < 0.25
+	network, end := networks[b.rng.IntN(len(networks))], b.rng.IntN(500)
+	if !alias {
+		z.hosts[www] = b.newHost(i, 0.005)
+	} else {
+		middle, last := fmt.Sprintf("c%05d.%s", i, network.name), fmt.Sprintf("e%03d.edge.%s", end, network.name)
+		z.hosts[www] = &host{alias: middle, ttl: b.drawTTL()}
+		network.hosts[middle] = &host{alias: last, ttl: b.drawTTL()}
+		if edge := b.zones["edge."+network.name]; edge.hosts[last] == nil {
+			edge.hosts[last] = b.newHost(end, 0)
+		}
+	}
+	b.siteNames = append(b.siteNames, www)
+}
+
+// bigSet is a number of addresses that do not fit into a datagram.
+const bigSet = 100
+
+// newHost returns a host with addresses for documentation. big is the probability that it has bigSet of them.
+func (b *builder) newHost(i int, big float64) *host {
+	h := &host{a: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}, ttl: b.drawTTL()}
+	if b.plain {
+		return h
+	}
+	if b.extraRNG.Float64() < big {
+		for j := range bigSet - 1 {
+			h.a = append(h.a, netip.AddrFrom4([4]byte{203, 0, 113, byte(j)}))
+		}
+	}
+	if b.extraRNG.Float64() < 0.4 {
+		h.aaaa = []netip.Addr{netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte(i >> 8), 15: byte(i)})}
+	}
+	return h
+}
+
+// drawTTL draws the TTL of a host in seconds.
+func (b *builder) drawTTL() uint32 {
+	if b.plain {
+		return 300
+	}
+	return []uint32{20, 60, 300}[b.extraRNG.IntN(3)]
+}
+
+// drawQuestions draws the questions: each name once, in random order. Unless the plan is plain, a fifth of the
+// questions are for IPv6 addresses. repeats is the share of the questions that repeat an earlier one; popular questions
+// are repeated more often.
+func (n *internet) drawQuestions(p plan, count int, repeats float64) []question {
+	rng := rand.New(rand.NewPCG(p.seed, 3))
+	order := rng.Perm(len(n.siteNames))
+	var all, fresh []question
+	for len(all) < count {
+		if k := len(all); len(n.focusZones) > 0 && (p.focus == randomNames || k%trapPattern.period < trapPattern.trapped) {
+			all = append(all, n.drawRandomName(rng, k))
 			continue
 		}
-		time.Sleep(handshake + s.rtt)
-		handshake = 0
-		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)); err != nil {
-			return
+		if len(fresh) > 0 && rng.Float64() < repeats || len(fresh) == len(order) {
+			// Zipf's law with exponent 1: the k-th name is asked for with probability ~ 1/k.
+			k := int(math.Pow(float64(len(fresh)+1), rng.Float64())) - 1
+			all = append(all, fresh[k])
+			continue
 		}
-	}
-}
-
-// listen has the servers answer at port 53 of all addresses in a namespace.
-func (n *internet) listen(space *netsim.Namespace) (hangUp func(), err error) {
-	var pc net.PacketConn
-	var ln net.Listener
-	err = space.Do(func() (err error) {
-		if pc, err = net.ListenPacket("udp4", ":53"); err != nil {
-			return err
+		q := question{n.siteNames[order[len(fresh)]], dns.TypeA}
+		if rng.Float64() < 0.2 && !p.plain {
+			q.qtype = dns.TypeAAAA
 		}
-		if err = pc.(*net.UDPConn).SetReadBuffer(4 << 20); err == nil {
-			ln, err = net.Listen("tcp4", ":53")
-		}
-		if err != nil {
-			_ = pc.Close()
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
+		fresh = append(fresh, q)
+		all = append(all, q)
 	}
-	var conns conns
-	go func() { _ = n.servePackets(pc) }()
-	go func() { _ = n.serveConns(ln, &conns) }()
-	return func() {
-		_ = pc.Close()
-		_ = ln.Close()
-		conns.close()
-	}, nil
+	return all
 }
 
-// conns are connections that are served.
-type conns struct {
-	mu     sync.Mutex // guards the fields below
-	open   map[net.Conn]struct{}
-	closed bool
+// drawRandomName returns the k-th question about a name that does not exist, in one of the focus zones.
+func (n *internet) drawRandomName(rng *rand.Rand, k int) question {
+	z := n.focusZones[rng.IntN(len(n.focusZones))]
+	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}
 }
 
-// serve has f serve a connection, which it closes, in a goroutine of its own.
-func (s *conns) serve(c net.Conn, f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		_ = c.Close()
-		return
-	}
-	if s.open == nil {
-		s.open = make(map[net.Conn]struct{})
-	}
-	s.open[c] = struct{}{}
-	go func() {
-		f()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.open, c)
-	}()
-}
-
-func (s *conns) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for c := range s.open {
-		_ = c.Close()
-	}
-}
-
-// servePackets answers datagrams to any address of the machine until the socket is closed.
-func (n *internet) servePackets(pc net.PacketConn) error {
-	c := ipv4.NewPacketConn(pc)
-	if err := c.SetControlMessage(ipv4.FlagDst, true); err != nil {
-		return err
-	}
-	b := make([]byte, 4096)
+// addressesOf returns the addresses in the right answer to a question, and the number of aliases before them.
+func (n *internet) addressesOf(q question) (addrs []netip.Addr, aliases int) {
+	name := q.name
 	for {
-		k, control, from, err := c.ReadFrom(b)
-		if err != nil {
-			return err
+		h := n.zoneOf(name).hosts[name]
+		if h == nil {
+			return nil, aliases
 		}
-		to, ok := netip.AddrFromSlice(control.Dst.To4())
-		if !ok {
-			return fmt.Errorf("reclab: datagram from %v to nobody", from)
+		if h.alias == "" {
+			if q.qtype == dns.TypeAAAA {
+				return h.aaaa, aliases
+			}
+			return h.a, aliases
 		}
-		n.receive(to, b[:k], func(response []byte) {
-			_, _ = c.WriteTo(response, &ipv4.ControlMessage{Src: to.AsSlice()}, from) // who has gone needs no response
-		})
+		name = h.alias
+		aliases++
 	}
 }
 
-// serveConns answers over connections to any address of the machine until the listener is closed.
-func (n *internet) serveConns(ln net.Listener, open *conns) error {
+// zoneOf returns the zone of a name.
+func (n *internet) zoneOf(name string) *zone {
 	for {
-		c, err := ln.Accept()
-		if err != nil {
-			return err
+		if z := n.zones[name]; z != nil {
+			return z
 		}
-		to := c.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-		var rtt time.Duration // which the kernel's handshake did not take
-		if s := n.world.servers[to]; s != nil {
-			rtt = s.rtt
-		}
-		open.serve(c, func() { n.serveStream(c, to, rtt) })
+		name = parentName(name)
 	}
 }
 
-// DialContext opens a connection in memory.
-func (n *internet) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	to, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return nil, err
+// String returns the server with its faults.
+func (s *server) String() string {
+	faults := []string{"", " dead", " failing", " without EDNS"}[s.fault]
+	if s.stale {
+		faults += " stale"
 	}
-	fail := func(err error) (net.Conn, error) {
-		return nil, &net.OpError{Op: "dial", Net: network, Addr: netAddr(network, to), Err: err}
-	}
-	if !Network.Contains(to.Addr()) || to.Port() != 53 {
-		return fail(syscall.ENETUNREACH)
-	}
-	if network[:3] == "udp" {
-		return &datagrams{internet: n, to: to, in: make(chan []byte, 16), closed: make(chan struct{})}, nil
-	}
-	s := n.world.servers[to.Addr()]
-	if s == nil || s.fault == dead {
-		<-ctx.Done()
-		return fail(ctx.Err())
-	}
-	arrived := time.NewTimer(s.rtt)
-	defer arrived.Stop()
-	select {
-	case <-arrived.C:
-	case <-ctx.Done():
-		return fail(ctx.Err())
-	}
-	near, far := net.Pipe()
-	go n.serveStream(far, to.Addr(), 0)
-	return &stream{near, to}, nil
+	return fmt.Sprintf("%s %v %v%s", strings.TrimSuffix(s.name, "."), s.addr, s.rtt.Round(time.Millisecond), faults)
 }
-
-// here is the address of a client in memory.
-var here = netip.MustParseAddrPort("192.0.2.53:49152")
-
-func netAddr(network string, a netip.AddrPort) net.Addr {
-	if network[:3] == "udp" {
-		return net.UDPAddrFromAddrPort(a)
-	}
-	return net.TCPAddrFromAddrPort(a)
-}
-
-// stream is a connection in memory.
-type stream struct {
-	net.Conn
-	to netip.AddrPort
-}
-
-func (s *stream) LocalAddr() net.Addr  { return netAddr("tcp", here) }
-func (s *stream) RemoteAddr() net.Addr { return netAddr("tcp", s.to) }
-
-// datagrams is a UDP socket in memory, connected to a server. It is a net.PacketConn, because that
-// is how package dns recognises datagrams.
-type datagrams struct {
-	*internet
-	to       netip.AddrPort
-	in       chan []byte
-	deadline deadline.Deadline
-	closing  sync.Once
-	closed   chan struct{}
-}
-
-func (d *datagrams) Write(b []byte) (int, error) {
-	select {
-	case <-d.closed:
-		return 0, net.ErrClosed
-	default:
-	}
-	d.receive(d.to.Addr(), b, func(response []byte) {
-		select {
-		case d.in <- response:
-		default: // the socket is full
-		}
-	})
-	return len(b), nil
-}
-
-func (d *datagrams) Read(b []byte) (int, error) {
-	select {
-	case <-d.closed:
-		return 0, net.ErrClosed
-	default:
-	}
-	select {
-	case response := <-d.in:
-		return copy(b, response), nil
-	case <-d.closed:
-		return 0, net.ErrClosed
-	case <-d.deadline.Passed():
-		return 0, os.ErrDeadlineExceeded
-	}
-}
-
-func (d *datagrams) ReadFrom(b []byte) (int, net.Addr, error) {
-	n, err := d.Read(b)
-	return n, d.RemoteAddr(), err
-}
-
-func (d *datagrams) WriteTo(b []byte, _ net.Addr) (int, error) { return d.Write(b) }
-
-func (d *datagrams) Close() error {
-	d.closing.Do(func() { close(d.closed); d.deadline.Set(time.Time{}) })
-	return nil
-}
-
-func (d *datagrams) LocalAddr() net.Addr                { return netAddr("udp", here) }
-func (d *datagrams) RemoteAddr() net.Addr               { return netAddr("udp", d.to) }
-func (d *datagrams) SetReadDeadline(t time.Time) error  { d.deadline.Set(t); return nil }
-func (d *datagrams) SetDeadline(t time.Time) error      { d.deadline.Set(t); return nil }
-func (d *datagrams) SetWriteDeadline(t time.Time) error { return nil }

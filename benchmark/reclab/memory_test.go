@@ -44,7 +44,7 @@ func inMemory(t *testing.T, conf reclab.Config, contender string) (row reclab.Ro
 	})
 	ms := func(q float64) string { return fmt.Sprintf("%.1f", row.Quantile(q).Seconds()*1000) }
 	t.Logf("%s seed %d %-10s p50 %s p90 %s p95 %s p99 %s p99.9 %s ms, %d failed, sent %.3f, %d over TCP, hedges %d, won %d, denied %d", row.Scenario, row.Seed, row.Contender,
-		ms(.5), ms(.9), ms(.95), ms(.99), ms(.999), row.Failures, row.Sent(), row.TCP, row.Hedges, row.Wins, row.Denied)
+		ms(.5), ms(.9), ms(.95), ms(.99), ms(.999), row.Failures, row.SentPerCall(), row.TCP, row.Hedges, row.Wins, row.Denied)
 	return row
 }
 
@@ -105,8 +105,8 @@ func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
 			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.99)), tt.p99, "p99")
 			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.999)), tt.p999, "p99.9")
 			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", quantile(.99)), tt.p99OfOff, "p99 of hedge-off")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", reclab.Row.Sent), tt.sent, "queries")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.Sent), tt.sentOfOff, "queries of hedge-off")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", reclab.Row.SentPerCall), tt.sent, "queries")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.SentPerCall), tt.sentOfOff, "queries of hedge-off")
 		})
 	}
 }
@@ -120,7 +120,7 @@ func TestNoNameFails(t *testing.T) {
 	for _, scenario := range []string{"plain", "repeats", "bursts"} {
 		r := inMemory(t, reclab.Config{Scenario: scenario, Questions: names, Seed: 1}, "hedge")
 		assert.Zero(t, r.Failures, scenario)
-		assert.Len(t, r.Calls, names)
+		assert.Len(t, r.Questions, names)
 	}
 	for _, scenario := range []string{"mixed-broken", "signed", "flood", "keytrap"} {
 		r := inMemory(t, reclab.Config{Scenario: scenario, Questions: signed, Seed: 1}, "hedge")
@@ -132,16 +132,17 @@ func TestNoNameFails(t *testing.T) {
 func pooled(rows map[string][]reclab.Row, a, b string, q float64) float64 {
 	all := func(contender string) (r reclab.Row) {
 		for _, one := range rows[contender] {
-			r.Calls = append(r.Calls, one.Calls...)
+			r.Questions = append(r.Questions, one.Questions...)
 		}
 		return r
 	}
 	return quantile(q)(all(a)) / quantile(q)(all(b))
 }
 
-// Signatures are checked beside the questions, not after them; what is right does not fail, and what is bogus is not believed.
-// The limits of time lie between what signed costs (p50 1.03 to 1.16, p99 1.03 to 1.18 in twelve runs) and what it costs if keys
-// are asked after the answer (p50 1.27 and more, p99 1.47). simulate measures with more names.
+// Signatures are checked beside the questions, not after them; what is right does not fail, and what is bogus is not
+// answeredBogus. The limits of time lie between what signed costs (p50 1.03 to 1.16, p99 1.03 to 1.18 in twelve runs)
+// and what it costs if keys are asked after the answer (p50 1.27 and more, p99 1.47). simulate measures with more
+// names.
 func TestValidationCostsNoRoundTrip(t *testing.T) {
 	names := 500
 	if testing.Short() {
@@ -157,19 +158,19 @@ func TestValidationCostsNoRoundTrip(t *testing.T) {
 			t.Logf("%s: p50 %.3f, p99 %.3f", scenario, p50, p99)
 			assert.LessOrEqual(t, p50, 1.25, "%s: p50", scenario)
 			assert.LessOrEqual(t, p99, 1.40, "%s: p99", scenario)
-			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-novalidate", reclab.Row.Sent), 1.48, "%s: queries", scenario)
+			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-novalidate", reclab.Row.SentPerCall), 1.48, "%s: queries", scenario)
 		}
 	}
 	for _, scenario := range []string{"mixed-broken", "signed-broken", "stale", "insecure"} {
 		for _, r := range play(t, reclab.Config{Scenario: scenario, Questions: names}, "hedge")["hedge"] {
-			assert.Zero(t, r.Failures, "%s, seed %d: %d bogus names are believed, AD is wrong %d times", scenario, r.Seed, r.Believed, r.Misjudged)
+			assert.Zero(t, r.Failures, "%s, seed %d: %d bogus names are answeredBogus, AD is wrong %d times", scenario, r.Seed, r.Bogus, r.WrongAD)
 		}
 	}
 }
 
 func TestAnOutageOfAllServersCostsLittleMore(t *testing.T) {
 	rows := play(t, reclab.Config{Scenario: "dead", Questions: 300}, "hedge", "hedge-off")
-	assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.Sent), 1.15)
+	assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.SentPerCall), 1.15)
 	for _, r := range rows["hedge"] {
 		assert.Equal(t, 300, r.Failures)
 	}
@@ -186,9 +187,9 @@ func TestSlowestNames(t *testing.T) {
 		tr := new(tracer)
 		conf := reclab.Config{Seed: seed + 1, Questions: *questions, Scenario: *scenario, Trace: tr.trace()}
 		r := inMemory(t, conf, "hedge")
-		slices.SortFunc(r.Calls, func(a, b reclab.Call) int { return int(b.Latency - a.Latency) })
-		for _, c := range r.Calls[:min(*slowest, len(r.Calls))] {
-			text, zones := reclab.Explain(conf.Seed, conf.Scenario, c.Name)
+		slices.SortFunc(r.Questions, func(a, b reclab.Question) int { return int(b.Latency - a.Latency) })
+		for _, c := range r.Questions[:min(*slowest, len(r.Questions))] {
+			text, zones := reclab.DescribeName(conf.Seed, conf.Scenario, c.Name)
 			t.Logf("%v %s %s\n%s%s", c.Latency, c.Name, dns.TypeToString[c.Type], text, tr.during(c, zones))
 		}
 	}
@@ -207,10 +208,10 @@ type traced struct {
 
 // during returns what was traced during a call about its zones: all about their names, and their
 // delegations.
-func (t *tracer) during(c reclab.Call, zones []string) string {
+func (t *tracer) during(c reclab.Question, zones []string) string {
 	var b strings.Builder
 	for _, e := range t.seen {
-		at := e.at.Sub(c.Begun)
+		at := e.at.Sub(c.Begin)
 		about := func(zone string) bool {
 			return zone == e.name || dns.CountLabel(zone) > 1 && dns.IsSubDomain(zone, e.name)
 		}

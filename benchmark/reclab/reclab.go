@@ -1,15 +1,14 @@
-// Package reclab measures recursive resolvers in a simulated internet that they have never
-// seen: how long callers wait for names that nobody has asked for, and how many queries that
-// costs. The internet is made from a seed: the root, 74 zones below it, and thousands
-// below those, on thousands of servers near and far, of which some are dead, broken or wrong.
+// Package reclab compares recursive resolvers in a simulated internet that they have never seen: the latency of names
+// that no client has looked up before, and the number of queries. A seed determines the internet: the root, 74 zones
+// below it, and thousands of zones below those, on thousands of servers near and far. Some servers are dead, broken or
+// wrong.
 //
-// Each contender has a network namespace with an internet of its own, in which it is
-// asked over UDP; all are asked the same names in the same order and at the same time, so
-// that a disturbance of the machine meets all of them. They know the root's servers and those
-// of one zone below it, and nothing else. All servers have IPv4 addresses only. Some
-// internets are signed: those who validate are given the key of the root there.
+// Each contender has a network namespace with the servers of the internet, in which it is queried over UDP. All
+// contenders get the same questions in the same order at about the same time, so that a disturbance of the machine
+// meets all of them. A contender knows the servers of the root and of one zone below it, and nothing else. All servers
+// have IPv4 addresses only. Some internets are signed: contenders that validate get the key of the root.
 //
-// In memory, our own resolver is measured without sockets, also in fake time.
+// In memory the lab measures the resolver of this library without sockets, also in fake time.
 package reclab
 
 import (
@@ -19,12 +18,12 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/netsim"
@@ -34,140 +33,91 @@ import (
 const (
 	Questions = 5000
 	Rate      = 50
-
-	sites  = 5000
-	giveUp = 10 * time.Second // how long callers wait for an answer
-	settle = time.Second      // between the first answer and the first question
 )
 
-// Scenarios are the internets that there are.
-//
-//   - broken: 5,000 zones, of which one in ten has a server that is dead, fails or does not know
-//     it; 1.5 % of the exchanges are lost, and 1 % are 40 to 300 ms late
-//   - clean: the same without such servers
-//   - plain: broken, with one IPv4 address for each name, no other questions, no long names
-//   - repeats: broken, and half of the questions have been asked before
-//   - bursts: broken, and every server loses everything for one second in a hundred
-//   - dead: all servers are dead but those of the root and of the zones below it
-//
-// In the others the root and the zones below it are signed. A twentieth of the sites are two zones on the same servers.
-//
-//   - mixed: clean, and 30 % of the zones further down are signed
-//   - signed: clean, and all are
-//   - mixed-broken, signed-broken: broken, and also 1.5 % of the servers that are not a zone's first have signatures
-//     that have expired, and 2 % of the sites no signature that is right
-//   - stale: signed, and a tenth of the servers that are not a zone's first have signatures that have expired
-//   - insecure: mixed, and a fifth of the sites have a DS record of an algorithm or digest that need not be known
-//   - flood: signed, and all questions are about names that do not exist, in 20 zones
-//   - keytrap: signed, and two questions in five are about 20 zones that have many keys and signatures of one tag
-var Scenarios = []string{
-	"broken", "clean", "plain", "repeats", "bursts", "dead",
-	"mixed", "mixed-broken", "signed", "signed-broken", "stale", "insecure", "flood", "keytrap",
-}
+const (
+	Timeout = 10 * time.Second // of a question
 
-// signings are what is signed in the scenarios of which something is.
-var signings = map[string]signing{
-	"mixed":         {share: 0.3},
-	"mixed-broken":  {share: 0.3, stale: 0.015, bogus: 0.02},
-	"signed":        {share: 1},
-	"signed-broken": {share: 1, stale: 0.015, bogus: 0.02},
-	"stale":         {share: 1, stale: 0.1},
-	"insecure":      {share: 0.3, weak: 0.2},
-	"flood":         {share: 1, crowd: random},
-	"keytrap":       {share: 1, crowd: trap},
-}
+	settleTime = time.Second // between the start of the resolvers and the first question
+)
 
-// Signed reports whether something is signed in a scenario.
-func Signed(scenario string) bool { return signings[scenario].share > 0 }
-
-// Trapped reports whether a call of the scenario keytrap, by its Index, is about a trap.
-func Trapped(index int32) bool { return int(index)%trapped.of < trapped.are }
-
-// Config says what to measure. The zero value measures all contenders with their defaults.
+// Config selects what Run measures. The zero value measures all contenders in the first scenario.
 type Config struct {
-	Scenario   string   // one of Scenarios; empty: the first
-	Contenders []string // some of Contenders; empty: all of ContendersOf that can run here
+	Scenario   string   // the name of one of Scenarios; empty: the first
+	Contenders []string // names from Contenders; empty: all of ContendersOf that can run here
 	Questions  int      // to each contender; 0: Questions
-	Rate       float64  // of questions a second, at random times; 0: Rate
+	Rate       float64  // questions per second, at random times; 0: Rate
 	Seed       uint64
-	Memory     bool            // our own contenders alone, in this process and without sockets
-	Trace      *recursor.Trace // in memory, is told what they do; may be nil
-	Skipped    func(string)    // called with the reason if one of all contenders cannot run here; may be nil
-	Progress   func(int)       // called with how many more questions have ended, of all contenders; may be nil
+	Memory     bool                // this library's resolvers alone, in this process and without sockets
+	Trace      *recursor.Trace     // of resolvers in memory; may be nil
+	Skipped    func(reason string) // called if one of all contenders cannot run here; may be nil
+	Progress   func(int)           // called with the number of further questions that have ended, of all contenders; may be nil
 }
 
-// Row is what was measured of a contender.
+// Row is the result of one contender. A failed question counts in Calls as answered after Timeout.
 type Row struct {
-	Scenario, Contender string
-	Seed                uint64
-	Calls               []Call        // in the order of the questions
-	Failures            int           // calls that failed
-	Believed            int           // of those, whose name is bogus and has an answer of a contender that validates
-	Misjudged           int           // of those, whose answer has AD where it must not, or has it not where it must
-	Stalled             int           // questions that are not among Calls, for the machine stood still soon after
-	UDP, TCP            int64         // queries that it sent to servers
-	CPU                 time.Duration // that it used for them; 0: unknown
-	TrapCPU             time.Duration // that one question about a trap takes; 0: unknown, or there are no traps
-	Hedges, Wins        int64         // of our own contenders; 0: unknown
-	Denied              int64
+	lab.Row
+	Scenario  string
+	Seed      uint64
+	Questions []Question    // in the order in which they were asked
+	Bogus     int           // failures of a validating contender: it answered a bogus name
+	WrongAD   int           // failures with a wrong AD bit (RFC 6840 §5.8)
+	Stalled   int           // questions that Questions leaves out because the machine stalled soon after
+	TCP       int64         // queries over TCP; Sent includes them
+	TrapCPU   time.Duration // processor time of a question about a key trap; 0: unknown, or there are no traps
 }
 
-// Call is one question. It failed if there was no answer within 10 s, or it was wrong: its latency is 10 s then.
-type Call struct {
+// Question is one question. It has failed if there was no right answer within Timeout.
+type Question struct {
 	latency.Call
-	Name  string
-	Type  uint16
-	Begun time.Time // also in fake time
-	grade grade
+	Name    string
+	Type    uint16
+	Begin   time.Time // also in fake time
+	verdict verdict
 }
 
-// Sent returns how many queries a question took.
-func (r Row) Sent() float64 {
-	return float64(r.UDP+r.TCP) / float64(max(len(r.Calls)+r.Stalled, 1))
-}
-
-// Run measures. Unless Memory is set it needs root on Linux; see netsim.ErrUnsupported.
-// If ctx ends, what was measured until then is returned with its error.
+// Run measures. Unless Memory is set it needs root on Linux, see netsim.ErrUnsupported. If ctx ends, Run returns the
+// results so far and the error of ctx.
 func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if err := conf.complete(); err != nil {
 		return nil, err
 	}
 	p := planOf(conf.Scenario, conf.Seed)
-	w := newWorld(p)
-	all, err := open(ctx, conf, w)
+	n := newInternet(p)
+	resolvers, err := startResolvers(ctx, conf, n)
 	defer func() {
-		for _, c := range all {
-			c.close()
+		for _, r := range resolvers {
+			r.close()
 		}
 	}()
 	if err != nil {
 		return nil, err
 	}
-	time.Sleep(settle)
-	rows, errs := make([]Row, len(all)), make([]error, len(all))
+	time.Sleep(settleTime)
+	rows, errs := make([]Row, len(resolvers)), make([]error, len(resolvers))
 	repeats := 0.0
 	if conf.Scenario == "repeats" {
 		repeats = 0.5
 	}
-	questions := w.questions(p, conf.Questions, repeats)
-	var s *stalls
+	questions := n.drawQuestions(p, conf.Questions, repeats)
+	var monitor *stallMonitor
 	if !conf.Memory {
-		s = watchStalls()
+		monitor = newStallMonitor()
 	}
-	var wg sync.WaitGroup
-	for i, c := range all {
-		// Their questions do not come at the very same time, so that they do not delay each other.
-		later := time.Duration(float64(time.Second) / conf.Rate * float64(i) / float64(len(all)))
-		wg.Go(func() {
-			time.Sleep(later)
-			rows[i], errs[i] = c.measure(ctx, conf, questions)
+	var running sync.WaitGroup
+	for i, r := range resolvers {
+		// The offsets prevent that the resolvers delay each other.
+		offset := time.Duration(float64(time.Second) / conf.Rate * float64(i) / float64(len(resolvers)))
+		running.Go(func() {
+			time.Sleep(offset)
+			rows[i], errs[i] = r.measure(ctx, conf, questions)
 		})
 	}
-	wg.Wait()
-	if s != nil {
-		s.stop()
+	running.Wait()
+	if monitor != nil {
+		monitor.stop()
 		for i := range rows {
-			rows[i].leaveOut(s.seen)
+			rows[i].removeStalled(monitor.stalls)
 		}
 	}
 	return rows, errors.Join(append(errs, ctx.Err())...)
@@ -176,10 +126,10 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 // complete checks a Config and sets its defaults.
 func (c *Config) complete() error {
 	if c.Scenario == "" {
-		c.Scenario = Scenarios[0]
+		c.Scenario = Scenarios[0].Name
 	}
-	if !slices.Contains(Scenarios, c.Scenario) {
-		return fmt.Errorf("reclab: scenario %q; want one of %s", c.Scenario, strings.Join(Scenarios, ", "))
+	if _, err := lab.FindByName("scenario", scenarios, c.Scenario); err != nil {
+		return fmt.Errorf("reclab: %w", err)
 	}
 	if c.Questions < 0 || c.Rate < 0 {
 		return fmt.Errorf("reclab: Config.Questions is %d and Rate %v; want 0 or more", c.Questions, c.Rate)
@@ -190,184 +140,145 @@ func (c *Config) complete() error {
 	if c.Rate == 0 {
 		c.Rate = Rate
 	}
+	if c.Skipped == nil {
+		c.Skipped = func(string) {}
+	}
+	if c.Progress == nil {
+		c.Progress = func(int) {}
+	}
 	return nil
 }
 
-func planOf(scenario string, seed uint64) plan {
-	return plan{
-		seed: seed, sites: sites, dead: scenario == "dead", plain: scenario == "plain", signing: signings[scenario],
-		clean: scenario == "clean" || Signed(scenario) && !strings.HasSuffix(scenario, "-broken"),
-	}
-}
-
-func weatherOf(scenario string) weather {
-	how := weather{loss: 0.015, jitter: 0.05, spikes: 0.01}
-	if scenario == "bursts" {
-		how.bursts = 0.01
-	}
-	return how
-}
-
-// open starts the contenders. Those that it returns have to be closed, also after an error.
-func open(ctx context.Context, conf Config, w *world) (all []*contender, err error) {
+// startResolvers starts the contenders. The caller closes the resolvers that it returns, also after an error.
+func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []*resolver, err error) {
 	names := conf.Contenders
 	if len(names) == 0 {
 		names = ContendersOf(conf.Scenario)
 	}
-	started, errs := make([]*contender, len(names)), make([]error, len(names))
-	var wg sync.WaitGroup
+	started, errs := make([]*resolver, len(names)), make([]error, len(names))
+	var starting sync.WaitGroup
 	for i, name := range names {
-		wg.Go(func() { started[i], errs[i] = openOne(ctx, conf, w, name) })
+		starting.Go(func() { started[i], errs[i] = startResolver(ctx, conf, n, name) })
 	}
-	wg.Wait()
-	for i, c := range started {
+	starting.Wait()
+	for i, r := range started {
 		switch {
-		case c != nil:
-			all = append(all, c)
-		case errors.Is(errs[i], netsim.ErrUnsupported) && errors.Is(err, netsim.ErrUnsupported): // once is enough
+		case r != nil:
+			resolvers = append(resolvers, r)
+		case errors.Is(errs[i], netsim.ErrUnsupported) && errors.Is(err, netsim.ErrUnsupported): // err has it already
 		case errors.Is(errs[i], exec.ErrNotFound) && len(conf.Contenders) == 0:
-			if conf.Skipped != nil {
-				conf.Skipped(errs[i].Error())
-			}
+			conf.Skipped(errs[i].Error())
 		default:
 			err = errors.Join(err, errs[i])
 		}
 	}
-	return all, err
+	return resolvers, err
 }
 
-func openOne(ctx context.Context, conf Config, w *world, name string) (*contender, error) {
-	i := slices.Index(Contenders, name)
-	if i < 0 {
-		return nil, fmt.Errorf("reclab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
+func startResolver(ctx context.Context, conf Config, n *internet, name string) (*resolver, error) {
+	c, err := lab.FindByName("contender", contenders, name)
+	if err != nil {
+		return nil, fmt.Errorf("reclab: %w", err)
 	}
-	if one := contenders[i]; one.validates && one.ours == nil && !Signed(conf.Scenario) {
+	if slices.Contains(validatingPrograms, name) && !IsSigned(conf.Scenario) {
 		return nil, fmt.Errorf("reclab: %s validates, and nothing is signed in %s", name, conf.Scenario)
 	}
-	one, n := contenders[i], newInternet(w, weatherOf(conf.Scenario), conf.Seed)
-	if !conf.Memory {
-		return start(ctx, one, n)
-	}
-	if one.ours == nil {
-		return nil, fmt.Errorf("reclab: %s in memory: %w", name, exec.ErrNotFound)
-	}
-	c := inMemory(one, n, conf.Trace)
-	if err := c.warm(ctx); err != nil {
-		c.close()
-		return nil, err
-	}
-	return c, nil
+	return c.Start(environment{ctx: ctx, conf: conf, name: name, network: newNetwork(n, disturbanceOf(conf.Scenario), conf.Seed)})
 }
 
 // measure asks the questions and waits for their answers.
-func (c *contender) measure(ctx context.Context, conf Config, questions []question) (Row, error) {
+func (r *resolver) measure(ctx context.Context, conf Config, questions []question) (Row, error) {
 	rng := rand.New(rand.NewPCG(conf.Seed, 4))
-	row := Row{Scenario: conf.Scenario, Contender: c.name, Seed: conf.Seed, Calls: make([]Call, len(questions))}
-	udp, tcp := c.internet.udp.Load(), c.internet.tcp.Load()
+	row := Row{Row: lab.Row{Contender: r.name}, Scenario: conf.Scenario, Seed: conf.Seed, Questions: make([]Question, len(questions))}
+	udp, tcp := r.network.udp.Load(), r.network.tcp.Load()
 	var cpu time.Duration
-	if c.cpu != nil {
-		cpu = c.cpu()
+	if r.cpu != nil {
+		cpu = r.cpu()
 	}
 	start := time.Now()
-	var due time.Duration
-	var wg sync.WaitGroup
-	asked := 0
-	for i, q := range questions {
-		due += time.Duration(rng.ExpFloat64() / conf.Rate * float64(time.Second))
-		if !sleep(ctx, time.Until(start.Add(due))) {
-			break
-		}
-		asked++
-		wg.Go(func() {
-			row.Calls[i] = c.call(q, start)
-			row.Calls[i].Index = int32(i)
-			if conf.Progress != nil {
-				conf.Progress(1)
-			}
-		})
+	row.Asked = lab.Load{Gap: randomGap(rng, conf.Rate)}.Send(ctx, len(questions), func(i int) {
+		row.Questions[i] = r.askQuestion(questions[i], start)
+		row.Questions[i].Index = int32(i)
+		conf.Progress(1)
+	})
+	row.Questions = row.Questions[:row.Asked]
+	row.TCP = r.network.tcp.Load() - tcp
+	row.Sent = r.network.udp.Load() - udp + row.TCP
+	row.countVerdicts()
+	if r.cpu != nil {
+		row.CPU = r.cpu() - cpu
+		row.TrapCPU = r.measureTrapCPU(ctx, conf)
 	}
-	wg.Wait()
-	row.Calls = row.Calls[:asked]
-	row.UDP, row.TCP = c.internet.udp.Load()-udp, c.internet.tcp.Load()-tcp
-	row.count()
-	if c.cpu != nil {
-		row.CPU = c.cpu() - cpu
-		row.TrapCPU = c.trapCPU(ctx, conf)
-	}
-	if c.stats == nil {
+	if r.stats == nil {
 		return row, nil
 	}
-	s, err := c.stats()
+	s, err := r.stats()
 	row.Hedges, row.Wins, row.Denied = s.Hedges, s.HedgeWins, s.Denied
 	return row, err
 }
 
-// trapQuestions are asked about traps alone, so that their processor time can be told from others'.
+// randomGap returns exponential gaps: the calls of a Poisson process with the given rate per second.
+func randomGap(rng *rand.Rand, rate float64) func(int) time.Duration {
+	return func(int) time.Duration { return time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) }
+}
+
+// trapQuestions is the number of questions about key traps alone, for their processor time.
 const trapQuestions = 200
 
-// trapCPU returns what one of them takes of a contender, which has seen the traps' zones before.
-func (c *contender) trapCPU(ctx context.Context, conf Config) time.Duration {
-	w := c.internet.world
+// measureTrapCPU returns the processor time of a question about a key trap. The resolver knows the zones of the traps
+// already.
+func (r *resolver) measureTrapCPU(ctx context.Context, conf Config) time.Duration {
 	if conf.Scenario != "keytrap" {
 		return 0
 	}
 	rng := rand.New(rand.NewPCG(conf.Seed, 5))
-	start, before := time.Now(), c.cpu()
-	var wg sync.WaitGroup
-	for i := range trapQuestions {
-		if !sleep(ctx, time.Duration(rng.ExpFloat64()/conf.Rate*float64(time.Second))) {
-			return 0
-		}
-		q := w.stranger(rng, i)
-		wg.Go(func() { c.call(q, start) })
+	gap := randomGap(rng, conf.Rate)
+	start, before := time.Now(), r.cpu()
+	questions := make([]question, trapQuestions)
+	load := lab.Load{Gap: func(i int) time.Duration {
+		d := gap(i)
+		questions[i] = r.network.internet.drawRandomName(rng, i)
+		return d
+	}}
+	if load.Send(ctx, trapQuestions, func(i int) { r.askQuestion(questions[i], start) }) < trapQuestions {
+		return 0
 	}
-	wg.Wait()
-	return (c.cpu() - before) / trapQuestions
+	return (r.cpu() - before) / trapQuestions
 }
 
-func (r *Row) count() {
-	r.Failures, r.Believed, r.Misjudged = 0, 0, 0
-	for _, call := range r.Calls {
+// countVerdicts sets Calls and the figures that follow from the verdicts of the questions.
+func (r *Row) countVerdicts() {
+	r.Calls, r.Failures, r.Bogus, r.WrongAD = nil, 0, 0, 0
+	for _, q := range r.Questions {
 		switch {
-		case call.grade == believed:
-			r.Believed++
-		case call.grade == misjudged:
-			r.Misjudged++
+		case q.verdict == answeredBogus:
+			r.Bogus++
+		case q.verdict == wrongAD:
+			r.WrongAD++
 		}
-		if call.Failed() {
+		if q.Failed() {
 			r.Failures++
 		}
+		q.Winner = 0
+		r.Calls = append(r.Calls, q.Call)
 	}
 }
 
-// call asks a question.
-func (c *contender) call(q question, start time.Time) Call {
+// askQuestion asks a question. start is the start of the run.
+func (r *resolver) askQuestion(q question, start time.Time) Question {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)
-	m.AuthenticatedData = c.internet.world.share > 0 // it wants to know (RFC 6840 §5.7)
-	ctx, cancel := context.WithTimeout(context.Background(), giveUp)
+	m.AuthenticatedData = r.network.internet.signedShare > 0 // requests the AD bit in the answer (RFC 6840 §5.7)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
-	begun := time.Now()
-	answer, err := c.ask(ctx, m)
-	call := Call{Name: q.name, Type: q.qtype, Begun: begun, Call: latency.Call{Start: begun.Sub(start), Latency: time.Since(begun)}}
-	call.grade = wrong
+	begin := time.Now()
+	answer, err := r.exchange(ctx, m)
+	result := Question{Name: q.name, Type: q.qtype, Begin: begin, Call: latency.Call{Start: begin.Sub(start), Latency: time.Since(begin)}, verdict: wrong}
 	if err == nil {
-		call.grade = c.internet.world.grade(q, answer, c.validates)
+		result.verdict = r.network.internet.judge(q, answer, r.validates)
 	}
-	if call.grade != right {
-		call.Winner, call.Latency = -1, giveUp
+	if result.verdict != right {
+		result.Winner, result.Latency = -1, Timeout
 	}
-	return call
-}
-
-// sleep waits, and reports false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
+	return result
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	reclab.Resolve()
+	reclab.ServeResolver()
 	os.Exit(m.Run())
 }
 
@@ -41,13 +41,13 @@ func TestResolversResolve(t *testing.T) {
 	assert.Less(t, files(), before+10, "a few may be the process's own, for good")
 	assert.Len(t, rows, len(reclab.ContendersOf("broken"))-skipped)
 	for i, r := range rows {
-		t.Logf("%-13s p50 %v, sent %.2f, %d failed, CPU %v", r.Contender, r.Quantile(.5), r.Sent(), r.Failures, r.CPU)
+		t.Logf("%-13s p50 %v, sent %.2f, %d failed, CPU %v", r.Contender, r.Quantile(.5), r.SentPerCall(), r.Failures, r.CPU)
 		if i < 2 {
 			assert.Equal(t, reclab.Contenders[i], r.Contender, "ours are always there")
 		}
 		assert.LessOrEqual(t, r.Failures, 10, r.Contender)
-		assert.Greater(t, r.Sent(), 1.0, r.Contender)
-		assert.Less(t, r.Sent(), 20.0, r.Contender)
+		assert.Greater(t, r.SentPerCall(), 1.0, r.Contender)
+		assert.Less(t, r.SentPerCall(), 20.0, r.Contender)
 		assert.Equal(t, r.Contender == "hedge", r.Hedges > 0, r.Contender)
 	}
 }
@@ -65,9 +65,9 @@ func TestValidatorsAgreeWithTheLab(t *testing.T) {
 			}
 			require.NoError(t, err)
 			r := rows[0]
-			t.Logf("%s %s p50 %v, sent %.2f, %d failed, CPU %v", scenario, name, r.Quantile(.5), r.Sent(), r.Failures, r.CPU)
-			assert.Zero(t, r.Misjudged, name)
-			assert.Zero(t, r.Believed, name)
+			t.Logf("%s %s p50 %v, sent %.2f, %d failed, CPU %v", scenario, name, r.Quantile(.5), r.SentPerCall(), r.Failures, r.CPU)
+			assert.Zero(t, r.WrongAD, name)
+			assert.Zero(t, r.Bogus, name)
 			assert.LessOrEqual(t, r.Failures, 20, "%s: a busy machine costs a few", name)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // know as 376 ms, waits four deviations longer than usual, and twice as long after each
 // timeout. It is what unbound does in the main. It believes all it is told.
 type sequential struct {
-	internet *internet
+	network *network
 
 	mu      sync.Mutex // guards the fields below
 	servers map[string][]string
@@ -42,22 +42,22 @@ func Sequential(ctx context.Context, conf Config) (Row, error) {
 	if err := conf.complete(); err != nil {
 		return Row{}, err
 	}
-	w := newWorld(planOf(conf.Scenario, conf.Seed))
+	n := newInternet(planOf(conf.Scenario, conf.Seed))
 	s := &sequential{
-		internet: newInternet(w, weatherOf(conf.Scenario), conf.Seed), servers: make(map[string][]string), addrs: make(map[string][]netip.Addr),
+		network: newNetwork(n, disturbanceOf(conf.Scenario), conf.Seed), servers: make(map[string][]string), addrs: make(map[string][]netip.Addr),
 		met: make(map[netip.Addr]*roundTrips), flights: make(map[string]chan struct{}),
 	}
-	for _, root := range w.roots {
+	for _, root := range n.roots {
 		s.servers["."] = append(s.servers["."], root.name)
 		s.addrs[root.name] = []netip.Addr{root.addr}
 	}
-	c := &contender{name: "sequential", internet: s.internet, ask: func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+	r := &resolver{name: "sequential", network: s.network, exchange: func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 		return s.resolve(ctx, m.Question[0].Name, m.Question[0].Qtype, 0)
 	}}
-	if err := c.warm(ctx); err != nil {
+	if err := r.waitUntilReady(ctx); err != nil {
 		return Row{}, err
 	}
-	return c.measure(ctx, conf, w.questions(planOf(conf.Scenario, conf.Seed), conf.Questions, 0))
+	return r.measure(ctx, conf, n.drawQuestions(planOf(conf.Scenario, conf.Seed), conf.Questions, 0))
 }
 
 func (s *sequential) resolve(ctx context.Context, name string, qtype uint16, depth int) (*dns.Msg, error) {
@@ -68,7 +68,7 @@ func (s *sequential) resolve(ctx context.Context, name string, qtype uint16, dep
 		s.mu.Lock()
 		zone := name
 		for s.servers[zone] == nil {
-			zone = up(zone)
+			zone = parentName(zone)
 		}
 		s.mu.Unlock()
 		m, err := s.ask(ctx, zone, name, qtype, depth)
@@ -223,7 +223,7 @@ func (s *sequential) exchange(at netip.Addr, name string, qtype uint16, wait tim
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), wait)
 		began := time.Now()
-		conn, err := s.internet.DialContext(ctx, network, netip.AddrPortFrom(at, 53).String())
+		conn, err := s.network.DialContext(ctx, network, netip.AddrPortFrom(at, 53).String())
 		cancel()
 		if err != nil {
 			return nil, err

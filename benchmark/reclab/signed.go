@@ -14,76 +14,76 @@ import (
 	"github.com/gohedge/hedge/internal/signer"
 )
 
-// signing says what of a world is signed. The zero value signs nothing. Otherwise the root and the zones below it are
-// signed, and a share of the others.
+// A signing determines the signed zones of an internet. The zero value signs none. Otherwise the root, the zones below
+// it, and a share of the other zones are signed.
 type signing struct {
-	share float64 // of the zones further down, from 0 to 1
-	stale float64 // share of the servers, of those that are no zone's first, whose signatures have expired
-	bogus float64 // share of the sites of which no signature is right, each with one of flaws
-	weak  float64 // share of the sites whose DS record is of an algorithm or a digest that need not be known
-	crowd crowd
+	share float64 // of the zones that are two or more levels below the root, from 0 to 1
+	stale float64 // share of the servers with expired signatures, of the servers that are not the first of a zone
+	bogus float64 // share of the sites without a right signature, each with one of bogusFlaws
+	weak  float64 // share of the sites whose DS record has an algorithm or a digest that validators may not support
+	focus focus
 }
 
-// crowd is what many questions are about.
-type crowd int
+// A focus is a subject of many questions.
+type focus int
 
 const (
-	nobody crowd = iota // each name is asked for once
-	random              // names that do not exist, in crowdZones zones
-	trap                // names in crowdZones zones that take long to check, and are bogus, and others
+	noFocus     focus = iota // each name is asked for once
+	randomNames              // names that do not exist, in the focus zones
+	keyTraps                 // bogus names in focus zones that take long to validate, among other names
 )
 
 const (
-	crowdZones = 20
-	together   = 0.05 // share of the sites of which a part is a zone of its own, on the same servers
-	rsaShare   = 0.3  // of the signed zones below those below the root: RSA, and two keys
+	focusZoneCount = 20
+	splitShare     = 0.05 // share of the sites of which a part is a zone of its own, on the same servers
+	rsaShare       = 0.3  // of the signed zones that are two or more levels below the root: RSA, and two keys
 )
 
-// trapped says how many questions of how many are about traps.
-var trapped = struct{ are, of int }{2, 5}
+// trapPattern is the pattern of questions about key traps: the first ones of each period.
+var trapPattern = struct{ trapped, period int }{2, 5}
 
-// flaw is what is wrong with a zone that is signed.
+// A flaw of a signed zone.
 type flaw int
 
 const (
-	sound        flaw = iota
-	expired           // all signatures have expired
-	otherKey          // the DS record is of a key that the zone does not have
-	bare              // there are no signatures
-	otherSigner       // signatures name the zone above
-	forged            // addresses and aliases are not those that were signed
-	trapping          // keys and signatures are many, of one tag, and none fits
-	oldAlgorithm      // RSA with SHA-1, which some take as unsigned
-	oldDigest         // the DS record has a digest that nobody knows
+	sound         flaw = iota
+	expired            // all signatures have expired
+	otherKey           // the DS record is of a key that the zone does not have
+	unsigned           // there are no signatures
+	otherSigner        // signatures name the zone above as their signer
+	forged             // addresses and aliases differ from the signed ones
+	keyTrapped         // there are many keys and signatures with the same tag, and no signature is right (CVE-2023-50387)
+	oldAlgorithm       // RSA with SHA-1, which some validators treat as unsigned
+	unknownDigest      // the digest type of the DS record is unknown to validators
 )
 
-// flaws are those of bogus sites.
-var flaws = []flaw{expired, otherKey, bare, otherSigner, forged}
+// bogusFlaws are the flaws of bogus sites.
+var bogusFlaws = []flaw{expired, otherKey, unsigned, otherSigner, forged}
 
-// signed is how a zone is signed.
-type signed struct {
+// A zoneSigning determines the keys and signatures of a zone.
+type zoneSigning struct {
 	flaw   flaw
 	rsa    bool
 	denial signer.Denial
-	make   func() material
+	keys   func() keyMaterial // made at the first call
 }
 
-// material is what signing takes. It is made when it is needed.
-type material struct {
+// keyMaterial has the keys of a zone and the records that depend on them.
+type keyMaterial struct {
 	ksk, zsk *signer.Key
 	records  []dns.RR // DNSKEY
 	ds       []dns.RR
 	chain    *signer.Chain
 }
 
-// sign signs the zones of the world.
-func (b *builder) sign() {
+// signZones signs the zones of the internet, and makes servers stale.
+func (b *builder) signZones() {
 	rng := rand.New(rand.NewPCG(b.seed, 5))
-	var sites []*zone // those with nothing below
-	for _, name := range b.asked {
+	var sites []*zone // without zones below them
+	for _, name := range b.siteNames {
 		z := b.zoneOf(name)
-		if rng.Float64() < together && z.hosts[name].alias == "" {
-			child := b.zone(z, name, z.servers)
+		if rng.Float64() < splitShare && z.hosts[name].alias == "" {
+			child := b.addZone(z, name, z.servers)
 			child.hosts[name], child.refusing = z.hosts[name], z.refusing
 			delete(z.hosts, name)
 			continue
@@ -92,7 +92,7 @@ func (b *builder) sign() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.zones)) {
 		z := b.zones[name]
-		top, s := dns.CountLabel(name) <= 1, &signed{denial: signer.Denial(rng.IntN(3)), rsa: rng.Float64() < rsaShare}
+		top, s := dns.CountLabel(name) <= 1, &zoneSigning{denial: signer.Denial(rng.IntN(3)), rsa: rng.Float64() < rsaShare}
 		if top {
 			s.rsa, s.denial = false, signer.NSEC3
 		}
@@ -103,72 +103,72 @@ func (b *builder) sign() {
 			s.denial = signer.NSEC3OptOut
 		}
 		if rng.Float64() < b.plan.share || top {
-			b.signWith(z, s)
+			b.signZone(z, s)
 		}
 	}
 	for _, z := range sites {
 		switch x := rng.Float64(); {
 		case x < b.bogus:
-			b.signWith(z, &signed{flaw: flaws[rng.IntN(len(flaws))], denial: signer.NSEC})
+			b.signZone(z, &zoneSigning{flaw: bogusFlaws[rng.IntN(len(bogusFlaws))], denial: signer.NSEC})
 		case x < b.bogus+b.weak:
-			b.signWith(z, &signed{flaw: []flaw{oldAlgorithm, oldDigest}[rng.IntN(2)], denial: signer.NSEC, rsa: true})
+			b.signZone(z, &zoneSigning{flaw: []flaw{oldAlgorithm, unknownDigest}[rng.IntN(2)], denial: signer.NSEC, rsa: true})
 		}
 	}
-	b.pickCrowded(sites)
-	b.age(rng)
-	// What takes long is made now, and not when the first query comes.
+	b.pickFocusZones(sites)
+	b.markStaleServers(rng)
+	// Slow computations are done before the first query.
 	signer.PrecomputeRSAKeys()
 	for _, z := range b.zones {
 		if dns.CountLabel(z.name) <= 1 {
-			z.signed.make()
+			z.signed.keys()
 		}
 	}
 }
 
-// signWith has a zone signed.
-func (b *builder) signWith(z *zone, s *signed) {
+// signZone signs a zone.
+func (b *builder) signZone(z *zone, s *zoneSigning) {
 	z.signed = s
-	s.make = sync.OnceValue(func() material { return z.material(fmt.Sprint(b.seed)) })
+	s.keys = sync.OnceValue(func() keyMaterial { return z.newKeyMaterial(fmt.Sprint(b.seed)) })
 }
 
-// pickCrowded picks the zones that many questions are about.
-func (b *builder) pickCrowded(sites []*zone) {
+// pickFocusZones picks the zones that many questions are about.
+func (b *builder) pickFocusZones(sites []*zone) {
 	for _, z := range sites {
-		if b.crowd == nobody || len(b.crowded) == crowdZones {
+		if b.focus == noFocus || len(b.focusZones) == focusZoneCount {
 			return
 		}
-		if z.signed == nil || z.signed.flaw != sound || slices.ContainsFunc(b.crowded, func(o *zone) bool { return o == z }) {
+		if z.signed == nil || z.signed.flaw != sound || slices.ContainsFunc(b.focusZones, func(o *zone) bool { return o == z }) {
 			continue
 		}
-		b.crowded = append(b.crowded, z)
-		if b.crowd == trap {
-			b.signWith(z, &signed{flaw: trapping, denial: signer.NSEC})
+		b.focusZones = append(b.focusZones, z)
+		if b.focus == keyTraps {
+			b.signZone(z, &zoneSigning{flaw: keyTrapped, denial: signer.NSEC})
 		}
 	}
 }
 
-// age makes servers stale, and sees to it that each signed zone has one that is right.
-func (b *builder) age(rng *rand.Rand) {
+// markStaleServers makes servers stale, and makes sure that each zone has a healthy server that is not stale.
+func (b *builder) markStaleServers(rng *rand.Rand) {
 	first := make(map[*server]bool)
 	for _, z := range b.zones {
 		first[z.servers[0]] = true
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(b.servers), netip.Addr.Compare) {
 		s := b.servers[a]
-		s.stale = rng.Float64() < b.stale && !first[s] && !b.top[s]
+		s.stale = rng.Float64() < b.stale && !first[s] && !b.topServers[s]
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.zones)) {
 		z := b.zones[name]
 		if b.dead || slices.ContainsFunc(z.servers, func(s *server) bool { return s.fault == healthy && !s.stale && s != z.refusing }) {
 			continue
 		}
-		one := z.servers[slices.IndexFunc(z.servers, func(s *server) bool { return s.useful() && s != z.refusing })]
-		one.fault, one.stale = healthy, false
+		repaired := z.servers[slices.IndexFunc(z.servers, func(s *server) bool { return s.canAnswer() && s != z.refusing })]
+		repaired.fault, repaired.stale = healthy, false
 	}
 }
 
-// material makes what signing the zone takes.
-func (z *zone) material(seed string) (m material) {
+// newKeyMaterial makes the keys of the zone. It depends on nothing but the zone and the seed.
+func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 	algorithm, f := uint8(dns.ECDSAP256SHA256), z.signed.flaw
 	if z.signed.rsa {
 		algorithm = dns.RSASHA256
@@ -183,28 +183,28 @@ func (z *zone) material(seed string) (m material) {
 		m.zsk = signer.NewKey(z.name, signer.ZSK, algorithm, seed)
 		m.records = append(m.records, m.zsk.DNSKEY)
 	}
-	if f == trapping {
-		m.records = append(m.records, alike(z.name)...)
+	if f == keyTrapped {
+		m.records = append(m.records, newTrapKeys(z.name)...)
 	}
-	of := m.ksk
+	dsKey := m.ksk
 	if f == otherKey {
-		of = signer.NewKey(z.name, signer.KSK, algorithm, seed+" of nobody")
+		dsKey = signer.NewKey(z.name, signer.KSK, algorithm, seed+" of nobody")
 	}
-	ds := of.ToDS(dns.SHA256)
+	ds := dsKey.ToDS(dns.SHA256)
 	ds.Hdr.Ttl = delegationTTL
-	if f == oldDigest {
+	if f == unknownDigest {
 		ds.DigestType = dns.GOST94
 	}
 	m.ds = []dns.RR{ds}
-	m.chain = signer.NewChain(z.name, z.signed.denial, signer.NSEC3Params{}, negativeTTL, z.types())
+	m.chain = signer.NewChain(z.name, z.signed.denial, signer.NSEC3Params{}, negativeTTL, z.recordTypes())
 	return m
 }
 
-// types returns what the zone has, by name.
-func (z *zone) types() map[string][]uint16 {
+// recordTypes returns the types of the zone's records by name.
+func (z *zone) recordTypes() map[string][]uint16 {
 	all := map[string][]uint16{z.name: {dns.TypeNS, dns.TypeSOA}}
 	for name, h := range z.hosts {
-		if z.cut(name) {
+		if z.isDelegated(name) {
 			continue
 		}
 		if h.alias != "" {
@@ -225,9 +225,9 @@ func (z *zone) types() map[string][]uint16 {
 	return all
 }
 
-// cut reports whether a name is another zone's.
-func (z *zone) cut(name string) bool {
-	for ; name != z.name; name = up(name) {
+// isDelegated reports whether a name belongs to a zone below this one.
+func (z *zone) isDelegated(name string) bool {
+	for ; name != z.name; name = parentName(name) {
 		if z.children[name] != nil {
 			return true
 		}
@@ -235,53 +235,53 @@ func (z *zone) cut(name string) bool {
 	return false
 }
 
-// keys returns the DNSKEY or DS records of a name.
-func (w *world) keys(z *zone, name string, qtype uint16) []dns.RR {
+// keyRecords returns the DNSKEY or DS records of a name. Every other name in a key trap has an address.
+func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	if z.signed == nil {
 		return nil
 	}
 	if name == z.name && qtype == dns.TypeDNSKEY {
-		return z.signed.make().records
+		return z.signed.keys().records
 	}
 	if child := z.children[name]; child != nil && child.signed != nil && qtype == dns.TypeDS {
-		return child.signed.make().ds
+		return child.signed.keys().ds
 	}
-	if z.signed.flaw == trapping && qtype == dns.TypeA && z.hosts[name] == nil && !z.above[name] {
+	if z.signed.flaw == keyTrapped && qtype == dns.TypeA && z.hosts[name] == nil && !z.nonTerminals[name] {
 		return []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: netip.MustParseAddr("192.0.2.1").AsSlice()}}
 	}
 	return nil
 }
 
-// prove adds signatures and proofs to a response about a name for those who want them, and does to the zone's data what its
-// flaw is.
-func (w *world) prove(m *dns.Msg, s *server, z *zone, name string) {
+// addProofs adds signatures and proofs to a response about a name if the query has the DO bit. It also applies the flaw
+// of the zone.
+func (n *internet) addProofs(m *dns.Msg, s *server, z *zone, name string) {
 	if z.signed == nil {
 		return
 	}
-	if o := m.IsEdns0(); o != nil && o.Do() && z.signed.flaw != bare {
-		made := z.signed.make()
+	if o := m.IsEdns0(); o != nil && o.Do() && z.signed.flaw != unsigned {
+		chain := z.signed.keys().chain
 		switch {
 		case !m.Authoritative:
-			proof := made.chain.ProveNoData
+			proof := chain.ProveNoData
 			if child := z.children[m.Ns[0].Header().Name]; child.signed != nil {
-				proof = func(string) []dns.RR { return child.signed.make().ds }
+				proof = func(string) []dns.RR { return child.signed.keys().ds }
 			}
-			m.Ns = append(m.Ns, w.signAll(s, z, proof(m.Ns[0].Header().Name))...)
+			m.Ns = append(m.Ns, n.withSignatures(s, z, proof(m.Ns[0].Header().Name))...)
 		case len(m.Answer) > 0:
-			m.Answer = w.signAll(s, z, m.Answer)
+			m.Answer = n.withSignatures(s, z, m.Answer)
 		case m.Rcode == dns.RcodeNameError:
-			m.Ns = w.signAll(s, z, append(m.Ns, made.chain.ProveNoName(name)...))
+			m.Ns = n.withSignatures(s, z, append(m.Ns, chain.ProveNoName(name)...))
 		default:
-			m.Ns = w.signAll(s, z, append(m.Ns, made.chain.ProveNoData(name)...))
+			m.Ns = n.withSignatures(s, z, append(m.Ns, chain.ProveNoData(name)...))
 		}
 	}
 	if z.signed.flaw == forged {
-		forge(m.Answer)
+		forgeRecords(m.Answer)
 	}
 }
 
-// forge changes addresses and aliases.
-func forge(all []dns.RR) {
+// forgeRecords changes addresses and aliases.
+func forgeRecords(all []dns.RR) {
 	for _, rr := range all {
 		switch rr := rr.(type) {
 		case *dns.A:
@@ -289,130 +289,131 @@ func forge(all []dns.RR) {
 		case *dns.AAAA:
 			rr.AAAA = netip.MustParseAddr("2001:db8::bad").AsSlice()
 		case *dns.CNAME:
-			rr.Target = "forged." + up(rr.Target)
+			rr.Target = "forged." + parentName(rr.Target)
 		}
 	}
 }
 
-// signAll returns records with the signatures of their sets.
-func (w *world) signAll(s *server, z *zone, all []dns.RR) (out []dns.RR) {
+// withSignatures returns records with the signatures of their sets.
+func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.RR) {
 	for len(all) > 0 {
 		h := all[0].Header()
-		n := 1
-		for n < len(all) && all[n].Header().Rrtype == h.Rrtype && all[n].Header().Name == h.Name {
-			n++
+		end := 1
+		for end < len(all) && all[end].Header().Rrtype == h.Rrtype && all[end].Header().Name == h.Name {
+			end++
 		}
-		out = append(append(out, all[:n]...), w.sign(s, z, all[:n])...)
-		all = all[n:]
+		out = append(append(out, all[:end]...), n.signaturesOf(s, z, all[:end])...)
+		all = all[end:]
 	}
 	return out
 }
 
-// signature says of what one is.
-type signature struct {
+// A signatureKey identifies the signatures of a record set on fresh or on stale servers.
+type signatureKey struct {
 	zone, owner string
 	rrtype      uint16
 	stale       bool
 }
 
-// sign returns the signature that a server has of a set, or several in a trap.
-func (w *world) sign(s *server, z *zone, set []dns.RR) (out []dns.RR) {
+// signaturesOf returns the signatures of a record set on a server: one, or many in a key trap.
+func (n *internet) signaturesOf(s *server, z *zone, set []dns.RR) (out []dns.RR) {
 	h := set[0].Header()
-	key := signature{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
-	made, ok := w.signatures.Load(key)
+	key := signatureKey{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
+	made, ok := n.signatures.Load(key)
 	if !ok {
-		made, _ = w.signatures.LoadOrStore(key, z.sign(set, s.stale))
+		made, _ = n.signatures.LoadOrStore(key, z.signSet(set, s.stale))
 	}
 	for _, sig := range made.([]*dns.RRSIG) {
 		sig := *sig
-		sig.Hdr.Name = h.Name // in the letters of the question
+		sig.Hdr.Name = h.Name // with the case of the question
 		out = append(out, &sig)
 	}
 	return out
 }
 
-func (z *zone) sign(set []dns.RR, stale bool) (out []*dns.RRSIG) {
-	made, form := z.signed.make(), signer.SignatureOptions{}
+// signSet makes the signatures of a record set.
+func (z *zone) signSet(set []dns.RR, stale bool) []*dns.RRSIG {
+	keys, options := z.signed.keys(), signer.SignatureOptions{}
 	if stale || z.signed.flaw == expired {
-		form = signer.ExpiredSignature()
+		options = signer.ExpiredSignature()
 	}
 	if z.signed.flaw == otherSigner {
-		form.Signer = up(z.name)
+		options.Signer = parentName(z.name)
 	}
-	small := make([]dns.RR, len(set))
+	lower := make([]dns.RR, len(set))
 	for i, rr := range set {
-		small[i] = dns.Copy(rr)
-		small[i].Header().Name = strings.ToLower(rr.Header().Name)
+		lower[i] = dns.Copy(rr)
+		lower[i].Header().Name = strings.ToLower(rr.Header().Name)
 	}
-	key := made.zsk
+	key := keys.zsk
 	if set[0].Header().Rrtype == dns.TypeDNSKEY {
-		key = made.ksk
-	} else if z.signed.flaw == trapping {
-		return manifold(key.Sign(small, form), made.records)
+		key = keys.ksk
+	} else if z.signed.flaw == keyTrapped {
+		return newTrapSignatures(key.Sign(lower, options), keys.records)
 	}
-	return []*dns.RRSIG{key.Sign(small, form)}
+	return []*dns.RRSIG{key.Sign(lower, options)}
 }
 
-// status is what a validator finds.
+// A status is the result of validation (RFC 4035 §4.3).
 type status int
 
 const (
-	insecure status = iota // some zone on the way is not signed
+	insecure status = iota // a zone between the root and the name is not signed
 	secure
 	bogus
-	unclear // as it knows an old algorithm or not
+	undetermined // depends on the validator's support of an old algorithm
 )
 
-// status returns what is found of a name and of what it is an alias of. Where addresses and aliases are forged, it is still right that
-// there are none.
-func (w *world) status(q question) status {
-	z := w.zoneOf(q.name)
-	s := w.zoneStatus(z)
+// statusOf returns the status of a name and of the target of its alias. The forged flaw does not affect an answer
+// without records.
+func (n *internet) statusOf(q question) status {
+	z := n.zoneOf(q.name)
+	s := n.zoneStatusOf(z)
 	h := z.hosts[q.name]
 	if h == nil || h.alias == "" {
-		if has, _ := w.addresses(q); len(has) == 0 && z.signed != nil && z.signed.flaw == forged {
-			s = w.zoneStatus(w.zoneOf(up(z.name)))
+		if addresses, _ := n.addressesOf(q); len(addresses) == 0 && z.signed != nil && z.signed.flaw == forged {
+			s = n.zoneStatusOf(n.zoneOf(parentName(z.name)))
 		}
 		return s
 	}
 	if s == bogus {
 		return s
 	}
-	switch t := w.status(question{name: h.alias, qtype: q.qtype}); {
-	case t == bogus:
+	switch target := n.statusOf(question{name: h.alias, qtype: q.qtype}); {
+	case target == bogus:
 		return bogus
-	case s == insecure || t == insecure:
+	case s == insecure || target == insecure:
 		return insecure
-	case s == unclear || t == unclear:
-		return unclear
+	case s == undetermined || target == undetermined:
+		return undetermined
 	}
 	return secure
 }
 
-// zoneStatus returns what is found of a zone's data.
-func (w *world) zoneStatus(z *zone) status {
+// zoneStatusOf returns the status of a zone's data.
+func (n *internet) zoneStatusOf(z *zone) status {
 	s := secure
 	if z.name != "." {
-		s = w.zoneStatus(w.zoneOf(up(z.name)))
+		s = n.zoneStatusOf(n.zoneOf(parentName(z.name)))
 	}
 	switch {
 	case s == insecure || s == bogus:
 		return s
-	case z.signed == nil || z.signed.flaw == oldDigest:
+	case z.signed == nil || z.signed.flaw == unknownDigest:
 		return insecure
 	case z.signed.flaw == oldAlgorithm:
-		return unclear
+		return undetermined
 	case z.signed.flaw != sound:
 		return bogus
 	}
 	return s
 }
 
-// anchor returns the DS record of the root's key in the format of a zone file; empty: it is not signed.
-func (w *world) anchor() string {
-	root := w.zones["."]
+// anchor returns the DS record of the root's key in the format of a zone file, or nothing if the root is not signed.
+func (n *internet) anchor() string {
+	root := n.zones["."]
 	if root.signed == nil {
 		return ""
 	}
-	return root.signed.make().ds[0].String()
+	return root.signed.keys().ds[0].String()
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/internal/signer"
 )
 
-// question asks a healthy server of a zone, with DO.
-func (w *world) question(t *testing.T, z *zone, name string, qtype uint16) *dns.Msg {
+// exchange sends a query with DO to a healthy server of a zone.
+func (n *internet) exchange(t *testing.T, z *zone, name string, qtype uint16) *dns.Msg {
 	t.Helper()
 	i := slices.IndexFunc(z.servers, func(s *server) bool { return s.fault == healthy && !s.stale && s != z.refusing })
 	require.GreaterOrEqual(t, i, 0, z.name)
@@ -25,11 +25,11 @@ func (w *world) question(t *testing.T, z *zone, name string, qtype uint16) *dns.
 	b, err := q.Pack()
 	require.NoError(t, err)
 	m := new(dns.Msg)
-	require.NoError(t, m.Unpack(w.answer(z.servers[i], b, true)))
+	require.NoError(t, m.Unpack(n.answer(z.servers[i], b, true)))
 	return m
 }
 
-// verify checks all sets of records with the keys of a zone, by package dns, and returns how many there are.
+// verify validates all record sets with the keys of a zone, by package dns, and returns the number of sets.
 func verify(t *testing.T, keys, all []dns.RR) (sets int) {
 	t.Helper()
 	for _, rr := range all {
@@ -54,40 +54,40 @@ func verify(t *testing.T, keys, all []dns.RR) (sets int) {
 	return sets
 }
 
-// Keys, data and proofs of a signed world are what package dns takes as such, from the root's DS record down.
+// Package dns accepts the keys, data and proofs of a signed internet, from the DS record of the root down.
 func TestSignedZonesVerify(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
 	p := planOf("signed", 3)
 	p.sites = 150
-	w := newWorld(p)
+	n := newInternet(p)
 	kinds := make(map[[2]any]int)
-	for _, name := range slices.Sorted(maps.Keys(w.zones)) {
-		z := w.zones[name]
+	for _, name := range slices.Sorted(maps.Keys(n.zones)) {
+		z := n.zones[name]
 		require.NotNil(t, z.signed, name)
 		kinds[[2]any{z.signed.denial, z.signed.rsa}]++
-		m := w.question(t, z, name, dns.TypeDNSKEY)
+		m := n.exchange(t, z, name, dns.TypeDNSKEY)
 		keys := m.Answer
 		assert.Equal(t, 1, verify(t, keys, m.Answer), name)
 		ksk := keys[0].(*dns.DNSKEY)
 		if name == "." {
-			assert.Equal(t, w.anchor(), func() string { d := ksk.ToDS(dns.SHA256); d.Hdr.Ttl = delegationTTL; return d.String() }())
+			assert.Equal(t, n.anchor(), func() string { d := ksk.ToDS(dns.SHA256); d.Hdr.Ttl = delegationTTL; return d.String() }())
 		} else {
-			parent := w.zoneOf(up(name))
-			m = w.question(t, parent, name, dns.TypeDS)
+			parent := n.zoneOf(parentName(name))
+			m = n.exchange(t, parent, name, dns.TypeDS)
 			assert.Equal(t, ksk.ToDS(dns.SHA256).Digest, m.Answer[0].(*dns.DS).Digest, name)
-			assert.Equal(t, 1, verify(t, parent.signed.make().records, m.Answer))
+			assert.Equal(t, 1, verify(t, parent.signed.keys().records, m.Answer))
 		}
-		assert.Equal(t, 1, verify(t, keys, w.question(t, z, name, dns.TypeSOA).Answer))
-		m = w.question(t, z, name, dns.TypeTXT)
+		assert.Equal(t, 1, verify(t, keys, n.exchange(t, z, name, dns.TypeSOA).Answer))
+		m = n.exchange(t, z, name, dns.TypeTXT)
 		assert.Equal(t, 2, verify(t, keys, m.Ns), "SOA and a denial: %v", m)
-		m = w.question(t, z, "nobody."+strings.TrimPrefix(name, "."), dns.TypeA)
+		m = n.exchange(t, z, "nobody."+strings.TrimPrefix(name, "."), dns.TypeA)
 		assert.Equal(t, dns.RcodeNameError, m.Rcode)
 		assert.GreaterOrEqual(t, verify(t, keys, m.Ns), 2, "SOA and a denial of the name and the wildcard: %v", m)
 		for host := range z.hosts {
-			if !z.cut(host) {
-				assert.Equal(t, 1, verify(t, keys, w.question(t, z, host, dns.TypeA).Answer), host)
+			if !z.isDelegated(host) {
+				assert.Equal(t, 1, verify(t, keys, n.exchange(t, z, host, dns.TypeA).Answer), host)
 			}
 		}
 	}
@@ -100,22 +100,22 @@ func TestSignedZonesVerify(t *testing.T) {
 func TestDelegationsAreSignedOrProvenNotToBe(t *testing.T) {
 	p := planOf("mixed", 3)
 	p.sites = 300
-	w := newWorld(p)
+	n := newInternet(p)
 	signedOnes, others := 0, 0
-	for _, name := range slices.Sorted(maps.Keys(w.zones)) {
-		z := w.zones[name]
+	for _, name := range slices.Sorted(maps.Keys(n.zones)) {
+		z := n.zones[name]
 		if name == "." {
 			continue
 		}
-		parent := w.zoneOf(up(name))
+		parent := n.zoneOf(parentName(name))
 		if parent.signed == nil {
 			continue
 		}
 		m := new(dns.Msg)
-		w.refer(m, parent, z)
+		n.addReferral(m, parent, z)
 		m.SetEdns0(1232, true)
-		w.prove(m, parent.servers[0], parent, name)
-		sets := verify(t, parent.signed.make().records, m.Ns)
+		n.addProofs(m, parent.servers[0], parent, name)
+		sets := verify(t, parent.signed.keys().records, m.Ns)
 		if z.signed != nil {
 			signedOnes++
 			assert.Equal(t, 1, sets)
@@ -124,22 +124,22 @@ func TestDelegationsAreSignedOrProvenNotToBe(t *testing.T) {
 			others++
 			assert.GreaterOrEqual(t, sets, 1)
 		}
-		assert.Equal(t, dns.RcodeSuccess, w.question(t, parent, name, dns.TypeDS).Rcode, "a delegation exists")
+		assert.Equal(t, dns.RcodeSuccess, n.exchange(t, parent, name, dns.TypeDS).Rcode, "a delegation exists")
 	}
 	assert.Greater(t, signedOnes, 100)
 	assert.Greater(t, others, 100)
 }
 
-func TestAPlanSignsOneWorld(t *testing.T) {
+func TestAPlanSignsOneInternet(t *testing.T) {
 	signatures := func(seed uint64) (all []string) {
 		p := planOf("mixed-broken", seed)
 		p.sites = 200
-		w := newWorld(p)
-		for _, name := range w.asked {
-			z := w.zoneOf(name)
-			all = append(all, w.question(t, z, name, dns.TypeA).String())
+		n := newInternet(p)
+		for _, name := range n.siteNames {
+			z := n.zoneOf(name)
+			all = append(all, n.exchange(t, z, name, dns.TypeA).String())
 		}
-		for _, q := range w.questions(p, 100, 0) {
+		for _, q := range n.drawQuestions(p, 100, 0) {
 			all = append(all, q.name)
 		}
 		return all
@@ -148,58 +148,58 @@ func TestAPlanSignsOneWorld(t *testing.T) {
 	assert.NotEqual(t, signatures(5), signatures(6))
 }
 
-// The shares that Scenarios speaks of.
-func TestSignedWorldsAreAsDescribed(t *testing.T) {
-	w := newWorld(planOf("mixed-broken", 1))
-	n := make(map[string]int)
+// The shares in the descriptions of the scenarios.
+func TestSignedInternetsAreAsDescribed(t *testing.T) {
+	n := newInternet(planOf("mixed-broken", 1))
+	counts := make(map[string]int)
 	count := func(what string, is bool) {
 		if is {
-			n[what]++
+			counts[what]++
 		}
 	}
-	for _, name := range w.asked {
-		z := w.zoneOf(name)
+	for _, name := range n.siteNames {
+		z := n.zoneOf(name)
 		count("signed", z.signed != nil)
 		count("bogus", z.signed != nil && z.signed.flaw != sound)
 		count("together", z.name == name)
-		count("secure", w.status(question{name: name, qtype: dns.TypeA}) == secure)
-		for ; z.name != "."; z = w.zoneOf(up(z.name)) {
+		count("secure", n.statusOf(question{name: name, qtype: dns.TypeA}) == secure)
+		for ; z.name != "."; z = n.zoneOf(parentName(z.name)) {
 			require.True(t, z.signed == nil || slices.ContainsFunc(z.servers, func(s *server) bool { return s.fault == healthy && !s.stale && s != z.refusing }), z.name)
 		}
 	}
-	for _, s := range w.servers {
+	for _, s := range n.servers {
 		count("stale", s.stale)
 	}
-	per := func(what string, of int) float64 { return 100 * float64(n[what]) / float64(of) }
+	per := func(what string, of int) float64 { return 100 * float64(counts[what]) / float64(of) }
 	assert.InDelta(t, 31, per("signed", sites), 3)
 	assert.InDelta(t, 2, per("bogus", sites), 0.7)
 	assert.InDelta(t, 4, per("together", sites), 1, "of those that are no alias, a twentieth")
 	assert.InDelta(t, 24, per("secure", sites), 6, "not all aliases lead to signed zones")
-	assert.InDelta(t, 1, per("stale", len(w.servers)), 0.6, "of those that are no zone's first")
+	assert.InDelta(t, 1, per("stale", len(n.servers)), 0.6, "of those that are no zone's first")
 	for _, name := range []string{"flood", "keytrap"} {
-		w := newWorld(planOf(name, 1))
-		assert.Len(t, w.crowded, crowdZones)
-		for i, q := range w.questions(planOf(name, 1), 50, 0) {
-			crowded := slices.Contains(w.crowded, w.zoneOf(q.name))
-			assert.Equal(t, name == "flood" || Trapped(int32(i)), crowded)
+		n := newInternet(planOf(name, 1))
+		assert.Len(t, n.focusZones, focusZoneCount)
+		for i, q := range n.drawQuestions(planOf(name, 1), 50, 0) {
+			focused := slices.Contains(n.focusZones, n.zoneOf(q.name))
+			assert.Equal(t, name == "flood" || IsTrapped(int32(i)), focused)
 		}
 	}
 }
 
-func TestGrades(t *testing.T) {
-	w := newWorld(planOf("mixed-broken", 1))
-	w.share = 1
+func TestVerdicts(t *testing.T) {
+	n := newInternet(planOf("mixed-broken", 1))
+	n.signedShare = 1
 	find := func(s status) question {
-		i := slices.IndexFunc(w.asked, func(name string) bool {
-			h := w.zoneOf(name).hosts[name]
-			return w.status(question{name: name, qtype: dns.TypeA}) == s && h.alias == ""
+		i := slices.IndexFunc(n.siteNames, func(name string) bool {
+			h := n.zoneOf(name).hosts[name]
+			return n.statusOf(question{name: name, qtype: dns.TypeA}) == s && h.alias == ""
 		})
-		return question{w.asked[i], dns.TypeA}
+		return question{n.siteNames[i], dns.TypeA}
 	}
 	answer := func(q question, ad bool) *dns.Msg {
 		m := new(dns.Msg)
 		m.AuthenticatedData = ad
-		addrs, _ := w.addresses(q)
+		addrs, _ := n.addressesOf(q)
 		for _, a := range addrs {
 			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: a.AsSlice()})
 		}
@@ -209,28 +209,28 @@ func TestGrades(t *testing.T) {
 	for _, tt := range []struct {
 		status           status
 		ad               bool
-		validator, plain grade
+		validator, plain verdict
 	}{
-		{secure, true, right, misjudged}, {secure, false, misjudged, right}, {insecure, false, right, right}, {insecure, true, misjudged, misjudged},
-		{bogus, false, believed, right}, {bogus, true, believed, right},
+		{secure, true, right, wrongAD}, {secure, false, wrongAD, right}, {insecure, false, right, right}, {insecure, true, wrongAD, wrongAD},
+		{bogus, false, answeredBogus, right}, {bogus, true, answeredBogus, right},
 	} {
 		q := find(tt.status)
-		assert.Equal(t, tt.validator, w.grade(q, answer(q, tt.ad), true), tt)
-		assert.Equal(t, tt.plain, w.grade(q, answer(q, tt.ad), false), tt)
+		assert.Equal(t, tt.validator, n.judge(q, answer(q, tt.ad), true), tt)
+		assert.Equal(t, tt.plain, n.judge(q, answer(q, tt.ad), false), tt)
 		if tt.status == bogus {
-			assert.Equal(t, right, w.grade(q, servfail, true))
+			assert.Equal(t, right, n.judge(q, servfail, true))
 		} else {
-			assert.Equal(t, wrong, w.grade(q, servfail, true))
-			assert.Equal(t, wrong, w.grade(q, servfail, false))
+			assert.Equal(t, wrong, n.judge(q, servfail, true))
+			assert.Equal(t, wrong, n.judge(q, servfail, false))
 		}
 	}
 }
 
-// A trap's keys have one tag, its signatures too, and the record that they are of has none that is right.
+// The keys and signatures of a key trap have the same tag, and no signature of the record is right.
 func TestTrapsAreTraps(t *testing.T) {
-	w := newWorld(planOf("keytrap", 1))
-	z := w.crowded[0]
-	keys := w.question(t, z, z.name, dns.TypeDNSKEY).Answer
+	n := newInternet(planOf("keytrap", 1))
+	z := n.focusZones[0]
+	keys := n.exchange(t, z, z.name, dns.TypeDNSKEY).Answer
 	tags := make(map[uint16]int)
 	for _, rr := range keys {
 		if k, ok := rr.(*dns.DNSKEY); ok {
@@ -240,7 +240,7 @@ func TestTrapsAreTraps(t *testing.T) {
 	assert.Equal(t, trapKeys, tags[trapTag])
 	assert.Equal(t, 1, verify(t, keys[:1], keys), "the set of keys is signed by its own")
 	sigs := 0
-	for _, rr := range w.question(t, z, "any."+z.name, dns.TypeA).Answer {
+	for _, rr := range n.exchange(t, z, "any."+z.name, dns.TypeA).Answer {
 		if sig, ok := rr.(*dns.RRSIG); ok && sig.KeyTag == trapTag {
 			sigs++
 		}

@@ -7,51 +7,51 @@ import (
 
 const (
 	stallPeriod = 10 * time.Millisecond
-	stalled     = 100 * time.Millisecond // how late a timer is when the machine stands still
-	aftermath   = 2 * time.Second        // how long before the end of a stall a question may have been asked that it delays
+	stallLimit  = 100 * time.Millisecond // delay of a timer from which on the machine counts as stalled
+	aftermath   = 2 * time.Second        // time before the end of a stall whose questions it may delay
 )
 
-// stalls are the times when this machine stood still.
-type stalls struct {
-	end, ended chan struct{}
-	seen       []stall // valid after stop
+// A stallMonitor detects the times when this machine stalls.
+type stallMonitor struct {
+	stopping, stopped chan struct{}
+	stalls            []stall // valid after stop
 }
 
 type stall struct{ from, to time.Time }
 
-func watchStalls() *stalls {
-	s := &stalls{end: make(chan struct{}), ended: make(chan struct{})}
+func newStallMonitor() *stallMonitor {
+	m := &stallMonitor{stopping: make(chan struct{}), stopped: make(chan struct{})}
 	go func() {
-		defer close(s.ended)
+		defer close(m.stopped)
 		for {
-			began := time.Now()
+			begin := time.Now()
 			select {
-			case <-s.end:
+			case <-m.stopping:
 				return
 			case <-time.After(stallPeriod):
 			}
-			if now := time.Now(); now.Sub(began) > stallPeriod+stalled {
-				s.seen = append(s.seen, stall{began, now})
+			if now := time.Now(); now.Sub(begin) > stallPeriod+stallLimit {
+				m.stalls = append(m.stalls, stall{begin, now})
 			}
 		}
 	}()
-	return s
+	return m
 }
 
-func (s *stalls) stop() {
-	close(s.end)
-	<-s.ended
+func (m *stallMonitor) stop() {
+	close(m.stopping)
+	<-m.stopped
 }
 
-// leaveOut leaves out the questions that were asked when a stall was near, whatever became of
-// them: those are the same for all contenders.
-func (r *Row) leaveOut(all []stall) {
-	n := len(r.Calls)
-	r.Calls = slices.DeleteFunc(r.Calls, func(c Call) bool {
-		return slices.ContainsFunc(all, func(s stall) bool {
-			return c.Begun.After(s.to.Add(-max(aftermath, s.to.Sub(s.from)))) && c.Begun.Before(s.to)
+// removeStalled removes the questions that were asked shortly before or during a stall, with any verdict. They are the
+// same for all contenders.
+func (r *Row) removeStalled(stalls []stall) {
+	n := len(r.Questions)
+	r.Questions = slices.DeleteFunc(r.Questions, func(q Question) bool {
+		return slices.ContainsFunc(stalls, func(s stall) bool {
+			return q.Begin.After(s.to.Add(-max(aftermath, s.to.Sub(s.from)))) && q.Begin.Before(s.to)
 		})
 	})
-	r.Stalled = n - len(r.Calls)
-	r.count()
+	r.Stalled = n - len(r.Questions)
+	r.countVerdicts()
 }

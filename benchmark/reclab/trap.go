@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// alike returns RSA keys of a zone that have one tag. There is nothing that they have signed.
-func alike(zone string) (all []dns.RR) {
+// newTrapKeys returns RSA keys of a zone that have the same tag. They have signed no record.
+func newTrapKeys(zone string) (all []dns.RR) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	for len(all) < trapKeys {
 		modulus := make([]byte, 256)
@@ -21,14 +21,14 @@ func alike(zone string) (all []dns.RR) {
 			Hdr:   dns.RR_Header{Name: zone, Rrtype: dns.TypeDNSKEY, Class: dns.ClassINET, Ttl: 3600},
 			Flags: dns.ZONE, Protocol: 3, Algorithm: dns.RSASHA256,
 		}
-		with := func(word uint16) bool {
+		hasTagWith := func(word uint16) bool {
 			binary.BigEndian.PutUint16(modulus[100:], word)
 			k.PublicKey = base64.StdEncoding.EncodeToString(append([]byte{3, 1, 0, 1}, modulus...))
 			return k.KeyTag() == trapTag
 		}
 		// The tag is a sum of words of 16 bits and its carries (RFC 4034, appendix B).
-		with(0)
-		if word := trapTag - k.KeyTag(); with(word) || with(word-1) {
+		hasTagWith(0)
+		if word := trapTag - k.KeyTag(); hasTagWith(word) || hasTagWith(word-1) {
 			all = append(all, k)
 		}
 	}
@@ -36,21 +36,22 @@ func alike(zone string) (all []dns.RR) {
 }
 
 const (
-	trapKeys = 32 // and as many signatures
+	trapKeys = 32 // in a zone, and signatures of a record
 	trapTag  = uint16(12345)
 )
 
-// manifold returns as many signatures as there are keys of a trap, made of one: none is right, and each fits all keys by its tag.
-func manifold(one *dns.RRSIG, keys []dns.RR) (all []*dns.RRSIG) {
+// newTrapSignatures returns wrong signatures with the tag of all keys of a trap, as many as there are keys. template
+// has their other fields.
+func newTrapSignatures(template *dns.RRSIG, keys []dns.RR) (all []*dns.RRSIG) {
 	rng := rand.New(rand.NewPCG(2, 6))
 	for range len(keys) - 1 { // the first has signed the keys
-		sig := *one
+		sig := *template
 		sig.Algorithm, sig.KeyTag = dns.RSASHA256, trapTag
 		b := make([]byte, 256)
 		for i := range b {
 			b[i] = byte(rng.Uint32())
 		}
-		b[0] &= 0x7f // less than all moduli
+		b[0] &= 0x7f // smaller than all moduli
 		sig.Signature = base64.StdEncoding.EncodeToString(b)
 		all = append(all, &sig)
 	}

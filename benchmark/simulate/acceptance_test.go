@@ -129,7 +129,7 @@ func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 	for _, percent := range []int{0, 1, 2, 5, 10} {
 		config := usualConfig()
 		config.Share = float64(percent) / 100
-		made := func() virtual.Policy { return virtual.NewOurs(config) }
+		made := func() virtual.Policy { return virtual.NewLibraryPolicy(config) }
 		var measured []float64
 		for _, name := range []string{"reference", "queue-ignores-cancel"} {
 			sc := scenarioOf(name)

@@ -33,7 +33,7 @@ type backend struct {
 }
 
 // newBackend serves so many requests at a site, in episodes of each. The servers have Limiters if the strategy does.
-func newBackend(at *site, protocol string, w virtual.World, s strategy, seed uint64, requests, each int) *backend {
+func newBackend(at *site, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, each int) *backend {
 	b := &backend{
 		site: at, model: w.Model, asked: make([]atomic.Int32, requests), each: each,
 		draws: sync.Pool{New: func() any { return virtual.NewDraws(seed) }},

@@ -19,7 +19,7 @@ type contender struct {
 	protocol string
 	lab      *lab // nil: loopback
 	fake     bool // time
-	world    virtual.World
+	world    virtual.Simulation
 	seed     uint64
 	hidden   bool // runs only because oracles need its calls
 
@@ -39,7 +39,7 @@ type contender struct {
 
 // newContender starts a strategy's server and client. rate is the true rate of
 // requests per second, for strategies that are given it.
-func newContender(s strategy, protocol string, j job, w virtual.World, requests int, rate float64) (*contender, error) {
+func newContender(s strategy, protocol string, j job, w virtual.Simulation, requests int, rate float64) (*contender, error) {
 	c := &contender{
 		strategy: s, protocol: protocol, lab: j.scenario.lab, fake: j.fake, world: s.in(w), seed: j.seed,
 		calls: make([]latency.Call, requests),
@@ -122,11 +122,11 @@ func (c *contender) round(ctx context.Context, n int, arrivals *virtual.Draws) e
 // play sends requests until so many are done: from as many callers as there are
 // workers, or, if there are none, at random times at the world's rate.
 func (c *contender) play(ctx context.Context, to int, arrivals *virtual.Draws) {
-	before, _ := cputime.Used()
+	before, _ := cputime.OfThisProcess()
 	c.watch.start()
 	defer func() {
 		c.watch.stop()
-		after, _ := cputime.Used()
+		after, _ := cputime.OfThisProcess()
 		c.used += after - before
 	}()
 	if w := &c.world; w.Episodes > 0 && c.done%w.Requests == 0 {
@@ -139,7 +139,7 @@ func (c *contender) play(ctx context.Context, to int, arrivals *virtual.Draws) {
 	if c.world.Workers == 0 {
 		due := time.Now()
 		for id := from; id < to && ctx.Err() == nil; id++ {
-			due = due.Add(arrivals.Gap(id, c.world.Rate))
+			due = due.Add(arrivals.ArrivalGap(id, c.world.Rate))
 			time.Sleep(time.Until(due))
 			wg.Go(func() { c.call(id) })
 			c.done = id + 1
@@ -209,7 +209,7 @@ func (c *contender) trial(protocol string, sc *scenario, seed uint64) trial {
 		each := round(float64(c.worked) / float64(max(c.done, 1)))
 		t.sent = &each
 	}
-	if _, known := cputime.Used(); known && c.done > 0 {
+	if _, known := cputime.OfThisProcess(); known && c.done > 0 {
 		each := round(float64(c.used.Microseconds()) / float64(c.done))
 		t.cpu = &each
 	}

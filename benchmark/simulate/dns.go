@@ -13,7 +13,7 @@ import (
 )
 
 func init() {
-	registerChild(dnslab.Forward)
+	registerChild(dnslab.ServeForwarder)
 	registerEngine(40, func() engine { return &dnsEngine{transport: dnsTransports[0]} })
 	registerStrategies(
 		strategy{
@@ -74,25 +74,20 @@ func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
 }
 
 func (d *dnsEngine) offers(_ scenario, s strategy) bool {
-	return slices.Contains(dnslab.Strategies, s.name) && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OverUDP, s.name))
+	return slices.Contains(dnslab.Contenders, s.name) && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OnlyUDP, s.name))
 }
 
 // estimate returns 0, because the time depends on how many packets are lost. run reports it after a while.
 func (*dnsEngine) estimate([]job) time.Duration { return 0 }
 
-const quickSamples = 505
+const quickLookups = 505
 
 // dnsScenarios are package dnslab's.
 var dnsScenarios = func() []scenario {
-	about := map[string]string{
-		"clean": "20 ms to the server", "loss1": "1 % of the packets lost each way", "loss2": "2 % lost each way",
-		"loss3": "3 % lost each way", "spikes": "5 % of the packets 40 to 140 ms late", "uniform": "200 ms to the server",
-		"dead-primary": "the first of two servers is dead", "dead": "both are", "burst": "2 % lost each way, in bursts",
-	}
 	var all []scenario
-	for _, name := range dnslab.Scenarios {
-		sc := scenario{name: name, about: "DNS: " + about[name]}
-		if name == "dead-primary" {
+	for _, s := range dnslab.Scenarios {
+		sc := scenario{name: s.Name, about: "DNS: " + s.Description}
+		if s.Name == "dead-primary" {
 			sc.parts = []part{within("after", time.Second, forever)}
 		}
 		all = append(all, sc)
@@ -101,16 +96,16 @@ var dnsScenarios = func() []scenario {
 }()
 
 func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	samples := j.requests(dnslab.Samples, quickSamples)
-	task := j.progress.begin(j.scenario.name, "all in turn", samples)
+	lookups := j.requests(dnslab.Lookups, quickLookups)
+	task := j.progress.begin(j.scenario.name, "all in turn", lookups)
 	var done atomic.Int64
 	began := time.Now()
-	total := int64(samples * len(j.strategies))
+	total := int64(lookups * len(j.strategies))
 	const soon = 0.05 // of all
 	var said sync.Once
 	defer j.timers.watch()()
 	rows, err := dnslab.Run(ctx, dnslab.Config{
-		Scenario: j.scenario.name, Transport: d.transport, Strategies: j.someOf(dnslab.Strategies), Samples: samples, Seed: j.seed,
+		Scenario: j.scenario.name, Transport: d.transport, Contenders: j.someOf(dnslab.Contenders), Lookups: lookups, Seed: j.seed,
 		Workers: d.workers,
 		Progress: func(n int) {
 			now := done.Add(int64(n))
@@ -127,10 +122,10 @@ func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		return err
 	}
 	for _, r := range rows {
-		conns := int(r.Conns)
-		t := j.trial("dns", r.Strategy, r.Calls)
+		conns := int(r.Connections)
+		t := j.trial("dns", r.Contender, r.Calls)
 		t.independent, t.refused, t.conns = true, int(r.Denied), &conns
-		t.cost = &cost{extra: 100 * r.Extra(), hedges: int(r.Hedges), wins: int(r.Wins)}
+		t.cost = &cost{extra: 100 * (r.SentPerCall() - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
 		keep(t)
 	}
 	task.end(time.Since(began))

@@ -11,7 +11,7 @@ import (
 )
 
 func init() {
-	registerChild(endpointlab.Play)
+	registerChild(endpointlab.ServeFakeTime)
 	registerEngine(80, func() engine { return endpointsEngine{} })
 	registerColumns(ownMetric("tokens_pct", "tokens %", 19, "%.2f"))
 	registerStrategies(
@@ -61,8 +61,8 @@ const (
 // endpointScenarios are package endpointlab's.
 var endpointScenarios = func() []scenario {
 	var all []scenario
-	for _, name := range endpointlab.Worlds {
-		all = append(all, scenario{name: name, about: "a near endpoint, and one 80 ms away: " + endpointlab.About[name]})
+	for _, s := range endpointlab.Scenarios {
+		all = append(all, scenario{name: s.Name, about: "a near endpoint, and one 80 ms away: " + s.Description})
 	}
 	return all
 }()
@@ -81,7 +81,7 @@ func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	calls := j.requests(endpointlab.Calls, quickCalls)
 	task := j.progress.begin(j.scenario.name, "all in fake time", calls*len(j.strategies))
 	began := time.Now()
-	rows, err := endpointlab.RunFake(ctx, endpointlab.Config{World: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
+	rows, err := endpointlab.RunInFakeTime(ctx, endpointlab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
 	if err != nil {
 		task.drop()
 		return err
@@ -109,7 +109,7 @@ func endpointBounds(f findings) (lines []string) {
 			if !learns(r.Strategy) {
 				continue
 			}
-			most := 100 * (endpointlab.Share + float64(endpointlab.Burst(r.Scenario, r.Strategy))/float64(r.Requests))
+			most := 100 * (endpointlab.Share + float64(endpointlab.TotalBurst(r.Scenario, r.Strategy))/float64(r.Requests))
 			best := row{}
 			for _, other := range s.rows() {
 				if !learns(other.Strategy) && other.Errors <= r.Errors && (best.Strategy == "" || other.P99 < best.P99) {

@@ -39,7 +39,7 @@ func TestEndpointsAreAsGoodAsTheBestStaticChoice(t *testing.T) {
 			assert.Contains(t, p99, ": met", line)
 		}
 	}
-	assert.Equal(t, 2*len(endpointlab.Worlds), required)
+	assert.Equal(t, 2*len(endpointlab.Scenarios), required)
 }
 
 func TestEndpointsEngineRunsAllContenders(t *testing.T) {

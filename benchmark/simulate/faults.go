@@ -13,7 +13,7 @@ import (
 )
 
 func init() {
-	registerChild(faultlab.Resolve)
+	registerChild(faultlab.ServeGoResolver)
 	registerEngine(50, func() engine { return faultsEngine{} })
 	registerColumns(ownMetric("denials", "denials", 15, "%.0f"), ownMetric("last_answer_ms", "last", 16, ""))
 	registerStrategies(
@@ -54,8 +54,8 @@ const quickRate = 20. // questions a second
 // faultScenarios are package faultlab's.
 var faultScenarios = func() []scenario {
 	var all []scenario
-	for _, name := range faultlab.Worlds {
-		all = append(all, scenario{name: name, about: "DNS: " + faultlab.About[name]})
+	for _, s := range faultlab.Scenarios {
+		all = append(all, scenario{name: s.Name, about: "DNS: " + s.Description})
 	}
 	return all
 }()
@@ -64,7 +64,7 @@ var faultScenarios = func() []scenario {
 func faultRate(j job) float64 {
 	switch {
 	case j.size.requests > 0:
-		return float64(j.size.requests) / faultlab.Lasts(j.scenario.name).Seconds()
+		return float64(j.size.requests) / faultlab.DurationOf(j.scenario.name).Seconds()
 	case j.size.rps > 0:
 		return j.size.rps
 	case j.size.quick:
@@ -76,19 +76,19 @@ func faultRate(j job) float64 {
 // estimate assumes that a resolver waits for its last answer as long as it may.
 func (faultsEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += faultlab.Lasts(j.scenario.name) + faultlab.Patience
+		total += faultlab.DurationOf(j.scenario.name) + faultlab.Timeout
 	}
 	return total
 }
 
 func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	rate := faultRate(j)
-	task := j.progress.begin(j.scenario.name, "all at once", int(rate*faultlab.Lasts(j.scenario.name).Seconds())*len(j.strategies))
+	task := j.progress.begin(j.scenario.name, "all at once", int(rate*faultlab.DurationOf(j.scenario.name).Seconds())*len(j.strategies))
 	var done atomic.Int64
 	began := time.Now()
 	defer j.timers.watch()()
 	rows, err := faultlab.Run(ctx, faultlab.Config{
-		World: j.scenario.name, Contenders: j.someOf(faultlab.Contenders), Rate: rate, Seed: j.seed,
+		Scenario: j.scenario.name, Contenders: j.someOf(faultlab.Contenders), Rate: rate, Seed: j.seed,
 		Skipped:  func(why string) { j.progress.say("left out: %s", why) },
 		Progress: func(n int) { task.set(int(done.Add(int64(n)))) },
 	})
@@ -100,10 +100,10 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		if len(r.Calls) == 0 {
 			continue
 		}
-		sent := round(float64(r.Queries) / float64(r.Asked))
+		sent := round(r.SentPerCall())
 		t := j.trial("faults", r.Contender, r.Calls)
 		t.cost, t.sent = &cost{extra: 100 * (sent - 1)}, &sent
-		t.ownFigures = wholeFigures(map[string]float64{"denials": float64(r.Denied), "last_answer_ms": millis(r.Last)})
+		t.ownFigures = wholeFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": millis(r.LastAnswer)})
 		keep(t)
 	}
 	task.end(time.Since(began))
@@ -124,7 +124,7 @@ func faultBounds(f findings) (lines []string) {
 			if !isOurs(r.Strategy) && r.Requests-r.Errors > best.Requests-best.Errors {
 				best = r
 			}
-			if r.Strategy == faultlab.Go {
+			if r.Strategy == faultlab.GoResolver {
 				goes = r
 			}
 		}

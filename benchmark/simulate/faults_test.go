@@ -34,7 +34,7 @@ func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
 		require.NotNil(t, r.own["last_answer_ms"])
 		assert.Greater(t, *r.own["last_answer_ms"], 4900.)
 	}
-	for _, name := range []string{faultlab.Go, "hedge-resolvconf", "hedge-upstreams", "hedge-fallback"} {
+	for _, name := range []string{faultlab.GoResolver, "hedge-resolvconf", "hedge-upstreams", "hedge-fallback"} {
 		assert.True(t, slices.Contains(names, name), name)
 	}
 	_, stderr, code = sim(t, "-engine", "faults", "-strategy", "miekg")
@@ -69,6 +69,6 @@ func TestTheTimeOfFaultsIsKnown(t *testing.T) {
 	assert.LessOrEqual(t, o.engine.estimate(o.jobs(nil)), 150*sec)
 	for _, j := range o.jobs(nil) {
 		j.size.requests = 500
-		assert.InDelta(t, 500, faultRate(j)*faultlab.Lasts(j.scenario.name).Seconds(), 0.1)
+		assert.InDelta(t, 500, faultRate(j)*faultlab.DurationOf(j.scenario.name).Seconds(), 0.1)
 	}
 }

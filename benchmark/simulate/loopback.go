@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/internal/published"
+	"github.com/gohedge/hedge/benchmark/internal/bhope"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -107,7 +107,7 @@ type plan struct {
 	takes    time.Duration // for all contenders, about
 }
 
-func (j job) plan(w virtual.World) plan {
+func (j job) plan(w virtual.Simulation) plan {
 	p := plan{requests: j.size.requests}
 	if p.requests == 0 {
 		p.limit = usualTime / time.Duration(j.share)
@@ -144,13 +144,13 @@ func (j job) plan(w virtual.World) plan {
 
 // expected returns the share of a run's duration that one request takes: its latency in virtual time, and the overhead of sockets
 // and timers.
-func expected(w virtual.World) time.Duration {
+func expected(w virtual.Simulation) time.Duration {
 	const added = 700 * time.Microsecond
 	w.Episodes, w.Requests = 1, 2000
 	if w.Workers == 0 {
 		return time.Duration(1e9 / w.Rate)
 	}
-	calls := w.Run(context.Background(), 1, func() virtual.Policy { return virtual.None{} }, nil)
+	calls := w.Run(context.Background(), 1, func() virtual.Policy { return virtual.NoHedging{} }, nil)
 	var sum time.Duration
 	for _, c := range calls {
 		sum += c.Latency + added
@@ -167,7 +167,7 @@ func (l loopback) estimate(jobs []job) (sum time.Duration) {
 
 // trueRate returns the requests per second for a strategy that is given them, and
 // 0 if there is none. In a closed loop it is measured, see the function trueRate.
-func (l loopback) trueRate(ctx context.Context, j job, w virtual.World) (float64, error) {
+func (l loopback) trueRate(ctx context.Context, j job, w virtual.Simulation) (float64, error) {
 	i := slices.IndexFunc(j.strategies, func(n string) bool { return strategyOf(n).givenRate })
 	if i < 0 {
 		return 0, nil
@@ -179,7 +179,7 @@ func (l loopback) trueRate(ctx context.Context, j job, w virtual.World) (float64
 	if j.size.quick {
 		requests = quickCalibration
 	}
-	rate := float64(published.DefaultRPS)
+	rate := float64(bhope.DefaultRPS)
 	for range 2 {
 		c, err := newContender(strategyOf(j.strategies[i]), string(l), j, w, requests, rate)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 func init() {
-	registerChild(reclab.Resolve)
+	registerChild(reclab.ServeResolver)
 	registerEngine(60, func() engine { return recursorEngine{} })
 	registerStrategies(
 		strategy{
@@ -80,28 +80,11 @@ const traps = "traps"
 
 // recursorScenarios are package reclab's.
 var recursorScenarios = func() []scenario {
-	about := map[string]string{
-		"broken":  "5,000 zones, one in ten with a server that is dead or wrong",
-		"clean":   "no such servers",
-		"plain":   "IPv4 addresses only, of short names",
-		"repeats": "half of the questions were asked before",
-		"bursts":  "every server is silent for one second in a hundred",
-		"dead":    "all servers are dead but those of the root and below it",
-
-		"mixed":         "clean, and 30 % of the zones below those below the root are signed",
-		"mixed-broken":  "mixed and broken, 1.5 % of the servers have expired signatures, and 2 % of the sites are bogus",
-		"signed":        "clean, and all zones are signed",
-		"signed-broken": "signed and broken, 1.5 % of the servers have expired signatures, and 2 % of the sites are bogus",
-		"stale":         "signed, and a tenth of the servers have expired signatures",
-		"insecure":      "mixed, and a fifth of the sites have a DS record of an old algorithm or an unknown digest",
-		"flood":         "signed, and all names are ones that do not exist, in 20 zones",
-		"keytrap":       "signed, and two in five are in 20 zones with 32 keys and signatures of one tag",
-	}
 	var all []scenario
-	for _, name := range reclab.Scenarios {
-		sc := scenario{name: name, about: "names that nobody has asked for: " + about[name], onRequest: reclab.Signed(name)}
-		if name == "keytrap" {
-			trapped := func(c latency.Call) bool { return reclab.Trapped(c.Index) }
+	for _, s := range reclab.Scenarios {
+		sc := scenario{name: s.Name, about: "names that nobody has asked for: " + s.Description, onRequest: reclab.IsSigned(s.Name)}
+		if s.Name == "keytrap" {
+			trapped := func(c latency.Call) bool { return reclab.IsTrapped(c.Index) }
 			sc.parts = []part{{name: traps, in: trapped}, {name: "others", in: func(c latency.Call) bool { return !trapped(c) }}}
 		}
 		all = append(all, sc)
@@ -157,21 +140,17 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		if len(r.Calls) == 0 {
 			continue
 		}
-		sent := round(r.Sent())
-		t := j.trial("recursor", r.Contender, nil)
+		sent := round(r.SentPerCall())
+		t := j.trial("recursor", r.Contender, r.Calls)
 		t.refused, t.failures, t.sent = int(r.Denied), r.Failures, &sent
-		t.counts = map[string]int{bogusAnswers: r.Believed, wrongAD: r.Misjudged}
+		t.counts = map[string]int{bogusAnswers: r.Bogus, wrongAD: r.WrongAD}
 		t.cost = &cost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
 		if r.CPU > 0 {
-			each := float64(r.CPU.Microseconds()) / float64(len(r.Calls)+r.Stalled)
+			each := float64(r.CPU.Microseconds()) / float64(r.Asked)
 			t.cpu = &each
 		}
 		if r.TrapCPU > 0 {
 			t.cpuByPart = map[string]float64{traps: float64(r.TrapCPU.Microseconds())}
-		}
-		for _, c := range r.Calls {
-			c.Winner = 0 // those that failed count with what their callers waited
-			t.calls = append(t.calls, c.Call)
 		}
 		keep(t)
 	}
@@ -278,11 +257,11 @@ func recursorBoundLines(f findings) (lines []string) {
 
 // validationErrors say which mistakes each resolver made that checks signatures, where zones are signed.
 func validationErrors(f finding) (lines []string) {
-	if !reclab.Signed(f.scenario.name) {
+	if !reclab.IsSigned(f.scenario.name) {
 		return nil
 	}
 	for _, r := range f.results {
-		if !reclab.Validates(r.strategy) {
+		if !reclab.IsValidating(r.strategy) {
 			continue
 		}
 		bogus, wrong := r.counts[bogusAnswers], r.counts[wrongAD]

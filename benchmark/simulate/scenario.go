@@ -14,7 +14,7 @@ import (
 type scenario struct {
 	name  string
 	about string
-	world virtual.World
+	world virtual.Simulation
 
 	// span fixes how long an open loop lasts: more requests come faster, not longer.
 	span time.Duration
@@ -64,7 +64,7 @@ func first(name string, n int32) part {
 // referenceModel is the backend of the scenario reference: lognormal with mean 5 ms and
 // deviation 2 ms, one attempt in twenty ten times slower.
 func referenceModel() virtual.Model {
-	return virtual.Stragglers(virtual.Lognormal(5*ms, 2*ms), 0.05, 10)
+	return virtual.WithStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
 }
 
 // referenceMean is its mean latency.
@@ -106,7 +106,7 @@ func (sc scenario) sizedAbout(s size) string {
 }
 
 // sized returns the scenario's world in the given size.
-func (sc scenario) sized(s size) virtual.World {
+func (sc scenario) sized(s size) virtual.Simulation {
 	w := sc.world
 	if s.rps > 0 {
 		w.Workers, w.Rate = 0, s.rps

@@ -11,17 +11,17 @@ import (
 // virtualScenarios are the scenarios of virtual time. Some of them also run over sockets.
 func virtualScenarios() []scenario {
 	reference := referenceModel()
-	closed := func(m virtual.Model, requests int) virtual.World {
-		return virtual.World{Workers: 20, Requests: requests, Model: m}
+	closed := func(m virtual.Model, requests int) virtual.Simulation {
+		return virtual.Simulation{Workers: 20, Requests: requests, Model: m}
 	}
-	open := func(m virtual.Model, rate float64) virtual.World {
-		return virtual.World{Rate: rate, Model: m}
+	open := func(m virtual.Model, rate float64) virtual.Simulation {
+		return virtual.Simulation{Rate: rate, Model: m}
 	}
-	queue := func(load float64, q virtual.Queue) virtual.World {
-		return virtual.World{Rate: load * float64(q.Servers) / referenceMean.Seconds(), Requests: 400_000, Model: reference, Queue: &q}
+	queue := func(load float64, q virtual.Queue) virtual.Simulation {
+		return virtual.Simulation{Rate: load * float64(q.Servers) / referenceMean.Seconds(), Requests: 400_000, Model: reference, Queue: &q}
 	}
-	tenHosts := func(m virtual.Model) virtual.World {
-		return virtual.World{Hosts: 10, Rate: 1000, Model: m, Timeout: 5 * sec}
+	tenHosts := func(m virtual.Model) virtual.Simulation {
+		return virtual.Simulation{Hosts: 10, Rate: 1000, Model: m, Timeout: 5 * sec}
 	}
 	others := func(p part) part {
 		in := p.in
@@ -35,12 +35,12 @@ func virtualScenarios() []scenario {
 		{name: "hung-host", in: func(c latency.Call) bool { return c.Host == 0 }},
 	}
 	outage := []part{within("before", 0, 60*sec), within("during", 60*sec, 90*sec), within("after", 90*sec, forever)}
-	trigger := virtual.World{
+	trigger := virtual.Simulation{
 		Rate: 0.75 * 20 / referenceMean.Seconds(), Queue: &virtual.Queue{Servers: 20, Shared: true},
-		Model: virtual.Between(30*sec, 40*sec, virtual.Times(reference, 2.5), reference),
+		Model: virtual.DuringInterval(30*sec, 40*sec, virtual.ScaleLatency(reference, 2.5), reference),
 	}
-	cold := func(m virtual.Model) virtual.World {
-		return virtual.World{Workers: 4, Requests: 1000, Episodes: 300, Model: m}
+	cold := func(m virtual.Model) virtual.Simulation {
+		return virtual.Simulation{Workers: 4, Requests: 1000, Episodes: 300, Model: m}
 	}
 	firsts := []part{first("first-50", 50), first("first-200", 200)}
 	steady := []part{within("steady", 10*sec, forever)}
@@ -51,17 +51,17 @@ func virtualScenarios() []scenario {
 		world: closed(reference, 400_000), replays: true, protocols: both,
 	}, {
 		name: "pareto", about: "20 callers; a heavy tail: Pareto from 2.5 ms, shape 1.5",
-		world: closed(virtual.Pareto(2500*time.Microsecond, 1.5), 400_000), replays: true, protocols: both,
+		world: closed(virtual.ParetoLatency(2500*time.Microsecond, 1.5), 400_000), replays: true, protocols: both,
 	}, {
 		name: "bimodal", about: "20 callers; one request in five is a cache miss of 200 ms, and so are its hedges",
-		world:   closed(virtual.Inherent(virtual.Lognormal(5*ms, 2*ms), virtual.Lognormal(200*ms, 25*ms), 0.20), 200_000),
+		world:   closed(virtual.MixByRequest(virtual.LognormalLatency(5*ms, 2*ms), virtual.LognormalLatency(200*ms, 25*ms), 0.20), 200_000),
 		replays: true, protocols: both,
 	}, {
 		name: "replica", about: "20 callers; one of 16 replicas is ten times slower",
-		world: closed(virtual.Replicas(virtual.Lognormal(5*ms, 2*ms), 16, 10), 400_000), replays: true, protocols: []string{"grpc"},
+		world: closed(virtual.WithSlowReplica(virtual.LognormalLatency(5*ms, 2*ms), 16, 10), 400_000), replays: true, protocols: []string{"grpc"},
 	}, {
 		name: "correlated", about: "2,000 requests/s; ten replicas stop for 100 ms every 2 s, as for garbage collection",
-		world: virtual.World{Rate: 2000, Requests: 400_000, Model: virtual.Pauses(virtual.Lognormal(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
+		world: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: virtual.WithPauses(virtual.LognormalLatency(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
 	}, {
 		name: "queue", about: "20 servers, 60 % loaded, with a queue each, that stop working on cancelled requests",
 		world: queue(0.6, virtual.Queue{Servers: 20, Cancel: true}),
@@ -77,41 +77,41 @@ func virtualScenarios() []scenario {
 		},
 	}, {
 		name: "drift", about: "2,000 requests/s; three times slower in the second of three minutes",
-		world: open(virtual.Between(60*sec, 120*sec, virtual.Times(reference, 3), reference), 2000), span: 180 * sec, replays: true,
+		world: open(virtual.DuringInterval(60*sec, 120*sec, virtual.ScaleLatency(reference, 3), reference), 2000), span: 180 * sec, replays: true,
 		parts: []part{within("before", 0, 60*sec), within("during", 60*sec, 120*sec), within("after", 120*sec, forever)},
 	}, {
 		name: "outage", about: "1,000 requests/s; everything is 50 × slower for 30 s",
-		world: open(virtual.Between(60*sec, 90*sec, virtual.Times(reference, 50), reference), 1000), span: 150 * sec, replays: true,
+		world: open(virtual.DuringInterval(60*sec, 90*sec, virtual.ScaleLatency(reference, 50), reference), 1000), span: 150 * sec, replays: true,
 		parts: outage,
 	}, {
 		name: "hang", about: "1,000 requests/s; nothing answers for 30 s",
-		world: open(virtual.Between(60*sec, 90*sec, virtual.Hang(reference, 90*sec), reference), 1000), span: 150 * sec,
+		world: open(virtual.DuringInterval(60*sec, 90*sec, virtual.HangUntil(reference, 90*sec), reference), 1000), span: 150 * sec,
 		parts: outage,
 	}, {
 		name: "hosts", about: "1,000 requests/s to ten hosts, of which one hangs for 30 s; the parts show the other nine",
-		world: tenHosts(virtual.OnHost(0, virtual.Between(30*sec, 60*sec, virtual.Hang(reference, forever/2), reference), reference)),
+		world: tenHosts(virtual.OnHost(0, virtual.DuringInterval(30*sec, 60*sec, virtual.HangUntil(reference, forever/2), reference), reference)),
 		span:  90 * sec, parts: hung,
 	}, {
 		name: "hosts-calm", about: "1,000 requests/s to ten hosts, of which none hangs",
 		world: tenHosts(reference), span: 90 * sec, parts: hung[:3],
 	}, {
 		name: "uniform", about: "20 callers; every answer takes 20 ms ± 1 %",
-		world: closed(virtual.Constant(20*ms, 0.01), 200_000), protocols: both,
+		world: closed(virtual.ConstantLatency(20*ms, 0.01), 200_000), protocols: both,
 	}, {
 		name: "low", about: "one request/s to the reference backend",
-		world: virtual.World{Rate: 1, Requests: 100_000, Model: reference}, replays: true,
+		world: virtual.Simulation{Rate: 1, Requests: 100_000, Model: reference}, replays: true,
 	}, {
 		name: "cold", about: "300 fresh clients with 4 callers each, against the reference backend",
 		world: cold(reference), parts: firsts,
 	}, {
 		name: "cold-slow", about: "300 fresh clients with 4 callers each, against a backend 40 × slower than the reference",
-		world: cold(virtual.Times(reference, 40)), parts: firsts,
+		world: cold(virtual.ScaleLatency(reference, 40)), parts: firsts,
 	}, {
 		name: "estimate-low", about: "2,000 requests/s to the reference backend; EstimatedRPS is 100 × too low",
-		world: virtual.World{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 0.01, replays: true, parts: steady,
+		world: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 0.01, replays: true, parts: steady,
 	}, {
 		name: "estimate-high", about: "2,000 requests/s to the reference backend; EstimatedRPS is 100 × too high",
-		world: virtual.World{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 100, replays: true, parts: steady,
+		world: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 100, replays: true, parts: steady,
 	}}, slices.Concat(serviceScenarios(), longScenarios())...)
 }
 
@@ -130,17 +130,17 @@ func scenarioOf(name string) scenario {
 }
 
 func labScenarios() []scenario {
-	usual := virtual.Lognormal(5*ms, 2*ms)
+	usual := virtual.LognormalLatency(5*ms, 2*ms)
 	return slices.Concat(queueLabs(), elsewhereLabs(), []scenario{{
 		name: "stream", about: "30 callers; the header comes at once and the first byte later, for 10 % of attempts by 200 ms; time to first byte",
-		world: virtual.World{Workers: 30, Requests: 6000, Model: virtual.Late(usual, 0.10, 200*ms)}, protocols: []string{"http"},
+		world: virtual.Simulation{Workers: 30, Requests: 6000, Model: virtual.WithDelays(usual, 0.10, 200*ms)}, protocols: []string{"http"},
 		lab: &lab{
 			strategies: []string{"none", "bhope", "hedge"},
 			stream:     true,
 		},
 	}, {
 		name: "frozen-h2", about: "4 callers, who give up after 300 ms; their HTTP/2 connection goes dead; 1 ms to the server and back",
-		world:     virtual.World{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
+		world:     virtual.Simulation{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
 		protocols: []string{"http", "grpc"}, parts: []part{last("frozen", 120)},
 		lab: &lab{
 			strategies: []string{"none", "static-10ms", "hedge"},
@@ -148,7 +148,7 @@ func labScenarios() []scenario {
 		},
 	}, {
 		name: "cold", about: "fresh clients, over TLS, 0.5 and 30 ms from a server that answers at once",
-		world: virtual.World{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.Constant(0, 0)}, protocols: []string{"http"},
+		world: virtual.Simulation{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.ConstantLatency(0, 0)}, protocols: []string{"http"},
 		parts: []part{
 			on("first-0.5ms", 0, first("", 1)), on("warm-0.5ms", 0, last("", 1)),
 			on("first-30ms", 1, first("", 1)), on("warm-30ms", 1, last("", 1)),
@@ -159,7 +159,7 @@ func labScenarios() []scenario {
 		},
 	}, {
 		name: "replica", about: "200 requests/s; of three replicas, the one that a client dials stops for 100 ms every 2 s",
-		world: virtual.World{Rate: 200, Requests: 1200, Model: usual}, protocols: []string{"http"},
+		world: virtual.Simulation{Rate: 200, Requests: 1200, Model: usual}, protocols: []string{"http"},
 		lab: &lab{
 			strategies: []string{"none", "hedge"},
 			rtts:       []time.Duration{ms}, replicas: 3, pause: 100 * ms, period: 2 * sec,
@@ -173,7 +173,7 @@ func queueLabs() []scenario {
 	in := func(name, about string, tls bool, protocols ...string) scenario {
 		return scenario{
 			name: name, about: about, protocols: protocols, parts: []part{last("settled", 1000)},
-			world: virtual.World{Rate: rate, Requests: int(12 * rate), Model: referenceModel(), Queue: &virtual.Queue{Servers: 20}},
+			world: virtual.Simulation{Rate: rate, Requests: int(12 * rate), Model: referenceModel(), Queue: &virtual.Queue{Servers: 20}},
 			lab:   &lab{strategies: []string{bare, ours, limited}, tls: tls, replicas: 20, random: true},
 		}
 	}
@@ -193,16 +193,16 @@ func elsewhereNames() (names []string) {
 
 // elsewhereLabs compare hedges to the replica of the primary with hedges to another replica.
 func elsewhereLabs() []scenario {
-	usual := virtual.Constant(5*ms, 0.4)
+	usual := virtual.ConstantLatency(5*ms, 0.4)
 	both := []string{"http", "grpc"}
 	in := func(name, about string, m virtual.Model, protocols []string, l lab) scenario {
 		l.strategies, l.rtts, l.period = []string{bare, ours}, []time.Duration{ms / 2}, sec
 		return scenario{
-			name: name, about: about + ", 10 callers", world: virtual.World{Workers: 10, Requests: 10_000, Model: m}, protocols: protocols, lab: &l,
+			name: name, about: about + ", 10 callers", world: virtual.Simulation{Workers: 10, Requests: 10_000, Model: m}, protocols: protocols, lab: &l,
 		}
 	}
 	const pause = 100 * ms
-	slow := virtual.Stragglers(usual, 0.01, 10)
+	slow := virtual.WithStragglers(usual, 0.01, 10)
 	return []scenario{
 		in("stop-2", "the first of two replicas stops for 100 ms each second", usual, both, lab{replicas: 2, pause: pause}),
 		in("stop-3", "the first of three replicas stops for 100 ms each second", usual, both, lab{replicas: 3, pause: pause}),

@@ -15,19 +15,19 @@ const (
 
 // serviceScenarios have many clients, answers that ask for less load, and answers that say "not found".
 func serviceScenarios() []scenario {
-	fleet := virtual.World{Fleet: true, Hosts: clients, Rate: clients * clientRate, Requests: 300_000, Model: referenceModel()}
+	fleet := virtual.Simulation{SeparateClients: true, Hosts: clients, Rate: clients * clientRate, Requests: 300_000, Model: referenceModel()}
 	ignoring := fleet
 	ignoring.Queue = &virtual.Queue{Servers: 20}
 	ignoring.Rate = 0.8 * 20 / referenceMean.Seconds()
 
 	// One call in 33 is slow, and so are few enough to be hedged well before.
-	pushed := virtual.World{Rate: 1000, Requests: 400_000, Model: virtual.Late(virtual.Lognormal(5*ms, 2*ms), 0.03, 295*ms)}
+	pushed := virtual.Simulation{Rate: 1000, Requests: 400_000, Model: virtual.WithDelays(virtual.LognormalLatency(5*ms, 2*ms), 0.03, 295*ms)}
 	calm := pushed
-	pushed.Refused = 0.001
+	pushed.PushbackShare = 0.001
 
-	absent := virtual.World{Workers: 20, Requests: 400_000, Model: referenceModel(), Absent: 0.3}
+	absent := virtual.Simulation{Workers: 20, Requests: 400_000, Model: referenceModel(), NotFoundShare: 0.3}
 	ends := absent
-	ends.AbsentEnds = true
+	ends.NotFoundEndsCall = true
 
 	few := []string{bare, "bhope-tuned", ours}
 	return []scenario{{
@@ -55,10 +55,10 @@ func serviceScenarios() []scenario {
 func longScenarios() []scenario {
 	const last = 40 * time.Minute
 	rate := 0.8 * 20 / referenceMean.Seconds()
-	world := func(q *virtual.Queue) virtual.World {
-		return virtual.World{Rate: rate, Requests: int(rate * last.Seconds()), Model: referenceModel(), Queue: q}
+	world := func(q *virtual.Queue) virtual.Simulation {
+		return virtual.Simulation{Rate: rate, Requests: int(rate * last.Seconds()), Model: referenceModel(), Queue: q}
 	}
-	long := func(name, about string, w virtual.World) scenario {
+	long := func(name, about string, w virtual.Simulation) scenario {
 		return scenario{
 			name: name, about: about, world: w, long: true, only: []string{bare, ours, audited, limited},
 			parts: []part{within("learning", 0, last/2), within("settled", last/2, forever)},
@@ -66,9 +66,9 @@ func longScenarios() []scenario {
 	}
 	ignoring := world(&virtual.Queue{Servers: 20})
 	many := ignoring
-	many.Fleet, many.Hosts = true, clients
+	many.SeparateClients, many.Hosts = true, clients
 	double := ignoring
-	double.Model = virtual.Hedges(referenceModel(), 2)
+	double.Model = virtual.WithSlowHedges(referenceModel(), 2)
 	swing := ignoring
 	swing.Load = func(at time.Duration) float64 { return (0.6 + 0.25*math.Sin(2*math.Pi*at.Minutes()/16)) / 0.8 }
 	return []scenario{

@@ -67,7 +67,7 @@ func TestAnyShareOfPushBackUpToOnePercentCostsNothing(t *testing.T) {
 		var calm float64
 		for _, share := range []float64{0, 0.0001, 0.001, 0.01} {
 			w := sc.world
-			w.Rate, w.Refused, w.Requests = rate, share, 100_000
+			w.Rate, w.PushbackShare, w.Requests = rate, share, 100_000
 			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: w.Run(t.Context(), 1, strategyOf(ours).virtual(setting{ctx: t.Context(), world: w, seed: 1}), nil)}
 			p99 := tr.row("", func(latency.Call) bool { return true }).P99
 			if share == 0 {

@@ -12,7 +12,7 @@ import (
 )
 
 func init() {
-	registerChild(storelab.Play)
+	registerChild(storelab.ServeFakeTime)
 	registerEngine(70, func() engine { return storageEngine{} })
 	registerColumns(ownMetric(askedTwice, "asked twice %", 17, "%.2f"), ownMetric(sentTwice, "sent twice %", 18, "%.2f"))
 	registerStrategies(
@@ -66,10 +66,10 @@ const (
 // storageScenarios are package storelab's.
 var storageScenarios = func() []scenario {
 	var all []scenario
-	for _, name := range storelab.Worlds {
-		sc := scenario{name: name, about: storelab.About[name]}
-		if name == "storage-slow" {
-			slow := func(c latency.Call) bool { return storelab.Slow(c.Index) }
+	for _, s := range storelab.Scenarios {
+		sc := scenario{name: s.Name, about: s.Description}
+		if s.Name == "storage-slow" {
+			slow := func(c latency.Call) bool { return storelab.IsSlow(c.Index) }
 			sc.parts = []part{{name: "slow", in: slow}, {name: "others", in: func(c latency.Call) bool { return !slow(c) }}}
 		}
 		all = append(all, sc)
@@ -91,7 +91,7 @@ func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	reads := j.requests(storelab.Reads, quickReads)
 	task := j.progress.begin(j.scenario.name, "all in fake time", reads*len(j.strategies))
 	began := time.Now()
-	rows, err := storelab.RunFake(ctx, storelab.Config{World: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
+	rows, err := storelab.RunInFakeTime(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
 	if err != nil {
 		task.drop()
 		return err

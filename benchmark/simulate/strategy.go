@@ -51,7 +51,7 @@ func (s strategy) withClients(f clientFamily) strategy {
 // A setting describes a run in virtual time to a strategy.
 type setting struct {
 	ctx      context.Context
-	world    virtual.World
+	world    virtual.Simulation
 	seed     uint64
 	estimate float64 // EstimatedRPS, for those that have this option; 0: their default
 	extra    float64 // hedges per request that hedge sent; for oracles only

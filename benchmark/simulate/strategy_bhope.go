@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/gohedge/hedge/benchmark/internal/published"
+	"github.com/gohedge/hedge/benchmark/internal/bhope"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -18,8 +18,8 @@ func init() {
 			name: "bhope", rank: 60, title: "bhope/hedge (defaults)", about: "the policy of bhope/hedge with its defaults, written anew from its description",
 			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
-				rate := cmp.Or(s.estimate, published.DefaultRPS)
-				return func() virtual.Policy { return virtual.NewPublished(rate) }
+				rate := cmp.Or(s.estimate, bhope.DefaultRPS)
+				return func() virtual.Policy { return virtual.NewBhopePolicy(rate) }
 			},
 		},
 		strategy{
@@ -27,23 +27,23 @@ func init() {
 			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := trueRate(s.ctx, s.world, s.seed)
-				return func() virtual.Policy { return virtual.NewPublished(rate) }
+				return func() virtual.Policy { return virtual.NewBhopePolicy(rate) }
 			},
 		},
 	)
 }
 
 func bhopeHTTP(s *seat) (http.RoundTripper, error) {
-	return &published.RoundTripper{Policy: newBhopePolicy(s), Clock: s.clock, Next: s.counted}, nil
+	return &bhope.RoundTripper{Policy: newBhopePolicy(s), Clock: s.clock, Next: s.counted}, nil
 }
 
 func bhopeGRPC(s *seat) ([]grpc.UnaryClientInterceptor, error) {
-	return []grpc.UnaryClientInterceptor{published.UnaryClientInterceptor(newBhopePolicy(s), s.clock)}, nil
+	return []grpc.UnaryClientInterceptor{bhope.UnaryClientInterceptor(newBhopePolicy(s), s.clock)}, nil
 }
 
-func newBhopePolicy(s *seat) *published.Policy {
-	p := published.New(cmp.Or(s.rate, published.DefaultRPS))
-	s.refused = p.Refused
+func newBhopePolicy(s *seat) *bhope.Policy {
+	p := bhope.New(cmp.Or(s.rate, bhope.DefaultRPS))
+	s.refused = p.DeniedHedges
 	return p
 }
 
@@ -51,14 +51,14 @@ func newBhopePolicy(s *seat) *published.Policy {
 // a closed loop they depend on how fast the policy answers, so trueRate works as an
 // operator would: it measures the rate under the policy's default, and once
 // more under the rate that was measured.
-func trueRate(ctx context.Context, w virtual.World, seed uint64) float64 {
+func trueRate(ctx context.Context, w virtual.Simulation, seed uint64) float64 {
 	if w.Workers == 0 {
 		return w.ClientRate()
 	}
 	w.Episodes = 1
-	rate := float64(published.DefaultRPS)
+	rate := float64(bhope.DefaultRPS)
 	for range 2 {
-		calls := w.Run(ctx, seed, func() virtual.Policy { return virtual.NewPublished(rate) }, nil)
+		calls := w.Run(ctx, seed, func() virtual.Policy { return virtual.NewBhopePolicy(rate) }, nil)
 		var end time.Duration
 		for _, c := range calls {
 			end = max(end, c.Start)

@@ -150,7 +150,7 @@ func (l library) virtual(s setting) func() virtual.Policy {
 		config.EstimatedRPS = s.estimate
 	}
 	config.Audit = l.audit
-	return func() virtual.Policy { return virtual.NewOurs(config) }
+	return func() virtual.Policy { return virtual.NewLibraryPolicy(config) }
 }
 
 // commonOptions returns the options of a client that HTTP and gRPC have.

@@ -13,6 +13,6 @@ func init() {
 		name: bare, rank: 10, title: "no hedging", about: "no hedging",
 		http:    func(s *seat) (http.RoundTripper, error) { return s.counted, nil },
 		grpc:    func(*seat) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
-		virtual: func(setting) func() virtual.Policy { return func() virtual.Policy { return virtual.None{} } },
+		virtual: func(setting) func() virtual.Policy { return func() virtual.Policy { return virtual.NoHedging{} } },
 	})
 }

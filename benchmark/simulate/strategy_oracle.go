@@ -15,7 +15,7 @@ func init() {
 	oracle := func(s strategy) strategy {
 		s.http, s.grpc = oracleHTTP, oracleGRPC
 		s.virtual = func(at setting) func() virtual.Policy {
-			best := at.world.Oracle(at.seed, s.oracle, at.extra, s.oracleGoal())
+			best := at.world.BestStaticDelays(at.seed, s.oracle, at.extra, s.oracleGoal())
 			return func() virtual.Policy { return best }
 		}
 		return s

@@ -41,5 +41,5 @@ func (d static) grpc(s *seat) ([]grpc.UnaryClientInterceptor, error) {
 }
 
 func (d static) virtual(setting) func() virtual.Policy {
-	return func() virtual.Policy { return virtual.Static{time.Duration(d)} }
+	return func() virtual.Policy { return virtual.StaticDelays{time.Duration(d)} }
 }

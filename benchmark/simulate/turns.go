@@ -77,7 +77,7 @@ func (t *turns) foresee(oracle strategy) []time.Duration {
 	for _, other := range t.all {
 		switch other.strategy.name {
 		case bare:
-			took = latency.Answered(other.finished())
+			took = latency.SortedAnswered(other.finished())
 		case ours:
 			extra = extraOf(other.finished())
 		}
@@ -85,8 +85,8 @@ func (t *turns) foresee(oracle strategy) []time.Duration {
 	if len(took) == 0 {
 		return nil
 	}
-	world := virtual.World{Workers: 1, Requests: min(50_000, 20*len(took)), Model: virtual.Drawn(took)}
-	return world.Oracle(t.seed, oracle.oracle, extra, oracle.oracleGoal())
+	world := virtual.Simulation{Workers: 1, Requests: min(50_000, 20*len(took)), Model: virtual.SampledLatency(took)}
+	return world.BestStaticDelays(t.seed, oracle.oracle, extra, oracle.oracleGoal())
 }
 
 // extraOf returns the hedges per request.

@@ -55,7 +55,7 @@ func (virtualEngine) offers(sc scenario, s strategy) bool {
 }
 
 // in returns w, with Limiters if the strategy has them.
-func (s strategy) in(w virtual.World) virtual.World {
+func (s strategy) in(w virtual.Simulation) virtual.Simulation {
 	if s.limited {
 		q := *w.Queue
 		q.Limited = true

@@ -16,42 +16,36 @@ import (
 	"github.com/failsafe-go/failsafe-go/hedgepolicy"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// A reader reads the range at off into p.
-type reader func(ctx context.Context, p []byte, off int64) error
+// A rangeReader reads the range at off into p.
+type rangeReader func(ctx context.Context, p []byte, off int64) error
 
-// A contender is a way to read ranges.
-type contender struct {
-	name   string
-	parts  int // requests for a read; 0: one
-	reader func(*store) (reader, error)
-}
-
-// The contenders that are not named after what they are.
+// Names of contenders that bounds and tests refer to.
 const (
 	Plain     = "none"
 	Rangeread = "rangeread"
 )
 
-var contenders = []contender{
-	{name: Plain, reader: over(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })},
-	{name: "static-50ms", reader: func(s *store) (reader, error) { return s.twice(50 * time.Millisecond), nil }},
-	{name: "failsafe-quantile", reader: over(func(base http.RoundTripper) (http.RoundTripper, error) {
+var contenders = []lab.Contender[*store, rangeReader]{
+	{Name: Plain, Start: throughTransport(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })},
+	{Name: "static-50ms", Start: func(s *store) (rangeReader, error) { return s.readHedged(50 * time.Millisecond), nil }},
+	{Name: "failsafe-quantile", Start: throughTransport(func(base http.RoundTripper) (http.RoundTripper, error) {
 		policy := hedgepolicy.NewBuilderWithDelayQuantile[*http.Response](virtual.FailsafeQuantile, virtual.FailsafeAge, virtual.FailsafeThreshold).
 			WithBudget(budget.NewBuilder().Build()).Build()
 		return failsafehttp.NewRoundTripper(base, policy), nil
 	})},
-	{name: "stall-timeout", reader: newStallTimeout(500 * time.Millisecond)},
-	{name: "stall-timeout-20ms", reader: newStallTimeout(20 * time.Millisecond)},
-	{name: "parts-4", parts: 4, reader: func(s *store) (reader, error) { return s.inParts(4), nil }},
-	{name: "hedge-resume", reader: over(func(base http.RoundTripper) (http.RoundTripper, error) {
+	{Name: "stall-timeout", Start: newStallTimeout(500 * time.Millisecond)},
+	{Name: "stall-timeout-20ms", Start: newStallTimeout(20 * time.Millisecond)},
+	{Name: "parts-4", Start: func(s *store) (rangeReader, error) { return s.readInParts(4), nil }},
+	{Name: "hedge-resume", Start: throughTransport(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return hedge.New(base, hedge.WithResume()), nil
 	})},
-	{name: Rangeread, reader: func(s *store) (reader, error) {
-		object := rangeread.NewStore(rangeread.Options{}).Open(s.fetch)
+	{Name: Rangeread, Start: func(s *store) (rangeReader, error) {
+		object := rangeread.NewStore(rangeread.Options{}).Open(s.fetchRange)
 		return func(ctx context.Context, p []byte, off int64) error {
 			_, err := object.ReadAtContext(ctx, p, off)
 			return err
@@ -59,30 +53,26 @@ var contenders = []contender{
 	}},
 }
 
-// Contenders are their names.
-var Contenders = func() (names []string) {
-	for _, c := range contenders {
-		names = append(names, c.name)
-	}
-	return names
-}()
+// Contenders lists the names of all contenders.
+var Contenders = lab.NamesOf(contenders)
 
-// tag is the version of the object.
-const tag = `"one"`
+// entityTag is the version of the object.
+const entityTag = `"one"`
 
-// fetch is a rangeread.Fetch.
-func (s *store) fetch(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
-	b, err := s.get(ctx, r.Offset, r.Length)
+// fetchRange is a rangeread.Fetch.
+func (s *store) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
+	b, err := s.openBody(ctx, r.Offset, r.Length)
 	if err != nil {
 		return nil, rangeread.Info{}, err
 	}
-	return b, rangeread.Info{Offset: r.Offset, Length: r.Length, Size: s.size, Tag: tag}, nil
+	return b, rangeread.Info{Offset: r.Offset, Length: r.Length, Size: s.size, Tag: entityTag}, nil
 }
 
-// over returns how a range is read by a GET through what is made of a transport.
-func over(through func(http.RoundTripper) (http.RoundTripper, error)) func(*store) (reader, error) {
-	return func(s *store) (reader, error) {
-		rt, err := through(s)
+// throughTransport returns the start of a contender that reads a range by a GET through a transport. wrap makes the
+// transport from the store's.
+func throughTransport(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*store) (rangeReader, error) {
+	return func(s *store) (rangeReader, error) {
+		rt, err := wrap(s)
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +98,7 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	if _, err := fmt.Sscanf(req.Header.Get("Range"), "bytes=%d-%d", &from, &to); err != nil {
 		return nil, fmt.Errorf("range %q: %w", req.Header.Get("Range"), err)
 	}
-	b, err := s.get(req.Context(), from, to-from+1)
+	b, err := s.openBody(req.Context(), from, to-from+1)
 	if err != nil {
 		return nil, err
 	}
@@ -116,16 +106,16 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	h.Set("Accept-Ranges", "bytes")
 	h.Set("Content-Length", fmt.Sprint(b.size))
 	h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to, s.size))
-	h.Set("Etag", tag)
+	h.Set("Etag", entityTag)
 	return &http.Response{
 		Status: "206 Partial Content", StatusCode: http.StatusPartialContent, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: h, Body: b, ContentLength: b.size, Request: req,
 	}, nil
 }
 
-// plain reads the range with one request.
-func (s *store) plain(ctx context.Context, p []byte, off int64) error {
-	b, err := s.get(ctx, off, int64(len(p)))
+// readPlain reads the range with one request.
+func (s *store) readPlain(ctx context.Context, p []byte, off int64) error {
+	b, err := s.openBody(ctx, off, int64(len(p)))
 	if err != nil {
 		return err
 	}
@@ -133,23 +123,24 @@ func (s *store) plain(ctx context.Context, p []byte, off int64) error {
 	return errors.Join(err, b.Close())
 }
 
-// inParts reads so many parts of a range at the same time, as the downloader of the AWS SDK does.
-func (s *store) inParts(parts int) reader {
+// readInParts reads the parts of a range at the same time, as the downloader of the AWS SDK does.
+func (s *store) readInParts(parts int) rangeReader {
+	s.requestSize = Size / int64(parts)
 	return func(ctx context.Context, p []byte, off int64) error {
 		errs := make([]error, parts)
-		var all sync.WaitGroup
+		var reading sync.WaitGroup
 		size := len(p) / parts
 		for n := range parts {
-			all.Go(func() { errs[n] = s.plain(ctx, p[n*size:(n+1)*size], off+int64(n*size)) })
+			reading.Go(func() { errs[n] = s.readPlain(ctx, p[n*size:(n+1)*size], off+int64(n*size)) })
 		}
-		all.Wait()
+		reading.Wait()
 		return errors.Join(errs...)
 	}
 }
 
-// twice sends a second request if the first byte does not come within the delay, as hedgedhttp does. It reads the answer that comes first, and
-// cancels the other one.
-func (s *store) twice(delay time.Duration) reader {
+// readHedged sends a second request if the first byte does not arrive within the delay, as hedgedhttp does. It reads
+// the first answer and cancels the other request.
+func (s *store) readHedged(delay time.Duration) rangeReader {
 	type answer struct {
 		*body
 		err error
@@ -161,7 +152,7 @@ func (s *store) twice(delay time.Duration) reader {
 			var attempt context.Context
 			attempt, cancels[n] = context.WithCancel(ctx)
 			go func() {
-				b, err := s.get(attempt, off, int64(len(p)))
+				b, err := s.openBody(attempt, off, int64(len(p)))
 				answers[n] <- answer{b, err}
 			}()
 		}
@@ -188,59 +179,59 @@ func (s *store) twice(delay time.Duration) reader {
 	}
 }
 
-// A stallTimeout retries a request whose first byte is late, as Google's client does with WithReadStallTimeout. It is written from the
-// documents of that: the timeout is at least, and at first, the least one, and goes to the 99th percentile of the client's requests if that is
-// longer; retries wait for a random part of a second, and twice as long each time.
+// A stallTimeout retries a request whose first byte is late, as Google's client does with WithReadStallTimeout. It
+// follows the documentation of that option. The timeout starts at a minimum and moves to the 99th percentile of the
+// client's requests if that is longer. A retry waits for a random part of a second, and twice as long each time.
 type stallTimeout struct {
-	store *store
-	least time.Duration
+	store   *store
+	minimum time.Duration
 
-	mu     sync.Mutex // guards the fields below
-	now    time.Duration
-	random *rand.Rand
+	mu      sync.Mutex // guards the fields below
+	timeout time.Duration
+	random  *rand.Rand
 }
 
-func newStallTimeout(least time.Duration) func(*store) (reader, error) {
-	return func(s *store) (reader, error) {
-		t := &stallTimeout{store: s, least: least, now: least, random: rand.New(rand.NewPCG(s.seed, 1))}
-		return t.read, nil
+func newStallTimeout(minimum time.Duration) func(*store) (rangeReader, error) {
+	return func(s *store) (rangeReader, error) {
+		t := &stallTimeout{store: s, minimum: minimum, timeout: minimum, random: rand.New(rand.NewPCG(s.seed, 1))}
+		return t.readRange, nil
 	}
 }
 
-func (t *stallTimeout) read(ctx context.Context, p []byte, off int64) error {
-	for most := time.Second; ; most = min(2*most, 30*time.Second) {
-		b, err := t.try(ctx, off, int64(len(p)))
+func (t *stallTimeout) readRange(ctx context.Context, p []byte, off int64) error {
+	for maxPause := time.Second; ; maxPause = min(2*maxPause, 30*time.Second) {
+		b, err := t.openBody(ctx, off, int64(len(p)))
 		if err == nil {
 			_, err = io.ReadFull(b, p)
 			return errors.Join(err, b.Close())
 		}
 		t.mu.Lock()
-		wait := time.Duration(t.random.Int64N(int64(most)))
+		pause := time.Duration(t.random.Int64N(int64(maxPause)))
 		t.mu.Unlock()
-		if err := sleep(ctx, wait); err != nil {
+		if err := lab.SleepContext(ctx, pause); err != nil {
 			return err
 		}
 	}
 }
 
-// try sends a request, and returns an error if its first byte does not come in time.
-func (t *stallTimeout) try(ctx context.Context, off, n int64) (*body, error) {
+// openBody sends a request, and returns an error if its first byte does not arrive within the timeout.
+func (t *stallTimeout) openBody(ctx context.Context, off, n int64) (*body, error) {
 	t.mu.Lock()
-	limit := t.now
+	limit := t.timeout
 	t.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	timer := time.AfterFunc(limit, cancel)
-	b, err := t.store.get(ctx, off, n)
+	b, err := t.store.openBody(ctx, off, n)
 	late := !timer.Stop()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// One request in a hundred is late where these two balance.
+	// The steps up and down balance where one request in a hundred is late.
 	const up, share = 1.05, 0.99
 	factor := math.Pow(up, -(1-share)/share)
 	if late {
 		factor = up
 	}
-	t.now = max(time.Duration(float64(t.now)*factor), t.least)
+	t.timeout = max(time.Duration(float64(t.timeout)*factor), t.minimum)
 	if late && err == nil {
 		return nil, errors.Join(context.DeadlineExceeded, b.Close())
 	}

@@ -2,23 +2,25 @@ package storelab
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
-// Fate returns what the first request for a whole range meets: when its first byte comes, and how long its body takes from there.
-func Fate(name string, seed uint64, read int64) (late, lasts time.Duration) {
-	w := worlds[slices.Index(Worlds, name)]
-	b := &body{store: &store{world: w}, off: read * Size, size: Size, pace: pace, stalls: -1}
-	late = b.draw(rand.New(rand.NewPCG(seed, uint64(read)*(Size/block)<<8)))
-	lasts = time.Duration(Size/step-1) * b.pace
-	if b.stalls >= 0 {
-		lasts += pause
+// PredictFirstRequest returns the times of the first request for a whole range: the delay of its first byte, and the
+// duration of its body after that.
+func PredictFirstRequest(name string, seed uint64, read int64) (firstByte, rest time.Duration) {
+	sc, _ := lab.FindByName("scenario", scenarios, name)
+	b := &body{store: &store{scenario: sc}, off: read * Size, size: Size, interval: chunkInterval, stallAt: -1}
+	firstByte = b.drawFaults(rand.New(rand.NewPCG(seed, uint64(read)*(Size/block)<<8)))
+	rest = time.Duration(Size/chunkSize-1) * b.interval
+	if b.stallAt >= 0 {
+		rest += faultDelay
 	}
-	return late, lasts
+	return firstByte, rest
 }
 
 var (
-	Fill  = fill
-	Check = check
+	FillBytes  = fillBytes
+	CheckBytes = checkBytes
 )

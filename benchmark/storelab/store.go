@@ -7,187 +7,168 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
-// A world is what a store does.
-type world struct {
-	name, about string
-	faulty      bool
-	slow        bool // for the reads that Slow says
+// A scenario determines the faults of a store.
+type scenario struct {
+	lab.Scenario
+	faulty bool
+	slow   bool // for the reads that IsSlow reports
 }
 
-var worlds = []world{
-	{name: "storage", faulty: true, about: "reads of 1 MiB from a store 15 ms away; 1 % of the first bytes are 1 s late, and 1 % of the bodies stall for 1 s"},
-	{name: "storage-still", about: "the same store without faults"},
-	{name: "storage-slow", slow: true, about: "the same without faults, but three reads in ten come while the whole store takes eight times as long"},
+var scenarios = []scenario{
+	{lab.Scenario{Name: "storage", Description: "reads of 1 MiB from a store 15 ms away; 1 % of the first bytes are 1 s late, and 1 % of the bodies stall for 1 s"}, true, false},
+	{lab.Scenario{Name: "storage-still", Description: "the same store without faults"}, false, false},
+	{lab.Scenario{Name: "storage-slow", Description: "the same without faults, but three reads in ten come while the whole store takes eight times as long"}, false, true},
 }
 
-// Worlds are their names, and About says what each is.
-var Worlds, About = func() (names []string, about map[string]string) {
-	about = make(map[string]string)
-	for _, w := range worlds {
-		names, about[w.name] = append(names, w.name), w.about
-	}
-	return names, about
-}()
+// Scenarios lists all scenarios.
+var Scenarios = lab.ScenariosOf(scenarios)
 
-// What the store takes.
+// The times of a store.
 const (
-	near   = 15 * time.Millisecond // to the first byte, normally distributed
-	spread = 2 * time.Millisecond  // the deviation of that
-	step   = 128 << 10             // bytes of a body that come together
-	pace   = time.Millisecond / 2  // between two of these
-	pause  = time.Second           // of a fault
-	often  = 100                   // one request in so many is late, and one stalls
-	slower = 8                     // times, while the store is slow
+	firstByteMean      = 15 * time.Millisecond // normally distributed
+	firstByteDeviation = 2 * time.Millisecond
+	chunkSize          = 128 << 10            // bytes of a body that arrive together
+	chunkInterval      = time.Millisecond / 2 // between two chunks
+	faultDelay         = time.Second
+	faultPeriod        = 100 // requests of which one has a late first byte and one a body that stalls
+	slowFactor         = 8   // of all times while the store is slow
 )
 
-// Slow reports whether the whole store is slow when that range is read, in the world of that name.
-func Slow(read int32) bool { return read%1000 >= 400 && read%1000 < 700 }
+// IsSlow reports whether the store is slow during a read of the scenario storage-slow.
+func IsSlow(read int32) bool { return read%1000 >= 400 && read%1000 < 700 }
 
-// block is how far apart ranges are at least that meet faults of their own.
+// block is the unit of faults in bytes: the seed determines the faults of all requests that begin in one block.
 const block = Size / 4
 
-// A store is an object store as one contender meets it.
+// A store is an object store with one object, for one contender.
 type store struct {
-	world
-	seed  uint64
-	size  int64          // of its object
-	part  int64          // of a read, that has a request of its own
-	tries []atomic.Int32 // requests for ranges that begin in a block
-	reads []account
-	open  sync.WaitGroup // requests
+	scenario
+	seed         uint64
+	size         int64          // of the object
+	requestSize  int64          // of the requests of which a read consists at first
+	tries        []atomic.Int32 // requests by the block in which they begin
+	reads        []readStats
+	openRequests sync.WaitGroup
 }
 
-// An account is what was done for a read.
-type account struct {
+// readStats are the effects of one read.
+type readStats struct {
 	requests, asked, sent atomic.Int64
-	replaced              atomic.Bool // its last byte came by a request that took the place of another one
+	replaced              atomic.Bool // the last byte came by a request that replaced another
 }
 
-func newStore(w world, seed uint64, reads, parts int) *store {
+func newStore(sc scenario, seed uint64, reads int) *store {
 	return &store{
-		world: w, seed: seed, size: int64(reads) * Size, part: Size / int64(max(parts, 1)),
-		tries: make([]atomic.Int32, reads*Size/block), reads: make([]account, reads),
+		scenario: sc, seed: seed, size: int64(reads) * Size, requestSize: Size,
+		tries: make([]atomic.Int32, reads*Size/block), reads: make([]readStats, reads),
 	}
 }
 
-// get sends a request for n bytes from off on, within one read. It returns when the first byte is there.
-func (s *store) get(ctx context.Context, off, n int64) (*body, error) {
+// openBody sends a request for n bytes at off, within one read. It returns at the first byte.
+func (s *store) openBody(ctx context.Context, off, n int64) (*body, error) {
 	try := s.tries[off/block].Add(1) - 1
 	b := &body{
-		store: s, ctx: ctx, account: &s.reads[off/Size], off: off, size: n, pace: pace, stalls: -1,
-		first: try == 0 && off%s.part == 0,
+		store: s, ctx: ctx, stats: &s.reads[off/Size], off: off, size: n, interval: chunkInterval, stallAt: -1,
+		isFirst: try == 0 && off%s.requestSize == 0,
 	}
-	b.account.requests.Add(1)
-	b.account.asked.Add(n)
-	late := b.draw(rand.New(rand.NewPCG(s.seed, uint64(off/block)<<8|uint64(try))))
-	s.open.Add(1)
-	if err := sleep(ctx, late); err != nil {
-		s.open.Done()
+	b.stats.requests.Add(1)
+	b.stats.asked.Add(n)
+	delay := b.drawFaults(rand.New(rand.NewPCG(s.seed, uint64(off/block)<<8|uint64(try))))
+	s.openRequests.Add(1)
+	if err := lab.SleepContext(ctx, delay); err != nil {
+		s.openRequests.Done()
 		return nil, err
 	}
-	b.began = time.Now()
-	b.untie = context.AfterFunc(ctx, b.end)
+	b.start = time.Now()
+	b.stopWatch = context.AfterFunc(ctx, b.finish)
 	return b, nil
 }
 
-// draw says what happens to a request, and returns when its first byte comes. Stalls begin where a page does.
-func (b *body) draw(random *rand.Rand) time.Duration {
-	late := max(near+time.Duration(random.NormFloat64()*float64(spread)), near/2)
-	kind, share := random.IntN(often), random.Float64()
+// drawFaults sets the times of a body and returns the delay of its first byte. Stalls begin at a page.
+func (b *body) drawFaults(random *rand.Rand) time.Duration {
+	delay := max(firstByteMean+time.Duration(random.NormFloat64()*float64(firstByteDeviation)), firstByteMean/2)
+	kind, share := random.IntN(faultPeriod), random.Float64()
 	switch {
 	case b.store.faulty && kind == 0:
-		late += pause
+		delay += faultDelay
 	case b.store.faulty && kind == 1:
-		b.stalls = int64(share*float64(b.size)) / page * page
+		b.stallAt = int64(share*float64(b.size)) / page * page
 	}
-	if b.store.slow && Slow(int32(b.off/Size)) {
-		late, b.pace = late*slower, b.pace*slower
+	if b.store.slow && IsSlow(int32(b.off/Size)) {
+		delay, b.interval = delay*slowFactor, b.interval*slowFactor
 	}
-	return late
+	return delay
 }
 
-// sleep returns the error of ctx if that ends sooner.
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// A body comes in steps, the first one at once.
+// A body arrives in chunks, the first one at once.
 type body struct {
-	store   *store
-	ctx     context.Context // of the request
-	account *account
-	off     int64 // in the object
-	size    int64
-	first   bool // nobody has asked for the range before
-	pace    time.Duration
-	stalls  int64 // before that byte; -1: it does not
-	began   time.Time
-	at      atomic.Int64 // the next byte
-	untie   func() bool
-	once    sync.Once
+	store     *store
+	ctx       context.Context // of the request
+	stats     *readStats
+	off       int64 // in the object
+	size      int64
+	isFirst   bool // no earlier request was for this range
+	interval  time.Duration
+	stallAt   int64 // the byte before which the body stalls; -1: it does not
+	start     time.Time
+	position  atomic.Int64 // of the next byte
+	stopWatch func() bool  // detaches finish from ctx
+	once      sync.Once
 }
 
-// when returns at what time a byte of the body comes.
-func (b *body) when(at int64) time.Time {
-	d := time.Duration(at/step) * b.pace
-	if b.stalls >= 0 && at >= b.stalls {
-		d += pause
+// arrivalOf returns the time at which a byte of the body arrives.
+func (b *body) arrivalOf(position int64) time.Time {
+	d := time.Duration(position/chunkSize) * b.interval
+	if b.stallAt >= 0 && position >= b.stallAt {
+		d += faultDelay
 	}
-	return b.began.Add(d)
+	return b.start.Add(d)
 }
 
-// after returns the first byte that may come later than that one.
-func (b *body) after(at int64) int64 {
-	next := min((at/step+1)*step, b.size)
-	if at < b.stalls {
-		next = min(next, b.stalls)
+// endOfChunk returns the end of the bytes that arrive together with a byte.
+func (b *body) endOfChunk(position int64) int64 {
+	end := min((position/chunkSize+1)*chunkSize, b.size)
+	if position < b.stallAt {
+		end = min(end, b.stallAt)
 	}
-	return next
+	return end
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	at := b.at.Load()
-	if at == b.size {
+	position := b.position.Load()
+	if position == b.size {
 		return 0, io.EOF
 	}
-	if err := sleep(b.ctx, time.Until(b.when(at))); err != nil {
+	if err := lab.SleepContext(b.ctx, time.Until(b.arrivalOf(position))); err != nil {
 		return 0, err
 	}
-	n := min(int64(len(p)), b.after(at)-at)
-	fill(p[:n], b.off+at)
-	b.at.Store(at + n)
-	if at+n == b.size && (b.off+b.size)%Size == 0 && !b.first {
-		b.account.replaced.Store(true)
+	n := min(int64(len(p)), b.endOfChunk(position)-position)
+	fillBytes(p[:n], b.off+position)
+	b.position.Store(position + n)
+	if position+n == b.size && (b.off+b.size)%Size == 0 && !b.isFirst {
+		b.stats.replaced.Store(true)
 	}
 	return int(n), nil
 }
 
 func (b *body) Close() error {
-	b.untie()
-	b.end()
+	b.stopWatch()
+	b.finish()
 	return nil
 }
 
-// end counts what has come until now.
-func (b *body) end() {
+// finish counts the bytes that have arrived.
+func (b *body) finish() {
 	b.once.Do(func() {
-		sent, now := b.at.Load(), time.Now()
-		for sent < b.size && !b.when(sent).After(now) {
-			sent = b.after(sent)
+		sent, now := b.position.Load(), time.Now()
+		for sent < b.size && !b.arrivalOf(sent).After(now) {
+			sent = b.endOfChunk(sent)
 		}
-		b.account.sent.Add(sent)
-		b.store.open.Done()
+		b.stats.sent.Add(sent)
+		b.store.openRequests.Done()
 	})
 }

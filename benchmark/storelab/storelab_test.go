@@ -10,18 +10,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/storelab"
 )
 
 func TestMain(m *testing.M) {
-	storelab.Play()
+	storelab.ServeFakeTime()
 	os.Exit(m.Run())
 }
 
 // play has contenders read in fake time; none: all.
-func play(t *testing.T, world string, seed uint64, contenders ...string) map[string]storelab.Row {
+func play(t *testing.T, scenario string, seed uint64, contenders ...string) map[string]storelab.Row {
 	t.Helper()
-	conf := storelab.Config{World: world, Contenders: contenders, Reads: 1500, Seed: seed}
+	conf := storelab.Config{Scenario: scenario, Contenders: contenders, Reads: 1500, Seed: seed}
 	if testing.Short() {
 		conf.Reads = 300
 	}
@@ -42,12 +43,12 @@ func play(t *testing.T, world string, seed uint64, contenders ...string) map[str
 }
 
 func TestAPlainReadTakesWhatItsRequestMeets(t *testing.T) {
-	for _, world := range storelab.Worlds {
-		r := play(t, world, 3, storelab.Plain)[storelab.Plain]
+	for _, scenario := range lab.NamesOf(storelab.Scenarios) {
+		r := play(t, scenario, 3, storelab.Plain)[storelab.Plain]
 		late, stalled := 0, 0
 		for i, c := range r.Calls {
-			first, body := storelab.Fate(world, 3, int64(i))
-			assert.Equal(t, first+body, c.Latency, "%s, read %d", world, i)
+			first, body := storelab.PredictFirstRequest(scenario, 3, int64(i))
+			assert.Equal(t, first+body, c.Latency, "%s, read %d", scenario, i)
 			assert.Equal(t, storelab.Traffic{Asked: storelab.Size, Sent: storelab.Size}, r.Traffic[i])
 			if first > time.Second {
 				late++
@@ -55,18 +56,18 @@ func TestAPlainReadTakesWhatItsRequestMeets(t *testing.T) {
 			if body > time.Second {
 				stalled++
 			}
-			if world != "storage-slow" {
+			if scenario != "storage-slow" {
 				continue
 			}
-			if storelab.Slow(c.Index) {
+			if storelab.IsSlow(c.Index) {
 				assert.Greater(t, c.Latency, 80*time.Millisecond)
 			} else {
 				assert.Less(t, c.Latency, 30*time.Millisecond)
 			}
 		}
 		n := len(r.Calls)
-		if world != "storage" {
-			assert.Zero(t, late+stalled, world)
+		if scenario != "storage" {
+			assert.Zero(t, late+stalled, scenario)
 			continue
 		}
 		for _, faults := range []int{late, stalled} { // one in a hundred, within four standard deviations
@@ -77,8 +78,8 @@ func TestAPlainReadTakesWhatItsRequestMeets(t *testing.T) {
 
 // TestAllMeetTheSame: whoever has sent no second request has taken what a plain read has.
 func TestAllMeetTheSame(t *testing.T) {
-	for _, world := range storelab.Worlds {
-		rows := play(t, world, 1)
+	for _, scenario := range lab.NamesOf(storelab.Scenarios) {
+		rows := play(t, scenario, 1)
 		plain := rows[storelab.Plain]
 		for name, r := range rows {
 			if name == "parts-4" {
@@ -88,7 +89,7 @@ func TestAllMeetTheSame(t *testing.T) {
 			for i, c := range r.Calls {
 				if c.Hedges == 0 {
 					alone++
-					require.Equal(t, plain.Calls[i].Latency, c.Latency, "%s, %s, read %d", world, name, i)
+					require.Equal(t, plain.Calls[i].Latency, c.Latency, "%s, %s, read %d", scenario, name, i)
 				}
 			}
 			assert.Greater(t, alone, len(r.Calls)/2, name)
@@ -116,7 +117,7 @@ func TestAStallTimeoutWatchesTheFirstByteOnly(t *testing.T) {
 	const name = "stall-timeout-20ms"
 	again, stalled := 0, 0
 	for i, c := range play(t, "storage", 1, name)[name].Calls {
-		late, body := storelab.Fate("storage", 1, int64(i))
+		late, body := storelab.PredictFirstRequest("storage", 1, int64(i))
 		switch {
 		case late > time.Second:
 			again++
@@ -135,12 +136,13 @@ func TestAStallTimeoutWatchesTheFirstByteOnly(t *testing.T) {
 	assert.Positive(t, stalled)
 }
 
-// TestWhatIsMissingIsAskedForAndWins: a body that stalls is gone on with by rangeread and by WithResume, once the store is known.
+// TestWhatIsMissingIsAskedForAndWins: a body that stalls is gone on with by rangeread and by WithResume, once the store
+// is known.
 func TestWhatIsMissingIsAskedForAndWins(t *testing.T) {
 	for name, r := range play(t, "storage", 1, "hedge-resume", storelab.Rangeread) {
 		won, faults := 0, 0
 		for i, c := range r.Calls[100:] {
-			late, body := storelab.Fate("storage", 1, int64(i+100))
+			late, body := storelab.PredictFirstRequest("storage", 1, int64(i+100))
 			if late+body < time.Second {
 				continue
 			}
@@ -157,19 +159,19 @@ func TestWhatIsMissingIsAskedForAndWins(t *testing.T) {
 
 // TestAProgramRunsInFakeTime: in a process of its own, which gives the same as a bubble here.
 func TestAProgramRunsInFakeTime(t *testing.T) {
-	conf := storelab.Config{World: "storage", Contenders: []string{storelab.Plain, "static-50ms"}, Reads: 300, Seed: 7}
-	rows, err := storelab.RunFake(t.Context(), conf)
+	conf := storelab.Config{Scenario: "storage", Contenders: []string{storelab.Plain, "static-50ms"}, Reads: 300, Seed: 7}
+	rows, err := storelab.RunInFakeTime(t.Context(), conf)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		here, err := storelab.Run(t.Context(), conf)
 		require.NoError(t, err)
 		assert.Equal(t, here, rows)
 	})
-	_, err = storelab.RunFake(t.Context(), storelab.Config{World: "x"})
-	assert.ErrorContains(t, err, `world "x"; want one of storage`)
+	_, err = storelab.RunInFakeTime(t.Context(), storelab.Config{Scenario: "x"})
+	assert.ErrorContains(t, err, `scenario "x"; want one of storage`)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = storelab.RunFake(ctx, conf)
+	_, err = storelab.RunInFakeTime(ctx, conf)
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
@@ -178,7 +180,7 @@ func TestASecondRequestAfterADelay(t *testing.T) {
 	const name = "static-50ms"
 	again, most := 0, 0
 	for i, c := range play(t, "storage", 1, name)[name].Calls {
-		late, body := storelab.Fate("storage", 1, int64(i))
+		late, body := storelab.PredictFirstRequest("storage", 1, int64(i))
 		if late < 50*time.Millisecond {
 			assert.Zero(t, c.Hedges, "read %d", i)
 			assert.Equal(t, late+body, c.Latency, "a body that stalls is waited for")
@@ -199,7 +201,7 @@ func TestWhatIsMeasuredUntilTheEndIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		rows, err := storelab.Run(ctx, storelab.Config{World: "storage", Contenders: []string{storelab.Plain, storelab.Rangeread}, Reads: 10_000})
+		rows, err := storelab.Run(ctx, storelab.Config{Scenario: "storage", Contenders: []string{storelab.Plain, storelab.Rangeread}, Reads: 10_000})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Len(t, rows, 2)
 		for _, r := range rows {
@@ -214,10 +216,10 @@ func TestWhatIsMeasuredUntilTheEndIsKept(t *testing.T) {
 
 func TestConfigThatMakesNoSenseIsRefused(t *testing.T) {
 	for says, conf := range map[string]storelab.Config{
-		`world "x"; want one of storage`:               {World: "x"},
-		`contender "x"; want one of none`:              {World: "storage", Contenders: []string{"none", "x"}},
-		"Reads is -1, want at least 0":                 {World: "storage", Reads: -1},
-		`world ""; want one of storage, storage-still`: {},
+		`scenario "x"; want one of storage`:               {Scenario: "x"},
+		`contender "x"; want one of none`:                 {Scenario: "storage", Contenders: []string{"none", "x"}},
+		"Reads is -1, want at least 0":                    {Scenario: "storage", Reads: -1},
+		`scenario ""; want one of storage, storage-still`: {},
 	} {
 		_, err := storelab.Run(t.Context(), conf)
 		assert.ErrorContains(t, err, says)
@@ -226,9 +228,9 @@ func TestConfigThatMakesNoSenseIsRefused(t *testing.T) {
 
 func TestWrongBytesAreSeen(t *testing.T) {
 	p := make([]byte, 64<<10)
-	storelab.Fill(p, 1<<20)
-	require.NoError(t, storelab.Check(p, 1<<20))
-	assert.ErrorContains(t, storelab.Check(p, 2<<20), "wrong bytes at 2097152")
+	storelab.FillBytes(p, 1<<20)
+	require.NoError(t, storelab.CheckBytes(p, 1<<20))
+	assert.ErrorContains(t, storelab.CheckBytes(p, 2<<20), "wrong bytes at 2097152")
 	p[8<<10]++
-	assert.ErrorContains(t, storelab.Check(p, 1<<20), "wrong bytes at 1056768")
+	assert.ErrorContains(t, storelab.CheckBytes(p, 1<<20), "wrong bytes at 1056768")
 }

@@ -1,11 +1,11 @@
-// Command weight measures what programs carry that use hedge: the size of a program, the modules that are linked into it, and
-// those that it requires, however far away. It fails if a number is above its limit.
+// Command weight measures the size of programs that use hedge, the modules linked into them, and all modules that they
+// require, also indirectly. It fails if a number is above its limit.
 //
 //	go run ./benchmark/weight                              # prints the table
 //	go run ./benchmark/weight -readme docs/comparison.md   # also writes it into a document
 //
-// It builds each program in a module of its own, as a user of the version in the working directory would, and needs a network
-// if the module cache lacks a module. Sizes are those of stripped programs without cgo, in megabytes of 10⁶ bytes.
+// It builds each program in a module of its own that uses the version in the working directory. It needs a network if
+// the module cache lacks a module. Sizes are those of stripped programs without cgo, in megabytes of 10⁶ bytes.
 package main
 
 import (
@@ -26,106 +26,108 @@ import (
 func main() {
 	readme := flag.String("readme", "", "write the table between the markers <!-- table:weight --> and <!-- /table --> of this `file`")
 	flag.Parse()
-	if err := run(*readme); err != nil {
+	if err := measurePrograms(*readme); err != nil {
 		fmt.Fprintln(os.Stderr, "weight:", err)
 		os.Exit(1)
 	}
 }
 
-func run(readme string) error {
-	root, err := rootModule()
+// measurePrograms prints the table, and writes it to the file readme unless that is empty. It returns an error for each
+// number above its limit.
+func measurePrograms(readme string) error {
+	root, err := readRootModule()
 	if err != nil {
 		return err
 	}
 	weights := make(map[string]weight)
 	for _, p := range programs {
-		if weights[p.title], err = weigh(root, p); err != nil {
+		if weights[p.title], err = measureProgram(root, p); err != nil {
 			return fmt.Errorf("%s: %w", p.title, err)
 		}
 	}
-	over := []error{judge("go.mod", "modules required", int64(root.direct), 9), judge("go.mod", "modules required indirectly", int64(root.indirect), 9)}
+	over := []error{checkLimit("go.mod", "modules required", int64(root.direct), 9), checkLimit("go.mod", "modules required indirectly", int64(root.indirect), 9)}
 	for _, p := range programs {
 		w := weights[p.title]
 		over = append(over,
-			judge(p.title, "bytes more", w.bytes-weights[p.above].bytes, p.limit.bytes),
-			judge(p.title, "modules linked", int64(w.linked), int64(p.limit.linked)),
-			judge(p.title, "modules listed, those of grpc-go not counted", int64(w.listed-weights[aloneGRPC].listed), int64(p.limit.listed)))
+			checkLimit(p.title, "bytes more", w.bytes-weights[p.above].bytes, p.limit.bytes),
+			checkLimit(p.title, "modules linked", int64(w.linked), int64(p.limit.linked)),
+			checkLimit(p.title, "modules listed, those of grpc-go not counted", int64(w.listed-weights[aloneGRPC].listed), int64(p.limit.listed)))
 	}
-	text := table(root, weights)
+	text := formatTable(root, weights)
 	fmt.Print(text)
 	if readme != "" {
-		over = append(over, write(readme, text))
+		over = append(over, writeTable(readme, text))
 	}
 	return errors.Join(over...)
 }
 
-// A weight is what a program carries.
+// A weight has the numbers of a program.
 type weight struct {
 	bytes  int64
 	linked int // modules in the program
 	listed int // modules that go list -m all names
 }
 
-// A limit is what a weight may be. There is none where it is 0.
+// A limit has the largest allowed numbers. 0 means no limit.
 type limit struct {
-	bytes  int64 // more than those of the program to which it is compared
+	bytes  int64 // beyond the bytes of the program to which it is compared
 	linked int
-	listed int // beyond those of a program with grpc-go alone
+	listed int // beyond the modules of a program with grpc-go alone
 }
 
-// judge returns an error if a number is above its limit.
-func judge(whose, what string, has, may int64) error {
-	if may > 0 && has > may {
-		return fmt.Errorf("%s: %d %s; at most %d are allowed", whose, has, what, may)
+// checkLimit returns an error if a number is above its limit.
+func checkLimit(owner, unit string, number, limit int64) error {
+	if limit > 0 && number > limit {
+		return fmt.Errorf("%s: %d %s; at most %d are allowed", owner, number, unit, limit)
 	}
 	return nil
 }
 
-// table is what stands in the document.
-func table(root rootInfo, weights map[string]weight) string {
+// formatTable returns the table for the document.
+func formatTable(root rootInfo, weights map[string]weight) string {
 	var b strings.Builder
 	b.WriteString("| program | stripped | more | modules linked | `go list -m all` |\n|---|--:|--:|--:|--:|\n")
 	for _, p := range programs {
 		w, more := weights[p.title], "–"
 		if p.above != "" {
-			more = megabytes(w.bytes - weights[p.above].bytes)
+			more = formatMB(w.bytes - weights[p.above].bytes)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d |\n", p.title, megabytes(w.bytes), more, w.linked, w.listed)
+		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d |\n", p.title, formatMB(w.bytes), more, w.linked, w.listed)
 	}
 	fmt.Fprintf(&b, "\n`go.mod` of this module requires %d modules directly and %d indirectly.\n", root.direct, root.indirect)
 	fmt.Fprintf(&b, "`make weight`; %s, %s/%s, the versions in `go.mod`, without cgo.\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return b.String()
 }
 
-func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+func formatMB(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
-var marked = regexp.MustCompile(`(?s)(<!-- table:weight -->\n).*?(<!-- /table -->)`)
+var tablePattern = regexp.MustCompile(`(?s)(<!-- table:weight -->\n).*?(<!-- /table -->)`)
 
-// write puts the table into a document.
-func write(file, text string) error {
+// writeTable replaces the table in a document.
+func writeTable(file, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	if len(marked.FindAll(old, -1)) != 1 {
+	if len(tablePattern.FindAll(old, -1)) != 1 {
 		return fmt.Errorf("%s: want <!-- table:weight --> and <!-- /table -->, once, each on a line of its own", file)
 	}
-	return os.WriteFile(file, marked.ReplaceAllFunc(old, func(m []byte) []byte {
-		parts := marked.FindSubmatch(m)
+	return os.WriteFile(file, tablePattern.ReplaceAllFunc(old, func(m []byte) []byte {
+		parts := tablePattern.FindSubmatch(m)
 		return bytes.Join([][]byte{parts[1], parts[2]}, []byte(text))
 	}), 0o644)
 }
 
-// A rootInfo is what is known of the module of hedge.
+// A rootInfo describes the module of hedge.
 type rootInfo struct {
 	dir, goVersion   string
 	direct, indirect int
-	requires         map[string]string // versions by module path, also of the peers that only the benchmark's go.mod requires
+	requires         map[string]string // versions by module path, including the peers in the benchmark's go.mod
 }
 
-// rootModule reads the go.mod of the module in which the command runs.
-func rootModule() (root rootInfo, err error) {
-	text, err := command(".", "list", "-m", "-f", "{{.Dir}}", hedgePath)
+// readRootModule reads the go.mod of the module in which the command runs.
+func readRootModule() (root rootInfo, err error) {
+	text, err := runGo(".", "list", "-m", "-f", "{{.Dir}}", hedgePath)
 	if err != nil {
 		return root, err
 	}
@@ -164,15 +166,15 @@ type modFile struct {
 
 // readModFile reads the go.mod of the module in a folder.
 func readModFile(dir string) (mod modFile, err error) {
-	text, err := command(dir, "mod", "edit", "-json")
+	text, err := runGo(dir, "mod", "edit", "-json")
 	if err != nil {
 		return mod, err
 	}
 	return mod, json.Unmarshal([]byte(text), &mod)
 }
 
-// weigh builds a program in a module of its own.
-func weigh(root rootInfo, p program) (w weight, err error) {
+// measureProgram builds a program in a module of its own.
+func measureProgram(root rootInfo, p program) (w weight, err error) {
 	dir, err := os.MkdirTemp("", "weight")
 	if err != nil {
 		return w, err
@@ -200,10 +202,10 @@ func weigh(root rootInfo, p program) (w weight, err error) {
 			return w, err
 		}
 	}
-	if _, err := command(dir, "mod", "tidy"); err != nil {
+	if _, err := runGo(dir, "mod", "tidy"); err != nil {
 		return w, err
 	}
-	if _, err := command(dir, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-tags", p.tags, "-o", "program"); err != nil {
+	if _, err := runGo(dir, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-tags", p.tags, "-o", "program"); err != nil {
 		return w, err
 	}
 	built, err := os.Stat(filepath.Join(dir, "program"))
@@ -214,15 +216,15 @@ func weigh(root rootInfo, p program) (w weight, err error) {
 	if err != nil {
 		return w, err
 	}
-	listed, err := command(dir, "list", "-m", "all")
+	listed, err := runGo(dir, "list", "-m", "all")
 	if err != nil {
 		return w, err
 	}
 	return weight{bytes: built.Size(), linked: len(info.Deps), listed: strings.Count(listed, "\n")}, nil
 }
 
-// command runs go in a folder, for itself: no workspace, no cgo, whatever the caller's flags are.
-func command(dir string, args ...string) (string, error) {
+// runGo runs the go command in a folder, without a workspace, cgo and the flags of the caller.
+func runGo(dir string, args ...string) (string, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")

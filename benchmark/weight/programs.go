@@ -10,32 +10,32 @@ const (
 	aloneResolver = "`net.Resolver` alone"
 )
 
-// A program is a small one of a user.
+// A program is a small program of a user.
 type program struct {
 	title  string
 	tags   string // of the build
-	above  string // the program with which it is compared; empty: none
+	above  string // title of the program with which it is compared; empty: none
 	limit  limit
 	source string
 }
 
 var programs = []program{{
-	title: aloneHTTP, source: overHTTP("http.DefaultTransport"),
+	title: aloneHTTP, source: httpProgram("http.DefaultTransport"),
 }, {
 	title: "with `hedge.New`", above: aloneHTTP,
 	limit:  limit{linked: 9, listed: 16},
-	source: overHTTP("hedge.New(http.DefaultTransport)", hedgePath),
+	source: httpProgram("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
 	title: "with `hedge.New` and `-tags hedge_nogrpc`", above: aloneHTTP, tags: "hedge_nogrpc",
 	limit:  limit{bytes: 3_100_000, linked: 5, listed: 16},
-	source: overHTTP("hedge.New(http.DefaultTransport)", hedgePath),
+	source: httpProgram("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
 	title: "with failsafe-go", above: aloneHTTP,
-	source: overHTTP("failsafehttp.NewRoundTripper(nil, hedgepolicy.NewWithDelay[*http.Response](time.Second))",
+	source: httpProgram("failsafehttp.NewRoundTripper(nil, hedgepolicy.NewWithDelay[*http.Response](time.Second))",
 		"time", failsafePath+"/failsafehttp", failsafePath+"/hedgepolicy"),
 }, {
 	title: "with hedgedhttp", above: aloneHTTP,
-	source: overHTTP("hedged()", "time", hedgedPath) + `
+	source: httpProgram("hedged()", "time", hedgedPath) + `
 func hedged() http.RoundTripper {
 	rt, err := hedgedhttp.NewRoundTripper(time.Second, 2, nil)
 	if err != nil {
@@ -45,20 +45,20 @@ func hedged() http.RoundTripper {
 }
 `,
 }, {
-	title: aloneGRPC, source: overGRPC(""),
+	title: aloneGRPC, source: grpcProgram(""),
 }, {
 	title: "with `hedge.NewInterceptor`", above: aloneGRPC,
-	source: overGRPC("grpc.WithChainUnaryInterceptor(hedge.NewInterceptor().Unary())", hedgePath),
+	source: grpcProgram("grpc.WithChainUnaryInterceptor(hedge.NewInterceptor().Unary())", hedgePath),
 }, {
-	title: aloneResolver, source: overDNS("net.DefaultResolver"),
+	title: aloneResolver, source: dnsProgram("net.DefaultResolver"),
 }, {
 	title: "with `dnshedge.Client`", above: aloneResolver,
-	source: overDNS("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
+	source: dnsProgram("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
 }}
 
-// overHTTP is a program that gets a page.
-func overHTTP(transport string, imports ...string) string {
-	return head(append(imports, "fmt", "net/http")) + `
+// httpProgram returns a program that gets a page.
+func httpProgram(transport string, imports ...string) string {
+	return programHead(append(imports, "fmt", "net/http")) + `
 	client := &http.Client{Transport: ` + transport + `}
 	resp, err := client.Get("http://localhost/")
 	if err == nil {
@@ -69,10 +69,10 @@ func overHTTP(transport string, imports ...string) string {
 `
 }
 
-// overGRPC is a program that makes a call.
-func overGRPC(option string, imports ...string) string {
+// grpcProgram returns a program that makes a call.
+func grpcProgram(option string, imports ...string) string {
 	imports = append(imports, "context", "fmt", grpcPath, grpcPath+"/credentials/insecure", "google.golang.org/protobuf/types/known/emptypb")
-	return head(imports) + `
+	return programHead(imports) + `
 	conn, err := grpc.NewClient("localhost:1", grpc.WithTransportCredentials(insecure.NewCredentials()), ` + option + `)
 	if err == nil {
 		err = conn.Invoke(context.Background(), "/shop.Shop/GetItem", new(emptypb.Empty), new(emptypb.Empty))
@@ -82,17 +82,17 @@ func overGRPC(option string, imports ...string) string {
 `
 }
 
-// overDNS is a program that looks a host up.
-func overDNS(resolver string, imports ...string) string {
-	return head(append(imports, "context", "fmt", "net")) + `
+// dnsProgram returns a program that looks up a host.
+func dnsProgram(resolver string, imports ...string) string {
+	return programHead(append(imports, "context", "fmt", "net")) + `
 	var resolver *net.Resolver = ` + resolver + `
 	fmt.Println(resolver.LookupHost(context.Background(), "localhost"))
 }
 `
 }
 
-// head is a program up to its first line of code.
-func head(imports []string) string {
+// programHead returns a program up to its first statement.
+func programHead(imports []string) string {
 	text := "package main\n\n"
 	for _, path := range imports {
 		text += "import \"" + path + "\"\n"

@@ -1,4 +1,4 @@
-// Package bubble runs functions in the fake time of testing/synctest, from programs that are no tests.
+// Package bubble runs functions in the fake time of testing/synctest from programs that are not tests.
 package bubble
 
 import (
@@ -14,11 +14,12 @@ import (
 	"testing/synctest"
 )
 
-// playsEnv is the variable that makes this program play something: its name, a space, and its input as JSON.
-const playsEnv = "HEDGE_BUBBLE_PLAYS"
+// requestEnv is the variable that makes this program run a function: the name of the function, a space, and its input
+// as JSON.
+const requestEnv = "HEDGE_BUBBLE_REQUEST"
 
-// Run returns what the function returns that was given to [Serve] under that name. A bubble needs a test: so it starts this program again,
-// where Serve is that test. What it takes and returns is encoded as JSON and by gob.
+// Run returns the result of the function that [Serve] has under a name. A bubble needs a test. Run therefore starts
+// this program again, and Serve runs the test there. The input is encoded as JSON, and the result by encoding/gob.
 func Run[In, Out any](ctx context.Context, name string, in In) (out Out, err error) {
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -28,26 +29,27 @@ func Run[In, Out any](ctx context.Context, name string, in In) (out Out, err err
 	if err != nil {
 		return out, err
 	}
-	var said, complaint bytes.Buffer
+	var result, errorText bytes.Buffer
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Env = append(os.Environ(), playsEnv+"="+name+" "+string(text))
-	cmd.Stdout, cmd.Stderr = &said, &complaint
+	cmd.Env = append(os.Environ(), requestEnv+"="+name+" "+string(text))
+	cmd.Stdout, cmd.Stderr = &result, &errorText
 	if err := cmd.Run(); err != nil {
-		return out, fmt.Errorf("%s: %w\n%s%s", name, err, &complaint, &said)
+		return out, fmt.Errorf("%s: %w\n%s%s", name, err, &errorText, &result)
 	}
-	if err := gob.NewDecoder(&said).Decode(&out); err != nil {
+	if err := gob.NewDecoder(&result).Decode(&out); err != nil {
 		return out, fmt.Errorf("%s: %w", name, err)
 	}
 	return out, nil
 }
 
-// Serve does what Run has started this program for, if that is f, and does not return then. Programs that call Run call it first.
+// Serve runs f in a process that Run has started for that, and does not return in it. A program that calls Run calls
+// Serve first.
 func Serve[In, Out any](name string, f func(context.Context, In) (Out, error)) {
-	text, ok := strings.CutPrefix(os.Getenv(playsEnv), name+" ")
+	text, ok := strings.CutPrefix(os.Getenv(requestEnv), name+" ")
 	if !ok {
 		return
 	}
-	os.Args = os.Args[:1] // which are flags of a test
+	os.Args = os.Args[:1] // the rest would be flags of the test
 	all := func(string, string) (bool, error) { return true, nil }
 	testing.Main(all, []testing.InternalTest{{Name: name, F: func(t *testing.T) {
 		var in In

@@ -5,5 +5,5 @@ package cputime
 
 import "time"
 
-// Used reports false: this system does not say.
-func Used() (used time.Duration, known bool) { return 0, false }
+// OfThisProcess reports false: this system does not measure it.
+func OfThisProcess() (used time.Duration, known bool) { return 0, false }

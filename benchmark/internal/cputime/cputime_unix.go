@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Used returns the processor time that this process has used.
-func Used() (used time.Duration, known bool) {
+// OfThisProcess returns the processor time that this process has used.
+func OfThisProcess() (used time.Duration, known bool) {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0, false

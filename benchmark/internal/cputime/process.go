@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// tick is the unit of /proc: every Linux system has it at 100 a second.
+// tick is the unit of times in /proc, which is the same on all Linux systems.
 const tick = 10 * time.Millisecond
 
-// Of returns the processor time that another process has used, to a hundredth of a second. It
-// reports false if the system does not say, as all but Linux.
-func Of(pid int) (used time.Duration, known bool) {
+// OfProcess returns the processor time that another process has used, to a hundredth of a second. It reports false on
+// systems other than Linux.
+func OfProcess(pid int) (used time.Duration, known bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, false
 	}
-	// The second field is a name in parentheses that may contain anything; utime and stime are the 14th and 15th.
+	// The second field is a name in parentheses that may contain spaces; utime and stime are fields 14 and 15.
 	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')'):]), " ")
 	fields := strings.Fields(rest)
 	if len(fields) < 13 {

@@ -1,4 +1,4 @@
-// Package latency holds what benchmarks measure of calls.
+// Package latency has the measured calls of benchmarks and their quantiles.
 package latency
 
 import (
@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// A Call is a request as its caller saw it.
+// A Call is the measurement of one call.
 type Call struct {
-	Start   time.Duration // since the beginning of the episode
+	Start   time.Duration // since the start of the episode
 	Latency time.Duration
 	Index   int32 // in the episode
 	Host    int16
-	Winner  int8 // the attempt that answered; -1: the caller gave up, or was refused
+	Winner  int8 // number of the attempt that answered; -1: the call failed
 	Hedges  uint8
-	Denied  uint8 // hedges that were due and refused
+	Denied  uint8 // hedges that were due and not allowed
 }
 
-// Failed reports whether the caller has no answer.
+// Failed reports whether the call has no answer.
 func (c Call) Failed() bool { return c.Winner < 0 }
 
-// Answered returns what the calls that did not fail took, sorted.
-func Answered(calls []Call) []time.Duration {
+// SortedAnswered returns the latencies of the calls that did not fail, sorted.
+func SortedAnswered(calls []Call) []time.Duration {
 	var all []time.Duration
 	for _, c := range calls {
 		if !c.Failed() {
@@ -33,16 +33,15 @@ func Answered(calls []Call) []time.Duration {
 	return all
 }
 
-// Quantile returns the smallest of the sorted values that a share q of them
-// does not exceed, and 0 if there is none.
+// Quantile returns the nearest-rank quantile q of sorted values, from 0 to 1. It returns 0 if there are no values.
 func Quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
-	return sorted[Rank(q, len(sorted))]
+	return sorted[RankOf(q, len(sorted))]
 }
 
-// Rank returns the place of quantile q among n sorted values.
-func Rank(q float64, n int) int {
+// RankOf returns the index of quantile q in n sorted values.
+func RankOf(q float64, n int) int {
 	return min(max(int(math.Ceil(q*float64(n)-1e-9))-1, 0), n-1)
 }

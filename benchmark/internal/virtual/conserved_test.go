@@ -14,16 +14,16 @@ import (
 
 // fiftyHosts is a world of 50 hosts with 20 requests per second each. The first one hangs for 30 s. The next
 // three pause together: every ten seconds a third of their replicas stop for 300 ms. The other 46 are as ever.
-func fiftyHosts() virtual.World {
+func fiftyHosts() virtual.Simulation {
 	pausing := func(d *virtual.Draws, a virtual.Attempt) time.Duration {
 		wait := 300*ms - a.At%(10*time.Second)
-		if wait <= 0 || a.Own(d).IntN(3) > 0 {
+		if wait <= 0 || a.OwnRandom(d).IntN(3) > 0 {
 			return seed()(d, a)
 		}
 		return wait + seed()(d, a)
 	}
-	hanging := virtual.Between(60*time.Second, 90*time.Second, virtual.Hang(seed(), 90*time.Second), seed())
-	return virtual.World{
+	hanging := virtual.DuringInterval(60*time.Second, 90*time.Second, virtual.HangUntil(seed(), 90*time.Second), seed())
+	return virtual.Simulation{
 		Hosts: 50, Rate: 1000, Requests: 180_000, Timeout: 5 * time.Second,
 		Model: func(d *virtual.Draws, a virtual.Attempt) time.Duration {
 			switch {
@@ -43,7 +43,7 @@ func TestFiftyHostsDoNotPayForOneAnother(t *testing.T) {
 	skipIfShort(t)
 	for i, was := range fiftyBefore {
 		calls := fiftyHosts().Run(context.Background(), uint64(i+1), func() virtual.Policy {
-			return virtual.NewOurs(policy.Config{
+			return virtual.NewLibraryPolicy(policy.Config{
 				Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: ms, MaxKeys: 4096, HasShortBucket: true,
 			})
 		}, nil)

@@ -5,117 +5,117 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/internal/published"
+	"github.com/gohedge/hedge/benchmark/internal/bhope"
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// None hedges nothing.
-type None struct{}
+// NoHedging is the policy without hedges.
+type NoHedging struct{}
 
-// Begin never plans a hedge.
-func (None) Begin(time.Duration, int) []time.Duration { return nil }
+// Begin returns no delays.
+func (NoHedging) Begin(time.Duration, int) []time.Duration { return nil }
 
-// Admit is never asked.
-func (None) Admit(time.Duration, int, int) bool { return false }
+// Admit is never called.
+func (NoHedging) Admit(time.Duration, int, int) bool { return false }
 
-// End learns nothing.
-func (None) Done(time.Duration, int, End) {}
+// Done records nothing.
+func (NoHedging) Done(time.Duration, int, CallResult) {}
 
-// Static hedges every call at the same times, without a budget.
-type Static []time.Duration
+// StaticDelays is the policy with the same delays for every call, without a budget.
+type StaticDelays []time.Duration
 
-// Begin returns the times.
-func (s Static) Begin(time.Duration, int) []time.Duration { return s }
+// Begin returns the delays.
+func (s StaticDelays) Begin(time.Duration, int) []time.Duration { return s }
 
-// Admit always hedges.
-func (Static) Admit(time.Duration, int, int) bool { return true }
+// Admit admits every hedge.
+func (StaticDelays) Admit(time.Duration, int, int) bool { return true }
 
-// End learns nothing.
-func (Static) Done(time.Duration, int, End) {}
+// Done records nothing.
+func (StaticDelays) Done(time.Duration, int, CallResult) {}
 
-// Ours is this library's engine itself, driven by the simulation's clock.
-type Ours struct {
+// LibraryPolicy is the policy engine of this library with the clock of the simulation.
+type LibraryPolicy struct {
 	engine *policy.Engine
 	keys   []*policy.Key // by host
 }
 
-// NewOurs returns the engine under the given configuration.
-func NewOurs(c policy.Config) *Ours { return &Ours{engine: policy.New(c)} }
-
-// epoch is when episodes begin. It is not zero, as a zero time means none to the engine.
-var epoch = time.Unix(1_000_000_000, 0)
-
-func (o *Ours) key(host int) *policy.Key {
-	for len(o.keys) <= host {
-		o.keys = append(o.keys, o.engine.Key(policy.Name{Host: strconv.Itoa(len(o.keys))}))
-	}
-	return o.keys[host]
+// NewLibraryPolicy returns the engine with a configuration.
+func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
+	return &LibraryPolicy{engine: policy.New(c)}
 }
 
-// Views returns what is known of each host.
-func (o *Ours) Views() []policy.Snapshot { return o.engine.Snapshots() }
+// epoch is the start of all episodes. It is not the zero time, which the engine treats as no time.
+var epoch = time.Unix(1_000_000_000, 0)
 
-// Begin returns the key's plan.
-func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
-	if p := o.key(host).Begin(epoch.Add(now)); p != nil {
-		return p.Delays
+func (p *LibraryPolicy) keyOf(host int) *policy.Key {
+	for len(p.keys) <= host {
+		p.keys = append(p.keys, p.engine.Key(policy.Name{Host: strconv.Itoa(len(p.keys))}))
+	}
+	return p.keys[host]
+}
+
+// Begin returns the delays of the host's schedule.
+func (p *LibraryPolicy) Begin(now time.Duration, host int) []time.Duration {
+	if schedule := p.keyOf(host).Begin(epoch.Add(now)); schedule != nil {
+		return schedule.Delays
 	}
 	return nil
 }
 
-// Admit asks the key.
-func (o *Ours) Admit(now time.Duration, host, index int) bool {
-	return o.key(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
+// Admit asks the engine.
+func (p *LibraryPolicy) Admit(now time.Duration, host, index int) bool {
+	return p.keyOf(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
-// End records the call. Losers are cancelled at once, so that no hedge is in flight any more.
-func (o *Ours) Done(now time.Duration, host int, e End) {
-	k := o.key(host)
-	for range len(e.Starts) - 1 {
+// Done records the call. Losers are cancelled at once: no hedge is in flight after that.
+func (p *LibraryPolicy) Done(now time.Duration, host int, r CallResult) {
+	k := p.keyOf(host)
+	for range len(r.Starts) - 1 {
 		k.HedgeEnded()
 	}
 	k.RecordCall(epoch.Add(now), policy.Result{
-		Latency:           e.Latency,
-		Answered:          e.Winner >= 0,
-		Abandoned:         e.Winner < 0 && !e.Refused,
-		ReachedFirstDelay: e.Reached,
-		HasSlowMarker:     e.Planned,
-		Slow:              e.Reached,
-		HedgeWon:          e.Winner > 0,
+		Latency:           r.Latency,
+		Answered:          r.Winner >= 0,
+		Abandoned:         r.Winner < 0 && !r.PushedBack,
+		ReachedFirstDelay: r.ReachedFirstDelay,
+		HasSlowMarker:     r.HasDelay,
+		Slow:              r.ReachedFirstDelay,
+		HedgeWon:          r.Winner > 0,
 	})
 }
 
-// PushedBack tells the key.
-func (o *Ours) PushedBack(now time.Duration, host int) { o.key(host).RecordPushback(epoch.Add(now), 0) }
+// RecordPushback records pushback without a Retry-After.
+func (p *LibraryPolicy) RecordPushback(now time.Duration, host int) {
+	p.keyOf(host).RecordPushback(epoch.Add(now), 0)
+}
 
-// Published is the published adaptive policy, see package published.
-type Published struct{ policy *published.Policy }
+// BhopePolicy is the policy of package bhope.
+type BhopePolicy struct{ policy *bhope.Policy }
 
-// NewPublished returns the policy that expects the given requests per second.
-func NewPublished(estimatedRPS float64) *Published {
-	return &Published{policy: published.New(estimatedRPS)}
+// NewBhopePolicy returns the policy that expects the given requests per second.
+func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
+	return &BhopePolicy{policy: bhope.New(estimatedRPS)}
 }
 
 // Begin returns its delay.
-func (p *Published) Begin(now time.Duration, host int) []time.Duration {
-	return []time.Duration{p.policy.Delay(now, strconv.Itoa(host))}
+func (p *BhopePolicy) Begin(now time.Duration, host int) []time.Duration {
+	return []time.Duration{p.policy.HedgeDelay(now, strconv.Itoa(host))}
 }
 
-// Admit asks its bucket.
-func (p *Published) Admit(now time.Duration, _, _ int) bool { return p.policy.Admit(now) }
+// Admit takes a token.
+func (p *BhopePolicy) Admit(now time.Duration, _, _ int) bool { return p.policy.AdmitHedge(now) }
 
-// End records the winner's latency, or the time until the caller gave up.
-func (p *Published) Done(now time.Duration, host int, e End) {
-	if !e.Refused {
-		p.policy.Learn(now, strconv.Itoa(host), e.Latency)
+// Done records the latency of the winner, or the time until the call failed.
+func (p *BhopePolicy) Done(now time.Duration, host int, r CallResult) {
+	if !r.PushedBack {
+		p.policy.RecordLatency(now, strconv.Itoa(host), r.Latency)
 	}
 }
 
-// Failsafe is a model of the hedge policy of failsafe-go 0.9.8 with one hedge: a
-// fixed delay, or a moving quantile of what attempts took, and a budget of
-// hedges in flight. All hosts share it.
+// Failsafe is a model of the hedge policy of failsafe-go 0.9.8 with one hedge. Its delay is fixed, or a moving quantile
+// of the attempts' latencies. A budget limits the hedges in flight. All hosts share the policy.
 type Failsafe struct {
-	// Delay is the fixed delay; 0: the moving quantile.
+	// Delay is the fixed delay. 0 means the moving quantile.
 	Delay time.Duration
 
 	quantile movingQuantile
@@ -124,17 +124,16 @@ type Failsafe struct {
 }
 
 const (
-	failsafeShare = 0.20 // of what is in flight, its default
-	failsafeFloor = 3    // hedges in flight that are always allowed, its default
+	failsafeShare = 0.20 // of the attempts in flight: the default of failsafe-go
+	failsafeFloor = 3    // hedges in flight that are always allowed: the default of failsafe-go
 
-	// The three parameters of its quantile have no defaults. These suit a budget
-	// of a tenth.
+	// The parameters of the quantile, which have no defaults. These values suit a budget of a tenth of the calls.
 	FailsafeQuantile  = 0.90
 	FailsafeAge       = 1000
 	FailsafeThreshold = 20
 )
 
-// Begin returns the delay; none before the quantile has its first samples.
+// Begin returns the delay, or none before the quantile has its first samples.
 func (f *Failsafe) Begin(time.Duration, int) []time.Duration {
 	f.calls++
 	switch {
@@ -146,7 +145,7 @@ func (f *Failsafe) Begin(time.Duration, int) []time.Duration {
 	return []time.Duration{max(0, time.Duration(f.quantile.value))}
 }
 
-// Admit asks the budget.
+// Admit takes a hedge from the budget.
 func (f *Failsafe) Admit(time.Duration, int, int) bool {
 	if f.hedges >= failsafeFloor && float64(f.hedges) > failsafeShare*float64(f.calls+f.hedges) {
 		return false
@@ -155,23 +154,23 @@ func (f *Failsafe) Admit(time.Duration, int, int) bool {
 	return true
 }
 
-// End records what every attempt took; for a cancelled one, the time until then.
-func (f *Failsafe) Done(_ time.Duration, _ int, e End) {
+// Done records the latency of every attempt. That of a loser ends when it is cancelled.
+func (f *Failsafe) Done(_ time.Duration, _ int, r CallResult) {
 	f.calls--
-	f.hedges -= len(e.Starts) - 1
-	for _, start := range e.Starts {
-		f.quantile.add(float64(e.Latency - start))
+	f.hedges -= len(r.Starts) - 1
+	for _, start := range r.Starts {
+		f.quantile.addSample(float64(r.Latency - start))
 	}
 }
 
-// movingQuantile is Jambon's windowless moving percentile: a value that steps
-// up or down with each sample, in such steps that it rests at the quantile.
+// A movingQuantile is Jambon's windowless moving percentile. Its value moves up or down with each sample. The sizes of
+// the steps balance at the quantile.
 type movingQuantile struct {
 	count                 int
 	value, mean, variance float64
 }
 
-func (q *movingQuantile) add(x float64) {
+func (q *movingQuantile) addSample(x float64) {
 	const weight, step = 2.0 / (FailsafeAge + 1), 0.01
 	if q.count++; q.count == 1 {
 		q.value, q.mean = x, x

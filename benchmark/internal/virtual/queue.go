@@ -1,54 +1,53 @@
 package virtual
 
-// A Queue is where attempts wait for a server, first come first served.
+// A Queue has the servers of a backend. Attempts wait for a server, first come, first served.
 type Queue struct {
 	Servers int
-	// Shared servers take from one queue. Otherwise each has its own, and
-	// attempts are spread among them at random.
+	// Shared servers take jobs from one queue. Otherwise each server has a queue of its own, and each attempt goes to a
+	// random server.
 	Shared bool
-	// Cancel says that servers stop working on what the client has cancelled.
-	// Without it, a loser occupies a server for as long as a winner does.
+	// Cancel makes servers stop working on cancelled attempts. Without it, a loser occupies a server for as long as a
+	// winner does.
 	Cancel bool
-	// Limited says that servers have a hedge.Limiter: what the client has cancelled
-	// leaves its line, though a server that has begun goes on unless Cancel is set; and a
-	// hedge is turned away while more than [Full] attempts per server are at work or in line.
+	// Limited servers have a hedge.Limiter. A cancelled attempt leaves the queue, but a server that has started it goes
+	// on unless Cancel is set. A hedge is rejected while more than [MaxQueuePerServer] attempts per server are in work
+	// or queued.
 	Limited bool
 }
 
-// Full is how many attempts per server a hedge.Limiter works on, or lets wait, before it
-// turns hedges away.
-const Full = 4
+// MaxQueuePerServer is the number of attempts per server, in work or queued, above which a hedge.Limiter rejects hedges.
+const MaxQueuePerServer = 4
 
-// station is a queue and the servers that take from it.
+// A station is a queue with its servers.
 type station struct {
-	waiting []job
-	head    int // of waiting
-	gone    int // of those from head on, how many have left the line
-	servers int
-	idle    []*slot
+	queued    []job
+	head      int // index of the first job in queued
+	abandoned int // jobs from head on whose attempts were cancelled
+	servers   int
+	idle      []*server
 }
 
-// full reports whether a Limiter would turn a hedge away.
-func (s *station) full() bool {
-	working, inLine := s.servers-len(s.idle), len(s.waiting)-s.head-s.gone
-	return working+inLine > Full*s.servers
+// isFull reports whether a Limiter would reject a hedge.
+func (s *station) isFull() bool {
+	working, waiting := s.servers-len(s.idle), len(s.queued)-s.head-s.abandoned
+	return working+waiting > MaxQueuePerServer*s.servers
 }
 
-// slot is a server.
-type slot struct {
-	station *station
-	gen     uint32 // changes when the job does
-	job     job
+type server struct {
+	station    *station
+	generation uint32 // changes when the job does
+	job        job
 }
 
+// A job is an attempt for a server.
 type job struct {
-	call  ref
+	call  callID
 	index int32
 	host  int16
 	n     uint8
 }
 
-func (q *Queue) stations() []station {
+func (q *Queue) newStations() []station {
 	count, servers := q.Servers, 1
 	if q.Shared {
 		count, servers = 1, q.Servers
@@ -57,94 +56,93 @@ func (q *Queue) stations() []station {
 	for i := range all {
 		all[i].servers = servers
 		for range servers {
-			all[i].idle = append(all[i].idle, &slot{station: &all[i]})
+			all[i].idle = append(all[i].idle, &server{station: &all[i]})
 		}
 	}
 	return all
 }
 
-// join puts a job in line, or turns it away.
-func (r *run) join(j job) {
+// enqueueJob gives a job to a server, queues it, or rejects it.
+func (r *run) enqueueJob(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
-		s = &r.stations[r.draws.at(int(j.index), -3-int(j.n)).IntN(n)]
+		s = &r.stations[r.draws.randomOf(int(j.index), -3-int(j.n)).IntN(n)]
 	}
-	if r.Queue.Limited && j.n > 0 && s.full() {
-		return // the call has lost nothing but a hedge
+	if r.Queue.Limited && j.n > 0 && s.isFull() {
+		return // the call goes on without this hedge
 	}
 	if n := len(s.idle); n > 0 {
 		free := s.idle[n-1]
 		s.idle = s.idle[:n-1]
-		r.serve(free, j)
+		r.startJob(free, j)
 		return
 	}
-	s.waiting = append(s.waiting, j)
-	r.live[j.call.place].waits[j.n] = s
+	s.queued = append(s.queued, j)
+	r.live[j.call.slot].queues[j.n] = s
 }
 
-func (r *run) serve(s *slot, j job) {
+func (r *run) startJob(s *server, j job) {
 	s.job = j
-	s.gen++
+	s.generation++
 	d := r.Model(r.draws, Attempt{Request: int(j.index), N: int(j.n), Host: int(j.host), At: r.now})
-	r.events.push(event{at: r.now + d, kind: served, slot: s, call: ref{gen: s.gen}})
-	if c := &r.live[j.call.place]; c.gen == j.call.gen {
-		c.served[j.n], c.waits[j.n] = s, nil
+	r.events.pushEvent(event{at: r.now + d, kind: serverDone, server: s, call: callID{generation: s.generation}})
+	if c := &r.live[j.call.slot]; c.generation == j.call.generation {
+		c.servers[j.n], c.queues[j.n] = s, nil
 	}
 }
 
-// leave is called when the job in s is done, unless it was cancelled before.
-func (r *run) leave(s *slot, gen uint32) {
-	if s.gen != gen {
+// finishJob ends the job of s, unless it was cancelled before.
+func (r *run) finishJob(s *server, generation uint32) {
+	if s.generation != generation {
 		return
 	}
 	j := s.job
-	r.release(s)
-	if r.live[j.call.place].gen == j.call.gen {
-		r.live[j.call.place].served[j.n] = nil
-		r.end(j.call, int(j.n))
+	r.startNextJob(s)
+	if r.live[j.call.slot].generation == j.call.generation {
+		r.live[j.call.slot].servers[j.n] = nil
+		r.endCall(j.call, int(j.n))
 	}
 }
 
-// release gives s its next job.
-func (r *run) release(s *slot) {
-	s.gen++
+// startNextJob gives s its next job.
+func (r *run) startNextJob(s *server) {
+	s.generation++
 	st := s.station
-	for st.head < len(st.waiting) {
-		j := st.waiting[st.head]
-		if st.head++; st.head > 1024 && st.head > len(st.waiting)/2 {
-			st.waiting = st.waiting[:copy(st.waiting, st.waiting[st.head:])]
+	for st.head < len(st.queued) {
+		j := st.queued[st.head]
+		if st.head++; st.head > 1024 && st.head > len(st.queued)/2 {
+			st.queued = st.queued[:copy(st.queued, st.queued[st.head:])]
 			st.head = 0
 		}
-		if r.live[j.call.place].gen != j.call.gen {
+		if r.live[j.call.slot].generation != j.call.generation {
 			if r.Queue.Limited {
-				st.gone--
+				st.abandoned--
 			}
 			if r.Queue.Limited || r.Queue.Cancel {
 				continue
 			}
 		}
-		r.serve(s, j)
+		r.startJob(s, j)
 		return
 	}
 	st.idle = append(st.idle, s)
 }
 
-// over takes the attempts of a call that ends out of their lines and from their servers,
-// as far as those notice.
-func (r *run) over(c *live, winner int) {
+// cancelAttempts removes the attempts of a call that ends from their queues and servers, as far as the Queue supports that.
+func (r *run) cancelAttempts(c *liveCall, winner int) {
 	if r.Queue.Limited {
-		for n, st := range c.waits[:c.started] {
+		for n, st := range c.queues[:c.started] {
 			if st != nil {
-				st.gone++
-				c.waits[n] = nil
+				st.abandoned++
+				c.queues[n] = nil
 			}
 		}
 	}
 	if r.Queue.Cancel {
-		for n, s := range c.served[:c.started] {
+		for n, s := range c.servers[:c.started] {
 			if s != nil && n != winner {
-				c.served[n] = nil
-				r.release(s)
+				c.servers[n] = nil
+				r.startNextJob(s)
 			}
 		}
 	}

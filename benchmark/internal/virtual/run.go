@@ -1,12 +1,11 @@
-// Package virtual simulates a client, its hedging policy and a backend as
-// discrete events in virtual time: a million requests in about a second, and
-// the same answer for the same seed.
+// Package virtual simulates a client with a hedging policy and a backend as discrete events in virtual time: a million
+// requests in about a second, and the same result for the same seed.
 //
-// The seed, the request and the attempt decide how long an attempt takes. All
-// policies therefore meet the same latencies, and differ only by what they do.
+// The seed, the request and the attempt determine the duration of an attempt. All policies therefore meet the same
+// latencies.
 //
-// The network is not simulated: an attempt takes what its [Model] says, plus
-// what it waits in a [Queue], and a cancelled attempt ends at once.
+// The network is not simulated. An attempt takes the time of its [Model] after its time in a [Queue], and a cancelled
+// attempt ends at once.
 package virtual
 
 import (
@@ -16,79 +15,72 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A World is what a policy is put into.
-type World struct {
-	// Hosts is the number of backends; each request is for one of them, at random. 0 means one.
+// A Simulation has the requests and the backend that a policy meets.
+type Simulation struct {
+	// Hosts is the number of backends. Each request is for a random one. 0 means one.
 	Hosts int
-	// Workers is how many callers send one request after the other (a closed
-	// loop). If it is 0, requests arrive at random at Rate, whether or not those
-	// before are answered (an open loop).
+	// Workers send one request after another: a closed loop. 0 means an open loop: requests arrive at random times at Rate.
 	Workers int
 	Rate    float64 // requests per second
-	// Load multiplies the rate in the course of an episode; nil: it stays.
+	// Load multiplies the rate, by the time since the start of the episode. nil means a constant rate.
 	Load func(time.Duration) float64
 
-	// Requests is how many there are in each of Episodes. Each episode begins
-	// with a new policy, which knows nothing. 0 means one episode.
+	// Requests is the number of requests of each of Episodes. Each episode begins with a new policy. 0 Episodes means one.
 	Requests int
 	Episodes int
 
-	// Model says how long an attempt is served.
+	// Model has the time that a server needs for an attempt.
 	Model Model
-	// Queue says where it waits before that; nil: nowhere.
+	// Queue has the servers. nil means that an attempt never waits for a server.
 	Queue *Queue
-	// Timeout is when callers give up; 0: never.
+	// Timeout is the time after which calls fail. 0 means that they do not.
 	Timeout time.Duration
-	// Refused is the share of the attempts that are answered by a refusal: the
-	// server asks for less. It is for worlds without a Queue.
-	Refused float64
-	// Absent is the share of the requests that every attempt answers with "not found". Such an
-	// answer of a hedge does not end its call unless AbsentEnds, which stands for WithAnswerStatus.
-	Absent     float64
-	AbsentEnds bool
-	// Fleet says that each host is a client instead, with a policy of its own, and
-	// that all have the backend in common.
-	Fleet bool
+	// PushbackShare is the share of the attempts that are answered by pushback. It needs a nil Queue.
+	PushbackShare float64
+	// NotFoundShare is the share of the requests whose attempts are all answered by "not found". Such an answer of a
+	// hedge does not end its call unless NotFoundEndsCall is set, as by hedge.WithAnswerStatus.
+	NotFoundShare    float64
+	NotFoundEndsCall bool
+	// SeparateClients makes each host a client with a policy of its own. All clients share the backend.
+	SeparateClients bool
 }
 
-// A Policy decides when a call is hedged. A Run calls it from one goroutine.
-// Time is counted from the beginning of the episode.
+// A Policy decides when a call is hedged. A Simulation calls it from one goroutine. Times are since the start of the
+// episode.
 type Policy interface {
-	// Begin counts a call that starts now and returns when to hedge it, in time
-	// since its start, rising, [MaxHedges] at most.
+	// Begin counts a call that starts now. It returns the hedge delays, in rising order, at most [MaxHedges].
 	Begin(now time.Duration, host int) []time.Duration
-	// Admit is asked when a call is unanswered at one of those times, which the
-	// index says, and reports whether a hedge starts.
+	// Admit reports whether a hedge starts. It is called when a call has no answer after the delay with that index.
 	Admit(now time.Duration, host, index int) bool
-	// Done learns how a call ended.
-	Done(now time.Duration, host int, e End)
+	// Done records the result of a call.
+	Done(now time.Duration, host int, r CallResult)
 }
 
-// An End is how a call ended.
-type End struct {
-	Latency time.Duration   // what the caller waited
-	Winner  int             // the attempt that answered; -1: the caller gave up, or was refused
-	Refused bool            // by all attempts
-	Planned bool            // Begin returned a time to hedge
-	Reached bool            // the first of these times
-	Starts  []time.Duration // of the attempts, since the call's start
+// A CallResult is the result of a call.
+type CallResult struct {
+	Latency           time.Duration   // until the answer or the failure
+	Winner            int             // the attempt that answered; -1: the call failed
+	PushedBack        bool            // all attempts were answered by pushback
+	HasDelay          bool            // Begin returned a hedge delay
+	ReachedFirstDelay bool            // the call had no answer then
+	Starts            []time.Duration // of the attempts, since the start of the call
 }
 
-// MaxHedges is the most hedges of one call.
+// MaxHedges is the largest number of hedges of a call.
 const MaxHedges = 3
 
-// Run puts a new policy for each episode into the world and returns the calls
-// in the order in which they ended. From time to time it calls progress, if that
-// is not nil, with the number of calls so far. Run returns what it has when ctx ends.
-func (w World) Run(ctx context.Context, seed uint64, policy func() Policy, progress func(calls int)) []latency.Call {
-	episodes := max(w.Episodes, 1)
-	calls := make([]latency.Call, 0, episodes*w.Requests)
+// Run simulates all episodes, with a new policy for each. It returns the calls in the order in which they ended. It
+// calls progress from time to time with the number of calls so far, if progress is not nil. If ctx ends, Run returns
+// the calls so far.
+func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Policy, progress func(calls int)) []latency.Call {
+	episodes := max(s.Episodes, 1)
+	calls := make([]latency.Call, 0, episodes*s.Requests)
 	for e := range episodes {
-		r := &run{World: w, policy: w.begin(policy), draws: newDraws(seed, e), calls: calls, before: len(calls)}
+		r := &run{Simulation: s, policy: s.newEpisodePolicy(newPolicy), draws: newEpisodeDraws(seed, e), calls: calls}
 		r.Hosts = max(r.Hosts, 1)
 		r.events.list = make([]event, 0, 1024)
-		if w.Queue != nil {
-			r.stations = w.Queue.stations()
+		if s.Queue != nil {
+			r.stations = s.Queue.newStations()
 		}
 		if !r.simulate(ctx, progress) {
 			return r.calls
@@ -98,53 +90,54 @@ func (w World) Run(ctx context.Context, seed uint64, policy func() Policy, progr
 	return calls
 }
 
+// A run is one episode.
 type run struct {
-	World
+	Simulation
 	policy Policy
 	draws  *Draws
-	events heap
+	events eventQueue
 	now    time.Duration
 
-	live   []live  // calls under way, and free places
-	free   []int32 // places in live
-	issued int
+	live   []liveCall // by slot
+	free   []int32    // unused slots of live
+	issued int        // requests
 
 	stations []station
-	calls    []latency.Call
-	before   int // calls of earlier episodes
+	calls    []latency.Call // that have ended, also in earlier episodes
 }
 
-// live is a call under way.
-type live struct {
-	gen     uint32 // changes when the place is used for another call
-	host    int16
-	index   int32
-	started uint8
-	next    uint8 // index of the next delay
-	denied  uint8
-	refused uint8 // attempts
-	reached bool
-	start   time.Duration
-	delays  []time.Duration
-	starts  [1 + MaxHedges]time.Duration
-	served  [1 + MaxHedges]*slot    // where each attempt is served, in a queue
-	waits   [1 + MaxHedges]*station // where it waits
+// A liveCall is a call that has not ended.
+type liveCall struct {
+	generation uint32 // changes when another call gets the slot
+	host       int16
+	index      int32
+	started    uint8 // attempts
+	next       uint8 // index of the next delay
+	denied     uint8 // hedges
+	pushbacks  uint8
+	reached    bool // the first delay
+	start      time.Duration
+	delays     []time.Duration
+	starts     [1 + MaxHedges]time.Duration
+	servers    [1 + MaxHedges]*server  // that work on each attempt
+	queues     [1 + MaxHedges]*station // in which each attempt waits
 }
 
-// ref names a call, or what used to be one.
-type ref struct {
-	place int32
-	gen   uint32
+// A callID identifies a call, also after its end.
+type callID struct {
+	slot       int32
+	generation uint32
 }
 
+// simulate handles all events of the episode. It reports false if ctx ends.
 func (r *run) simulate(ctx context.Context, progress func(int)) bool {
 	for range r.Workers {
-		r.arrive()
+		r.startCall()
 	}
 	if r.Workers == 0 {
-		r.events.push(event{at: r.gap(), kind: arrival})
+		r.events.pushEvent(event{at: r.nextGap(), kind: arrival})
 	}
-	for n := 0; r.events.len() > 0; n++ {
+	for n := 0; len(r.events.list) > 0; n++ {
 		if n%65536 == 0 {
 			if ctx.Err() != nil {
 				return false
@@ -153,33 +146,33 @@ func (r *run) simulate(ctx context.Context, progress func(int)) bool {
 				progress(len(r.calls))
 			}
 		}
-		e := r.events.pop()
+		e := r.events.popEvent()
 		r.now = e.at
 		switch e.kind {
 		case arrival:
-			r.arrive()
+			r.startCall()
 			if r.issued < r.Requests {
-				r.events.push(event{at: r.now + r.gap(), kind: arrival})
+				r.events.pushEvent(event{at: r.now + r.nextGap(), kind: arrival})
 			}
-		case served:
-			r.leave(e.slot, e.call.gen)
+		case serverDone:
+			r.finishJob(e.server, e.call.generation)
 		default:
-			if r.live[e.call.place].gen != e.call.gen {
-				continue // the call is over
+			if r.live[e.call.slot].generation != e.call.generation {
+				continue // the call has ended
 			}
 			switch e.kind {
-			case due:
-				r.hedge(e.call)
-			case answer:
-				switch c := &r.live[e.call.place]; {
-				case r.notTaken(c.index, e.n): // the primary is out, and will end the call
-				case !r.refused(c.index, e.n):
-					r.end(e.call, int(e.n))
-				case !r.refuse(e.call):
-					r.end(e.call, -1)
+			case hedgeDue:
+				r.startHedge(e.call)
+			case answered:
+				switch c := &r.live[e.call.slot]; {
+				case r.isIgnored(c.index, e.n): // the primary is in flight and will end the call
+				case !r.isPushback(c.index, e.n):
+					r.endCall(e.call, int(e.n))
+				case !r.recordPushback(e.call):
+					r.endCall(e.call, -1)
 				}
-			case giveUp:
-				r.end(e.call, -1)
+			case timedOut:
+				r.endCall(e.call, -1)
 			}
 		}
 	}
@@ -189,88 +182,91 @@ func (r *run) simulate(ctx context.Context, progress func(int)) bool {
 	return true
 }
 
-// gap returns the time to the next arrival.
-func (r *run) gap() time.Duration {
+// nextGap returns the time to the next arrival.
+func (r *run) nextGap() time.Duration {
 	rate := r.Rate
 	if r.Load != nil {
 		rate *= r.Load(r.now)
 	}
-	return r.draws.Gap(r.issued, rate)
+	return r.draws.ArrivalGap(r.issued, rate)
 }
 
-func (r *run) arrive() {
+// startCall starts the next call, if there is one.
+func (r *run) startCall() {
 	if r.issued >= r.Requests {
 		return
 	}
-	var place int32
+	var slot int32
 	if n := len(r.free); n > 0 {
-		place, r.free = r.free[n-1], r.free[:n-1]
+		slot, r.free = r.free[n-1], r.free[:n-1]
 	} else {
-		place = int32(len(r.live))
-		r.live = append(r.live, live{})
+		slot = int32(len(r.live))
+		r.live = append(r.live, liveCall{})
 	}
-	c := &r.live[place]
-	*c = live{gen: c.gen, index: int32(r.issued), start: r.now}
+	c := &r.live[slot]
+	*c = liveCall{generation: c.generation, index: int32(r.issued), start: r.now}
 	if r.Hosts > 1 {
-		c.host = int16(r.draws.at(r.issued, -2).IntN(r.Hosts))
+		c.host = int16(r.draws.randomOf(r.issued, -2).IntN(r.Hosts))
 	}
 	r.issued++
-	me := ref{place, c.gen}
+	id := callID{slot, c.generation}
 	c.delays = r.policy.Begin(r.now, int(c.host))
 	if len(c.delays) > 0 {
-		r.events.push(event{at: r.now + c.delays[0], kind: due, call: me})
+		r.events.pushEvent(event{at: r.now + c.delays[0], kind: hedgeDue, call: id})
 	}
 	if r.Timeout > 0 {
-		r.events.push(event{at: r.now + r.Timeout, kind: giveUp, call: me})
+		r.events.pushEvent(event{at: r.now + r.Timeout, kind: timedOut, call: id})
 	}
-	r.attempt(me)
+	r.startAttempt(id)
 }
 
-// hedge starts a hedge that is due, if the policy admits it.
-func (r *run) hedge(me ref) {
-	c := &r.live[me.place]
+// startHedge starts a hedge that is due, if the policy admits it.
+func (r *run) startHedge(id callID) {
+	c := &r.live[id.slot]
 	index := int(c.next)
 	c.next++
 	c.reached = true
 	if int(c.next) < len(c.delays) {
-		r.events.push(event{at: c.start + c.delays[c.next], kind: due, call: me})
+		r.events.pushEvent(event{at: c.start + c.delays[c.next], kind: hedgeDue, call: id})
 	}
 	if !r.policy.Admit(r.now, int(c.host), index) {
 		c.denied++
 		return
 	}
-	r.attempt(me)
+	r.startAttempt(id)
 }
 
-// attempt starts the call's next attempt.
-func (r *run) attempt(me ref) {
-	c := &r.live[me.place]
+// startAttempt starts the next attempt of a call.
+func (r *run) startAttempt(id callID) {
+	c := &r.live[id.slot]
 	n := c.started
 	c.started++
 	c.starts[n] = r.now - c.start
 	if r.Queue != nil {
-		r.join(job{call: me, index: c.index, host: c.host, n: n})
+		r.enqueueJob(job{call: id, index: c.index, host: c.host, n: n})
 		return
 	}
 	d := r.Model(r.draws, Attempt{Request: int(c.index), N: int(n), Host: int(c.host), At: r.now})
-	r.events.push(event{at: r.now + d, kind: answer, call: me, n: n})
+	r.events.pushEvent(event{at: r.now + d, kind: answered, call: id, n: n})
 }
 
-func (r *run) end(me ref, winner int) {
-	c := &r.live[me.place]
-	e := End{
-		Latency: r.now - c.start, Winner: winner, Refused: c.refused == c.started, Planned: len(c.delays) > 0, Reached: c.reached, Starts: c.starts[:c.started],
+// endCall ends a call and records it. In a closed loop the next call starts.
+func (r *run) endCall(id callID, winner int) {
+	c := &r.live[id.slot]
+	result := CallResult{
+		Latency: r.now - c.start, Winner: winner, PushedBack: c.pushbacks == c.started, HasDelay: len(c.delays) > 0, ReachedFirstDelay: c.reached,
+		Starts: c.starts[:c.started],
 	}
-	r.policy.Done(r.now, int(c.host), e)
+	r.policy.Done(r.now, int(c.host), result)
 	r.calls = append(r.calls, latency.Call{
-		Start: c.start, Latency: e.Latency, Index: c.index, Host: c.host, Winner: int8(winner), Hedges: c.started - 1, Denied: c.denied,
+		Start: c.start, Latency: result.Latency, Index: c.index, Host: c.host, Winner: int8(winner), Hedges: c.started - 1, Denied: c.denied,
 	})
-	c.gen++
-	r.free = append(r.free, me.place)
+	c.generation++
+	r.free = append(r.free, id.slot)
 	if r.Queue != nil {
-		r.over(c, winner)
+		r.cancelAttempts(c, winner)
 	}
 	if r.Workers > 0 {
-		r.arrive()
+		r.startCall()
 	}
 }

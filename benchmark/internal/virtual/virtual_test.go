@@ -16,11 +16,14 @@ import (
 
 const ms = time.Millisecond
 
-func seed() virtual.Model { return virtual.Stragglers(virtual.Lognormal(5*ms, 2*ms), 0.05, 10) }
+func seed() virtual.Model {
+	return virtual.WithStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
+}
 
-func none() virtual.Policy { return virtual.None{} }
+func none() virtual.Policy { return virtual.NoHedging{} }
 
-// skipIfShort leaves out a simulation of hundreds of thousands of calls, in which the race detector has one goroutine to watch.
+// skipIfShort leaves out a simulation of hundreds of thousands of calls, in which the race detector has one goroutine
+// to watch.
 func skipIfShort(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a long simulation")
@@ -28,7 +31,7 @@ func skipIfShort(t *testing.T) {
 }
 
 func static(d ...time.Duration) func() virtual.Policy {
-	return func() virtual.Policy { return virtual.Static(d) }
+	return func() virtual.Policy { return virtual.StaticDelays(d) }
 }
 
 func mean(calls []latency.Call) time.Duration {
@@ -56,15 +59,15 @@ func latencies(calls []latency.Call) []time.Duration {
 }
 
 func TestSameSeedSameAnswer(t *testing.T) {
-	w := virtual.World{Workers: 20, Requests: 5000, Model: seed(), Hosts: 3}
-	a := w.Run(t.Context(), 7, func() virtual.Policy { return virtual.NewPublished(100) }, nil)
-	b := w.Run(t.Context(), 7, func() virtual.Policy { return virtual.NewPublished(100) }, nil)
+	w := virtual.Simulation{Workers: 20, Requests: 5000, Model: seed(), Hosts: 3}
+	a := w.Run(t.Context(), 7, func() virtual.Policy { return virtual.NewBhopePolicy(100) }, nil)
+	b := w.Run(t.Context(), 7, func() virtual.Policy { return virtual.NewBhopePolicy(100) }, nil)
 	assert.Equal(t, a, b)
 	assert.NotEqual(t, a, w.Run(t.Context(), 8, none, nil))
 }
 
 func TestPoliciesMeetTheSameLatencies(t *testing.T) {
-	w := virtual.World{Rate: 1000, Requests: 20_000, Model: seed()}
+	w := virtual.Simulation{Rate: 1000, Requests: 20_000, Model: seed()}
 	byIndex := func(calls []latency.Call) []latency.Call {
 		slices.SortFunc(calls, func(a, b latency.Call) int { return int(a.Index - b.Index) })
 		return calls
@@ -84,9 +87,9 @@ func TestPoliciesMeetTheSameLatencies(t *testing.T) {
 func TestModelsHaveTheirMoments(t *testing.T) {
 	skipIfShort(t)
 	run := func(m virtual.Model) []latency.Call {
-		return virtual.World{Rate: 1000, Requests: 200_000, Model: m}.Run(t.Context(), 3, none, nil)
+		return virtual.Simulation{Rate: 1000, Requests: 200_000, Model: m}.Run(t.Context(), 3, none, nil)
 	}
-	calls := run(virtual.Lognormal(5*ms, 2*ms))
+	calls := run(virtual.LognormalLatency(5*ms, 2*ms))
 	assert.InEpsilon(t, 5*ms, mean(calls), 0.01)
 	var sum float64
 	for _, c := range calls {
@@ -95,15 +98,15 @@ func TestModelsHaveTheirMoments(t *testing.T) {
 	assert.InEpsilon(t, 2*ms, math.Sqrt(sum/float64(len(calls))), 0.02)
 	assert.InEpsilon(t, 7250*time.Microsecond, mean(run(seed())), 0.01)
 
-	sorted := latencies(run(virtual.Pareto(2*ms, 1.5)))
+	sorted := latencies(run(virtual.ParetoLatency(2*ms, 1.5)))
 	assert.InEpsilon(t, float64(2*ms)*math.Pow(0.01, -1/1.5), latency.Quantile(sorted, 0.99), 0.03)
 
-	sorted = latencies(run(virtual.Constant(20*ms, 0.01)))
+	sorted = latencies(run(virtual.ConstantLatency(20*ms, 0.01)))
 	assert.GreaterOrEqual(t, sorted[0], 19800*time.Microsecond)
 	assert.LessOrEqual(t, sorted[len(sorted)-1], 20200*time.Microsecond)
 
 	// A replica stops for 5 % of the time: that share of the attempts meets it stopped.
-	sorted = latencies(run(virtual.Pauses(virtual.Constant(ms/100, 0), 10, 100*ms, 2*time.Second)))
+	sorted = latencies(run(virtual.WithPauses(virtual.ConstantLatency(ms/100, 0), 10, 100*ms, 2*time.Second)))
 	slow := len(sorted) - must(slices.BinarySearch(sorted, ms))
 	assert.InEpsilon(t, 0.05, float64(slow)/float64(len(sorted)), 0.05)
 }
@@ -116,23 +119,23 @@ func TestQueueWaitsAsTheorySays(t *testing.T) {
 	skipIfShort(t)
 	const load = 0.7
 	for _, shared := range []bool{true, false} {
-		w := virtual.World{
-			Rate: load * 1000, Requests: 400_000, Model: virtual.Constant(ms, 0),
+		w := virtual.Simulation{
+			Rate: load * 1000, Requests: 400_000, Model: virtual.ConstantLatency(ms, 0),
 			Queue: &virtual.Queue{Servers: 1, Shared: shared},
 		}
 		want := float64(ms) * (1 + load/(2*(1-load)))
 		assert.InEpsilon(t, want, mean(w.Run(t.Context(), 1, none, nil)), 0.03)
 	}
 	// Twenty queues, each with a twentieth of the arrivals, are twenty such systems.
-	w := virtual.World{
-		Rate: 20 * load * 1000, Requests: 1_000_000, Model: virtual.Constant(ms, 0), Queue: &virtual.Queue{Servers: 20},
+	w := virtual.Simulation{
+		Rate: 20 * load * 1000, Requests: 1_000_000, Model: virtual.ConstantLatency(ms, 0), Queue: &virtual.Queue{Servers: 20},
 	}
 	assert.InEpsilon(t, float64(ms)*(1+load/(2*(1-load))), mean(w.Run(t.Context(), 1, none, nil)), 0.03)
 }
 
 func TestServersStopWorkingOnWhatIsCancelledOrNot(t *testing.T) {
 	run := func(cancel bool) []latency.Call {
-		return virtual.World{
+		return virtual.Simulation{
 			Rate: 0.6 * 20 / 0.00725, Requests: 100_000, Model: seed(), Queue: &virtual.Queue{Servers: 20, Cancel: cancel},
 		}.Run(t.Context(), 1, static(20*ms), nil)
 	}
@@ -145,7 +148,7 @@ func TestServersStopWorkingOnWhatIsCancelledOrNot(t *testing.T) {
 func TestALimitersLineIsLeftByWhatIsCancelledAndClosedToHedgesWhenItIsLong(t *testing.T) {
 	run := func(load float64, q virtual.Queue) []latency.Call {
 		q.Servers = 20
-		return virtual.World{Rate: load * 20 / 0.00725, Requests: 100_000, Model: seed(), Queue: &q}.Run(t.Context(), 1, static(20*ms), nil)
+		return virtual.Simulation{Rate: load * 20 / 0.00725, Requests: 100_000, Model: seed(), Queue: &q}.Run(t.Context(), 1, static(20*ms), nil)
 	}
 	deaf, limited := run(0.5, virtual.Queue{}), run(0.5, virtual.Queue{Limited: true})
 	require.Len(t, limited, 100_000, "every call ends though some hedges were turned away")
@@ -171,14 +174,14 @@ func winners(calls []latency.Call) map[int]int {
 }
 
 func TestCallersGiveUp(t *testing.T) {
-	w := virtual.World{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.Hang(seed(), time.Hour)}
+	w := virtual.Simulation{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.HangUntil(seed(), time.Hour)}
 	for _, c := range w.Run(t.Context(), 1, static(10*ms), nil) {
 		assert.Equal(t, latency.Call{Start: c.Start, Latency: 50 * ms, Index: c.Index, Winner: -1, Hedges: 1}, c)
 	}
 }
 
 func TestInherentSlownessMeetsTheHedgeAsWell(t *testing.T) {
-	w := virtual.World{Workers: 2, Requests: 10_000, Model: virtual.Inherent(virtual.Constant(ms, 0), virtual.Constant(100*ms, 0), 0.2)}
+	w := virtual.Simulation{Workers: 2, Requests: 10_000, Model: virtual.MixByRequest(virtual.ConstantLatency(ms, 0), virtual.ConstantLatency(100*ms, 0), 0.2)}
 	calls := w.Run(t.Context(), 1, static(10*ms), nil)
 	assert.InEpsilon(t, 0.2, float64(hedges(calls))/10_000, 0.05)
 	for _, c := range calls {
@@ -188,8 +191,8 @@ func TestInherentSlownessMeetsTheHedgeAsWell(t *testing.T) {
 
 func TestEpisodesBeginAnew(t *testing.T) {
 	policies := 0
-	w := virtual.World{Workers: 4, Requests: 50, Episodes: 10, Model: seed()}
-	calls := w.Run(t.Context(), 1, func() virtual.Policy { policies++; return virtual.None{} }, nil)
+	w := virtual.Simulation{Workers: 4, Requests: 50, Episodes: 10, Model: seed()}
+	calls := w.Run(t.Context(), 1, func() virtual.Policy { policies++; return virtual.NoHedging{} }, nil)
 	assert.Equal(t, 10, policies)
 	assert.Len(t, calls, 500)
 	assert.NotEqual(t, calls[:50], calls[50:100], "each has draws of its own")
@@ -200,7 +203,7 @@ func TestEpisodesBeginAnew(t *testing.T) {
 
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	w := virtual.World{Workers: 4, Requests: 1_000_000, Model: seed()}
+	w := virtual.Simulation{Workers: 4, Requests: 1_000_000, Model: seed()}
 	calls := w.Run(ctx, 1, none, func(n int) {
 		if n > 0 {
 			cancel()
@@ -212,9 +215,9 @@ func TestRunEndsWithItsContext(t *testing.T) {
 
 func TestOracleSpendsWhatItMayAndBeatsOthersThatDo(t *testing.T) {
 	skipIfShort(t)
-	w := virtual.World{Workers: 20, Requests: 50_000, Model: seed()}
+	w := virtual.Simulation{Workers: 20, Requests: 50_000, Model: seed()}
 	for n := 1; n <= 2; n++ {
-		best := w.Oracle(1, n, 0.08, 0.999)
+		best := w.BestStaticDelays(1, n, 0.08, 0.999)
 		require.Len(t, best, n)
 		calls := w.Run(t.Context(), 1, static(best...), nil)
 		got := float64(hedges(calls)) / 50_000
@@ -229,18 +232,18 @@ func TestOracleSpendsWhatItMayAndBeatsOthersThatDo(t *testing.T) {
 }
 
 func TestOracleReplaysATimeline(t *testing.T) {
-	m := virtual.Between(5*time.Second, 10*time.Second, virtual.Times(seed(), 3), seed())
-	w := virtual.World{Rate: 1000, Requests: 15_000, Model: m}
-	best := w.Oracle(1, 1, 0.05, 0.99)
+	m := virtual.DuringInterval(5*time.Second, 10*time.Second, virtual.ScaleLatency(seed(), 3), seed())
+	w := virtual.Simulation{Rate: 1000, Requests: 15_000, Model: m}
+	best := w.BestStaticDelays(1, 1, 0.05, 0.99)
 	calls := w.Run(t.Context(), 1, static(best...), nil)
 	assert.InEpsilon(t, 0.05, float64(hedges(calls))/15_000, 0.01)
 }
 func TestAnAnswerOfAHedgeThatIsNotTakenDoesNotEndACall(t *testing.T) {
-	model := virtual.Stragglers(virtual.Constant(10*time.Millisecond, 0), 0.5, 10)
+	model := virtual.WithStragglers(virtual.ConstantLatency(10*time.Millisecond, 0), 0.5, 10)
 	for _, ends := range []bool{false, true} {
-		w := virtual.World{Rate: 100, Requests: 2000, Model: model, Absent: 1, AbsentEnds: ends}
+		w := virtual.Simulation{Rate: 100, Requests: 2000, Model: model, NotFoundShare: 1, NotFoundEndsCall: ends}
 		won := 0
-		for _, c := range w.Run(t.Context(), 1, func() virtual.Policy { return virtual.Static{20 * time.Millisecond} }, nil) {
+		for _, c := range w.Run(t.Context(), 1, func() virtual.Policy { return virtual.StaticDelays{20 * time.Millisecond} }, nil) {
 			if c.Winner > 0 {
 				won++
 			}

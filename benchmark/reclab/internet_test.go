@@ -12,23 +12,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The shares that the package's documentation and Scenarios speak of.
-func TestWorldsAreAsDescribed(t *testing.T) {
+// The shares in the documentation of the package and of the scenarios.
+func TestInternetsAreAsDescribed(t *testing.T) {
 	for seed := range uint64(3) {
-		w := newWorld(plan{seed: seed, sites: sites})
-		n := map[string]int{}
+		n := newInternet(plan{seed: seed, sites: sites})
+		counts := map[string]int{}
 		var rtts []time.Duration
 		count := func(what string, is bool) {
 			if is {
-				n[what]++
+				counts[what]++
 			}
 		}
-		for _, name := range w.asked {
-			z := w.zoneOf(name)
-			tld := w.zones[z.name[strings.LastIndexByte(strings.TrimSuffix(z.name, "."), '.')+1:]]
+		for _, name := range n.siteNames {
+			z := n.zoneOf(name)
+			tld := n.zones[z.name[strings.LastIndexByte(strings.TrimSuffix(z.name, "."), '.')+1:]]
 			require.NotNil(t, tld)
-			require.True(t, slices.ContainsFunc(z.servers, func(s *server) bool { return s.useful() && s != z.refusing }), "%s can be resolved", z.name)
-			count("broken", slices.ContainsFunc(z.servers, func(s *server) bool { return !s.useful() || s == z.refusing }))
+			require.True(t, slices.ContainsFunc(z.servers, func(s *server) bool { return s.canAnswer() && s != z.refusing }), "%s can be resolved", z.name)
+			count("broken", slices.ContainsFunc(z.servers, func(s *server) bool { return !s.canAnswer() || s == z.refusing }))
 			first := z.servers[0].name
 			count("own", dns.IsSubDomain(z.name, first))
 			count("elsewhere", !dns.IsSubDomain(tld.name, first))
@@ -37,32 +37,32 @@ func TestWorldsAreAsDescribed(t *testing.T) {
 			count("big", len(h.a) > 1)
 			count("deep", dns.CountLabel(name) > 3)
 		}
-		for _, s := range w.servers {
+		for _, s := range n.servers {
 			rtts = append(rtts, s.rtt)
 			count("dead", s.fault == dead)
 		}
-		per := func(what string, of int) float64 { return 100 * float64(n[what]) / float64(of) }
+		per := func(what string, of int) float64 { return 100 * float64(counts[what]) / float64(of) }
 		assert.InDelta(t, 10, per("broken", sites), 3, "zones with a server that is broken or refuses, in percent")
 		assert.InDelta(t, 22, per("own", sites), 2, "with their own servers")
 		assert.InDelta(t, 55, per("elsewhere", sites), 12, "with servers below another zone")
 		assert.InDelta(t, 25, per("alias", sites), 2)
 		assert.InDelta(t, 0.4, per("big", sites), 0.3)
 		assert.InDelta(t, 6, per("deep", sites), 1)
-		assert.InDelta(t, 1.8, per("dead", len(w.servers)), 0.8, "servers that are dead")
+		assert.InDelta(t, 1.8, per("dead", len(n.servers)), 0.8, "servers that are dead")
 		slices.Sort(rtts)
 		assert.InDelta(t, 60, rtts[len(rtts)/2].Milliseconds(), 30)
 		assert.LessOrEqual(t, rtts[len(rtts)-1], 352*time.Millisecond)
 	}
 }
 
-func TestAPlanMakesOneWorld(t *testing.T) {
+func TestAPlanMakesOneInternet(t *testing.T) {
 	shape := func(p plan) (all []string) {
-		w := newWorld(p)
-		for _, s := range w.servers {
+		n := newInternet(p)
+		for _, s := range n.servers {
 			all = append(all, s.String())
 		}
 		slices.Sort(all)
-		for _, q := range w.questions(p, 500, 0.3) {
+		for _, q := range n.drawQuestions(p, 500, 0.3) {
 			all = append(all, q.name)
 		}
 		return all
@@ -74,25 +74,25 @@ func TestAPlanMakesOneWorld(t *testing.T) {
 	assert.NotEqual(t, shape(p), shape(other))
 
 	p.clean = true
-	for _, s := range newWorld(p).servers {
+	for _, s := range newInternet(p).servers {
 		require.Equal(t, healthy, s.fault)
 	}
-	for _, z := range newWorld(p).zones {
+	for _, z := range newInternet(p).zones {
 		require.Nil(t, z.refusing)
 	}
 	p.clean, p.dead = false, true
-	w := newWorld(p)
-	for _, s := range w.servers {
-		require.True(t, w.top[s] || s.fault == dead, s)
+	n := newInternet(p)
+	for _, s := range n.servers {
+		require.True(t, n.topServers[s] || s.fault == dead, s)
 	}
 }
 
 func TestQuestionsAreAskedOnceUnlessRepeated(t *testing.T) {
 	p := plan{seed: 1, sites: 1000}
-	w := newWorld(p)
+	n := newInternet(p)
 	once := make(map[string]bool)
 	ipv6 := 0
-	for _, q := range w.questions(p, 1000, 0) {
+	for _, q := range n.drawQuestions(p, 1000, 0) {
 		assert.False(t, once[q.name], q.name)
 		once[q.name] = true
 		if q.qtype == dns.TypeAAAA {
@@ -101,16 +101,16 @@ func TestQuestionsAreAskedOnceUnlessRepeated(t *testing.T) {
 	}
 	assert.InDelta(t, 200, ipv6, 40)
 	times := make(map[string]int)
-	for _, q := range w.questions(p, 1000, 0.5) {
+	for _, q := range n.drawQuestions(p, 1000, 0.5) {
 		times[q.name]++
 	}
 	assert.InDelta(t, 500, len(times), 50)
-	assert.Greater(t, times[w.questions(p, 1, 0)[0].name], 20, "the first is the most popular")
-	assert.Len(t, w.questions(p, 1500, 0), 1500, "more than there are names")
+	assert.Greater(t, times[n.drawQuestions(p, 1, 0)[0].name], 20, "the first is the most popular")
+	assert.Len(t, n.drawQuestions(p, 1500, 0), 1500, "more than there are names")
 }
 
 func TestServersAnswerAsTheirZonesSay(t *testing.T) {
-	w := newWorld(plan{seed: 1, sites: 300, clean: true})
+	n := newInternet(plan{seed: 1, sites: 300, clean: true})
 	ask := func(s *server, name string, qtype uint16, edns bool, tcp bool) *dns.Msg {
 		q := new(dns.Msg)
 		q.SetQuestion(name, qtype)
@@ -119,7 +119,7 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 		}
 		b, err := q.Pack()
 		require.NoError(t, err)
-		out := w.answer(s, b, tcp)
+		out := n.answer(s, b, tcp)
 		if out == nil {
 			return nil
 		}
@@ -128,7 +128,7 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 		assert.Equal(t, q.Id, m.Id)
 		return m
 	}
-	root, com := w.roots[0], w.zones["com."].servers[0]
+	root, com := n.roots[0], n.zones["com."].servers[0]
 	m := ask(root, "COM.", dns.TypeA, true, false)
 	assert.False(t, m.Authoritative)
 	assert.Len(t, m.Ns, 8)
@@ -139,12 +139,12 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 	assert.Len(t, m.Extra, 13+1)
 
 	var own, hosted, alias, long string
-	for _, name := range w.asked {
-		z := w.zoneOf(name)
+	for _, name := range n.siteNames {
+		z := n.zoneOf(name)
 		switch {
-		case dns.IsSubDomain(z.name, z.servers[0].name) && up(z.name) == "com.":
+		case dns.IsSubDomain(z.name, z.servers[0].name) && parentName(z.name) == "com.":
 			own = z.name
-		case up(z.name) == "com." && dns.CountLabel(z.servers[0].name) == 3 && !dns.IsSubDomain("com.", z.servers[0].name) && !dns.IsSubDomain("net.", z.servers[0].name):
+		case parentName(z.name) == "com." && dns.CountLabel(z.servers[0].name) == 3 && !dns.IsSubDomain("com.", z.servers[0].name) && !dns.IsSubDomain("net.", z.servers[0].name):
 			hosted = z.name
 		}
 		if z.hosts[name].alias != "" {
@@ -160,10 +160,10 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 	m = ask(com, hosted, dns.TypeDS, true, false)
 	assert.True(t, m.Authoritative, "a DS record is the parent's")
 
-	m = ask(w.zoneOf(alias).servers[0], alias, dns.TypeAAAA, true, false)
+	m = ask(n.zoneOf(alias).servers[0], alias, dns.TypeAAAA, true, false)
 	assert.IsType(t, new(dns.CNAME), m.Answer[0])
-	z := w.zoneOf(long)
-	m = ask(z.servers[0], up(long), dns.TypeA, true, false)
+	z := n.zoneOf(long)
+	m = ask(z.servers[0], parentName(long), dns.TypeA, true, false)
 	assert.Equal(t, dns.RcodeSuccess, m.Rcode, "something is below it")
 	assert.Empty(t, m.Answer)
 	assert.IsType(t, new(dns.SOA), m.Ns[0])
@@ -179,9 +179,9 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 	assert.True(t, ask(z.servers[0], long, dns.TypeA, true, false).Truncated)
 	m = ask(z.servers[0], long, dns.TypeA, true, true)
 	assert.Len(t, m.Answer, bigSet)
-	assert.True(t, w.right(question{long, dns.TypeA}, m))
+	assert.True(t, n.hasRightAnswer(question{long, dns.TypeA}, m))
 	m.Answer = m.Answer[1:]
-	assert.False(t, w.right(question{long, dns.TypeA}, m))
+	assert.False(t, n.hasRightAnswer(question{long, dns.TypeA}, m))
 
 	// Broken servers.
 	s := z.servers[0]
@@ -194,28 +194,28 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 	assert.Equal(t, dns.RcodeRefused, ask(s, z.name, dns.TypeA, true, false).Rcode)
 	s.fault = dead
 	assert.Nil(t, ask(s, z.name, dns.TypeA, true, false))
-	assert.Nil(t, w.answer(nil, nil, false))
+	assert.Nil(t, n.answer(nil, nil, false))
 }
 
-func TestFatesAreTheSameForAllContenders(t *testing.T) {
-	w := newWorld(plan{seed: 1, sites: 10})
-	s := w.roots[0]
-	draw := func(seed uint64, how weather) (all []time.Duration, lost int) {
-		n := newInternet(w, how, seed)
+func TestExchangesAreTheSameForAllContenders(t *testing.T) {
+	n := newInternet(plan{seed: 1, sites: 10})
+	s := n.roots[0]
+	draw := func(seed uint64, d disturbance) (all []time.Duration, lost int) {
+		network := newNetwork(n, d, seed)
 		for range 2000 {
-			d, ok := n.fate(s)
+			took, ok := network.drawExchange(s)
 			if !ok {
 				lost++
-				d = -1
+				took = -1
 			}
-			all = append(all, d)
+			all = append(all, took)
 		}
 		return all, lost
 	}
-	a, lost := draw(1, weatherOf("broken"))
-	b, _ := draw(1, weatherOf("broken"))
+	a, lost := draw(1, disturbanceOf("broken"))
+	b, _ := draw(1, disturbanceOf("broken"))
 	assert.Equal(t, a, b)
-	c, _ := draw(2, weatherOf("broken"))
+	c, _ := draw(2, disturbanceOf("broken"))
 	assert.NotEqual(t, a, c)
 	assert.InDelta(t, 30, lost, 20)
 	late := 0

@@ -1,4 +1,4 @@
-package published_test
+package bhope_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/gohedge/hedge/benchmark/internal/published"
+	"github.com/gohedge/hedge/benchmark/internal/bhope"
 )
 
 // scripted answers each attempt after its own time.
@@ -48,7 +48,7 @@ type closed struct {
 
 func (c *closed) Close() error { c.ended.Add(1); return nil }
 
-func clock() published.Clock {
+func clock() bhope.Clock {
 	start := time.Now()
 	return func() time.Duration { return time.Since(start) }
 }
@@ -56,7 +56,7 @@ func clock() published.Clock {
 func TestSecondAttemptAnswersForASlowFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{takes: []time.Duration{time.Hour, 5 * ms}}
-		rt := &published.RoundTripper{Policy: published.New(100), Clock: clock(), Next: s}
+		rt := &bhope.RoundTripper{Policy: bhope.New(100), Clock: clock(), Next: s}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host.test/", nil)
 		require.NoError(t, err)
 		start := time.Now()
@@ -72,7 +72,7 @@ func TestFirstResultWinsThoughItIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("refused")
 		s := &scripted{takes: []time.Duration{40 * ms, ms}, fails: []error{nil, refused}}
-		rt := &published.RoundTripper{Policy: published.New(100), Clock: clock(), Next: s}
+		rt := &bhope.RoundTripper{Policy: bhope.New(100), Clock: clock(), Next: s}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host.test/", nil)
 		require.NoError(t, err)
 		_, err = rt.RoundTrip(req)
@@ -82,17 +82,17 @@ func TestFirstResultWinsThoughItIsAnError(t *testing.T) {
 
 func TestRefusedHedgeWaitsForTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := published.New(0)
-		require.True(t, p.Admit(0))
+		p := bhope.New(0)
+		require.True(t, p.AdmitHedge(0))
 		s := &scripted{takes: []time.Duration{40 * ms}}
-		rt := &published.RoundTripper{Policy: p, Clock: clock(), Next: s}
+		rt := &bhope.RoundTripper{Policy: p, Clock: clock(), Next: s}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host.test/", nil)
 		require.NoError(t, err)
 		resp, err := rt.RoundTrip(req)
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 		assert.EqualValues(t, 1, s.sent.Load())
-		assert.Equal(t, 1, p.Refused())
+		assert.Equal(t, 1, p.DeniedHedges())
 	})
 }
 
@@ -111,7 +111,7 @@ func TestInterceptorGivesTheWinnersReply(t *testing.T) {
 			return ctx.Err()
 		}
 		reply := new(wrapperspb.Int64Value)
-		intercept := published.UnaryClientInterceptor(published.New(100), clock())
+		intercept := bhope.UnaryClientInterceptor(bhope.New(100), clock())
 		require.NoError(t, intercept(t.Context(), "/s/Get", wrapperspb.Int64(0), reply, cc, invoke))
 		assert.EqualValues(t, 2, reply.Value)
 	})

@@ -1,0 +1,249 @@
+package dnslab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/benchmark/internal/lab"
+	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// lookupTimeout limits lookups of contenders that have no limit of their own.
+const lookupTimeout = 15 * time.Second
+
+// A lookupFunc looks up a name. It returns an error unless the answer is right.
+type lookupFunc func(ctx context.Context, name string) error
+
+// contenders start in the environment of their client, which they complete.
+var contenders = []lab.Contender[*client, lookupFunc]{
+	{Name: "single", Start: startHedging(dnshedge.Hedge{Off: true})},
+	{Name: "fixed-10ms", Start: startHedging(dnshedge.Hedge{Fixed: 10 * time.Millisecond})},
+	{Name: "hedge", Start: startHedging(dnshedge.Hedge{})},
+	{Name: "miekg", Start: (*client).startMiekg},
+	{Name: "net-resolver", Start: (*client).startNetResolver},
+	{Name: "forwarder", Start: (*client).startForwarder},
+	{Name: "unbound", Start: (*client).startUnbound},
+	{Name: "dnsdist", Start: (*client).startDnsdist},
+	{Name: "coredns", Start: (*client).startCoreDNS},
+}
+
+var (
+	// Contenders lists the names of all contenders.
+	Contenders = lab.NamesOf(contenders)
+
+	// OnlyUDP lists the names of the contenders that send queries over UDP alone.
+	OnlyUDP = Contenders[slices.Index(Contenders, "miekg"):]
+)
+
+// A client is a contender at work.
+type client struct {
+	*lookupLab
+	name     string
+	lookup   lookupFunc
+	counter  *countingDialer
+	complete func(r *lab.Row) // with figures that the counter does not have; may be nil
+	close    func()
+	calls    lab.Recorder
+}
+
+// A countingDialer counts connections and queries. Every query is one Write.
+type countingDialer struct {
+	dnshedge.Dialer
+	queries, connections atomic.Int64
+}
+
+func (d *countingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := d.Dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(network, "tcp") {
+		d.connections.Add(1)
+		return c, nil
+	}
+	return &countingConn{c, d}, nil
+}
+
+// A countingConn is a net.PacketConn: Go's resolver and miekg's client recognize a UDP socket by that.
+type countingConn struct {
+	net.Conn
+	*countingDialer
+}
+
+var _ net.PacketConn = (*countingConn)(nil)
+
+func (c *countingConn) Write(b []byte) (int, error) {
+	c.queries.Add(1)
+	return c.Conn.Write(b)
+}
+
+func (c *countingConn) ReadFrom(b []byte) (int, net.Addr, error) {
+	return c.Conn.(net.PacketConn).ReadFrom(b)
+}
+
+func (c *countingConn) WriteTo(b []byte, to net.Addr) (int, error) {
+	c.queries.Add(1)
+	return c.Conn.(net.PacketConn).WriteTo(b, to)
+}
+
+// measureLookup looks up the n-th name and records the call. start is the start of the run.
+func (c *client) measureLookup(ctx context.Context, start time.Time, n int, name string) {
+	begin := time.Now()
+	err := c.lookup(ctx, name)
+	took := time.Since(begin)
+	if ctx.Err() != nil {
+		return
+	}
+	call := latency.Call{Start: begin.Sub(start), Latency: took, Index: int32(n)}
+	if err != nil {
+		call.Winner = -1
+	}
+	c.calls.Add(call)
+}
+
+func (c *client) row() lab.Row {
+	calls := c.calls.SortedCalls()
+	r := lab.Row{Contender: c.name, Calls: calls, Asked: len(calls), Sent: c.counter.queries.Load(), Connections: c.counter.connections.Load()}
+	if c.complete != nil {
+		c.complete(&r)
+	}
+	return r
+}
+
+// upstreams returns the addresses of the servers that contenders query: of both if one may be dead or the lab is under
+// load, else of the first.
+func (l *lookupLab) upstreams() []string {
+	hosts := []string{"a"}
+	if strings.HasPrefix(l.conf.Scenario, "dead") || l.conf.Workers > 0 {
+		hosts = []string{"a", "b"}
+	}
+	var addresses []string
+	for _, h := range hosts {
+		addresses = append(addresses, l.net.Host(h).Addr().String())
+	}
+	return addresses
+}
+
+// startClients starts the contenders with the given names; without names, all that can run here.
+func (l *lookupLab) startClients(names []string) ([]*client, error) {
+	selected, err := lab.SelectByName("contender", contenders, names)
+	if err != nil {
+		return nil, fmt.Errorf("dnslab: %w", err)
+	}
+	var clients []*client
+	for _, s := range selected {
+		if len(names) == 0 && slices.Contains(OnlyUDP, s.Name) && l.conf.Transport != "udp" {
+			continue
+		}
+		c := &client{lookupLab: l, name: s.Name, counter: &countingDialer{Dialer: l.net.Host("client")}, close: func() {}}
+		c.lookup, err = s.Start(c)
+		if errors.Is(err, exec.ErrNotFound) && len(names) == 0 {
+			continue
+		}
+		if err != nil {
+			c.close()
+			return clients, fmt.Errorf("dnslab: %s: %w", s.Name, err)
+		}
+		clients = append(clients, c)
+	}
+	return clients, nil
+}
+
+// checkAnswer returns an error if an answer is wrong.
+func checkAnswer(r *dns.Msg, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1:
+		return fmt.Errorf("wrong answer: %s, %d records", dns.RcodeToString[r.Rcode], len(r.Answer))
+	}
+	return nil
+}
+
+func newQuery(name string) *dns.Msg {
+	m := new(dns.Msg)
+	m.SetQuestion(name, dns.TypeA)
+	return m
+}
+
+// startHedging returns the start of a dnshedge.Client.
+func startHedging(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
+	return func(c *client) (lookupFunc, error) {
+		_, trusting := dnstest.Certificate()
+		hedging := &dnshedge.Client{Hedge: h, Dialer: c.counter, TLSConfig: trusting}
+		for _, address := range c.upstreams() {
+			s := c.conf.Transport + "://" + address
+			if c.conf.Transport != "udp" {
+				s += "#" + dnstest.Name
+			}
+			upstream, err := dnshedge.ParseUpstream(s)
+			if err != nil {
+				return nil, err
+			}
+			hedging.Upstreams = append(hedging.Upstreams, upstream)
+		}
+		c.close = func() { _ = hedging.Close() }
+		c.complete = func(r *lab.Row) {
+			s := hedging.Stats()
+			r.Sent, r.Hedges, r.Wins, r.Denied = s.Wire, s.Hedges, s.HedgeWins, s.Denied
+		}
+		return func(ctx context.Context, name string) error {
+			r, _, err := hedging.ExchangeContext(ctx, newQuery(name), "")
+			return checkAnswer(r, err)
+		}, nil
+	}
+}
+
+// startMiekg starts the plain client of github.com/miekg/dns: a socket for each query, two seconds for each server, the
+// servers in order.
+func (c *client) startMiekg() (lookupFunc, error) {
+	plain, upstreams := new(dns.Client), c.upstreams()
+	return func(ctx context.Context, name string) (err error) {
+		for _, address := range upstreams {
+			var conn net.Conn
+			if conn, err = c.counter.DialContext(ctx, "udp", net.JoinHostPort(address, "53")); err != nil {
+				return err
+			}
+			var r *dns.Msg
+			r, _, err = plain.ExchangeWithConnContext(ctx, newQuery(name), &dns.Conn{Conn: conn})
+			_ = conn.Close()
+			if err == nil {
+				return checkAnswer(r, nil)
+			}
+		}
+		return err
+	}, nil
+}
+
+// attemptCountKey is the context key of the number of attempts of one lookup. Go's resolver makes each attempt to the
+// next server.
+type attemptCountKey struct{}
+
+// startNetResolver starts Go's own resolver.
+func (c *client) startNetResolver() (lookupFunc, error) {
+	upstreams := c.upstreams()
+	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		n := ctx.Value(attemptCountKey{}).(*atomic.Int64).Add(1) - 1
+		return c.counter.DialContext(ctx, network, net.JoinHostPort(upstreams[int(n)%len(upstreams)], "53"))
+	}}
+	return func(ctx context.Context, name string) error {
+		ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptCountKey{}, new(atomic.Int64)), lookupTimeout)
+		defer cancel()
+		addresses, err := r.LookupNetIP(ctx, "ip4", name)
+		if err == nil && len(addresses) != 1 {
+			err = errors.New("wrong answer")
+		}
+		return err
+	}, nil
+}

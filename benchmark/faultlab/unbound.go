@@ -1,0 +1,39 @@
+package faultlab
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+)
+
+// startUnbound starts unbound with room for all queries at once. It drops no answer for being late.
+func (r *resolver) startUnbound() (resolveFunc, error) {
+	if r.conf.Memory {
+		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
+	}
+	const server = "  do-ip6: no\n  module-config: \"iterator\"\n  outgoing-range: 4096\n  num-queries-per-thread: 2048\n  discard-timeout: 0\n"
+	cmd, err := dnsserver.UnboundCommand(r.dir, server, dnsserver.UnboundForwards(r.serverAddresses()))
+	if err != nil {
+		return nil, err
+	}
+	return r.startProcess(cmd, func(q query) query { return q })
+}
+
+// startProcess starts a program on the resolver's host. translate returns the query that the program gets in place of
+// another.
+func (r *resolver) startProcess(cmd *exec.Cmd, translate func(query) query) (_ resolveFunc, err error) {
+	if _, err := cmd.StdinPipe(); err != nil { // it closes when this process ends
+		return nil, err
+	}
+	var server *dnsserver.Client
+	if server, r.close, err = dnsserver.Start(r.net.Host(r.name), cmd, Timeout); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, q query) (result, error) {
+		q = translate(q)
+		m, err := server.Exchange(ctx, q.message())
+		return resultOf(m, q), err
+	}, nil
+}

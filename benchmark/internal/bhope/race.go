@@ -1,0 +1,116 @@
+package bhope
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// A Clock returns the time since the start of a benchmark. It stands still while the benchmark pauses.
+type Clock func() time.Duration
+
+// RoundTripper hedges requests of all methods by the policy.
+type RoundTripper struct {
+	Policy *Policy
+	Clock  Clock
+	Next   http.RoundTripper
+}
+
+var _ http.RoundTripper = (*RoundTripper)(nil)
+
+// RoundTrip returns the first result, also if it is an error.
+func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	attempt := func(ctx context.Context) (*http.Response, error) { return t.Next.RoundTrip(req.Clone(ctx)) }
+	discard := func(r *http.Response) {
+		if r != nil {
+			_ = r.Body.Close()
+		}
+	}
+	resp, cancel, err := raceAttempts(req.Context(), t.Policy, t.Clock, req.URL.Host, attempt, discard)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	resp.Body = &cancelingBody{resp.Body, cancel}
+	return resp, nil
+}
+
+// A cancelingBody cancels the context of its request when it is closed.
+type cancelingBody struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (b *cancelingBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+// UnaryClientInterceptor hedges calls of all methods with protobuf messages by the policy.
+func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		attempt := func(ctx context.Context) (proto.Message, error) {
+			ownReply := reply.(proto.Message).ProtoReflect().New().Interface()
+			return ownReply, invoke(ctx, method, req, ownReply, cc, opts...)
+		}
+		got, cancel, err := raceAttempts(ctx, p, clock, cc.Target(), attempt, func(proto.Message) {})
+		defer cancel()
+		if err == nil {
+			proto.Merge(reply.(proto.Message), got)
+		}
+		return err
+	}
+}
+
+// raceAttempts makes an attempt and perhaps a hedge. The first result wins. The other attempt is cancelled, and its
+// result discarded. The context of the winner lives until the caller calls cancel.
+func raceAttempts[T any](ctx context.Context, p *Policy, clock Clock, host string, attempt func(context.Context) (T, error), discard func(T)) (v T, cancel context.CancelFunc, err error) {
+	type result struct {
+		v   T
+		err error
+		n   int
+	}
+	start := clock()
+	results := make(chan result)
+	returned := make(chan struct{})
+	defer close(returned)
+	var cancels []context.CancelFunc
+	launch := func() {
+		attemptCtx, cancel := context.WithCancel(ctx)
+		n := len(cancels)
+		cancels = append(cancels, cancel)
+		go func() {
+			v, err := attempt(attemptCtx)
+			select {
+			case results <- result{v, err, n}:
+			case <-returned:
+				if err == nil {
+					discard(v)
+				}
+			}
+		}()
+	}
+	timer := time.NewTimer(p.HedgeDelay(start, host))
+	defer timer.Stop()
+	launch()
+	for {
+		select {
+		case <-timer.C:
+			if p.AdmitHedge(clock()) {
+				launch()
+			}
+		case r := <-results:
+			p.RecordLatency(clock(), host, clock()-start)
+			for n, cancel := range cancels {
+				if n != r.n {
+					cancel()
+				}
+			}
+			return r.v, cancels[r.n], r.err
+		}
+	}
+}

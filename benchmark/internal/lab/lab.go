@@ -1,0 +1,123 @@
+// Package lab has the parts that all labs of this benchmark share. A lab is a package that compares contenders in
+// scenarios: dnslab, faultlab, reclab, endpointlab and storelab.
+//
+// A lab lists its [Contender] values and its scenarios, which embed [Scenario]. [FindByName] and [SelectByName] return
+// what a user chooses by name. The lab starts each contender, sends it calls by a [Load], collects them with a
+// [Recorder], and reports a [Row] for it. A lab with figures of its own embeds Row in a row of its own.
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/latency"
+)
+
+// A Contender is an implementation that a lab compares with others. E is the environment of the lab in which Start
+// prepares a client C.
+type Contender[E, C any] struct {
+	Name  string
+	Start func(environment E) (C, error)
+}
+
+func (c Contender[E, C]) selectionName() string { return c.Name }
+
+// A Scenario is a condition under which contenders are compared.
+type Scenario struct {
+	Name        string
+	Description string // one phrase, for lists of scenarios
+}
+
+func (s Scenario) selectionName() string { return s.Name }
+
+func (s Scenario) embedded() Scenario { return s }
+
+// ScenariosOf returns the Scenario that each of all embeds.
+func ScenariosOf[T interface{ embedded() Scenario }](all []T) []Scenario {
+	scenarios := make([]Scenario, len(all))
+	for i, one := range all {
+		scenarios[i] = one.embedded()
+	}
+	return scenarios
+}
+
+// Selectable is a contender or a scenario: a user selects it by its name.
+type Selectable interface{ selectionName() string }
+
+// NamesOf returns the names of all, in their order.
+func NamesOf[T Selectable](all []T) []string {
+	names := make([]string, len(all))
+	for i, one := range all {
+		names[i] = one.selectionName()
+	}
+	return names
+}
+
+// FindByName returns the contender or scenario with a name. The error lists all names; kind is the word for one of them.
+func FindByName[T Selectable](kind string, all []T, name string) (found T, err error) {
+	i := slices.IndexFunc(all, func(one T) bool { return one.selectionName() == name })
+	if i < 0 {
+		return found, fmt.Errorf("%s %q; want one of %s", kind, name, strings.Join(NamesOf(all), ", "))
+	}
+	return all[i], nil
+}
+
+// SelectByName returns the contenders or scenarios with the given names, in the order of the names. Without names it
+// returns all.
+func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	selected := make([]T, len(names))
+	for i, name := range names {
+		var err error
+		if selected[i], err = FindByName(kind, all, name); err != nil {
+			return nil, err
+		}
+	}
+	return selected, nil
+}
+
+// A Row is the result of one contender in one run of a scenario. Figures that a lab does not measure are 0.
+type Row struct {
+	Contender string
+
+	// Calls without those that the end of the run cut off. A failed call has the winner -1, unless it is one of Failures.
+	Calls []latency.Call
+
+	Asked       int           // calls sent, including those that Calls leaves out
+	Failures    int           // failed calls that Calls holds as answered, with the time that their callers waited
+	Sent        int64         // queries or requests on the network
+	Connections int64         // streams opened
+	Hedges      int64         // of contenders that report them
+	Wins        int64         // calls answered by a hedge
+	Denied      int64         // hedges that were due and not allowed
+	CPU         time.Duration // of the contender, for all calls; 0: unknown
+}
+
+// SentPerCall returns the number of queries or requests that a call took on average.
+func (r Row) SentPerCall() float64 { return float64(r.Sent) / float64(max(r.Asked, 1)) }
+
+// A Recorder collects the calls of one contender. It is safe for concurrent use; its zero value is empty.
+type Recorder struct {
+	mu    sync.Mutex // guards calls
+	calls []latency.Call
+}
+
+// Add records a call.
+func (r *Recorder) Add(c latency.Call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = append(r.calls, c)
+}
+
+// SortedCalls returns the recorded calls by Index. Nothing may be recorded after that.
+func (r *Recorder) SortedCalls() []latency.Call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.SortFunc(r.calls, func(a, b latency.Call) int { return int(a.Index) - int(b.Index) })
+	return r.calls
+}

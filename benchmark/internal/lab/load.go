@@ -1,0 +1,71 @@
+package lab
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Load determines when calls are sent.
+type Load struct {
+	// Workers send one call after another: a closed loop. 0 means an open loop.
+	Workers int
+
+	// Gap returns the time between call i and the call before it, or the start of the load if i is 0. Only an open loop
+	// uses it. It is called in the order of the calls, by one goroutine.
+	Gap func(i int) time.Duration
+}
+
+// ConstantGap returns the gaps of calls at a fixed rate per second, the first of which is due at once.
+func ConstantGap(rate float64) func(i int) time.Duration {
+	due := func(i int) time.Duration { return time.Duration(float64(i) / rate * float64(time.Second)) }
+	return func(i int) time.Duration { return due(i) - due(max(i-1, 0)) }
+}
+
+// Send makes the calls 0 to calls-1 and waits until all have returned. In an open loop each call has a goroutine of its
+// own. If ctx ends, Send starts no further call. It returns the number of calls made.
+func (l Load) Send(ctx context.Context, calls int, call func(i int)) (made int) {
+	var running sync.WaitGroup
+	if l.Workers == 0 {
+		for due := time.Now(); made < calls; made++ {
+			due = due.Add(l.Gap(made))
+			if SleepContext(ctx, time.Until(due)) != nil {
+				break
+			}
+			i := made
+			running.Go(func() { call(i) })
+		}
+		running.Wait()
+		return made
+	}
+	var next atomic.Int64
+	for range l.Workers {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= calls {
+					return
+				}
+				call(i)
+			}
+		})
+	}
+	running.Wait()
+	return min(int(next.Load()), calls)
+}
+
+// SleepContext waits for d. It returns the error of ctx if that ends before.
+func SleepContext(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

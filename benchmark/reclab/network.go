@@ -1,0 +1,327 @@
+package reclab
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/ipv4"
+
+	"github.com/gohedge/hedge/internal/deadline"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// A disturbance determines the loss and delay of exchanges with servers. The shares are from 0 to 1.
+type disturbance struct {
+	loss   float64 // share of the exchanges that are lost, independently
+	jitter float64 // standard deviation of the logarithm of round-trip times
+	spikes float64 // share of the exchanges that take 40 to 300 ms longer
+	bursts float64 // share of the seconds in which a server loses everything
+}
+
+// A network has the servers of an internet at work, for one contender. The seed determines the loss and delay of the
+// n-th exchange with a server: they are the same for all contenders.
+type network struct {
+	internet *internet
+	disturbance
+	seed  uint64
+	start time.Time
+
+	udp, tcp atomic.Int64 // queries
+
+	mu        sync.Mutex         // guards exchanges
+	exchanges map[*server]uint64 // so far
+}
+
+func newNetwork(n *internet, d disturbance, seed uint64) *network {
+	return &network{internet: n, disturbance: d, seed: seed, start: time.Now(), exchanges: make(map[*server]uint64)}
+}
+
+// drawExchange returns the duration of the next exchange with a server, and false if it is lost.
+func (n *network) drawExchange(s *server) (time.Duration, bool) {
+	n.mu.Lock()
+	k := n.exchanges[s]
+	n.exchanges[s]++
+	n.mu.Unlock()
+	ip := s.addr.As4()
+	stream := n.seed<<32 ^ uint64(binary.BigEndian.Uint32(ip[:]))
+	second := uint64(time.Since(n.start) / time.Second)
+	if rand.New(rand.NewPCG(stream, 1<<63|second)).Float64() < n.bursts {
+		return 0, false
+	}
+	rng := rand.New(rand.NewPCG(stream, k))
+	if rng.Float64() < n.loss {
+		return 0, false
+	}
+	ms := float64(s.rtt) / 1e6 * math.Exp(math.Abs(n.jitter*rng.NormFloat64()))
+	if rng.Float64() < n.spikes {
+		ms += 40 + 260*rng.Float64()
+	}
+	return time.Duration(ms * 1e6), true
+}
+
+// receiveQuery accepts a datagram for an address, and sends the response after the exchange's duration.
+func (n *network) receiveQuery(to netip.Addr, query []byte, send func(response []byte)) {
+	n.udp.Add(1)
+	s := n.internet.servers[to]
+	if s == nil || s.fault == dead {
+		return
+	}
+	took, ok := n.drawExchange(s)
+	if !ok {
+		return
+	}
+	if b := n.internet.answer(s, query, false); b != nil {
+		time.AfterFunc(took, func() { send(b) })
+	}
+}
+
+// serveStream answers the queries of a connection until it ends. The first answer takes the time of the handshake longer.
+func (n *network) serveStream(c net.Conn, to netip.Addr, handshake time.Duration) {
+	defer c.Close()
+	s := n.internet.servers[to]
+	for {
+		var size [2]byte
+		if _, err := io.ReadFull(c, size[:]); err != nil {
+			return
+		}
+		query := make([]byte, binary.BigEndian.Uint16(size[:]))
+		if _, err := io.ReadFull(c, query); err != nil {
+			return
+		}
+		n.tcp.Add(1)
+		b := n.internet.answer(s, query, true)
+		if b == nil {
+			continue
+		}
+		time.Sleep(handshake + s.rtt)
+		handshake = 0
+		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)); err != nil {
+			return
+		}
+	}
+}
+
+// listen starts the servers at port 53 of all addresses in a namespace.
+func (n *network) listen(space *netsim.Namespace) (stop func(), err error) {
+	var pc net.PacketConn
+	var ln net.Listener
+	err = space.Do(func() (err error) {
+		if pc, err = net.ListenPacket("udp4", ":53"); err != nil {
+			return err
+		}
+		if err = pc.(*net.UDPConn).SetReadBuffer(4 << 20); err == nil {
+			ln, err = net.Listen("tcp4", ":53")
+		}
+		if err != nil {
+			_ = pc.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var open openConns
+	go func() { _ = n.servePackets(pc) }()
+	go func() { _ = n.serveConns(ln, &open) }()
+	return func() {
+		_ = pc.Close()
+		_ = ln.Close()
+		open.close()
+	}, nil
+}
+
+// openConns are the connections that have not ended.
+type openConns struct {
+	mu     sync.Mutex // guards the fields below
+	open   map[net.Conn]struct{}
+	closed bool
+}
+
+// serve calls f in a new goroutine. f serves and closes the connection.
+func (s *openConns) serve(c net.Conn, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = c.Close()
+		return
+	}
+	if s.open == nil {
+		s.open = make(map[net.Conn]struct{})
+	}
+	s.open[c] = struct{}{}
+	go func() {
+		f()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, c)
+	}()
+}
+
+func (s *openConns) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for c := range s.open {
+		_ = c.Close()
+	}
+}
+
+// servePackets answers datagrams to any address of the machine until the socket is closed.
+func (n *network) servePackets(pc net.PacketConn) error {
+	c := ipv4.NewPacketConn(pc)
+	if err := c.SetControlMessage(ipv4.FlagDst, true); err != nil {
+		return err
+	}
+	b := make([]byte, 4096)
+	for {
+		k, control, from, err := c.ReadFrom(b)
+		if err != nil {
+			return err
+		}
+		to, ok := netip.AddrFromSlice(control.Dst.To4())
+		if !ok {
+			return fmt.Errorf("reclab: datagram from %v without a destination", from)
+		}
+		n.receiveQuery(to, b[:k], func(response []byte) {
+			_, _ = c.WriteTo(response, &ipv4.ControlMessage{Src: to.AsSlice()}, from) // the client may be gone
+		})
+	}
+}
+
+// serveConns answers over connections to any address of the machine until the listener is closed.
+func (n *network) serveConns(ln net.Listener, open *openConns) error {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		to := c.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+		var rtt time.Duration // of the handshake, which the kernel does without a delay
+		if s := n.internet.servers[to]; s != nil {
+			rtt = s.rtt
+		}
+		open.serve(c, func() { n.serveStream(c, to, rtt) })
+	}
+}
+
+// DialContext opens a connection in memory.
+func (n *network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(err error) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: netAddr(network, to), Err: err}
+	}
+	if !Network.Contains(to.Addr()) || to.Port() != 53 {
+		return fail(syscall.ENETUNREACH)
+	}
+	if network[:3] == "udp" {
+		return &datagramConn{network: n, to: to, in: make(chan []byte, 16), closed: make(chan struct{})}, nil
+	}
+	s := n.internet.servers[to.Addr()]
+	if s == nil || s.fault == dead {
+		<-ctx.Done()
+		return fail(ctx.Err())
+	}
+	arrived := time.NewTimer(s.rtt)
+	defer arrived.Stop()
+	select {
+	case <-arrived.C:
+	case <-ctx.Done():
+		return fail(ctx.Err())
+	}
+	near, far := net.Pipe()
+	go n.serveStream(far, to.Addr(), 0)
+	return &streamConn{near, to}, nil
+}
+
+// clientAddress is the address of all clients in memory.
+var clientAddress = netip.MustParseAddrPort("192.0.2.53:49152")
+
+func netAddr(network string, a netip.AddrPort) net.Addr {
+	if network[:3] == "udp" {
+		return net.UDPAddrFromAddrPort(a)
+	}
+	return net.TCPAddrFromAddrPort(a)
+}
+
+// A streamConn is a connection in memory.
+type streamConn struct {
+	net.Conn
+	to netip.AddrPort
+}
+
+func (s *streamConn) LocalAddr() net.Addr  { return netAddr("tcp", clientAddress) }
+func (s *streamConn) RemoteAddr() net.Addr { return netAddr("tcp", s.to) }
+
+// A datagramConn is a UDP socket in memory that is connected to a server. It is a net.PacketConn: package dns
+// recognizes a UDP socket by that.
+type datagramConn struct {
+	*network
+	to       netip.AddrPort
+	in       chan []byte
+	deadline deadline.Deadline
+	closing  sync.Once
+	closed   chan struct{}
+}
+
+func (d *datagramConn) Write(b []byte) (int, error) {
+	select {
+	case <-d.closed:
+		return 0, net.ErrClosed
+	default:
+	}
+	d.receiveQuery(d.to.Addr(), b, func(response []byte) {
+		select {
+		case d.in <- response:
+		default: // the socket is full
+		}
+	})
+	return len(b), nil
+}
+
+func (d *datagramConn) Read(b []byte) (int, error) {
+	select {
+	case <-d.closed:
+		return 0, net.ErrClosed
+	default:
+	}
+	select {
+	case response := <-d.in:
+		return copy(b, response), nil
+	case <-d.closed:
+		return 0, net.ErrClosed
+	case <-d.deadline.Passed():
+		return 0, os.ErrDeadlineExceeded
+	}
+}
+
+func (d *datagramConn) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, err := d.Read(b)
+	return n, d.RemoteAddr(), err
+}
+
+func (d *datagramConn) WriteTo(b []byte, _ net.Addr) (int, error) { return d.Write(b) }
+
+func (d *datagramConn) Close() error {
+	d.closing.Do(func() { close(d.closed); d.deadline.Set(time.Time{}) })
+	return nil
+}
+
+func (d *datagramConn) LocalAddr() net.Addr                { return netAddr("udp", clientAddress) }
+func (d *datagramConn) RemoteAddr() net.Addr               { return netAddr("udp", d.to) }
+func (d *datagramConn) SetReadDeadline(t time.Time) error  { d.deadline.Set(t); return nil }
+func (d *datagramConn) SetDeadline(t time.Time) error      { d.deadline.Set(t); return nil }
+func (d *datagramConn) SetWriteDeadline(t time.Time) error { return nil }

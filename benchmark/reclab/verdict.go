@@ -1,0 +1,71 @@
+package reclab
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/miekg/dns"
+)
+
+// A verdict says whether an answer is right.
+type verdict int
+
+const (
+	right         verdict = iota
+	wrong                 // or no answer
+	answeredBogus         // a bogus name has an answer
+	wrongAD               // AD is set though the chain is not secure, or is not set though it is
+)
+
+// judge compares an answer with the internet. A validating resolver must answer SERVFAIL where the status is bogus, and
+// set AD exactly where it is secure. Other resolvers never set AD, and any answer about a bogus name is right.
+func (n *internet) judge(q question, m *dns.Msg, validates bool) verdict {
+	status := n.statusOf(q)
+	switch {
+	case status == bogus && !validates:
+		return right
+	case status == bogus && m.Rcode == dns.RcodeServerFailure:
+		return right
+	case status == bogus:
+		return answeredBogus
+	case !n.hasRightAnswer(q, m):
+		return wrong
+	case m.Truncated || status == undetermined && validates:
+		return right
+	case m.AuthenticatedData != (status == secure && validates):
+		return wrongAD
+	}
+	return right
+}
+
+// hasRightAnswer reports whether a response has the records of the internet. A truncated response is right: the rest is
+// available over TCP.
+func (n *internet) hasRightAnswer(q question, m *dns.Msg) bool {
+	want, aliases := n.addressesOf(q)
+	if z := n.zoneOf(q.name); z.hosts[q.name] == nil {
+		return m.Rcode == dns.RcodeNameError
+	}
+	if m.Rcode != dns.RcodeSuccess {
+		return false
+	}
+	if m.Truncated {
+		return true
+	}
+	if len(m.Answer) != len(want)+aliases {
+		return false
+	}
+	got := make(map[netip.Addr]bool)
+	for _, rr := range m.Answer {
+		var ip []byte
+		switch rr := rr.(type) {
+		case *dns.A:
+			ip = rr.A.To4()
+		case *dns.AAAA:
+			ip = rr.AAAA
+		}
+		if a, ok := netip.AddrFromSlice(ip); ok && rr.Header().Rrtype == q.qtype {
+			got[a] = true
+		}
+	}
+	return len(got) == len(want) && !slices.ContainsFunc(want, func(a netip.Addr) bool { return !got[a] })
+}
