@@ -3,9 +3,9 @@
 //	go test -run ^$ -bench NoHedge -count 5 ./benchmark
 //	go test -run ^$ -bench Loopback ./benchmark
 //
-// Nothing is hedged while the clock runs: the benchmarks compare the price of being
-// ready to hedge. Clients that learn have learned from 10,000 calls before. Absolute
-// times depend on the machine and on what else it does: compare within one run only.
+// No call is hedged while the clock runs: the benchmarks compare the cost of the ability to hedge. Clients that learn
+// latencies have learned from 10,000 calls before. Absolute times depend on the machine and its load: compare within one
+// run only.
 package benchmark_test
 
 import (
@@ -40,8 +40,8 @@ const (
 	learned = 10_000      // calls before the clock starts
 )
 
-// transports are the contenders over HTTP. Ours learns its delay, which is far at
-// least; the others' is fixed.
+// transports returns the contenders over HTTP. This library learns its delay, which is at least far; the delay of the
+// others is fixed.
 func transports(tb testing.TB, stats **hedge.Stats) map[string]func(http.RoundTripper) http.RoundTripper {
 	return map[string]func(http.RoundTripper) http.RoundTripper{
 		"bare": func(rt http.RoundTripper) http.RoundTripper { return rt },
@@ -59,7 +59,7 @@ func transports(tb testing.TB, stats **hedge.Stats) map[string]func(http.RoundTr
 	}
 }
 
-// interceptors are the contenders over gRPC, which hedgedhttp does not speak.
+// interceptors returns the contenders over gRPC, which hedgedhttp does not support.
 func interceptors(stats **hedge.Stats) map[string]grpc.UnaryClientInterceptor {
 	return map[string]grpc.UnaryClientInterceptor{
 		"bare": func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -72,7 +72,7 @@ func interceptors(stats **hedge.Stats) map[string]grpc.UnaryClientInterceptor {
 
 var contenders = []string{"bare", "hedge", "hedgedhttp", "failsafe"}
 
-// unhedged fails if a call was hedged or too few were learned from.
+// unhedged fails if a call was hedged, or if the client has learned from too few calls.
 func unhedged(tb testing.TB, stats *hedge.Stats) {
 	if stats != nil {
 		require.Zero(tb, stats.HedgesSent.Load())
@@ -80,7 +80,7 @@ func unhedged(tb testing.TB, stats *hedge.Stats) {
 	}
 }
 
-// instant answers at once, in that major version of HTTP.
+// instant is a transport that answers at once, with that major version of HTTP.
 type instant int
 
 func (major instant) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -90,8 +90,8 @@ func (major instant) RoundTrip(req *http.Request) (*http.Response, error) {
 // method promises by its name that it is safe to repeat.
 const method = "/benchmark.Echo/Get"
 
-// grpcInvokes is what hedging knows grpc's own invoker by, which makes the calls of the last interceptor. That one
-// needs a server: the benchmark has another function taken for it.
+// grpcInvokes identifies grpc's own invoker, which makes the calls of the last interceptor. grpc's invoker needs a
+// server, so the benchmark replaces it by another function.
 //
 //go:linkname grpcInvokes github.com/gohedge/hedge/internal/grpcattempt.invokes
 var grpcInvokes struct {
@@ -99,7 +99,7 @@ var grpcInvokes struct {
 	own  atomic.Uintptr
 }
 
-// BenchmarkNoHedge is a call over a base that answers at once, so that only the hedger's cost remains.
+// BenchmarkNoHedge measures a call over a base that answers at once: the cost of hedging alone.
 func BenchmarkNoHedge(b *testing.B) {
 	call := func(rt http.RoundTripper, req *http.Request) {
 		resp, err := rt.RoundTrip(req)
@@ -183,7 +183,7 @@ func BenchmarkNoHedge(b *testing.B) {
 	require.NoError(b, err)
 	defer cc.Close()
 	req, reply := wrapperspb.Int64(1), new(wrapperspb.Int64Value)
-	// Below an interceptor that is not the last one is another, which may change the request, so hedging encodes it first.
+	// An interceptor below may change the request, so hedging encodes it first unless its interceptor is the last one.
 	below := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
 	last := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
 	grpcInvokes.own.Store(reflect.ValueOf(last).Pointer())
@@ -227,10 +227,9 @@ func BenchmarkNoHedge(b *testing.B) {
 	}
 }
 
-// BenchmarkLoopback is throughput over loopback sockets from 1, 16 and 64
-// callers. Each contender takes turns with a bare client: x-bare is its
-// throughput, and cpu-x-bare its CPU per request (client and server), in
-// multiples of the bare client's.
+// BenchmarkLoopback measures the throughput over loopback sockets with 1, 16 and 64 callers. Each contender takes turns
+// with a bare client: x-bare is its throughput, and cpu-x-bare its CPU time per request (client and server), in multiples
+// of the bare client's.
 func BenchmarkLoopback(b *testing.B) {
 	for _, protocol := range []struct {
 		name    string
@@ -260,7 +259,7 @@ func BenchmarkLoopback(b *testing.B) {
 	}
 }
 
-// loopback makes b.N calls and as many bare ones, in turns.
+// loopback makes b.N calls of a contender and as many of a bare client, in turns.
 func loopback(b *testing.B, callers int, bare, call func() error) {
 	type meter struct{ took, cpu time.Duration }
 	burst := func(m *meter, f func() error, n int) {
@@ -365,7 +364,7 @@ func overGRPC(tb testing.TB, contender string, stats **hedge.Stats) func() error
 	}
 }
 
-// BenchmarkDelay reads the delay that a key has published.
+// BenchmarkDelay reads the delay in the schedule of a key.
 func BenchmarkDelay(b *testing.B) {
 	key := policy.New(policy.Config{Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: time.Millisecond, MaxKeys: 4096, HasShortBucket: true}).Key(policy.Name{Host: "host.test"})
 	now := time.Now()

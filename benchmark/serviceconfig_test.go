@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// BenchmarkServiceConfig is what a gRPC call costs that needs no hedge, without a service config and with one.
+// BenchmarkServiceConfig measures a gRPC call that needs no hedge, without a service config and with one.
 func BenchmarkServiceConfig(b *testing.B) {
 	const policy = `{"methodConfig": [{"name": [{}], "hedgingPolicy": {"maxAttempts": 3, "hedgingDelay": "60s"}}]`
 	cc, err := grpc.NewClient("passthrough:///host.test", grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// grpcStreams is to streams as grpcInvokes is to unary calls.
+// grpcStreams identifies grpc's own streamer, as grpcInvokes identifies its invoker.
 //
 //go:linkname grpcStreams github.com/gohedge/hedge/internal/grpcattempt.streams
 var grpcStreams struct {
@@ -23,7 +23,7 @@ var grpcStreams struct {
 	own  atomic.Uintptr
 }
 
-// instantStream is a server stream that has its message at once.
+// instantStream is a server stream whose message is there at once.
 type instantStream struct {
 	grpc.ClientStream
 	ctx context.Context
@@ -34,7 +34,8 @@ func (s *instantStream) RecvMsg(any) error        { return nil }
 func (s *instantStream) CloseSend() error         { return nil }
 func (s *instantStream) Context() context.Context { return s.ctx }
 
-// BenchmarkNoHedgeStream is a server stream up to its first message, over a connection that has it at once. Its request is small, or has 16 KiB.
+// BenchmarkNoHedgeStream measures a server stream up to its first message, over a connection that has it at once. The
+// request is small, or has 16 KiB.
 func BenchmarkNoHedgeStream(b *testing.B) {
 	cc, err := grpc.NewClient("passthrough:///host.test", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(b, err)

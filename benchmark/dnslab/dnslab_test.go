@@ -33,9 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const learned = time.Second // after which a contender should know that a server is dead
+const learned = time.Second // time in which a contender detects a dead server
 
-// at returns the latency at q in [0, 1] of the calls that were answered.
+// at returns a latency quantile of the answered calls, with q from 0 to 1.
 func at(r lab.Row, q float64) time.Duration {
 	return latency.Quantile(latency.SortedAnswered(r.Calls), q)
 }
@@ -60,10 +60,10 @@ func meanOf(r lab.Row) (mean, deviation time.Duration) {
 	return time.Duration(sum / n), time.Duration(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
 }
 
-// runs are rows by strategy, a run per seed.
+// runs has the rows by contender of one run per seed.
 type runs []map[string]lab.Row
 
-// run measures.
+// run measures once.
 func run(t *testing.T, conf dnslab.Config) map[string]lab.Row {
 	t.Helper()
 	rows, err := dnslab.Run(context.Background(), conf)
@@ -88,7 +88,7 @@ func measure(t *testing.T, scenario, transport string, strategies ...string) (al
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	// What belongs to the whole process must not be made in a bubble.
+	// State of the whole process must not be created in a bubble.
 	dnstest.Certificate()
 	_, _ = (&net.Resolver{PreferGo: true}).LookupHost(t.Context(), "localhost")
 	for seed := range *seeds {
@@ -102,7 +102,7 @@ func measure(t *testing.T, scenario, transport string, strategies ...string) (al
 	return all
 }
 
-// ratio returns the median over the runs of what f says of a over what it says of b.
+// ratio returns the median over the runs of the ratio of a figure of a to that of b.
 func (all runs) ratio(a, b string, f func(lab.Row) time.Duration) float64 {
 	var out []float64
 	for _, r := range all {
@@ -116,9 +116,9 @@ func quantile(q float64) func(lab.Row) time.Duration {
 	return func(r lab.Row) time.Duration { return at(r, q) }
 }
 
-const burst = 20 // hedges that may be saved up
+const burst = 20 // hedges that the budget can save
 
-// affordable asserts that hedges cost no more than a share of all queries, and the burst.
+// affordable asserts that hedges cost at most a share of all queries and the burst.
 func (all runs) affordable(t *testing.T, share float64) {
 	t.Helper()
 	for _, r := range all {
@@ -142,7 +142,7 @@ func TestLossDoesNotShow(t *testing.T) {
 	assert.LessOrEqual(t, all.ratio("hedge", "net-resolver", quantile(.99)), 0.03)
 }
 
-// load runs a scenario with 24 questions in flight.
+// load runs a scenario with 24 lookups in flight.
 func load(t *testing.T, scenario string) (all runs) {
 	t.Helper()
 	if testing.Short() {
@@ -156,7 +156,7 @@ func load(t *testing.T, scenario string) (all runs) {
 	return all
 }
 
-// A resend after 50 ms, as unbound's, gives 70 ms.
+// A retransmission after 50 ms, as by unbound, gives 70 ms.
 func TestLossDoesNotShowUnderLoad(t *testing.T) {
 	all := load(t, "loss2")
 	all.answered(t)

@@ -1,12 +1,15 @@
 // Package reclab compares recursive resolvers in a simulated internet that they have never seen: the latency of names
-// that no client has looked up before, and the number of queries. A seed determines the internet: the root, 74 zones
-// below it, and thousands of zones below those, on thousands of servers near and far. Some servers are dead, broken or
-// wrong.
+// that no client has looked up before, and the number of queries.
+//
+// A seed determines the internet: the root, 74 zones below it, and thousands of zones below those, on thousands of
+// servers near and far. Some servers are dead, broken or wrong. All servers have IPv4 addresses only. Some internets
+// are signed: contenders that validate get the key of the root.
 //
 // Each contender has a network namespace with the servers of the internet, in which it is queried over UDP. All
 // contenders get the same questions in the same order at about the same time, so that a disturbance of the machine
-// meets all of them. A contender knows the servers of the root and of one zone below it, and nothing else. All servers
-// have IPv4 addresses only. Some internets are signed: contenders that validate get the key of the root.
+// meets all of them.
+//
+// A contender knows the servers of the root and of one zone below it, and nothing else.
 //
 // In memory the lab measures the resolver of this library without sockets, also in fake time.
 package reclab

@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// All resolvers that are installed, over kernel sockets. It counts on no speed: of a hundred names, each resolver
-// may fail to answer a few within ten seconds.
+// TestResolversResolve runs all resolvers that are installed over kernel sockets. It does not depend on the speed of the
+// machine: each resolver may fail to answer a few of a hundred names within ten seconds.
 func TestResolversResolve(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -52,7 +52,7 @@ func TestResolversResolve(t *testing.T) {
 	}
 }
 
-// unbound and BIND find what the lab says is secure, insecure and bogus.
+// unbound and BIND agree with the lab on secure, insecure and bogus names.
 func TestValidatorsAgreeWithTheLab(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

@@ -12,10 +12,12 @@ type scenario struct {
 	signing signing
 }
 
-// scenarios share these properties. In broken, one zone in ten has a server that is dead, fails or does not know the zone; 1.5 % of the
-// exchanges are lost, and 1 % are 40 to 300 ms late. plain, repeats, bursts and dead are variants of broken. In signed scenarios the root and the
-// zones below it are signed, and a twentieth of the sites are two zones on the same servers. They are variants of clean, except those with
-// broken in their names.
+// scenarios share these properties. In broken, one zone in ten has a server that is dead, fails or does not know the
+// zone; 1.5 % of the exchanges are lost, and 1 % are 40 to 300 ms late. plain, repeats, bursts and dead are variants of
+// broken.
+//
+// In signed scenarios the root and the zones below it are signed, and a twentieth of the sites are two zones on the same
+// servers. They are variants of clean, except those with broken in their names.
 var scenarios = []scenario{
 	{lab.Scenario{Name: "broken", Description: "5,000 zones, one in ten with a server that is dead or wrong"}, signing{}},
 	{lab.Scenario{Name: "clean", Description: "no such servers"}, signing{}},

@@ -13,10 +13,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// sequential is a resolver that asks one server at a time, as resolvers do that do not hedge: at
-// random one of those not more than 400 ms slower than the best, counts those it does not
-// know as 376 ms, waits four deviations longer than usual, and twice as long after each
-// timeout. It is what unbound does in the main. It believes all it is told.
+// A sequential resolver queries one server at a time, without hedges, mostly as unbound does. It chooses at random among
+// the servers that are at most 400 ms slower than the best; unknown servers count with 376 ms.
+//
+// Its timeout is four deviations above the mean round trip, and doubles after each timeout. It does not validate.
 type sequential struct {
 	network *network
 
@@ -37,7 +37,7 @@ const (
 
 var errUnanswered = errors.New("no server answers")
 
-// Sequential asks such a resolver in memory.
+// Sequential measures a sequential resolver in memory.
 func Sequential(ctx context.Context, conf Config) (Row, error) {
 	if err := conf.complete(); err != nil {
 		return Row{}, err
@@ -106,7 +106,7 @@ func (s *sequential) learn(m *dns.Msg) {
 	}
 }
 
-// ask asks the servers of a zone, one after another.
+// ask queries the servers of a zone, one after another.
 func (s *sequential) ask(ctx context.Context, zone, name string, qtype uint16, depth int) (*dns.Msg, error) {
 	broken := make(map[netip.Addr]bool)
 	for range tries {
@@ -128,8 +128,8 @@ func (s *sequential) ask(ctx context.Context, zone, name string, qtype uint16, d
 	return nil, errUnanswered
 }
 
-// choose returns the server to ask next, and how long to wait for it. It looks up the names of
-// servers one after another until it knows the address of one.
+// choose returns the next server and its timeout. It looks up the names of servers one after another until it has the
+// address of a server.
 func (s *sequential) choose(ctx context.Context, zone string, broken map[netip.Addr]bool, depth int) (netip.Addr, time.Duration, error) {
 	s.mu.Lock()
 	names := slices.Clone(s.servers[zone])
@@ -164,7 +164,7 @@ func (s *sequential) choose(ctx context.Context, zone string, broken map[netip.A
 	}
 }
 
-// expect returns how long to wait for a server. The caller holds mu.
+// expect returns the expected round trip of a server. The caller holds mu.
 func (s *sequential) expect(a netip.Addr) time.Duration {
 	if t := s.met[a]; t != nil {
 		return max(t.mean+4*t.deviation, 50*time.Millisecond, t.backoff)
@@ -172,7 +172,7 @@ func (s *sequential) expect(a netip.Addr) time.Duration {
 	return strange
 }
 
-// wait returns how long to wait for a server: twice as long as expected, if it has been met.
+// wait returns the timeout of a server: twice the expected round trip if that is known.
 func (s *sequential) wait(a netip.Addr) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +214,7 @@ func (s *sequential) lookUp(ctx context.Context, name string, depth int) {
 	close(done)
 }
 
-// exchange is one query, and another one if the server wants it in another form.
+// exchange sends a query, and again over TCP or without EDNS if the server requires that.
 func (s *sequential) exchange(at netip.Addr, name string, qtype uint16, wait time.Duration) (*dns.Msg, error) {
 	q := new(dns.Msg)
 	q.SetQuestion(strings.ToLower(name), qtype)
@@ -247,7 +247,7 @@ func (s *sequential) exchange(at netip.Addr, name string, qtype uint16, wait tim
 	}
 }
 
-// note learns from an exchange (RFC 6298).
+// note records the round trip of an exchange (RFC 6298).
 func (s *sequential) note(at netip.Addr, took time.Duration, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

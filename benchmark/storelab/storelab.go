@@ -3,9 +3,11 @@
 // bytes of the store are late, and some bodies stall.
 //
 // The store is in memory and 15 ms away. The libraries are the real ones, except hedgedhttp: its goroutines outlive a
-// bubble of testing/synctest, so a client with the same delay stands for it. All contenders read at the same time, each
-// from a store of its own. The seed, the range and the number of earlier requests for the range determine what a
-// request meets. The first request for a range therefore meets the same in all contenders, and so does the second.
+// bubble of testing/synctest, so a client with the same delay stands for it.
+//
+// All contenders read at the same time, each from a store of its own. The seed, the range and the number of earlier
+// requests for the range determine the faults of a request. The first request for a range therefore meets the same
+// faults in all contenders, and so does the second.
 //
 // Time is fake, by testing/synctest: the figures do not depend on the machine.
 package storelab

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// play has contenders read in fake time; none: all.
+// play lets contenders read in fake time: all of them if none is named.
 func play(t *testing.T, scenario string, seed uint64, contenders ...string) map[string]storelab.Row {
 	t.Helper()
 	conf := storelab.Config{Scenario: scenario, Contenders: contenders, Reads: 1500, Seed: seed}
@@ -76,7 +76,7 @@ func TestAPlainReadTakesWhatItsRequestMeets(t *testing.T) {
 	}
 }
 
-// TestAllMeetTheSame: whoever has sent no second request has taken what a plain read has.
+// TestAllMeetTheSame: a read without a second request takes as long as a plain read.
 func TestAllMeetTheSame(t *testing.T) {
 	for _, scenario := range lab.NamesOf(storelab.Scenarios) {
 		rows := play(t, scenario, 1)
@@ -112,7 +112,8 @@ func TestPartsAreRequestsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestAStallTimeoutWatchesTheFirstByteOnly: what is late is asked for again after 20 ms, and a body that stalls never.
+// TestAStallTimeoutWatchesTheFirstByteOnly: a request with a late first byte is sent again after 20 ms, and a body that
+// stalls is not requested again.
 func TestAStallTimeoutWatchesTheFirstByteOnly(t *testing.T) {
 	const name = "stall-timeout-20ms"
 	again, stalled := 0, 0
@@ -136,8 +137,8 @@ func TestAStallTimeoutWatchesTheFirstByteOnly(t *testing.T) {
 	assert.Positive(t, stalled)
 }
 
-// TestWhatIsMissingIsAskedForAndWins: a body that stalls is gone on with by rangeread and by WithResume, once the store
-// is known.
+// TestWhatIsMissingIsAskedForAndWins: rangeread and WithResume request the rest of a body that stalls, after they have
+// learned the latency of the store.
 func TestWhatIsMissingIsAskedForAndWins(t *testing.T) {
 	for name, r := range play(t, "storage", 1, "hedge-resume", storelab.Rangeread) {
 		won, faults := 0, 0
@@ -157,7 +158,7 @@ func TestWhatIsMissingIsAskedForAndWins(t *testing.T) {
 	}
 }
 
-// TestAProgramRunsInFakeTime: in a process of its own, which gives the same as a bubble here.
+// TestAProgramRunsInFakeTime: a process of its own has the same result as a bubble in this process.
 func TestAProgramRunsInFakeTime(t *testing.T) {
 	conf := storelab.Config{Scenario: "storage", Contenders: []string{storelab.Plain, "static-50ms"}, Reads: 300, Seed: 7}
 	rows, err := storelab.RunInFakeTime(t.Context(), conf)
@@ -175,7 +176,8 @@ func TestAProgramRunsInFakeTime(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-// TestASecondRequestAfterADelay: it is sent after 50 ms, and the first byte that comes is that of the answer which is read.
+// TestASecondRequestAfterADelay: the second request is sent after 50 ms, and the answer with the earlier first byte is
+// read.
 func TestASecondRequestAfterADelay(t *testing.T) {
 	const name = "static-50ms"
 	again, most := 0, 0

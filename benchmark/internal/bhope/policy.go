@@ -2,8 +2,10 @@
 // It is written from the description of that policy, not from its code.
 //
 // The policy sends one hedge when a call is slower than the 90th percentile of the winners' latencies in the last 30 to
-// 60 seconds. A token bucket limits the hedges. It fills by the clock, at a tenth of the requests per second that the
-// policy expects. The first 20 requests of a host, and the requests after a minute without any, are hedged after 10 ms.
+// 60 seconds. The first 20 requests of a host, and the requests after a minute without any, are hedged after 10 ms.
+//
+// A token bucket limits the hedges. It fills by the clock, at a tenth of the requests per second that the policy
+// expects.
 package bhope
 
 import (

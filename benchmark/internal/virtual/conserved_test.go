@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// fiftyHosts is a world of 50 hosts with 20 requests per second each. The first one hangs for 30 s. The next
-// three pause together: every ten seconds a third of their replicas stop for 300 ms. The other 46 are as ever.
+// fiftyHosts simulates 50 hosts with 20 requests per second each. The first host hangs for 30 s. The next three pause
+// together: every ten seconds a third of their replicas stop for 300 ms. The other 46 hosts have no faults.
 func fiftyHosts() virtual.Simulation {
 	pausing := func(d *virtual.Draws, a virtual.Attempt) time.Duration {
 		wait := 300*ms - a.At%(10*time.Second)
@@ -37,8 +37,8 @@ func fiftyHosts() virtual.Simulation {
 	}
 }
 
-// What one host of fifty saves up and spends does not change what the others have: their tails are those that an
-// engine had whose keys each began with 20 tokens of their own. The numbers are that engine's, by seed.
+// The budget of one host does not change those of others: their tails are those of an earlier engine, in which each key
+// started with 20 tokens of its own. fiftyBefore has the numbers of that engine, by seed.
 func TestFiftyHostsDoNotPayForOneAnother(t *testing.T) {
 	skipIfShort(t)
 	for i, was := range fiftyBefore {

@@ -22,8 +22,8 @@ func seed() virtual.Model {
 
 func none() virtual.Policy { return virtual.NoHedging{} }
 
-// skipIfShort leaves out a simulation of hundreds of thousands of calls, in which the race detector has one goroutine
-// to watch.
+// skipIfShort skips a simulation of hundreds of thousands of calls in one goroutine, which the race detector slows
+// down.
 func skipIfShort(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a long simulation")
