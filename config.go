@@ -55,8 +55,8 @@ const Unset = -1
 // copies the field to the configuration of package policy. The function is nil if package policy does not use the
 // field.
 //
-// A new setting needs a field of Config, an entry here, an option, and a row in docs/options.md. If package policy uses
-// the setting, it also needs a field of policy.Config.
+// A new setting needs a field of Config, an entry here, and an option. If package policy uses the setting, it also needs a
+// field of policy.Config.
 var numericSettings = [...]struct {
 	field        string
 	defaultValue any

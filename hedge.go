@@ -3,8 +3,9 @@
 //
 //	client := &http.Client{Transport: hedge.New(http.DefaultTransport)}
 //
+//	hedged := hedge.NewInterceptor()
 //	conn, err := grpc.NewClient(target, creds,
-//		grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor()))
+//		grpc.WithChainUnaryInterceptor(hedged.Unary()), grpc.WithChainStreamInterceptor(hedged.Stream()))
 //
 // Both work without options. They measure the latency of each host (HTTP) or method (gRPC), and hedge about the slowest
 // tenth of the calls: all hedges together are at most 10 % more requests. [Do] hedges any function, and package dnshedge
