@@ -3,17 +3,20 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
-// headlineRows are the rows of README's table, and the lines of its picture.
-var headlineRows = []struct{ strategy, name string }{
-	{ours, "hedge (no option set)"},
-	{bare, "no hedging"},
-	{"static-10ms", "hedgedhttp (10 ms)"},
-	{"failsafe-quantile", "failsafe-go (quantile)"},
-	{"bhope", "bhope/hedge (defaults)"},
-	{"bhope-tuned", "bhope/hedge (tuned)"},
+// headlineStrategies returns the rows of README's table and the lines of its picture: the strategies with a title, and this library
+// first.
+func headlineStrategies() []strategy {
+	all := []strategy{strategyOf(ours)}
+	for _, s := range strategies {
+		if s.title != "" && s.name != ours {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 const (
@@ -27,11 +30,11 @@ func drawPicture(f findings) []byte {
 	s := f.scenarios[0]
 	var strategies, described []string
 	highest := 0.0
-	for _, r := range headlineRows {
-		strategies = append(strategies, r.strategy)
-		res := s.find(r.strategy)
+	for _, h := range headlineStrategies() {
+		strategies = append(strategies, h.name)
+		res := s.find(h.name)
 		whole := res.rows[0]
-		described = append(described, fmt.Sprintf("%s: p99 %s ms, p99.9 %s ms, %s", r.name, formatMillis(whole.P99), formatMillis(whole.P999), describeCost(whole)))
+		described = append(described, fmt.Sprintf("%s: p99 %s ms, p99.9 %s ms, %s", h.title, formatMillis(whole.P99), formatMillis(whole.P999), describeCost(whole)))
 		for _, p := range res.curves.latency {
 			if p.X <= pictureRight {
 				highest = max(highest, p.Y)
@@ -47,10 +50,9 @@ func drawPicture(f findings) []byte {
 	d.addText("quiet", 28, 82, fmt.Sprintf("HTTP over loopback, %s requests each, medians of %d runs.", thousands(s.find(ours).rows[0].Requests), f.options.runs))
 	d.drawAxes("percentile of requests")
 	styles := newLineStyles(strategies)
-	for i := len(headlineRows) - 1; i >= 0; i-- { // the first on top
-		r := headlineRows[i]
-		res := s.find(r.strategy)
-		d.drawLine(styles.find(r.strategy), res.curves.latency, r.name, abbreviateCost(res.rows[0]))
+	for _, h := range slices.Backward(headlineStrategies()) { // the first is drawn last, above the others
+		res := s.find(h.name)
+		d.drawLine(styles.find(h.name), res.curves.latency, h.title, abbreviateCost(res.rows[0]))
 	}
 	d.drawLabels()
 	for _, strategy := range []string{bare, ours} {

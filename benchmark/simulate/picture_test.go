@@ -2,6 +2,9 @@ package main
 
 import (
 	"io"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,12 +19,12 @@ func TestHeadlinePictureAndTableShowOneRun(t *testing.T) {
 	require.NoError(t, err)
 	svg := drawPicture(found)
 	drawn := parseSVG(t, svg)
-	var names []string
-	for _, h := range headlineRows {
-		names = append(names, h.name)
+	var titles []string
+	for _, h := range headlineStrategies() {
+		titles = append(titles, h.title)
 	}
-	assert.ElementsMatch(t, names, texts(elementsOfClass(drawn, "label")))
-	assert.Len(t, elementsOfClass(drawn, "line"), len(headlineRows))
+	assert.ElementsMatch(t, titles, texts(elementsOfClass(drawn, "label")))
+	assert.Len(t, elementsOfClass(drawn, "line"), len(titles))
 
 	table := formatHeadline(found)
 	for _, value := range texts(elementsOfClass(drawn, "value")) {
@@ -34,4 +37,26 @@ func TestHeadlinePictureAndTableShowOneRun(t *testing.T) {
 	for _, external := range []string{"<script", "href", "@import", "url("} {
 		assert.NotContains(t, string(svg), external)
 	}
+}
+
+func TestReadmeAndItsPictureShowOneRun(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	picture, err := os.ReadFile("../../docs/tail.svg")
+	require.NoError(t, err)
+	description := elementsOfName(parseSVG(t, picture), "desc")[0].Text
+	for _, h := range headlineStrategies() {
+		cells := regexp.MustCompile(`(?m)^\| (?:\*\*)?` + regexp.QuoteMeta(h.title) + `(?:\*\*)? \| (.*) \|$`).FindSubmatch(readme)
+		require.NotNil(t, cells, "README has no row %s", h.title)
+		values := strings.Split(string(cells[1]), " | ")
+		require.Len(t, values, 5)
+		p99, _, _ := strings.Cut(values[1], " ")
+		p999, _, _ := strings.Cut(values[2], " ")
+		assert.Contains(t, description, h.title+": p99 "+p99+" ms, p99.9 "+p999+" ms, "+values[3]+" extra requests and "+values[4]+" connections",
+			"README's table and picture are of different runs; run make readme")
+	}
+}
+
+func elementsOfName(all []element, name string) []element {
+	return slices.DeleteFunc(slices.Clone(all), func(e element) bool { return e.XMLName.Local != name })
 }

@@ -73,11 +73,11 @@ func formatHeadline(f findings) string {
 	var b strings.Builder
 	b.WriteString("| the published benchmark of bhope/hedge | p50 ms | p99 ms | p99.9 ms | extra requests | connections |\n|---|--:|--:|--:|--:|--:|\n")
 	names := make(map[string]string)
-	for _, h := range headlineRows {
-		r := s.find(h.strategy).rows[0]
-		names[h.strategy] = h.name
-		name, connections := h.name, "–"
-		if h.strategy == ours {
+	for _, h := range headlineStrategies() {
+		r := s.find(h.name).rows[0]
+		names[h.name] = h.title
+		name, connections := h.title, "–"
+		if h.name == ours {
 			name = "**" + name + "**"
 		}
 		if r.Conns != nil {
