@@ -133,8 +133,8 @@ func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 		var measured []float64
 		for _, name := range []string{"reference", "queue-ignores-cancel"} {
 			sc := scenarioOf(name)
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.sized(size{}).Run(t.Context(), 1, made, nil)}
-			r := tr.row("", func(latency.Call) bool { return true })
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.worldOfSize(size{}).Run(t.Context(), 1, made, nil)}
+			r := tr.newRow("", func(latency.Call) bool { return true })
 			measured = append(measured, r.Extra, r.P99, r.P999)
 		}
 		t.Logf("%d %%: %.4g", percent, measured)

@@ -39,7 +39,7 @@ func newBackend(at *site, protocol string, w virtual.Simulation, s strategy, see
 		draws: sync.Pool{New: func() any { return virtual.NewDraws(seed) }},
 	}
 	for _, ln := range at.listeners {
-		b.serve(protocol, w.Queue, s, conncount.Listener{Listener: ln, Accepted: &b.opened})
+		b.startReplica(protocol, w.Queue, s, conncount.Listener{Listener: ln, Accepted: &b.opened})
 	}
 	return b
 }
@@ -50,13 +50,13 @@ type replica struct {
 	line chan struct{} // full while it works, and it finishes what it has begun; nil: it has no queue
 }
 
-// serve starts a replica.
-func (b *backend) serve(protocol string, q *virtual.Queue, by strategy, ln net.Listener) {
+// startReplica starts a replica.
+func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, ln net.Listener) {
 	s := &replica{backend: b}
 	var limiter *hedge.Limiter
 	if q != nil {
 		s.line = make(chan struct{}, 1)
-		limiter = by.limiter()
+		limiter = by.newLimiter()
 	}
 	if protocol == "grpc" {
 		var opts []grpc.ServerOption
@@ -83,18 +83,18 @@ func (b *backend) serve(protocol string, q *virtual.Queue, by strategy, ln net.L
 	}()
 }
 
-// stop stops all replicas.
-func (b *backend) stop() {
+// stopReplicas stops all replicas.
+func (b *backend) stopReplicas() {
 	for _, stop := range b.stops {
 		stop()
 	}
 }
 
-// wait takes the attempt's time.
-func (s *replica) wait(ctx context.Context, request int) (n int, err error) {
+// serveDelay takes the attempt's time.
+func (s *replica) serveDelay(ctx context.Context, request int) (n int, err error) {
 	n = int(s.asked[request].Add(1)) - 1
 	if f := s.site.lab.freeze; f > 0 && request%s.each >= f {
-		s.site.freeze()
+		s.site.freezeConnection()
 	}
 	draws := s.draws.Get().(*virtual.Draws)
 	d := s.model(draws, virtual.Attempt{Request: request, N: n})
@@ -128,7 +128,7 @@ func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.site.lab.stream {
 		_ = http.NewResponseController(w).Flush() // a client that is gone does not read it
 	}
-	if n, err := s.wait(r.Context(), request); err == nil {
+	if n, err := s.serveDelay(r.Context(), request); err == nil {
 		_, _ = io.WriteString(w, strconv.Itoa(n))
 	}
 }
@@ -147,7 +147,7 @@ var delayService = grpc.ServiceDesc{
 				return nil, err
 			}
 			handle := func(ctx context.Context, _ any) (any, error) {
-				n, err := srv.(*replica).wait(ctx, int(request.Value))
+				n, err := srv.(*replica).serveDelay(ctx, int(request.Value))
 				return wrapperspb.Int64(int64(n)), err
 			}
 			if intercept == nil {

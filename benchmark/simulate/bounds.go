@@ -9,16 +9,16 @@ type bound struct {
 	of                      func(row) float64
 }
 
-// verdict says whether a requirement is met.
-func verdict(met bool) string {
+// formatVerdict says whether a requirement is met.
+func formatVerdict(met bool) string {
 	if met {
 		return "met"
 	}
 	return "NOT MET"
 }
 
-// ratios compare the figures of a strategy with bounds, in the whole of a scenario and in its parts.
-func (f finding) ratios(of string, bounds []bound) (lines []string) {
+// compareWithBounds compare the figures of a strategy with bounds, in the whole of a scenario and in its parts.
+func (f finding) compareWithBounds(of string, bounds []bound) (lines []string) {
 	rows := make(map[[2]string]row)
 	for _, r := range f.rows() {
 		rows[[2]string{r.Scenario, r.Strategy}] = r
@@ -29,7 +29,7 @@ func (f finding) ratios(of string, bounds []bound) (lines []string) {
 			continue
 		}
 		if is := b.of(us); b.other == "" && is > 0 {
-			lines = append(lines, fmt.Sprintf("%s: %s is %.0f, at most %.0f: %s.", b.scenario, b.figure, is, b.most, verdict(is <= b.most)))
+			lines = append(lines, fmt.Sprintf("%s: %s is %.0f, at most %.0f: %s.", b.scenario, b.figure, is, b.most, formatVerdict(is <= b.most)))
 			continue
 		}
 		other, ok := rows[[2]string{b.scenario, b.other}]
@@ -38,7 +38,7 @@ func (f finding) ratios(of string, bounds []bound) (lines []string) {
 			continue
 		}
 		is := b.of(us) / b.of(other)
-		lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, verdict(is <= b.most)))
+		lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, formatVerdict(is <= b.most)))
 	}
 	return lines
 }

@@ -27,8 +27,8 @@ import (
 // A request sends request id and returns the attempt that answered.
 type request func(ctx context.Context, id int) (attempt int, err error)
 
-// client makes the strategy's client of a site.
-func (s strategy) client(protocol string, at *site, its *seat) (request, error) {
+// newClient makes the strategy's client of a site.
+func (s strategy) newClient(protocol string, at *site, its *clientSetup) (request, error) {
 	over := s.overHTTP
 	if protocol == "grpc" {
 		over = s.overGRPC
@@ -40,24 +40,24 @@ func (s strategy) client(protocol string, at *site, its *seat) (request, error) 
 	// The client is raced after delays, without a budget.
 	return func(ctx context.Context, id int) (int, error) {
 		r := race.Race[int]{Style: *its.style}
-		out := r.Run(ctx, op(func(ctx context.Context) (int, error) { return send(ctx, id) }), &race.FixedSchedule{Delays: its.delays})
+		out := r.Run(ctx, raceOp(func(ctx context.Context) (int, error) { return send(ctx, id) }), &race.FixedSchedule{Delays: its.delays})
 		out.Attempt.Release()
 		return out.Value, out.Err
 	}, nil
 }
 
-func (s strategy) overHTTP(at *site, its *seat) (request, error) {
+func (s strategy) overHTTP(at *site, its *clientSetup) (request, error) {
 	its.base = &http.Transport{MaxIdleConnsPerHost: 256}
 	scheme := "http://"
 	if at.net != nil {
-		its.base.DialContext = at.dial
+		its.base.DialContext = at.dialServer
 	}
 	if at.trust != nil {
 		its.base.TLSClientConfig, its.base.ForceAttemptHTTP2, scheme = at.trust.Clone(), true, "https://"
 	}
 	its.spread = its.base
 	if at.lab.random {
-		its.spread = anywhere{its.base, at}
+		its.spread = randomReplica{its.base, at}
 	}
 	its.counted, its.url = &countedTransport{its.spread, its.sent.attempts}, scheme+at.addr+"/"
 	its.shut = its.base.CloseIdleConnections
@@ -66,10 +66,10 @@ func (s strategy) overHTTP(at *site, its *seat) (request, error) {
 		return nil, err
 	}
 	client := &http.Client{Transport: rt}
-	return func(ctx context.Context, id int) (int, error) { return get(ctx, client, its.url, id) }, nil
+	return func(ctx context.Context, id int) (int, error) { return sendGet(ctx, client, its.url, id) }, nil
 }
 
-func (s strategy) overGRPC(at *site, its *seat) (request, error) {
+func (s strategy) overGRPC(at *site, its *clientSetup) (request, error) {
 	its.policy = "round_robin"
 	if at.lab.random {
 		its.policy = randomPolicy
@@ -107,7 +107,7 @@ func (s strategy) overGRPC(at *site, its *seat) (request, error) {
 		}
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	conn, err := its.connect(at.dial, append(chain, count)...)
+	conn, err := its.connect(at.dialServer, append(chain, count)...)
 	if err != nil {
 		return nil, err
 	}
@@ -118,13 +118,13 @@ func (s strategy) overGRPC(at *site, its *seat) (request, error) {
 	}, nil
 }
 
-// anywhere sends each attempt to a random replica. Attempts of the same request and number go to the same replica in all strategies.
-type anywhere struct {
+// randomReplica sends each attempt to a random replica. Attempts of the same request and number go to the same replica in all strategies.
+type randomReplica struct {
 	base http.RoundTripper
 	at   *site
 }
 
-func (a anywhere) RoundTrip(req *http.Request) (*http.Response, error) {
+func (a randomReplica) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	req.URL.Host = at443(a.at.replicas[anyOf(req.Context(), len(a.at.replicas))])
 	return a.base.RoundTrip(req)
@@ -140,33 +140,33 @@ func anyOf(ctx context.Context, n int) int {
 // randomPolicy is a gRPC load balancing policy that does the same.
 const randomPolicy = "simulate_random"
 
-func init() { balancer.Register(base.NewBalancerBuilder(randomPolicy, randomly{}, base.Config{})) }
+func init() { balancer.Register(base.NewBalancerBuilder(randomPolicy, randomPicker{}, base.Config{})) }
 
-type randomly []balancer.SubConn
+type randomPicker []balancer.SubConn
 
-func (randomly) Build(info base.PickerBuildInfo) balancer.Picker {
+func (randomPicker) Build(info base.PickerBuildInfo) balancer.Picker {
 	if len(info.ReadySCs) == 0 {
 		return base.NewErrPicker(balancer.ErrNoSubConnAvailable)
 	}
-	return randomly(slices.SortedFunc(maps.Keys(info.ReadySCs), func(a, b balancer.SubConn) int {
+	return randomPicker(slices.SortedFunc(maps.Keys(info.ReadySCs), func(a, b balancer.SubConn) int {
 		return strings.Compare(info.ReadySCs[a].Address.Addr, info.ReadySCs[b].Address.Addr)
 	}))
 }
 
-func (p randomly) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
+func (p randomPicker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return balancer.PickResult{SubConn: p[anyOf(info.Ctx, len(p))]}, nil
 }
 
-// op is a race.Op whose values need no closing.
-type op func(context.Context) (int, error)
+// raceOp is a race.Op whose values need no closing.
+type raceOp func(context.Context) (int, error)
 
-func (f op) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }
-func (op) Discard(int, error)                            {}
-func (op) Admit(int) bool                                { return true }
-func (op) Ended(int)                                     {}
+func (f raceOp) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }
+func (raceOp) Discard(int, error)                            {}
+func (raceOp) Admit(int) bool                                { return true }
+func (raceOp) Ended(int)                                     {}
 
-// get sends a request and returns which of its attempts answered.
-func get(ctx context.Context, client *http.Client, url string, id int) (attempt int, err error) {
+// sendGet sends a request and returns which of its attempts answered.
+func sendGet(ctx context.Context, client *http.Client, url string, id int) (attempt int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, err

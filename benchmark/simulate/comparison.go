@@ -17,7 +17,7 @@ func (f finding) compare(names map[string]string) string {
 			if r.strategy == ours {
 				us = whole
 			}
-		case bare:
+		case baseline:
 			without = whole
 		case bestStatic:
 		default:

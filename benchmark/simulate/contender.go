@@ -21,9 +21,9 @@ type contender struct {
 	fake     bool // time
 	world    virtual.Simulation
 	seed     uint64
-	hidden   bool // runs only because oracles need its calls
+	hidden   bool // runs only because the best static delays are computed from its calls
 
-	seat    seat
+	setup   clientSetup
 	backend *backend // from open to close
 	request request
 
@@ -41,30 +41,30 @@ type contender struct {
 // requests per second, for strategies that are given it.
 func newContender(s strategy, protocol string, j job, w virtual.Simulation, requests int, rate float64) (*contender, error) {
 	c := &contender{
-		strategy: s, protocol: protocol, lab: j.scenario.lab, fake: j.fake, world: s.in(w), seed: j.seed,
+		strategy: s, protocol: protocol, lab: j.scenario.lab, fake: j.fake, world: s.worldWithLimiters(w), seed: j.seed,
 		calls: make([]latency.Call, requests),
 	}
-	c.seat = seat{clock: c.watch.read, sent: &tally{attempts: make([]atomic.Int32, requests)}}
+	c.setup = clientSetup{clock: c.watch.read, sent: &tally{attempts: make([]atomic.Int32, requests)}}
 	if s.givenRate {
-		c.seat.rate = rate
+		c.setup.rate = rate
 	}
-	return c, c.open()
+	return c, c.startEpisode()
 }
 
-// episode returns the number of requests that one client makes.
-func (c *contender) episode() int {
+// episodeLength returns the number of requests that one client makes.
+func (c *contender) episodeLength() int {
 	if c.world.Episodes > 0 {
 		return c.world.Requests
 	}
 	return len(c.calls)
 }
 
-// open starts a server and a client.
-func (c *contender) open() error {
+// startEpisode starts a server and a client.
+func (c *contender) startEpisode() error {
 	var at *site
 	var err error
 	if c.lab != nil {
-		at, err = c.lab.site(c.protocol, c.done/c.episode(), c.watch.read)
+		at, err = c.lab.newSite(c.protocol, c.done/c.episodeLength(), c.watch.read)
 		if err == nil && !c.fake {
 			at.net.EnablePreciseTiming()
 		}
@@ -74,54 +74,54 @@ func (c *contender) open() error {
 	if err != nil {
 		return err
 	}
-	c.backend = newBackend(at, c.protocol, c.world, c.strategy, c.seed, len(c.calls), c.episode())
-	c.seat.refused, c.seat.shut = func() int { return 0 }, func() {}
+	c.backend = newBackend(at, c.protocol, c.world, c.strategy, c.seed, len(c.calls), c.episodeLength())
+	c.setup.refused, c.setup.shut = func() int { return 0 }, func() {}
 	if c.lab != nil {
-		c.seat.site = at
+		c.setup.site = at
 	}
-	if c.request, err = c.strategy.client(c.protocol, at, &c.seat); err != nil {
-		c.close()
+	if c.request, err = c.strategy.newClient(c.protocol, at, &c.setup); err != nil {
+		c.endEpisode()
 	}
 	return err
 }
 
-// close stops the server and the client of the episode. It does nothing between episodes.
-func (c *contender) close() {
+// endEpisode stops the server and the client of the episode. It does nothing between episodes.
+func (c *contender) endEpisode() {
 	if c.backend == nil {
 		return
 	}
-	c.denied += c.seat.refused()
+	c.denied += c.setup.refused()
 	c.opened += int(c.backend.opened.Load())
 	c.worked += int(c.backend.worked.Load())
-	c.seat.shut()
-	c.backend.stop()
-	c.backend.site.close()
+	c.setup.shut()
+	c.backend.stopReplicas()
+	c.backend.site.closeNetwork()
 	c.backend = nil
 }
 
-// round sends the next n requests, with a new client for each episode.
-func (c *contender) round(ctx context.Context, n int, arrivals *virtual.Draws) error {
+// sendRound sends the next n requests, with a new client for each episode.
+func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Draws) error {
 	runtime.GC() // each contender pays for its own garbage
 	to := min(c.done+n, len(c.calls))
 	for c.done < to && ctx.Err() == nil {
-		if c.done > 0 && c.done%c.episode() == 0 {
-			c.close()
-			if err := c.open(); err != nil {
+		if c.done > 0 && c.done%c.episodeLength() == 0 {
+			c.endEpisode()
+			if err := c.startEpisode(); err != nil {
 				return err
 			}
 		}
-		at, stop := c.done%c.episode(), c.episode()
+		at, stop := c.done%c.episodeLength(), c.episodeLength()
 		if c.lab != nil && at < c.lab.freeze {
 			stop = c.lab.freeze
 		}
-		c.play(ctx, min(to, c.done-at+stop), arrivals)
+		c.sendUntil(ctx, min(to, c.done-at+stop), arrivals)
 	}
 	return nil
 }
 
-// play sends requests until so many are done: from as many callers as there are
+// sendUntil sends requests until so many are done: from as many callers as there are
 // workers, or, if there are none, at random times at the world's rate.
-func (c *contender) play(ctx context.Context, to int, arrivals *virtual.Draws) {
+func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Draws) {
 	before, _ := cputime.OfThisProcess()
 	c.watch.start()
 	defer func() {
@@ -130,7 +130,7 @@ func (c *contender) play(ctx context.Context, to int, arrivals *virtual.Draws) {
 		c.used += after - before
 	}()
 	if w := &c.world; w.Episodes > 0 && c.done%w.Requests == 0 {
-		c.call(c.done) // alone, for clients to have one connection, if they can share it
+		c.sendRequest(c.done) // alone, for clients to have one connection, if they can share it
 		c.done++
 	}
 	from := c.done
@@ -141,7 +141,7 @@ func (c *contender) play(ctx context.Context, to int, arrivals *virtual.Draws) {
 		for id := from; id < to && ctx.Err() == nil; id++ {
 			due = due.Add(arrivals.ArrivalGap(id, c.world.Rate))
 			time.Sleep(time.Until(due))
-			wg.Go(func() { c.call(id) })
+			wg.Go(func() { c.sendRequest(id) })
 			c.done = id + 1
 		}
 		return
@@ -155,7 +155,7 @@ func (c *contender) play(ctx context.Context, to int, arrivals *virtual.Draws) {
 				if id >= to {
 					return
 				}
-				c.call(id)
+				c.sendRequest(id)
 			}
 		})
 	}
@@ -163,15 +163,15 @@ func (c *contender) play(ctx context.Context, to int, arrivals *virtual.Draws) {
 	c.done = min(int(next.Load()), to)
 }
 
-// call sends request id and records its latency and its winner. No context interrupts it, because the request would then count
+// sendRequest sends request id and records its latency and its winner. No context interrupts it, because the request would then count
 // as a failure.
-func (c *contender) call(id int) {
-	call := latency.Call{Index: int32(id % c.episode()), Start: c.watch.read()}
+func (c *contender) sendRequest(id int) {
+	call := latency.Call{Index: int32(id % c.episodeLength()), Start: c.watch.read()}
 	ctx := context.Background()
 	if c.lab != nil {
 		ctx = context.WithValue(ctx, requestKey{}, id)
 		if n := len(c.lab.rtts); n > 0 {
-			call.Host = int16(id / c.episode() % n)
+			call.Host = int16(id / c.episodeLength() % n)
 		}
 	}
 	if c.world.Timeout > 0 {
@@ -182,7 +182,7 @@ func (c *contender) call(id int) {
 	start := time.Now()
 	attempt, err := c.request(ctx, id)
 	call.Latency = time.Since(start)
-	if won := c.seat.sent.won; won != nil {
+	if won := c.setup.sent.won; won != nil {
 		attempt = int(won[id].Load())
 	}
 	call.Winner = int8(min(attempt, math.MaxInt8))
@@ -192,18 +192,18 @@ func (c *contender) call(id int) {
 	c.calls[id] = call
 }
 
-// finished returns the calls that were made.
-func (c *contender) finished() []latency.Call {
+// finishedCalls returns the calls that were made.
+func (c *contender) finishedCalls() []latency.Call {
 	calls := c.calls[:c.done]
 	for i := range calls {
-		calls[i].Hedges = uint8(max(c.seat.sent.attempts[i].Load()-1, 0))
+		calls[i].Hedges = uint8(max(c.setup.sent.attempts[i].Load()-1, 0))
 	}
 	return calls
 }
 
-// trial returns the results of the contender, which must be closed.
-func (c *contender) trial(protocol string, sc *scenario, seed uint64) trial {
-	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finished(), refused: c.denied}
+// toTrial returns the results of the contender, which must be closed.
+func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
+	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened
 	if c.world.Queue != nil {
 		each := round(float64(c.worked) / float64(max(c.done, 1)))

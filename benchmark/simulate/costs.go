@@ -16,7 +16,7 @@ const benchmarkRuns = 5
 func runBenchmark(ctx context.Context, args string, p *progress) ([]byte, error) {
 	var all []byte
 	for i := range benchmarkRuns {
-		p.say("go test %s, %d of %d", args, i+1, benchmarkRuns)
+		p.printLine("go test %s, %d of %d", args, i+1, benchmarkRuns)
 		out, err := exec.CommandContext(ctx, "go", append([]string{"test"}, strings.Fields(args)...)...).CombinedOutput()
 		if err != nil {
 			return nil, fmt.Errorf("go test %s: %w\n%s", args, err, out)

@@ -57,14 +57,14 @@ func (d *dnsEngine) profile() profile {
 }
 
 func (d *dnsEngine) declareFlags(fs *flag.FlagSet) {
-	fs.StringVar(&d.transport, "transport", dnsTransports[0], "transport of dns: "+list(dnsTransports))
+	fs.StringVar(&d.transport, "transport", dnsTransports[0], "transport of dns: "+joinNames(dnsTransports))
 	fs.IntVar(&d.workers, "workers", 0, "`number` of questions that dns keeps in flight, to two equal servers (default: the strategies take turns at each question)")
 }
 
 func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
 	switch {
 	case !slices.Contains(dnsTransports, d.transport):
-		return wrong("transport", d.transport, dnsTransports)
+		return newChoiceError("transport", d.transport, dnsTransports)
 	case !chosen:
 		return checkUnused(fs, "dns", "transport", "workers")
 	case d.workers < 0 || d.workers > 10_000:
@@ -88,7 +88,7 @@ var dnsScenarios = func() []scenario {
 	for _, s := range dnslab.Scenarios {
 		sc := scenario{name: s.Name, about: "DNS: " + s.Description}
 		if s.Name == "dead-primary" {
-			sc.parts = []part{within("after", time.Second, forever)}
+			sc.parts = []part{partBetween("after", time.Second, forever)}
 		}
 		all = append(all, sc)
 	}
@@ -96,38 +96,38 @@ var dnsScenarios = func() []scenario {
 }()
 
 func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	lookups := j.requests(dnslab.Lookups, quickLookups)
-	task := j.progress.begin(j.scenario.name, "all in turn", lookups)
+	lookups := j.requestCount(dnslab.Lookups, quickLookups)
+	task := j.progress.addTask(j.scenario.name, "all in turn", lookups)
 	var done atomic.Int64
 	began := time.Now()
 	total := int64(lookups * len(j.strategies))
 	const soon = 0.05 // of all
 	var said sync.Once
-	defer j.timers.watch()()
+	defer j.timers.measure()()
 	rows, err := dnslab.Run(ctx, dnslab.Config{
 		Scenario: j.scenario.name, Transport: d.transport, Contenders: j.someOf(dnslab.Contenders), Lookups: lookups, Seed: j.seed,
 		Workers: d.workers,
 		Progress: func(n int) {
 			now := done.Add(int64(n))
-			task.set(int(now))
+			task.setDone(int(now))
 			if float64(now) > soon*float64(total) {
 				said.Do(func() {
-					j.progress.say("dns %s: %s", j.scenario.name, formatDuration(time.Since(began)*time.Duration(total)/time.Duration(now)))
+					j.progress.printLine("dns %s: %s", j.scenario.name, formatDuration(time.Since(began)*time.Duration(total)/time.Duration(now)))
 				})
 			}
 		},
 	})
 	if err != nil && ctx.Err() == nil {
-		task.drop()
+		task.abandon()
 		return err
 	}
 	for _, r := range rows {
 		conns := int(r.Connections)
-		t := j.trial("dns", r.Contender, r.Calls)
+		t := j.newTrial("dns", r.Contender, r.Calls)
 		t.independent, t.refused, t.conns = true, int(r.Denied), &conns
 		t.cost = &cost{extra: 100 * (r.SentPerCall() - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
 		keep(t)
 	}
-	task.end(time.Since(began))
+	task.finishAfter(time.Since(began))
 	return err
 }

@@ -73,7 +73,7 @@ func readDocument(file string) (document, error) {
 	}
 	for _, name := range d.tableNames() {
 		if !slices.Contains(documentTableNames(), name) {
-			return d, fmt.Errorf("no table %q: must be %s", name, list(documentTableNames()))
+			return d, fmt.Errorf("no table %q: must be %s", name, joinNames(documentTableNames()))
 		}
 	}
 	return d, nil

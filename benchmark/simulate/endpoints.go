@@ -69,7 +69,7 @@ var endpointScenarios = func() []scenario {
 
 func (endpointsEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += time.Duration(j.requests(endpointlab.Calls, quickCalls)*len(j.strategies)) * callTakes
+		total += time.Duration(j.requestCount(endpointlab.Calls, quickCalls)*len(j.strategies)) * callTakes
 	}
 	return total
 }
@@ -78,21 +78,21 @@ func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {
 		return fmt.Errorf("-rps %v: the rate of calls to endpoints is that of the scenario", j.size.rps)
 	}
-	calls := j.requests(endpointlab.Calls, quickCalls)
-	task := j.progress.begin(j.scenario.name, "all in fake time", calls*len(j.strategies))
+	calls := j.requestCount(endpointlab.Calls, quickCalls)
+	task := j.progress.addTask(j.scenario.name, "all in fake time", calls*len(j.strategies))
 	began := time.Now()
 	rows, err := endpointlab.RunInFakeTime(ctx, endpointlab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
 	if err != nil {
-		task.drop()
+		task.abandon()
 		return err
 	}
 	for _, r := range rows {
-		t := j.trial("endpoints", r.Contender, r.Calls)
+		t := j.newTrial("endpoints", r.Contender, r.Calls)
 		t.failures = r.Failures
 		t.ownFigures = wholeFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
 		keep(t)
 	}
-	task.end(time.Since(began))
+	task.finishAfter(time.Since(began))
 	return nil
 }
 
@@ -118,10 +118,10 @@ func endpointBounds(f findings) (lines []string) {
 			}
 			tokens := *r.own["tokens_pct"]
 			line := fmt.Sprintf("%s: %s spends %.2f tokens for 100 calls, at most %.2f with one burst of each endpoint: %s",
-				r.Scenario, r.Strategy, tokens, most, verdict(tokens <= most))
+				r.Scenario, r.Strategy, tokens, most, formatVerdict(tokens <= most))
 			if best.Strategy != "" {
 				ratio := r.P99 / best.P99
-				line += fmt.Sprintf("; p99 is %.2f × %s's, at most %.2f ×: %s", ratio, best.Strategy, maxEndpointRatio, verdict(ratio <= maxEndpointRatio))
+				line += fmt.Sprintf("; p99 is %.2f × %s's, at most %.2f ×: %s", ratio, best.Strategy, maxEndpointRatio, formatVerdict(ratio <= maxEndpointRatio))
 			}
 			lines = append(lines, line+".")
 		}

@@ -67,23 +67,13 @@ func registerEngine(place int, newEngine func() engine) {
 	slices.SortFunc(registrations, func(a, b registration) int { return cmp.Compare(a.place, b.place) })
 }
 
-// engines returns new engines of all kinds.
-func engines() []engine {
+// newEngines returns new engines of all kinds.
+func newEngines() []engine {
 	var all []engine
 	for _, r := range registrations {
 		all = append(all, r.newEngine())
 	}
 	return all
-}
-
-// profileOf returns the profile of the named engine, or an empty one.
-func profileOf(name string) profile {
-	for _, e := range engines() {
-		if p := e.profile(); p.name == name {
-			return p
-		}
-	}
-	return profile{}
 }
 
 // childProcesses are functions that take over the process if an engine has started it as a helper.

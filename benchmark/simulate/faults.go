@@ -83,17 +83,17 @@ func (faultsEngine) estimate(jobs []job) (total time.Duration) {
 
 func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	rate := faultRate(j)
-	task := j.progress.begin(j.scenario.name, "all at once", int(rate*faultlab.DurationOf(j.scenario.name).Seconds())*len(j.strategies))
+	task := j.progress.addTask(j.scenario.name, "all at once", int(rate*faultlab.DurationOf(j.scenario.name).Seconds())*len(j.strategies))
 	var done atomic.Int64
 	began := time.Now()
-	defer j.timers.watch()()
+	defer j.timers.measure()()
 	rows, err := faultlab.Run(ctx, faultlab.Config{
 		Scenario: j.scenario.name, Contenders: j.someOf(faultlab.Contenders), Rate: rate, Seed: j.seed,
-		Skipped:  func(why string) { j.progress.say("left out: %s", why) },
-		Progress: func(n int) { task.set(int(done.Add(int64(n)))) },
+		Skipped:  func(why string) { j.progress.printLine("left out: %s", why) },
+		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
 	})
 	if err != nil && ctx.Err() == nil {
-		task.drop()
+		task.abandon()
 		return err
 	}
 	for _, r := range rows {
@@ -101,12 +101,12 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			continue
 		}
 		sent := round(r.SentPerCall())
-		t := j.trial("faults", r.Contender, r.Calls)
+		t := j.newTrial("faults", r.Contender, r.Calls)
 		t.cost, t.sent = &cost{extra: 100 * (sent - 1)}, &sent
 		t.ownFigures = wholeFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": millis(r.LastAnswer)})
 		keep(t)
 	}
-	task.end(time.Since(began))
+	task.finishAfter(time.Since(began))
 	return err
 }
 
@@ -135,10 +135,10 @@ func faultBounds(f findings) (lines []string) {
 			n := float64(best.Requests - best.Errors)
 			least := n - 3*math.Sqrt(n*(1-n/float64(best.Requests)))
 			line := fmt.Sprintf("%s: %s answers %d, at least %s's %.0f − 3 σ: %s", s.scenario.name, r.Strategy, r.Requests-r.Errors, best.Strategy, n,
-				verdict(float64(r.Requests-r.Errors) >= least))
+				formatVerdict(float64(r.Requests-r.Errors) >= least))
 			if other := lastAnswer(goes); other != nil {
 				last, most := *lastAnswer(r), *other+maxLastAnswerLag
-				line += fmt.Sprintf("; the last after %.2f s, at most %.2f s: %s", last/1000, most/1000, verdict(last <= most))
+				line += fmt.Sprintf("; the last after %.2f s, at most %.2f s: %s", last/1000, most/1000, formatVerdict(last <= most))
 			}
 			lines = append(lines, line+".")
 		}

@@ -65,9 +65,9 @@ func TestBoundsOfFaultsAreSaid(t *testing.T) {
 func TestTheTimeOfFaultsIsKnown(t *testing.T) {
 	o, err := optionsOf([]string{"-engine", "faults", "-scenario", "all"}, io.Discard)
 	require.NoError(t, err)
-	require.Len(t, o.jobs(nil), 9)
-	assert.LessOrEqual(t, o.engine.estimate(o.jobs(nil)), 150*sec)
-	for _, j := range o.jobs(nil) {
+	require.Len(t, o.listJobs(nil), 9)
+	assert.LessOrEqual(t, o.engine.estimate(o.listJobs(nil)), 150*sec)
+	for _, j := range o.listJobs(nil) {
 		j.size.requests = 500
 		assert.InDelta(t, 500, faultRate(j)*faultlab.DurationOf(j.scenario.name).Seconds(), 0.1)
 	}

@@ -54,7 +54,7 @@ func (f findings) formatText(terminal bool) string {
 	for _, entry := range legend {
 		fmt.Fprintf(&b, "%-*s  %s\n", width, entry.Name, entry.About)
 	}
-	b.WriteString("\n" + strings.Join(f.notes(), "\n") + "\n")
+	b.WriteString("\n" + strings.Join(f.tableNotes(), "\n") + "\n")
 	return b.String()
 }
 
@@ -74,7 +74,7 @@ func (f findings) formatMarkdown() string {
 	for _, entry := range newLegend([]findings{f}) {
 		fmt.Fprintf(&b, "* *%s*: %s\n", entry.Name, entry.About)
 	}
-	b.WriteString("\n" + strings.Join(f.notes(), "\n") + "\n")
+	b.WriteString("\n" + strings.Join(f.tableNotes(), "\n") + "\n")
 	return b.String()
 }
 

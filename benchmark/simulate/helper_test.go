@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 func sim(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, err bytes.Buffer
-	code = run(t.Context(), args, &out, &err, false)
+	code = runCommand(t.Context(), args, &out, &err, false)
 	return out.String(), err.String(), code
 }
 
@@ -53,7 +53,7 @@ func play(t *testing.T, name string, s size, strategies ...string) map[string]ro
 	sc := scenarioOf(name)
 	j := job{scenario: &sc, strategies: strategies, seed: 1, size: s}
 	require.NoError(t, virtualEngine{}.run(t.Context(), j, func(tr trial) {
-		r := tr.result()
+		r := tr.toResult()
 		mu.Lock()
 		defer mu.Unlock()
 		for _, row := range r.rows {

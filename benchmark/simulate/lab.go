@@ -73,8 +73,8 @@ const (
 	server = dnstest.Name // the certificate's
 )
 
-// site builds the lab for the given protocol and episode. The clock is the contender's.
-func (l *lab) site(protocol string, episode int, clock func() time.Duration) (*site, error) {
+// newSite builds the lab for the given protocol and episode. The clock is the contender's.
+func (l *lab) newSite(protocol string, episode int, clock func() time.Duration) (*site, error) {
 	hosts := []string{client, detour, server}
 	for i := 1; i < l.replicas; i++ {
 		hosts = append(hosts, fmt.Sprint("replica-", i))
@@ -98,7 +98,7 @@ func (l *lab) site(protocol string, episode int, clock func() time.Duration) (*s
 		gone := l.gone && i == 1
 		back := netsim.Constant(way)
 		if host == server && l.pause > 0 {
-			back = l.pauses(back, clock)
+			back = l.addPauses(back, clock)
 		}
 		for _, from := range []string{client, detour} {
 			n.Link(from, host).Set(netsim.Profile{Delay: netsim.Constant(way), BlackHole: gone})
@@ -114,8 +114,8 @@ func (l *lab) site(protocol string, episode int, clock func() time.Duration) (*s
 	return s, nil
 }
 
-// pauses returns d, prolonged by the rest of the pause during the pause of each period.
-func (l *lab) pauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
+// addPauses returns d, prolonged by the rest of the pause during the pause of each period.
+func (l *lab) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.period - l.period/4
 		if at < 0 || at >= l.pause {
@@ -125,8 +125,8 @@ func (l *lab) pauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	}
 }
 
-// dial connects a client, from the host client the first time and from detour later.
-func (s *site) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+// dialServer connects a client, from the host client the first time and from detour later.
+func (s *site) dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	first := !s.dialled
 	s.dialled = true
@@ -136,13 +136,13 @@ func (s *site) dial(ctx context.Context, network, addr string) (net.Conn, error)
 		addr = at443(ips[0])
 	}
 	if first {
-		return s.from(client)(ctx, network, addr)
+		return s.dialerFrom(client)(ctx, network, addr)
 	}
-	return s.from(detour)(ctx, network, addr)
+	return s.dialerFrom(detour)(ctx, network, addr)
 }
 
-// from returns a dialer that connects from a host.
-func (s *site) from(host string) func(context.Context, string, string) (net.Conn, error) {
+// dialerFrom returns a dialer that connects from a host.
+func (s *site) dialerFrom(host string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, stop := context.WithCancel(ctx)
 		defer context.AfterFunc(s.open, stop)()
@@ -156,8 +156,8 @@ func (s *site) from(host string) func(context.Context, string, string) (net.Conn
 	}
 }
 
-// freeze stops the client's first connection.
-func (s *site) freeze() { s.net.Set(client, server, netsim.Profile{BlackHole: true}) }
+// freezeConnection stops the client's first connection.
+func (s *site) freezeConnection() { s.net.Set(client, server, netsim.Profile{BlackHole: true}) }
 
 // LookupNetIP returns the replicas, for hedge.WithReplicas.
 func (s *site) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
@@ -174,8 +174,8 @@ func (s *site) LookupNetIP(context.Context, string, string) ([]netip.Addr, error
 // at443 is where a replica listens.
 func at443(ip netip.Addr) string { return netip.AddrPortFrom(ip, 443).String() }
 
-// close ends a lab's network, and with it whatever still waits for an answer.
-func (s *site) close() {
+// closeNetwork ends a lab's network, and with it whatever still waits for an answer.
+func (s *site) closeNetwork() {
 	if s.net == nil {
 		return
 	}

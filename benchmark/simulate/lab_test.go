@@ -37,7 +37,7 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 	rows := make(map[string]row)
 	synctest.Test(t, func(t *testing.T) {
 		require.NoError(t, l.run(t.Context(), j, func(tr trial) {
-			for _, row := range tr.result().rows {
+			for _, row := range tr.toResult().rows {
 				rows[tr.strategy+row.Scenario[len(name):]] = row
 			}
 		}))

@@ -14,7 +14,7 @@ func newLegend(all []findings) (entries []legendEntry) {
 		}
 	}
 	for _, s := range strategies {
-		entry := legendEntry{s.name, s.whole()}
+		entry := legendEntry{s.name, s.fullDescription()}
 		switch {
 		case !ran[s.name]:
 		case s.name == ours:

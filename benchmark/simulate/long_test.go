@@ -16,14 +16,14 @@ func TestAuditKeepsWhatHelpsAndEndsWhatHarms(t *testing.T) {
 	for name, most := range map[string][2]float64{
 		"long-queue-ignores-cancel": {1.05, 0.6}, "long-many-clients-ignores-cancel": {1.10, 0.55}, "long-queue-ignores-cancel-double": {1.06, 0.7},
 	} {
-		r := play(t, name, size{}, bare, audited, limited)
-		none := r[bare+"/settled"].P99
+		r := play(t, name, size{}, baseline, audited, limited)
+		none := r[baseline+"/settled"].P99
 		atMost(t, name+" audited", r[audited+"/settled"].P99, most[0], none)
 		atMost(t, name+" behind Limiters", r[limited+"/settled"].P99, most[1], none)
 	}
 	for _, name := range []string{"long-queue", "long-reference"} {
-		r := play(t, name, size{}, bare, ours, audited)
-		gain := func(s string) float64 { return r[bare+"/settled"].P99 - r[s+"/settled"].P99 }
+		r := play(t, name, size{}, baseline, ours, audited)
+		gain := func(s string) float64 { return r[baseline+"/settled"].P99 - r[s+"/settled"].P99 }
 		assert.GreaterOrEqual(t, gain(audited)/gain(ours), 0.99, name)
 	}
 }

@@ -59,42 +59,42 @@ const (
 
 // run lets the contenders take turns.
 func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
-	world := j.scenario.sized(j.size)
-	t := turns{job: j, plan: j.plan(world), began: time.Now()}
+	world := j.scenario.worldOfSize(j.size)
+	t := turns{job: j, plan: j.newPlan(world), began: time.Now()}
 	rate, err := l.trueRate(ctx, j, world)
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	for _, name := range j.players() {
+	defer t.endEpisodes()
+	for _, name := range j.contendersOfJob() {
 		c, err := newContender(strategyOf(name), string(l), j, world, t.plan.requests, rate)
 		if err != nil {
 			return err
 		}
-		t.enter(c)
+		t.addContender(c)
 	}
-	if err := t.play(ctx); err != nil {
+	if err := t.playRounds(ctx); err != nil {
 		return err
 	}
-	t.close()
+	t.endEpisodes()
 	for _, c := range t.all {
 		switch {
 		case c.hidden:
 		case ctx.Err() != nil && c.done < t.plan.requests/rounds:
-			c.task.drop()
+			c.task.abandon()
 		default:
-			c.task.end(c.watch.read())
-			keep(c.trial(string(l), j.scenario, j.seed))
+			c.task.finishAfter(c.watch.read())
+			keep(c.toTrial(string(l), j.scenario, j.seed))
 		}
 	}
 	return ctx.Err()
 }
 
-// players are the strategies of the job, and the two that the best static delays are computed from.
-func (j job) players() []string {
+// contendersOfJob are the strategies of the job, and the two that the best static delays are computed from.
+func (j job) contendersOfJob() []string {
 	names := j.strategies
-	if slices.ContainsFunc(names, func(n string) bool { return strategyOf(n).isOracle() }) {
-		names = inOrder(append([]string{bare, ours}, names...))
+	if slices.ContainsFunc(names, func(n string) bool { return strategyOf(n).isBestStatic() }) {
+		names = inOrder(append([]string{baseline, ours}, names...))
 	}
 	return names
 }
@@ -107,7 +107,7 @@ type plan struct {
 	takes    time.Duration // for all contenders, about
 }
 
-func (j job) plan(w virtual.Simulation) plan {
+func (j job) newPlan(w virtual.Simulation) plan {
 	p := plan{requests: j.size.requests}
 	if p.requests == 0 {
 		p.limit = usualTime / time.Duration(j.share)
@@ -116,7 +116,7 @@ func (j job) plan(w virtual.Simulation) plan {
 		}
 	}
 	unit := 1 // what a round has whole ones of
-	each := expected(w) * time.Duration(len(j.players()))
+	each := expectedDuration(w) * time.Duration(len(j.contendersOfJob()))
 	switch {
 	case j.scenario.lab != nil:
 		p.requests = max(w.Episodes, 1) * w.Requests
@@ -142,9 +142,9 @@ func (j job) plan(w virtual.Simulation) plan {
 	return p
 }
 
-// expected returns the share of a run's duration that one request takes: its latency in virtual time, and the overhead of sockets
+// expectedDuration returns the share of a run's duration that one request takes: its latency in virtual time, and the overhead of sockets
 // and timers.
-func expected(w virtual.Simulation) time.Duration {
+func expectedDuration(w virtual.Simulation) time.Duration {
 	const added = 700 * time.Microsecond
 	w.Episodes, w.Requests = 1, 2000
 	if w.Workers == 0 {
@@ -160,7 +160,7 @@ func expected(w virtual.Simulation) time.Duration {
 
 func (l loopback) estimate(jobs []job) (sum time.Duration) {
 	for _, j := range jobs {
-		sum += j.plan(j.scenario.sized(j.size)).takes
+		sum += j.newPlan(j.scenario.worldOfSize(j.size)).takes
 	}
 	return sum
 }
@@ -185,8 +185,8 @@ func (l loopback) trueRate(ctx context.Context, j job, w virtual.Simulation) (fl
 		if err != nil {
 			return 0, err
 		}
-		err = c.round(ctx, requests, nil)
-		c.close()
+		err = c.sendRound(ctx, requests, nil)
+		c.endEpisode()
 		if err != nil {
 			return 0, err
 		}

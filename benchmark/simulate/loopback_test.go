@@ -59,7 +59,7 @@ func TestLoopbackIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var stdout bytes.Buffer
 	stderr := &watched{until: "http: this takes about", then: func() { time.AfterFunc(200*ms, cancel) }}
-	code := run(ctx, []string{"-requests", "1000000", "-strategy", "none,hedge", "-format", "csv", "-out", ""}, &stdout, stderr, false)
+	code := runCommand(ctx, []string{"-requests", "1000000", "-strategy", "none,hedge", "-format", "csv", "-out", ""}, &stdout, stderr, false)
 	assert.Equal(t, interrupted, code)
 	assert.Equal(t, 1, strings.Count(stdout.String(), "\n"), "the head alone: nobody has done a tenth: %s", &stdout)
 }

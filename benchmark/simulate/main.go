@@ -72,7 +72,7 @@ func main() {
 	serveChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
+	os.Exit(runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
 }
 
 // Exit codes.
@@ -83,7 +83,7 @@ const (
 	interrupted = 130
 )
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal bool) int {
+func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, terminal bool) int {
 	o, err := optionsOf(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -98,8 +98,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 	}
 	p := newProgress(stderr, terminal)
 	if o.readme != nil {
-		err = rewrite(ctx, o.readme, p)
-		p.stop()
+		err = updateDocumentsOf(ctx, o.readme, p)
+		p.stopBars()
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)
 			return failed
@@ -107,7 +107,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		return ok
 	}
 	found, err := simulateAll(ctx, o, p)
-	p.stop()
+	p.stopBars()
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(stderr, "simulate:", err)
 		return failed

@@ -154,7 +154,7 @@ func TestHelpAndListDescribeEverything(t *testing.T) {
 		for _, s := range strategies {
 			assert.Contains(t, text, "  "+s.name+" ")
 		}
-		for _, sc := range scenarios() {
+		for _, sc := range allScenarios() {
 			assert.Contains(t, text, "  "+sc.name+" ")
 			assert.Contains(t, text, sc.about)
 		}
@@ -225,7 +225,7 @@ func TestInterruptKeepsWhatIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var stdout bytes.Buffer
 	stderr := &watched{until: "reference none                   done in", then: cancel}
-	code := run(ctx, []string{"-engine", "virtual", "-scenario", "reference,pareto", "-requests", "5000", "-strategy", "none", "-format", "csv", "-out", ""},
+	code := runCommand(ctx, []string{"-engine", "virtual", "-scenario", "reference,pareto", "-requests", "5000", "-strategy", "none", "-format", "csv", "-out", ""},
 		&stdout, stderr, false)
 	assert.Equal(t, interrupted, code)
 	assert.Contains(t, stderr.String(), "interrupted")
@@ -246,7 +246,7 @@ func TestTitlesSayWhatWasRun(t *testing.T) {
 	title, _, _ := strings.Cut(out, "\n")
 	assert.Equal(t, "queue-ignores-cancel: 20 servers, 80 % loaded, with a queue each, that finish cancelled requests: hedging does harm here; here with 1,234 requests/s; 3,000 requests for each strategy", title)
 
-	sc := scenario{name: "x", about: "a load", parts: []part{first("first", 5), last("settled", 20)}}
+	sc := scenario{name: "x", about: "a load", parts: []part{partOfFirst("first", 5), partAfterFirst("settled", 20)}}
 	few := trial{scenario: &sc, strategy: "none", calls: make([]latency.Call, 10)}
-	assert.Len(t, finding{scenario: sc, results: []result{few.result()}}.tableRows(), 2, "no call is settled")
+	assert.Len(t, finding{scenario: sc, results: []result{few.toResult()}}.tableRows(), 2, "no call is settled")
 }

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// notes returns lines for below the tables: the basis of the figures, the bounds of the engine, and whether the machine was quiet.
-func (f findings) notes() []string {
+// tableNotes returns lines for below the tables: the basis of the figures, the bounds of the engine, and whether the machine was quiet.
+func (f findings) tableNotes() []string {
 	engine := f.options.engine.profile()
 	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainSpread())}
 	if engine.bounds != nil {

@@ -26,8 +26,8 @@ type options struct {
 	args       []string
 }
 
-// contenders returns the strategies that are put through a scenario.
-func (o options) contenders(sc scenario) []string {
+// selectStrategies returns the strategies that are put through a scenario.
+func (o options) selectStrategies(sc scenario) []string {
 	names := slices.Clone(o.strategies)
 	if names == nil {
 		names = slices.DeleteFunc(strategyNames(), func(n string) bool { return strategyOf(n).onRequest })
@@ -42,16 +42,16 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 	o := options{args: args}
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	all := engines()
-	engine := fs.String("engine", "", "`name` of the engine: "+list(engineNames())+" (default "+overviewText()+"; "+defaultEngine+" with -scenario or another -format)")
+	all := newEngines()
+	engine := fs.String("engine", "", "`name` of the engine: "+joinNames(engineNames())+" (default "+overviewText()+"; "+defaultEngine+" with -scenario or another -format)")
 	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, all, or long; all leaves out those that -list marks (default the engine's first scenario)")
-	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+list(onRequest())+")")
+	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+joinNames(onRequest())+")")
 	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
 	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default"+defaultRuns(all)+")")
-	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
+	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+joinNames(formats))
 	fs.StringVar(&o.out, "out", defaultOut(), "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	fs.BoolVar(&o.list, "list", false, "describe all strategies, engines and scenarios, and run nothing")
@@ -60,8 +60,8 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 			f.declareFlags(fs)
 		}
 	}
-	fs.Usage = func() { usage(fs) }
-	err := quiet(fs, args)
+	fs.Usage = func() { printUsage(fs) }
+	err := parseQuietly(fs, args)
 	if err == nil && fs.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q: there are only flags", fs.Arg(0))
 	}
@@ -73,7 +73,7 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 		func() error { return o.takeEngine(cmp.Or(*engine, defaultEngine), all, fs) },
 		func() error { return o.takeScenarios(*scenes) },
 		func() error { return o.takeStrategies(*named, *scenes) },
-		o.check,
+		o.checkSizes,
 	} {
 		if err != nil {
 			return o, err
@@ -87,7 +87,7 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 func (o *options) takeEngine(name string, all []engine, fs *flag.FlagSet) error {
 	i := slices.Index(engineNames(), name)
 	if i < 0 {
-		return wrong("engine", name, engineNames())
+		return newChoiceError("engine", name, engineNames())
 	}
 	o.engine = all[i]
 	for _, e := range all {
@@ -127,7 +127,7 @@ func (o *options) takeScenarios(scenes string) error {
 		sc, ok := known[name]
 		switch {
 		case !ok:
-			return wrong("scenario", name, append(names, "all", "long"))
+			return newChoiceError("scenario", name, append(names, "all", "long"))
 		case sc.long && o.size.quick:
 			continue
 		}
@@ -146,13 +146,13 @@ func (o *options) takeStrategies(named, scenes string) error {
 	}
 	for _, name := range strings.Split(named, ",") {
 		if !slices.Contains(strategyNames(), name) {
-			return wrong("strategy", name, strategyNames())
+			return newChoiceError("strategy", name, strategyNames())
 		}
 		o.strategies = append(o.strategies, name)
 	}
 	o.strategies = inOrder(o.strategies)
 	for _, sc := range o.scenarios {
-		if len(o.contenders(sc)) > 0 {
+		if len(o.selectStrategies(sc)) > 0 {
 			continue
 		}
 		switch refusal := o.engine.profile().refusal; {
@@ -160,16 +160,16 @@ func (o *options) takeStrategies(named, scenes string) error {
 			return fmt.Errorf("-strategy %s: %s", named, refusal)
 		case scenes == "all": // the others go on
 		case sc.lab != nil:
-			return fmt.Errorf("-strategy %s: scenario %s is for %s", named, sc.name, list(options{engine: o.engine}.contenders(sc)))
+			return fmt.Errorf("-strategy %s: scenario %s is for %s", named, sc.name, joinNames(options{engine: o.engine}.selectStrategies(sc)))
 		default:
-			return fmt.Errorf("-strategy %s: the draws of scenario %s cannot be replayed for an oracle", named, sc.name)
+			return fmt.Errorf("-strategy %s: the best static delays of scenario %s are unknown, because its draws cannot be replayed", named, sc.name)
 		}
 	}
 	return nil
 }
 
-// check checks the flags that all engines have.
-func (o *options) check() error {
+// checkSizes checks the flags that all engines have.
+func (o *options) checkSizes() error {
 	switch {
 	case o.size.requests < 0 || o.size.requests > 0 && o.size.requests < 100 || o.size.requests > 100_000_000:
 		return fmt.Errorf("-requests %d: must be between 100 and 100000000", o.size.requests)
@@ -178,7 +178,7 @@ func (o *options) check() error {
 	case o.runs < 1 || o.runs > 1000:
 		return fmt.Errorf("-runs %d: must be between 1 and 1000", o.runs)
 	case !slices.Contains(formats, o.format):
-		return wrong("format", o.format, formats)
+		return newChoiceError("format", o.format, formats)
 	}
 	return nil
 }
@@ -204,8 +204,8 @@ func onRequest() []string {
 	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !strategyOf(n).onRequest })
 }
 
-// quiet parses without the package's own messages: run prints the error, once.
-func quiet(fs *flag.FlagSet, args []string) error {
+// parseQuietly parses without the package's own messages: run prints the error, once.
+func parseQuietly(fs *flag.FlagSet, args []string) error {
 	out := fs.Output()
 	usage := fs.Usage
 	fs.SetOutput(io.Discard)
@@ -218,12 +218,12 @@ func quiet(fs *flag.FlagSet, args []string) error {
 	return err
 }
 
-func wrong(name, value string, allowed []string) error {
-	return fmt.Errorf("-%s %q: must be %s", name, value, list(allowed))
+func newChoiceError(name, value string, allowed []string) error {
+	return fmt.Errorf("-%s %q: must be %s", name, value, joinNames(allowed))
 }
 
-// list says "a, b or c".
-func list(names []string) string {
+// joinNames says "a, b or c".
+func joinNames(names []string) string {
 	n := len(names)
 	if n == 1 {
 		return names[0]
@@ -236,7 +236,7 @@ const defaultEngine = "http"
 
 func engineNames() []string {
 	var names []string
-	for _, e := range engines() {
+	for _, e := range newEngines() {
 		names = append(names, e.profile().name)
 	}
 	return names
@@ -253,7 +253,7 @@ func defaultRuns(all []engine) string {
 	return text
 }
 
-func usage(fs *flag.FlagSet) {
+func printUsage(fs *flag.FlagSet) {
 	w := fs.Output()
 	fmt.Fprint(w, "Usage: simulate [flags]\n\nPuts hedging strategies through the same traffic, side by side.\n\n")
 	fs.PrintDefaults()
@@ -265,9 +265,9 @@ func usage(fs *flag.FlagSet) {
 func printList(w io.Writer) {
 	fmt.Fprint(w, "Strategies:\n")
 	for _, s := range strategies {
-		fmt.Fprintf(w, "  %-26s %s\n", s.name, s.whole())
+		fmt.Fprintf(w, "  %-26s %s\n", s.name, s.fullDescription())
 	}
-	for _, e := range engines() {
+	for _, e := range newEngines() {
 		p := e.profile()
 		fmt.Fprintf(w, "\nEngine %s %s. Scenarios:\n", p.name, p.about)
 		for _, sc := range p.scenarios {

@@ -27,7 +27,7 @@ func (o options) splitOverview() []options {
 	}
 	var runs []options
 	for _, r := range overviewRuns {
-		o.engine = engines()[slices.Index(engineNames(), r.engine)]
+		o.engine = newEngines()[slices.Index(engineNames(), r.engine)]
 		o.scenarios = o.engine.profile().scenarios[:1]
 		runs = append(runs, o)
 	}
@@ -50,7 +50,7 @@ func simulateAll(ctx context.Context, o options, p *progress) (all []findings, e
 		runs = o.splitOverview()
 	}
 	for _, run := range runs {
-		found, err := simulate(ctx, run, p)
+		found, err := runScenarios(ctx, run, p)
 		all = append(all, found)
 		if err != nil {
 			return all, err
@@ -103,7 +103,7 @@ func printOverview(w io.Writer, runs []findings) error {
 	}
 	s := last.scenarios[0]
 	text := []string{toSentence(s.scenario.about) + " " + toSentence(s.describeRequests()), formatBox(lines), s.compare(titles)}
-	_, err := fmt.Fprintln(w, strings.Join(append(text, last.notes()...), "\n"))
+	_, err := fmt.Fprintln(w, strings.Join(append(text, last.tableNotes()...), "\n"))
 	return err
 }
 

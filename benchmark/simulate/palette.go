@@ -55,7 +55,7 @@ func (s lineStyles) find(strategy string) lineStyle {
 // titles.
 func newLineStyles(strategies []string) lineStyles {
 	var styles lineStyles
-	colours := map[string]themedColour{peerOf(ours): oursColour, bare: bareColour, "single": bareColour, bestStatic: titleColour}
+	colours := map[string]themedColour{peerOf(ours): oursColour, baseline: bareColour, "single": bareColour, bestStatic: titleColour}
 	lines := map[themedColour]int{titleColour: 1} // lines of each colour; none is solid in the colour of titles
 	unused := 0
 	for i, name := range strategies {
@@ -80,7 +80,7 @@ const bestStatic = "best static"
 
 // peerOf returns the library or program that a strategy belongs to: its name up to the first hyphen.
 func peerOf(strategy string) string {
-	if strategyOf(strategy).isOracle() {
+	if strategyOf(strategy).isBestStatic() {
 		return bestStatic
 	}
 	peer, _, _ := strings.Cut(strategy, "-")

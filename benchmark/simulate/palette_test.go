@@ -36,7 +36,7 @@ func TestLinesOfAScenarioLookDifferent(t *testing.T) {
 		require.NoError(t, err)
 		for _, sc := range o.scenarios {
 			seen := make(map[[2]string]string)
-			for _, s := range newLineStyles(o.contenders(sc)) {
+			for _, s := range newLineStyles(o.selectStrategies(sc)) {
 				look := [2]string{s.colour.light, s.dashes}
 				assert.Empty(t, seen[look], "%s %s: the line of %s looks the same", name, sc.name, s.strategy)
 				seen[look] = s.strategy

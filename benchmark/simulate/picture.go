@@ -55,8 +55,8 @@ func drawPicture(f findings) []byte {
 		d.drawLine(styles.find(h.name), res.curves.latency, h.title, abbreviateCost(res.rows[0]))
 	}
 	d.drawLabels()
-	for _, strategy := range []string{bare, ours} {
-		d.drawTailValues(styles.find(strategy).class, s.find(strategy).rows[0], strategy == bare)
+	for _, strategy := range []string{baseline, ours} {
+		d.drawTailValues(styles.find(strategy).class, s.find(strategy).rows[0], strategy == baseline)
 	}
 	return d.renderSVG(newStyleSheet(styles))
 }

@@ -15,7 +15,7 @@ import (
 func twoResults() finding {
 	return finding{scenario: scenario{name: "a<b"}, results: []result{
 		{strategy: ours, curves: curves{latency: []point{{2, 1}, {200, 10}}, extra: []point{{0, 0}, {10, 5}}}},
-		{strategy: bare, curves: curves{latency: []point{{2, 10}, {20, 100}, {200, 1000}}, extra: []point{{0, 0}, {10, 0}}}},
+		{strategy: baseline, curves: curves{latency: []point{{2, 10}, {20, 100}, {200, 1000}}, extra: []point{{0, 0}, {10, 0}}}},
 	}}
 }
 

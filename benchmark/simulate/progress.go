@@ -25,13 +25,13 @@ type progress struct {
 func newProgress(to io.Writer, terminal bool) *progress {
 	p := &progress{to: to, bars: terminal, end: make(chan struct{})}
 	if terminal {
-		go p.redraw()
+		go p.redrawBars()
 	}
 	return p
 }
 
-// redraw draws the bars ten times a second, until stop.
-func (p *progress) redraw() {
+// redrawBars draws the bars ten times a second, until stop.
+func (p *progress) redrawBars() {
 	often := time.NewTicker(100 * time.Millisecond)
 	defer often.Stop()
 	for {
@@ -39,28 +39,28 @@ func (p *progress) redraw() {
 		case <-p.end:
 			return
 		case <-often.C:
-			p.show("")
+			p.writeText("")
 		}
 	}
 }
 
-// stop puts the last state on the screen.
-func (p *progress) stop() {
+// stopBars puts the last state on the screen.
+func (p *progress) stopBars() {
 	if p != nil && p.bars {
-		p.show("")
+		p.writeText("")
 		close(p.end)
 	}
 }
 
-// say writes a line.
-func (p *progress) say(format string, args ...any) {
+// printLine writes a line.
+func (p *progress) printLine(format string, args ...any) {
 	if p != nil {
-		p.show(fmt.Sprintf(format+"\n", args...))
+		p.writeText(fmt.Sprintf(format+"\n", args...))
 	}
 }
 
-// show writes text, and below it the bars anew.
-func (p *progress) show(text string) {
+// writeText writes text, and below it the bars anew.
+func (p *progress) writeText(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var b strings.Builder
@@ -69,7 +69,7 @@ func (p *progress) show(text string) {
 	}
 	b.WriteString(text)
 	for _, t := range p.tasks {
-		b.WriteString(t.bar() + "\n")
+		b.WriteString(t.formatBar() + "\n")
 	}
 	p.drawn = len(p.tasks)
 	_, _ = io.WriteString(p.to, b.String()) // nobody can be told if it fails
@@ -87,7 +87,7 @@ type task struct {
 	said  time.Time // when the last plain line was written
 }
 
-func (p *progress) begin(scenario, strategy string, total int) *task {
+func (p *progress) addTask(scenario, strategy string, total int) *task {
 	t := &task{p: p, name: scenario + " " + strategy, total: total}
 	if p != nil && p.bars {
 		p.mu.Lock()
@@ -99,8 +99,8 @@ func (p *progress) begin(scenario, strategy string, total int) *task {
 
 const everyLine = 10 * time.Second
 
-// set shows how many requests are done. It may be called from several goroutines.
-func (t *task) set(n int) {
+// setDone shows how many requests are done. It may be called from several goroutines.
+func (t *task) setDone(n int) {
 	if t == nil || t.p == nil {
 		return
 	}
@@ -113,12 +113,12 @@ func (t *task) set(n int) {
 	}
 	if !t.p.bars && time.Since(t.said) > everyLine {
 		t.said = time.Now()
-		t.p.say("%-32s %3d %%", t.name, 100*n/max(t.total, 1))
+		t.p.printLine("%-32s %3d %%", t.name, 100*n/max(t.total, 1))
 	}
 }
 
-// bar shows how much is done, and how long the rest will take.
-func (t *task) bar() string {
+// formatBar shows how much is done, and how long the rest will take.
+func (t *task) formatBar() string {
 	const width = 24
 	t.mu.Lock()
 	began := t.began
@@ -132,23 +132,25 @@ func (t *task) bar() string {
 	return bar
 }
 
-// end shows that all is done, and how long it took.
-func (t *task) end(took time.Duration) { t.finish(fmt.Sprintf("done in %.1f s", took.Seconds())) }
+// finishAfter shows that all is done, and how long it took.
+func (t *task) finishAfter(took time.Duration) {
+	t.replaceBar(fmt.Sprintf("done in %.1f s", took.Seconds()))
+}
 
-// drop shows that it will not be done.
-func (t *task) drop() {
+// abandon shows that it will not be done.
+func (t *task) abandon() {
 	if t.p != nil && t.p.bars {
-		t.finish("stopped")
+		t.replaceBar("stopped")
 	}
 }
 
-// finish replaces the bar with a line.
-func (t *task) finish(how string) {
+// replaceBar replaces the bar with a line.
+func (t *task) replaceBar(how string) {
 	if t.p == nil {
 		return
 	}
 	t.p.mu.Lock()
 	t.p.tasks = slices.DeleteFunc(t.p.tasks, func(other *task) bool { return other == t })
 	t.p.mu.Unlock()
-	t.p.say("%-32s %s", t.name, how)
+	t.p.printLine("%-32s %s", t.name, how)
 }

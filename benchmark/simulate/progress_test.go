@@ -15,13 +15,13 @@ import (
 func TestProgressIsSetFromManyGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		task := newProgress(&out, false).begin("clean", "all in turn", 100)
+		task := newProgress(&out, false).addTask("clean", "all in turn", 100)
 		var wg sync.WaitGroup
 		for n := range 50 {
 			wg.Go(func() {
-				task.set(n)
+				task.setDone(n)
 				time.Sleep(everyLine + 1)
-				task.set(50 + n)
+				task.setDone(50 + n)
 			})
 		}
 		wg.Wait()
@@ -34,20 +34,20 @@ func TestBarsAreDrawnInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		p := newProgress(&out, true)
-		half, none := p.begin("clean", "hedge", 100), p.begin("clean", "none", 100)
-		half.set(0)
+		half, none := p.addTask("clean", "hedge", 100), p.addTask("clean", "none", 100)
+		half.setDone(0)
 		time.Sleep(10*time.Second - 1)
-		half.set(50)
+		half.setDone(50)
 		time.Sleep(time.Second / 10)
 		synctest.Wait()
 		frames := strings.Split(out.String(), "\x1b[2A\x1b[J")
 		last := strings.Split(frames[len(frames)-1], "\n")
 		assert.Equal(t, "clean hedge                      ████████████░░░░░░░░░░░░  50 %, 10s left", last[0])
 		assert.Equal(t, "clean none                       ░░░░░░░░░░░░░░░░░░░░░░░░   0 %", last[1])
-		half.end(11 * time.Second)
+		half.finishAfter(11 * time.Second)
 		assert.True(t, strings.HasSuffix(out.String(), "\x1b[2A\x1b[Jclean hedge                      done in 11.0 s\n"+last[1]+"\n"), out.String())
-		none.drop()
-		p.stop()
+		none.abandon()
+		p.stopBars()
 		assert.True(t, strings.HasSuffix(out.String(), "\x1b[1A\x1b[Jclean none                       stopped\n"), out.String())
 	})
 }

@@ -17,8 +17,8 @@ type measurements struct {
 	findings map[string]findings // by arguments
 }
 
-// rewrite fills in the tables of files.
-func rewrite(ctx context.Context, files []string, p *progress) error {
+// updateDocumentsOf fills in the tables of files.
+func updateDocumentsOf(ctx context.Context, files []string, p *progress) error {
 	m := &measurements{ctx: ctx, progress: p, findings: make(map[string]findings)}
 	return updateDocuments(files, m.fillTable)
 }
@@ -54,7 +54,7 @@ func (m *measurements) runOnce(args string) (findings, error) {
 	if err != nil {
 		return findings{}, err
 	}
-	found, err := simulate(m.ctx, o, m.progress)
+	found, err := runScenarios(m.ctx, o, m.progress)
 	if err != nil {
 		return findings{}, err
 	}

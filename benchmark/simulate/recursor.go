@@ -92,8 +92,8 @@ var recursorScenarios = func() []scenario {
 	return all
 }()
 
-// questions returns the number of questions of a job, and how many are asked per second.
-func questions(j job) (n int, rate float64) {
+// questionsOfJob returns the number of questions of a job, and how many are asked per second.
+func questionsOfJob(j job) (n int, rate float64) {
 	n, rate = j.size.requests, j.size.rps
 	switch {
 	case n > 0:
@@ -112,36 +112,36 @@ func questions(j job) (n int, rate float64) {
 
 func (recursorEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		n, rate := questions(j)
+		n, rate := questionsOfJob(j)
 		total += resolving + time.Duration(float64(n)/rate*float64(time.Second))
 	}
 	return total
 }
 
 func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	n, rate := questions(j)
-	task := j.progress.begin(j.scenario.name, "all at once", n*len(j.strategies))
+	n, rate := questionsOfJob(j)
+	task := j.progress.addTask(j.scenario.name, "all at once", n*len(j.strategies))
 	var done atomic.Int64
 	began := time.Now()
-	defer j.timers.watch()()
+	defer j.timers.measure()()
 	rows, err := reclab.Run(ctx, reclab.Config{
 		Scenario: j.scenario.name, Contenders: j.someOf(reclab.ContendersOf(j.scenario.name)), Questions: n, Rate: rate, Seed: j.seed,
-		Skipped:  func(why string) { j.progress.say("left out: %s", strings.TrimPrefix(why, "reclab: ")) },
-		Progress: func(n int) { task.set(int(done.Add(int64(n)))) },
+		Skipped:  func(why string) { j.progress.printLine("left out: %s", strings.TrimPrefix(why, "reclab: ")) },
+		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
 	})
 	if err != nil && ctx.Err() == nil {
-		task.drop()
+		task.abandon()
 		return err
 	}
 	if len(rows) > 0 && rows[0].Stalled > 0 {
-		j.progress.say("%d questions are left out: this machine stood still when they were asked, or soon after", rows[0].Stalled)
+		j.progress.printLine("%d questions are left out: this machine stood still when they were asked, or soon after", rows[0].Stalled)
 	}
 	for _, r := range rows {
 		if len(r.Calls) == 0 {
 			continue
 		}
 		sent := round(r.SentPerCall())
-		t := j.trial("recursor", r.Contender, r.Calls)
+		t := j.newTrial("recursor", r.Contender, r.Calls)
 		t.refused, t.failures, t.sent = int(r.Denied), r.Failures, &sent
 		t.counts = map[string]int{bogusAnswers: r.Bogus, wrongAD: r.WrongAD}
 		t.cost = &cost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
@@ -154,7 +154,7 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		}
 		keep(t)
 	}
-	task.end(time.Since(began))
+	task.finishAfter(time.Since(began))
 	return err
 }
 
@@ -227,7 +227,7 @@ func recursorBoundLines(f findings) (lines []string) {
 			continue
 		}
 		us := wholes[i]
-		lines = append(lines, s.ratios(ours, recursorBounds)...)
+		lines = append(lines, s.compareWithBounds(ours, recursorBounds)...)
 		if s.scenario.name == "broken" || s.scenario.name == "clean" {
 			var faster []string
 			for _, r := range wholes {
@@ -239,7 +239,7 @@ func recursorBoundLines(f findings) (lines []string) {
 				faster = []string{"nobody"}
 			}
 			lines = append(lines, fmt.Sprintf("%s: of those that send at most %.1f × as much, %s is faster at p99, nobody may be: %s.",
-				s.scenario.name, maxSentRatio, strings.Join(faster, " and "), verdict(faster[0] == "nobody")))
+				s.scenario.name, maxSentRatio, strings.Join(faster, " and "), formatVerdict(faster[0] == "nobody")))
 		}
 		lines = append(lines, validationErrors(s)...)
 		best, name := 0, ""
@@ -249,7 +249,7 @@ func recursorBoundLines(f findings) (lines []string) {
 			}
 		}
 		if name != "" {
-			lines = append(lines, fmt.Sprintf("%s: %d failures, at most %s's %d: %s.", s.scenario.name, us.Errors, name, best, verdict(us.Errors <= best)))
+			lines = append(lines, fmt.Sprintf("%s: %d failures, at most %s's %d: %s.", s.scenario.name, us.Errors, name, best, formatVerdict(us.Errors <= best)))
 		}
 	}
 	return lines
@@ -266,7 +266,7 @@ func validationErrors(f finding) (lines []string) {
 		}
 		bogus, wrong := r.counts[bogusAnswers], r.counts[wrongAD]
 		lines = append(lines, fmt.Sprintf("%s: %s answers %d bogus names, and AD is wrong in %d answers, in none it may be: %s.",
-			f.scenario.name, r.strategy, bogus, wrong, verdict(bogus+wrong == 0)))
+			f.scenario.name, r.strategy, bogus, wrong, formatVerdict(bogus+wrong == 0)))
 	}
 	return lines
 }

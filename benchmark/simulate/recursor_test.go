@@ -79,7 +79,7 @@ func TestBoundsWhereZonesAreSignedAreSaid(t *testing.T) {
 	o, err = optionsOf([]string{"-engine", "recursor", "-scenario", "keytrap", "-strategy", "hedge"}, io.Discard)
 	require.NoError(t, err)
 	trap := trial{engine: "recursor", scenario: &o.scenarios[0], strategy: "hedge", calls: make([]latency.Call, 10), cpuByPart: map[string]float64{traps: 10_001}}
-	said = strings.Join(recursorBoundLines(findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{trap.result()}}}}), "\n")
+	said = strings.Join(recursorBoundLines(findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{trap.toResult()}}}}), "\n")
 	assert.Contains(t, said, "keytrap/traps: CPU in µs is 10001, at most 10000: NOT MET.")
 
 	for _, args := range []string{"-scenario broken -strategy unbound-validate", "-scenario signed -strategy unbound-stock"} {

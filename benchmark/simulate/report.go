@@ -68,7 +68,7 @@ func writeReport(dir string, all []findings) (string, error) {
 	page := newReportPage(all)
 	for _, f := range all {
 		engine := f.options.engine.profile()
-		run := reportRun{Notes: f.notes(), IsBusy: f.isBusy()}
+		run := reportRun{Notes: f.tableNotes(), IsBusy: f.isBusy()}
 		for _, s := range f.scenarios {
 			section := newSection(s, engine)
 			section.ID = engine.name + "-" + s.scenario.name

@@ -86,15 +86,15 @@ type result struct {
 	counts   map[string]int // of events in all runs, by their name
 }
 
-func (t *trial) result() result {
+func (t *trial) toResult() result {
 	res := result{strategy: t.strategy, curves: newCurves(t.calls), counts: t.counts}
-	whole := t.row("", func(latency.Call) bool { return true })
+	whole := t.newRow("", func(latency.Call) bool { return true })
 	whole.Denied += t.refused
 	whole.Errors += t.failures
 	whole.Conns, whole.CPU, whole.Sent = t.conns, t.cpu, t.sent
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
-		r := t.row(p.name, p.in)
+		r := t.newRow(p.name, p.in)
 		if each, ok := t.cpuByPart[p.name]; ok {
 			r.CPU = &each
 		}
@@ -108,15 +108,15 @@ func (t *trial) result() result {
 	return res
 }
 
-// row returns the figures of a part, or, if that has no name, of the whole scenario.
-func (t *trial) row(part string, in func(latency.Call) bool) row {
+// newRow returns the figures of a part, or, if that has no name, of the whole scenario.
+func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	r := row{Engine: t.engine, Scenario: t.scenario.name, Strategy: t.strategy, Seed: t.seed}
 	if part != "" {
 		r.Scenario += "/" + part
 	}
 	var took []time.Duration
 	var sum, squares float64
-	changes := t.scenario.changes()
+	changes := t.scenario.phaseChanges()
 	phases := make([][]float64, len(changes)+1)
 	var included []int
 	for i, c := range t.calls {

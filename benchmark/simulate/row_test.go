@@ -28,7 +28,7 @@ func TestRowCountsFailuresApart(t *testing.T) {
 	tr := trial{engine: "virtual", scenario: &scenario{name: "x"}, strategy: "none", calls: []latency.Call{
 		{Latency: 10 * ms}, {Latency: 20 * ms, Winner: 1, Hedges: 1}, {Latency: time.Hour, Winner: -1, Hedges: 2, Denied: 1},
 	}}
-	r := tr.result().rows[0]
+	r := tr.toResult().rows[0]
 	assert.Equal(t, row{
 		Engine: "virtual", Scenario: "x", Strategy: "none", Requests: 3, Errors: 1,
 		P50: 10, P90: 20, P95: 20, P99: 20, P999: 20, Mean: 15, Max: 20, Stddev: 5, Extra: 100, Hedges: 3, Wins: 1, Denied: 1,

@@ -22,8 +22,8 @@ type job struct {
 	fake       bool // time, by testing/synctest
 }
 
-// requests returns the number of requests of each strategy: as many as the flags say, or else one of the two.
-func (j job) requests(usual, quick int) int {
+// requestCount returns the number of requests of each strategy: as many as the flags say, or else one of the two.
+func (j job) requestCount(usual, quick int) int {
 	switch {
 	case j.size.requests > 0:
 		return j.size.requests
@@ -43,27 +43,27 @@ func (j job) someOf(all []string) []string {
 	return some
 }
 
-// trial returns a trial of the job.
-func (j job) trial(engine, strategy string, calls []latency.Call) trial {
+// newTrial returns a trial of the job.
+func (j job) newTrial(engine, strategy string, calls []latency.Call) trial {
 	return trial{engine: engine, scenario: j.scenario, strategy: strategy, seed: j.seed, calls: calls}
 }
 
-// simulate runs the scenarios that the options name, and returns the results that it has when ctx ends.
-func simulate(ctx context.Context, o options, p *progress) (found findings, err error) {
+// runScenarios runs the scenarios that the options name, and returns the results that it has when ctx ends.
+func runScenarios(ctx context.Context, o options, p *progress) (found findings, err error) {
 	found.options = o
-	jobs := o.jobs(p)
+	jobs := o.listJobs(p)
 	engine := o.engine.profile()
 	if engine.runsInRealTime() {
 		t := new(timers)
-		stop := t.watch()
+		stop := t.measure()
 		time.Sleep(timersFirst)
 		stop()
 		if late := t.p99(); late > engine.maxTimerDelay {
-			p.say("%s", engine.busyText(late))
+			p.printLine("%s", engine.busyText(late))
 		}
 	}
 	if duration := o.engine.estimate(jobs); duration > time.Second {
-		p.say("%s: %s", engine.name, formatDuration(duration))
+		p.printLine("%s: %s", engine.name, formatDuration(duration))
 	}
 	t := new(timers)
 	defer func() { found.late = t.p99() }()
@@ -90,7 +90,7 @@ func runScenario(ctx context.Context, o options, runs []job, t *timers) (f findi
 	for _, j := range runs {
 		j.timers = t
 		err = o.engine.run(ctx, j, func(t trial) {
-			r := t.result()
+			r := t.toResult()
 			mu.Lock()
 			defer mu.Unlock()
 			done[t.strategy] = append(done[t.strategy], r)
@@ -110,13 +110,13 @@ func runScenario(ctx context.Context, o options, runs []job, t *timers) (f findi
 	return f, err
 }
 
-// jobs are the runs of each scenario.
-func (o options) jobs(p *progress) []job {
+// listJobs are the runs of each scenario.
+func (o options) listJobs(p *progress) []job {
 	var all []job
 	for _, sc := range o.scenarios {
 		for i := range o.runs {
 			all = append(all, job{
-				scenario: &sc, strategies: o.contenders(sc), seed: o.seed + uint64(i), size: o.size,
+				scenario: &sc, strategies: o.selectStrategies(sc), seed: o.seed + uint64(i), size: o.size,
 				share: len(o.scenarios) * o.runs, progress: p,
 			})
 		}

@@ -24,7 +24,7 @@ type scenario struct {
 	// of the true rate; 0 leaves it alone.
 	estimate float64
 	// replays says that what each attempt takes is known beforehand, so that
-	// the static oracles can be searched.
+	// the best static delays can be searched.
 	replays bool
 	// protocols are those over which it runs in real time, too.
 	protocols []string
@@ -51,13 +51,13 @@ const (
 	sec = time.Second
 )
 
-// within are the calls that began in [from, to).
-func within(name string, from, to time.Duration) part {
+// partBetween are the calls that began in [from, to).
+func partBetween(name string, from, to time.Duration) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
 }
 
-// first are the calls that were among the first n of their client.
-func first(name string, n int32) part {
+// partOfFirst are the calls that were among the first n of their client.
+func partOfFirst(name string, n int32) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Index < n }}
 }
 
@@ -73,8 +73,8 @@ const referenceMean = 7250 * time.Microsecond
 // forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
 
-// changes returns the times at which something changes by intent: where a part begins or ends.
-func (sc scenario) changes() []time.Duration {
+// phaseChanges returns the times at which something changes by intent: where a part begins or ends.
+func (sc scenario) phaseChanges() []time.Duration {
 	var all []time.Duration
 	for _, p := range sc.parts {
 		for _, at := range []time.Duration{p.from, p.to} {
@@ -99,14 +99,14 @@ const quickly = 8
 
 // sizedAbout returns the description of the scenario, and the load if the size changes it.
 func (sc scenario) sizedAbout(s size) string {
-	if w := sc.sized(s); w.Rate != sc.world.Rate {
+	if w := sc.worldOfSize(s); w.Rate != sc.world.Rate {
 		return fmt.Sprintf("%s; here with %s requests/s", sc.about, thousands(int(math.Round(w.Rate))))
 	}
 	return sc.about
 }
 
-// sized returns the scenario's world in the given size.
-func (sc scenario) sized(s size) virtual.Simulation {
+// worldOfSize returns the scenario's world in the given size.
+func (sc scenario) worldOfSize(s size) virtual.Simulation {
 	w := sc.world
 	if s.rps > 0 {
 		w.Workers, w.Rate = 0, s.rps

@@ -29,12 +29,12 @@ func virtualScenarios() []scenario {
 		return p
 	}
 	hung := []part{
-		others(within("before", 0, 30*sec)),
-		others(within("during", 30*sec, 60*sec)),
-		others(within("after", 60*sec, forever)),
+		others(partBetween("before", 0, 30*sec)),
+		others(partBetween("during", 30*sec, 60*sec)),
+		others(partBetween("after", 60*sec, forever)),
 		{name: "hung-host", in: func(c latency.Call) bool { return c.Host == 0 }},
 	}
-	outage := []part{within("before", 0, 60*sec), within("during", 60*sec, 90*sec), within("after", 90*sec, forever)}
+	outage := []part{partBetween("before", 0, 60*sec), partBetween("during", 60*sec, 90*sec), partBetween("after", 90*sec, forever)}
 	trigger := virtual.Simulation{
 		Rate: 0.75 * 20 / referenceMean.Seconds(), Queue: &virtual.Queue{Servers: 20, Shared: true},
 		Model: virtual.DuringInterval(30*sec, 40*sec, virtual.ScaleLatency(reference, 2.5), reference),
@@ -42,8 +42,8 @@ func virtualScenarios() []scenario {
 	cold := func(m virtual.Model) virtual.Simulation {
 		return virtual.Simulation{Workers: 4, Requests: 1000, Episodes: 300, Model: m}
 	}
-	firsts := []part{first("first-50", 50), first("first-200", 200)}
-	steady := []part{within("steady", 10*sec, forever)}
+	firsts := []part{partOfFirst("first-50", 50), partOfFirst("first-200", 200)}
+	steady := []part{partBetween("steady", 10*sec, forever)}
 	both := []string{"http", "grpc"}
 
 	return append([]scenario{{
@@ -72,13 +72,13 @@ func virtualScenarios() []scenario {
 		name: "metastable", about: "20 servers, 75 % loaded, with one queue, that finish cancelled requests and are 2.5 × slower for 10 s",
 		world: trigger, span: 140 * sec,
 		parts: []part{
-			within("before", 0, 30*sec), within("during", 30*sec, 40*sec),
-			within("10-30s-after", 50*sec, 70*sec), within("80s-after", 120*sec, forever),
+			partBetween("before", 0, 30*sec), partBetween("during", 30*sec, 40*sec),
+			partBetween("10-30s-after", 50*sec, 70*sec), partBetween("80s-after", 120*sec, forever),
 		},
 	}, {
 		name: "drift", about: "2,000 requests/s; three times slower in the second of three minutes",
 		world: open(virtual.DuringInterval(60*sec, 120*sec, virtual.ScaleLatency(reference, 3), reference), 2000), span: 180 * sec, replays: true,
-		parts: []part{within("before", 0, 60*sec), within("during", 60*sec, 120*sec), within("after", 120*sec, forever)},
+		parts: []part{partBetween("before", 0, 60*sec), partBetween("during", 60*sec, 120*sec), partBetween("after", 120*sec, forever)},
 	}, {
 		name: "outage", about: "1,000 requests/s; everything is 50 × slower for 30 s",
 		world: open(virtual.DuringInterval(60*sec, 90*sec, virtual.ScaleLatency(reference, 50), reference), 1000), span: 150 * sec, replays: true,
@@ -115,9 +115,9 @@ func virtualScenarios() []scenario {
 	}}, slices.Concat(serviceScenarios(), longScenarios())...)
 }
 
-// scenarios returns the scenarios of all engines. Some engines have several in common.
-func scenarios() (all []scenario) {
-	for _, e := range engines() {
+// allScenarios returns the scenarios of all engines. Some engines have several in common.
+func allScenarios() (all []scenario) {
+	for _, e := range newEngines() {
 		all = append(all, e.profile().scenarios...)
 	}
 	return all
@@ -125,7 +125,7 @@ func scenarios() (all []scenario) {
 
 // scenarioOf returns the first scenario of that name.
 func scenarioOf(name string) scenario {
-	all := scenarios()
+	all := allScenarios()
 	return all[slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })]
 }
 
@@ -141,7 +141,7 @@ func labScenarios() []scenario {
 	}, {
 		name: "frozen-h2", about: "4 callers, who give up after 300 ms; their HTTP/2 connection goes dead; 1 ms to the server and back",
 		world:     virtual.Simulation{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
-		protocols: []string{"http", "grpc"}, parts: []part{last("frozen", 120)},
+		protocols: []string{"http", "grpc"}, parts: []part{partAfterFirst("frozen", 120)},
 		lab: &lab{
 			strategies: []string{"none", "static-10ms", "hedge"},
 			rtts:       []time.Duration{ms}, tls: true, freeze: 120,
@@ -150,8 +150,8 @@ func labScenarios() []scenario {
 		name: "cold", about: "fresh clients, over TLS, 0.5 and 30 ms from a server that answers at once",
 		world: virtual.Simulation{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.ConstantLatency(0, 0)}, protocols: []string{"http"},
 		parts: []part{
-			on("first-0.5ms", 0, first("", 1)), on("warm-0.5ms", 0, last("", 1)),
-			on("first-30ms", 1, first("", 1)), on("warm-30ms", 1, last("", 1)),
+			partAtRTT("first-0.5ms", 0, partOfFirst("", 1)), partAtRTT("warm-0.5ms", 0, partAfterFirst("", 1)),
+			partAtRTT("first-30ms", 1, partOfFirst("", 1)), partAtRTT("warm-30ms", 1, partAfterFirst("", 1)),
 		},
 		lab: &lab{
 			strategies: []string{"none", "hedge"},
@@ -172,9 +172,9 @@ func queueLabs() []scenario {
 	rate := 0.8 * 20 / referenceMean.Seconds()
 	in := func(name, about string, tls bool, protocols ...string) scenario {
 		return scenario{
-			name: name, about: about, protocols: protocols, parts: []part{last("settled", 1000)},
+			name: name, about: about, protocols: protocols, parts: []part{partAfterFirst("settled", 1000)},
 			world: virtual.Simulation{Rate: rate, Requests: int(12 * rate), Model: referenceModel(), Queue: &virtual.Queue{Servers: 20}},
-			lab:   &lab{strategies: []string{bare, ours, limited}, tls: tls, replicas: 20, random: true},
+			lab:   &lab{strategies: []string{baseline, ours, limited}, tls: tls, replicas: 20, random: true},
 		}
 	}
 	return []scenario{
@@ -196,7 +196,7 @@ func elsewhereLabs() []scenario {
 	usual := virtual.ConstantLatency(5*ms, 0.4)
 	both := []string{"http", "grpc"}
 	in := func(name, about string, m virtual.Model, protocols []string, l lab) scenario {
-		l.strategies, l.rtts, l.period = []string{bare, ours}, []time.Duration{ms / 2}, sec
+		l.strategies, l.rtts, l.period = []string{baseline, ours}, []time.Duration{ms / 2}, sec
 		return scenario{
 			name: name, about: about + ", 10 callers", world: virtual.Simulation{Workers: 10, Requests: 10_000, Model: m}, protocols: protocols, lab: &l,
 		}
@@ -214,12 +214,12 @@ func elsewhereLabs() []scenario {
 	}
 }
 
-// last are the calls after the first n of their client.
-func last(name string, n int32) part {
+// partAfterFirst are the calls after the first n of their client.
+func partAfterFirst(name string, n int32) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Index >= n }}
 }
 
-// on are the calls of p at the n-th round-trip time.
-func on(name string, n int16, p part) part {
+// partAtRTT are the calls of p at the n-th round-trip time.
+func partAtRTT(name string, n int16, p part) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Host == n && p.in(c) }}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // A clientSetup has the parts from which a strategy makes a client, and the settings that the strategy chooses.
-type seat struct {
+type clientSetup struct {
 	clock func() time.Duration // stands still while others have their turn
 	rate  float64              // the true requests per second, for strategies that are given it; else 0
 	site  *site                // of a lab, else nil: a strategy can choose other addresses or other ways there
@@ -47,8 +47,8 @@ type tally struct {
 	won      []atomic.Int32 // the winning attempt, by request; nil: the server says which it is
 }
 
-// observer makes the tally count attempts as an observer of a library.
-func (t *tally) observer() hedge.Observer {
+// startObserving makes the tally count attempts as an observer of a library.
+func (t *tally) startObserving() hedge.Observer {
 	if t.won == nil {
 		t.won = make([]atomic.Int32, len(t.attempts))
 	}

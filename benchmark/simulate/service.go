@@ -29,7 +29,7 @@ func serviceScenarios() []scenario {
 	ends := absent
 	ends.NotFoundEndsCall = true
 
-	few := []string{bare, "bhope-tuned", ours}
+	few := []string{baseline, "bhope-tuned", ours}
 	return []scenario{{
 		name: "many-clients", about: "1,000 independent clients, 2.2 requests/s each, to the reference backend",
 		world: fleet, only: few,
@@ -44,10 +44,10 @@ func serviceScenarios() []scenario {
 		world: calm, only: few,
 	}, {
 		name: "absent", about: "20 callers of the reference backend; 30 % of the answers are 404, and a hedge's 404 does not end its call",
-		world: absent, only: []string{bare, ours},
+		world: absent, only: []string{baseline, ours},
 	}, {
 		name: "absent-answer", about: "20 callers of the reference backend; 30 % of the answers are 404, and a hedge's 404 ends its call by WithAnswerStatus(404)",
-		world: ends, only: []string{bare, ours},
+		world: ends, only: []string{baseline, ours},
 	}}
 }
 
@@ -60,8 +60,8 @@ func longScenarios() []scenario {
 	}
 	long := func(name, about string, w virtual.Simulation) scenario {
 		return scenario{
-			name: name, about: about, world: w, long: true, only: []string{bare, ours, audited, limited},
-			parts: []part{within("learning", 0, last/2), within("settled", last/2, forever)},
+			name: name, about: about, world: w, long: true, only: []string{baseline, ours, audited, limited},
+			parts: []part{partBetween("learning", 0, last/2), partBetween("settled", last/2, forever)},
 		}
 	}
 	ignoring := world(&virtual.Queue{Servers: 20})

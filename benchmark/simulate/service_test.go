@@ -23,11 +23,11 @@ func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 	sc := scenarioOf("many-clients-ignores-cancel")
 	for seed := range uint64(5) { // such waves differ much between seeds
 		run := func(name string) row {
-			w := sc.sized(size{requests: 400_000})
+			w := sc.worldOfSize(size{requests: 400_000})
 			tr := trial{engine: "virtual", scenario: &sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, strategyOf(name).virtual(setting{ctx: t.Context(), world: w, seed: 1 + seed}), nil)}
-			return tr.row("", func(latency.Call) bool { return true })
+			return tr.newRow("", func(latency.Call) bool { return true })
 		}
-		none, hedge := run(bare), run(ours)
+		none, hedge := run(baseline), run(ours)
 		atMost(t, "p99", hedge.P99, 3.2, none.P99)
 		atMost(t, "p99.9", hedge.P999, 3.2, none.P999)
 	}
@@ -69,7 +69,7 @@ func TestAnyShareOfPushBackUpToOnePercentCostsNothing(t *testing.T) {
 			w := sc.world
 			w.Rate, w.PushbackShare, w.Requests = rate, share, 100_000
 			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: w.Run(t.Context(), 1, strategyOf(ours).virtual(setting{ctx: t.Context(), world: w, seed: 1}), nil)}
-			p99 := tr.row("", func(latency.Call) bool { return true }).P99
+			p99 := tr.newRow("", func(latency.Call) bool { return true }).P99
 			if share == 0 {
 				calm = p99
 			}

@@ -79,7 +79,7 @@ var storageScenarios = func() []scenario {
 
 func (storageEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += time.Duration(j.requests(storelab.Reads, quickReads)*len(j.strategies)) * readTakes
+		total += time.Duration(j.requestCount(storelab.Reads, quickReads)*len(j.strategies)) * readTakes
 	}
 	return total
 }
@@ -88,20 +88,20 @@ func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {
 		return fmt.Errorf("-rps %v: storage keeps %d reads in flight instead", j.size.rps, storelab.Workers)
 	}
-	reads := j.requests(storelab.Reads, quickReads)
-	task := j.progress.begin(j.scenario.name, "all in fake time", reads*len(j.strategies))
+	reads := j.requestCount(storelab.Reads, quickReads)
+	task := j.progress.addTask(j.scenario.name, "all in fake time", reads*len(j.strategies))
 	began := time.Now()
 	rows, err := storelab.RunInFakeTime(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
 	if err != nil {
-		task.drop()
+		task.abandon()
 		return err
 	}
 	for _, r := range rows {
-		t := j.trial("storage", r.Contender, r.Calls)
+		t := j.newTrial("storage", r.Contender, r.Calls)
 		t.ownFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
 		keep(t)
 	}
-	task.end(time.Since(began))
+	task.finishAfter(time.Since(began))
 	return nil
 }
 
@@ -127,20 +127,20 @@ var storageBounds = func() []bound {
 	asked := func(r row) float64 { return 100 + max(0, *r.own[askedTwice]-burst/float64(r.Requests)) }
 	const share = 1 + rangeread.DefaultBudgetPercent/100.
 	return []bound{
-		{"storage", "p99", bare, 0.1, p99},
-		{"storage", "bytes sent", bare, 1.03, sent},
-		{"storage", "bytes asked for (but for one burst)", bare, share, asked},
-		{"storage-still", "p50", bare, 1.01, p50},
-		{"storage-still", "bytes sent", bare, 1.01, sent},
-		{"storage-slow", "bytes sent", bare, 1.03, sent},
-		{"storage-slow", "bytes asked for (but for one burst)", bare, share, asked},
+		{"storage", "p99", baseline, 0.1, p99},
+		{"storage", "bytes sent", baseline, 1.03, sent},
+		{"storage", "bytes asked for (but for one burst)", baseline, share, asked},
+		{"storage-still", "p50", baseline, 1.01, p50},
+		{"storage-still", "bytes sent", baseline, 1.01, sent},
+		{"storage-slow", "bytes sent", baseline, 1.03, sent},
+		{"storage-slow", "bytes asked for (but for one burst)", baseline, share, asked},
 	}
 }()
 
 // storageBoundLines say whether rangeread meets its requirements.
 func storageBoundLines(f findings) (lines []string) {
 	for _, s := range f.scenarios {
-		lines = append(lines, s.ratios(storelab.Rangeread, storageBounds)...)
+		lines = append(lines, s.compareWithBounds(storelab.Rangeread, storageBounds)...)
 	}
 	return lines
 }

@@ -26,19 +26,19 @@ type strategy struct {
 	scenarios []string // that it is for; nil: all but the labs that do not name it
 
 	// How it runs over HTTP and gRPC, and in virtual time; nil: it does not. Other engines know their strategies by name.
-	http    func(*seat) (http.RoundTripper, error)
-	grpc    func(*seat) ([]grpc.UnaryClientInterceptor, error)
+	http    func(*clientSetup) (http.RoundTripper, error)
+	grpc    func(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
 	virtual func(setting) func() virtual.Policy
 
-	limited   bool // every server with a queue has a Limiter; for worlds with queues only
-	givenRate bool // the client is given the true request rate
-	oracle    int  // hedges per call, at the best static delays, which are found afterwards; 0: not an oracle
+	limited          bool // every server with a queue has a Limiter; for worlds with queues only
+	givenRate        bool // the client is given the true request rate
+	bestStaticHedges int  // hedges per call, at the best static delays, which are found afterwards; 0: for other strategies
 }
 
 // A clientFamily makes the clients of a library, which differ by their settings.
 type clientFamily interface {
-	http(*seat) (http.RoundTripper, error)
-	grpc(*seat) ([]grpc.UnaryClientInterceptor, error)
+	http(*clientSetup) (http.RoundTripper, error)
+	grpc(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
 	virtual(setting) func() virtual.Policy
 }
 
@@ -54,15 +54,15 @@ type setting struct {
 	world    virtual.Simulation
 	seed     uint64
 	estimate float64 // EstimatedRPS, for those that have this option; 0: their default
-	extra    float64 // hedges per request that hedge sent; for oracles only
+	extra    float64 // hedges per request that hedge sent; for the best static delays only
 }
 
 // The strategies that others are compared with.
 const (
-	ours    = "hedge"
-	audited = "hedge-audit"
-	limited = "hedge-limited"
-	bare    = "none"
+	ours     = "hedge"
+	audited  = "hedge-audit"
+	limited  = "hedge-limited"
+	baseline = "none"
 )
 
 // strategies in the order of the tables.
@@ -103,18 +103,18 @@ func (s strategy) isFor(sc scenario) bool {
 	return sc.lab == nil || slices.Contains(sc.lab.strategies, s.name)
 }
 
-// limiter returns a Limiter for a server with a queue, or nil.
-func (s strategy) limiter() *hedge.Limiter {
+// newLimiter returns a Limiter for a server with a queue, or nil.
+func (s strategy) newLimiter() *hedge.Limiter {
 	if s.limited {
 		return hedge.NewLimiter(1)
 	}
 	return nil
 }
 
-func (s strategy) isOracle() bool { return s.oracle > 0 }
+func (s strategy) isBestStatic() bool { return s.bestStaticHedges > 0 }
 
-// whole returns the description of the strategy, and of its models in engines that cannot run it.
-func (s strategy) whole() string {
+// fullDescription returns the description of the strategy, and of its models in engines that cannot run it.
+func (s strategy) fullDescription() string {
 	text := s.about
 	if s.grpcModel != "" {
 		text += "; over gRPC: " + s.grpcModel

@@ -33,15 +33,15 @@ func init() {
 	)
 }
 
-func bhopeHTTP(s *seat) (http.RoundTripper, error) {
+func bhopeHTTP(s *clientSetup) (http.RoundTripper, error) {
 	return &bhope.RoundTripper{Policy: newBhopePolicy(s), Clock: s.clock, Next: s.counted}, nil
 }
 
-func bhopeGRPC(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+func bhopeGRPC(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	return []grpc.UnaryClientInterceptor{bhope.UnaryClientInterceptor(newBhopePolicy(s), s.clock)}, nil
 }
 
-func newBhopePolicy(s *seat) *bhope.Policy {
+func newBhopePolicy(s *clientSetup) *bhope.Policy {
 	p := bhope.New(cmp.Or(s.rate, bhope.DefaultRPS))
 	s.refused = p.DeniedHedges
 	return p

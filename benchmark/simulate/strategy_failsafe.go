@@ -34,11 +34,11 @@ func (d failsafe) newStrategy(s strategy) strategy {
 	return s.withClients(d)
 }
 
-func (d failsafe) http(s *seat) (http.RoundTripper, error) {
+func (d failsafe) http(s *clientSetup) (http.RoundTripper, error) {
 	return failsafehttp.NewRoundTripper(s.counted, failsafePolicy[*http.Response](d, s)), nil
 }
 
-func (d failsafe) grpc(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+func (d failsafe) grpc(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	policy := failsafePolicy[*wrapperspb.Int64Value](d, s)
 	return []grpc.UnaryClientInterceptor{failsafegrpc.NewUnaryClientInterceptor(policy)}, nil
 }
@@ -47,7 +47,7 @@ func (d failsafe) virtual(setting) func() virtual.Policy {
 	return func() virtual.Policy { return &virtual.Failsafe{Delay: time.Duration(d)} }
 }
 
-func failsafePolicy[R any](d failsafe, s *seat) hedgepolicy.HedgePolicy[R] {
+func failsafePolicy[R any](d failsafe, s *clientSetup) hedgepolicy.HedgePolicy[R] {
 	var refused atomic.Int64
 	s.refused = func() int { return int(refused.Load()) }
 	limit := budget.NewBuilder().OnBudgetExceeded(func(budget.ExceededEvent) { refused.Add(1) }).Build()

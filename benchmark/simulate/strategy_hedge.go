@@ -13,12 +13,12 @@ import (
 
 // library is this library with some options.
 type library struct {
-	maxHedges int                            // 0: the default
-	options   func(*seat) []hedge.HTTPOption // further options over HTTP; nil: none
-	warm      bool                           // Transport.Warm before the first request
-	ownConn   bool                           // WithHedgeConn
-	elsewhere bool                           // gRPC's policy hedge_elsewhere
-	audit     bool                           // WithAudit
+	maxHedges int                                   // 0: the default
+	options   func(*clientSetup) []hedge.HTTPOption // further options over HTTP; nil: none
+	warm      bool                                  // Transport.Warm before the first request
+	ownConn   bool                                  // WithHedgeConn
+	elsewhere bool                                  // gRPC's policy hedge_elsewhere
+	audit     bool                                  // WithAudit
 }
 
 func init() {
@@ -41,8 +41,8 @@ func init() {
 
 // forScenarios are the strategies with options that few scenarios are about.
 func forScenarios() []strategy {
-	some := func(options ...hedge.HTTPOption) func(*seat) []hedge.HTTPOption {
-		return func(*seat) []hedge.HTTPOption { return options }
+	some := func(options ...hedge.HTTPOption) func(*clientSetup) []hedge.HTTPOption {
+		return func(*clientSetup) []hedge.HTTPOption { return options }
 	}
 	return []strategy{
 		library{options: some(hedge.WithFirstByte())}.overHTTP(strategy{
@@ -52,7 +52,7 @@ func forScenarios() []strategy {
 			name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
 			about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
 		}),
-		library{options: func(s *seat) []hedge.HTTPOption {
+		library{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)}
 		}}.overHTTP(strategy{
 			name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
@@ -69,12 +69,12 @@ func forScenarios() []strategy {
 		library{warm: true}.overHTTP(strategy{
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
 		}),
-		library{options: func(s *seat) []hedge.HTTPOption {
+		library{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.site)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas-2s", rank: 190, scenarios: append(elsewhereNames(), "replica"), about: "this library with WithReplicas",
 		}),
-		library{options: func(s *seat) []hedge.HTTPOption {
+		library{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.site), hedge.WithBurst(10 * sec)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
@@ -97,7 +97,7 @@ func (l library) inVirtualTime(s strategy) strategy {
 	return s
 }
 
-func (l library) http(s *seat) (http.RoundTripper, error) {
+func (l library) http(s *clientSetup) (http.RoundTripper, error) {
 	next := s.counted
 	if s.site != nil {
 		next = s.spread // the library must see the *http.Transport to use all of its features
@@ -122,13 +122,13 @@ func (l library) http(s *seat) (http.RoundTripper, error) {
 	return t, nil
 }
 
-func (l library) grpc(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+func (l library) grpc(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	opts := []hedge.GRPCOption{hedge.WithOptions(l.commonOptions(s)...)}
 	if l.elsewhere {
 		s.policy = "hedge_elsewhere"
 	}
 	if l.ownConn {
-		conn, err := s.connect(s.site.from(detour))
+		conn, err := s.connect(s.site.dialerFrom(detour))
 		if err != nil {
 			return nil, err
 		}
@@ -154,13 +154,13 @@ func (l library) virtual(s setting) func() virtual.Policy {
 }
 
 // commonOptions returns the options of a client that HTTP and gRPC have.
-func (l library) commonOptions(s *seat) []hedge.Option {
+func (l library) commonOptions(s *clientSetup) []hedge.Option {
 	var opts []hedge.Option
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
 	}
 	if s.site != nil {
-		opts = append(opts, hedge.WithObserver(s.sent.observer()))
+		opts = append(opts, hedge.WithObserver(s.sent.startObserving()))
 	}
 	return opts
 }

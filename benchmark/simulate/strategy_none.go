@@ -10,9 +10,9 @@ import (
 
 func init() {
 	registerStrategies(strategy{
-		name: bare, rank: 10, title: "no hedging", about: "no hedging",
-		http:    func(s *seat) (http.RoundTripper, error) { return s.counted, nil },
-		grpc:    func(*seat) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
+		name: baseline, rank: 10, title: "no hedging", about: "no hedging",
+		http:    func(s *clientSetup) (http.RoundTripper, error) { return s.counted, nil },
+		grpc:    func(*clientSetup) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
 		virtual: func(setting) func() virtual.Policy { return func() virtual.Policy { return virtual.NoHedging{} } },
 	})
 }

@@ -31,11 +31,11 @@ func (d static) newStrategy(s strategy) strategy {
 	return s.withClients(d)
 }
 
-func (d static) http(s *seat) (http.RoundTripper, error) {
+func (d static) http(s *clientSetup) (http.RoundTripper, error) {
 	return hedgedhttp.NewRoundTripper(time.Duration(d), 2, s.counted)
 }
 
-func (d static) grpc(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+func (d static) grpc(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	s.delays, s.style = []time.Duration{time.Duration(d)}, new(race.Options[int])
 	return nil, nil
 }

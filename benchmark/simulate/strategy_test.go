@@ -14,7 +14,7 @@ func TestEveryStrategyHasAPlaceAndAnEngine(t *testing.T) {
 		ranks[s.rank], names[s.name] = s.name, true
 		assert.NotEmpty(t, s.about, s.name)
 		offered := false
-		for _, e := range engines() {
+		for _, e := range newEngines() {
 			for _, sc := range e.profile().scenarios {
 				offered = offered || e.offers(sc, s)
 			}

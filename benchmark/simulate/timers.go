@@ -23,8 +23,8 @@ const (
 	timersFirst = 250 * time.Millisecond
 )
 
-// watch measures until stop is called.
-func (t *timers) watch() (stop func()) {
+// measure measures until stop is called.
+func (t *timers) measure() (stop func()) {
 	if t == nil {
 		return func() {}
 	}

@@ -15,7 +15,7 @@ import (
 func TestTimersOfFakeTimeAreNeverLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		timers := new(timers)
-		stop := timers.watch()
+		stop := timers.measure()
 		time.Sleep(100*ms + ms/2)
 		stop()
 		assert.Len(t, timers.late, 101)
@@ -62,7 +62,7 @@ func TestEveryTableSaysWhatPlusMinusIs(t *testing.T) {
 	} {
 		o, err := optionsOf(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
-		assert.Contains(t, findings{options: o}.notes()[0], want)
+		assert.Contains(t, findings{options: o}.tableNotes()[0], want)
 	}
 	for format, figures := range map[string]int{"text": 2, "md": 3} { // p99 and p99.9, and the mean
 		out, _, code := sim(t, small("-format", format)...)
@@ -83,11 +83,11 @@ func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
 	} {
 		o, err := optionsOf(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
-		takes := o.engine.estimate(o.jobs(nil))
+		takes := o.engine.estimate(o.listJobs(nil))
 		assert.LessOrEqual(t, takes, most, args)
 		assert.Greater(t, takes, most/2, args)
 	}
 	o, err := optionsOf(strings.Fields("-requests 30000 -strategy none,hedge"), os.Stderr)
 	require.NoError(t, err)
-	assert.InEpsilon(t, 2*30_000*7950*time.Microsecond/20, o.engine.estimate(o.jobs(nil)), 0.05, "as long as it takes")
+	assert.InEpsilon(t, 2*30_000*7950*time.Microsecond/20, o.engine.estimate(o.listJobs(nil)), 0.05, "as long as it takes")
 }

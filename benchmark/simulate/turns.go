@@ -15,36 +15,36 @@ type turns struct {
 	plan  plan
 	began time.Time
 
-	all, oracles, others []*contender
+	all, bestStatics, others []*contender
 }
 
-func (t *turns) enter(c *contender) {
+func (t *turns) addContender(c *contender) {
 	if c.hidden = !slices.Contains(t.strategies, c.strategy.name); !c.hidden {
-		c.task = t.progress.begin(t.scenario.name, c.strategy.name, t.plan.requests)
+		c.task = t.progress.addTask(t.scenario.name, c.strategy.name, t.plan.requests)
 	}
 	t.all = append(t.all, c)
-	if c.strategy.isOracle() {
-		t.oracles = append(t.oracles, c)
+	if c.strategy.isBestStatic() {
+		t.bestStatics = append(t.bestStatics, c)
 	} else {
 		t.others = append(t.others, c)
 	}
 }
 
-func (t *turns) close() {
+func (t *turns) endEpisodes() {
 	for _, c := range t.all {
-		c.close()
+		c.endEpisode()
 	}
 }
 
-// play plays the rounds. It ends early, without an error, if ctx does.
-func (t *turns) play(ctx context.Context) (err error) {
+// playRounds plays the rounds. It ends early, without an error, if ctx does.
+func (t *turns) playRounds(ctx context.Context) (err error) {
 	arrivals := virtual.NewDraws(t.seed)
 	turn := func(c *contender, n int) {
 		if ctx.Err() == nil && err == nil {
-			stop := t.timers.watch()
-			err = c.round(ctx, n, arrivals)
+			stop := t.timers.measure()
+			err = c.sendRound(ctx, n, arrivals)
 			stop()
-			c.task.set(c.done)
+			c.task.setDone(c.done)
 		}
 	}
 	planned := rounds
@@ -60,8 +60,8 @@ func (t *turns) play(ctx context.Context) (err error) {
 		}
 		// Oracles play in the second half, twice as much in each round: they need to know what the others did.
 		if half := planned / 2; i >= half {
-			for _, c := range t.oracles {
-				c.seat.delays = t.foresee(c.strategy)
+			for _, c := range t.bestStatics {
+				c.setup.delays = t.bestStaticDelays(c.strategy)
 				turn(c, planned*t.plan.each*(i+1-half)/(planned-half)-c.done)
 			}
 		}
@@ -69,24 +69,24 @@ func (t *turns) play(ctx context.Context) (err error) {
 	return err
 }
 
-// foresee returns the oracle's best static delays for the latencies that calls without
+// bestStaticDelays returns the best static delays for the latencies that calls without
 // hedging have met so far, at the extra load that hedge has caused so far.
-func (t *turns) foresee(oracle strategy) []time.Duration {
+func (t *turns) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64
 	for _, other := range t.all {
 		switch other.strategy.name {
-		case bare:
-			took = latency.SortedAnswered(other.finished())
+		case baseline:
+			took = latency.SortedAnswered(other.finishedCalls())
 		case ours:
-			extra = extraOf(other.finished())
+			extra = extraOf(other.finishedCalls())
 		}
 	}
 	if len(took) == 0 {
 		return nil
 	}
 	world := virtual.Simulation{Workers: 1, Requests: min(50_000, 20*len(took)), Model: virtual.SampledLatency(took)}
-	return world.BestStaticDelays(t.seed, oracle.oracle, extra, oracle.oracleGoal())
+	return world.BestStaticDelays(t.seed, s.bestStaticHedges, extra, s.minimizedQuantile())
 }
 
 // extraOf returns the hedges per request.

@@ -31,7 +31,7 @@ func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 	requests := make(map[string]int)        // by strategy
 	total := 0
 	for _, j := range jobs {
-		w := j.scenario.sized(j.size)
+		w := j.scenario.worldOfSize(j.size)
 		for _, name := range j.strategies {
 			requests[name] += max(w.Episodes, 1) * w.Requests
 			total += max(w.Episodes, 1) * w.Requests
@@ -40,7 +40,7 @@ func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 	if total < worthIt {
 		return 0 // it is over before an estimate helps
 	}
-	world := scenarioOf("reference").sized(size{requests: pilot})
+	world := scenarioOf("reference").worldOfSize(size{requests: pilot})
 	for name, n := range requests {
 		began := time.Now()
 		at := setting{ctx: context.Background(), world: world, seed: 1, extra: 0.1}
@@ -51,11 +51,11 @@ func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 }
 
 func (virtualEngine) offers(sc scenario, s strategy) bool {
-	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isOracle())
+	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isBestStatic())
 }
 
-// in returns w, with Limiters if the strategy has them.
-func (s strategy) in(w virtual.Simulation) virtual.Simulation {
+// worldWithLimiters returns w, with Limiters if the strategy has them.
+func (s strategy) worldWithLimiters(w virtual.Simulation) virtual.Simulation {
 	if s.limited {
 		q := *w.Queue
 		q.Limited = true
@@ -67,11 +67,11 @@ func (s strategy) in(w virtual.Simulation) virtual.Simulation {
 // run puts the strategies through the scenario, several at a time: in virtual
 // time they do not disturb each other.
 func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	world := j.scenario.sized(j.size)
+	world := j.scenario.worldOfSize(j.size)
 	var (
 		wg    sync.WaitGroup
-		seats = make(chan struct{}, runtime.GOMAXPROCS(0))
-		first = make(chan struct{}) // closed when hedge has run, which oracles wait for
+		slots = make(chan struct{}, runtime.GOMAXPROCS(0))
+		first = make(chan struct{}) // closed when hedge has run, which the best static delays wait for
 		extra float64               // hedges per request that it sent
 	)
 	measure := func(calls []latency.Call) {
@@ -84,33 +84,33 @@ func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		}
 		s := strategyOf(name)
 		at := setting{ctx: ctx, world: world, seed: j.seed, estimate: j.scenario.estimate * world.ClientRate()}
-		if s.isOracle() {
+		if s.isBestStatic() {
 			at.extra = extra
 		}
-		return s.in(world).Run(ctx, j.seed, s.virtual(at), t.set)
+		return s.worldWithLimiters(world).Run(ctx, j.seed, s.virtual(at), t.setDone)
 	}
 	start := func(name string) {
-		t := j.progress.begin(j.scenario.name, name, max(world.Episodes, 1)*world.Requests)
+		t := j.progress.addTask(j.scenario.name, name, max(world.Episodes, 1)*world.Requests)
 		wg.Go(func() {
-			if strategyOf(name).isOracle() {
+			if strategyOf(name).isBestStatic() {
 				<-first
 			}
-			seats <- struct{}{}
-			defer func() { <-seats }()
+			slots <- struct{}{}
+			defer func() { <-slots }()
 			began := time.Now()
 			calls := play(name, t)
 			if name == ours {
 				measure(calls)
 			}
 			if ctx.Err() != nil {
-				t.drop()
+				t.abandon()
 				return
 			}
-			t.end(time.Since(began))
-			keep(j.trial("virtual", name, calls))
+			t.finishAfter(time.Since(began))
+			keep(j.newTrial("virtual", name, calls))
 		})
 	}
-	needed := slices.ContainsFunc(j.strategies, func(n string) bool { return strategyOf(n).isOracle() })
+	needed := slices.ContainsFunc(j.strategies, func(n string) bool { return strategyOf(n).isBestStatic() })
 	if needed && !slices.Contains(j.strategies, ours) {
 		measure(play(ours, nil))
 	}

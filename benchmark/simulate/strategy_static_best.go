@@ -12,35 +12,35 @@ import (
 )
 
 func init() {
-	oracle := func(s strategy) strategy {
-		s.http, s.grpc = oracleHTTP, oracleGRPC
+	bestStatic := func(s strategy) strategy {
+		s.http, s.grpc = bestStaticHTTP, bestStaticGRPC
 		s.virtual = func(at setting) func() virtual.Policy {
-			best := at.world.BestStaticDelays(at.seed, s.oracle, at.extra, s.oracleGoal())
+			best := at.world.BestStaticDelays(at.seed, s.bestStaticHedges, at.extra, s.minimizedQuantile())
 			return func() virtual.Policy { return best }
 		}
 		return s
 	}
 	registerStrategies(
-		oracle(strategy{
-			name: "static-best-1", rank: 210, oracle: 1, about: "the best static delay at the load of hedge, found afterwards",
+		bestStatic(strategy{
+			name: "static-best-1", rank: 210, bestStaticHedges: 1, about: "the best static delay at the load of hedge, found afterwards",
 		}),
-		oracle(strategy{
-			name: "static-best-2", rank: 220, oracle: 2, about: "the best static pair of delays at the load of hedge, found afterwards",
+		bestStatic(strategy{
+			name: "static-best-2", rank: 220, bestStaticHedges: 2, about: "the best static pair of delays at the load of hedge, found afterwards",
 		}),
 	)
 }
 
-// oracleGoal returns the quantile of latency that the oracle minimizes.
-func (s strategy) oracleGoal() float64 {
-	if s.oracle == 1 {
+// minimizedQuantile returns the quantile of latency that the delays minimize.
+func (s strategy) minimizedQuantile() float64 {
+	if s.bestStaticHedges == 1 {
 		return 0.99
 	}
 	return 0.999
 }
 
-// oracleHTTP lets losers finish, as this library's transport does over HTTP/1.1,
+// bestStaticHTTP lets losers finish, as this library's transport does over HTTP/1.1,
 // so that their connections stay open.
-func oracleHTTP(s *seat) (http.RoundTripper, error) {
+func bestStaticHTTP(s *clientSetup) (http.RoundTripper, error) {
 	s.style = &race.Options[int]{Async: true, LoserPolicy: &lingering{losers: loser.List{Max: 512}}}
 	return s.counted, nil
 }
@@ -58,7 +58,7 @@ func (*lingering) Failed(_ *race.Attempt, v int, _ error, _ func()) (kept int, w
 	return v, true
 }
 
-func oracleGRPC(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+func bestStaticGRPC(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	s.style = new(race.Options[int])
 	return nil, nil
 }
