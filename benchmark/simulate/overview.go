@@ -75,11 +75,12 @@ func printAll(stdout, stderr io.Writer, o options, all []findings) error {
 	return nil
 }
 
-// printOverview writes one table of all runs, and a comparison of the rows of the last one.
+// printOverview writes one table of all runs, and a comparison of the rows of the last run that no busy machine has disturbed.
 func printOverview(w io.Writer, runs []findings) error {
 	lines := []boxLine{{cells: []string{"ms", "p50", "p99", "p99.9", "extra %", "connections"}}}
 	titles := make(map[string]string)
 	var last findings
+	var comparison string
 	for i, run := range runs {
 		if len(run.scenarios) == 0 {
 			continue
@@ -97,13 +98,16 @@ func printOverview(w io.Writer, runs []findings) error {
 				fmt.Sprintf("%.1f", r.Extra), connections,
 			}, bold: r.Strategy == ours && isTerminal(w)})
 		}
+		if sentence := run.scenarios[0].compare(titles); sentence != "" && !run.isBusy() {
+			comparison = overviewRuns[i].heading + " " + sentence + "\n"
+		}
 	}
 	if len(titles) == 0 {
 		return nil
 	}
 	s := last.scenarios[0]
-	text := []string{toSentence(s.scenario.about) + " " + toSentence(s.describeRequests()), formatBox(lines), s.compare(titles)}
-	_, err := fmt.Fprintln(w, strings.Join(append(text, last.tableNotes()...), "\n"))
+	_, err := fmt.Fprintf(w, "%s %s\n%s\n%s%s\n", toSentence(s.scenario.about), toSentence(s.describeRequests()), formatBox(lines), comparison,
+		strings.Join(last.tableNotes(), "\n"))
 	return err
 }
 

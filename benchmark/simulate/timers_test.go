@@ -71,7 +71,7 @@ func TestEveryTableSaysWhatPlusMinusIs(t *testing.T) {
 	}
 }
 
-// The rest of the 90 seconds is for starting, measuring the rate, searching the oracles and drawing.
+// The rest of the 90 seconds is for starting, measuring the rate, searching the best static delays and drawing.
 func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
 	for args, most := range map[string]time.Duration{
 		"-engine http":               75 * sec,

@@ -58,7 +58,7 @@ func (t *turns) playRounds(ctx context.Context) (err error) {
 			left := t.plan.limit - started.Sub(t.began)
 			planned = min(planned, i+int(max(left/max(round, 1), 1)))
 		}
-		// Oracles play in the second half, twice as much in each round: they need to know what the others did.
+		// The best static delays play in the second half, twice as much in each round: they need to know what the others did.
 		if half := planned / 2; i >= half {
 			for _, c := range t.bestStatics {
 				c.setup.delays = t.bestStaticDelays(c.strategy)
