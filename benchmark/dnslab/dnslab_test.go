@@ -208,7 +208,7 @@ func TestKernelSocketsAreHedgedToo(t *testing.T) {
 	}
 }
 
-func TestItRunsWithoutRoot(t *testing.T) {
+func TestRunInMemoryNeedsNoRoot(t *testing.T) {
 	rows, err := dnslab.Run(context.Background(), dnslab.Config{Memory: true, Lookups: 64, Contenders: []string{"single", "hedge", "miekg", "net-resolver"}})
 	require.NoError(t, err)
 	for _, r := range rows {

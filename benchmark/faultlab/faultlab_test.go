@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 // The figures of each scenario are tested in fake time, here and in package dnshedge.
-func TestItRunsOverKernelSockets(t *testing.T) {
+func TestRunWorksOverKernelSockets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}

@@ -42,7 +42,7 @@ func play(t *testing.T, scenario string, seed uint64, contenders ...string) map[
 	return rows
 }
 
-func TestAPlainReadTakesWhatItsRequestMeets(t *testing.T) {
+func TestPlainReadTakesTheTimeOfItsRequest(t *testing.T) {
 	for _, scenario := range lab.NamesOf(storelab.Scenarios) {
 		r := play(t, scenario, 3, storelab.Plain)[storelab.Plain]
 		late, stalled := 0, 0
@@ -76,8 +76,8 @@ func TestAPlainReadTakesWhatItsRequestMeets(t *testing.T) {
 	}
 }
 
-// TestAllMeetTheSame: a read without a second request takes as long as a plain read.
-func TestAllMeetTheSame(t *testing.T) {
+// TestAllContendersMeetTheSameFaults: a read without a second request takes as long as a plain read.
+func TestAllContendersMeetTheSameFaults(t *testing.T) {
 	for _, scenario := range lab.NamesOf(storelab.Scenarios) {
 		rows := play(t, scenario, 1)
 		plain := rows[storelab.Plain]
@@ -137,9 +137,9 @@ func TestAStallTimeoutWatchesTheFirstByteOnly(t *testing.T) {
 	assert.Positive(t, stalled)
 }
 
-// TestWhatIsMissingIsAskedForAndWins: rangeread and WithResume request the rest of a body that stalls, after they have
+// TestStalledBodiesAreResumed: rangeread and WithResume request the rest of a body that stalls, after they have
 // learned the latency of the store.
-func TestWhatIsMissingIsAskedForAndWins(t *testing.T) {
+func TestStalledBodiesAreResumed(t *testing.T) {
 	for name, r := range play(t, "storage", 1, "hedge-resume", storelab.Rangeread) {
 		won, faults := 0, 0
 		for i, c := range r.Calls[100:] {
@@ -199,7 +199,7 @@ func TestASecondRequestAfterADelay(t *testing.T) {
 	assert.GreaterOrEqual(t, most, again*8/10, "two in a hundred of the second requests have a fault as well")
 }
 
-func TestWhatIsMeasuredUntilTheEndIsKept(t *testing.T) {
+func TestRunReturnsTheResultsBeforeItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
@@ -216,7 +216,7 @@ func TestWhatIsMeasuredUntilTheEndIsKept(t *testing.T) {
 	})
 }
 
-func TestConfigThatMakesNoSenseIsRefused(t *testing.T) {
+func TestRunRejectsInvalidConfigs(t *testing.T) {
 	for says, conf := range map[string]storelab.Config{
 		`scenario "x"; want one of storage`:               {Scenario: "x"},
 		`contender "x"; want one of none`:                 {Scenario: "storage", Contenders: []string{"none", "x"}},

@@ -39,7 +39,7 @@ func fiftyHosts() virtual.Simulation {
 
 // The budget of one host does not change those of others: their tails are those of an earlier engine, in which each key
 // started with 20 tokens of its own. fiftyBefore has the numbers of that engine, by seed.
-func TestFiftyHostsDoNotPayForOneAnother(t *testing.T) {
+func TestHostsDoNotPayForOneAnother(t *testing.T) {
 	skipIfShort(t)
 	for i, was := range fiftyBefore {
 		calls := fiftyHosts().Run(context.Background(), uint64(i+1), func() virtual.Policy {

@@ -115,7 +115,7 @@ func must(i int, _ bool) int { return i }
 
 // Pollaczek and Khinchine: with one server, random arrivals and constant
 // service s at load ρ, the mean wait is s·ρ/(2(1−ρ)).
-func TestQueueWaitsAsTheorySays(t *testing.T) {
+func TestQueueTimesFollowPollaczekKhinchine(t *testing.T) {
 	skipIfShort(t)
 	const load = 0.7
 	for _, shared := range []bool{true, false} {
@@ -133,7 +133,7 @@ func TestQueueWaitsAsTheorySays(t *testing.T) {
 	assert.InEpsilon(t, float64(ms)*(1+load/(2*(1-load))), mean(w.Run(t.Context(), 1, none, nil)), 0.03)
 }
 
-func TestServersStopWorkingOnWhatIsCancelledOrNot(t *testing.T) {
+func TestQueueCancelEndsTheWorkOnCancelledAttempts(t *testing.T) {
 	run := func(cancel bool) []latency.Call {
 		return virtual.Simulation{
 			Rate: 0.6 * 20 / 0.00725, Requests: 100_000, Model: seed(), Queue: &virtual.Queue{Servers: 20, Cancel: cancel},
@@ -145,7 +145,7 @@ func TestServersStopWorkingOnWhatIsCancelledOrNot(t *testing.T) {
 	assert.Less(t, mean(stops), mean(goesOn))
 }
 
-func TestALimitersLineIsLeftByWhatIsCancelledAndClosedToHedgesWhenItIsLong(t *testing.T) {
+func TestLimitedQueueDropsCancelledAttemptsAndRejectsHedges(t *testing.T) {
 	run := func(load float64, q virtual.Queue) []latency.Call {
 		q.Servers = 20
 		return virtual.Simulation{Rate: load * 20 / 0.00725, Requests: 100_000, Model: seed(), Queue: &q}.Run(t.Context(), 1, static(20*ms), nil)
@@ -173,14 +173,14 @@ func winners(calls []latency.Call) map[int]int {
 	return all
 }
 
-func TestCallersGiveUp(t *testing.T) {
+func TestCallsFailAtTheirTimeout(t *testing.T) {
 	w := virtual.Simulation{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.HangUntil(seed(), time.Hour)}
 	for _, c := range w.Run(t.Context(), 1, static(10*ms), nil) {
 		assert.Equal(t, latency.Call{Start: c.Start, Latency: 50 * ms, Index: c.Index, Winner: -1, Hedges: 1}, c)
 	}
 }
 
-func TestInherentSlownessMeetsTheHedgeAsWell(t *testing.T) {
+func TestMixByRequestSlowsTheHedgeAsWell(t *testing.T) {
 	w := virtual.Simulation{Workers: 2, Requests: 10_000, Model: virtual.MixByRequest(virtual.ConstantLatency(ms, 0), virtual.ConstantLatency(100*ms, 0), 0.2)}
 	calls := w.Run(t.Context(), 1, static(10*ms), nil)
 	assert.InEpsilon(t, 0.2, float64(hedges(calls))/10_000, 0.05)
@@ -213,7 +213,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	assert.Less(t, len(calls), 1_000_000)
 }
 
-func TestOracleSpendsWhatItMayAndBeatsOthersThatDo(t *testing.T) {
+func TestBestStaticDelaysUseTheBudgetAndBeatOtherDelays(t *testing.T) {
 	skipIfShort(t)
 	w := virtual.Simulation{Workers: 20, Requests: 50_000, Model: seed()}
 	for n := 1; n <= 2; n++ {
@@ -231,14 +231,14 @@ func TestOracleSpendsWhatItMayAndBeatsOthersThatDo(t *testing.T) {
 	}
 }
 
-func TestOracleReplaysATimeline(t *testing.T) {
+func TestBestStaticDelaysReplayTheTimeline(t *testing.T) {
 	m := virtual.DuringInterval(5*time.Second, 10*time.Second, virtual.ScaleLatency(seed(), 3), seed())
 	w := virtual.Simulation{Rate: 1000, Requests: 15_000, Model: m}
 	best := w.BestStaticDelays(1, 1, 0.05, 0.99)
 	calls := w.Run(t.Context(), 1, static(best...), nil)
 	assert.InEpsilon(t, 0.05, float64(hedges(calls))/15_000, 0.01)
 }
-func TestAnAnswerOfAHedgeThatIsNotTakenDoesNotEndACall(t *testing.T) {
+func TestNotFoundOfAHedgeDoesNotEndTheCall(t *testing.T) {
 	model := virtual.WithStragglers(virtual.ConstantLatency(10*time.Millisecond, 0), 0.5, 10)
 	for _, ends := range []bool{false, true} {
 		w := virtual.Simulation{Rate: 100, Requests: 2000, Model: model, NotFoundShare: 1, NotFoundEndsCall: ends}
