@@ -1,4 +1,4 @@
-// Package integration tests the recipes of docs/recipes.md and docs/recipes-data.md: hedge below clients of
+// Package integration tests the recipes of docs/recipes.md: hedge below clients of
 // other libraries, against a server that never answers the first copy of a request.
 package integration
 

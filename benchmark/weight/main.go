@@ -1,8 +1,8 @@
 // Command weight measures the size of programs that use hedge, the modules linked into them, and all modules that they
 // require, also indirectly. It fails if a number is above its limit.
 //
-//	go run ./benchmark/weight                              # prints the table
-//	go run ./benchmark/weight -readme docs/comparison.md   # also writes it into a document
+//	go run ./benchmark/weight                                    # prints the table
+//	go run ./benchmark/weight -readme docs/design/benchmarks.md  # also writes it into a document
 //
 // It builds each program in a module of its own that uses the version in the working directory. It needs a network if
 // the module cache lacks a module. Sizes are those of stripped programs without cgo, in megabytes of 10⁶ bytes.

@@ -1,4 +1,4 @@
-// Package ranges has the recipes of docs/recipes-ranges.md: a [rangeread.Fetch] for the client of each store.
+// Package ranges has the recipes of docs/recipes.md: a [rangeread.Fetch] for the client of each store.
 package ranges
 
 import (
