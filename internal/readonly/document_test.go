@@ -32,8 +32,8 @@ func TestDocumentListsWordClasses(t *testing.T) {
 	line("%s\n", `The first of these that says something decides whether a method may be sent twice:
 
 1. `+"`WithRoute`"+` with `+"`Off`"+` or `+"`Hedgeable`"+`, then `+"`WithMethods`"+`.
-2. What the method declares, where its descriptor is linked into the program: `+"`idempotency_level`"+`, which must be NO_SIDE_EFFECTS, or else
-   its `+"`google.api.http`"+` binding, which must be a GET.
+2. What the method declares, where its descriptor is linked into the program. Its `+"`idempotency_level`"+` must be NO_SIDE_EFFECTS, or else its
+   `+"`google.api.http`"+` binding a GET.
 3. Its name, which must hold nothing but reading, and nothing in the descriptor may contradict it.
 
 `+"`Interceptor.Hedges`"+` says for a method whether it is hedged, and why; `+"`grpctest.Methods`"+` is [a table of all methods of a program](../testing.md).`)
@@ -43,10 +43,10 @@ func TestDocumentListsWordClasses(t *testing.T) {
 	line("| declarations alone: `WithDeclaredMethods()` | %.0f %% | 0, since that is how they are known |", all.percent(all.declared))
 	line("| names alone | %.0f %% | %d |", all.percent(all.byName), len(all.wrong))
 	line("| both, the default, where descriptors are linked in | %.0f %% | %d |\n", all.percent(all.either), len(all.wrong))
-	line("%s\n", `The words were learned from such methods, so the zero holds for these and is no promise for others: a method of your services can
-have a name that reads and still write. Words that were learned on one half of a larger collection missed 11 of the 16 such methods of the other half.
-Look at what `+"`Interceptor.Hedges`"+` says of your methods, switch off those whose name misleads by a route, or use `+"`WithDeclaredMethods()`"+`,
-which hedges no method by its name.`)
+	line("%s\n", `The words were learned from such methods, so the zero is no promise for others: a method of yours can have a name that reads, and still
+write. Words that were learned on one half of a larger collection missed 11 of the 16 such methods of the other half. Look at what
+`+"`Interceptor.Hedges`"+` says of your methods. Switch off those whose name misleads by a route, or use `+"`WithDeclaredMethods()`"+`, which hedges
+no method by its name.`)
 	line("## Names that read\n")
 	line("The first word is %s.", oneOf(readonly.ReadingWords()))
 	line("%s\n", `Names that promise too little are sent once: `+oneOf(slices.Sorted(maps.Keys(readonly.MisleadingNames)))+`. None of the other words may be one of these:`)
@@ -62,8 +62,8 @@ which hedges no method by its name.`)
 * its reply is an `+"`Operation`"+`, and neither the method nor its service is named so: it may start something
 * its reply has no fields: it delivers something
 * it is a Get or a Read that streams what queues hold, such as events, messages or tasks: each may go to one reader
-* it is a Get or a Read, and a method of its service hands back what it gives: FinishTask beside GetTask, Ack beside Get, VerifyPin beside GetPin. Not
-  if its request says which it wants, as by a job_id. These verbs hand back:
+* it is a Get or a Read, and a method of its service hands back what it gives: FinishTask beside GetTask, Ack beside Get. Not if its request
+  says which it wants, as by a job_id. These verbs hand back:
   `+capitalised(readonly.ReturningVerbs)+`.`)
 	if *update {
 		require.NoError(t, os.WriteFile(document, []byte(doc.String()), 0o644))
