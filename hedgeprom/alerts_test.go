@@ -3,6 +3,7 @@ package hedgeprom_test
 import (
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -99,6 +100,30 @@ func TestEveryAlertGroupsByService(t *testing.T) {
 		assert.Regexp(t, "^cluster, namespace, job, ", string(g[1]))
 	}
 	assert.Equal(t, len(regexp.MustCompile(`\b(?:sum|min|max|count|avg)\b`).FindAll(b, -1)), len(regexp.MustCompile(`\b(?:sum|min|max|count|avg) by \(`).FindAll(b, -1)))
+}
+
+// TestDocumentedCommandChangesLabelsOfService runs the sed command in alerts.yaml, which docs/operations.md has too, and checks that
+// no rule still has a label that it replaces.
+func TestDocumentedCommandChangesLabelsOfService(t *testing.T) {
+	if _, err := exec.LookPath("sed"); err != nil {
+		t.Skip("there is no sed")
+	}
+	rules, err := os.ReadFile("alerts.yaml")
+	require.NoError(t, err)
+	command := regexp.MustCompile(`(?m)^#   sed '(.*)' alerts\.yaml$`).FindSubmatch(rules)
+	require.NotNil(t, command)
+	page, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
+	assert.Contains(t, string(page), "`sed '"+string(command[1])+"' alerts.yaml`")
+
+	changed, err := exec.CommandContext(t.Context(), "sed", string(command[1]), "alerts.yaml").Output()
+	require.NoError(t, err)
+	_, changedRules, found := strings.Cut(string(changed), "\ngroups:")
+	require.True(t, found)
+	assert.Contains(t, changedRules, "by (region, app, client, host)")
+	for _, label := range []string{"cluster", "namespace", "$labels.job"} {
+		assert.NotContains(t, changedRules, label)
+	}
 }
 
 // Each test in which an alert fires is run again beside the series of three services for which the alert stays silent:
