@@ -35,3 +35,34 @@ example.tld. delegated `+servers+`
 		})
 	}
 }
+
+// TestResolverFollowsBogusReferralToZoneWithAnchor has a zone whose keys are valid and whose other signatures are not.
+// One of its servers denies every name. Zones below it that have an anchor are secure all the same.
+func TestResolverFollowsBogusReferralToZoneWithAnchor(t *testing.T) {
+	for _, lies := range []bool{false, true} {
+		bubble(t, deep, func(t *testing.T, w *testNetwork) {
+			w.sign()
+			forgeAllButKeys := func(q query, r *dns.Msg) *dns.Msg {
+				if q.qtype == dns.TypeDNSKEY {
+					return r
+				}
+				return forged(q, r)
+			}
+			w.setFault("192.0.2.1 192.0.2.2", forgeAllButKeys)
+			if lies {
+				w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+					m := respondWith("| tld. SOA ns.tld. h.tld. 1 2 3 4 5")(q, r)
+					m.Rcode = dns.RcodeNameError
+					return m
+				})
+			}
+			r := newValidatingResolver(w, func(r *recursor.Resolver) {
+				r.Trust.Anchors = append(r.Trust.Anchors, w.zone("example.tld.").signer.ds())
+			})
+			w.security(r, "www.tld. A") // the keys of tld. are now known
+			assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), lies)
+			assert.Equal(t, "secure", w.security(r, "www.sub.example.tld. A"), lies)
+			assert.Equal(t, "secure", w.security(r, "no.example.tld. A"), lies)
+		})
+	}
+}
