@@ -182,9 +182,9 @@ func TestNoPageIsLong(t *testing.T) {
 	}
 }
 
-// TestEveryOptionIsInTheTable compares the lists of options in the package documentation with the options, and the list
+// TestPackageDocListsEveryOption compares the lists of options in the package documentation with the options, and the list
 // of those for every day with docs/options.md.
-func TestEveryOptionIsInTheTable(t *testing.T) {
+func TestPackageDocListsEveryOption(t *testing.T) {
 	var exist []string
 	for _, m := range regexp.MustCompile(`(?m)^func (With\w+)\(.*\) \w*Option \{`).FindAllStringSubmatch(sources(t, "*.go"), -1) {
 		if m[1] != "WithHTTPOptions" && m[1] != "WithGRPCOptions" { // the doc comment of WithOptions suffices
