@@ -324,7 +324,9 @@ func (j *httpChecker) checkArrivals(c *httpCall, b *httpResult, say reportFunc) 
 		if j.w.way.bulkhead > 0 {
 			since = max(failed, b.began+b.header) // a failure that is held gives its place to a hedge
 		}
-		rest := j.w.client.resume && b.act > 0 && a.attempt > b.act // of a hedge's body: it goes where primaries go
+		// The rest of a hedge's body goes where primaries go, and so does the rest of a rest.
+		restOfRest := slices.ContainsFunc(all, func(p *arrival) bool { return p.attempt > 0 && p.attempt < a.attempt && p.at >= b.began+b.header })
+		rest := j.w.client.resume && (b.act > 0 && a.attempt > b.act || restOfRest)
 		// With WithFirstByte a failure counts when its first byte arrives. The properties of a base for hedges alone
 		// are unknown before its first answer. A layer may send a hedge while the layer below holds a failure.
 		unknown := j.w.client.firstByte || j.w.way.layers > 1 || j.w.way.bulkhead > 0 && j.w.way.second
