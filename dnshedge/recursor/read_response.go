@@ -33,6 +33,7 @@ type parsedResponse struct {
 	chain.Response
 	kind              responseKind
 	invalidSignatures bool          // the check on arrival found invalid or missing signatures
+	isAnchored        bool          // a referral to a zone that does not need these signatures, see chain.Validator.HasAnchorBelow
 	isFallback        bool          // the response is dubious, and is used only if no better response comes
 	nonAuthoritative  bool          // fallback from a recursive server, or without NS and SOA records
 	aliasTarget       string        // name to resolve next; "" if the response is no alias
@@ -56,6 +57,8 @@ func (r *parsedResponse) limitTTL() {
 // fallback if no response is accepted.
 func (r *parsedResponse) fallbackRank() int {
 	switch {
+	case r.invalidSignatures && !r.isAnchored:
+		return -3
 	case r.invalidSignatures:
 		return -2
 	case r.nonAuthoritative:

@@ -105,6 +105,7 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 		return nil
 	}
 	r.invalidSignatures = true
+	r.isAnchored = cut != nil && j.core.validator.HasAnchorBelow(j.zone.zone, cut.Name)
 	if p := j.fallback.Load(); p == nil || r.fallbackRank() > p.fallbackRank() {
 		j.keepFallback(r)
 	}

@@ -66,3 +66,26 @@ func TestResolverFollowsBogusReferralToZoneWithAnchor(t *testing.T) {
 		})
 	}
 }
+
+// TestResolverRejectsUnsignedReferralToZoneWithAnchor has a server that refers to a false server without signatures. The other
+// server of the zone is queried, and the false one is not, although the zone has an anchor of its own.
+func TestResolverRejectsUnsignedReferralToZoneWithAnchor(t *testing.T) {
+	bubble(t, deep, func(t *testing.T, w *testNetwork) {
+		const bad = "192.0.9.9"
+		w.sign()
+		w.setFault(bad, respondRcode(dns.RcodeRefused))
+		w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+			if dns.IsSubDomain("example.tld.", q.name) {
+				return respondWith("referral | example.tld. NS ns.example.tld. | ns.example.tld. A "+bad)(q, r)
+			}
+			return r
+		})
+		r := newValidatingResolver(w, func(r *recursor.Resolver) {
+			r.Trust.Anchors = append(r.Trust.Anchors, w.zone("example.tld.").signer.ds())
+		})
+		assert.Equal(t, "secure", w.security(r, "www.tld. A"))
+		for _, name := range []string{"www", "mail", "www.sub", "mail.sub"} {
+			assert.Equal(t, "secure", w.security(r, name+".example.tld. A"), name)
+		}
+	})
+}

@@ -153,6 +153,13 @@ func (c *Validator) HasAnchorWithin(name string) bool {
 	return false
 }
 
+// HasAnchorBelow reports whether the chain of trust of the zone name begins below an ancestor of it, because a trust
+// anchor is nearer. Bogus data of the ancestor then does not make the zone bogus.
+func (c *Validator) HasAnchorBelow(ancestor, name string) bool {
+	a := c.anchors.nearestAnchor(name)
+	return a != nil && a.ds != nil && dnsname.IsBelow(a.zone, ancestor)
+}
+
 // ExpectsSignatures reports whether a zone should be signed with a supported algorithm, so that a response without
 // signatures should be rejected. It needs no query.
 //
