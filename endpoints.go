@@ -42,9 +42,6 @@ type Endpoint struct {
 // next endpoint that its call has not used. There is one exception: if that endpoint is known to be 25 % slower, and
 // hedges at the primary's endpoint win, the hedge goes to the primary's endpoint.
 //
-// If an attempt fails by a connection error, 502, 503 without Retry-After or 504, the next hedge starts at once, at an endpoint
-// that its call has not used. For 1,000 calls after a failure, a fifth of the budget is kept for such hedges.
-//
 // An endpoint is ejected if 8 % of its recent calls, or six in a row, failed or were overtaken by a hedge to another
 // endpoint. Then calls go to the next endpoint that is not ejected.
 //

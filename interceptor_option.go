@@ -63,9 +63,6 @@ type HedgeConn struct {
 // attempt of the call, the hedge uses a connection again. If no connection qualifies, the hedge is not sent, with the
 // reason [DeniedNotReady].
 //
-// If an attempt fails with Unavailable, without pushback, the next hedge starts at once, over a connection that its call has not
-// used. For 1,000 calls after a failure, a fifth of the budget is kept for such hedges.
-//
 // A connection is ejected if 8 % of its recent hedges, or six in a row, ended with a failure status or Unauthenticated.
 // Cancelled hedges do not count. One in ten of the hedges that skip an ejected connection tries it again. If primaries
 // fail as often, the connection is still used by hedges that have no other connection.

@@ -74,23 +74,12 @@ func (a *Account) Requests() int64 { return a.main.Requests() }
 // Spend pays for one hedge at the time now: it takes n tokens from each bucket, and one token from limit, which may be nil. If
 // a bucket or limit has too few tokens, Spend takes none and returns false.
 func (a *Account) Spend(now time.Time, limit *RateLimit, n int64) bool {
-	return a.spend(now, limit, n, false)
-}
-
-// SpendKeepingReserve does the same as Spend, but leaves a fifth of each bucket for hedges that pay by Spend. From a full bucket
-// it can always take n tokens if the bucket holds as many.
-func (a *Account) SpendKeepingReserve(now time.Time, limit *RateLimit, n int64) bool {
-	return a.spend(now, limit, n, true)
-}
-
-// spend implements Spend and SpendKeepingReserve.
-func (a *Account) spend(now time.Time, limit *RateLimit, n int64, keepReserve bool) bool {
 	limit.lock()
 	defer limit.unlock()
 	canPay := limit.canSpend(now)
 	for _, b := range a.buckets {
 		b.mu.Lock()
-		canPay = canPay && b.canSpend(n, keepReserve)
+		canPay = canPay && b.canSpend(n)
 	}
 	for _, b := range a.buckets {
 		if canPay {

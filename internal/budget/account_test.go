@@ -95,30 +95,3 @@ func TestRateLimitEarnsOnceWhenTimeStepsBack(t *testing.T) {
 	}
 	assert.LessOrEqual(t, paid, 20, "a burst, and the hedges of a second")
 }
-
-func TestSpendKeepingReserveLeavesFifth(t *testing.T) {
-	for burst, cost := range map[float64]int64{20: 1, 7: 2, 2: 1, 1: 1, 3: 3} {
-		a := NewAccount(NewBucket(0.1, burst))
-		assert.True(t, a.SpendKeepingReserve(epoch, nil, cost), "from a full bucket of %v", burst)
-		for a.SpendKeepingReserve(epoch, nil, cost) {
-		}
-		left := a.Tokens()
-		reserve := min(burst/5, burst-float64(cost))
-		assert.GreaterOrEqual(t, left, reserve, "%v", burst)
-		assert.Less(t, left, reserve+float64(cost), "%v", burst)
-		for a.Spend(epoch, nil, 1) {
-		}
-		assert.Less(t, a.Tokens(), 1.0, "others spend it")
-	}
-}
-
-// TestSpendKeepingReserveLeavesFifthOfShortBucket has a long bucket with much more than the short one.
-func TestSpendKeepingReserveLeavesFifthOfShortBucket(t *testing.T) {
-	b := NewBucket(0.1, 1000)
-	short := newTokenBucket(0.17, 10)
-	b.short = &short
-	a := NewAccount(b)
-	for a.SpendKeepingReserve(epoch, nil, 1) {
-	}
-	assert.Equal(t, 2.0, a.Tokens())
-}

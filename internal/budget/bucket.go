@@ -154,7 +154,7 @@ func (b *Bucket) Spend() bool { return b.SpendN(1) }
 func (b *Bucket) SpendN(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.canSpend(n, false) {
+	if !b.canSpend(n) {
 		return false
 	}
 	b.addTokens(-n * unitsPerToken)
@@ -184,20 +184,8 @@ func (b *Bucket) addTokens(tokens int64) {
 	}
 }
 
-// reserveShare is the part of its size that a bucket keeps in reserve for hedges that follow a failure: one in reserveShare.
-const reserveShare = 5
-
-// canSpend reports whether at least n tokens can be spent. If keepReserve is true, each token bucket must keep its reserve. The caller must hold mu.
-func (b *Bucket) canSpend(n int64, keepReserve bool) bool {
-	available := b.availableTokens()
-	if keepReserve {
-		available = min(available, b.long.tokens-b.long.reserve(n))
-		if b.short != nil {
-			available = min(available, b.short.tokens-b.short.reserve(n))
-		}
-	}
-	return available/unitsPerToken >= n // n*unitsPerToken may overflow
-}
+// canSpend reports whether at least n tokens can be spent. The caller must hold mu.
+func (b *Bucket) canSpend(n int64) bool { return b.availableTokens()/unitsPerToken >= n } // n*unitsPerToken may overflow
 
 // Tokens returns the number of tokens that can be spent now, rounded to a thousandth of a token.
 func (b *Bucket) Tokens() float64 {

@@ -13,7 +13,6 @@ type tokenBucket struct {
 	size              int64 // maximum of tokens, in billionths of a token
 	tokens            int64 // content, in billionths of a token
 	depositedRequests int64 // number of requests whose tokens were deposited
-	initialSize       int64 // size of the new bucket, in billionths of a token
 }
 
 // maxDepositedRequests is the maximum number of requests whose tokens are deposited at once. More requests deposit nothing,
@@ -22,8 +21,7 @@ const maxDepositedRequests = 1 << 28
 
 // newTokenBucket returns a full tokenBucket, in which each request deposits share tokens, and which holds at most burst tokens.
 func newTokenBucket(share, burst float64) tokenBucket {
-	size := unitsForBurst(burst)
-	return tokenBucket{unitsPerRequest: unitsForShare(share), size: size, tokens: size, initialSize: size}
+	return tokenBucket{unitsPerRequest: unitsForShare(share), size: unitsForBurst(burst), tokens: unitsForBurst(burst)}
 }
 
 // unitsForShare converts a share, in tokens per request, to billionths of a token. The result is at most 8 tokens.
@@ -60,10 +58,3 @@ func (b *tokenBucket) resize(requests int64, share, burst float64) (overflow int
 
 // isHalfFull reports whether the bucket holds at least half of its size, and at least one token.
 func (b *tokenBucket) isHalfFull() bool { return b.tokens >= max(unitsPerToken, b.size/2) }
-
-// reserve returns the number of billionths of a token that a hedge with a cost of n tokens must leave in the bucket if it keeps
-// the reserve: a fifth of its size, but at most what such a hedge leaves in a full bucket. Growth of the bucket does not change
-// it, because a bucket that has grown has to fill first.
-func (b *tokenBucket) reserve(n int64) int64 {
-	return max(0, min(min(b.size, b.initialSize)/reserveShare, b.size-min(n, math.MaxInt32)*unitsPerToken))
-}

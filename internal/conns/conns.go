@@ -174,7 +174,6 @@ func (s *Selection) Clear() {
 type DueHedge struct {
 	Denial       observe.Reason // reason known to the caller why the hedge must not start; None if there is no such reason
 	TargetPaused bool           // the target of the call accepts no hedges for now, so only a hedge to another target may start
-	IsFailover   bool           // the hedge replaces a failed attempt, so it must use a connection that the call has not used
 }
 
 // Admit selects the connection of the next hedge of call c. It returns true if the hedge is admitted, and false if it
@@ -185,18 +184,11 @@ type DueHedge struct {
 func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 	selected, denial := Attempt{}, due.Denial
 	if s.set != nil && denial == policy.None {
-		ready := s.set.connectIdle()
-		if due.IsFailover {
-			index, selected = policy.AfterFailure, s.attemptForEndpoint(s.rotation.SelectFailover(ready))
-		} else {
-			selected = s.attemptForEndpoint(s.rotation.SelectHedge(ready))
-		}
-		if selected.conn == nil {
+		if selected = s.attemptForEndpoint(s.rotation.SelectHedge(s.set.connectIdle())); selected.conn == nil {
 			denial = observe.DeniedNotReady
 		}
 	}
 	request := selected.hedgeRequest()
-	request.KeepReserve = s.set != nil && !due.IsFailover && s.rotation.ExpectsFailures()
 	if denial == policy.None && due.TargetPaused && !request.OtherBackend {
 		denial = observe.DeniedPaused
 	}
@@ -208,12 +200,6 @@ func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 		s.addHedge(c.Key, selected.endpointIndex())
 	}
 	return true
-}
-
-// HasUnusedConn reports whether a connection is ready that the call has not used and that may get its next hedge. It must not be
-// called concurrently with Admit.
-func (s *Selection) HasUnusedConn() bool {
-	return s.set != nil && s.rotation.SelectFailover(s.set.connectIdle()) > 0
 }
 
 // addHedge reports to the outlier detector that a hedge to endpoint i was admitted, for a call with latency key k. This

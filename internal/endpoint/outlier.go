@@ -27,7 +27,6 @@ const (
 	measureInterval       = 1000 // calls between two probes that measure again the latency of an endpoint that is not ejected
 	deniedProbeInterval   = 7    // calls until the next probe after a probe was denied; not a multiple of 10, because a hedge budget may gain one token every 10 calls
 	hedgesPerEjectedTrial = 10   // while an endpoint is ejected, one of this many hedges is a trial
-	failureMemory         = 1000 // calls for which a failure makes others expected
 	maxVainHedges         = 4    // consecutive hedges in vain at the endpoint of their primary, after which first hedges use another endpoint for probeInterval calls
 )
 
@@ -54,12 +53,9 @@ type Detector struct {
 
 	mu               sync.Mutex // guards the fields below
 	endpoints        [MaxEndpoints]endpointState
-	calls            int // number of calls that considered sending a probe
-	hedgesSinceTrial int // number of hedges, since the last trial, that were not sent to an ejected endpoint
-	// callsSinceFailure is the number of calls since the last failure of an attempt. It has no meaning before the first failure.
-	callsSinceFailure int
-	hasFailed         bool // an attempt has failed
-	evicted           bool // the latency key was evicted; events are no longer reported
+	calls            int  // number of calls that considered sending a probe
+	hedgesSinceTrial int  // number of hedges, since the last trial, that were not sent to an ejected endpoint
+	evicted          bool // the latency key was evicted; events are no longer reported
 }
 
 // An endpointState is the state of one endpoint in a [Detector]. The Detector's mutex guards it.
@@ -268,7 +264,6 @@ func (d *Detector) SelectPrimary(candidates Mask) int {
 	d.mu.Lock()
 	i = d.selectBest(candidates)
 	s := &d.endpoints[i]
-	d.callsSinceFailure++
 	s.counters.Calls++
 	if s.unansweredCalls++; s.unansweredCalls == 1 {
 		s.unansweredSince = time.Now()
@@ -433,24 +428,6 @@ func (d *Detector) recordUnsentHedge() {
 	d.hedgesSinceTrial++
 }
 
-// expectedLatency returns the expected latency of endpoint i, or 0 if it has not answered yet.
-func (d *Detector) expectedLatency(i int) time.Duration {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.endpoints[i].samples == 0 {
-		return 0
-	}
-	return d.endpoints[i].expectedLatency
-}
-
-// expectsFailures reports whether an attempt has failed within the last failureMemory calls. While it is true, hedges that are due
-// after a delay leave a part of the budget for hedges that failures start.
-func (d *Detector) expectsFailures() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.hasFailed && d.callsSinceFailure < failureMemory
-}
-
 // firstAvailable returns the first candidate that is not ejected. It returns 0 if all candidates are ejected.
 func (d *Detector) firstAvailable(candidates Mask) int {
 	d.mu.Lock()
@@ -605,7 +582,6 @@ func (d *Detector) recordNoAnswer(i int, waited time.Duration) {
 // endpoint.
 func (d *Detector) recordFailure(i int) {
 	d.updateEndpoint(i, func(s *endpointState) {
-		d.hasFailed, d.callsSinceFailure = true, 0
 		s.counters.Failures++
 		s.ejectedAsSlow = false
 		s.addBadOutcome()

@@ -37,19 +37,6 @@ func (r *Rotation) SelectHedge(ready Mask) int {
 	return i
 }
 
-// SelectFailover does the same as SelectHedge for a hedge that starts because an attempt has failed. The selected endpoint is one
-// that the call has not used yet. The result is 0 if there is none.
-func (r *Rotation) SelectFailover(ready Mask) int {
-	i := r.detector.selectHedge(ready&^Mask(r.excluded.Load()), r.used, 0)
-	if r.used.Has(i) {
-		return 0
-	}
-	return i
-}
-
-// ExpectsFailures reports whether attempts have failed recently, see [Detector].
-func (r *Rotation) ExpectsFailures() bool { return r.detector.expectsFailures() }
-
 // AddHedge records that a hedge to endpoint i was admitted. It must be called before the next SelectHedge, so that the
 // next hedge uses another endpoint.
 func (r *Rotation) AddHedge(i int) {

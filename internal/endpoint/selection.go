@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +22,6 @@ type Selection struct {
 	began  time.Time       // start of the call
 	median time.Duration   // median latency of calls to the primary's endpoint; 0 if not known
 
-	schedule   Schedule                    // decides when hedges start
 	attempts   [1 + race.MaxHedges]Attempt // by number of the attempt; 0 is the primary
 	hedges     int                         // number of admitted hedges; a probe counts as a hedge
 	firstHedge *Attempt                    // the first admitted hedge other than the probe; nil if there is none yet
@@ -47,7 +45,6 @@ type Attempt struct {
 	selection *Selection   // the Selection of the call
 	number    int          // 0 is the primary
 	endpoint  int          // index in the Set
-	isLocal   bool         // the attempt has failed in a way that another endpoint may not, see MarkLocalFailure; written before the race gets the failure
 	started   atomic.Int64 // start of the attempt, in nanoseconds after the start of the call
 }
 
@@ -100,26 +97,6 @@ func (s *Selection) SelectHedge(isProbe bool) *Attempt {
 	return hedge
 }
 
-// SelectFailover does the same as SelectHedge for a hedge that starts because an attempt has failed. Its endpoint is one that the
-// call has not used yet. It returns nil if there is none.
-func (s *Selection) SelectFailover() *Attempt {
-	hedge := &s.attempts[s.hedges+1]
-	hedge.selection, hedge.number = s, s.hedges+1
-	hedge.endpoint = s.detector.selectHedge(s.eligible, s.used, s.attempts[0].endpoint)
-	if s.used.Has(hedge.endpoint) {
-		return nil
-	}
-	return hedge
-}
-
-// ExpectsFailures reports whether attempts at an endpoint of the call have failed recently, see [Detector].
-func (s *Selection) ExpectsFailures() bool { return s.detector.expectsFailures() }
-
-// expectedLatency returns how long the attempt a is expected to take, or 0 if that is not known.
-func (s *Selection) expectedLatency(a *Attempt) time.Duration {
-	return s.detector.expectedLatency(a.endpoint)
-}
-
 // hasHedgedAtPrimary reports whether the first hedge of the call was sent to the primary's endpoint.
 func (s *Selection) hasHedgedAtPrimary() bool {
 	return s.firstHedge != nil && s.firstHedge.endpoint == s.attempts[0].endpoint
@@ -168,9 +145,6 @@ func (s *Selection) TypicalCost() int {
 	return 1
 }
 
-// Schedule returns the hedge schedule that ScheduleHedges has made.
-func (s *Selection) Schedule() *Schedule { return &s.schedule }
-
 // Selection returns the Selection of the call to which attempt a belongs. It returns nil for a nil Attempt.
 func (a *Attempt) Selection() *Selection {
 	if a == nil {
@@ -196,14 +170,6 @@ func (a *Attempt) Host() string { return a.selection.set.endpoints[a.endpoint].h
 // Cost returns the cost of a hedge at the attempt's endpoint, in tokens of the hedge budget. It must not be called on a
 // nil Attempt.
 func (a *Attempt) Cost() int { return a.selection.set.endpoints[a.endpoint].cost }
-
-// MarkLocalFailure records that the attempt has failed in a way in which an attempt at another endpoint may not fail, such as a
-// connection error. It must be called by the attempt itself. It does nothing for a nil Attempt.
-func (a *Attempt) MarkLocalFailure() {
-	if a != nil {
-		a.isLocal = true
-	}
-}
 
 // RecordResult records the result of the attempt for the health of its endpoint. If answered is true, the attempt has
 // succeeded. Otherwise it has failed. A nil Attempt records nothing.
@@ -307,75 +273,4 @@ func (s *Selection) recordProbeOutcome(e CallEnd) {
 	case e.Winner == 0 && s.probe.lateAfter > 0 && e.Latency >= s.probe.lateAfter:
 		s.detector.recordOvertaken(s.probe.target)
 	}
-}
-
-// A Schedule is the hedge schedule of an HTTP call with a [Selection]. It implements [race.Schedule].
-//
-// Hedges start at the delays of the call. A probe starts together with the primary. An attempt that fails in a way in which
-// another endpoint may not fail starts the next hedge at once, if there is an endpoint that the call has not used. Once the
-// primary has failed, no other hedge starts.
-type Schedule struct {
-	delays        *race.FixedSchedule // hedge delays of the call
-	selection     *Selection
-	primaryFailed bool
-	isFailoverDue bool // the hedge that is due next replaces a failed attempt
-}
-
-var _ race.Schedule = (*Schedule)(nil)
-
-// ScheduleHedges returns the hedge schedule of the call, whose hedges are due at the given delays. canHedge is false if no hedge
-// can become due. It must be called once, after SelectProbe.
-func (s *Selection) ScheduleHedges(delays *race.FixedSchedule) (schedule *Schedule, canHedge bool) {
-	s.schedule = Schedule{delays: delays, selection: s}
-	return &s.schedule, s.HasProbe() || len(delays.Delays) > 0
-}
-
-// never is the wait for a hedge that only a failure can start.
-const never = math.MaxInt64 / 4
-
-// Next implements [race.Schedule]. After the last delay, and after the primary has failed, only a failure can start a hedge.
-func (s *Schedule) Next(index int) (wait time.Duration, ok bool) {
-	if s.selection.HasProbe() {
-		if index == 0 {
-			return 0, true
-		}
-		index--
-	}
-	if wait, ok = s.delays.Next(index); !ok || s.primaryFailed {
-		wait = never
-	}
-	return wait, ok || s.primaryFailed || len(s.delays.Delays) > 0
-}
-
-// Failed implements [race.Schedule]. It starts the next hedge at once if another endpoint may answer.
-func (s *Schedule) Failed(n, _ int, _ error) race.Reschedule {
-	s.primaryFailed = s.primaryFailed || n == 0
-	a := &s.selection.attempts[n]
-	if len(s.delays.Delays) == 0 || !a.isLocal || a == s.selection.probe.sent || s.selection.hedges >= race.MaxHedges || s.selection.SelectFailover() == nil {
-		return race.Reschedule{Stop: n == 0}
-	}
-	s.isFailoverDue = true
-	return race.Reschedule{Move: true, Elapsed: time.Since(s.selection.began)}
-}
-
-// TakeFailover reports whether the hedge that is due replaces a failed attempt. It must be called once for each hedge that is due,
-// and the race must be locked.
-func (s *Schedule) TakeFailover() bool {
-	due := s.isFailoverDue
-	s.isFailoverDue = false
-	return due
-}
-
-// HedgeTimeout implements [race.Schedule]. A hedge at another endpoint than the primary may run for unresponsiveFactor times its
-// expected latency, or for [race.MaxFailureDelay] if that is unknown.
-func (s *Schedule) HedgeTimeout(took time.Duration) time.Duration {
-	timeout := s.delays.HedgeTimeout(took)
-	if youngest := &s.selection.attempts[s.selection.hedges]; youngest.IsOtherEndpoint() {
-		usual := s.selection.expectedLatency(youngest)
-		if usual == 0 {
-			usual = race.MaxFailureDelay
-		}
-		timeout = max(timeout, race.BoundHedgeTimeout(unresponsiveFactor*usual, took))
-	}
-	return timeout
 }

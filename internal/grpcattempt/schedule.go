@@ -1,7 +1,6 @@
 package grpcattempt
 
 import (
-	"math"
 	"time"
 
 	"github.com/gohedge/hedge/internal/race"
@@ -21,9 +20,6 @@ type delayShift struct {
 	hedges   int           // number of delays to which shift is added, from the first
 	shift    time.Duration // time by which these delays are longer; negative: shorter
 	maxDelay time.Duration // longest wait for a hedge after pushback, set when the primary has failed; 0: the primary has not failed
-
-	onlyFailover  bool // the primary has failed with a LocalFailure, so only further ones start hedges
-	hasFailedOver bool // a LocalFailure has started a hedge
 }
 
 // A NonFatalError is the error of an attempt that failed with a non-fatal status (gRFC A6). The next hedge then starts
@@ -37,32 +33,15 @@ type NonFatalError struct {
 // Error implements the error interface. Callers never get this error.
 func (*NonFatalError) Error() string { return "hedge: the attempt failed with a non-fatal status" }
 
-// A LocalFailure is the error of an attempt that failed in a way in which an attempt over another connection may not fail.
-type LocalFailure struct {
-	Elapsed time.Duration // time from the start of the race to the failure
-	// RequestFailover makes the next hedge use a connection that the call has not used. It returns false if there is none. It is
-	// called while the race is locked.
-	RequestFailover func() bool
-}
-
-// Error implements the error interface. Callers never get this error.
-func (*LocalFailure) Error() string { return "hedge: another connection may get a better status" }
-
 // SetDelays initializes s for a call whose hedges start after the given delays. The usual latency of a success limits
 // how long hedges may run after the primary has failed, see [race.FixedSchedule].
 func (s *Schedule) SetDelays(delays []time.Duration, usualLatency time.Duration) {
 	s.fixed.Delays, s.fixed.UsualLatency, s.shifted = delays, usualLatency, nil
 }
 
-// never is the wait for a hedge that only a failure can start.
-const never = math.MaxInt64 / 4
-
 // Next implements [race.Schedule]. It returns the time between the hedge before index and the hedge at index. The
 // result ok is false if there is no hedge at index.
 func (s *Schedule) Next(index int) (wait time.Duration, ok bool) {
-	if s.shifted != nil && s.shifted.onlyFailover {
-		return never, true
-	}
 	if wait, ok = s.fixed.Next(index); ok && s.shifted != nil && index == s.shifted.hedges {
 		wait -= s.shifted.shift // the previous delay was shifted, and the delay at index was not
 	}
@@ -72,19 +51,17 @@ func (s *Schedule) Next(index int) (wait time.Duration, ok bool) {
 // Failed implements [race.Schedule]. The race calls it when attempt n has failed with err; next is the index of the
 // next hedge. The result says whether the race stops, or when the next hedge starts.
 //
-// A [LocalFailure] starts the next hedge at once. A [NonFatalError] moves it to the time that it states. After a failure of the primary, the race stops if
+// A [NonFatalError] moves the next hedge to the time that it states. After a failure of the primary, the race stops if
 // no further hedge may start. It also stops if the server's pushback delays the next hedge too long.
 func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
-	if local, ok := err.(*LocalFailure); ok && local.RequestFailover() {
-		m := s.ensureShifted()
-		m.onlyFailover, m.hasFailedOver = m.onlyFailover || n == 0, true
-		return race.Reschedule{Move: true, Elapsed: local.Elapsed}
-	}
 	failure, ok := err.(*NonFatalError)
 	if !ok {
 		return race.Reschedule{Stop: n == 0}
 	}
-	m := s.ensureShifted()
+	if s.shifted == nil {
+		s.shifted = new(delayShift)
+	}
+	m := s.shifted
 	if n == 0 {
 		m.maxDelay = max(failure.Elapsed, race.MaxFailureDelay)
 	}
@@ -98,20 +75,6 @@ func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
 	return race.Reschedule{Move: true, After: failure.After, Elapsed: failure.Elapsed}
 }
 
-// ensureShifted returns s.shifted, which it creates at its first call.
-func (s *Schedule) ensureShifted() *delayShift {
-	if s.shifted == nil {
-		s.shifted = new(delayShift)
-	}
-	return s.shifted
-}
-
 // HedgeTimeout implements [race.Schedule]: it returns how long a hedge may run when the primary has failed after the
-// time took. See [race.FixedSchedule]. A hedge that a [LocalFailure] has started may run longer, because the usual latency over
-// its connection is not known.
-func (s *Schedule) HedgeTimeout(took time.Duration) time.Duration {
-	if s.shifted != nil && s.shifted.hasFailedOver {
-		return race.BoundHedgeTimeout(race.MaxFailureDelay, took)
-	}
-	return s.fixed.HedgeTimeout(took)
-}
+// time took. See [race.FixedSchedule].
+func (s *Schedule) HedgeTimeout(took time.Duration) time.Duration { return s.fixed.HedgeTimeout(took) }

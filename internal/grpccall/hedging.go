@@ -52,7 +52,7 @@ func (h *hedgedCall) beginCall(ctx context.Context, cc *grpc.ClientConn, delay t
 // is denied if canCopy is false, because the request cannot be copied. It is also denied if its connection is not
 // ready, or if too little time remains until the deadline.
 func (h *hedgedCall) admitHedge(index int, cc *grpc.ClientConn, canCopy bool, deadline grpcattempt.Deadline) bool {
-	due := conns.DueHedge{TargetPaused: h.isTargetPaused(), IsFailover: h.TakeFailover()}
+	due := conns.DueHedge{TargetPaused: h.isTargetPaused()}
 	switch own := h.client.options.HedgeConns == nil; {
 	case deadline.IsWithin(h.minRemainingTime()):
 		due.Denial = observe.DeniedDeadline
@@ -113,8 +113,7 @@ func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer m
 	case n > 0 && (isRefusedByLimiter(err, trailer) || err == hedgebalancer.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
 		return race.ErrRefused
 	}
-	wait, pushed := grpcattempt.ReadPushback(err, trailer)
-	if pushed {
+	if wait, pushed := grpcattempt.ReadPushback(err, trailer); pushed {
 		if !h.selection.Attempt(n).HasOtherTarget() {
 			h.Key.RecordPushback(time.Now(), wait)
 		}
@@ -129,20 +128,8 @@ func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer m
 		return h.classifyRetryable(a, n, err, trailer, deadline)
 	case a.Err() == nil && (!h.client.options.NonFatalCodes[code] || n == 0 && deadline.IsTimeout(err, trailer)):
 		return race.ErrAnswer
-	case code == codes.Unavailable && !pushed && a.Err() == nil && h.client.options.HedgeConns != nil:
-		return &grpcattempt.LocalFailure{Elapsed: h.ElapsedSinceBegin(), RequestFailover: h.requestFailover}
 	}
 	return errNotFinal
-}
-
-// requestFailover makes the next hedge replace a failed attempt. It returns false, and changes nothing, if the call may send no
-// further hedge or there is no connection that it has not used. The race must be locked.
-func (h *hedgedCall) requestFailover() bool {
-	if h.Hedges >= h.client.Policy.Config().MaxHedges || !h.selection.HasUnusedConn() {
-		return false
-	}
-	h.RequestFailover()
-	return true
 }
 
 // classifyRetryable returns the error that the race gets for a failed attempt of a method with a hedging policy (gRFC

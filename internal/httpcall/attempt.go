@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/limit"
 	"github.com/gohedge/hedge/internal/loser"
@@ -86,9 +85,6 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		}
 	}
 	err = c.classifyResponse(r, resp, err, n)
-	if a.Err() == nil && isLocalFailure(resp, err) {
-		c.attempts[n].endpoint.MarkLocalFailure()
-	}
 	c.attempts[n].endpoint.RecordResult(err == nil || err == race.ErrAnswer, err == race.ErrRefused || a.Err() != nil)
 	return resp, err
 }
@@ -174,24 +170,6 @@ func (c *call) classifyResponse(req *http.Request, resp *http.Response, err erro
 	return verdict
 }
 
-// isLocalFailure reports whether an attempt, whose classified result is resp and err, has failed in a way in which an attempt at
-// another endpoint may not fail: by an error, by 502 or 504, or by 503 without Retry-After.
-func isLocalFailure(resp *http.Response, err error) bool {
-	switch {
-	case err == nil, err == race.ErrAnswer, err == race.ErrRefused:
-		return false
-	case err != httpattempt.ErrFailure:
-		return true
-	}
-	switch resp.StatusCode {
-	case http.StatusBadGateway, http.StatusGatewayTimeout:
-		return true
-	case http.StatusServiceUnavailable:
-		return resp.Header.Get("Retry-After") == ""
-	}
-	return false
-}
-
 // Failed implements [race.LoserPolicy]. The race calls it when the primary has failed while hedges are running. If the
 // failure is a response, Failed returns a copy of it whose body is read into memory, so that other requests can use its
 // connection.
@@ -262,28 +240,17 @@ func sendRequest(rt http.RoundTripper, req *http.Request) (*http.Response, error
 // admitAtEndpoint implements Admit for a call with an endpoint selection. It selects the endpoint of the next hedge and
 // decides whether the hedge starts. The argument index is the position of the hedge in the schedule of the race.
 func (c *call) admitAtEndpoint(index int) bool {
-	selection, isProbe := c.selection(), false
-	isFailover := selection.Schedule().TakeFailover()
-	if selection.HasProbe() {
-		index-- // the schedule has no delay for the probe, see [endpoint.Schedule]
-		isProbe = index == policy.Immediate && !isFailover
-	}
-	if (selection.HasProbe() || isFailover) && c.Hedges >= c.client.Policy.Config().MaxHedges {
-		if !isFailover {
+	isProbe := false
+	if c.selection().HasProbe() {
+		index-- // the schedule has no delay for the probe, see probeSchedule
+		isProbe = index == policy.Immediate
+		if c.Hedges >= c.client.Policy.Config().MaxHedges {
 			c.SkipHedge(index)
+			return false
 		}
-		return false
 	}
-	var hedge *endpoint.Attempt
-	if isFailover {
-		index, hedge = policy.AfterFailure, selection.SelectFailover()
-	} else {
-		hedge = selection.SelectHedge(isProbe)
-	}
-	if hedge == nil { // the last unused endpoint was ejected meanwhile
-		return false
-	}
-	request := policy.HedgeRequest{Cost: hedge.Cost(), OtherBackend: hedge.IsOtherEndpoint(), KeepReserve: !isFailover && selection.ExpectsFailures()}
+	hedge := c.selection().SelectHedge(isProbe)
+	request := policy.HedgeRequest{Cost: hedge.Cost(), OtherBackend: hedge.IsOtherEndpoint()}
 	if !c.AdmitRequest(index, request, policy.None) {
 		return false
 	}
@@ -291,7 +258,7 @@ func (c *call) admitAtEndpoint(index int) bool {
 	defer c.Key.HedgeEndedUnless(&added)
 	a := &c.attempts[c.Hedges]
 	a.endpoint, a.usesHedgeConns = hedge, !hedge.IsOtherEndpoint()
-	selection.AddHedge(hedge, isProbe)
+	c.selection().AddHedge(hedge, isProbe)
 	added = true
 	return true
 }

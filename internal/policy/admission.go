@@ -14,8 +14,6 @@ type HedgeRequest struct {
 	// OtherBackend is true if the hedge goes to a server other than that of the primary. An outage or pushback of the primary's
 	// server does not deny it.
 	OtherBackend bool
-	// KeepReserve is true if the hedge must leave a fifth of the budget, which is kept for hedges that failures start.
-	KeepReserve bool
 }
 
 // tokens returns the cost of the hedge in tokens, at least 1.

@@ -44,15 +44,11 @@ type Call struct {
 	// attemptStarts holds the time from start to the start of each attempt, by attempt number. Only the goroutine of an attempt
 	// uses the element of that attempt.
 	attemptStarts [1 + race.MaxHedges]time.Duration
-	flags         atomic.Uint32 // bit n is set if hedge n was admitted, but could not be sent; and the bits below
+	flags         atomic.Uint32 // bit n is set if hedge n was admitted, but could not be sent; and flagRescheduled
 }
 
-// Bits of Call.flags.
-const (
-	withdrawnHedges = 1<<(1+race.MaxHedges) - 1 // hedges that were admitted, but could not be sent
-	flagRescheduled = 1 << 30                   // MarkRescheduled was called
-	flagFailover    = 1 << 31                   // RequestFailover was called, and TakeFailover was not
-)
+// flagRescheduled is the bit of Call.flags that MarkRescheduled sets.
+const flagRescheduled = 1 << 31
 
 // A callProgress is the last point of its schedule that a call has reached. Points are ordered by time.
 type callProgress uint8
@@ -173,14 +169,6 @@ func (c *Call) SetStart(start time.Time) {
 // an attempt failed. Such an early hedge does not show that the call is slow.
 func (c *Call) MarkRescheduled() { c.flags.Or(flagRescheduled) }
 
-// RequestFailover records that the hedge that is due next replaces a failed attempt.
-func (c *Call) RequestFailover() { c.flags.Or(flagFailover) }
-
-// TakeFailover reports whether RequestFailover was called since the last call of TakeFailover.
-func (c *Call) TakeFailover() bool {
-	return c.flags.Load()&flagFailover != 0 && c.flags.And(^uint32(flagFailover))&flagFailover != 0
-}
-
 // Elapsed returns the time since the start of the call.
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 
@@ -198,9 +186,9 @@ func (c *Call) WouldBeDenied(ctx context.Context, startTime time.Time, request H
 }
 
 // isBeforeDelay reports whether the call has not yet reached the delay with the given index at the time now. A hedge can
-// start before its delay: always with index [Immediate] or [AfterFailure], and otherwise only after MarkRescheduled.
+// start before its delay: always with index [Immediate], and otherwise only after MarkRescheduled.
 func (c *Call) isBeforeDelay(now time.Time, index int) bool {
-	return index < 0 || c.flags.Load()&flagRescheduled != 0 && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
+	return index == Immediate || c.flags.Load()&flagRescheduled != 0 && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
 }
 
 // Admit decides whether a hedge may start now. The argument index is the index of the delay in the schedule after which the
@@ -208,11 +196,9 @@ func (c *Call) isBeforeDelay(now time.Time, index int) bool {
 // ended.
 func (c *Call) Admit(index int) bool { return c.AdmitRequest(index, HedgeRequest{}, None) }
 
-// Delay indexes of hedges that are not due after a delay.
-const (
-	Immediate    = -1 // the hedge starts together with the primary; if it is denied, Call.Denied does not change
-	AfterFailure = -2 // the hedge starts because an attempt has failed
-)
+// Immediate is the delay index of a hedge that starts together with the primary. If such a hedge is denied, Call.Denied does
+// not change.
+const Immediate = -1
 
 // AdmitRequest decides, like Admit, whether a hedge may start now. The argument request describes the hedge.
 //
@@ -227,7 +213,7 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	if c.predictedHedgeEnd > 0 && now.Sub(c.start) >= c.predictedHedgeEnd {
 		return false // in shadow mode: a hedge would have ended the call by now
 	}
-	isMarker := c.schedule != nil && index == c.schedule.slowMarkerIndex && index >= 0
+	isMarker := c.schedule != nil && index == c.schedule.slowMarkerIndex && index != Immediate
 	if isMarker && c.schedule.hasOwnMarker { // no hedge is due at this delay
 		c.recordSlowCall(index, isBefore)
 		return false
@@ -302,7 +288,7 @@ func (c *Call) reportDenied(reason observe.Reason) {
 }
 
 // SentHedges returns the number of hedges that were sent. The number can change until the race of the call is over.
-func (c *Call) SentHedges() int { return c.Hedges - bits.OnesCount32(c.flags.Load()&withdrawnHedges) }
+func (c *Call) SentHedges() int { return c.Hedges - bits.OnesCount32(c.flags.Load()&^flagRescheduled) }
 
 // Ended implements [race.Op]. It records that one admitted hedge is no longer in flight.
 func (c *Call) Ended(int) { c.Key.HedgeEnded() }

@@ -204,7 +204,7 @@ func (k *Key) admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 	if reason == None && hasModeEnded {
 		reason = denialAtStart
 	}
-	if reason == None && !k.pay(now, request) {
+	if reason == None && !k.account.Spend(now, k.engine.limit.Load(), request.tokens()) {
 		reason = observe.DeniedBudget
 	}
 	if reason == None {
@@ -218,14 +218,6 @@ func (k *Key) admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 	k.inFlight.hedges.Add(1)
 	k.counters.Hedges++
 	return None
-}
-
-// pay takes the tokens for a hedge from the account. It returns false if there are too few. The caller must hold mu.
-func (k *Key) pay(now time.Time, request HedgeRequest) bool {
-	if request.KeepReserve {
-		return k.account.SpendKeepingReserve(now, k.engine.limit.Load(), request.tokens())
-	}
-	return k.account.Spend(now, k.engine.limit.Load(), request.tokens())
 }
 
 // denialByMode returns the reason for which the current mode of the engine denies hedges, or None.

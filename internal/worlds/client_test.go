@@ -107,36 +107,6 @@ func maxHoldTime(took, usual time.Duration, known bool) time.Duration {
 	return min(max(10*ms, learned), max(time.Second, took))
 }
 
-// maxFailoverTime returns for how much longer rule R2 holds a failure after the given time, for hedges that failures start at other
-// endpoints, one after another.
-func maxFailoverTime(others int, took time.Duration) time.Duration {
-	return time.Duration(others) * max(time.Second, took)
-}
-
-// An attemptRecord is an attempt that a server has received.
-type attemptRecord struct {
-	number     int
-	endpoint   string        // endpoint that received it
-	at, failed time.Duration // since the play began; failed is 0 if the server did not fail it
-}
-
-// startedByFailure reports whether a failure of an earlier attempt may have started the attempt a. The endpoint of a must be new for the call.
-// An earlier attempt must have failed just before a arrived, or must not have arrived at all.
-func startedByFailure(all []attemptRecord, a attemptRecord, late time.Duration) bool {
-	arrived, started := make(map[int]bool), false
-	for _, other := range all {
-		if other.number >= a.number {
-			continue
-		}
-		if other.endpoint == a.endpoint {
-			return false
-		}
-		arrived[other.number] = true
-		started = started || other.failed > 0 && a.at >= other.failed && a.at <= other.failed+late
-	}
-	return started || len(arrived) < a.number
-}
-
 // maxHedgeCount returns the largest number of hedges by rule R5, for any number of hosts, methods and keys.
 func maxHedgeCount(share float64, calls int) float64 {
 	return share*float64(calls) + max(20, 200*share) + 3

@@ -79,7 +79,7 @@ func (j *grpcChecker) call(c *grpcCall, a, b *grpcResult) {
 // maxHold returns the longest time for which rule R2 holds a failure that came after d, in the hedged call b.
 func (j *grpcChecker) maxHold(c *grpcCall, d time.Duration, b *grpcResult) time.Duration {
 	known := c.method == "GetItem" && !c.elsewhere && !j.w.client.fewKeys && j.w.past.teachesLatency(0, j.w.client.change)
-	return maxHoldTime(d, j.hedged.memory.longestUntil(b.began+d), known) + maxFailoverTime(len(j.w.way.conns), d)
+	return maxHoldTime(d, j.hedged.memory.longestUntil(b.began+d), known)
 }
 
 // delayByOthers returns the longest additional latency of a call because hedges of other calls occupy slots. A hedge
@@ -190,15 +190,13 @@ func (j *grpcChecker) checkArrivals(c *grpcCall, b *grpcResult, say reportFunc) 
 	}
 	j.checkConns(c, all, say)
 	failed := time.Duration(0)
-	var records []attemptRecord
 	for _, a := range all {
-		records = append(records, a.record())
 		if a.attempt == 0 {
 			failed = a.failed
 		}
 	}
 	for _, a := range all {
-		if a.attempt > 0 && failed > 0 && a.at > failed+ms && !j.w.way.token && j.w.places == 0 && !startedByFailure(records, a.record(), ms) { // it arrives when it has a place
+		if a.attempt > 0 && failed > 0 && a.at > failed+ms && !j.w.way.token && j.w.places == 0 { // it arrives when it has a place
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
 		}
 		over := b.began + b.first

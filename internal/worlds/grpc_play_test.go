@@ -63,11 +63,6 @@ type grpcArrival struct {
 	at, failed, left time.Duration // since the play began; 0: it did not fail, the client did not leave
 }
 
-// record returns the data of the attempt that scenarios of all protocols have.
-func (a *grpcArrival) record() attemptRecord {
-	return attemptRecord{a.attempt, strconv.Itoa(a.conn), a.at, a.failed}
-}
-
 func playGRPC(s *stage, w *grpcScenario, hedged bool, shift int) *grpcPlay {
 	p := &grpcPlay{w: w, hedged: hedged, shift: shift, arrivals: make(map[int][]*grpcArrival)}
 	p.broken = s.runInBubble(p.run)

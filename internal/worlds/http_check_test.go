@@ -171,7 +171,7 @@ func (j *httpChecker) maxHold(d time.Duration, b *httpResult) (held time.Duratio
 		more := maxHoldTime(d, j.hedged.memory.longestUntil(b.began+d), known)
 		d, held = d+more, held+more
 	}
-	return held + maxFailoverTime(j.w.elsewhere.endpoints, d)
+	return held
 }
 
 // checkEnd checks the header of a call and its time.
@@ -309,9 +309,7 @@ func (j *httpChecker) checkArrivals(c *httpCall, b *httpResult, say reportFunc) 
 		return // behind a Limiter, a request arrives when it has a place
 	}
 	failed := time.Duration(0)
-	var records []attemptRecord
 	for _, a := range all {
-		records = append(records, a.record())
 		if a.attempt == 0 && a.failed > 0 {
 			failed = a.failed
 		}
@@ -330,7 +328,7 @@ func (j *httpChecker) checkArrivals(c *httpCall, b *httpResult, say reportFunc) 
 		// With WithFirstByte a failure counts when its first byte arrives. The properties of a base for hedges alone
 		// are unknown before its first answer. A layer may send a hedge while the layer below holds a failure.
 		unknown := j.w.client.firstByte || j.w.way.layers > 1 || j.w.way.bulkhead > 0 && j.w.way.second
-		if failed > 0 && a.at > since+ms+j.w.way.dialling && !unknown && !rest && !startedByFailure(records, a.record(), ms+j.w.way.dialling) {
+		if failed > 0 && a.at > since+ms+j.w.way.dialling && !unknown && !rest {
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
 		}
 		if j.w.http2 && !j.w.way.wrapped && !j.w.way.registered && !rest && j.w.way.layers == 1 && all[0].attempt == 0 && a.conn == all[0].conn {

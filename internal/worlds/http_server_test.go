@@ -32,9 +32,6 @@ type arrival struct {
 	left    time.Duration // when the client went away; 0: it did not
 }
 
-// record returns the data of the attempt that scenarios of all protocols have.
-func (a *arrival) record() attemptRecord { return attemptRecord{a.attempt, a.host, a.at, a.failed} }
-
 // A serverConn is the state of a connection at the server.
 type serverConn struct{ known atomic.Bool }
 
