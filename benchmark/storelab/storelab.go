@@ -105,11 +105,11 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*st
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	calls, start := make([]latency.Call, conf.Reads), time.Now()
-	buffers := sync.Pool{New: func() any { return make([]byte, Size) }}
+	buffers := sync.Pool{New: func() any { return new([Size]byte) }}
 	lab.Load{Workers: Workers}.Send(reading, conf.Reads, func(i int) {
-		p := buffers.Get().([]byte)
+		p := buffers.Get().(*[Size]byte)
 		defer buffers.Put(p)
-		if err := readRange(reading, read, p, int64(i), &calls[i], start); err != nil {
+		if err := readRange(reading, read, p[:], int64(i), &calls[i], start); err != nil {
 			stop(err)
 		}
 	})
