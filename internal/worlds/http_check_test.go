@@ -265,7 +265,7 @@ func (j *httpChecker) checkAnswer(c *httpCall, plain, b *httpResult, say reportF
 	stopped, reading, readingAlone := c.callerEndsBy(b.end) || c.callerEndsBy(alone.end), b.end-b.header, alone.end-alone.header
 	switch {
 	case stopped:
-	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.hasTruncatedBody(): // by a rest that had taken over, as protocols.md says
+	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.hasTruncatedBody(): // by a rest that had taken over
 	case b.bodyErr != "" && alone.bodyErr == "":
 		say("1 body error", fmt.Sprintf("alone it is whole: %v", alone))
 	case b.bodyErr != "" && reading > readingAlone+j.maxHold(alone.end, b)+timeTolerance && j.delayByOthers(c) == 0:
