@@ -10,8 +10,9 @@ package flight
 
 import "context"
 
-// A Flight is the part of a running operation that its callers share. Each operation type embeds a Flight and adds its
-// own results. K is the type of the Group's keys.
+// A Flight is the part of a running operation that all its callers share: its key, its number of callers, and a channel
+// that is closed at its end. Each operation type embeds a Flight and adds its own results. K is the type of the Group's
+// keys.
 type Flight[K comparable] struct {
 	Key K // must not be changed
 	// Cancel is called when the last caller has left before the end, with the cause that it gives. It must not lock the
@@ -26,10 +27,10 @@ type Flight[K comparable] struct {
 	callers int // number of callers that were added and not removed
 }
 
-// embeddedFlight returns f. It gives a Group access to the Flight that an operation embeds.
+// embeddedFlight returns f. Through it, a Group gets the Flight that an operation embeds.
 func (f *Flight[K]) embeddedFlight() *Flight[K] { return f }
 
-// AddCaller counts a caller that waits for the operation. The user's mutex must be locked.
+// AddCaller counts one more caller that waits for the result of the operation. The user's mutex must be locked.
 func (f *Flight[K]) AddCaller() {
 	if f.IsShared = f.Done != nil; !f.IsShared {
 		f.Done = make(chan struct{})
@@ -47,8 +48,8 @@ type Operation[K comparable] interface {
 // user's mutex must be locked whenever a Group is used.
 type Group[K comparable, F Operation[K]] map[K]F
 
-// RemoveOperation removes f, so that later callers start a new operation. It does nothing if f was removed before. It
-// reports whether any caller waits for f.
+// RemoveOperation removes the operation f from the Group, so that later callers start a new one. It does nothing if f
+// was removed before. It reports whether any caller waits for f.
 func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	s := f.embeddedFlight()
 	if g[s.Key] == f {
@@ -57,8 +58,9 @@ func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	return s.callers > 0
 }
 
-// RemoveCaller records that a caller no longer waits for f. cause is nil if the caller has the result or runs f itself.
-// Otherwise, if the caller is the last one and f has a function Cancel, f is canceled, and later callers do not join it.
+// RemoveCaller records that a caller no longer waits for the operation f. cause is nil if the caller has the result, or
+// runs f itself. Any other cause cancels f if no other caller waits and f has a function Cancel. Later callers then do
+// not join f.
 func (g Group[K, F]) RemoveCaller(f F, cause error) {
 	s := f.embeddedFlight()
 	if s.callers--; s.callers == 0 && cause != nil && s.Cancel != nil {

@@ -29,7 +29,7 @@ type eventReporter struct {
 
 var _ race.AttemptObserver = (*eventReporter)(nil)
 
-// reportDenied reports to observers that the given reason prevents a hedge, or every hedge of the exchange.
+// reportDenied reports to observers that the given reason prevents the next hedge of the exchange, or all of them.
 func (t *eventReporter) reportDenied(reason observe.Reason) {
 	if t != nil {
 		t.notifier.Notify(func(o observe.Observer) { o.Denied(t.ctx, t.first.key.Info, reason) })

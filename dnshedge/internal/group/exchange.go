@@ -65,7 +65,8 @@ type Exchange struct {
 	failures           exchangeFailures
 }
 
-// A primaryRun holds the race of an exchange and the state of its primary, so that both need only one allocation.
+// A primaryRun holds the race of an exchange, which runs its attempts, together with the context of the primary. One
+// struct for both needs only one allocation.
 type primaryRun struct {
 	race           race.Race[reply]
 	attempt        race.Attempt
@@ -89,7 +90,7 @@ const (
 	retransmittedAttempt
 )
 
-// A reply is a successful response to an attempt, with its server.
+// A reply is a successful response to an attempt, with the server that sent it and the kind of the attempt.
 type reply struct {
 	*wire.Answer
 	answeringServer *Server       // the server that sent the response
@@ -102,8 +103,8 @@ var (
 	_ race.Schedule  = (*Exchange)(nil)
 )
 
-// Ask sends the question q to servers of p, with hedges, and returns the first response that is no failure. If there is
-// none, the Result holds a failure response, or else the error of the primary.
+// Ask sends the question q to servers of the Pool p, with hedges, and returns the first response that is no failure. If
+// there is none, the Result holds a failure response, or else the error of the primary.
 //
 // group lists the servers in order of preference, and must not be empty. ctx limits the time of the exchange.
 func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
@@ -170,8 +171,8 @@ func (x *Exchange) failureResult(err error, tries int) Result {
 	return Result{Err: err, Server: cmp.Or(f.primaryServer, x.selection.servers[0]), Attempts: tries, HasRefused: f.hasRefused}
 }
 
-// recordOutcome records the latency of the exchange for its latency key, and reports the end of the exchange to
-// observers. winner is the number of the attempt with the reply r, or -1 if no attempt succeeded.
+// recordOutcome records the latency of the exchange under the latency key of its first server, and reports the end of
+// the exchange to observers. winner is the number of the attempt with the reply r, or -1 if no attempt succeeded.
 func (x *Exchange) recordOutcome(winner int, r *reply) {
 	isAnswered := winner >= 0
 	if x.hedges.key != nil {
@@ -190,7 +191,7 @@ func (x *Exchange) recordOutcome(winner int, r *reply) {
 	}
 }
 
-// observedNumber converts the attempt number n to the number that observers get for the attempt. Hedges are counted
+// observedNumber converts n, the number of an attempt in the race, to the number that observers get. Hedges are counted
 // from 1. The primary and retransmissions have the number 0, because observers see no retransmissions. A negative n is
 // returned unchanged.
 func (x *Exchange) observedNumber(n int) int {
@@ -223,7 +224,7 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 		r.setupTime = first.handshakeAllowance()
 	}
 	first.account.earnTokens()
-	if denied := x.hedges.schedule(ctx, x.conf, &x.selection, r.setupTime); denied != policy.None {
+	if denied := x.hedges.computeDelays(ctx, x.conf, &x.selection, r.setupTime); denied != policy.None {
 		x.events.reportDenied(denied)
 	}
 	r.timeout = first.rto.currentTimeout(0, len(servers) == 1)
@@ -461,8 +462,8 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 	return answer, setup, err
 }
 
-// isFailure records the response of s, and reports whether it is a failure, so that another server must be tried.
-// Responses to opcodes other than QUERY are never failures.
+// isFailure records the response of the server s, and reports whether the response is a failure, so that another server
+// must be tried. A response to an opcode other than QUERY is never a failure.
 //
 // A response is bogus if it reports that DNSSEC validation has failed. It is a failure only if s cannot be trusted to
 // validate.
@@ -495,8 +496,8 @@ func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) 
 	return server, x.changeServer(n, server), true
 }
 
-// changeServer records that attempt n continues with the server with the given index. It returns the number of earlier
-// queries of the exchange to that server. The caller must hold mu.
+// changeServer records that attempt n continues with a query to another server, whose index in the group is server. It
+// returns the number of earlier queries of the exchange to that server. The caller must hold mu.
 func (x *Exchange) changeServer(n, server int) (earlier int) {
 	now := time.Now()
 	if x.retransmission.lastAttempt == n {
@@ -506,8 +507,8 @@ func (x *Exchange) changeServer(n, server int) (earlier int) {
 	return x.selection.recordQuery(server, now)
 }
 
-// hasOtherAttempts reports whether any attempt besides the last one still runs. If none does, the last attempt must not
-// continue after a failure. Only the last attempt may call it.
+// hasOtherAttempts reports whether an attempt other than the last permitted one still runs. If none does, the last
+// attempt must not continue after a failure. Only the last attempt may call it.
 func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -540,7 +541,7 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	defer x.mu.Unlock()
 	f := &x.failures
 	f.hasRefused = f.hasRefused || IsRefused(err)
-	earlierFailures := f.record(x.selection.findHistory(from), from, a, err)
+	earlierFailures := f.recordFailure(x.selection.findHistory(from), from, a, err)
 	if !x.query.IsStandard() && !IsUnsent(err) {
 		return 0, 0, false
 	}

@@ -32,7 +32,8 @@ func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 // DecodeLatencies reads from d the latencies that Server.AppendLatencies wrote. limit is the maximum length in bytes of
 // each name and of each encoded sketch.Window. now is the present time, from which the age of samples counts.
 //
-// The error wraps decode.ErrDamaged if a window cannot be decoded. For other errors, the caller must check d.
+// The error wraps decode.ErrDamaged if a window cannot be decoded. Other invalid input sets *d to nil, which the caller
+// must check.
 func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedLatencies, err error) {
 	l = LearnedLatencies{Name: string(d.Bytes(limit)), srtt: d.Duration(), handshake: d.Duration()}
 	for _, w := range [...]**sketch.Window{&l.answerTimes, &l.roundTrips} {

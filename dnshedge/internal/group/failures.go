@@ -14,8 +14,8 @@ const maxServfails = 3 // number of servers of a group that may respond with SER
 // errNoAnswer is the error of an attempt in which every server that was tried responded with a failure.
 var errNoAnswer = errors.New("dnshedge: no server answered the question")
 
-// exchangeFailures collects the failure responses and the errors that the servers of one exchange returned. Exchange.mu guards
-// it.
+// exchangeFailures collects the failure responses and errors that the servers of one exchange have returned.
+// Exchange.mu guards it.
 type exchangeFailures struct {
 	unableServers int          // number of servers that responded with a failure or refused a connection
 	responses     int          // number of servers whose failure response could be read
@@ -26,12 +26,12 @@ type exchangeFailures struct {
 	hasRefused    bool         // at least one server has refused a connection
 }
 
-// record adds a failure of the server from. use is the history of that server in the exchange. The failure is either
-// the given response, or err if response is nil.
+// recordFailure records that the server from has failed to answer the question. The failure is the given response, or
+// err if response is nil. use counts the queries of the exchange to that server, and the server's failures.
 //
 // It returns the number of failure responses that the server had sent before. It returns 0 if the failure was a network
 // error.
-func (f *exchangeFailures) record(use *serverHistory, from *Server, response *wire.Answer, err error) (earlier int) {
+func (f *exchangeFailures) recordFailure(use *serverHistory, from *Server, response *wire.Answer, err error) (earlier int) {
 	isResponse := response != nil || transport.IsTruncationError(err)
 	if (isResponse || IsRefused(err)) && !use.hasBeenUnable {
 		use.hasBeenUnable = true

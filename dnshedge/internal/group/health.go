@@ -26,8 +26,8 @@ const (
 	maxProbeInterval = 10 * time.Second       // longest time between two probes
 )
 
-// health records whether a server responds, and whether its responses are more than failures. It is safe for concurrent
-// use.
+// health records whether one server responds, and whether it responds with anything but failures. It is safe for
+// concurrent use.
 //
 // A server is silent after maxMisses unanswered queries in a row. It is failing after failures for maxFailures
 // different names in a row. It is unhealthy if it is silent or failing. It is down if it is unhealthy and has failed a
@@ -47,7 +47,7 @@ type health struct {
 
 	mu              sync.Mutex               // guards the fields below
 	lastAnswer      time.Time                // time of the last response; zero: none
-	rejections      rejections               // refused connections since the last response
+	rejections      rejectionSpan            // refused connections since the last response
 	misses          int                      // number of unanswered queries since the last response
 	failedQuestions [maxFailures]*wire.Query // one question for each of the failureCount names
 	probeInterval   time.Duration            // time between two probes; it grows while probes fail
@@ -89,7 +89,7 @@ func (h *health) recordAnswer() {
 	defer h.logChange(now)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.misses, h.lastAnswer, h.hasFailedProbe, h.rejections = 0, now, false, rejections{}
+	h.misses, h.lastAnswer, h.hasFailedProbe, h.rejections = 0, now, false, rejectionSpan{}
 	h.isSilent.Store(false)
 	if !h.isFailing() {
 		h.isDown.Store(false)
@@ -100,9 +100,10 @@ func (h *health) recordAnswer() {
 // new series.
 const rejectionLifetime = time.Minute
 
-// rejections holds the times of the first and of the last rejection of a series, see recordRejection. Both are zero if
-// there was none since the last DNS response of the server.
-type rejections struct{ first, last time.Time } // zero: there are none
+// A rejectionSpan holds the times of the first and the last rejection in a series of rejections by one server. A
+// rejection is a refused or closed connection, or HTTP status 429 or 503. Both times are zero if there was no rejection
+// since the last DNS response of the server.
+type rejectionSpan struct{ first, last time.Time } // zero: there are none
 
 // recordRejection records that the server has just refused or closed a connection, or asked for less load by HTTP status
 // 429 or 503. The response code REFUSED is not a rejection.
@@ -116,16 +117,16 @@ func (h *health) recordRejection() {
 	h.rejections.last = now
 }
 
-// refusingSince returns the time at which the server began to refuse connections. It is zero if the server has refused
-// none since its last response.
+// refusingSince returns the time of the first rejection in the present series: the server began to refuse connections,
+// or to ask for less load. It is zero if there was no rejection since the last response of the server.
 func (h *health) refusingSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.rejections.first
 }
 
-// countResponse records a response of the server to a client's message q. failure must be true if the response is a
-// failure or bogus. The server is failing after failures for maxFailures different names in a row.
+// countResponse records a response of the server to q, the message of a client. failure must be true if the response is
+// a failure or bogus. The server is failing after failures for maxFailures different names in a row.
 //
 // Several failures for the same name count as one failure, because that name may be broken. A response to a message
 // with an opcode other than QUERY only shows that the server is not silent.
@@ -155,8 +156,8 @@ func (h *health) countResponse(q *wire.Query, failure bool) {
 	h.logChange(time.Now())
 }
 
-// failedQuestion returns a question that the server has failed to answer since its last success, for use in a probe.
-// Different values of n select different questions. It returns nil if there is no such question.
+// failedQuestion returns a question that the server has failed to answer since its last success. A probe can ask it
+// again. Different values of n select different questions. It returns nil if there is no such question.
 func (h *health) failedQuestion(n int64) *wire.Query {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -166,8 +167,8 @@ func (h *health) failedQuestion(n int64) *wire.Query {
 	return nil
 }
 
-// recordRecovery records that the server has answered q without a failure. It ends the states failing and down, and
-// resets the time between probes.
+// recordRecovery records that the server has answered the question q without a failure. The server is then neither
+// failing nor down, and the time between probes is the shortest again.
 func (h *health) recordRecovery(q *wire.Query) {
 	h.mu.Lock()
 	h.answeredQuestion.Store(q)
@@ -196,8 +197,9 @@ func (h *health) countUnansweredQuery(sent time.Time) {
 	}
 }
 
-// beginProbe reports whether the caller must probe the server, because a probe is due at the time now and none is
-// running. If it returns true, it marks the probe as running, and the caller must call endProbe afterwards.
+// beginProbe reports whether the caller must probe the server at the time now: a probe is due and none is running. A
+// probe sends questions that show whether the server works. If the result is true, the probe counts as running, and the
+// caller must call endProbe afterwards.
 func (h *health) beginProbe(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,8 +208,9 @@ func (h *health) beginProbe(now time.Time) bool {
 	return due
 }
 
-// beginTrial reports whether this server, which is down, may be sent a client's question as a trial at the time now. If
-// so, it records the trial. Trials have the same interval as probes.
+// beginTrial reports whether a client's question may be sent to this server, which is down, as a trial at the time now.
+// A trial shows whether the server works again. If the result is true, the trial is recorded. Trials have the same
+// interval as probes.
 func (h *health) beginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -218,8 +221,8 @@ func (h *health) beginTrial(now time.Time) bool {
 	return true
 }
 
-// endProbe records the result of a probe that beginProbe has permitted. failed must be true if no probe question was
-// answered without a failure.
+// endProbe records the result of a probe that beginProbe has permitted. failed must be true if the server answered no
+// question of the probe without a failure.
 //
 // The time to the next probe doubles, up to maxProbeInterval, while probes or questions fail.
 func (h *health) endProbe(failed bool) {
@@ -240,7 +243,7 @@ func (h *health) endProbe(failed bool) {
 }
 
 // logChange logs that the server has become silent or failing, or that it works again. It logs each change once, and
-// limits how often changes are logged. now is the present time. The caller must not hold mu.
+// limits the rate of log records. now is the present time. The caller must not hold mu.
 func (h *health) logChange(now time.Time) {
 	if h.log.IsDiscarded() {
 		return
@@ -266,15 +269,15 @@ func (h *health) logChange(now time.Time) {
 	h.log.Log(level, message, attrs...)
 }
 
-// An answerRate records how many of its recent questions one server has answered, by question type. A question that the
-// server left unanswered only counts if another server has answered it. It is safe for concurrent use.
+// An answerRate records, for one server and by question type, which recent questions the server has answered. An
+// unanswered question only counts if another server has answered it. It is safe for concurrent use.
 type answerRate struct {
 	mu     sync.Mutex         // guards byType
 	byType [4]recentQuestions // indexed by typeIndex
 }
 
-// recentQuestions is a ring buffer with the outcomes of recent questions of one type. Equal outcomes for the same name
-// are stored once.
+// A recentQuestions value is a ring buffer with the outcomes of recent questions of one type to one server: answered or
+// unanswered. Equal outcomes for the same name are stored once.
 type recentQuestions struct {
 	outcomes [8]questionOutcome
 	next     int // index of the element that is overwritten next
@@ -286,8 +289,8 @@ type questionOutcome struct {
 	isAnswered bool   // the server has answered the question
 }
 
-// typeIndex returns the index in answerRate.byType for the type of q. Types have separate outcomes because servers and
-// middleboxes may drop queries of types that they do not support.
+// typeIndex returns the index in answerRate.byType for the type of the question q. Types are counted separately because
+// servers and middleboxes may drop queries of types that they do not support.
 func typeIndex(q *wire.Query) int {
 	switch q.Type {
 	case dns.TypeA:
@@ -300,7 +303,8 @@ func typeIndex(q *wire.Query) int {
 	return 3
 }
 
-// recordQuestion records one outcome: that the server has answered q, or has left q unanswered if answered is false.
+// recordQuestion records the outcome of the question q: the server has answered it, or has left it unanswered if
+// answered is false.
 func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -360,7 +364,8 @@ const (
 // question.
 const zoneSilenceLifetime = 10 * time.Second
 
-// A suspectZone is a DNS domain with unanswered questions, as recorded by silentZones. silentZones.mu guards it.
+// A suspectZone records which questions about the names of one DNS domain a server has left unanswered. silentZones.mu
+// guards it.
 type suspectZone struct {
 	hash           uint64                    // hash of the domain's name; the key in silentZones.byHash
 	listIndex      int                       // index in silentZones.silent if isSilent is true, or else in silentZones.suspects
@@ -371,13 +376,15 @@ type suspectZone struct {
 	lastAnswer     time.Time                 // time of the last answered question; zero: none since the domain was recorded
 }
 
-// isSilent reports whether the domain counts as silent: questions about minSilentChildren different children of it had
-// no response in a row. It does not check zoneSilenceLifetime.
+// isSilent reports whether the server is silent about the domain: questions about minSilentChildren different children
+// of the domain had no response in a row. It does not check zoneSilenceLifetime.
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
-// An enclosingDomain is a domain that contains a question's name, or that name itself. For the name a.b.example.com and
-// the domain example.com, the child that contains the name is b.example.com. Questions without a response are counted by
-// domain and child.
+// An enclosingDomain is a domain that contains the name of a question, or that name itself. It also has the child of
+// the domain that contains the name. For the name a.b.example.com and the domain example.com, the child is
+// b.example.com.
+//
+// Unanswered questions are counted by domain and child.
 type enclosingDomain struct {
 	domain uint64 // hash of the domain's name
 	child  uint64 // hash of the name of the child that contains the question's name; domain if the domain is that name
@@ -414,8 +421,8 @@ func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] 
 	}
 }
 
-// zoneList returns the list that holds s: z.silent if the server is known to be silent about the zone of s, or else
-// z.suspects. The caller must hold mu.
+// zoneList returns the list that holds s: the list of silent domains, or else the list of suspect domains. The caller
+// must hold mu.
 func (z *silentZones) zoneList(s *suspectZone) *[]*suspectZone {
 	if s.isSilent() {
 		return &z.silent
@@ -423,8 +430,8 @@ func (z *silentZones) zoneList(s *suspectZone) *[]*suspectZone {
 	return &z.suspects
 }
 
-// addZone adds zone to byHash, and to the list of silent or of suspect domains, as its misses demand. If that list is
-// full, it removes a random element first. The caller must hold mu.
+// addZone adds a domain to the table of recorded domains, and to the list of silent or of suspect domains according to
+// its number of misses. If that list is full, it removes a random element first. The caller must hold mu.
 func (z *silentZones) addZone(zone *suspectZone) {
 	in := z.zoneList(zone)
 	if len(*in) == maxZones {
@@ -436,7 +443,8 @@ func (z *silentZones) addZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// removeZone removes zone from byHash and from the list that holds it. The caller must hold mu.
+// removeZone removes a domain from the table of recorded domains, and from the list that holds it. The caller must hold
+// mu.
 func (z *silentZones) removeZone(zone *suspectZone) {
 	in := z.zoneList(zone)
 	end := len(*in) - 1
@@ -448,8 +456,9 @@ func (z *silentZones) removeZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setMisses sets the number of misses of zone. It moves zone between the lists of suspect and of silent domains if the
-// number reaches, or falls below, minSilentChildren. The caller must hold mu.
+// setMisses sets the number of misses of a domain: the number of its children with unanswered questions in a row. When
+// the number reaches minSilentChildren, or falls below, the domain moves between the lists of suspect and of silent
+// domains. The caller must hold mu.
 func (z *silentZones) setMisses(zone *suspectZone, misses int) {
 	if (misses == minSilentChildren) == zone.isSilent() {
 		zone.misses = misses

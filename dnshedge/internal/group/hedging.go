@@ -13,8 +13,8 @@ import (
 // These hedges may all be useless.
 const maxInitialHedges = 4
 
-// A hedgeSchedule holds the delays after which the hedges of one exchange are due, and asks the policy to admit them.
-// Exchange.mu guards it after schedule has returned.
+// A hedgeSchedule holds the delays after which the hedges of one exchange are due, and asks the hedge policy to admit
+// them. Exchange.mu guards it after computeDelays has returned.
 type hedgeSchedule struct {
 	call policy.Call // records the latency and the hedges of the exchange for key; unused if key is nil
 	key  *policy.Key // latency key of the first server; nil if the exchange records no latency
@@ -25,9 +25,10 @@ type hedgeSchedule struct {
 	dueBuffer         [MaxHedges]time.Duration // memory for due
 }
 
-// schedule computes the delay of each hedge. If the exchange must not be hedged, it returns the reason instead. Settings
-// in ctx may switch hedging off. setupTime is the expected duration of the handshake that the primary needs.
-func (h *hedgeSchedule) schedule(ctx context.Context, conf *Config, selection *serverSelection, setupTime time.Duration) (denied observe.Reason) {
+// computeDelays computes the delay of each hedge. If the exchange must not be hedged, it returns the reason instead.
+// Settings in ctx may switch hedging off. selection has the servers of the exchange. setupTime is the expected duration
+// of the handshake that the primary needs.
+func (h *hedgeSchedule) computeDelays(ctx context.Context, conf *Config, selection *serverSelection, setupTime time.Duration) (denied observe.Reason) {
 	first := selection.servers[0]
 	h.due = h.dueBuffer[:0]
 	denied = policy.Eligibility{SwitchedOff: conf.IsOff()}.Reason(race.OverridesFrom(ctx))
@@ -52,7 +53,8 @@ func (h *hedgeSchedule) schedule(ctx context.Context, conf *Config, selection *s
 	return denied
 }
 
-// nextDue returns the delay of the next hedge. ok is false if there is none.
+// nextDue returns the delay of the next hedge, counted from the start of the exchange. ok is false if there is no
+// further hedge.
 func (h *hedgeSchedule) nextDue() (delay time.Duration, ok bool) {
 	if h.next == len(h.due) {
 		return 0, false
@@ -61,8 +63,10 @@ func (h *hedgeSchedule) nextDue() (delay time.Duration, ok bool) {
 }
 
 // admitNext reports whether policy and budget permit the next hedge, and goes on to the hedge after it. There must be a
-// next hedge. denied is the reason against the hedge, or policy.None if it is permitted or the policy has reported the
-// reason.
+// next hedge. isShadow is true in shadow mode, in which no hedge is sent.
+//
+// denied is the reason against the hedge. It is policy.None if the hedge is permitted, or if the policy has reported
+// the reason itself.
 func (h *hedgeSchedule) admitNext(servers Servers, isShadow bool) (isAdmitted bool, denied observe.Reason) {
 	n, first := h.next, servers[0]
 	h.next++

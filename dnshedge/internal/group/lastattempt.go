@@ -22,10 +22,10 @@ type lastAttempt struct {
 	counters       *Counters
 }
 
-// askServer sends the question to s and returns the response and the duration of the handshake, if the query needed a
-// handshake. It cancels the query with the cause errLost when the query is presumed lost.
+// askServer sends the question to the server s. It returns the response, and the duration of the handshake if the query
+// needed one. When the query is presumed lost, it cancels the query with the cause errLost.
 //
-// earlier is the number of earlier queries of the exchange to s. w receives the connection that the query uses.
+// earlier is the number of earlier queries of the exchange to s. w records which connection the query uses.
 func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	queryCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -33,8 +33,8 @@ func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *
 	return s.queryAddresses(queryCtx, l.selection.query, earlier, w)
 }
 
-// lossTimeout returns how long to wait for the response to a query to s before it is presumed lost. sent is the time at
-// which the query was sent. New latency samples change the result, so a caller that waits for long must call
+// lossTimeout returns how long to wait for the response to a query to s before the query is presumed lost. sent is the
+// time at which the query was sent. Later responses of s change the result, so a caller that waits for long must call
 // lossTimeout again.
 func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 	l.mu.Lock()
@@ -42,8 +42,8 @@ func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 	return l.retransmission.lastAttemptTimeout(s, sent)
 }
 
-// startLossTimer starts a timer for a query that is sent to s now. It calls onLost, in a goroutine of its own, when
-// that query is presumed lost. The caller must call stop when the query has ended.
+// startLossTimer starts a timer for a query that is sent to s now. When that query is presumed lost, it calls onLost in
+// a new goroutine. The caller must call stop when the query has ended.
 func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func() bool) {
 	sent, isDoubled := time.Now(), s.rto.isDoubled()
 	longest := l.lossTimeout(s, sent)

@@ -106,8 +106,8 @@ func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
-// recordLatency adds the latency of a response, took, to the samples. path is the round trip time that the operating
-// system measured for the network path, or 0 if it is unknown.
+// recordLatency adds the latency of a response, took, to the samples. path is the round trip time of the network path
+// as the operating system measured it, or 0 if it is unknown.
 //
 // The delays are computed again after every answersPerUpdate samples. Until both delays are learned, they are computed
 // after each sample.
@@ -136,7 +136,8 @@ func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	}
 }
 
-// recordRTT adds d as a sample of the round trip time. The caller must hold mu.
+// recordRTT adds d, measured at the time now, as a sample of the round trip time of the network. The caller must hold
+// mu.
 func (l *latencyEstimator) recordRTT(now time.Time, d time.Duration) {
 	l.roundTrips.Add(now, d)
 	l.srtt = rtt.SmoothRTT(l.srtt, d)
@@ -179,8 +180,8 @@ func (l *latencyEstimator) lossRate() float64 {
 	return max(1-l.recentAnswers/max(l.recentQueries, 1), 0)
 }
 
-// medianDeviation returns the median absolute deviation of the durations in w from their median. It returns 0 if w is
-// empty.
+// medianDeviation returns the median absolute deviation of the durations in w: the median of their distances from
+// median, which is their median. It returns 0 if w is empty.
 func medianDeviation(w *sketch.Window, median time.Duration) time.Duration {
 	type part struct {
 		off   time.Duration
@@ -257,8 +258,8 @@ func (r *rtoEstimator) isDoubled() bool {
 	return r.doublings > 0
 }
 
-// currentTimeout returns how long to wait for a response before the next retransmission of a question. The timeout is
-// doubled for each earlier retransmission of that question, of which there are resends.
+// currentTimeout returns how long to wait for a response before the next retransmission of a question. resends is the
+// number of earlier retransmissions of that question; each of them doubles the timeout.
 //
 // same must be true if the next retransmission goes to the same server. In that case, doublings because of other
 // questions to the server count as well.
@@ -283,10 +284,10 @@ func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	return min(d, maxRTO)
 }
 
-// canAnswerWithin reports whether the server, if it works, will probably respond within d. The expected time is the
-// timeout without doublings. Before the first sample, it is firstRTO with its doublings.
+// canAnswerWithin reports whether the server, if it works, will probably respond within the duration d. The expected
+// time is the timeout without doublings. Before the first response, it is firstRTO with its doublings.
 //
-// It returns true if there are neither samples nor doublings.
+// It returns true if there are neither responses nor doublings.
 func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -87,8 +87,8 @@ const (
 	UseOnce                      // the Pool may forget the server as soon as the caller has called Release, which it must do
 )
 
-// A pooledServer is a server of a Pool, with the data that decides whether the Pool may forget the server. Pool.mu
-// guards the data.
+// A pooledServer is a server of a Pool, with the data from which the Pool decides whether it may forget the server.
+// Pool.mu guards the data.
 type pooledServer struct {
 	*Server
 	isPermanent      bool      // a caller has asked for UsePermanently, so the Pool never forgets the server
@@ -97,8 +97,8 @@ type pooledServer struct {
 	lastRequested    time.Time // time of the last call of Pool.Server with another Usage than UseOnce; zero: none
 }
 
-// Server returns the server with the given name. If the Pool has none, it adds a server and calls target for the Target
-// to create it from. A full Pool first forgets its least recently used server, if it may forget any.
+// Server returns the server with the given name. If the Pool has none, it creates one from the Target that the function
+// target returns. A full Pool first forgets its least recently used server, if it may forget any.
 //
 // use says how long the Pool must keep the server. A caller with UseOnce must call Release later. The error is the
 // error of target, or transport.ErrClosed after Close.
@@ -128,8 +128,8 @@ func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*S
 	return s.Server, nil
 }
 
-// Release ends the caller's use of s, so that the Pool may forget the server. It must be called once for each call of
-// Pool.Server with UseOnce that returned s.
+// Release ends the use of the server s by a caller with UseOnce, so that the Pool may forget the server. It must be
+// called once for each call of Pool.Server with UseOnce that returned s.
 func (p *Pool) Release(s *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A RecheckTimer calls a function once a condition is met, which it checks from time to time. Each check returns the
-// time until the next one, so the call can be postponed or advanced while the timer runs. Stop prevents the call.
-// A RecheckTimer must be started at most once.
+// A RecheckTimer calls a function when it is due, although the due time may change while the timer runs. It asks for
+// the remaining time at the start, and again whenever that time has passed. Stop prevents the call. A RecheckTimer must
+// be started at most once.
 type RecheckTimer struct {
 	mu        sync.Mutex // guards the fields below
 	timer     *time.Timer
@@ -27,7 +27,8 @@ func (a *RecheckTimer) Start(remaining func() time.Duration, f func()) {
 	})
 }
 
-// isDue reports whether the function must be called now. If not, it sets the timer for the next check.
+// isDue reports whether the timer must call its function now: remaining returns 0 or less, and the timer was not
+// stopped. Otherwise it sets the timer for the next check.
 func (a *RecheckTimer) isDue(remaining func() time.Duration) bool {
 	wait := remaining()
 	a.mu.Lock()

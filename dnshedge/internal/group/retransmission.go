@@ -112,22 +112,22 @@ func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) t
 	return min(lastAttemptTimeouts*timeout, r.deadline.Sub(sent)/2)
 }
 
-// backOff doubles the retransmission timeout of the server that the last query went to. It does nothing if that server
-// has responded to any query since.
+// backOff doubles the retransmission timeout of the server to which the last query went. It does nothing if that server
+// has responded to any query since. now is the present time.
 func (r *retransmissionTimer) backOff(now time.Time) {
 	if s := r.selection.servers[r.lastServer]; !s.AnsweredSince(r.lastSent) {
 		s.rto.backOff(r.lastSent, now)
 	}
 }
 
-// recordQuery stores that the given attempt has sent the last query, to the server with the given index, at the time
-// now.
+// recordQuery records the last query of the exchange: the number of its attempt, the index of its server, and the time
+// now at which it is sent.
 func (r *retransmissionTimer) recordQuery(attempt, server int, now time.Time) {
 	r.lastAttempt, r.lastServer, r.lastSent = attempt, server, now
 }
 
-// postponeRetransmission postpones the next retransmission after the budgets did not permit one at the time now. The pause is
-// half of the time since the last query, but at least minRTO.
+// postponeRetransmission postpones the next retransmission, because the budgets of the servers did not permit one at
+// the time now. The pause is half of the time since the last query, but at least minRTO.
 func (r *retransmissionTimer) postponeRetransmission(now time.Time) {
 	r.postponedUntil = now.Add(alignTimer(max(minRTO, now.Sub(r.lastSent)/2)))
 }

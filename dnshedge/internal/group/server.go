@@ -55,7 +55,8 @@ type Server struct {
 
 var _ transport.Owner = (*Server)(nil)
 
-// newServer returns a server of p with the given name, for the target t. It opens no connection.
+// newServer returns a new server of the Pool p with the given name. The Target t says how to reach it. No connection is
+// opened.
 func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
 	s := &Server{
@@ -64,7 +65,7 @@ func newServer(p *Pool, name string, t Target) *Server {
 		health:           &health{host: name, log: p.conf.Log},
 	}
 	s.lastAsked.Store(time.Now().UnixNano())
-	s.account.init(p.sharedBucket, h.Share, s.key)
+	s.account.createBuckets(p.sharedBucket, h.Share, s.key)
 	if t.IsLocal {
 		s.minLossDelay = h.LocalMinDelay
 	}
@@ -80,12 +81,14 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
-// HasCalls reports whether a question had s as its first server. With a fixed hedge delay, it reports whether s got a query.
+// HasCalls reports whether s was the first server of a question. With a fixed hedge delay, it reports whether any query
+// was sent to s.
 func (s *Server) HasCalls() bool {
 	return s.key.HasCalls() || s.hedging.FixedDelay > 0 && s.queryCount.Load() > 0
 }
 
-// State returns the state of the server's latency key for observers.
+// State returns the hedge delay, the hedge budget and the other learned state of the server's latency key, for
+// observers.
 func (s *Server) State() observe.KeyState {
 	state := s.key.State()
 	state.Delay = max(s.slowDelay(), s.lossDelay())
@@ -140,17 +143,17 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 	return nil, 0, failed
 }
 
-// recordResponse records a response of the server to a client's message q, which ends the silence about the domain of
-// q. failure must be true if the response is a failure or bogus.
+// recordResponse records that the server has responded to q, the message of a client. The server is then no longer
+// silent about the domain of q. failure must be true if the response is a failure or bogus.
 func (s *Server) recordResponse(q *wire.Query, failure bool) {
 	s.silentZones.recordAnswer(q)
 	s.countResponse(q, failure)
 }
 
-// recordMiss records that the question q, whose query was sent at the time sent, had no response.
+// recordMiss records that the question q had no response. sent is the time at which its query was sent.
 //
-// The miss does not count against the server's health if the server is silent only about the domain of q. That is the
-// case if it has answered other questions since the silence about that domain began.
+// The miss does not count against the health of the server if the server is silent only about the domain of q. That is
+// so if it has answered other questions since the silence about that domain began.
 func (s *Server) recordMiss(q *wire.Query, sent time.Time) {
 	if since := s.silentZones.recordMiss(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
 		s.countUnansweredQuery(sent)
@@ -193,12 +196,13 @@ func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 // RecordRetry counts a query that is sent again because its connection had been closed.
 func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
-// BeginAbandoned reports whether an abandoned query may keep waiting for its response, and counts the query if it may.
-// A query is abandoned when its caller no longer waits for it. The late response is still useful as a latency sample.
+// BeginAbandonedQuery reports whether an abandoned query may keep waiting for its response, and counts the query if it
+// may. A query is abandoned when its caller no longer waits for the response. A late response is still useful: it is a
+// sample of the server's latency.
 //
-// It returns false if maxAbandoned queries wait already. If it returns true, the caller must call EndAbandoned when the
-// query ends.
-func (s *Server) BeginAbandoned() bool {
+// It returns false if maxAbandoned queries to this server wait already. If it returns true, the caller must call
+// EndAbandonedQuery when the query ends.
+func (s *Server) BeginAbandonedQuery() bool {
 	if s.runningAbandoned.Add(1) > maxAbandoned {
 		s.runningAbandoned.Add(-1)
 		return false
@@ -207,11 +211,11 @@ func (s *Server) BeginAbandoned() bool {
 	return true
 }
 
-// EndAbandoned records that an abandoned query has ended, so that another one may wait in its place. It must be called
-// once for each query for which BeginAbandoned returned true.
-func (s *Server) EndAbandoned() { s.runningAbandoned.Add(-1) }
+// EndAbandonedQuery records that an abandoned query, for which no caller waits, has ended. Another abandoned query may
+// then wait in its place. It must be called once for each query for which BeginAbandonedQuery returned true.
+func (s *Server) EndAbandonedQuery() { s.runningAbandoned.Add(-1) }
 
-// AbandonedLifetime returns how long an abandoned query may wait for its response.
+// AbandonedLifetime returns how long an abandoned query, for which no caller waits, may wait for its response.
 func (s *Server) AbandonedLifetime() time.Duration {
 	return min(maxAbandonedLifetime, s.pool.conf.Timeout)
 }

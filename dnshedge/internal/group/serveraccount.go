@@ -21,24 +21,26 @@ type serverAccount struct {
 	retransmissions retransmissionBucket // limits retransmissions that do not use the hedge budget
 }
 
-// init creates the token buckets of a server.
+// createBuckets creates the token buckets of a server.
 //
 // common is the bucket that all servers share. share is the number of tokens that each query adds to the server's own
 // hedge bucket. key is the latency key of the server. From now on, its hedges cost tokens of both buckets.
-func (p *serverAccount) init(common *budget.Bucket, share float64, key *policy.Key) {
+func (p *serverAccount) createBuckets(common *budget.Bucket, share float64, key *policy.Key) {
 	p.sharedBucket, p.serverBucket = common, budget.NewBucket(share, Burst)
 	p.retransmissions.tokens = Burst
 	key.AddBuckets(common, p.serverBucket)
 }
 
-// earnTokens adds to both hedge buckets the fraction of a token that one query to the server is worth.
+// earnTokens adds a fraction of a token to both hedge buckets, because a query is sent to the server. These are the
+// bucket that all servers share, and the bucket of this server.
 func (p *serverAccount) earnTokens() {
 	p.sharedBucket.Deposit()
 	p.serverBucket.Deposit()
 }
 
-// payForHedge asks the policy to admit hedge n of call, and spends a token of both hedge buckets. It returns false if a
-// bucket is empty or the policy denies the hedge. call.Denied then holds the reason.
+// payForHedge asks the hedge policy to admit hedge n of call. A hedge costs a token of the bucket that all servers
+// share, and a token of the server's own hedge bucket. It returns false if one of them is empty, or if the policy
+// denies the hedge. call.Denied then holds the reason.
 //
 // In shadow mode, the token of the shared bucket is returned, because no hedge is sent.
 func (p *serverAccount) payForHedge(call *policy.Call, n int) bool {
@@ -55,11 +57,11 @@ func (p *serverAccount) payForHedge(call *policy.Call, n int) bool {
 }
 
 // payForRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token
-// for it. first is true for the first retransmission of a question, and silent if the server is silent.
+// for it. first is true for the first retransmission of a question, and silent is true if the server is silent.
 //
-// The retransmission bucket of the server, which its responses fill, pays for a first retransmission. A later one is
-// paid from the shared hedge bucket, or from a retransmission bucket that is at least half full: many responses
-// indicate packet loss and not an overloaded server.
+// The retransmission bucket of the server pays for a first retransmission; each response of the server fills it. A
+// later one costs a token of the shared hedge bucket, or of a retransmission bucket that is at least half full. Many
+// responses indicate packet loss and not an overloaded server.
 //
 // Only the shared hedge bucket pays for retransmissions to a silent server, because an outage must not double the load.
 func (p *serverAccount) payForRetransmission(first, silent bool) bool {
@@ -100,8 +102,8 @@ func (b *retransmissionBucket) earnToken() {
 	b.tokens++
 }
 
-// spendToken takes one token and returns true. It returns false, and takes no token, if the bucket holds fewer than
-// least tokens.
+// spendToken spends one token and returns true. If the bucket holds fewer tokens than least, it spends none and returns
+// false.
 func (b *retransmissionBucket) spendToken(least int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -129,9 +129,11 @@ func (g Servers) RecordUnanswered(q *wire.Query) {
 	}
 }
 
-// ProbeUnhealthy starts a probe, in the background, of each server that is silent or failing. now is the present time. A
-// probe may send the client's question q, except to the server first: the caller itself sends q to that server. first
-// may be nil.
+// ProbeUnhealthy starts a probe, in the background, of each server that is silent or failing. A probe sends questions
+// that show whether the server works. now is the present time.
+//
+// A probe may send the client's question q, except to the server first, to which the caller itself sends q. first may
+// be nil.
 func (g Servers) ProbeUnhealthy(now time.Time, q *wire.Query, first *Server) {
 	for _, s := range g {
 		if s.isUnhealthy() {
@@ -150,8 +152,8 @@ func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	}
 }
 
-// startProbe calls Probe with the client's question q. If s is the server first, it calls Probe without a question,
-// because the caller itself sends q to that server. now is the present time.
+// startProbe starts a probe of the server at the time now, see Probe. The probe may send the client's question q. If s
+// is the server first, it must not, because the caller itself sends q to that server.
 func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	if s == first {
 		q = nil
@@ -162,8 +164,8 @@ func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 // ProbeUnmeasured starts a probe, in the background, of each server that has not responded within measurementLifetime.
 // So a server that gets no queries is used again once it is faster than the others. now is the present time.
 //
-// A probe may send the client's question q, except to the server first: the caller itself sends q to that server. first
-// may be nil.
+// A probe may send the client's question q, except to the server first, to which the caller itself sends q. first may
+// be nil.
 func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
 	if len(g) < 2 {
 		return
@@ -191,7 +193,7 @@ const (
 )
 
 // A serverSelection selects the server for each query of one exchange, and counts the queries to each server.
-// Exchange.mu guards histories. The other fields never change after init.
+// Exchange.mu guards the field histories. The other fields do not change after init.
 type serverSelection struct {
 	query         *wire.Query
 	servers       Servers                     // the group, in order of preference
@@ -199,7 +201,7 @@ type serverSelection struct {
 	historyBuffer [usualServers]serverHistory // memory for histories if the group is small
 }
 
-// A serverHistory is the history of one server in one exchange: its queries and failures.
+// A serverHistory counts the queries of one exchange to one server, and the failures of that server.
 type serverHistory struct {
 	queries       int       // number of queries of the exchange to the server
 	failures      int       // number of failure responses of the server
@@ -207,7 +209,7 @@ type serverHistory struct {
 	lastSent      time.Time // time of the last query; zero: none
 }
 
-// init sets the question q and the servers of the exchange, in order of preference. It must be called before any other
+// init sets the question q of the exchange, and its servers in order of preference. It must be called before any other
 // method.
 func (s *serverSelection) init(q *wire.Query, servers Servers) {
 	s.query, s.servers = q, servers
@@ -228,8 +230,9 @@ func (s *serverSelection) init(q *wire.Query, servers Servers) {
 // again, the attempt continues with the next server at once. Otherwise the order of the servers decides.
 func (s *serverSelection) selectServer() int { return s.selectServerExcept(0) }
 
-// selectServerExcept is like selectServer, but never selects a server whose index is in the bit set excluded. If the
-// set is not empty, it excludes all servers with an index of 64 or more as well. It returns -1 if no server is left.
+// selectServerExcept returns the index of the server for the next query, like selectServer, but never a server in the
+// bit set excluded. Bit i stands for the server with index i. A set that is not empty also excludes all servers with an
+// index of 64 or more. The result is -1 if no server is left.
 func (s *serverSelection) selectServerExcept(excluded uint64) int {
 	best, bestRank := -1, -1
 	for i, server := range s.servers {
@@ -263,8 +266,9 @@ func (s *serverSelection) failedServers() uint64 {
 	return s.serverSet(func(u *serverHistory) bool { return u.failures > 0 })
 }
 
-// serverSet returns a bit set of server indexes. It has the index of each server for whose history the function
-// contains returns true. Servers with an index of 64 or more are never in the set.
+// serverSet returns a bit set with the index of each server for which the function contains returns true. The argument
+// of that function is the server's queries and failures in the exchange. Servers with an index of 64 or more are never
+// in the set.
 func (s *serverSelection) serverSet(contains func(*serverHistory) bool) (set uint64) {
 	for i := range s.histories {
 		if contains(&s.histories[i]) {
@@ -280,14 +284,14 @@ func (s *serverSelection) serverBit(server *Server) uint64 {
 	return 1 << slices.Index(s.servers, server)
 }
 
-// findHistory returns the history of a server in the exchange. The server must be in the group. The caller must hold
-// Exchange.mu.
+// findHistory returns the counts of the exchange's queries to a server, and of the server's failures. The server must
+// be in the group. The caller must hold Exchange.mu.
 func (s *serverSelection) findHistory(server *Server) *serverHistory {
 	return &s.histories[slices.Index(s.servers, server)]
 }
 
-// recordQuery counts a query that is sent at the time now to the server with index i. It returns the number of earlier
-// queries of the exchange to that server.
+// recordQuery counts a query that is sent at the time now to the server with the index i. It returns the number of
+// earlier queries of the exchange to that server.
 func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 	use := &s.histories[i]
 	use.queries++
@@ -295,8 +299,8 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 	return use.queries - 1
 }
 
-// recordMisses records a miss for each server whose last query has been unanswered for at least the server's loss
-// delay. now is the present time.
+// recordMisses records a miss, a question without response, for each server whose last query has been unanswered for at
+// least the server's loss delay. now is the present time.
 func (s *serverSelection) recordMisses(now time.Time) {
 	for i, server := range s.servers {
 		if use := &s.histories[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.lossDelay() {

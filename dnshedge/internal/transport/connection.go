@@ -106,7 +106,7 @@ type pendingQuery struct {
 	answer    chan []byte // receives the response message; capacity 1, so that the reading goroutine never waits
 	abandoned bool        // no caller waits for the response; guarded by connection.mu
 	probe     bool        // the query is a probe of this connection, without a caller
-	isCounted bool        // EndAbandoned must be called when the query ends; guarded by connection.mu
+	isCounted bool        // EndAbandonedQuery must be called when the query ends; guarded by connection.mu
 }
 
 // newConnection returns a connection over conn, which was opened for the pool l. The caller must run readMessages in a
@@ -269,7 +269,7 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 		return
 	}
 	p.abandoned = true
-	p.isCounted = c.owner.BeginAbandoned()
+	p.isCounted = c.owner.BeginAbandonedQuery()
 	if p.isCounted {
 		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.endAbandoned(p) })
 	}
@@ -289,7 +289,7 @@ func (c *connection) endAbandoned(p *pendingQuery) {
 	p.isCounted = false
 	c.mu.Unlock()
 	if counted {
-		c.owner.EndAbandoned()
+		c.owner.EndAbandonedQuery()
 	}
 }
 

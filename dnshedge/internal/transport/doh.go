@@ -251,19 +251,19 @@ func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.
 		return r.a, r.setup, sent.writtenAt.Load() != 0, r.err
 	case <-ctx.Done():
 	}
-	if sent.writtenAt.Load() == 0 || !d.Owner.BeginAbandoned() {
+	if sent.writtenAt.Load() == 0 || !d.Owner.BeginAbandonedQuery() {
 		cancel()
 		return nil, 0, true, causeOf(ctx)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed { // Close has ended the request, and wg must not grow any more
-		d.Owner.EndAbandoned()
+		d.Owner.EndAbandonedQuery()
 		return nil, 0, true, causeOf(ctx)
 	}
 	sent.abandoned.Store(true)
 	d.wg.Go(func() {
-		defer d.Owner.EndAbandoned()
+		defer d.Owner.EndAbandonedQuery()
 		t := time.NewTimer(d.Owner.AbandonedLifetime())
 		defer t.Stop()
 		select {

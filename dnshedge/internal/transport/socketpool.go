@@ -71,10 +71,10 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 		return r.a, r.err
 	case <-ctx.Done():
 	}
-	if left := d.Owner.AbandonedLifetime() - time.Since(d.sent); left > 0 && d.Owner.BeginAbandoned() {
+	if left := d.Owner.AbandonedLifetime() - time.Since(d.sent); left > 0 && d.Owner.BeginAbandonedQuery() {
 		time.AfterFunc(left, func() {
 			s.endQuery(d, udpResult{})
-			d.Owner.EndAbandoned()
+			d.Owner.EndAbandonedQuery()
 		})
 	} else {
 		s.endQuery(d, udpResult{})

@@ -90,11 +90,12 @@ type Owner interface {
 	// RecordRetry is called when a query is sent again because its connection was closed.
 	RecordRetry()
 
-	// BeginAbandoned is called when a caller no longer waits for a query. It must return whether the transport may keep
-	// waiting for the response. If it returns true, EndAbandoned is called when that wait ends.
-	BeginAbandoned() bool
-	// EndAbandoned is called once for each call of BeginAbandoned that returned true.
-	EndAbandoned()
+	// BeginAbandonedQuery is called when a caller no longer waits for the response to a query: the query is abandoned.
+	// It must return whether the transport may keep waiting for the response. If it returns true, EndAbandonedQuery is
+	// called when that wait ends.
+	BeginAbandonedQuery() bool
+	// EndAbandonedQuery is called once for each call of BeginAbandonedQuery that returned true.
+	EndAbandonedQuery()
 	// AbandonedLifetime returns how long an abandoned query may wait for its response, since the query was sent.
 	AbandonedLifetime() time.Duration
 	// StallTimeout returns how long a connection with waiting queries may receive nothing. After that time, the next query

@@ -391,12 +391,12 @@ func (u *udpTransport) ignoreMessage(err error) {
 // expiring must be true if the context's callback may still set the read deadline.
 func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
-	if left <= 0 || !d.Owner.BeginAbandoned() {
+	if left <= 0 || !d.Owner.BeginAbandonedQuery() {
 		d.closeSocket()
 		return
 	}
 	ok := d.tcp.spawnGoroutine(func() {
-		defer d.Owner.EndAbandoned()
+		defer d.Owner.EndAbandonedQuery()
 		defer d.closeSocket()
 		stop := context.AfterFunc(d.tcp.ctx, d.closeSocket)
 		defer stop()
@@ -411,7 +411,7 @@ func (d *udpQuery) abandonQuery(expiring bool) {
 		}
 	})
 	if !ok {
-		d.Owner.EndAbandoned()
+		d.Owner.EndAbandonedQuery()
 		d.closeSocket()
 	}
 }
