@@ -15,11 +15,12 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// An AccessList lists the networks whose clients may ask. An empty list contains no client.
+// An AccessList lists the networks whose clients may send queries. An empty list admits no client.
 type AccessList []netip.Prefix
 
-// ParseNetwork parses an element of an AccessList: a network, such as "192.0.2.0/24", or a single address, such as
-// "2001:db8::1". It returns an error for other texts, for an address with a zone, and for an IPv4 network in IPv6 form.
+// ParseNetwork parses an element of an AccessList from s: a network, such as "192.0.2.0/24", or a single address, such
+// as "2001:db8::1". It returns an error for other texts, for an address with a zone, and for an IPv4 network in IPv6
+// form.
 func ParseNetwork(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if ip, e := netip.ParseAddr(s); e == nil && ip.Zone() == "" {
@@ -32,8 +33,8 @@ func ParseNetwork(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// LocalNetworks returns a list of this machine and all private, shared (100.64.0.0/10) and link-local networks. A
-// forwarder that is open to others is soon abused for amplification attacks.
+// LocalNetworks returns the loopback, private, shared (100.64.0.0/10) and link-local networks. A forwarder that is open
+// to other networks is soon abused for amplification attacks.
 func LocalNetworks() (l AccessList) {
 	for _, s := range []string{
 		"127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10",
@@ -44,15 +45,15 @@ func LocalNetworks() (l AccessList) {
 	return l
 }
 
-// Contains reports whether a client's address is in one of the networks. An IPv4 address in IPv6 form counts as IPv4,
-// and the zone of an address does not count. The zero Addr is in no network.
+// Contains reports whether the address ip of a client is in one of the networks. An IPv4 address in IPv6 form counts as
+// IPv4, and the zone of an address is ignored. The zero Addr is in no network.
 func (l AccessList) Contains(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	return slices.ContainsFunc(l, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// accessControl decides which clients may ask questions, and limits the rate of questions of each client. It is safe
-// for concurrent use.
+// accessControl decides which clients may send queries, and limits the rate of queries of each client. It is safe for
+// concurrent use.
 type accessControl struct {
 	allowed   AccessList
 	perSecond float64 // questions of one client; 0: no limit
@@ -66,7 +67,8 @@ type accessControl struct {
 // from time to time.
 const maxLimits = 1 << 15
 
-// allowQuestion reports whether the client's rate limit permits another question now, and counts the question if so.
+// allowQuestion reports whether the rate limit of a client permits another question now, and counts the question if so.
+// at is the network address of the client.
 func (a *accessControl) allowQuestion(at net.Addr) bool {
 	return a.perSecond == 0 || a.limiterFor(at).Allow()
 }
@@ -74,8 +76,10 @@ func (a *accessControl) allowQuestion(at net.Addr) bool {
 // maxWait limits how long a question over a stream waits for the rate limit. Such a wait delays the shutdown.
 const maxWait = time.Second
 
-// reserveQuestion counts a question that a client asks over a stream, and returns how long the question must wait for
-// the rate limit. If the result is longer than maxWait, the question was not counted and must be rejected.
+// reserveQuestion counts a question that a client sends over a TCP or TLS connection. It returns how long the question
+// must wait for the rate limit of that client. at is the network address of the client.
+//
+// If the result is longer than maxWait (one second), the question was not counted and must be rejected.
 func (a *accessControl) reserveQuestion(at net.Addr) time.Duration {
 	if a.perSecond == 0 {
 		return 0
@@ -88,8 +92,8 @@ func (a *accessControl) reserveQuestion(at net.Addr) time.Duration {
 	return d
 }
 
-// limiterFor returns the rate limiter of the client with an address, and creates it if necessary. Limiters of clients
-// that have been quiet for long are removed.
+// limiterFor returns the rate limiter of the client with the network address at, and creates it if necessary. Limiters
+// of clients that have sent nothing for a long time are removed.
 func (a *accessControl) limiterFor(at net.Addr) *rate.Limiter {
 	client := connlimit.ClientAddress(at)
 	a.mu.Lock()
@@ -105,8 +109,8 @@ func (a *accessControl) limiterFor(at net.Addr) *rate.Limiter {
 	return l
 }
 
-// clientAddress returns the IP address of a UDP or TCP client. For any other address it returns the zero Addr, which
-// no AccessList contains.
+// clientAddress returns the IP address in at, the network address of a client. For a network other than UDP and TCP, it
+// returns the zero Addr, which no AccessList contains.
 func clientAddress(at net.Addr) netip.Addr {
 	if a, ok := at.(interface{ AddrPort() netip.AddrPort }); ok {
 		return a.AddrPort().Addr()
@@ -114,9 +118,11 @@ func clientAddress(at net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// admitQuery decides how a query is handled. Over UDP, a client that is not allowed gets REFUSED, which is not longer
-// than its question. A query above the rate limit gets no response over UDP, so the client asks again. Over a stream
-// such a query waits. If it would wait for more than maxWait, the connection is closed.
+// admitQuery decides how the DNS server handles a query from the network address at. Over UDP, a client outside the
+// access list gets REFUSED, a response no longer than its query. A query above the rate limit gets no response over
+// UDP, so the client sends it again.
+//
+// Over a connection, a query above the rate limit waits. If the wait would exceed maxWait, the connection is closed.
 func (a *accessControl) admitQuery(at net.Addr) dnshedge.Verdict {
 	if _, udp := at.(*net.UDPAddr); !udp {
 		wait := a.reserveQuestion(at)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// certificate is a certificate that is read again within a minute after its file has changed, because certificates are
-// renewed every few weeks.
+// A certificate is a TLS certificate in files. It is read again within a minute after its file has changed, because
+// certificates are renewed every few weeks.
 type certificate struct {
 	certFile, keyFile string
 
@@ -34,7 +34,7 @@ func CertificateFiles(certFile, keyFile string) (func(*tls.ClientHelloInfo) (*tl
 	return c.getCertificate, nil
 }
 
-// getCertificate returns the certificate for a TLS handshake.
+// getCertificate returns the certificate for a TLS handshake. It implements the field GetCertificate of tls.Config.
 func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,8 +46,8 @@ func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, er
 	return c.cert, nil
 }
 
-// readIfChanged reads the certificate if its file has changed. After an error the certificate is the old one. The caller
-// must hold mu.
+// readIfChanged reads the certificate files if the modification time of the certificate file has changed. After an
+// error, the certificate that was read before remains in use. The caller must hold mu.
 func (c *certificate) readIfChanged() error {
 	c.checked = time.Now()
 	info, err := os.Stat(c.certFile)

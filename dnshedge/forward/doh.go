@@ -24,7 +24,7 @@ const (
 	maxRequestsOfClient = 2048
 )
 
-// dohHandler is an http.Handler that answers DNS over HTTPS (RFC 8484), by GET and POST.
+// dohHandler is an http.Handler that answers DNS over HTTPS (RFC 8484), for the methods GET and POST.
 type dohHandler struct {
 	client   *dnshedge.Client
 	access   *accessControl
@@ -69,8 +69,8 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}}, m)
 }
 
-// readMessage returns the DNS message in a request, from the URL (GET) or the body (POST). After an error, code is the
-// HTTP status with which the request must be answered.
+// readMessage returns the DNS message in an HTTP request, in wire format. The message is in the URL (GET) or in the
+// body (POST). After an error, code is the HTTP status of the response to the request.
 func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, err error) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -92,9 +92,11 @@ func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, er
 	return b, 0, nil
 }
 
-// maxAge returns how long an HTTP cache may store a response, in seconds. That is the lowest TTL of its answer, or the
-// negative TTL of its SOA record if there is no answer (RFC 8484 §5.1). It is 0 if the response has neither, or is a
-// failure other than NXDOMAIN.
+// maxAge returns how long an HTTP cache may store the DNS response b, in seconds (RFC 8484 §5.1). b is in wire format.
+// The result is the lowest TTL in the answer section. If that section is empty, it is the negative TTL of the SOA
+// record.
+//
+// The result is 0 if the response has neither, or if its response code is a failure other than NXDOMAIN.
 func maxAge(b []byte) uint32 {
 	m := new(dns.Msg)
 	if m.Unpack(b) != nil || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
@@ -115,8 +117,8 @@ func maxAge(b []byte) uint32 {
 	return age
 }
 
-// A responseWriter is a dns.ResponseWriter for one HTTP request. It passes the response, in wire format, to its
-// function send. Methods that Client.ServeDNS does not call panic.
+// A responseWriter is the dns.ResponseWriter through which a Client answers one HTTP request. It passes the response,
+// in wire format, to its function send. Methods that Client.ServeDNS does not call panic.
 type responseWriter struct {
 	dns.ResponseWriter // nil
 	tls                *tls.ConnectionState

@@ -144,7 +144,8 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Forwarder answers DNS clients. It must be made by New.
+// A Forwarder is a forwarding DNS server. It answers the queries of clients over UDP, TCP, TLS and HTTPS with the
+// answers of a dnshedge.Client. It must be made by New.
 type Forwarder struct {
 	conf     Config
 	access   accessControl
@@ -155,7 +156,8 @@ type Forwarder struct {
 	state    map[string]stateStore // to save, by the name of the file
 }
 
-// A service is an open listener or UDP socket, with the function that answers its clients until the shutdown.
+// A service is an open listener or UDP socket of a Forwarder. Its function serve answers the queries of clients until
+// the shutdown.
 type service struct {
 	io.Closer
 	serve func() error
@@ -179,7 +181,7 @@ func New(conf Config) (*Forwarder, error) {
 	f := &Forwarder{conf: conf, access: accessControl{allowed: conf.Allow, perSecond: limits.QuestionsPerSecond}}
 	f.server = &dnshedge.Server{Client: conf.Client, Admit: f.access.admitQuery, MaxConns: limits.Conns}
 	if conf.StateFile != "" {
-		f.state = newClientChain(conf.Client).stateStores(conf.StateFile)
+		f.state = newClientParts(conf.Client).stateStores(conf.StateFile)
 	}
 	for path, s := range f.state {
 		if err := loadState(s, path); err != nil {
@@ -195,8 +197,8 @@ func New(conf Config) (*Forwarder, error) {
 	return f, nil
 }
 
-// openListeners opens all listeners and UDP sockets, and adds them to f.services. After an error, f.services has the
-// listeners that are open.
+// openListeners opens all listeners and UDP sockets of the configuration, and adds them to f.services. After an error,
+// f.services has the listeners that were opened before.
 func (f *Forwarder) openListeners() error {
 	for _, at := range f.conf.Listen {
 		sockets, err := listenPackets(at, f.conf.Limits.UDPSockets)
@@ -243,8 +245,10 @@ func (f *Forwarder) openListeners() error {
 	return nil
 }
 
-// listenTCP opens a TCP listener at the address at, and adds it to f.services. The listener accepts only connections of
-// allowed clients. serve answers their queries. slots limits the connections of all clients; nil: serve limits them.
+// listenTCP opens a TCP listener at the address at, such as "127.0.0.1:53", and adds it to f.services. The listener
+// accepts only connections of allowed clients. The function serve then answers the queries that arrive on them.
+//
+// slots limits the number of connections of all clients together. It is nil if serve limits that number itself.
 func (f *Forwarder) listenTCP(at string, slots *connlimit.Limiter, serve func(net.Listener) error) error {
 	inner, err := net.Listen("tcp", at)
 	if err != nil {
@@ -291,8 +295,8 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 	return err
 }
 
-// shutDown answers the queries that were received, until ctx ends, and closes all listeners and connections. The server
-// of the metrics ends last, with a time limit of its own, so that its clients do not delay the answers.
+// shutDown answers the queries that were received, until ctx ends, and closes all listeners and connections. The
+// metrics server ends last. It has a time limit of its own, so that its clients do not delay the DNS answers.
 func (f *Forwarder) shutDown(ctx context.Context) error {
 	errs := make([]error, len(f.https)+1)
 	var wg sync.WaitGroup

@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// listenPackets opens n UDP sockets of the same address, or fewer where the system does not distribute clients among
-// sockets (maxSockets). After an error it returns the sockets opened so far.
+// listenPackets opens n UDP sockets that share the address at. It opens at most one where the operating system does not
+// distribute clients among sockets (maxSockets). After an error it returns the sockets that were opened before.
 func listenPackets(at string, n int) (all []net.PacketConn, err error) {
 	var c net.ListenConfig
 	if n > 1 {
@@ -30,9 +30,9 @@ func listenPackets(at string, n int) (all []net.PacketConn, err error) {
 	return all, nil
 }
 
-// A limitedListener accepts only connections of allowed clients, and limits the connections of each client. It rejects
-// other connections. The field slots limits the connections of all clients; it is nil if the server that calls Accept
-// limits them.
+// A limitedListener is a TCP listener that accepts only connections of allowed clients, and limits the connections of
+// each client. It closes other connections. Its slots limit the connections of all clients together; they are nil if
+// the server that calls Accept limits those.
 type limitedListener struct {
 	net.Listener // of TCP
 	access       *accessControl
@@ -83,8 +83,8 @@ type clientLimiter struct {
 	byClient map[netip.Addr]int // open connections or requests by client; must not be nil
 }
 
-// tryAdd counts one more connection or request of a client and returns true. It returns false, and counts nothing, if
-// the limit of the client or of all clients is reached.
+// tryAdd counts one more connection or request of the client with the address ip, and returns true. If the limit of the
+// client or of all clients is reached, it counts nothing and returns false.
 func (c *clientLimiter) tryAdd(ip netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +96,7 @@ func (c *clientLimiter) tryAdd(ip netip.Addr) bool {
 	return true
 }
 
-// remove undoes one tryAdd of a client, when the connection or request has ended.
+// remove undoes one tryAdd for the client with the address ip, because the connection or request has ended.
 func (c *clientLimiter) remove(ip netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,8 +121,9 @@ func (c *limitedConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// giveUpSlot makes the connection end, because another connection needs its slot. If inUse is false, the connection is
-// closed at once, and otherwise after the present response.
+// giveUpSlot makes the connection end, because another connection needs its slot: its place among the limited number of
+// open connections. If inUse is false, the connection is closed at once. If inUse is true, a request is being answered,
+// and the connection is closed after that response.
 func (c *limitedConn) giveUpSlot(inUse bool) {
 	c.closesAfterResponse.Store(true)
 	if !inUse {
@@ -133,15 +134,16 @@ func (c *limitedConn) giveUpSlot(inUse bool) {
 	}
 }
 
-// limitedConnOf returns the limitedConn that the TLS connection c wraps. c must come from the Forwarder's own HTTPS
-// listener.
+// limitedConnOf returns the limitedConn beneath c, which must be a TLS connection from the HTTPS listener of a
+// Forwarder.
 func limitedConnOf(c net.Conn) *limitedConn { return c.(*tls.Conn).NetConn().(*limitedConn) }
 
 // lastWriteTime is the time to send the last response before an HTTP connection that gives up its slot is closed.
 const lastWriteTime = time.Second
 
-// trackConnUse is the ConnState callback of the HTTPS server. It reports to the limiter of connections whether conn is
-// answering a request, because connections that are not in use are closed first.
+// trackConnUse is the callback of the HTTPS server for changes of a connection's state (http.Server.ConnState). It
+// reports to the connection limiter whether conn is answering a request. If a new connection needs a slot, connections
+// that are not in use are closed first.
 func trackConnUse(conn net.Conn, is http.ConnState) {
 	c := limitedConnOf(conn)
 	switch is {
@@ -162,12 +164,13 @@ func trackConnUse(conn net.Conn, is http.ConnState) {
 // connContextKey is the context key under which the HTTPS server stores the connection of a request, a *limitedConn.
 type connContextKey struct{}
 
+// withLimitedConn returns a context for the requests of the connection c, from which announceClose gets the connection.
 func withLimitedConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connContextKey{}, limitedConnOf(c))
 }
 
-// announceClose adds "Connection: close" to a response if another connection needs the slot of this connection. Over
-// HTTP/2, the connection then ends when all its requests are answered.
+// announceClose adds the header "Connection: close" to a response if another connection needs the slot of this
+// connection. Over HTTP/2, the connection then ends when all its requests are answered.
 func announceClose(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(connContextKey{}).(*limitedConn); ok && c.closesAfterResponse.Load() {
 		w.Header().Set("Connection", "close")

@@ -9,14 +9,15 @@ import (
 	"path/filepath"
 )
 
-// A stateStore can write its measurements and cached answers, and read them after a restart.
+// A stateStore is a Client or resolver that can export its learned state, measurements and cached answers, and import
+// it after a restart.
 type stateStore interface {
 	Export(io.Writer) error
 	Import(io.Reader) error
 }
 
-// loadState imports into s the file that saveState has written. If the file does not exist, or cannot be imported, s
-// starts without measurements and answers. It returns an error if an existing file cannot be opened.
+// loadState imports into s the file at path, which saveState has written. If the file does not exist or cannot be
+// imported, s starts without learned state. It returns an error if an existing file cannot be opened.
 func loadState(s stateStore, path string) error {
 	f, err := os.Open(path)
 	switch {
@@ -32,8 +33,8 @@ func loadState(s stateStore, path string) error {
 	return nil
 }
 
-// saveState writes the measurements and answers of s to a file. It replaces an existing file atomically, and leaves the
-// file unchanged after an error.
+// saveState exports the learned state of s to the file at path. It replaces an existing file atomically. After an
+// error, the existing file is unchanged.
 func saveState(s stateStore, path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".forward-*")
 	if err != nil {

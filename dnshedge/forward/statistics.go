@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A metric is a Prometheus metric without labels.
+// A metric is a Prometheus metric without labels: its name, type, help text and value.
 type metric struct {
 	name, kind, help string
 	value            int64
@@ -23,12 +23,14 @@ type metric struct {
 func MetricsHandler(prefix string, c *dnshedge.Client) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		writeMetrics(w, prefix, newClientChain(c))
+		writeMetrics(w, prefix, newClientParts(c))
 	})
 }
 
-func writeMetrics(w io.Writer, prefix string, chain clientChain) {
-	client, upstreams := chain.client.Stats(), chain.upstreams.Stats()
+// writeMetrics writes the metrics of all parts to w, in the text format of Prometheus. Each name begins with prefix and
+// an underscore.
+func writeMetrics(w io.Writer, prefix string, parts clientParts) {
+	client, upstreams := parts.client.Stats(), parts.upstreams.Stats()
 	cache := cmp.Or(client.Cache, new(observe.DNSCacheStats))
 	all := []metric{
 		{"questions_total", "counter", "Questions asked by clients.", client.Queries},
@@ -44,8 +46,8 @@ func writeMetrics(w io.Writer, prefix string, chain clientChain) {
 		{"ignored_total", "counter", "Messages that matched no query.", upstreams.Ignored},
 		{"cache_bytes", "gauge", "Bytes of memory that the cache uses, estimated.", cache.Bytes},
 	}
-	if chain.resolver != nil {
-		r := chain.resolver.Stats()
+	if parts.resolver != nil {
+		r := parts.resolver.Stats()
 		all = append(all,
 			metric{"recursor_questions_total", "counter", "Questions that were resolved from the root down.", r.Questions},
 			metric{"recursor_failures_total", "counter", "Questions answered with SERVFAIL.", r.Failures},
@@ -60,8 +62,8 @@ func writeMetrics(w io.Writer, prefix string, chain clientChain) {
 		)
 		all = append(all, securityMetrics("recursor", r)...)
 	}
-	if chain.validator != nil {
-		all = append(all, securityMetrics("validator", chain.validator.Stats())...)
+	if parts.validator != nil {
+		all = append(all, securityMetrics("validator", parts.validator.Stats())...)
 	}
 	for _, m := range all {
 		fmt.Fprintf(w, "# HELP %s_%s %s\n# TYPE %[1]s_%[2]s %[4]s\n%[1]s_%[2]s %[5]d\n", prefix, m.name, m.help, m.kind, m.value)
@@ -69,7 +71,8 @@ func writeMetrics(w io.Writer, prefix string, chain clientChain) {
 	writeUpstreamMetrics(w, prefix, upstreams.Upstreams)
 }
 
-// writeUpstreamMetrics writes the metrics of single servers, which have the label upstream.
+// writeUpstreamMetrics writes the metrics of each upstream server to w, in the text format of Prometheus. The label
+// upstream names the server, and prefix begins each name.
 func writeUpstreamMetrics(w io.Writer, prefix string, upstreams []observe.DNSUpstreamStats) {
 	for i, m := range []metric{
 		{"upstream_queries_total", "counter", "Queries sent to a server.", 0},
@@ -85,7 +88,7 @@ func writeUpstreamMetrics(w io.Writer, prefix string, upstreams []observe.DNSUps
 	}
 }
 
-// countBogus returns the number of bogus answers, for all reasons together.
+// countBogus returns the number of bogus answers in s: answers that have failed DNSSEC validation, for any reason.
 func countBogus(s observe.RecursorStats) (n int64) {
 	for _, one := range s.Bogus {
 		n += one
@@ -93,7 +96,8 @@ func countBogus(s observe.RecursorStats) (n int64) {
 	return n
 }
 
-// securityMetrics returns metrics that count the results of DNSSEC validation in s. Each name begins with prefix.
+// securityMetrics returns metrics that count the results of DNSSEC validation in s: secure, insecure and bogus answers.
+// Each name begins with prefix.
 func securityMetrics(prefix string, s observe.RecursorStats) []metric {
 	return []metric{
 		{prefix + "_secure_total", "counter", "Answers with a valid signature.", s.Secure},
@@ -102,12 +106,13 @@ func securityMetrics(prefix string, s observe.RecursorStats) []metric {
 	}
 }
 
+// roundDuration rounds d to 10 µs, for reports.
 func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
 // WriteReport writes the statistics of MetricsHandler as text for people. The format may change.
 func WriteReport(w io.Writer, c *dnshedge.Client) {
-	chain := newClientChain(c)
-	client, upstreams := c.Stats(), chain.upstreams.Stats()
+	parts := newClientParts(c)
+	client, upstreams := c.Stats(), parts.upstreams.Stats()
 	cache := cmp.Or(client.Cache, new(observe.DNSCacheStats))
 	fmt.Fprintf(w, "questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
 		client.Queries, client.Hits, client.Stale, client.Local, client.Refreshes, client.Failures, cache.Bytes)
@@ -117,8 +122,8 @@ func WriteReport(w io.Writer, c *dnshedge.Client) {
 		fmt.Fprintf(w, "  %v: queries %d  round trip %v  p50 %v  p99 %v  loss delay %v  slow delay %v%s\n",
 			u.Upstream, u.Queries, roundDuration(u.SRTT), roundDuration(u.P50), roundDuration(u.P99), roundDuration(u.LossDelay), roundDuration(u.SlowDelay), map[bool]string{true: "  SILENT"}[u.Silent])
 	}
-	if chain.resolver != nil {
-		r := chain.resolver.Stats()
+	if parts.resolver != nil {
+		r := parts.resolver.Stats()
 		fmt.Fprintf(w, "from the root: questions %d  failures %d  queries %d (TCP %d)  hedges %d (won %d, denied %d)  timeouts %d  failovers %d  lame %d\n",
 			r.Questions, r.Failures, r.Wire, r.TCP, r.Hedges, r.HedgeWins, r.Denied, r.Timeouts, r.Failovers, r.Lame)
 		fmt.Fprintf(w, "  servers %d (resting %d)  zones %d  RRsets %d  bytes %d  first contact %v\n",
@@ -127,12 +132,13 @@ func WriteReport(w io.Writer, c *dnshedge.Client) {
 			reportSecurity(w, r)
 		}
 	}
-	if chain.validator != nil {
-		reportSecurity(w, chain.validator.Stats())
+	if parts.validator != nil {
+		reportSecurity(w, parts.validator.Stats())
 	}
 }
 
-// reportSecurity writes the counts of secure, insecure and bogus answers, which DNSSEC validation has found, to w.
+// reportSecurity writes a line to w with the numbers of secure, insecure and bogus answers in s, the results of DNSSEC
+// validation.
 func reportSecurity(w io.Writer, s observe.RecursorStats) {
 	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, countBogus(s), s.PassedOver)
 }

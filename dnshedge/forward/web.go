@@ -35,8 +35,9 @@ func newHTTPServer(h http.Handler) *httpServer {
 	return s
 }
 
-// trackNewConns is the ConnState callback of the server. It records connections that have not sent a request, because a
-// shutdown of net/http waits five seconds for their first request.
+// trackNewConns is the callback of the server for changes of a connection's state (http.Server.ConnState). It records
+// connections that have not sent a request. The shutdown of net/http would wait five seconds for the first request on
+// each of them.
 func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	s.mu.Lock()
 	if is == http.StateNew {
@@ -50,8 +51,8 @@ func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	}
 }
 
-// shutDown answers the requests that were received, and closes all connections. If ctx ends before all are answered, it
-// closes the remaining connections and returns the error of ctx.
+// shutDown answers the requests that were received, and closes all connections. If ctx ends before all requests are
+// answered, it closes the remaining connections and returns the error of ctx.
 func (s *httpServer) shutDown(ctx context.Context) error {
 	t := time.AfterFunc(newTime, s.closeUnusedConns)
 	defer t.Stop()

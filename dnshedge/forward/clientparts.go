@@ -1,0 +1,58 @@
+package forward
+
+import (
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/observe"
+)
+
+// clientParts holds the parts of a Forwarder whose state is saved and whose statistics are reported. These are the
+// Client that answers queries, the Client that sends queries to upstream servers, and the resolver or the validator if
+// there is one.
+type clientParts struct {
+	client    *dnshedge.Client // answers the forwarder's clients
+	upstreams *dnshedge.Client // asks servers; without a validator it is equal to client
+	resolver  resolver         // nil: none
+	validator validator        // nil: none
+}
+
+// A resolver is the *recursor.Resolver that a Client uses in place of upstream servers. The interface has the methods
+// that this package calls. So a program that only forwards queries does not link package recursor.
+type resolver interface {
+	stateStore
+	validator
+}
+
+// A validator is the *dnssec.Validator through which a Client receives its answers. The interface has the method that
+// this package calls, so that programs without validation do not link package dnssec.
+type validator interface{ Stats() observe.RecursorStats }
+
+// newClientParts returns the parts of the Client c. It finds them in the field Exchanger of c, and behind a validator
+// there.
+func newClientParts(c *dnshedge.Client) clientParts {
+	parts := clientParts{client: c, upstreams: c}
+	switch e := c.Exchanger.(type) {
+	case resolver:
+		parts.resolver = e
+	case validator:
+		parts.validator = e
+		if v, ok := e.(interface{ Unwrap() any }); ok {
+			if inner, ok := v.Unwrap().(*dnshedge.Client); ok && inner != nil {
+				parts.upstreams = inner
+			}
+		}
+	}
+	return parts
+}
+
+// stateStores returns the parts that have state to save, by the name of the file for their state. file is the name of
+// the file for the Client, and the beginning of the other names.
+func (c clientParts) stateStores(file string) map[string]stateStore {
+	all := map[string]stateStore{file: c.client}
+	if c.resolver != nil {
+		all[file+".servers"] = c.resolver
+	}
+	if c.upstreams != c.client {
+		all[file+".upstreams"] = c.upstreams
+	}
+	return all
+}
