@@ -20,8 +20,8 @@ import (
 // in parallel.
 const nameHedgeDelay = 150 * time.Millisecond
 
-// An addressFinder finds further addresses of a zone's servers, when the addresses in the referral (glue) do not
-// suffice. It serves one task of package nameservers.
+// An addressFinder finds further addresses of a zone's servers for one task of package nameservers, when the addresses
+// in the referral (glue) do not suffice.
 //
 // For a server name without glue, it first returns cached addresses, and then the glue in the closest cached delegation
 // to the name. At last it looks up the name. A name with glue is looked up only if the glue does not work.
@@ -60,19 +60,19 @@ type lookupResult struct {
 	err      error
 }
 
-// newAddressFinder returns an addressFinder for one task of the lookup l, in the zone z. j selects the responses of the
-// task. n is the node that waits for lookups of server names.
+// newAddressFinder returns an addressFinder for one task of the lookup l, whose queries go to the servers of the zone
+// z. j selects the responses of the task. n is the node of the wait-for graph that waits for lookups of server names.
 //
-// Afterwards, f.returned holds the addresses that are known without a lookup. The task must start with them.
+// The field returned of the result holds the addresses that are known without a lookup. The task must start with them.
 func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitgraph.Node) *addressFinder {
 	f := &addressFinder{lookup: l, zone: z, selector: j, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
-	f.cachedAddresses()
+	f.findCachedAddresses()
 	return f
 }
 
-// cachedAddresses returns the addresses of the names in f.gluelessNames that are in the cache and were not returned
-// before.
-func (f *addressFinder) cachedAddresses() []netip.AddrPort {
+// findCachedAddresses returns cached addresses of the zone's servers that were not returned before. It searches for the
+// names in f.gluelessNames, among cached answers and in the glue of cached delegations.
+func (f *addressFinder) findCachedAddresses() []netip.AddrPort {
 	var addrs []netip.AddrPort
 	c, now := f.lookup.core, time.Now()
 	for _, name := range f.gluelessNames {
@@ -87,10 +87,11 @@ func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	return addrs
 }
 
-// findServers implements nameservers.Task.FindServers: it returns further addresses of the zone's servers, after
-// looking up their names if necessary. It returns nil if no more can be found within the scope e.
+// findServers returns further addresses of the zone's servers, after looking up their names if necessary. It implements
+// nameservers.Task.FindServers. It returns nil if no more can be found within the scope e.
 //
-// Until needed is closed, its lookups are hedges, for which the hedge budget pays.
+// needed is closed when the task has no other server to query. Until then, the lookups are hedges, for which the hedge
+// budget pays.
 func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if f.hasEnoughAddresses() {
 		return nil, nil
@@ -108,7 +109,7 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 		if isClosed(needed) {
 			f.promoteHedges()
 		}
-		if addrs := f.cachedAddresses(); len(addrs) > 0 {
+		if addrs := f.findCachedAddresses(); len(addrs) > 0 {
 			return addrs, nil
 		}
 		if len(f.inProgress) == 0 && !f.startLookup(ctx, e, f.isHedging) {
@@ -126,8 +127,9 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 	}
 }
 
-// awaitResult waits until a lookup has ended, and returns its new addresses. After nameHedgeDelay, it starts the next
-// lookup as a hedge, and returns nil. It also returns when needed is closed or ctx ends.
+// awaitResult waits until a lookup of a server name has ended, and returns the addresses that it has found. After
+// nameHedgeDelay, it starts the next lookup within the scope e as a hedge, and returns nil. It also returns when needed
+// is closed or ctx ends.
 func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if !f.isHedging {
 		needed = nil
@@ -157,13 +159,14 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 	return nil, nil
 }
 
-// promoteHedges records that the task needs an address now. The running lookups and later ones are no longer hedges.
+// promoteHedges records that the task needs an address now. The running lookups of server names, and later ones, are
+// then no hedges any more.
 func (f *addressFinder) promoteHedges() {
 	f.isHedging, f.budgetSpent = false, false
 	f.lookup.core.waits.PromoteHedges(f.node)
 }
 
-// isClosed reports whether the channel c is closed. Nothing must be sent to c.
+// isClosed reports whether c is closed. c must be a channel to which no value is sent.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -174,7 +177,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // hasEnoughAddresses reports whether further addresses are not worth a lookup. It is true if the task already has a
-// usable fallback response. For a minimised question, it is also true if any address is known.
+// usable response as a fallback. For a question with a minimised name, it is also true if any address is known.
 func (f *addressFinder) hasEnoughAddresses() bool {
 	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || !r.isEmpty()) {
 		return true
@@ -192,8 +195,8 @@ func (f *addressFinder) hasServerAnswered() bool {
 	return r != nil && !(r.invalidSignatures && f.selector.q.qtype == dns.TypeDS)
 }
 
-// planLookups adds address lookups of the given server names to f.pending, from which startLookup takes them. The
-// lookups of one address type come before those of the other.
+// planLookups adds lookups of the addresses of the given server names to f.pending, from which startLookup takes them.
+// The lookups of one address type come before those of the other.
 //
 // It omits names that are cached, and names above Limits.ServerNamesPerZone.
 func (f *addressFinder) planLookups(names []string) {
@@ -213,8 +216,8 @@ func (f *addressFinder) planLookups(names []string) {
 	}
 }
 
-// planFallbackLookups plans further lookups when no lookup is pending. more is true if it has planned any. In the scope
-// GluelessNames, it plans none.
+// planFallbackLookups plans further lookups when no lookup of a server name is pending. more is true if it has planned
+// any. In the scope GluelessNames, it plans none.
 //
 // The first call plans lookups of the names with glue, because the glue may be wrong. The next call returns, in addrs,
 // the glue in other cached delegations. If there is none, it plans a lookup of the zone's own NS records in the scope
@@ -250,7 +253,8 @@ func (f *addressFinder) nextPendingLookup(e nameservers.SearchScope) int {
 	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.AllNames || !dnsname.IsWithin(q.name, f.zone.zone) })
 }
 
-// startLookup starts the next pending lookup within the scope e. hedge is true if the lookup is a hedge.
+// startLookup starts the next pending lookup of a server name within the scope e, on a new goroutine. hedge is true if
+// the lookup is a hedge.
 //
 // It returns false if there is no pending lookup. It also returns false if hedge is true and the hedge budget has
 // refused a lookup.
@@ -270,15 +274,15 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchSco
 	return true
 }
 
-// processResult evaluates r, the result of a lookup, and returns its addresses that were not returned before. It may
-// plan further lookups, for example of names in NS records.
+// processResult evaluates r, the result of looking up a server name, and returns its addresses that were not returned
+// before. It may plan further lookups, for example of names in NS records.
 func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
 		f.limit = limit
 	}
 	if isLocalFailure(r.err) { // the name may have addresses
 		f.localErr = r.err
-		return f.cachedAddresses()
+		return f.findCachedAddresses()
 	}
 	if errors.Is(r.err, waitgraph.ErrCycle) || errors.Is(r.err, errTooDeep) {
 		f.selector.lookupSpecific.Store(true)
@@ -289,7 +293,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // the lookup is repeated once it is needed
 		f.budgetSpent = f.isHedging
 		f.pending = append(f.pending, r.question)
-		return f.cachedAddresses()
+		return f.findCachedAddresses()
 	}
 	if r.qtype == dns.TypeNS { // last resort; the answer serves this task only
 		var names []string
@@ -305,7 +309,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if errors.Is(r.err, errGlueArrived) && !f.retried[r.question] { // if the glue does not work, the second lookup ignores it
 		f.retried[r.question] = true
 		f.pending = append(f.pending, r.question)
-		return f.cachedAddresses()
+		return f.findCachedAddresses()
 	}
 	addrs := f.addAddresses(extractAddresses(r.rrs))
 	f.countUnresolvedName(r, len(addrs) > 0)
@@ -315,7 +319,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 // countUnresolvedName counts the server name of the finished lookup r against maxUnresolvedNames, if the name has no
 // address. Each name counts at most once.
 //
-// found is true if r has a new address. Then the name does not count. Otherwise it counts if it does not exist, or if
+// found is true if r has a new address; the name then does not count. Otherwise it counts if it does not exist, or if
 // no other lookup of the name is pending.
 func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	const resolved, unresolved = 1, 2
@@ -328,14 +332,13 @@ func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	}
 }
 
-// isLookupPending reports whether a lookup of the name is waiting to start or running.
+// isLookupPending reports whether a lookup of the server name is running or waits for its start.
 func (f *addressFinder) isLookupPending(name string) bool {
 	hasName := func(q question) bool { return q.name == name }
 	return slices.ContainsFunc(f.pending, hasName) || slices.ContainsFunc(f.inProgress, hasName)
 }
 
-// addAddresses adds addresses to f.returned, with port 53. Its result holds only the addresses that were not there
-// before.
+// addAddresses adds server addresses to f.returned, with port 53. It returns the addresses that were not there before.
 func (f *addressFinder) addAddresses(addrs []netip.Addr) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, a := range addrs {

@@ -13,10 +13,10 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A cache holds delegations, and answers that other questions may need: addresses of servers, and alias targets. It is
-// safe for concurrent use.
+// A cache holds delegations, and answers that further questions may need: addresses of servers, and targets of aliases.
+// It is safe for concurrent use.
 //
-// Delegations come only from the parent zone, and answers only from a server of their zone. A question is not queried
+// Delegations come only from the parent zone, and answers only from a server of their zone. A question is not sent
 // again while its answer is cached. Therefore data of lower rank (RFC 2181 §5.4.1) never replaces data of higher rank.
 type cache struct {
 	maxBytes int64 // limit of bytes
@@ -28,8 +28,8 @@ type cache struct {
 	zones    int   // number of delegations in entries
 }
 
-// A cacheKey identifies a cacheEntry. The entry is a delegation if zone is true, a failure if isFailure is true, and
-// otherwise an answer.
+// A cacheKey identifies a cached delegation by the name of its zone. It identifies a cached answer or failure by the
+// name, type and DO bit of its question.
 type cacheKey struct {
 	name      string
 	qtype     uint16
@@ -41,8 +41,8 @@ type cacheKey struct {
 // answerCacheKey returns the key under which the answer to q is cached.
 func answerCacheKey(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qtype, do: q.do} }
 
-// A cacheEntry is a cached delegation, answer, or failure. zone and answer are both nil in a failure. Once the entry is
-// cached, only lastUsed may change.
+// A cacheEntry is a cached delegation, answer, or failure. Of zone and answer, one is set, or none in a failure. Once
+// the entry is in the cache, only lastUsed may change.
 type cacheEntry struct {
 	zone     *delegation
 	answer   *parsedResponse
@@ -52,7 +52,8 @@ type cacheEntry struct {
 	lastUsed atomic.Int64 // Unix time in seconds; the entry with the lowest value is evicted first
 }
 
-// referencedZone returns the delegation that the entry refers to and keeps in memory, or nil.
+// referencedZone returns the delegation that the entry refers to, and therefore keeps in memory. It returns nil if
+// there is none.
 func (e *cacheEntry) referencedZone() *delegation {
 	if e.answer != nil {
 		return zoneDelegation(e.answer.Zone)
@@ -72,8 +73,8 @@ func (e *cacheEntry) isCurrent(now time.Time) bool {
 	return now.Before(e.expires) && !now.Before(e.added.Add(-maxClockSkew)) && (z == nil || !z.chain.HasMoved())
 }
 
-// lookUpEntry returns the entry with the key k, and records its use. It returns nil if there is no entry, or if it is
-// not current.
+// lookUpEntry returns the entry with the key k, and records its use. It returns nil if there is no entry, or if it may
+// not be used at the time now.
 func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 	c.mu.RLock()
 	e := c.entries[k]
@@ -91,7 +92,8 @@ func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 // before it looks up an entry, and another question may add the entry in between.
 const maxClockSkew = 10 * time.Second
 
-// lookUpDelegation returns the cached delegation of the zone with this name, or nil.
+// lookUpDelegation returns the cached delegation of the zone with this name. It returns nil if there is none, or if it
+// has expired at the time now.
 func (c *cache) lookUpDelegation(name string, now time.Time) *delegation {
 	if e := c.lookUpEntry(cacheKey{name: name, zone: true}, now); e != nil {
 		return e.zone
@@ -126,8 +128,8 @@ func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 	return &r
 }
 
-// lookUpRecords returns the cached records that answer q. They have their original TTLs, and must not be changed.
-// nxdomain is true if the name does not exist.
+// lookUpRecords returns the cached records that answer q, with their original TTLs. They must not be changed. nxdomain
+// is true if the name does not exist.
 //
 // ok is true if an answer or a failure is cached. A failure has no records.
 func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, nxdomain, ok bool) {
@@ -154,7 +156,8 @@ func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	return out
 }
 
-// addDelegation caches the delegation z, unless it has expired or its zone has moved to other servers. It returns z.
+// addDelegation caches the delegation z, unless it has expired at the time now, or its zone has moved to other servers.
+// It returns z.
 func (c *cache) addDelegation(z *delegation, now time.Time) *delegation {
 	if now.Before(z.expires) && !z.chain.HasMoved() {
 		c.insertEntry(cacheKey{name: z.zone, zone: true}, &cacheEntry{zone: z, expires: z.expires, size: cacheEntrySize}, now)
@@ -180,7 +183,7 @@ func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	c.insertEntry(answerCacheKey(q), &cacheEntry{answer: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
-// dropEntry removes the entry with the key k, if there is one. It is called when the entry turns out to be wrong.
+// dropEntry removes the entry with the key k, if there is one. It is called when the cached data turns out to be wrong.
 func (c *cache) dropEntry(k cacheKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,26 +193,28 @@ func (c *cache) dropEntry(k cacheKey) {
 // failureTTL is the time for which a failure is cached (RFC 9520 §3.2).
 const failureTTL = 5 * time.Second
 
-// addFailure caches the fact that no server has answered q. It expires after failureTTL.
+// addFailure caches the failure that no server has answered q (RFC 9520). It expires after failureTTL, counted from
+// now.
 func (c *cache) addFailure(q question, now time.Time) {
 	k := answerCacheKey(q)
 	k.isFailure = true
 	c.insertEntry(k, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(q.name))}, now)
 }
 
-// addConfirmedReferral records that the parent zone has confirmed the delegation of a zone, for isReferralConfirmed.
-// The record expires after failureTTL.
+// addConfirmedReferral records that the delegation of a zone was checked at its parent zone, which knew no other
+// servers. For failureTTL, isReferralConfirmed then returns true, so that the parent zone is not queried again.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
 	c.insertEntry(cacheKey{name: zone, isFailure: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }
 
-// isReferralConfirmed reports whether addConfirmedReferral was called for a zone within failureTTL.
+// isReferralConfirmed reports whether the delegation of a zone need not be checked at its parent zone again:
+// addConfirmedReferral was called for the zone within failureTTL.
 func (c *cache) isReferralConfirmed(zone string, now time.Time) bool {
 	return c.lookUpEntry(cacheKey{name: zone, isFailure: true}, now) != nil
 }
 
-// insertEntry caches the entry e, unless it is too large. While the cache exceeds its memory limit, it evicts other
-// entries.
+// insertEntry caches the entry e under the key k, unless it is too large. While the cache exceeds its memory limit, it
+// evicts other entries. now is the present time.
 func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
 	e.lastUsed.Store(now.Unix())
 	e.added, e.expires = now.Round(0), e.expires.Round(0)
@@ -279,8 +284,8 @@ func (c *cache) fillStats(s *observe.RecursorStats) {
 	s.Zones, s.RRsets, s.Bytes = c.zones, len(c.entries)-c.zones, c.bytes
 }
 
-// zoneReferences keeps account of the memory of delegations that cache entries keep alive, directly or through a child
-// zone. Several entries may refer to the same delegation, whose memory then counts only once. cache.mu guards it.
+// A zoneReferences value counts the memory of the delegations that cache entries keep alive, directly or through a
+// child zone. Several entries may refer to the same delegation, whose memory then counts only once. cache.mu guards it.
 type zoneReferences map[*chain.Zone]*zoneReference
 
 // A zoneReference holds the memory of one delegation, and the number of references to the delegation.
@@ -323,11 +328,12 @@ func (h zoneReferences) removeReference(z *delegation) (freed int64) {
 	return freed
 }
 
-// parentDelegation returns the delegation of the parent zone that has sent the referral to z. It returns nil if no
-// referral led to z.
+// parentDelegation returns the delegation of the parent zone whose servers have sent the referral to z. It returns nil
+// if z does not come from a referral.
 func (z *delegation) parentDelegation() *delegation { return zoneDelegation(z.chain.Parent) }
 
-// zoneDelegation returns the delegation with the servers of a zone of package chain. It returns nil if z is nil.
+// zoneDelegation returns the delegation, with the servers, that belongs to the zone z of package chain. It returns nil
+// if z is nil.
 func zoneDelegation(z *chain.Zone) *delegation {
 	if z == nil {
 		return nil

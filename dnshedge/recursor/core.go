@@ -22,7 +22,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/waitgraph"
 )
 
-// core is the internal state of a Resolver. The first use of the Resolver creates it.
+// core is the internal state of a Resolver: its configuration with defaults, its cache, its servers, and its running
+// lookups. The first use of the Resolver creates it.
 type core struct {
 	err error // error that names an invalid field; nil if the Resolver can be used
 
@@ -59,7 +60,7 @@ type core struct {
 	primingDone chan struct{} // closed at the end of the running priming; nil if priming is not running
 }
 
-// resolverCounters counts events that concern questions, for Stats.
+// resolverCounters counts events of questions, for the statistics of a Resolver (Stats).
 type resolverCounters struct {
 	questions, failures, localAnswers, lookups, scrubbed atomic.Int64
 	limited                                              sync.Map // by field of Limits: number (*atomic.Int64) of questions that reached the limit
@@ -82,7 +83,7 @@ func (r *Resolver) setUpOnce() (*core, error) {
 // minBytes is the minimum of Resolver.MaxBytes, except 0.
 const minBytes = 1 << 20
 
-// applyConfig initializes the state from the fields of r. The error names the first invalid field.
+// applyConfig initializes the state from the fields of the Resolver r. The error names the first invalid field.
 func (c *core) applyConfig(r *Resolver) error {
 	c.conf = r
 	c.nameLookups, c.zoneQueries = waitgraph.NewGroup[cacheKey, *nameLookup](&c.waits), waitgraph.NewGroup[zoneQueryKey, *zoneQuery](&c.waits)
@@ -159,8 +160,8 @@ func (c *core) startValidation(t dnssec.Trust) error {
 	return nil
 }
 
-// readZones checks Resolver.Zones, and stores a delegation for each zone in c.stubs. The error names an invalid zone or
-// address.
+// readZones validates Resolver.Zones, and stores a delegation for each of these stub zones in c.stubs. The error names
+// an invalid zone or address.
 func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	c.stubs = make(map[string]*delegation, len(zones))
 	for zone, addrs := range zones {
@@ -186,7 +187,8 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	return nil
 }
 
-// poolConfig returns the configuration of the Pool. The fields of the Resolver must have been checked before.
+// poolConfig returns the configuration of the Pool of package nameservers, which sends the queries. The fields of the
+// Resolver must have been checked before.
 func (c *core) poolConfig() nameservers.Config {
 	r := c.conf
 	conf := nameservers.Config{
@@ -247,8 +249,8 @@ var rootServers = sync.OnceValue(func() []netip.Addr {
 	return addrs
 })
 
-// findStubZone returns the delegation of the closest zone in Resolver.Zones that contains a name. It returns nil if there
-// is none.
+// findStubZone returns the delegation of the closest zone in Resolver.Zones that contains a name. It returns nil if no
+// such zone contains it.
 func (c *core) findStubZone(name string) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.stubs[name]; z != nil {
@@ -263,8 +265,9 @@ func (c *core) findStubZone(name string) *delegation {
 // waits.
 const uncountedBytes = 4 << 10
 
-// reserveMemory counts memory, in bytes, that a question holds while it waits for servers. It returns false if this
-// would exceed core.maxHeldBytes. If it returns true, the caller must call releaseMemory with the same number.
+// reserveMemory counts memory, in bytes, that a question holds while it waits for servers. It returns false if the
+// memory of all questions would exceed core.maxHeldBytes. If it returns true, the caller must call releaseMemory with
+// the same number.
 func (c *core) reserveMemory(bytes int64) bool {
 	if bytes <= uncountedBytes {
 		return true

@@ -15,8 +15,8 @@ import (
 // dnsPort is the port of name servers.
 const dnsPort = 53
 
-// A delegation holds the names and addresses of a zone's servers. It comes from a referral by the parent zone, from
-// priming, or from the configuration. It must not be changed once several goroutines share it.
+// A delegation holds the names and addresses of a zone's servers. It comes from a referral by the parent zone, from the
+// priming response for the root, or from the configuration. It must not be changed once several goroutines share it.
 type delegation struct {
 	zone          string
 	names         []string         // names in NS records; names without glue come first
@@ -38,8 +38,8 @@ func newEmptyDelegation(name string) *delegation {
 	return z
 }
 
-// parseDelegation returns the delegation of a zone, from the NS records in ns and the glue in extra. It returns nil if
-// ns has no NS record of the zone.
+// parseDelegation returns the delegation of a zone, from the NS records in ns and the address records (glue) in extra.
+// It returns nil if ns has no NS record of the zone. now is the present time, from which its lifetime counts.
 //
 // parent is the zone that has sent the records. Glue whose owner is not in parent is ignored.
 func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
@@ -85,7 +85,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 	return z
 }
 
-// hasSameServers reports whether z and o have the same zone, server names and addresses, in any order.
+// hasSameServers reports whether the delegations z and o have the same zone, server names and addresses, in any order.
 func (z *delegation) hasSameServers(o *delegation) bool {
 	same := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
@@ -96,7 +96,7 @@ func (z *delegation) hasSameServers(o *delegation) bool {
 	return z.zone == o.zone && same(z.names, o.names) && slices.Equal(addrs(z), addrs(o))
 }
 
-// glueAddresses returns the addresses of a server name in the glue of the delegation.
+// glueAddresses returns the addresses in the glue of the delegation for the server with the given name.
 func (z *delegation) glueAddresses(name string) []netip.Addr {
 	var addrs []netip.Addr
 	for i, owner := range z.glueOwners {

@@ -65,8 +65,8 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 	return resp, time.Since(start), err
 }
 
-// answerQuestion implements ExchangeContext for a valid question q of the message m. It also updates the statistics,
-// and calls Trace.Answer.
+// answerQuestion resolves the question q, and returns the response to the client's message m. It implements
+// ExchangeContext for a valid question. It also updates the statistics, and calls Trace.Answer.
 func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
 	c.counters.questions.Add(1)
 	b := &questionBudget{limits: c.limits}
@@ -123,8 +123,8 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 	return resp, err
 }
 
-// followAliases resolves q. While the answer is an alias, it resolves the target of the alias, too. It returns the
-// merged answer.
+// followAliases resolves q. While the answer is an alias (CNAME or DNAME), it resolves the target of the alias, too. It
+// returns one answer with the records of all steps.
 func (l *lookup) followAliases(ctx context.Context, q question) (*chain.Answer, error) {
 	all := new(chain.Answer)
 	names := []string{q.name}
@@ -176,7 +176,7 @@ func (l *lookup) followAliases(ctx context.Context, q question) (*chain.Answer, 
 // because not all names that its sender compressed may be compressed (RFC 3597 §4).
 var errTooLarge = errors.New("recursor: the answer does not fit a message")
 
-// fitsMessage reports whether an answer fits a DNS message, together with a question and an OPT record.
+// fitsMessage reports whether the answer a fits a DNS message, together with a question and an OPT record.
 func fitsMessage(a *chain.Answer) bool {
 	const maxSize = dns.MaxMsgSize - 512
 	n := 0
@@ -195,8 +195,8 @@ func (e *aliasLoopError) Error() string {
 	return fmt.Sprintf("recursor: aliases of %s form a loop", e.name)
 }
 
-// countSecurity counts the security status of an answer in the statistics, and returns the status. a is the answer to
-// q, or err is the error of resolving q. Validation must be on.
+// countSecurity counts the result of DNSSEC validation in the statistics, and returns that result. a is the answer to
+// q, or err is the error of resolving q. b counts the cost of the question. Validation must be on.
 //
 // The returned error is err. It is errRootKeySentinel if the client must get SERVFAIL instead of the answer (see
 // checkRootKeySentinel).

@@ -35,8 +35,8 @@ func (r *Resolver) Identity() string {
 		chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
 }
 
-// identifyServers returns a string that identifies the configured servers. It is equal for equal values of Hints, Zones
-// and PrivateOK.
+// identifyServers returns a string that identifies the configured servers. Resolvers with equal values of Hints, Zones
+// and PrivateOK have equal strings.
 func (r *Resolver) identifyServers() string {
 	zones := make([]string, 0, len(r.Zones))
 	for zone, addrs := range r.Zones {
@@ -53,7 +53,8 @@ func (r *Resolver) hashServers() string {
 	return string(h[:])
 }
 
-// identifyRoot returns a string that identifies the configured root servers. It is equal for equal values of Hints.
+// identifyRoot returns a string that identifies the configured root servers. Resolvers with equal values of Hints have
+// equal strings.
 func (r *Resolver) identifyRoot() string {
 	hints := slices.SortedFunc(slices.Values(r.Hints), netip.Addr.Compare)
 	return fmt.Sprint(r.Hints == nil, hints)
@@ -97,8 +98,8 @@ func (c *core) exportZones() []nameservers.Delegation {
 	return zones
 }
 
-// importZones adds imported delegations of the root and its child zones to the state. It skips invalid delegations, and
-// zones whose delegation is already known.
+// importZones adds the delegations in an export, of the root and its child zones, to the state. It skips invalid
+// delegations, and zones whose delegation is already known.
 func (c *core) importZones(zones []nameservers.Delegation) {
 	now := time.Now()
 	for _, x := range zones {

@@ -71,8 +71,8 @@ func (e *questionSpecificError) Unwrap() error { return e.error }
 // isQuestionSpecific reports whether err is or wraps a questionSpecificError.
 func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpecificError)) }
 
-// isLocalFailure reports whether err is or wraps a nameservers.LocalError: no query could leave this machine. This
-// error must not be cached.
+// isLocalFailure reports whether err is or wraps a nameservers.LocalError: no query could leave this machine. Such an
+// error must not be cached, because it says nothing about the zone.
 func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.LocalError)) }
 
 // A questionBudget counts the cost of a client's question, including all lookups for it, and enforces the Limits. It is
@@ -90,10 +90,11 @@ type questionBudget struct {
 // Validation returns the limits of the cryptographic work, for chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts one query for the question before it is sent. If Limits.Queries or Limits.ChainQueries is reached, it
-// returns a limitError, and the query must not be sent. chainQueries is the count for ChainQueries, or nil for priming.
+// spendQuery counts one query for the question before it is sent. If Limits.Queries or Limits.ChainQueries is reached,
+// it returns a limitError, and the query must not be sent.
 //
-// hedge is true if the hedge budget pays for the query. The result is then always nil.
+// hedge is true if the hedge budget pays for the query. The result is then always nil. chainQueries counts the queries
+// for the present name in a chain of aliases; it is nil for priming.
 func (b *questionBudget) spendQuery(hedge bool, chainQueries *atomic.Int32) error {
 	if hedge {
 		b.hedges.Add(1)
@@ -107,8 +108,8 @@ func (b *questionBudget) spendQuery(hedge bool, chainQueries *atomic.Int32) erro
 	return countWithinLimit(&b.queries, "Queries", b.limits.Queries)
 }
 
-// countWithinLimit increments a count. If the count is already at its limit, it returns a limitError with the name of
-// the field in Limits, and does not increment the count.
+// countWithinLimit increments a count. If the count has reached its limit already, it returns a limitError and does not
+// increment the count. field is the name of the limit in Limits, for the error.
 func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	if int(count.Add(1)) > limit {
 		count.Add(-1)
@@ -117,8 +118,7 @@ func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	return nil
 }
 
-// toNameserversHedge converts h to the configuration type of package nameservers. It sets Off if BudgetPercent is
-// NoBudget.
+// toNameserversHedge converts h to the configuration of package nameservers. It sets Off if BudgetPercent is NoBudget.
 func (h Hedge) toNameserversHedge() nameservers.Hedge {
 	c := nameservers.Hedge(h)
 	if h.BudgetPercent == NoBudget {

@@ -56,8 +56,8 @@ func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation
 	return c.rootZone, nil
 }
 
-// expireRoot makes the next question prime the root again. It is called when the servers in z, the delegation of the
-// root, do not answer: the priming response or the import may be wrong.
+// expireRoot makes the next question query the root servers for their names and addresses again (priming). It is called
+// when the servers in z, the delegation of the root, do not answer: the priming response or the import may be wrong.
 //
 // It does nothing if z is not the current delegation of the root.
 func (c *core) expireRoot(z *delegation) {
@@ -70,8 +70,9 @@ func (c *core) expireRoot(z *delegation) {
 	}
 }
 
-// primeRoot sends the priming query with the budget b, validates the response, and sets rootZone. If that fails, it
-// uses the previous servers or the hints for primingRetryTime.
+// primeRoot queries the root servers for their names and addresses (priming), validates the response, and sets
+// rootZone. The budget b pays for the queries. If priming fails, the previous servers or the hints are used for
+// primingRetryTime.
 func (c *core) primeRoot(b primingBudget) {
 	ctx, cancel := context.WithTimeout(c.ctx, maxNameLookupTime)
 	defer cancel()

@@ -60,8 +60,8 @@ type minimiser struct {
 	exposedLabels int  // number of labels of the longest minimised name or zone so far
 }
 
-// nextQuestion returns the next question to send to the servers of a zone. The boolean is true if it is the full
-// question, and false if its name is shortened.
+// nextQuestion returns the next question to send to the servers of a zone. The boolean is true if the question has the
+// full name, and false if its name is shortened (RFC 9156).
 func (m *minimiser) nextQuestion(zone string) (question, bool) {
 	m.exposedLabels = max(m.exposedLabels, dnsname.CountLabels(zone))
 	left := dnsname.CountLabels(m.q.name) - m.exposedLabels

@@ -13,7 +13,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// responseKind classifies a response by the next action: to accept it, to follow it, or to ask another server.
+// A responseKind classifies a response of a server by the next action: to accept the response, to follow a referral, or
+// to ask another server.
 type responseKind int8
 
 const (
@@ -46,15 +47,15 @@ type parsedResponse struct {
 // isEmpty reports whether the response has no records, neither an answer nor a denial.
 func (r *parsedResponse) isEmpty() bool { return len(r.Answer)+len(r.Authority) == 0 }
 
-// limitTTL lowers the TTL of a secure response to the time for which its signatures allow to cache it.
+// limitTTL lowers the TTL of a secure response to the lifetime of its signatures, for which it may be cached.
 func (r *parsedResponse) limitTTL() {
 	if r.Status == validate.Secure {
 		r.ttl = min(r.ttl, time.Duration(r.TTL)*time.Second)
 	}
 }
 
-// fallbackRank returns the quality of a dubious or rejected response. A response with a higher rank is the better
-// fallback if no response is accepted.
+// fallbackRank returns the quality of a response that is dubious or was rejected. If no response is accepted, the
+// response with the highest rank is used.
 func (r *parsedResponse) fallbackRank() int {
 	switch {
 	case r.invalidSignatures && !r.isAnchored:
@@ -76,28 +77,29 @@ func (r *parsedResponse) fallbackRank() int {
 // agreesWith reports whether r confirms o, another dubious response to the same question. If two servers agree, their
 // response is used, and no third server is queried.
 //
-// It is true if r and o have the same rank and RCODE, and r is from an authoritative server.
+// The result is true if r and o have the same rank and response code, and r is from an authoritative server.
 func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 	return !r.nonAuthoritative && r.fallbackRank() == o.fallbackRank() && r.Rcode == o.Rcode
 }
 
 // readResponse classifies the response m from a server of the zone z, and extracts the records that answer q. It
-// ignores all other records (scrubbing).
+// ignores all other records (scrubbing). now is the time of arrival.
 //
-// full is false if q is minimised. An error RCODE then results in kindMinimisedRefused, because the server may refuse
-// only minimised questions.
-func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Time) *parsedResponse {
-	r := readSections(m, z, q, full, now)
+// fullName is true if q has the full name, and false if its name is minimised (RFC 9156). A server may refuse only
+// minimised names. A failure code for a minimised name therefore results in kindMinimisedRefused.
+func readResponse(m *dns.Msg, z *delegation, q question, fullName bool, now time.Time) *parsedResponse {
+	r := readSections(m, z, q, fullName, now)
 	r.Zone, r.Name, r.Type = z.chain, q.name, q.qtype
 	return r
 }
 
-// readSections implements readResponse, but does not set Zone, Name and Type.
-func readSections(m *dns.Msg, z *delegation, q question, full bool, now time.Time) *parsedResponse {
+// readSections implements readResponse: it classifies the response m from a server of the zone z, and extracts the
+// records that answer q. It does not set the fields Zone, Name and Type.
+func readSections(m *dns.Msg, z *delegation, q question, fullName bool, now time.Time) *parsedResponse {
 	switch m.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
 	default:
-		if !full && (m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) {
+		if !fullName && (m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) {
 			return &parsedResponse{kind: kindMinimisedRefused}
 		}
 		if m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeNotAuth {
@@ -110,8 +112,8 @@ func readSections(m *dns.Msg, z *delegation, q question, full bool, now time.Tim
 			return &parsedResponse{kind: kindReferral, isFallback: m.Authoritative || mixed || inAnswer, referral: cut}
 		}
 	}
-	r := &parsedResponse{kind: kindAnswer, isFallback: full && !m.Authoritative && !z.isStub}
-	if r.nonAuthoritative = !m.Authoritative && m.RecursionAvailable && !z.isStub; r.nonAuthoritative && !full {
+	r := &parsedResponse{kind: kindAnswer, isFallback: fullName && !m.Authoritative && !z.isStub}
+	if r.nonAuthoritative = !m.Authoritative && m.RecursionAvailable && !z.isStub; r.nonAuthoritative && !fullName {
 		return &parsedResponse{kind: kindLame}
 	}
 	switch {
@@ -127,18 +129,18 @@ func readSections(m *dns.Msg, z *delegation, q question, full bool, now time.Tim
 			r.Rcode = m.Rcode
 			r.Authority = append(r.Authority, soa)
 		case !m.Authoritative && !z.isStub:
-			if !full || !mayBeNoData(m, z.zone) {
+			if !fullName || !mayBeNoData(m, z.zone) {
 				return &parsedResponse{kind: kindLame}
 			}
 			r.Rcode, r.nonAuthoritative = m.Rcode, true
 		case m.Rcode == dns.RcodeNameError:
 			r.Rcode = m.Rcode
-			r.isFallback = r.isFallback || full && !z.isStub && hasSOA(m.Ns) // the SOA record is of another zone
+			r.isFallback = r.isFallback || fullName && !z.isStub && hasSOA(m.Ns) // the SOA record is of another zone
 		default:
 			if hasNSOfOtherZone(m.Ns, z.zone) {
 				return &parsedResponse{kind: kindLame}
 			}
-			r.isFallback = full && !z.isStub
+			r.isFallback = fullName && !z.isStub
 		}
 	}
 	if q.do {
@@ -149,7 +151,8 @@ func readSections(m *dns.Msg, z *delegation, q question, full bool, now time.Tim
 	return r
 }
 
-// addAnswerRecords adds the records in m that answer q, with their signatures. It returns false if there are none.
+// addAnswerRecords adds the records of the response m that answer q, with their signatures. It returns false if there
+// are none.
 //
 // For ANY, it adds at most as many types as the validator accepts. A response to ANY may be partial (RFC 8482 §4.1).
 func (r *parsedResponse) addAnswerRecords(m *dns.Msg, q question) bool {
@@ -243,8 +246,8 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 	return m.Answer, true
 }
 
-// mayBeNoData reports whether a response without an answer may mean that the name has no records of the type (NODATA).
-// m must have no SOA record and must not be authoritative.
+// mayBeNoData reports whether the response m, which has no answer, may mean that the name has no records of the type
+// (NODATA). m must have no SOA record and must not be authoritative.
 //
 // It returns true if the response has no NS records: otherwise it is a useless referral. It also returns true if a
 // recursive server has added the NS records of zone, the zone that was queried.
@@ -254,11 +257,10 @@ func mayBeNoData(m *dns.Msg, zone string) bool {
 }
 
 // readReferral returns the delegation in the referral m, a response to q from a server of the zone z. ns is the section
-// with the NS records.
+// with the NS records, and now the time of arrival.
 //
-// The result is cut: the delegation of a zone that is below z and contains the name of q. It is nil if there is none.
-// It must not be changed, because all callers share it. mixed is true if there are also NS records of other zones,
-// which are ignored.
+// cut is the delegation of a zone that is below z and contains the name of q, or nil if there is none. It must not be
+// changed, because all callers share it. mixed is true if there are also NS records of other zones, which are ignored.
 //
 // The delegation expires no later than z. A zone that its parent has removed therefore does not keep its child zones.
 func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
@@ -327,7 +329,7 @@ func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
 	return all[:min(len(all), nameservers.MaxEvidence)]
 }
 
-// hasNSOfOtherZone reports whether there is an NS record whose owner is neither the zone nor in it.
+// hasNSOfOtherZone reports whether rrs has an NS record whose owner is outside of the zone.
 func hasNSOfOtherZone(rrs []dns.RR, zone string) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
 		h := rr.Header()
@@ -335,8 +337,8 @@ func hasNSOfOtherZone(rrs []dns.RR, zone string) bool {
 	})
 }
 
-// findSOA returns the SOA record of a negative answer for a name, or nil if there is none. The owner of the record must
-// be in the zone and must contain the name.
+// findSOA returns the SOA record in rrs of a negative answer for a name, or nil if there is none. The owner of the
+// record must be in the zone and must contain the name.
 //
 // It sets the TTL of the record to the TTL of the negative answer (RFC 2308 §5).
 func findSOA(rrs []dns.RR, zone, name string) dns.RR {
@@ -361,10 +363,10 @@ func hasSOA(rrs []dns.RR) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA })
 }
 
-// addDenialRecords adds the records of m that prove a denial or the expansion of a wildcard: NSEC and NSEC3 records of
-// the authority section. It ignores records outside of the zone.
+// addDenialRecords adds the NSEC and NSEC3 records in the authority section of the response m to r, with their
+// signatures. They prove a denial or the expansion of a wildcard. It ignores records outside of the zone.
 //
-// It also adds their signatures, and those of the SOA record.
+// It also adds the signatures of the SOA record.
 func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	for _, rr := range m.Ns {
 		h := rr.Header()
@@ -384,8 +386,8 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	}
 }
 
-// addSignatures adds the signatures of one RRset to the answer. These are the RRSIG records in m with the owner name
-// and the type covered.
+// addSignatures adds the signatures of one RRset to the answer in r. These are the RRSIG records in the message m with
+// the owner name, and with covered as the type that they sign.
 func (r *parsedResponse) addSignatures(m *dns.Msg, name string, covered uint16) {
 	for _, sig := range chain.SelectSignatures(name, covered, m.Answer, m.Extra) { // some servers put signatures into the additional section
 		sig.Header().Ttl = validTTL(sig)

@@ -25,8 +25,8 @@ type rrsetKey struct {
 	typ  uint16
 }
 
-// limitTTLsBySignatures lowers the TTLs of unverified records to the lifetime of their signatures, so that they are not
-// cached for longer. It returns the lowest TTL of the signed records, or maxTTL if there are none.
+// limitTTLsBySignatures lowers the TTLs of unverified records to the lifetime of their signatures at the time now, so
+// that they are not cached for longer. It returns the lowest TTL of the signed records, or maxTTL if there are none.
 //
 // The lifetime is the minimum of the RRSIG's TTL, its original TTL, and the time until it expires (at least 1 s). If an
 // RRset has several signatures, choose selects one of two lifetimes, in seconds.
@@ -66,7 +66,7 @@ func maxLifetime(a, b uint32) uint32 { return max(a, b) }
 // minLifetime returns the shorter of two lifetimes, for limitTTLsBySignatures.
 func minLifetime(a, b uint32) uint32 { return min(a, b) }
 
-// packRecords returns the wire format of each record, and omits records that cannot be packed. It does not change rrs,
+// packRecords returns each record in wire format, and omits records that cannot be packed. It does not change rrs,
 // which other goroutines may read.
 func packRecords(rrs []dns.RR) (all [][]byte) {
 	for _, rr := range rrs {
@@ -79,7 +79,7 @@ func packRecords(rrs []dns.RR) (all [][]byte) {
 	return all
 }
 
-// unpackRecords parses records in wire format, the result of packRecords. It omits invalid records.
+// unpackRecords parses records in wire format, as packRecords returns them. It omits invalid records.
 func unpackRecords(all [][]byte) (rrs []dns.RR) {
 	for _, b := range all {
 		if rr, n, err := dns.UnpackRR(b, 0); err == nil && n == len(b) {
@@ -173,11 +173,12 @@ func removeDuplicates(rrs []dns.RR) []dns.RR {
 	return kept
 }
 
-// newDuplicateFinder returns a function that returns the index in kept of a record equal to rr, apart from the TTL, or
-// len(kept) if there is none. The time per call is constant. The function must be called for all records in order. n is
-// the approximate number of records.
+// newDuplicateFinder returns a function that finds duplicates in a list of about n records. The function returns the
+// index in kept of a record equal to rr, apart from the TTL. If there is none, it returns len(kept). It must be called
+// for all records in order.
 //
-// Unlike dns.IsDuplicate, the function does not ignore the letter case of names in the data of records.
+// Its time per call is constant. Unlike dns.IsDuplicate, it does not ignore the letter case of names in the data of
+// records.
 func newDuplicateFinder(n int) func(kept []dns.RR, rr dns.RR) int {
 	seen := make(map[string]int, n)
 	owners := make(map[string]uint32)

@@ -41,7 +41,7 @@ type lookup struct {
 // delegation, and follows referrals to the zone of the name.
 //
 // shared is true if other lookups may need the answer too. It is then looked up in the cache and stored there. A
-// response without any records is cached in any case, because it has no SOA record, so that a client cannot cache it.
+// response without any records is always cached: it has no SOA record, so a client cannot cache it.
 func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if r := c.cache.lookUpAnswer(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
@@ -101,8 +101,8 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	}
 }
 
-// hasQueriedFullName reports whether a server of z has already answered a question for an address of the full name of
-// q. Minimising q then hides nothing from these servers.
+// hasQueriedFullName reports whether a server of the zone z has already answered an address question with the full name
+// of q. Minimising the name then hides nothing from these servers.
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(answerCacheKey(c.newInternalQuestion(q.name, t)), time.Now())
@@ -221,8 +221,8 @@ type synthesizer struct {
 	badSignatures    bool // the answer to a minimised question had invalid signatures
 }
 
-// newSynthesizer returns a synthesizer for the question q. It returns nil if q is no client's question, or if its answer
-// must not be validated.
+// newSynthesizer returns a synthesizer, which answers the question q from cached DNSSEC proofs. It returns nil if q is
+// no client's question, or if its answer must not be validated.
 func (l *lookup) newSynthesizer(q question) *synthesizer {
 	c := l.core
 	if c.validator == nil || l.nameLookup != nil || q.cd {
@@ -231,8 +231,9 @@ func (l *lookup) newSynthesizer(q question) *synthesizer {
 	return &synthesizer{validator: c.validator, validationBudget: validationBudget{l.budget, c}, questionBudget: l.budget, q: q}
 }
 
-// synthesizeOrPrefetchKeys returns an answer like synthesizeAnswer, if the cached proofs determine it. Otherwise it
-// returns nil, and starts to look up the keys of the zone z, so that they are known when the answer must be validated.
+// synthesizeOrPrefetchKeys returns an answer from cached DNSSEC proofs, like synthesizeAnswer, if the proofs determine
+// it. Otherwise it returns nil, and starts to look up the keys of the zone z. They are then known when the answer must
+// be validated.
 func (k *synthesizer) synthesizeOrPrefetchKeys(z *delegation) *parsedResponse {
 	if r := k.synthesizeAnswer(z); r != nil {
 		return r
@@ -243,8 +244,8 @@ func (k *synthesizer) synthesizeOrPrefetchKeys(z *delegation) *parsedResponse {
 	return nil
 }
 
-// synthesizeAnswer returns an answer to the question, from the cached proofs of the zone z and of zones below it. It
-// returns nil if the proofs do not determine the answer.
+// synthesizeAnswer returns an answer to the question from the cached DNSSEC proofs of the zone z and of zones below it
+// (RFC 8198). It returns nil if the proofs do not determine the answer.
 func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	q := k.q
 	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, q.name, q.qtype)
@@ -265,17 +266,18 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	return r
 }
 
-// canSkipLabel reports whether the minimised question part need not be sent to the servers of z. It is true if a cached
-// proof answers it with NODATA: its name is then no zone cut, and names may exist below it.
+// canSkipLabel reports whether the question part, which has a minimised name, need not be sent to the servers of z. It
+// is true if a cached proof answers it with NODATA. The name is then no zone cut, and names may exist below it.
 func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, part.name, part.qtype)
 	return ok && found.Kind == validate.NoData
 }
 
-// learnFromMinimised caches the proofs in r, the answer of a server of z to the minimised question part.
+// learnFromMinimised caches the DNSSEC proofs in r, the answer of a server of z to the question part, which has a
+// minimised name.
 //
-// If they prove that the name of part does not exist, no name below it exists either (RFC 8020). It then returns the
-// answer to the full question. Otherwise it returns nil, also if k is nil.
+// If they prove that this name does not exist, no name below it exists either (RFC 8020). It then returns the answer to
+// the full question. Otherwise it returns nil, also if k is nil.
 func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
 	if k == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil

@@ -31,8 +31,9 @@ type responseSelector struct {
 	task             *nameservers.Task              // the task whose responses it selects
 }
 
-// selectResponse implements nameservers.Task.CheckResponse: it accepts or rejects the response m from a server. It
-// stores an accepted response in j.selected, and may keep a rejected response as the fallback.
+// selectResponse accepts or rejects the response m from a server; an error rejects it. It implements
+// nameservers.Task.CheckResponse. It stores an accepted response in j.selected, and may keep a rejected response as the
+// fallback.
 func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error {
 	j.refused = j.refused || m.Rcode == dns.RcodeRefused
 	r := readResponse(m, j.zone, j.q, j.fullName, time.Now())
@@ -116,8 +117,8 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	return nameservers.ErrUnsigned
 }
 
-// keepFallback stores r as the fallback response, in place of the previous one. It does nothing if the memory for
-// waiting questions is exhausted, see reserveMemory.
+// keepFallback stores r as the fallback, which is used if no response is accepted. It replaces the previous fallback.
+// It does nothing if the memory for waiting questions is exhausted, see reserveMemory.
 func (j *responseSelector) keepFallback(r *parsedResponse) {
 	n := estimateRecordMemory(r.Answer, r.Authority)
 	if !j.core.reserveMemory(n) {
@@ -129,7 +130,7 @@ func (j *responseSelector) keepFallback(r *parsedResponse) {
 }
 
 // releaseMemory drops the responses that j holds, and releases their reserved memory. It must be called when the task
-// has ended. Unfinished queries may refer to j for a while longer.
+// has ended. Unfinished queries may refer to j for some time after that.
 func (j *responseSelector) releaseMemory() {
 	j.core.releaseMemory(j.heldBytes)
 	j.selected = nil

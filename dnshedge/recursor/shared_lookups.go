@@ -44,7 +44,8 @@ type nameLookup struct {
 	err      error
 }
 
-// hasGlueIn reports whether the delegation z has glue for the name and address type, so that the lookup is unnecessary.
+// hasGlueIn reports whether the delegation z has an address (glue) for the server name and address type of the lookup.
+// The lookup is then unnecessary.
 func (f *nameLookup) hasGlueIn(z *delegation) bool {
 	return slices.ContainsFunc(z.glueAddresses(f.Key.name), func(a netip.Addr) bool {
 		return f.Key.qtype == dns.TypeA && a.Is4() || f.Key.qtype == dns.TypeAAAA && a.Is6()
@@ -79,8 +80,8 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Nod
 	}
 }
 
-// startNameLookup starts a lookup with the key k on a new goroutine. The budget of l pays for its queries, and for the
-// lookup itself if needed is true: if not only hedges wait for it.
+// startNameLookup starts a lookup of the server name in the key k, on a new goroutine. The budget of the lookup l pays
+// for its queries. It also pays for the lookup itself if needed is true: if not only hedges wait for the result.
 //
 // The error is errTooDeep or a limitError. It is called by waitgraph.Group.Join.
 func (c *core) startNameLookup(l *lookup, k cacheKey, needed bool) (*nameLookup, error) {
@@ -116,7 +117,7 @@ func (c *core) startNameLookup(l *lookup, k cacheKey, needed bool) (*nameLookup,
 	return f, nil
 }
 
-// A zoneQueryKey identifies a zoneQuery. Zone queries with the same key have the same answer.
+// A zoneQueryKey identifies a zoneQuery by zone and question. Zone queries with the same key have the same answer.
 type zoneQueryKey struct {
 	zone string
 	question
@@ -164,11 +165,11 @@ func (r *parsedResponse) clone() *parsedResponse {
 var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswered")
 
 // queryZone sends q to the servers of the zone z and returns their answer. If another caller is already sending the
-// same question, queryZone waits for that caller's answer instead. full is false if q is minimised.
+// same question, it waits for that caller's answer instead. fullName is false if the name of q is minimised (RFC 9156).
 //
 // The error is the error of the queries, or the cause of ctx.
-func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full bool) (zoneAnswer, error) {
-	group, k, w := l.core.zoneQueries, zoneQueryKey{z.zone, q, full}, waitgraph.Wait{Until: l.awaitUntil}
+func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, fullName bool) (zoneAnswer, error) {
+	group, k, w := l.core.zoneQueries, zoneQueryKey{z.zone, q, fullName}, waitgraph.Wait{Until: l.awaitUntil}
 	if l.nameLookup != nil {
 		w.By = &l.nameLookup.Node
 	}
@@ -209,9 +210,9 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full 
 // lookup.avoidServers.
 const maxAvoidedAnswers = 4
 
-// runZoneQuery runs the zoneQuery s as its leader, whose wait is w. It runs one task of package nameservers: it sends the
-// question to the servers of z and returns the best response. It also passes the response or the error to the callers
-// that wait. s waits for lookups of server names.
+// runZoneQuery sends the question of the zoneQuery s to the servers of the zone z, and returns the best response. The
+// caller is the leader of s, whose wait is w. The response or the error also goes to the other callers, which wait for
+// the leader. s waits for lookups of server names.
 //
 // If ctx has ended, or if the error concerns only the leader, the other callers try again.
 func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, w waitgraph.Wait) (r zoneAnswer, err error) {
@@ -271,8 +272,9 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 	return r, nil
 }
 
-// readCNAMEHint extracts records of the alias target from m, the response that contains the alias. These records are
-// used only if no server answers for the target. q is the question, and r is the same response after parsing.
+// readCNAMEHint extracts records of the alias target from m, a response of a server of the zone z that contains the
+// alias. These records are used only if no server answers for the target. q is the question, and r is the same response
+// after parsing.
 //
 // It returns nil if there are no such records, if they are too large to keep, or if the target is not in the zone z. r
 // must be an alias.

@@ -37,7 +37,8 @@ func (r *Resolver) Stats() Stats {
 	return s
 }
 
-// recordBogus adds a bogus answer and its reason to the statistics, and logs a warning.
+// recordBogus adds a bogus answer to the statistics, and logs a warning. The answer was for the question with the given
+// name and type. why is the reason why its validation has failed.
 func (c *core) recordBogus(name string, qtype uint16, why *dnssec.Error) {
 	c.counters.events.RecordBogus(c.conf.Logger, "recursor", observe.RecursorBogus{
 		Time: time.Now(), Name: name, Type: dns.Type(qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: why.Text, Zone: why.Zone, Server: why.Server,

@@ -13,7 +13,7 @@ import (
 )
 
 // resolveAndValidate resolves q up to the next alias, and validates the answer. While the answer is bogus, it asks
-// other servers. shared enables the cache, see followReferrals.
+// other servers. shared is true if other lookups may need the answer too, so that it is cached.
 //
 // The answer is not validated if q has CD, or if it is for a server name. A wrong server address is harmless, because a
 // wrong server cannot make valid signatures.
@@ -59,8 +59,8 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	}
 }
 
-// shouldTryAnotherServer reports whether q must be sent again, because the answer r was bogus. err is the error of its
-// validation. retries is the number of times that q was already sent again.
+// shouldTryAnotherServer reports whether q must be sent again, because its answer r was bogus. err is the error of the
+// validation of r. retries is the number of times that q was already sent again.
 //
 // If it is true, the lookup now avoids the server of r, or has found new servers of the zone.
 func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *parsedResponse, err error, retries int) bool {
@@ -77,8 +77,8 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 	return true
 }
 
-// applyReportMode converts err, the error of validating r, according to Trust.Report. Without Trust.Report, it returns
-// err.
+// applyReportMode converts err, the error of validating the answer r to q, according to the setting Trust.Report.
+// Without Trust.Report, it returns err.
 //
 // With Trust.Report, it counts and logs a bogus answer, makes r insecure, and returns nil, so that the answer is used.
 // Other errors are returned unchanged.
@@ -103,8 +103,8 @@ func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, time.Until(end)/4)
 }
 
-// recheckDelegation finds out whether z, a zone without valid answers, has other servers than its delegation says. If
-// it returns true, q must be sent again.
+// recheckDelegation finds out whether a zone without valid answers has other servers than its delegation z says. If it
+// returns true, q must be sent again.
 //
 // It may query the parent zone, but only once for a question, and not for failureTTL after the parent zone has
 // confirmed the delegation.
@@ -161,8 +161,9 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	return true
 }
 
-// validateHint validates r, the result of readCNAMEHint, as the answer to q. q asks for the alias target. It does
-// nothing if the answer to q must not be validated.
+// validateHint validates r as the answer to q, which asks for the target of an alias. r has the records that the
+// response with the alias contained for the target, see readCNAMEHint. It does nothing if the answer must not be
+// validated.
 func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse) error {
 	if l.core.validator == nil || l.nameLookup != nil || q.cd {
 		return nil
@@ -195,7 +196,8 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 	return nil
 }
 
-// validateInTime validates the response s, within the time until the deadline of ctx.
+// validateInTime validates the response s, within the time until the deadline of ctx. The budget p pays for key
+// queries.
 //
 // With Trust.Report, it uses only a quarter of that time. If the keys do not arrive in time, it makes the response
 // bogus, so that the caller can still return the unvalidated answer.

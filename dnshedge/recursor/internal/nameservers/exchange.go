@@ -35,10 +35,11 @@ var (
 	errTooManyForgeries = transport.ErrSpoofed
 )
 
-// sendAndReceive sends q, receives the response, and pushes an event to q.inbox when q ends. It runs on a goroutine of
-// its own.
+// sendAndReceive sends the message of q to its server, receives the response, and adds an event to q.inbox when q ends.
+// It runs on a goroutine of its own.
 //
-// If taskDone is not nil, sendAndReceive first waits until q has its slots, or until taskDone is closed.
+// If taskDone is not nil, it first waits until q has its slots, or until taskDone is closed, because the task has
+// ended.
 func (q *query) sendAndReceive(taskDone <-chan struct{}) {
 	defer q.wg.Done()
 	stack.GrowTo8KiB()
@@ -180,8 +181,8 @@ func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// setConn stores the connection of q, so that stopExchange can close it, and sets its deadline to timeout from now. It
-// returns net.ErrClosed if q was stopped.
+// setConn stores the connection of q, so that stopExchange can close it. It sets the deadline of the connection to
+// timeout from now. It returns net.ErrClosed if q was stopped.
 func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,10 +196,11 @@ func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 // extendWait decides whether a query over UDP keeps waiting when its deadline has passed, because a late response is
 // still useful. It returns true if q must wait on, and then sets the next deadline.
 //
-//   - The first call counts a timeout of the server, and extends the deadline to loserDeadline. It returns false if q
-//     was stopped.
-//   - A later call removes the deadline. It returns false if q was stopped, if the task has ended, or if another query
-//     waits for a slot of q.
+// The first call counts a timeout of the server, and extends the deadline to loserDeadline. It returns false if q was
+// stopped.
+//
+// A later call removes the deadline. It returns false if q was stopped, if the task has ended, or if another query
+// waits for a slot of q.
 func (q *query) extendWait() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -215,8 +217,8 @@ func (q *query) extendWait() bool {
 	return q.conn.SetDeadline(time.Time{}) == nil
 }
 
-// parseResponse parses the message b, and records that the server has answered q. If the task of q has ended, it
-// returns nil and no error. The error is errTruncated or errTruncatedTCP if the response is truncated.
+// parseResponse parses b, a response in wire format, and records that the server has answered q. If the task of q has
+// ended, it returns nil and no error. The error is errTruncated or errTruncatedTCP if the response is truncated.
 func (q *query) parseResponse(b []byte) (*dns.Msg, error) {
 	if !q.recordAnswer() {
 		return nil, nil

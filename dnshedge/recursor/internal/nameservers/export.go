@@ -55,16 +55,17 @@ func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 	return nil
 }
 
-// encodeExport encodes the servers of the Pool and the given zones in the format that Import reads. The argument source
-// names the exporter, and now is the creation time. It omits zones that have expired, zones larger than maxZoneBytes, and
-// zones that do not fit into maxExport bytes.
+// encodeExport encodes the servers of the Pool and the given delegations of zones, in the format that Import reads.
+// source identifies the configuration for which the zones are valid, and now is the time of the export.
+//
+// It omits zones that have expired, zones larger than maxZoneBytes, and zones that do not fit into maxExport bytes.
 func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []byte {
 	b := decode.AppendBytes(f.appendServers(exportEnvelope.Header(now), now), source)
 	var all []byte
 	n := 0
 	for _, z := range zones {
 		left := z.Expires.Sub(now)
-		one := appendZone(nil, z, left)
+		one := appendDelegation(nil, z, left)
 		if left <= 0 || len(one) > maxZoneBytes || len(b)+len(all)+len(one)+64 > maxExport {
 			continue
 		}
@@ -99,8 +100,9 @@ func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	return append(b, all...)
 }
 
-// appendZone encodes the zone z for an export, and appends the result to b. left is the time until the zone expires.
-func appendZone(b []byte, z Delegation, left time.Duration) []byte {
+// appendDelegation encodes the delegation z of a zone for an export, appends the result to b, and returns the extended
+// slice. left is the time until the delegation expires.
+func appendDelegation(b []byte, z Delegation, left time.Duration) []byte {
 	b = decode.AppendBytes(b, z.Zone)
 	b = binary.AppendUvarint(b, uint64(max(left, 0)))
 	b = binary.AppendUvarint(b, uint64(len(z.Names)))
@@ -118,7 +120,8 @@ func appendZone(b []byte, z Delegation, left time.Duration) []byte {
 	return b
 }
 
-// appendAddr encodes an address with its port for an export, and appends the result to b.
+// appendAddr encodes the address and the port in addr for an export, appends the result to b, and returns the extended
+// slice.
 func appendAddr(b []byte, addr netip.AddrPort) []byte {
 	b = decode.AppendBytes(b, addr.Addr().AsSlice())
 	return binary.AppendUvarint(b, uint64(addr.Port()))
@@ -145,8 +148,8 @@ func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
 	return zones, nil
 }
 
-// decodeImport decodes an export at the time now, and adds its servers to the Pool. It returns the zones that have not
-// expired. It returns no zones if the source in the export differs from source.
+// decodeImport reads an export from r at the time now, and adds its servers to the Pool. It returns the delegations
+// that have not expired. It returns none if the source in the export differs from source.
 func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delegation, error) {
 	age, d, err := exportEnvelope.Open(r, now)
 	if err != nil {
@@ -167,7 +170,7 @@ func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delega
 	sameSource := string(d.Bytes(maxSource)) == source
 	var zones []Delegation
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
-		z := decodeZone(&d, now.Add(-age))
+		z := decodeDelegation(&d, now.Add(-age))
 		if sameSource && z.Expires.After(now) {
 			zones = append(zones, z)
 		}
@@ -179,9 +182,9 @@ func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delega
 	return zones, nil
 }
 
-// decodeZone decodes a zone. exported is the time of the export, from which the lifetime of the zone counts. If the
-// input is invalid, *d is nil afterwards.
-func decodeZone(d *decode.Decoder, exported time.Time) Delegation {
+// decodeDelegation decodes the delegation of a zone from an export that was created at the time exported. It reads from
+// d and advances it. If the input is invalid, it sets *d to nil, by which the caller detects the error.
+func decodeDelegation(d *decode.Decoder, exported time.Time) Delegation {
 	z := Delegation{Zone: string(d.Bytes(maxZoneBytes))}
 	z.Expires = exported.Add(d.Duration())
 	z.Names = decodeList(d, MaxNames, func() string { return string(d.Bytes(maxZoneBytes)) })
@@ -190,8 +193,8 @@ func decodeZone(d *decode.Decoder, exported time.Time) Delegation {
 	return z
 }
 
-// decodeList decodes a count, and then as many values with decodeValue. If there are more than limit values, it marks
-// the input as damaged by setting *d to nil.
+// decodeList decodes a count, and then as many values with the function decodeValue. If the count exceeds limit, it
+// sets *d to nil, by which the caller detects the error.
 func decodeList[T any](d *decode.Decoder, limit uint64, decodeValue func() T) (all []T) {
 	n := d.Uvarint()
 	if n > limit {
@@ -203,7 +206,8 @@ func decodeList[T any](d *decode.Decoder, limit uint64, decodeValue func() T) (a
 	return all
 }
 
-// decodeAddr decodes an address and its port. It marks invalid input as damaged by setting *d to nil.
+// decodeAddr decodes an address and its port. If the input is invalid, it sets *d to nil, by which the caller detects
+// the error.
 func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	a, ok := netip.AddrFromSlice(d.Bytes(16))
 	port := d.Uvarint()
@@ -213,8 +217,8 @@ func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	return netip.AddrPortFrom(a, uint16(port))
 }
 
-// decodeRTT decodes a round trip time, in nanoseconds. A value above tcpTimeout is damaged data: decodeRTT then sets *d
-// to nil, so that d reports a failure.
+// decodeRTT decodes a round trip time, in nanoseconds. A value above tcpTimeout is invalid: decodeRTT then sets *d to
+// nil, by which the caller detects the error.
 func decodeRTT(d *decode.Decoder) float32 {
 	t := d.Duration()
 	if t > tcpTimeout {
@@ -223,10 +227,10 @@ func decodeRTT(d *decode.Decoder) float32 {
 	return float32(t)
 }
 
-// importServers adds imported servers until the server table is full. It skips servers that have already answered this
-// Pool.
+// importServers adds the servers of an export to the server table, until the table is full. It skips servers that have
+// already answered this Pool.
 //
-// age is the time since the export, and window holds the imported samples for firstRTTs.
+// window holds the samples of firstRTTs in the export. age is the time since the export, and now the present time.
 func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, age time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()

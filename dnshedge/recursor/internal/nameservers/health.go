@@ -32,8 +32,9 @@ type backoffState struct {
 	backoffs        uint8         // number of backoffs since the last answer, at most 8
 }
 
-// startBackoff starts a backoff at the time now, unless one is running. It lasts minBackoff, doubled for each backoff
-// since the last answer, but at most maxBackoff.
+// startBackoff starts a backoff of the server at the time now: a period in which other servers are preferred. It does
+// nothing if a backoff is running. A backoff lasts minBackoff, doubled for each backoff since the last answer, but at
+// most maxBackoff.
 func (s *backoffState) startBackoff(now time.Duration) {
 	if now >= s.avoidUntil {
 		s.avoidUntil = now + min(minBackoff<<s.backoffs, maxBackoff)
@@ -41,8 +42,8 @@ func (s *backoffState) startBackoff(now time.Duration) {
 	}
 }
 
-// recordUnansweredZone counts a zone for which the server did not answer. zone is the hash of the zone's name. After
-// backoffThreshold zones without an answer in between, it starts a backoff.
+// recordUnansweredZone counts a zone about which the server left a query unanswered. zone is the hash of the zone's
+// name. After backoffThreshold zones without an answer in between, other servers are preferred for a while (backoff).
 //
 // The same zone is not counted twice in a row.
 func (s *backoffState) recordUnansweredZone(now time.Duration, zone uint32) {
@@ -66,7 +67,7 @@ const (
 	groupCount // number of groups
 )
 
-// groupQtype returns the qtypeGroup to which a query type belongs.
+// groupQtype returns the qtypeGroup to which the query type qtype belongs.
 func groupQtype(qtype uint16) qtypeGroup {
 	switch qtype {
 	case dns.TypeA:
@@ -91,8 +92,9 @@ type zoneServerHealth struct {
 	hasAnswered bool          // the server has answered a query about the zone
 }
 
-// recordUnansweredQuery counts an unanswered query. It starts a backoff after backoffThreshold consecutive queries. If
-// the server has never answered for the zone, the backoff starts after the first query.
+// recordUnansweredQuery counts a query about the zone that the server left unanswered. After backoffThreshold
+// unanswered queries in a row, other servers are preferred for a while (backoff). If the server has never answered for
+// the zone, one query suffices.
 func (s *zoneServerHealth) recordUnansweredQuery(now time.Duration) {
 	s.unansweredCount = min(s.unansweredCount+1, backoffThreshold)
 	if s.unansweredCount == backoffThreshold || !s.hasAnswered {
@@ -110,29 +112,29 @@ type healthKey struct {
 // are the qtypeGroup.
 type zoneQtypeID uint64
 
-// zoneHash returns the upper 32 bits of the hash of the zone's name. It identifies the zone, without the qtypeGroup.
+// zoneHash returns the upper 32 bits of the hash of the zone's name. They identify the zone without the qtypeGroup.
 func (t zoneQtypeID) zoneHash() uint32 { return uint32(t >> 32) }
 
 // unansweredZones is a zoneQtypeID that stands for all zones for which a server has never answered. Its
 // zoneServerHealth counts unanswered zones instead of queries.
 const unansweredZones = zoneQtypeID(groupCount)
 
-// healthTable holds the health of servers for zones, in at most max entries. A missing entry means that the server was
-// not queried for the zone recently. Pool.mu guards the table and its entries.
+// A healthTable holds the health of servers for zones, in at most max entries. A missing entry means that the server
+// was not queried for the zone recently. Pool.mu guards the table and its entries.
 type healthTable struct {
 	seed maphash.Seed
 	max  int
 	all  map[healthKey]*zoneServerHealth
 }
 
-// newZoneQtypeID returns the ID of a zone and a qtypeGroup. The hash has a random seed, so that nobody can choose zone
-// names with equal IDs.
+// newZoneQtypeID returns the ID of a zone and the qtypeGroup k. The hash has a random seed, so that an attacker cannot
+// choose zone names with equal IDs.
 func (t *healthTable) newZoneQtypeID(zone string, k qtypeGroup) zoneQtypeID {
 	return zoneQtypeID(maphash.String(t.seed, zone))&^3 | zoneQtypeID(k)
 }
 
-// getOrCreateHealth returns the entry with the key k, and sets its lastQuery to now. If there is no entry, it adds one,
-// and evicts an old entry if the table is full.
+// getOrCreateHealth returns the health entry with the key k, and sets its lastQuery to now. If there is no entry, it
+// adds one, and evicts an old entry if the table is full.
 func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneServerHealth {
 	s := t.all[k]
 	if s == nil {
@@ -146,8 +148,9 @@ func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneSer
 	return s
 }
 
-// endZoneBackoffs ends the backoff of the server at addr for all zones for which it has never answered. It must be
-// called when the server has answered: it can be reached, so its earlier silence says nothing about these zones.
+// endZoneBackoffs ends the backoff of the server at addr for all zones about which it has never answered. It is called
+// when the server has answered a query. The server can then be reached, so its earlier silence says nothing about these
+// zones.
 func (t *healthTable) endZoneBackoffs(addr netip.AddrPort) {
 	k := healthKey{addr, unansweredZones}
 	if s := t.all[k]; s != nil {
@@ -170,8 +173,9 @@ type familyHealth struct {
 	avoidUntil      time.Duration // the other family is preferred until this time, since Pool.epoch
 }
 
-// recordUnansweredZone counts a zone whose server did not answer over this address family. After familyBackoffThreshold
-// zones, servers of the other family are preferred for familyBackoff. The same zone is not counted twice in a row.
+// recordUnansweredZone counts a zone whose server did not answer over this address family, IPv4 or IPv6. After
+// familyBackoffThreshold zones, servers of the other family are preferred for familyBackoff. The same zone is not
+// counted twice in a row.
 //
 // hasAnsweredZone is true if the server has answered queries about the zone before. One zone may list many unresponsive
 // servers. Once any server has answered over the family, a zone therefore counts only if hasAnsweredZone is true.
@@ -185,7 +189,7 @@ func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, hasA
 	}
 }
 
-// familyIndex returns the index of an address in Pool.families: 0 for IPv4, and 1 for IPv6.
+// familyIndex returns the index in Pool.families for the address family of a: 0 for IPv4, and 1 for IPv6.
 func familyIndex(a netip.AddrPort) int {
 	if a.Addr().Is4() {
 		return 0
@@ -196,8 +200,8 @@ func familyIndex(a netip.AddrPort) int {
 // evictionSamples is the number of table entries that evictOldest compares.
 const evictionSamples = 8
 
-// evictOldest removes an old entry from a table. It compares evictionSamples random entries, and removes the one with
-// the earliest time.
+// evictOldest removes an old entry from a table that is full. It compares evictionSamples random entries, and removes
+// the entry with the earliest time.
 //
 // entryTime returns the time of an entry. Its boolean is false if the entry must not be removed.
 func evictOldest[K comparable, V any](table map[K]V, entryTime func(V) (time.Duration, bool)) {

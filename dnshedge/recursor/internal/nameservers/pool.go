@@ -93,8 +93,9 @@ func (f *Pool) Close() {
 	f.wg.Wait()
 }
 
-// addGoroutine registers a goroutine, so that Close waits for it. If it returns true, the caller must start the
-// goroutine, which must call wg.Done. After Close, it returns false. The caller must hold mu.
+// addGoroutine registers a goroutine that the caller is about to start, so that Close waits for it. If the result is
+// true, the goroutine must call wg.Done at its end. After Close, the result is false, and no goroutine may start. The
+// caller must hold mu.
 func (f *Pool) addGoroutine() bool {
 	if !f.closed {
 		f.wg.Add(1)
@@ -105,8 +106,8 @@ func (f *Pool) addGoroutine() bool {
 // elapsed returns the time since Pool.epoch, which is the creation of the Pool.
 func (f *Pool) elapsed() time.Duration { return time.Since(f.epoch) }
 
-// HasHedgeBudget reports whether the hedge budget has a token for a hedge. It does not spend the token. It is false if
-// hedging is disabled or suspended.
+// HasHedgeBudget reports whether the hedge budget has a token, with which a hedge can be paid. It does not spend the
+// token. It returns false if hedging is disabled or suspended.
 func (f *Pool) HasHedgeBudget() bool { return f.hedgeBudget.hasToken() }
 
 // updateOutage counts a query as answered or unanswered, in order to detect an outage. While more than half of the
@@ -122,7 +123,8 @@ func (f *Pool) updateOutage(answered bool) {
 	f.hedgeBudget.outage.Store(f.unansweredShare > 0.5)
 }
 
-// FillStats sets the statistics of the Pool in s, and adds the memory of the Pool to s.Bytes, in bytes.
+// FillStats sets the fields of s that describe queries and servers, and adds the memory of the Pool to s.Bytes, in
+// bytes.
 func (f *Pool) FillStats(s *observe.RecursorStats) {
 	c := &f.counters
 	s.Wire, s.TCP = c.wire.Load(), c.tcp.Load()
@@ -153,8 +155,8 @@ func (f *Pool) FillStats(s *observe.RecursorStats) {
 	s.FirstContact = f.firstRTTs.hedgeDelay
 }
 
-// ReportBogus records that a server of a zone has sent invalid signatures for a name. Other servers are then preferred,
-// as after ErrUnsigned from Task.CheckResponse.
+// ReportBogus records that the given server of a zone has sent invalid signatures for a name. Other servers are then
+// preferred, as after ErrUnsigned from Task.CheckResponse.
 func (f *Pool) ReportBogus(zone string, server netip.AddrPort, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,8 +18,9 @@ const (
 	maxEvictable = 512  // number of evictable queries above which a query stops with its task
 )
 
-// A query is one message to one server, and the wait for its answer. The goroutine of the queryLoop starts it, and a
-// goroutine of its own sends it. It may outlive its task. Each of the structs in it has one owner.
+// A query is one message to one server, and the wait for its answer. The goroutine of the queryLoop creates it, and a
+// goroutine of its own sends it. It may outlive the task that needs the answer. Each struct in it has its own rule for
+// access.
 type query struct {
 	*Pool
 	querySetup
@@ -46,7 +47,8 @@ type querySetup struct {
 	rto        time.Duration // retransmission timeout, since sharedQueryState.sent
 }
 
-// A queryProgress is the view that the queryLoop has of a query. Only the goroutine of the queryLoop uses it.
+// A queryProgress is the state of a query as its queryLoop knows it: waiting, sent or overdue. Only the goroutine of
+// the queryLoop uses it.
 type queryProgress struct {
 	state        queryState
 	processDelay time.Duration // correction of the timers for the time in which this process was too busy to read the answer
@@ -61,8 +63,9 @@ type queryResult struct {
 	err       error
 }
 
-// A sharedQueryState is the part of a query that other queries and tasks may change: its slots, its connection, and how it
-// may be stopped. Pool.mu guards the fields, except that sent may be read without it once the query has its slots.
+// A sharedQueryState is the part of a query that other queries and tasks may change: its slots, its connection, and
+// whether it was stopped. Pool.mu guards the fields, except that sent may be read without it once the query has its
+// slots.
 type sharedQueryState struct {
 	sent             time.Time     // time at which the query got its slots; not changed afterwards
 	hasSlots         bool          // the query has its slots
@@ -84,7 +87,7 @@ type queryOptions struct {
 	paidByBudget bool // a token of the hedge budget was spent for the query
 }
 
-// queryState is the progress of a query from the view of the queryLoop.
+// A queryState is the progress of a query as its queryLoop knows it: waiting, sent, evicted or overdue.
 type queryState int8
 
 const (
@@ -94,8 +97,8 @@ const (
 	stateOverdue                   // the retransmission timeout has passed; an answer is still accepted
 )
 
-// nextTimer returns the time at which the queryLoop must act if q is still unanswered. At first it is the time of a
-// hedge. When the hedge was considered, it is the end of the retransmission timeout.
+// nextTimer returns the time at which the queryLoop must act if q is still unanswered. At first it is the time at which
+// a hedge is due. Once the hedge was considered, it is the end of the retransmission timeout.
 func (q *query) nextTimer() time.Time {
 	if q.hedgeable {
 		return q.sent.Add(q.hedgeDelay + q.processDelay)
@@ -103,8 +106,8 @@ func (q *query) nextTimer() time.Time {
 	return q.sent.Add(q.rto + q.processDelay)
 }
 
-// loserDeadline returns the time until which q waits for its answer after the task has ended, so that the health of the
-// server can be updated.
+// loserDeadline returns the time until which q waits for its answer as a loser: after its task has ended and no longer
+// needs the answer. A late answer still updates the health of the server.
 func (q *query) loserDeadline() time.Time {
 	if q.tcp {
 		return q.sent.Add(tcpTimeout)
@@ -112,14 +115,15 @@ func (q *query) loserDeadline() time.Time {
 	return q.sent.Add(answerTimeout)
 }
 
-// A queryEvent tells the queryLoop that a query has ended, or that a query that waited for slots was sent.
+// A queryEvent reports to the queryLoop that one of its queries has ended, or that a query that had to wait for slots
+// was sent.
 type queryEvent struct {
 	*query
 	ended bool // true if the query has ended; false if it was sent after a wait for slots
 }
 
-// An eventQueue passes events from the goroutines of a task's queries to the queryLoop. It is unbounded, so that the
-// goroutines never wait. It is safe for concurrent use.
+// An eventQueue passes queryEvents from the goroutines of a task's queries to the queryLoop of the task. It is
+// unbounded, so that the goroutines never wait. It is safe for concurrent use.
 type eventQueue struct {
 	wake chan struct{} // has an element if there are events; its capacity is 1
 
@@ -140,8 +144,8 @@ func (b *eventQueue) pushEvent(e queryEvent) {
 
 // takeEvents empties the queue, and returns its events in the order of arrival.
 //
-// last must be the result of the previous call, or nil. The queue reuses its memory, so that the caller must not use it
-// any more.
+// last must be the result of the previous call, or nil. The queue reuses the memory of last, so the caller must not use
+// last afterwards.
 func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,28 +154,29 @@ func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	return events
 }
 
-// A socketLimiter limits the number of open sockets. If there are too many, evictable queries are evicted. Pool.mu
-// guards it.
+// A socketLimiter limits the number of open sockets. If a query needs a socket and none is free, it stops an evictable
+// query, which is unlikely to be answered. Pool.mu guards it.
 type socketLimiter struct {
 	slots
 	open      map[*query]struct{} // queries that have slots, and therefore may have a socket
 	evictable list.List           // queries (*query) that are unlikely to be answered, oldest first
 }
 
-// A slotLimit is a semaphore together with its number of slots.
+// A slotLimit is a semaphore together with its number of slots. A query in flight uses one slot.
 type slotLimit struct {
 	*slots
 	max int32
 }
 
-// slotLimits returns the three semaphores of which q needs a slot each. They limit the queries to the zone, to the
-// server, and of the whole Pool.
+// slotLimits returns the three semaphores of which q needs a slot each. They limit the queries in flight to one zone,
+// to one server, and of the whole Pool.
 func (q *query) slotLimits() [3]slotLimit {
 	return [...]slotLimit{{&q.zone.slots, q.maxPerZone}, {&q.server.slots, q.maxPerServer}, {&q.sockets.slots, maxSockets}}
 }
 
-// tryAcquireSlots acquires all slots that q needs, and returns true. If a slot is missing, it acquires none and returns
-// false. It evicts evictable queries to get free slots. The caller must hold mu.
+// tryAcquireSlots acquires the slots that q needs before it may be sent: one each of its zone, its server and the Pool.
+// It returns true if it has acquired all. Otherwise it acquires none and returns false. It stops evictable queries to
+// get free slots. The caller must hold mu.
 func (q *query) tryAcquireSlots() bool {
 	for _, p := range q.slotLimits() {
 		if p.used >= p.max {
@@ -188,8 +193,8 @@ func (q *query) tryAcquireSlots() bool {
 	return true
 }
 
-// markSent marks q as sent now, after q has acquired its slots. It adds q to the open queries of the Pool, and to
-// the users of the zone. The caller must hold mu.
+// markSent records that q is sent now, after q has acquired its slots. It adds q to the open queries of the Pool, and
+// counts it as a user of its zone. The caller must hold mu.
 func (q *query) markSent() {
 	q.hasSlots = true
 	q.sent = time.Now()
@@ -258,7 +263,8 @@ func (q *query) releaseSlots() {
 	q.zones.releaseZone(q.zone, q.elapsed())
 }
 
-// stopExchange stops q, by closing its connection or canceling the opening of it. The caller must hold mu.
+// stopExchange stops q: it closes the connection of q, or cancels the opening of the connection. The caller must hold
+// mu.
 func (q *query) stopExchange() {
 	q.stopped = true
 	if q.cancelDial != nil {
@@ -269,8 +275,8 @@ func (q *query) stopExchange() {
 	}
 }
 
-// evictQuery stops the oldest evictable query that has a slot of s, so that the slot becomes free. If s limits a
-// server or a zone, only a query that was probably lost is stopped. The caller must hold mu.
+// evictQuery stops the oldest evictable query that has a slot of the semaphore s, so that the slot becomes free. If s
+// limits a server or a zone, it only stops a query that was probably lost. The caller must hold mu.
 func (f *Pool) evictQuery(s *slots) {
 	for e := f.sockets.evictable.Front(); e != nil; e = e.Next() {
 		q := e.Value.(*query)
@@ -282,8 +288,8 @@ func (f *Pool) evictQuery(s *slots) {
 	}
 }
 
-// markEvictable allows other queries to evict q when they need its socket. If a query already waits for a socket, an
-// evictable query is evicted at once. The caller must hold mu.
+// markEvictable makes q evictable: another query may stop it when it needs its socket. If a query waits for a socket
+// already, an evictable query is stopped at once. The caller must hold mu.
 func (q *query) markEvictable() {
 	if !q.hasSlots || q.evictable != nil {
 		return
@@ -315,9 +321,9 @@ func (q *query) isProbablyLost() bool {
 
 // abandonByTask records that the task of q has ended and no longer needs the answer. The caller must hold mu.
 //
-// A query over UDP continues, because a late answer still shows the round trip time of the server. It can then be
-// evicted, so that another query gets its slots. If there are more than maxEvictable queries of this kind, it stops. A
-// query over TCP always stops.
+// A query over UDP continues, because a late answer still shows the round trip time of the server. It becomes
+// evictable, so that another query can get its slots. If there are more than maxEvictable evictable queries, it stops.
+// A query over TCP always stops.
 func (q *query) abandonByTask() {
 	q.abandoned = true
 	if !q.hasSlots {
@@ -358,8 +364,8 @@ func (q *query) recordTimeout() {
 	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, hasAnsweredZone)
 }
 
-// recordAnswer records that the server has answered q, and its round trip time. It ends backoffs, and releases the
-// slots of q. It returns true if the task still needs the answer.
+// recordAnswer records that the server has answered q, and the round trip time. It ends the backoffs of the server and
+// the zone, and releases the slots of q. It returns true if the task still needs the answer.
 func (q *query) recordAnswer() bool {
 	now := time.Now()
 	took := min(now.Sub(q.writtenAt), answerTimeout)

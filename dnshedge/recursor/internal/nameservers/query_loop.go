@@ -77,8 +77,9 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 	return nil, a.failTask()
 }
 
-// A queryLoop is the state of one QueryServers call. Only the goroutine of that call may use its fields, except inbox,
-// which is safe for concurrent use.
+// A queryLoop sends the question of one task to the servers of a zone, until a response is accepted or the task fails.
+// It is the state of one QueryServers call. Only the goroutine of that call may use its fields, except inbox, which is
+// safe for concurrent use.
 type queryLoop struct {
 	*Pool
 	*Task
@@ -100,7 +101,8 @@ type queryLoop struct {
 	outcome    loopOutcome
 }
 
-// loopOutcome records events of a task, from which failTask derives the error of the task.
+// A loopOutcome records events of a task, such as a received response or a local error. failTask derives the error of
+// the task from them.
 type loopOutcome struct {
 	sentAny     bool  // a query has left this machine
 	localErr    error // error of a query that could not be sent; nil if there is none
@@ -109,8 +111,9 @@ type loopOutcome struct {
 	backedOff   bool  // backOffZone has recorded the name of the task
 }
 
-// enterZone registers the task as a user of its zone. It returns ErrNoServers if the zone is in backoff, and
-// net.ErrClosed after Close.
+// enterZone registers the task as a user of its zone, so that the state of the zone remains in memory. It returns
+// ErrNoServers if the zone is in backoff, because its servers did not answer. It returns net.ErrClosed after Close of
+// the Pool.
 func (a *queryLoop) enterZone() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,7 +127,8 @@ func (a *queryLoop) enterZone() error {
 	return nil
 }
 
-// queryReason is the event that causes a query.
+// A queryReason is the event that causes a query: for example, that the task begins, that a server has failed, or that
+// an answer is late.
 type queryReason int
 
 const (
@@ -135,8 +139,8 @@ const (
 	reasonRepeat                     // the server has rejected EDNS, or has truncated its response
 )
 
-// queryNextServer sends a query to the best server. If the task has already queried all known servers, it also starts a
-// search for further servers. It may send nothing, for example if the limits of the task are reached.
+// queryNextServer sends a query to the best server for the reason why. If the task has already queried all known
+// servers, it also starts a search for further servers. It sends nothing if a limit of the task is reached.
 func (a *queryLoop) queryNextServer(why queryReason) {
 	if a.hasStoppedSending() {
 		return
@@ -180,8 +184,8 @@ func (a *queryLoop) hasStoppedSending() bool {
 
 // isFinished reports whether the task must end without an answer, because no answer can be expected any more.
 //
-// It also records that the servers are unresponsive (see backOffZone) when the task has reached lastDeadline. The task
-// may then continue to wait until Task.AwaitUntil.
+// When the task has waited until lastDeadline, isFinished also records that the servers are unresponsive (see
+// backOffZone). The task may then continue to wait until Task.AwaitUntil.
 func (a *queryLoop) isFinished() bool {
 	switch {
 	case len(a.queries) == 0 && !a.search.running:
@@ -202,7 +206,7 @@ func (a *queryLoop) isFinished() bool {
 }
 
 // awaitDeadline returns the time until which the task waits for overdue queries, which is the result of
-// Task.AwaitUntil. If the function is nil, it returns the zero time.
+// Task.AwaitUntil. If that function is nil, it returns the zero time.
 func (a *queryLoop) awaitDeadline() time.Time {
 	if a.AwaitUntil == nil {
 		return time.Time{}
@@ -210,8 +214,8 @@ func (a *queryLoop) awaitDeadline() time.Time {
 	return a.AwaitUntil()
 }
 
-// lastDeadline returns the time until which the task waits for overdue queries: the latest loserDeadline of its
-// queries. It is zero if there are no queries.
+// lastDeadline returns the latest time until which a query of the task waits for its answer. It is zero if there are no
+// queries.
 func (a *queryLoop) lastDeadline() (last time.Time) {
 	for _, q := range a.queries {
 		if at := q.loserDeadline(); at.After(last) {
@@ -221,7 +225,8 @@ func (a *queryLoop) lastDeadline() (last time.Time) {
 	return last
 }
 
-// latestQuery returns the query that was sent last among those that are not overdue. It returns nil if there is none.
+// latestQuery returns the query that was sent last among the queries whose retransmission timeout has not passed. It
+// returns nil if there is none.
 func (a *queryLoop) latestQuery() *query {
 	for i := len(a.queries) - 1; i >= 0; i-- {
 		if q := a.queries[i]; q.state != stateOverdue {
@@ -231,8 +236,8 @@ func (a *queryLoop) latestQuery() *query {
 	return nil
 }
 
-// setTimer sets the timer to the time of the next action if no response comes before. Without such an action, it stops
-// the timer.
+// setTimer sets the timer of the task to the time of its next action if no response comes before: a hedge, a query to
+// the next server, or the end. If only an event can cause the next action, it stops the timer.
 func (a *queryLoop) setTimer() {
 	q := a.latestQuery()
 	switch {
@@ -273,8 +278,8 @@ func (a *queryLoop) handleTimer() {
 	}
 }
 
-// markQueriesOverdue marks all sent queries as overdue, and removes evicted queries. Answers to overdue queries are
-// still accepted.
+// markQueriesOverdue marks all sent queries as overdue: their retransmission timeout has passed, but an answer is still
+// accepted. It removes queries that were stopped for other queries.
 func (a *queryLoop) markQueriesOverdue() {
 	var ended []*query
 	a.mu.Lock()
@@ -315,8 +320,8 @@ func (a *queryLoop) sendHedge() {
 	}
 }
 
-// sendQuery sends a query to the candidate c on a new goroutine, which may first wait for slots. If the query repeats
-// an earlier one, repeated has the options of the new query. Otherwise it is nil.
+// sendQuery sends a query to the candidate c for the reason why, on a new goroutine, which may first wait for slots. If
+// the query repeats an earlier one, repeated has the options of the new query. Otherwise it is nil.
 //
 // It sends nothing if SpendQuery returns an error, or if a hedge gets no slot. It also sends nothing if all callers
 // that wait for the task are hedges and the hedge budget is empty.
@@ -394,8 +399,8 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 	return c, q
 }
 
-// newQuery creates a query to the candidate c. It acquires no slots and sends nothing. If the query repeats an earlier
-// one, repeated has the options of the new query. Otherwise it is nil. The caller must hold mu.
+// newQuery creates a query to the candidate c, for the reason why. It acquires no slots and sends nothing. If the query
+// repeats an earlier one, repeated has the options of the new query. Otherwise it is nil. The caller must hold mu.
 func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
 	q := &query{Pool: a.Pool, querySetup: querySetup{
 		queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && a.elapsed() < c.server.noEDNSUntil},
@@ -423,7 +428,8 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 	return q
 }
 
-// countQuery counts a query to the candidate c against the limits of the task, and in the statistics.
+// countQuery counts the query q to the candidate c against the limits of the task, and in the statistics. why is the
+// reason for the query.
 //
 // It also refills the hedge budget by a share of a token, unless the hedge budget has paid for the query.
 func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
@@ -509,8 +515,8 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	return nil
 }
 
-// evaluateResponse returns nil if the task accepts the response to q, and the reason for the rejection otherwise. It
-// also records that the server of c is lame, or that it does not support EDNS.
+// evaluateResponse returns nil if the task accepts the response to the query q. Otherwise it returns the reason for the
+// rejection. It also records that the server of the candidate c is lame, or that it does not support EDNS.
 func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	switch {
 	case q.withoutEDNS || !isEDNSRejected(q.msg):
@@ -537,8 +543,8 @@ func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	return a.updateLameness(c, err)
 }
 
-// updateLameness records err, the result of Task.CheckResponse for a response of the candidate c, and returns err.
-// Afterwards c.lame is true if other servers are now preferred for the name.
+// updateLameness records a response of the candidate c, for which Task.CheckResponse has returned err. It returns err.
+// Afterwards c.lame is true if other servers are now preferred for the name of the task.
 func (a *queryLoop) updateLameness(c *candidate, err error) error {
 	key, now := lameKey{a.Zone, c.addr}, a.elapsed()
 	a.mu.Lock()
@@ -574,10 +580,10 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 	}
 }
 
-// addServers adds the servers in x, the result of a search, to the candidates. If the task needs a server, or if the
-// hedge budget has paid for the search, it queries one of them.
+// addServers adds the servers that a search has found to the candidates; x is the result of the search. If the task
+// needs a server, or if the hedge budget has paid for the search, it queries one of them.
 //
-// If the search has found addresses, but all are known or not allowed, it starts another search.
+// If all found addresses are known or not allowed, it starts another search.
 func (a *queryLoop) addServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
@@ -669,8 +675,9 @@ func (a *queryLoop) areAllUnresponsive() bool {
 	return true
 }
 
-// abandonQueries ends the task: the task no longer counts as a user of its zone, and no longer waits for a search. The
-// unfinished queries become losers, whose answers the task does not need. They may continue for a while.
+// abandonQueries ends the task: the task no longer counts as a user of its zone, and no longer waits for a search. Its
+// unfinished queries become losers, whose answers the task does not need. They may continue for a while, to measure the
+// servers.
 //
 // err is the error of the task. The losers are reported to Config.OnQueryEnd with err, or with race.ErrLost if err is
 // nil.

@@ -18,8 +18,9 @@ const (
 	maxAttempts = 3 // maximum number of queries over UDP for one question to one server (RFC 9520 §3.1)
 )
 
-// A candidate is a server that a task may query, with the properties that determine its preference and timeouts. Only
-// the goroutine of the queryLoop uses it. Pool.mu guards the server and health that it points to.
+// A candidate is a server to which a task may send its next query, with the properties that determine its preference
+// and timeouts. Only the goroutine of the queryLoop uses it. Pool.mu guards the server and the health to which it
+// points.
 type candidate struct {
 	*server
 	index                 int               // index in queryLoop.candidates
@@ -41,10 +42,9 @@ type candidate struct {
 	firstHedgeDelay time.Duration // hedge delay of servers that have not answered
 }
 
-// addCandidates returns old with a new candidate for each address in all. It omits addresses that old already has, and
-// addresses that may not be queried.
-//
-// zoneQtype is that of the task.
+// addCandidates returns the candidates in old, and a new candidate for each address in all. It omits addresses that old
+// already has, and addresses to which the task t may not send queries. zoneQtype identifies the zone and the query type
+// of the task.
 func (f *Pool) addCandidates(t *Task, zoneQtype zoneQtypeID, old []candidate, all []netip.AddrPort) []candidate {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -88,8 +88,8 @@ next:
 	return old
 }
 
-// selectServer returns the best candidate for the next query, see candidateRank. It returns nil if all candidates have
-// failed or were queried maxAttempts times. The caller must hold mu.
+// selectServer returns the best of the candidates in all for the next query of a task, see candidateRank. It returns
+// nil if all candidates have failed or were queried maxAttempts times. The caller must hold mu.
 //
 // A candidate is not queried again before all others were queried, unless the others are unlikely to answer.
 func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
@@ -105,8 +105,8 @@ func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	return best
 }
 
-// selectHedgeServer returns the candidate for a hedge, or nil if no candidate is suitable. It considers only candidates
-// of the serverClass that is the likeliest to answer.
+// selectHedgeServer returns the best of the candidates in all for a hedge, or nil if none is suitable. It considers
+// only candidates of the serverClass that is the likeliest to answer.
 //
 // It prefers candidates that the task has not queried, and among these a server that has never answered. If there are
 // none, it returns a reliable server that the task has queried once, because that query was probably lost.
@@ -136,8 +136,9 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	return best
 }
 
-// candidateRank orders candidates by preference. Ranks are compared field by field, in the order of the fields. In each
-// field, the lower value is preferred.
+// A candidateRank is the preference for one candidate among the servers to which a task may send its next query. Ranks
+// are compared field by field: number of queries, likelihood of an answer, and expected round trip time. In each field,
+// the lower value is preferred.
 type candidateRank struct {
 	round          int // number of queries to the server; increased by 1 if it is unlikely to answer, and by 2 if it is avoided
 	class          serverClass
@@ -146,7 +147,8 @@ type candidateRank struct {
 	rttvar         float32 // in nanoseconds
 }
 
-// serverClass classifies servers by the likelihood of an answer. A lower value is likelier.
+// A serverClass is the likelihood that a server answers the next query: usual, in backoff, lame, or without a free
+// slot. A lower value is likelier.
 type serverClass int
 
 const (
@@ -171,7 +173,8 @@ func (r candidateRank) isBetterThan(o candidateRank) bool {
 	return r.rttvar < o.rttvar
 }
 
-// rankCandidate returns the rank of the candidate c for a query at the time now. The caller must hold mu.
+// rankCandidate returns the preference for the candidate c as the server of a query at the time now. The caller must
+// hold mu.
 func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	r := candidateRank{round: c.attempts, expectedRTT: c.expectedRTT, rttvar: c.rtt.RTTVAR}
 	switch {
@@ -208,8 +211,8 @@ func (c *Config) isAllowedAddress(addr netip.AddrPort, privateOK bool) bool {
 	return privateOK || c.PrivateOK || !isPrivateAddress(a)
 }
 
-// isPrivateAddress reports whether an address is not a public unicast address: it is multicast, or is meaningful only
-// in one network or on one machine. An address with an embedded IPv4 address (NAT64, 6to4) is private if the IPv4
+// isPrivateAddress reports whether the address a is not a public unicast address: it is multicast, or has a meaning
+// only in one network or on one machine. An address with an embedded IPv4 address (NAT64, 6to4) is private if the IPv4
 // address is private.
 //
 // The address must not be an IPv4-mapped IPv6 address.

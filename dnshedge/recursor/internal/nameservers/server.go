@@ -16,8 +16,8 @@ const (
 	rttHalfLife = 10 * time.Minute // idle time after which the expected RTT is halfway between the measured RTT and the RTT of unknown servers
 )
 
-// server is the state of one server address, in 64 bytes. In the zero value, the server has never answered. Times are
-// durations since Pool.epoch. Pool.mu guards it.
+// A server is the state of one server address, in 64 bytes: its round trip time, its queries in flight, and its
+// backoff. In the zero value, the server has never answered. Times are durations since Pool.epoch. Pool.mu guards it.
 type server struct {
 	rtt          rtt.Estimate[float32] // in nanoseconds; zero if the server has never answered
 	lastAnswer   time.Duration         // time of the last answer over UDP
@@ -33,8 +33,8 @@ type serverTable struct {
 	all map[netip.AddrPort]*server
 }
 
-// getOrCreateServer returns the server with the given address. If there is none, it adds one. If the table is full, it
-// first evicts a server without queries in flight.
+// getOrCreateServer returns the state of the server with the given address. If there is none, it adds one at the time
+// now. If the table is full, it first evicts a server without queries in flight.
 func (t *serverTable) getOrCreateServer(addr netip.AddrPort, now time.Duration) *server {
 	s := t.all[addr]
 	if s == nil {
@@ -56,8 +56,8 @@ func (t *serverTable) getOrCreateServer(addr netip.AddrPort, now time.Duration) 
 // hasAnswered reports whether the round trip time of the server is known, from an answer over UDP or from an import.
 func (s *server) hasAnswered() bool { return s.rtt.SRTT > 0 }
 
-// recordRTT adds the round trip time took to the estimate, and ends the backoff. unknownRTT is the expected round trip
-// time of servers that have never answered.
+// recordRTT adds took, a round trip time that was measured at the time now, to the estimate of the server. It also ends
+// the backoff of the server. unknownRTT is the expected round trip time of servers that have never answered.
 //
 // A sample counts as at least 1 ns, because an estimate of 0 means that the server has never answered.
 func (s *server) recordRTT(now, took, unknownRTT time.Duration) {
@@ -69,8 +69,9 @@ func (s *server) recordRTT(now, took, unknownRTT time.Duration) {
 	s.backoffState = backoffState{}
 }
 
-// expectedRTT returns the expected round trip time of a server that has answered, in nanoseconds. The longer the server
-// is idle, the closer the result is to unknownRTT, the expected value of servers that have never answered.
+// expectedRTT returns the expected round trip time at the time now of a server that has answered, in nanoseconds. The
+// longer the server is idle, the closer the result is to unknownRTT, the expected value of servers that have never
+// answered.
 func (s *server) expectedRTT(now, unknownRTT time.Duration) float32 {
 	idle := now - s.lastAnswer
 	if idle < rttHalfLife/8 {
@@ -88,7 +89,7 @@ const (
 )
 
 // firstRTTs estimates the round trip time and the hedge delay of servers that have not answered yet. Its samples are
-// the round trip times of the first answers of other servers. Pool.mu guards it.
+// the round trip times of the first answers of all servers. Pool.mu guards it.
 type firstRTTs struct {
 	percentile  float64 // hedgeDelay is this quantile of the samples, between 0 and 1
 	window      sketch.Window
@@ -104,8 +105,8 @@ func newFirstRTTs(percentile float64) *firstRTTs {
 	return &firstRTTs{percentile: percentile, median: initialMedian, hedgeDelay: initialHedgeDelay}
 }
 
-// addSample adds took, the round trip time of the first answer of a server. It updates the quantiles after each
-// updateInterval samples.
+// addSample adds took, the round trip time of the first answer of a server, at the time now. It updates the estimates
+// after each updateInterval samples.
 func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 	c.window.Add(now, took)
 	c.newSamples++
@@ -133,15 +134,15 @@ func (c *firstRTTs) updateQuantiles() {
 	c.median, c.hedgeDelay = min(c.median, maxFirstRTT), min(c.hedgeDelay, maxFirstRTT)
 }
 
-// slots is a semaphore that limits queries in flight. Waiting queries get slots in the order of their arrival. The
-// number of slots is not stored, but passed to the methods as max. Pool.mu guards it.
+// A slots value is a semaphore that limits queries in flight. Waiting queries get slots in the order of their arrival.
+// The number of slots is not stored, but passed to the methods as max. Pool.mu guards it.
 type slots struct {
 	used int32   // slots in use
 	last *waiter // last waiter of the circular queue, whose next is the first waiter; nil if the queue is empty
 }
 
-// A waiter is an entry in the queue of a semaphore. Pool.mu guards its fields. Without the lock, a goroutine may only
-// receive from ready.
+// A waiter is an entry in the queue of a semaphore: it stands for one query that waits for a slot. Pool.mu guards its
+// fields. Without the lock, a goroutine may only receive from ready.
 type waiter struct {
 	ready    chan struct{} // closed when the waiter gets a slot
 	granted  bool          // the waiter got a slot
@@ -149,11 +150,11 @@ type waiter struct {
 	next     *waiter
 }
 
-// isFree reports whether a slot is free and no query waits for a slot.
+// isFree reports whether a query gets a slot at once: fewer than max slots are in use, and no query waits for a slot.
 func (s *slots) isFree(max int32) bool { return s.used < max && s.last == nil }
 
-// acquireOrEnqueue acquires a slot and returns nil. If no slot is free, it appends a waiter to the queue and returns
-// the waiter.
+// acquireOrEnqueue acquires one of max slots and returns nil. If no slot is free, it appends a waiter to the queue and
+// returns the waiter.
 func (s *slots) acquireOrEnqueue(max int32) *waiter {
 	if s.isFree(max) {
 		s.used++

@@ -8,8 +8,9 @@ import (
 // maxSearches is the maximum number of FindServers calls of a task.
 const maxSearches = 16
 
-// A serverSearch calls Task.FindServers for the servers of a zone whose addresses are not known yet. Only the goroutine
-// of the queryLoop may use its fields.
+// A serverSearch finds the addresses of further servers for a task, by calls of Task.FindServers in the background. It
+// is used when the task has queried all servers whose addresses are known. Only the goroutine of the queryLoop may use
+// its fields.
 type serverSearch struct {
 	pool        *Pool
 	findServers func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) // Task.FindServers
@@ -26,22 +27,23 @@ type serverSearch struct {
 	stop           func()            // cancels ctx
 }
 
-// A searchResult is the result of one FindServers call: addresses of further servers, or an error, and the scope of the
-// call.
+// A searchResult is the result of one FindServers call: the addresses of further servers, or an error. It also has the
+// scope of the call.
 type searchResult struct {
 	servers []netip.AddrPort
 	err     error
 	scope   SearchScope
 }
 
-// canSearch reports whether a search with the scope e may start. It is false if a search is running, maxSearches is
-// reached, or a search with the same or a wider scope has found no servers.
+// canSearch reports whether a search for further servers with the scope e may start. It is false while a search is
+// running, and after maxSearches searches. It is also false if a search with the same or a wider scope has found no
+// servers.
 func (s *serverSearch) canSearch(e SearchScope) bool {
 	return s.findServers != nil && e > s.exhaustedScope && !s.running && s.calls < maxSearches
 }
 
-// startSearch starts a search for further servers with the scope e, on a new goroutine. If a search is running already,
-// it starts none. It returns true if a search is running afterwards.
+// startSearch starts a search for further servers of the zone with the scope e, on a new goroutine. If a search is
+// running already, it starts none. It returns true if a search is running afterwards.
 //
 // The search uses the values of ctx, but does not end with ctx. The function in stop ends it.
 func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
@@ -79,8 +81,9 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	return true
 }
 
-// ensureUrgentSearch makes the search urgent, which means that the task queries a found server at once. If no search is
-// running, it starts one with the scope e.
+// ensureUrgentSearch makes the search for further servers of the zone urgent, because the task needs another server.
+// When the search finds a server, the task queries that server at once. If no search is running, ensureUrgentSearch
+// starts one with the scope e.
 func (s *serverSearch) ensureUrgentSearch(ctx context.Context, e SearchScope) {
 	switch {
 	case s.isUrgent:

@@ -69,8 +69,8 @@ type Task struct {
 	SpendQuery func(hedge bool) error
 }
 
-// SearchScope determines which server names FindServers looks up. Each value includes the names of the values before
-// it.
+// A SearchScope determines which server names Task.FindServers looks up in order to find addresses of further servers.
+// Each value includes the names of the values before it.
 type SearchScope int
 
 const (

@@ -8,8 +8,8 @@ import (
 // lameTime is the time for which other servers are preferred to a lame server.
 const lameTime = 15 * time.Minute
 
-// zoneState is the state of a zone that is in use or in backoff. All tasks and queries of the zone share it. Pool.mu
-// guards all fields except name.
+// A zoneState is the state of a zone that is in use or in backoff: the number of its queries in flight, and whether its
+// servers are unresponsive. All tasks and queries of the zone share it. Pool.mu guards all fields except name.
 type zoneState struct {
 	name                string
 	slots               slots         // limits the queries in flight to the zone
@@ -18,8 +18,8 @@ type zoneState struct {
 	backoffs            [groupCount]zoneBackoff
 }
 
-// zoneBackoff is the backoff of a zone whose servers do not answer queries of one qtypeGroup. The zero value means that
-// no backoff is running.
+// A zoneBackoff is a period in which a zone is not queried, because its servers do not answer queries of one
+// qtypeGroup. The zero value means that no backoff is running.
 type zoneBackoff struct {
 	avoidUntil   time.Duration // the zone is not queried until this time, since Pool.epoch
 	name         string        // last unanswered name; "" if the servers have answered since
@@ -31,8 +31,8 @@ const (
 	unansweredNameTime = time.Minute     // time after which an unanswered name is ignored
 )
 
-// recordUnansweredName records that no server of the zone has answered the queries for a name, and may start the
-// backoff. answeredBefore is true if at least one of the servers has answered before.
+// recordUnansweredName records, at the time now, that no server of the zone has answered the queries for a name. It may
+// start the backoff of the zone. answeredBefore is true if at least one of the servers has answered before.
 //
 // If it is false, the backoff starts at once. Otherwise it starts with the second name, because a working server may
 // drop the queries for a single name.
@@ -43,8 +43,8 @@ func (r *zoneBackoff) recordUnansweredName(name string, answeredBefore bool, now
 	r.name, r.unansweredAt = name, now
 }
 
-// isIdle reports whether the state of a zone without users may be removed from the table. It is true if no backoff is
-// running, and no name was recorded as unanswered within unansweredNameTime.
+// isIdle reports whether the state of a zone that no task uses may be removed from the table. It is true if no backoff
+// is running, and no name was recorded as unanswered within unansweredNameTime.
 func (z *zoneState) isIdle(now time.Duration) bool {
 	for i := range z.backoffs {
 		if r := &z.backoffs[i]; r.avoidUntil > now || r.name != "" && now-r.unansweredAt < unansweredNameTime {
@@ -54,14 +54,14 @@ func (z *zoneState) isIdle(now time.Duration) bool {
 	return true
 }
 
-// zoneTable holds the states of at most max zones that are in use or in backoff, by zone name. Pool.mu guards it.
+// A zoneTable holds the states of at most max zones that are in use or in backoff, by zone name. Pool.mu guards it.
 type zoneTable struct {
 	max int
 	all map[string]*zoneState
 }
 
-// acquireZone returns the state of a zone, and counts one more user. If there is no state, it adds one. The caller must
-// call releaseZone for each call.
+// acquireZone returns the state of the zone with the given name, and counts one more user of it: a task or a query. If
+// there is no state, it adds one. The caller must call releaseZone for each call.
 func (t *zoneTable) acquireZone(name string) *zoneState {
 	z := t.all[name]
 	if z == nil {
@@ -77,8 +77,8 @@ func (t *zoneTable) acquireZone(name string) *zoneState {
 	return z
 }
 
-// releaseZone removes one user of a zone, as counted by acquireZone. If no user is left and the zone is idle, it
-// removes the zone's state.
+// releaseZone counts one user fewer of the zone z, for a call of acquireZone. If no user is left and the zone is idle,
+// it removes the state of the zone.
 func (t *zoneTable) releaseZone(z *zoneState, now time.Duration) {
 	if z.users--; z.users == 0 && z.isIdle(now) && t.all[z.name] == z {
 		delete(t.all, z.name)
@@ -91,7 +91,8 @@ type lameKey struct {
 	addr netip.AddrPort
 }
 
-// lameTable holds the records of at most max servers whose responses were rejected. Pool.mu guards it.
+// A lameTable holds the lameRecords of at most max servers. A server is lame for a zone if the zone lists it, but it
+// does not answer questions about the zone. Pool.mu guards the table.
 type lameTable struct {
 	max int
 	all map[lameKey]lameRecord
@@ -114,14 +115,15 @@ type lameRecord struct {
 // maxFailures is the number of consecutive names with ErrFailed after which a server is lame.
 const maxFailures = 4
 
-// isLameFor reports whether other servers are preferred for a name at the time now. This is so if the server is lame
+// isLameFor reports whether other servers are preferred for a name at the time now. That is so if the server is lame
 // for the zone, or has refused the name.
 func (m *lameRecord) isLameFor(name string, now time.Duration) bool {
 	return now < m.avoidUntil || m.refused == name && now-m.refusedAt < lameTime
 }
 
-// recordResponse records err, the result of Task.CheckResponse for a name, and returns true if other servers are now
-// preferred for the name. Only nil, ErrLame, ErrUnsigned and ErrFailed change the record.
+// recordResponse records a response of the server in k for a name. err is the result of Task.CheckResponse for it. Only
+// nil, ErrLame, ErrUnsigned and ErrFailed change the record. It returns true if other servers are now preferred for the
+// name.
 func (t *lameTable) recordResponse(k lameKey, name string, err error, now time.Duration) bool {
 	m := t.all[k]
 	if now-m.lastFailure >= lameTime {
@@ -170,7 +172,7 @@ func (m *lameRecord) recordFailure(name string, now time.Duration) {
 	m.avoidUntil, m.failed = now+lameTime, [maxFailures - 1]string{}
 }
 
-// storeRecord stores the record of a server. If the table is full, it first evicts an old record.
+// storeRecord stores m as the record of the server and zone in k. If the table is full, it first evicts an old record.
 func (t *lameTable) storeRecord(k lameKey, m lameRecord) {
 	if _, ok := t.all[k]; !ok && len(t.all) >= t.max {
 		evictOldest(t.all, func(m lameRecord) (time.Duration, bool) { return m.lastFailure, true })

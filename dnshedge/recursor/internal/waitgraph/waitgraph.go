@@ -29,14 +29,16 @@ import (
 // ErrCycle is the error of a wait that would close a cycle in the Graph.
 var ErrCycle = errors.New("recursor: the lookup of a server name depends on itself")
 
-// A Graph is a wait-for graph. Its nodes are Flights. The zero value has none. A Graph is safe for concurrent use.
+// A Graph is the wait-for graph of running lookups: it records which lookup waits for which, so that no cycle arises.
+// Its nodes are the Flights of the lookups. The zero value has none. A Graph is safe for concurrent use.
 type Graph struct {
 	mu sync.Mutex // guards the Groups of the Graph, and their Flights and Nodes
 }
 
-// A Node is the vertex of a Flight in the Graph. Its edges are the other Flights that the Flight waits for; a wait that
-// would close a cycle is refused. A nil *Node stands for a client's question, for which no Flight can wait. The mutex of
-// the Graph guards the fields.
+// A Node stands for a running lookup, a Flight, in the Graph. Its edges lead to the other Flights that the lookup waits
+// for; a wait that would close a cycle is refused. The mutex of the Graph guards the fields.
+//
+// A nil *Node stands for a client's question, for which no Flight can wait.
 type Node struct {
 	waitsFor map[*Node]waitCount // number of waits of this Node, by the Node that it waits for
 	isNeeded bool                // a client's question waits for the Node, directly or through other Nodes, and not only as a hedge
@@ -45,7 +47,8 @@ type Node struct {
 // A waitCount is the number of waits of one Node for another (all), and the number of hedges among them (hedges).
 type waitCount struct{ all, hedges int }
 
-// A Wait is the wait of one caller for one Flight.
+// A Wait describes the wait of one caller for the result of one running lookup: the caller, whether the wait is a hedge,
+// and for how long.
 type Wait struct {
 	By    *Node     // caller: a Flight, or nil for a client's question
 	Hedge bool      // the result is useful only because a server is late
@@ -60,8 +63,8 @@ func (g *Graph) IsNeeded(n *Node) bool {
 	return n.isNeeded
 }
 
-// PromoteHedges turns the waits of n as a hedge into ordinary waits: n now needs their results, and so does each Node
-// that needs n. The Node n must not be nil.
+// PromoteHedges turns the waits of n as a hedge into ordinary waits, because n now needs the results. If a client's
+// question needs n, it then needs those results too. n must not be nil.
 func (g *Graph) PromoteHedges(n *Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,8 +76,8 @@ func (g *Graph) PromoteHedges(n *Node) {
 	}
 }
 
-// markNeeded records that a client's question needs the result of n. The question then also needs each result for which
-// n waits, unless the wait is a hedge.
+// markNeeded records that a client's question needs the result of n. The question then also needs each result that n
+// waits for, unless that wait is a hedge. The caller must hold the mutex of the Graph.
 func (n *Node) markNeeded() {
 	if n.isNeeded {
 		return
@@ -87,10 +90,10 @@ func (n *Node) markNeeded() {
 	}
 }
 
-// hasPathTo reports whether n is other, or waits for other directly or through other Nodes. If it is true, other must not
-// wait for n, because that would close a cycle.
+// hasPathTo reports whether n is the Node other, or waits for it directly or through further Nodes. If so, other must
+// not wait for n, because that would close a cycle.
 //
-// visited holds the Nodes that were already visited. It must not be nil.
+// visited holds the Nodes that the search has visited already. It must not be nil.
 func (n *Node) hasPathTo(other *Node, visited map[*Node]bool) bool {
 	if n == other {
 		return true
@@ -115,10 +118,11 @@ type Flight[K comparable] struct {
 	until time.Time // latest Wait.Until of all callers
 }
 
-// waitingFlight returns f. It gives a Group access to the Flight that a lookup embeds.
+// waitingFlight returns f. Through it, a Group gets the Flight that a lookup embeds.
 func (f *Flight[K]) waitingFlight() *Flight[K] { return f }
 
-// addWait records the wait w for f. The caller must hold the mutex of the Graph.
+// addWait records that the caller w waits for the lookup f, as an edge of the Graph. The caller must hold the mutex of
+// the Graph.
 func (f *Flight[K]) addWait(w Wait) {
 	f.AddCaller()
 	if w.Until.After(f.until) {
@@ -141,8 +145,8 @@ func (f *Flight[K]) addWait(w Wait) {
 	w.By.waitsFor[&f.Node] = count
 }
 
-// removeWait removes the edge of the wait w, which addWait has recorded, because it has ended. The caller must hold the
-// mutex of the Graph.
+// removeWait removes the edge of the Graph that addWait has added for the wait w, because the wait has ended. The
+// caller must hold the mutex of the Graph.
 func (f *Flight[K]) removeWait(w Wait) {
 	if w.By == nil {
 		return
@@ -156,7 +160,7 @@ func (f *Flight[K]) removeWait(w Wait) {
 	w.By.waitsFor[&f.Node] = count
 }
 
-// A lookupType is a pointer to a type that embeds a Flight[K].
+// A lookupType is a pointer to the type of a lookup, which embeds a Flight[K].
 type lookupType[K comparable] interface {
 	flight.Operation[K]
 	waitingFlight() *Flight[K]
@@ -169,7 +173,7 @@ type Group[K comparable, F lookupType[K]] struct {
 	running flight.Group[K, F]
 }
 
-// NewGroup returns a Group without lookups, whose waits g records.
+// NewGroup returns a Group without lookups. The Graph g records the waits for its lookups.
 func NewGroup[K comparable, F lookupType[K]](g *Graph) *Group[K, F] {
 	return &Group[K, F]{graph: g, running: make(flight.Group[K, F])}
 }
@@ -207,9 +211,9 @@ func (g *Group[K, F]) JoinAlone(f F, w Wait) {
 	f.waitingFlight().addWait(w)
 }
 
-// Await waits until Finish was called for f, and returns nil. It returns the cause of ctx if ctx ends before. In either
-// case the caller w has then left. If it was the last caller before the end, Await cancels the lookup, and later callers do
-// not join it.
+// Await waits until the lookup f has ended (Finish), and returns nil. If ctx ends first, it returns the cause of ctx.
+// In either case the caller w no longer waits. If w was the last caller of a running lookup, Await cancels the lookup,
+// and later callers do not join it.
 func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) (err error) {
 	select {
 	case <-f.waitingFlight().Done:
@@ -229,8 +233,8 @@ func (g *Group[K, F]) Leave(f F, w Wait, cause error) {
 	g.running.RemoveCaller(f, cause)
 }
 
-// Finish ends the lookup f, so that later callers start a new one. It calls setResult, which sets the results in f, and
-// then wakes the callers. shared is true if there are callers. It must be called once.
+// Finish ends the lookup f, so that later callers start a new one. It calls setResult, which must store the result in
+// f, and then wakes the callers. shared is true if other callers wait for the result. Finish must be called once.
 func (g *Group[K, F]) Finish(f F, setResult func(shared bool)) {
 	g.graph.mu.Lock()
 	shared := g.running.RemoveOperation(f)
