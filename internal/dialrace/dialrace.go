@@ -15,20 +15,22 @@ type Result struct {
 	Err error
 }
 
-// A Race runs dials. Its user decides when each dial starts and which connection is used, and calls Close when no more
-// results are needed.
+// A Race runs dials to several addresses at the same time. Its user decides when each dial starts and which connection
+// is used, and calls Close when no more results are needed.
 type Race struct {
 	Results  chan Result   // receives the outcome of each dial, until Close is called
 	noResult error         // outcome of a dial that ends its goroutine
 	closed   chan struct{} // closed by Close
 }
 
-// New returns a Race without dials. noResult is the error of a dial function that ends its goroutine.
+// New returns a Race without dials. noResult is the error of a dial whose function does not return, because it calls
+// [runtime.Goexit].
 func New(noResult error) *Race {
 	return &Race{Results: make(chan Result), noResult: noResult, closed: make(chan struct{})}
 }
 
-// Start calls dial in a new goroutine, for a connection to the address ip. A panic of dial becomes the error of the dial.
+// Start calls dial in a new goroutine, to open a connection to the address ip. The outcome is sent to r.Results. If
+// dial panics, the panic becomes the error of the outcome.
 func (r *Race) Start(ip netip.Addr, dial func() (net.Conn, error)) {
 	go func() {
 		d := Result{IP: ip, Err: r.noResult}

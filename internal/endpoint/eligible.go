@@ -31,7 +31,7 @@ var removableHeaders = headerSet("From Referer")
 var credentialHeaders = headerSet("Authorization Cookie Proxy-Authorization Signature Signature-Input " +
 	"X-Amz-Content-Sha256 X-Amz-Date X-Amz-Security-Token X-Ms-Date Api-Key X-Api-Key X-Goog-Api-Key Ocp-Apim-Subscription-Key")
 
-// headerSet returns the set of the header names in a list that is separated by spaces.
+// headerSet returns the set of the header names in a list of names that are separated by spaces.
 func headerSet(names string) map[string]bool {
 	all := make(map[string]bool)
 	for name := range strings.FieldsSeq(names) {
@@ -40,8 +40,8 @@ func headerSet(names string) map[string]bool {
 	return all
 }
 
-// A namePatterns value lists names of headers and query parameters in lower case. An element that ends in * matches all
-// names that begin with the text before the asterisk.
+// A namePatterns value is a list of names of headers and query parameters, in lower case. An element that ends in *
+// matches all names that begin with the text before the asterisk.
 type namePatterns []string
 
 // parseNames validates names and patterns, and converts them to lower case. The argument field is the name of the
@@ -56,7 +56,8 @@ func parseNames(field string, given []string) (n namePatterns, err error) {
 	return n, nil
 }
 
-// containsName reports whether n contains exactly the given name, ignoring case. Elements that end in * do not count.
+// containsName reports whether an element of n equals the given name, ignoring case. Elements that end in * do not
+// match here.
 func (n namePatterns) containsName(name string) bool {
 	for _, other := range n {
 		if strings.EqualFold(name, other) {
@@ -106,8 +107,9 @@ func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	return eligible, obstacle
 }
 
-// ineligibleReason returns "" if req may be sent to e. Otherwise it describes the part of req that prevents it, such as
-// "header X-Tenant". The argument rest is the escaped path of req without the base path of the first endpoint.
+// ineligibleReason returns "" if the request req may be sent to the endpoint e. Otherwise it describes the part of req
+// that prevents it, such as "header X-Tenant". rest is the escaped path of req without the base path of the first
+// endpoint.
 func (e *endpoint) ineligibleReason(req *http.Request, rest string) string {
 	for name := range req.Header {
 		if _, ok := e.classifyHeader(name); !ok {
@@ -168,8 +170,8 @@ func (e *endpoint) filterQuery(raw string) (kept, obstacle string) {
 	return strings.Join(parts, "&"), ""
 }
 
-// hasParameters reports whether an escaped URL path has path parameters, such as ;jsessionid=1. The result is true for
-// an invalid escape.
+// hasParameters reports whether an escaped URL path has path parameters, such as ;jsessionid=1. It returns true for a
+// path with an invalid escape.
 func hasParameters(escaped string) bool {
 	path, err := url.PathUnescape(escaped)
 	return err != nil || strings.Contains(path, ";")

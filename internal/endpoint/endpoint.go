@@ -49,8 +49,8 @@ func (m Mask) With(i int) Mask { return m | 1<<i }
 // maskUpTo returns the Mask that contains endpoint i and all endpoints with a smaller index.
 func maskUpTo(i int) Mask { return Mask(2)<<i - 1 }
 
-// A Set holds the endpoints of one HTTP client in order of preference. The first endpoint is the host for which the
-// client's callers make their requests. A Set is immutable. A nil Set has no endpoints.
+// A Set holds the endpoints of one HTTP client, in order of preference. Requests are made for the host of the first
+// endpoint; the others can answer in its place. A Set is immutable. A nil Set has no endpoints.
 type Set struct {
 	endpoints []endpoint
 	urls      []string // the URLs of the endpoints, as the user gave them
@@ -124,8 +124,9 @@ func parseConfig(c Config) (e endpoint, err error) {
 	return e, err
 }
 
-// addEndpoint appends the endpoint e, which was parsed from c. It returns an error if e conflicts with an earlier
-// endpoint. It also returns an error if e is the first endpoint and has a setting that only later endpoints may have.
+// addEndpoint appends the endpoint e, which was parsed from the settings c. It returns an error if e conflicts with an
+// earlier endpoint, for example because both have the same URL. It also returns an error if e is the first endpoint and
+// has a setting that only later endpoints may have.
 func (s *Set) addEndpoint(e endpoint, c Config) error {
 	if len(s.endpoints) == 0 {
 		if c.Prepare != nil || len(c.Keep) > 0 || len(c.Drop) > 0 || c.Cost > 1 {
@@ -158,8 +159,8 @@ func (s *Set) MaxCost() (cost int) {
 	return cost
 }
 
-// cutBasePath removes the base path of e from the beginning of an escaped URL path. The result ok is false if the path
-// is not within the base path. For example, /apiv2 is not within /api.
+// cutBasePath returns the rest of an escaped URL path after the base path of e. The result ok is false if the path is
+// not within the base path. For example, /apiv2 is not within /api.
 func (e *endpoint) cutBasePath(path string) (rest string, ok bool) {
 	rest, ok = strings.CutPrefix(path, e.basePath)
 	return rest, ok && (rest == "" || rest[0] == '/')

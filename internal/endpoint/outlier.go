@@ -70,7 +70,9 @@ type endpointState struct {
 	counters Counters
 }
 
-// An outcomeStats value summarizes the good and bad outcomes of attempts at one endpoint, see [Detector].
+// An outcomeStats value summarizes the outcomes of attempts at one endpoint: their share of bad outcomes, and how many
+// consecutive outcomes were bad or good. An outcome is bad if the attempt failed or was slower than an attempt at
+// another endpoint.
 type outcomeStats struct {
 	badShare      float64 // moving average of the share of bad outcomes, from 0 to 1
 	badRun        int     // number of consecutive bad outcomes up to now
@@ -94,7 +96,8 @@ type unansweredPrimaries struct {
 	unansweredSince time.Time // start of the earliest of the counted primaries
 }
 
-// An ejectionLog holds the ejection state that was last logged for one endpoint. It limits the rate of log records.
+// An ejectionLog records whether the last log record about an endpoint said that the endpoint is ejected. It limits the
+// rate of these log records.
 type ejectionLog struct {
 	notice policy.ReportThrottle // decides when the next log record is due
 	logged bool                  // the last log record said that the endpoint is ejected
@@ -179,7 +182,8 @@ func (d *Detector) Reset() (report func()) {
 	return d.updateAllEndpoints(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
 }
 
-// updateAllEndpoints implements Forget and Reset. It calls change for each endpoint while it holds the mutex.
+// updateAllEndpoints calls change for the state of each endpoint while it holds the mutex. It implements Forget and
+// Reset, whose changes restore ejected endpoints.
 //
 // The function report tells observers that all endpoints that were ejected before the change are restored. It is nil if
 // no endpoint was ejected, or if the latency key was evicted before.
@@ -273,8 +277,8 @@ func (d *Detector) SelectPrimary(candidates Mask) int {
 	return i
 }
 
-// isUnresponsive reports whether endpoint i should be ejected because it answers no primaries. The result is true if
-// more than ejectRun primaries are unanswered, and the oldest has waited for unresponsiveFactor times the latency of
+// isUnresponsive reports whether endpoint i should be ejected because it does not answer primaries. The result is true
+// if more than ejectRun primaries are unanswered, and the oldest has waited for unresponsiveFactor times the latency of
 // the next endpoint. The next endpoint is the first candidate other than i that is not ejected.
 //
 // The result does not depend on hedges, so an endpoint is ejected even if no hedge is sent. The caller must hold the
@@ -321,9 +325,9 @@ func (d *Detector) selectProbe(candidates Mask, primary int, median time.Duratio
 	return -1, 0
 }
 
-// needsLatencies reports whether further probes must measure the latency of the endpoint. The result is true if the
-// endpoint has answered fewer than minLatencies attempts and its expected latency is shorter than median. The argument
-// median is the median latency of calls to the primary's endpoint.
+// needsLatencies reports whether probes must measure the latency of the endpoint further. The result is true if the
+// endpoint has answered fewer than minLatencies attempts and its expected latency is shorter than median. median is the
+// median latency of calls to the endpoint of the primary.
 func (s *endpointState) needsLatencies(median time.Duration) bool {
 	return s.samples < minLatencies && s.expectedLatency < median
 }
@@ -364,8 +368,8 @@ func (d *Detector) findAvailable(candidates Mask) (available, ejected int) {
 	return available, ejected
 }
 
-// selectBest returns the first candidate that is not ejected. If all candidates are ejected, it returns the candidate
-// with the fewest consecutive bad outcomes. It returns 0 if there are no candidates. The caller must hold the mutex.
+// selectBest returns the first endpoint in candidates that is not ejected. If all are ejected, it returns the candidate
+// with the fewest consecutive bad outcomes. It returns 0 if candidates is empty. The caller must hold the mutex.
 func (d *Detector) selectBest(candidates Mask) int {
 	available, ejected := d.findAvailable(candidates)
 	if available < 0 {
@@ -401,8 +405,9 @@ func (d *Detector) selectHedge(candidates, used Mask, primary int) int {
 	return ejected
 }
 
-// recordTrial counts an admitted hedge to endpoint i. The count makes one in hedgesPerEjectedTrial hedges a trial while
-// an endpoint is ejected, see selectHedge. If i is ejected, the hedge is a trial and the count starts again.
+// recordTrial counts an admitted hedge to endpoint i. While an endpoint is ejected, one in hedgesPerEjectedTrial hedges
+// is a trial: it is sent to the ejected endpoint, see selectHedge. If i is ejected, the hedge is a trial and the count
+// starts again.
 //
 // Denied hedges must not be counted: otherwise the hedge budget could deny every trial.
 func (d *Detector) recordTrial(i int) {
@@ -420,15 +425,15 @@ func (d *Detector) recordTrial(i int) {
 	}
 }
 
-// recordUnsentHedge counts a hedge that was due but was not sent, because all endpoints are ejected. Like recordTrial,
-// it brings the next trial of an ejected endpoint closer.
+// recordUnsentHedge counts a hedge that was due but was not sent, because all endpoints are ejected. Each counted hedge
+// brings the next trial, a hedge to an ejected endpoint, closer.
 func (d *Detector) recordUnsentHedge() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hedgesSinceTrial++
 }
 
-// firstAvailable returns the first candidate that is not ejected. It returns 0 if all candidates are ejected.
+// firstAvailable returns the first endpoint in candidates that is not ejected. It returns 0 if all of them are ejected.
 func (d *Detector) firstAvailable(candidates Mask) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -438,8 +443,8 @@ func (d *Detector) firstAvailable(candidates Mask) int {
 	return 0
 }
 
-// findOtherAvailable returns the first candidate that is neither i nor ejected, or -1 if there is none. The caller must hold the
-// mutex.
+// findOtherAvailable returns the first endpoint in candidates that is neither i nor ejected. It returns -1 if there is
+// none. The caller must hold the mutex.
 func (d *Detector) findOtherAvailable(candidates Mask, i int) int {
 	available, _ := d.findAvailable(candidates &^ Mask(0).With(i))
 	return available
@@ -468,12 +473,12 @@ func (d *Detector) isHealthy(i int) bool {
 	return !s.ejected && s.badRun == 0 && !s.suspected && !hedgesInVain
 }
 
-// recordHedgeAtPrimary records whether it helped a call that its first hedge was sent to endpoint i, the endpoint of
-// its primary. After maxVainHedges consecutive hedges in vain, first hedges use another endpoint for a while, see
+// recordHedgeAtPrimary records whether the first hedge of a call has helped, although it was sent to endpoint i like
+// the primary. After maxVainHedges consecutive hedges in vain, first hedges use another endpoint for a while, see
 // isHealthy.
 //
-// The argument won says that the hedge has won. Otherwise, hedged is the time from the start of the hedge to the end of
-// the call. The hedge was in vain if the next endpoint would probably have answered in half of that time.
+// won is true if the hedge has won. Otherwise, hedged is the time from the start of the hedge to the end of the call.
+// The hedge was in vain if the next endpoint would probably have answered in half of that time.
 func (d *Detector) recordHedgeAtPrimary(candidates Mask, i int, won bool, hedged time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -507,9 +512,8 @@ func (d *Detector) isLate(candidates Mask, i int, elapsed time.Duration) bool {
 	return next >= 0 && d.endpoints[next].samples >= minLatencies && elapsed >= lateAnswerFactor*d.endpoints[next].expectedLatency
 }
 
-// recordHedgeResult records the result of the hedge of a call whose primary is at endpoint i, for areHedgesFutile. The
-// argument won says that the hedge has won. The caller may pass false only if the hedge lost although it had time to
-// answer.
+// recordHedgeResult records whether the hedge of a call whose primary is at endpoint i has helped, for areHedgesFutile.
+// won is true if the hedge has won. The caller may pass false only if the hedge lost although it had time to answer.
 func (d *Detector) recordHedgeResult(i int, won bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -616,8 +620,9 @@ func (d *Detector) recordOvertaken(i int) {
 	d.reportEvent(i, observe.EndpointOvertaken)
 }
 
-// addBadOutcome counts a bad outcome of the endpoint. It ejects the endpoint after ejectRun consecutive bad outcomes,
-// or when the share of bad outcomes exceeds ejectShare. The caller must hold the mutex of the [Detector].
+// addBadOutcome counts a bad outcome of the endpoint: an attempt that failed or was too slow. It ejects the endpoint
+// after ejectRun consecutive bad outcomes, or when the share of bad outcomes exceeds ejectShare. The caller must hold
+// the mutex of the [Detector].
 func (s *endpointState) addBadOutcome() {
 	s.badShare += (1 - s.badShare) * outcomeWeight
 	s.badRun++

@@ -93,7 +93,7 @@ func (e *endpoint) callPrepare(r *http.Request) (err error) {
 	return rewindBody(r, getBody)
 }
 
-// An originalBody is the request body that the user's Prepare function receives. Its type lets rewindBody detect
+// An originalBody wraps the request body that the user's Prepare function receives. By its type, rewindBody detects
 // whether Prepare has replaced the body.
 type originalBody struct{ io.ReadCloser }
 

@@ -37,15 +37,16 @@ func (r *Rotation) SelectHedge(ready Mask) int {
 	return i
 }
 
-// AddHedge records that a hedge to endpoint i was admitted. It must be called before the next SelectHedge, so that the
-// next hedge uses another endpoint.
+// AddHedge records that a hedge to endpoint i was admitted. It must be called before the next SelectHedge, which then
+// selects another endpoint.
 func (r *Rotation) AddHedge(i int) {
 	r.used = r.used.With(i)
 	r.detector.recordTrial(i)
 	r.detector.recordHedge(i)
 }
 
-// WithdrawHedge records that a hedge to endpoint i was admitted but not sent. It undoes the count of the hedge.
+// WithdrawHedge records that the hedge to endpoint i, which AddHedge has recorded, was not sent after all. It undoes
+// the count of the hedge in the statistics.
 func (r *Rotation) WithdrawHedge(i int) { r.detector.withdrawHedge(i) }
 
 // Exclude prevents further hedges of this call to endpoint i, because the server of that endpoint has pushed back.

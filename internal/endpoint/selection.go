@@ -210,9 +210,9 @@ type CallEnd struct {
 	P99            time.Duration // 99th percentile of the latency of calls to the primary's endpoint; 0 if not known
 }
 
-// isOverdue reports whether the call missed the caller's deadline after an unusually long time. The time is unusual if
-// it reaches the 99th percentile of latency, or unresponsiveFactor times the median latency. The second limit is needed
-// while most calls time out: then the 99th percentile equals the deadline.
+// isOverdue reports whether the call, which ended as e describes, missed the caller's deadline after an unusually long
+// time. The time is unusual if it reaches the 99th percentile of latency, or unresponsiveFactor times the median
+// latency. The second limit is needed while most calls time out: then the 99th percentile equals the deadline.
 func (s *Selection) isOverdue(e CallEnd) bool {
 	return e.DeadlinePassed && (e.Latency >= e.P99 || s.median > 0 && e.Latency >= unresponsiveFactor*s.median)
 }
