@@ -41,10 +41,12 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// A File holds settings that apply to clients while a program runs. The zero File changes nothing.
+// A File holds the settings of a steering file, which change hedged clients while a program runs. They can switch the
+// mode, disable hedging, replace values of [hedge.Config], and allow or forbid hedges by route or gRPC method. The zero
+// File changes nothing.
 //
-// In JSON, its fields have the names mode, disabled, config, routes and methods, in lower case. An unknown name is an error, and
-// so is a name that is given twice.
+// In JSON, its fields have the names mode, disabled, config, routes and methods, in lower case. An unknown name is an
+// error, and so is a name that is given twice.
 type File struct {
 	// Mode is "on", "shadow", "audit" or "off", with the same effects as the values of HEDGE_MODE. With "", the mode of the
 	// program applies. "off" disables hedging, as Disabled does, and keeps the verdicts of audits.
@@ -94,11 +96,11 @@ func (f File) Apply(clients ...Client) error {
 	if err != nil {
 		return err
 	}
-	return f.applyTo(targets)
+	return f.applyToClients(targets)
 }
 
-// findTargets returns the clients in the form that can be changed. It returns an error if there are none, or if one of them was
-// not made by a constructor of package hedge.
+// findTargets returns the given clients as Overridables, whose settings can be replaced at run time. It returns an
+// error if there are no clients, or if one of them was not made by a constructor of package hedge.
 func findTargets(clients []Client) (targets []ops.Overridable, err error) {
 	if len(clients) == 0 {
 		return nil, errors.New("steering: there are no clients")
@@ -113,9 +115,11 @@ func findTargets(clients []Client) (targets []ops.Overridable, err error) {
 	return targets, nil
 }
 
-// applyTo applies f to all targets, or to none if it returns an error.
-func (f File) applyTo(targets []ops.Overridable) error {
-	o, _, err := f.override()
+// applyToClients puts the settings in f (mode, config values, routes and methods) into force for later calls of all
+// given clients. They replace the settings of an earlier File. If a client rejects them, it returns an error and all
+// clients keep their earlier settings.
+func (f File) applyToClients(targets []ops.Overridable) error {
+	o, _, err := f.convertToOverride()
 	if err != nil {
 		return fmt.Errorf("steering: %w", err)
 	}
@@ -137,8 +141,9 @@ func (f File) applyTo(targets []ops.Overridable) error {
 	return nil
 }
 
-// restoreOverrides applies the previous settings to the targets that have some. It does this in reverse order, because a target
-// may be given twice.
+// restoreOverrides puts earlier settings into force again, after a client has rejected new ones. previous has the
+// earlier settings of each client in targets, or nil if that client was not changed. It works in reverse order, because
+// targets may contain a client twice.
 func restoreOverrides(targets []ops.Overridable, previous []*ops.Override) (err error) {
 	for i, o := range slices.Backward(previous) {
 		if o != nil {
@@ -149,9 +154,9 @@ func restoreOverrides(targets []ops.Overridable, previous []*ops.Override) (err 
 	return err
 }
 
-// override converts f to an Override, which clients apply. If a value is invalid, it returns an error and the path of the value
-// in the file, such as "config", "burst".
-func (f File) override() (o *ops.Override, path []string, err error) {
+// convertToOverride validates f and converts it to an Override, the form of the settings that clients accept. If a
+// value is invalid, it returns an error and the path of the value in the file, such as "config", "burst".
+func (f File) convertToOverride() (o *ops.Override, path []string, err error) {
 	mode, ok := ops.ParseMode(f.Mode)
 	switch {
 	case !ok:
@@ -199,7 +204,9 @@ func (f File) override() (o *ops.Override, path []string, err error) {
 	return o, nil, nil
 }
 
-// isMethodExcluded reports whether the most specific of the patterns that matches a gRPC method has the value false.
+// isMethodExcluded reports whether patterns forbids hedges of a gRPC method, such as "/shop.Catalog/Get". The most
+// specific pattern that matches the method decides: the value false forbids hedges. If no pattern matches, the result
+// is false.
 func isMethodExcluded(patterns map[string]bool, method string) bool {
 	service := method[:strings.LastIndexByte(method, '/')+1]
 	for _, p := range [...]string{method, service + "*", "/*"} {
@@ -210,8 +217,9 @@ func isMethodExcluded(patterns map[string]bool, method string) bool {
 	return false
 }
 
-// encodeSetting returns the JSON encoding of the value of a setting of [hedge.Config]. It returns an error if the name is unknown
-// or the value is invalid by itself. Conflicts with other settings are found when the setting is applied.
+// encodeSetting returns the JSON encoding of value, the value of the setting of [hedge.Config] with the given name. It
+// returns an error if the name is unknown or the value is invalid by itself. A conflict with another setting is found
+// later, when the settings are applied.
 func encodeSetting(name string, value any) (json.RawMessage, error) {
 	switch d := value.(type) {
 	case nil:

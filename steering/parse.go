@@ -22,15 +22,15 @@ func ReadFile(path string) (File, error) {
 	if err != nil {
 		return File{}, fmt.Errorf("steering: %w", err)
 	}
-	f, err := parse(text)
+	f, err := parseSettings(text)
 	if err != nil {
 		return File{}, fmt.Errorf("steering: %s: %w", path, err)
 	}
 	return f, nil
 }
 
-// readText returns the content of a file. It returns an error if the file is larger than maxFileBytes, or not a regular file. To
-// open a FIFO could take forever.
+// readText returns the content of the file at path. It returns an error if the file is larger than maxFileBytes. It
+// also returns an error if the file is not a regular file, because opening a FIFO could block forever.
 func readText(path string) ([]byte, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", path)
@@ -50,7 +50,7 @@ func readText(path string) ([]byte, error) {
 // MarshalJSON encodes f as a JSON object that [File.UnmarshalJSON] can decode. A [time.Duration] becomes a string such as "10ms".
 // If f is invalid, it returns an error.
 func (f File) MarshalJSON() ([]byte, error) {
-	o, _, err := f.override()
+	o, _, err := f.convertToOverride()
 	if err != nil {
 		return nil, fmt.Errorf("steering: %w", err)
 	}
@@ -66,7 +66,7 @@ func (f File) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON decodes settings from a JSON object, and replaces f. If a name is unknown or a value is invalid, the error has
 // the line, the name and the value, and f does not change.
 func (f *File) UnmarshalJSON(text []byte) error {
-	read, err := parse(text)
+	read, err := parseSettings(text)
 	if err != nil {
 		return fmt.Errorf("steering: %w", err)
 	}
@@ -74,8 +74,9 @@ func (f *File) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// parse decodes settings from a JSON object. The error has the line in text, the name of the setting and its value.
-func parse(text []byte) (f File, err error) {
+// parseSettings decodes the JSON text of a steering file, and validates the settings in it. An error has the line in
+// text, the name of the setting and its value.
+func parseSettings(text []byte) (f File, err error) {
 	var whole json.RawMessage
 	if err := json.Unmarshal(text, &whole); err != nil {
 		offset := len(text)
@@ -84,40 +85,42 @@ func parse(text []byte) (f File, err error) {
 		}
 		return File{}, errorAt(text, offset, err)
 	}
-	d := document{text: text, offsets: make(map[string]int)}
+	d := jsonDocument{text: text, offsets: make(map[string]int)}
 	if err := d.decodeFile(&f); err != nil {
 		return File{}, err
 	}
-	if _, path, err := f.override(); err != nil {
+	if _, path, err := f.convertToOverride(); err != nil {
 		return File{}, errorAt(text, d.offsets[strings.Join(path, "\n")], err)
 	}
 	return f, nil
 }
 
-// errorAt adds to err the number of the line that contains the byte of text at the given offset.
+// errorAt adds a line number to err: the line of text that contains the byte at the given offset.
 func errorAt(text []byte, offset int, err error) error {
 	return fmt.Errorf("line %d: %w", 1+bytes.Count(text[:min(offset, len(text))], []byte("\n")), err)
 }
 
-// A document is a valid JSON text, and the positions of the values in it.
-type document struct {
+// A jsonDocument is a valid JSON text with the position of each value in it, so that an error can name the line of a
+// value.
+type jsonDocument struct {
 	text []byte
 	// offsets maps the path of a value, such as "config\nburst", to its position in text. A path is the names of the value and
 	// of the objects that contain it, separated by line breaks.
 	offsets map[string]int
 }
 
-// A member is a name of a JSON object, with its value.
+// A member is a name of a JSON object with its value, and the position of the value in the text.
 type member struct {
 	name   string
 	value  json.RawMessage
 	offset int // position of value in the document
 }
 
-// decodeFile decodes the whole document into f.
-func (d *document) decodeFile(f *File) error {
+// decodeFile decodes the whole JSON text into f. It returns an error for an unknown name, for a name that is given
+// twice, and for a value of the wrong JSON type.
+func (d *jsonDocument) decodeFile(f *File) error {
 	value := bytes.TrimSpace(d.text)
-	all, err := d.members("", value, bytes.Index(d.text, value))
+	all, err := d.decodeMembers("", value, bytes.Index(d.text, value))
 	if err != nil {
 		return err
 	}
@@ -143,9 +146,10 @@ func (d *document) decodeFile(f *File) error {
 	return nil
 }
 
-// members returns the members of a JSON object in the document, and stores their positions. The argument path is the path of
-// the object, and offset its position. It returns an error if object is another JSON value, or if a name is given twice.
-func (d *document) members(path string, object json.RawMessage, offset int) (all []member, err error) {
+// decodeMembers returns the members of a JSON object that is a part of the document, and stores their positions. path
+// is the path of the object in the document, and offset its position. It returns an error if object is another JSON
+// value, or if a name is given twice.
+func (d *jsonDocument) decodeMembers(path string, object json.RawMessage, offset int) (all []member, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(object))
 	if start, err := decoder.Token(); err != nil || start != json.Delim('{') {
 		return nil, errorAt(d.text, offset, fmt.Errorf("%s is not an object of settings", sanitize.CleanText(string(object))))
@@ -170,19 +174,19 @@ func (d *document) members(path string, object json.RawMessage, offset int) (all
 	return all, nil
 }
 
-// decodeValue decodes the value of m into the variable to which v points. The argument want describes valid values, for the
-// error. Null is no valid value.
-func (d *document) decodeValue(m member, want string, v any) error {
+// decodeValue decodes the JSON value of m into the variable to which v points. If the value has another JSON type or is
+// null, it returns an error. want describes the valid values, such as "true or false", for the error.
+func (d *jsonDocument) decodeValue(m member, want string, v any) error {
 	if err := json.Unmarshal(m.value, v); err != nil || string(m.value) == "null" {
 		return errorAt(d.text, m.offset, fmt.Errorf("%s: %s is not %s", sanitize.CleanText(m.name), sanitize.CleanText(string(m.value)), want))
 	}
 	return nil
 }
 
-// decodeMap decodes the value of m, an object whose values have the type V. The argument want describes these values, for
-// errors.
-func decodeMap[V any](d *document, m member, want string) (map[string]V, error) {
-	all, err := d.members(m.name+"\n", m.value, m.offset)
+// decodeMap decodes the value of m, a JSON object whose values all have the Go type V, into a map by name. want
+// describes these values, such as "true or false", for errors. d is the document that contains m.
+func decodeMap[V any](d *jsonDocument, m member, want string) (map[string]V, error) {
+	all, err := d.decodeMembers(m.name+"\n", m.value, m.offset)
 	if err != nil {
 		return nil, err
 	}

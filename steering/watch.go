@@ -50,7 +50,7 @@ func Watch(ctx context.Context, path string, every time.Duration, clients ...Cli
 // maxPause is the longest time between the two reads that must return the same content.
 const maxPause = 50 * time.Millisecond
 
-// sleep waits for d, or until ctx ends. It reports whether ctx has not ended.
+// sleep waits for the duration d, or until ctx ends. It returns true if ctx has not ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -61,7 +61,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// A watcher is the state of one call of Watch.
+// A watcher is the state of one call of Watch, which applies a file and its later changes to clients: the file, the
+// clients, and the content that was applied last.
 type watcher struct {
 	path    string
 	targets []ops.Overridable
@@ -79,7 +80,8 @@ var errChanging = errors.New("the content has changed while it was read")
 // errEnded is the error for a file that was read once, because the context of Watch ended before the second read.
 var errEnded = errors.New("the context has ended")
 
-// poll reads the file and applies its content if that has changed.
+// poll reads the file once, and applies its settings to the clients if the content has changed. If the file cannot be
+// used, it logs a warning.
 func (w *watcher) poll() {
 	text, err := w.readStable()
 	switch {
@@ -93,10 +95,10 @@ func (w *watcher) poll() {
 	}
 	var f File
 	if err == nil {
-		f, err = parse(text)
+		f, err = parseSettings(text)
 	}
 	if err == nil {
-		err = f.applyTo(w.targets)
+		err = f.applyToClients(w.targets)
 		w.partial = err != nil
 	}
 	if err != nil {
@@ -109,9 +111,11 @@ func (w *watcher) poll() {
 	}
 }
 
-// readStable returns the content of the file. If the content differs from the applied content, readStable reads it twice. It
-// returns errChanging if the two reads differ, because a writer may have written a part of the content so far. It returns errEnded
-// if Watch must end.
+// readStable returns the content of the file. If the content differs from the content applied last, it reads the file a
+// second time after a pause. If the two reads differ, it returns errChanging: a program may have written only a part of
+// the content.
+//
+// It returns errEnded if Watch must end during the pause.
 func (w *watcher) readStable() ([]byte, error) {
 	text, err := w.read(w.path)
 	if err != nil || w.applied != nil && bytes.Equal(text, w.applied) {
@@ -127,8 +131,8 @@ func (w *watcher) readStable() ([]byte, error) {
 	return text, err
 }
 
-// reportFailure logs, once until the file can be used again, that it cannot be used because of err. If no content was applied
-// yet, reportFailure also disables the clients.
+// reportFailure logs a warning that the file cannot be used because of err. It logs one warning until the file can be
+// used again. If no content of the file was applied yet, it also disables hedging for the clients.
 func (w *watcher) reportFailure(err error) {
 	if w.failed {
 		return
