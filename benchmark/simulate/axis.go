@@ -6,19 +6,21 @@ import (
 	"strings"
 )
 
-// An axis is linear or logarithmic.
+// An axis is the horizontal or vertical axis of a chart: its range, its scale, which is linear or logarithmic, and its
+// labelled ticks.
 type axis struct {
 	low, high   float64
 	logarithmic bool
 	ticks       []tick
 }
 
+// A tick is a mark on an axis with a label.
 type tick struct {
 	value float64
 	label string
 }
 
-// toFraction returns the position of a value on the axis, from 0 to 1.
+// toFraction returns the position of a value on the axis: 0 at the low end, 1 at the high end.
 func (a axis) toFraction(value float64) float64 {
 	if a.logarithmic {
 		return math.Log(value/a.low) / math.Log(a.high/a.low)
@@ -26,7 +28,8 @@ func (a axis) toFraction(value float64) float64 {
 	return (value - a.low) / (a.high - a.low)
 }
 
-// newPercentileAxis returns a logarithmic axis of 1/(1−p) from the median on, with ticks at well-known percentiles.
+// newPercentileAxis returns a logarithmic axis for the share p of the requests that are faster. Its value is 1/(1−p),
+// from 2, the median, to high. It has ticks at well-known percentiles.
 func newPercentileAxis(high float64) axis {
 	ticks := []tick{{2, "p50"}, {10, "p90"}, {20, "p95"}}
 	for nines := 2; math.Pow(10, float64(nines)) <= high*1.0001; nines++ {
@@ -39,7 +42,8 @@ func newPercentileAxis(high float64) axis {
 	return axis{low: 2, high: high, logarithmic: true, ticks: ticks}
 }
 
-// newLogarithmicAxis returns an axis with ticks at 1, 2, 5, 10, 20 …: fewer if the range is wide, more if it is narrow.
+// newLogarithmicAxis returns a logarithmic axis from low to high with ticks at 1, 2, 5, 10, 20 and so on. A wide range
+// has fewer ticks, and a narrow one has more.
 func newLogarithmicAxis(low, high float64) axis {
 	steps := []float64{1, 2, 5}
 	switch decades := math.Log10(high / low); {
@@ -56,7 +60,7 @@ func newLogarithmicAxis(low, high float64) axis {
 			if v := s * math.Pow(10, e); v >= low && v <= high {
 				label := strconv.FormatFloat(v, 'g', 4, 64)
 				if v >= 1e4 {
-					label = thousands(int(math.Round(v)))
+					label = formatThousands(int(math.Round(v)))
 				}
 				ticks = append(ticks, tick{v, label})
 			}
@@ -65,7 +69,7 @@ func newLogarithmicAxis(low, high float64) axis {
 	return axis{low: low, high: high, logarithmic: true, ticks: ticks}
 }
 
-// newLinearAxis returns an axis from 0 with at most nine ticks.
+// newLinearAxis returns a linear axis from 0 to high with at most nine ticks.
 func newLinearAxis(high float64) axis {
 	if high <= 0 {
 		return axis{high: 1, ticks: []tick{{0, "0"}}}

@@ -19,8 +19,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A backend is a server that takes as long as a model says, or until the request
-// is cancelled. It answers with the attempt's number.
+// A backend is the server of one contender. It answers a request after the latency that a model determines, unless the
+// client cancels the request before. The answer is the number of the attempt.
 type backend struct {
 	site   *site
 	model  virtual.Model
@@ -32,7 +32,9 @@ type backend struct {
 	stops  []func()
 }
 
-// newBackend serves so many requests at a site, in episodes of each. The servers have Limiters if the strategy does.
+// newBackend starts the servers of a contender for the traffic w at a site. protocol is http or grpc. requests is the
+// number of all requests, and each is the number of an episode. The servers have Limiters if strategy s asks for them.
+// seed determines the latencies.
 func newBackend(at *site, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, each int) *backend {
 	b := &backend{
 		site: at, model: w.Model, asked: make([]atomic.Int32, requests), each: each,
@@ -44,13 +46,15 @@ func newBackend(at *site, protocol string, w virtual.Simulation, s strategy, see
 	return b
 }
 
-// A replica is a server of a backend.
+// A replica is one server of a backend. With a queue, it works on one request at a time, and finishes a request even if
+// the client cancels it.
 type replica struct {
 	*backend
 	line chan struct{} // full while it works, and it finishes what it has begun; nil: it has no queue
 }
 
-// startReplica starts a replica.
+// startReplica starts a server that listens on ln. If q is nil, the server has no queue and requests do not wait for
+// each other. The server has a Limiter if the strategy by asks for it.
 func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, ln net.Listener) {
 	s := &replica{backend: b}
 	var limiter *hedge.Limiter
@@ -83,14 +87,15 @@ func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, l
 	}()
 }
 
-// stopReplicas stops all replicas.
+// stopReplicas stops all servers of the backend.
 func (b *backend) stopReplicas() {
 	for _, stop := range b.stops {
 		stop()
 	}
 }
 
-// serveDelay takes the attempt's time.
+// serveDelay serves an attempt of a request: it waits for the latency that the model determines, or until ctx ends.
+// request is the number of the request. n is the number of the attempt, from 0.
 func (s *replica) serveDelay(ctx context.Context, request int) (n int, err error) {
 	n = int(s.asked[request].Add(1)) - 1
 	if f := s.site.lab.freeze; f > 0 && request%s.each >= f {
@@ -119,6 +124,8 @@ func (s *replica) serveDelay(ctx context.Context, request int) (n int, err error
 // requestHeader names the request in its attempts.
 const requestHeader = "X-Request"
 
+// ServeHTTP answers a request after its simulated latency by the number of the attempt. A header has the number of the
+// request.
 func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, err := strconv.Atoi(r.Header.Get(requestHeader))
 	if err != nil || request < 0 || request >= len(s.asked) {

@@ -2,14 +2,15 @@ package main
 
 import "fmt"
 
-// A bound is the largest allowed value of a figure, as a multiple of another strategy's, or by itself if there is no other.
+// A bound is a requirement that a figure of a strategy in a scenario must meet: a largest value. It is a multiple of
+// another strategy's figure, or a number if no other strategy is named.
 type bound struct {
 	scenario, figure, other string
 	most                    float64
 	of                      func(row) float64
 }
 
-// formatVerdict says whether a requirement is met.
+// formatVerdict returns the text for a requirement that is met or not met.
 func formatVerdict(met bool) string {
 	if met {
 		return "met"
@@ -17,8 +18,9 @@ func formatVerdict(met bool) string {
 	return "NOT MET"
 }
 
-// compareWithBounds compare the figures of a strategy with bounds, in the whole of a scenario and in its parts.
-func (f finding) compareWithBounds(of string, bounds []bound) (lines []string) {
+// compareWithBounds returns a report line for each bound that applies to the scenario or to one of its parts. The line
+// compares the figure of a strategy, named of, with the bound.
+func (f scenarioResults) compareWithBounds(of string, bounds []bound) (lines []string) {
 	rows := make(map[[2]string]row)
 	for _, r := range f.rows() {
 		rows[[2]string{r.Scenario, r.Strategy}] = r

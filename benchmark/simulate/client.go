@@ -24,14 +24,16 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A request sends request id and returns the attempt that answered.
-type request func(ctx context.Context, id int) (attempt int, err error)
+// A sendFunc is a function that sends the request with the number id to a backend. It returns the number of the attempt
+// that was answered.
+type sendFunc func(ctx context.Context, id int) (attempt int, err error)
 
-// newClient makes the strategy's client of a site.
-func (s strategy) newClient(protocol string, at *site, its *clientSetup) (request, error) {
-	over := s.overHTTP
+// newClient makes the strategy's client for a server's site, and returns the function that sends its requests. protocol
+// is http or grpc. its is the input of the strategy, which newClient completes.
+func (s strategy) newClient(protocol string, at *site, its *clientSetup) (sendFunc, error) {
+	over := s.newHTTPClient
 	if protocol == "grpc" {
-		over = s.overGRPC
+		over = s.newGRPCClient
 	}
 	send, err := over(at, its)
 	if err != nil || its.style == nil {
@@ -46,7 +48,9 @@ func (s strategy) newClient(protocol string, at *site, its *clientSetup) (reques
 	}, nil
 }
 
-func (s strategy) overHTTP(at *site, its *clientSetup) (request, error) {
+// newHTTPClient makes the strategy's HTTP client for a site, and returns the function that sends its requests. It
+// stores the transports for the strategy in its.
+func (s strategy) newHTTPClient(at *site, its *clientSetup) (sendFunc, error) {
 	its.base = &http.Transport{MaxIdleConnsPerHost: 256}
 	scheme := "http://"
 	if at.net != nil {
@@ -69,7 +73,9 @@ func (s strategy) overHTTP(at *site, its *clientSetup) (request, error) {
 	return func(ctx context.Context, id int) (int, error) { return sendGet(ctx, client, its.url, id) }, nil
 }
 
-func (s strategy) overGRPC(at *site, its *clientSetup) (request, error) {
+// newGRPCClient makes the strategy's gRPC client for a site, and returns the function that sends its requests. It
+// stores the function that dials for the strategy in its.
+func (s strategy) newGRPCClient(at *site, its *clientSetup) (sendFunc, error) {
 	its.policy = "round_robin"
 	if at.lab.random {
 		its.policy = randomPolicy
@@ -84,7 +90,7 @@ func (s strategy) overGRPC(at *site, its *clientSetup) (request, error) {
 			all := manual.NewBuilderWithScheme("replicas")
 			var addrs []resolver.Address
 			for _, ip := range at.replicas {
-				addrs = append(addrs, resolver.Address{Addr: at443(ip)})
+				addrs = append(addrs, resolver.Address{Addr: replicaAddress(ip)})
 			}
 			all.InitialState(resolver.State{Addresses: addrs})
 			target = "replicas:///"
@@ -118,7 +124,8 @@ func (s strategy) overGRPC(at *site, its *clientSetup) (request, error) {
 	}, nil
 }
 
-// randomReplica sends each attempt to a random replica. Attempts of the same request and number go to the same replica in all strategies.
+// A randomReplica is an HTTP transport that sends each attempt to a random replica of the server. The numbers of the
+// request and of the attempt determine the replica, so that it is the same for all strategies.
 type randomReplica struct {
 	base http.RoundTripper
 	at   *site
@@ -126,12 +133,13 @@ type randomReplica struct {
 
 func (a randomReplica) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
-	req.URL.Host = at443(a.at.replicas[anyOf(req.Context(), len(a.at.replicas))])
+	req.URL.Host = replicaAddress(a.at.replicas[drawReplica(req.Context(), len(a.at.replicas))])
 	return a.base.RoundTrip(req)
 }
 
-// anyOf draws which of n replicas an attempt goes to.
-func anyOf(ctx context.Context, n int) int {
+// drawReplica draws the replica to which an attempt goes, an index from 0 to n-1. ctx has the numbers of the request
+// and of the attempt, which determine the result.
+func drawReplica(ctx context.Context, n int) int {
 	id, _ := ctx.Value(requestKey{}).(int)
 	attempt, _ := hedge.AttemptFromContext(ctx)
 	return rand.New(rand.NewPCG(uint64(id), uint64(attempt.Number))).IntN(n)
@@ -142,6 +150,7 @@ const randomPolicy = "simulate_random"
 
 func init() { balancer.Register(base.NewBalancerBuilder(randomPolicy, randomPicker{}, base.Config{})) }
 
+// A randomPicker is the gRPC load balancing policy that sends each attempt to a random replica, as randomReplica does.
 type randomPicker []balancer.SubConn
 
 func (randomPicker) Build(info base.PickerBuildInfo) balancer.Picker {
@@ -154,10 +163,10 @@ func (randomPicker) Build(info base.PickerBuildInfo) balancer.Picker {
 }
 
 func (p randomPicker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
-	return balancer.PickResult{SubConn: p[anyOf(info.Ctx, len(p))]}, nil
+	return balancer.PickResult{SubConn: p[drawReplica(info.Ctx, len(p))]}, nil
 }
 
-// raceOp is a race.Op whose values need no closing.
+// A raceOp is an operation that package race runs as attempts. Its results are numbers, which need no closing.
 type raceOp func(context.Context) (int, error)
 
 func (f raceOp) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }
@@ -165,7 +174,8 @@ func (raceOp) Discard(int, error)                            {}
 func (raceOp) Admit(int) bool                                { return true }
 func (raceOp) Ended(int)                                     {}
 
-// sendGet sends a request and returns which of its attempts answered.
+// sendGet sends a GET for url, with the request number id in a header. It returns the number of the attempt that was
+// answered, which the server writes into the body.
 func sendGet(ctx context.Context, client *http.Client, url string, id int) (attempt int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -184,7 +194,8 @@ func sendGet(ctx context.Context, client *http.Client, url string, id int) (atte
 	return strconv.Atoi(string(body))
 }
 
-// countedTransport counts the attempts of each request.
+// A countedTransport is an HTTP transport that counts the attempts of each request and sends them through another
+// transport.
 type countedTransport struct {
 	next http.RoundTripper
 	sent []atomic.Int32
@@ -197,7 +208,7 @@ func (t *countedTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	return t.next.RoundTrip(req)
 }
 
-// CloseIdleConnections closes the idle connections of the transport below.
+// CloseIdleConnections closes the idle connections of the transport that is counted.
 func (t *countedTransport) CloseIdleConnections() {
 	(&http.Client{Transport: t.next}).CloseIdleConnections()
 }

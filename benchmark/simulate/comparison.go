@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// compare returns one sentence that compares this library with no hedging and with the peer that has the lowest p99.9 of the
-// whole scenario. It is empty if this library or no hedging did not run. names replaces names of
-// strategies; it may be nil.
-func (f finding) compare(names map[string]string) string {
+// compareWithPeers returns a sentence that compares this library with no hedging and with one peer. The peer is the
+// other library with the lowest p99.9 in the whole scenario. The text is empty if this library or no hedging did not
+// run. names has titles for the names of strategies; it may be nil.
+func (f scenarioResults) compareWithPeers(names map[string]string) string {
 	var us, without, peer *row
 	for _, r := range f.results {
 		whole := &r.rows[0]
@@ -37,11 +37,11 @@ func (f finding) compare(names map[string]string) string {
 	return text + "."
 }
 
-// describeCost returns the extra requests and the connections of a row.
+// describeCost returns a phrase with the extra requests and the connections in row r.
 func describeCost(r row) string {
 	cost := formatPercent(r.Extra) + " extra requests"
 	if r.Conns != nil {
-		cost += " and " + thousands(*r.Conns) + " connections"
+		cost += " and " + formatThousands(*r.Conns) + " connections"
 	}
 	return cost
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A contender is a strategy with a client, connections and a server of its own.
+// A contender is a strategy that takes part in a run over sockets, with a client, connections and a server of its own.
+// It records its calls and their costs.
 type contender struct {
 	strategy strategy
 	protocol string
@@ -25,7 +26,7 @@ type contender struct {
 
 	setup   clientSetup
 	backend *backend // from open to close
-	request request
+	request sendFunc
 
 	watch  stopwatch
 	calls  []latency.Call // by request
@@ -37,21 +38,22 @@ type contender struct {
 	task   *task
 }
 
-// newContender starts a strategy's server and client. rate is the true rate of
-// requests per second, for strategies that are given it.
+// newContender starts a server and a client of strategy s for the traffic w. protocol is http or grpc, and requests is
+// the number of requests that the contender will send. rate is the true number of requests per second, for strategies
+// that are given it.
 func newContender(s strategy, protocol string, j job, w virtual.Simulation, requests int, rate float64) (*contender, error) {
 	c := &contender{
-		strategy: s, protocol: protocol, lab: j.scenario.lab, fake: j.fake, world: s.worldWithLimiters(w), seed: j.seed,
+		strategy: s, protocol: protocol, lab: j.scenario.lab, fake: j.fake, world: s.withLimiters(w), seed: j.seed,
 		calls: make([]latency.Call, requests),
 	}
-	c.setup = clientSetup{clock: c.watch.read, sent: &tally{attempts: make([]atomic.Int32, requests)}}
+	c.setup = clientSetup{clock: c.watch.read, sent: &attemptCounter{attempts: make([]atomic.Int32, requests)}}
 	if s.givenRate {
 		c.setup.rate = rate
 	}
 	return c, c.startEpisode()
 }
 
-// episodeLength returns the number of requests that one client makes.
+// episodeLength returns the number of requests that one client sends before a new client replaces it.
 func (c *contender) episodeLength() int {
 	if c.world.Episodes > 0 {
 		return c.world.Requests
@@ -59,7 +61,7 @@ func (c *contender) episodeLength() int {
 	return len(c.calls)
 }
 
-// startEpisode starts a server and a client.
+// startEpisode starts a new server and a new client. An episode is the series of requests that one client sends.
 func (c *contender) startEpisode() error {
 	var at *site
 	var err error
@@ -69,7 +71,7 @@ func (c *contender) startEpisode() error {
 			at.net.EnablePreciseTiming()
 		}
 	} else {
-		at, err = loopbackSite()
+		at, err = newLoopbackSite()
 	}
 	if err != nil {
 		return err
@@ -85,7 +87,8 @@ func (c *contender) startEpisode() error {
 	return err
 }
 
-// endEpisode stops the server and the client of the episode. It does nothing between episodes.
+// endEpisode stops the server and the client of the current episode, and adds their counts to the contender's. Between
+// episodes it does nothing.
 func (c *contender) endEpisode() {
 	if c.backend == nil {
 		return
@@ -99,7 +102,8 @@ func (c *contender) endEpisode() {
 	c.backend = nil
 }
 
-// sendRound sends the next n requests, with a new client for each episode.
+// sendRound sends the next n requests, with a new server and a new client for each episode. arrivals has the random
+// times between requests in an open loop.
 func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Draws) error {
 	runtime.GC() // each contender pays for its own garbage
 	to := min(c.done+n, len(c.calls))
@@ -119,8 +123,9 @@ func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Draw
 	return nil
 }
 
-// sendUntil sends requests until so many are done: from as many callers as there are
-// workers, or, if there are none, at random times at the world's rate.
+// sendUntil sends requests until the contender has sent the number to, counted from its first one. In a closed loop,
+// each worker of the simulation sends one request after another. In an open loop, requests start at random times, which
+// arrivals determines.
 func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Draws) {
 	before, _ := cputime.OfThisProcess()
 	c.watch.start()
@@ -163,8 +168,8 @@ func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Dra
 	c.done = min(int(next.Load()), to)
 }
 
-// sendRequest sends request id and records its latency and its winner. No context interrupts it, because the request would then count
-// as a failure.
+// sendRequest sends the request with the number id, and records its latency and its winning attempt. An interrupt of
+// the benchmark does not cancel the request, which would then count as a failure.
 func (c *contender) sendRequest(id int) {
 	call := latency.Call{Index: int32(id % c.episodeLength()), Start: c.watch.read()}
 	ctx := context.Background()
@@ -192,7 +197,7 @@ func (c *contender) sendRequest(id int) {
 	c.calls[id] = call
 }
 
-// finishedCalls returns the calls that were made.
+// finishedCalls returns the calls that the contender has made so far, each with its number of hedges.
 func (c *contender) finishedCalls() []latency.Call {
 	calls := c.calls[:c.done]
 	for i := range calls {
@@ -201,16 +206,17 @@ func (c *contender) finishedCalls() []latency.Call {
 	return calls
 }
 
-// toTrial returns the results of the contender, which must be closed.
+// toTrial returns the results of the contender, whose last episode must have ended. protocol is the name of the engine.
+// sc and seed identify the run.
 func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened
 	if c.world.Queue != nil {
-		each := round(float64(c.worked) / float64(max(c.done, 1)))
+		each := roundFigure(float64(c.worked) / float64(max(c.done, 1)))
 		t.sent = &each
 	}
 	if _, known := cputime.OfThisProcess(); known && c.done > 0 {
-		each := round(float64(c.used.Microseconds()) / float64(c.done))
+		each := roundFigure(float64(c.used.Microseconds()) / float64(c.done))
 		t.cpu = &each
 	}
 	return t

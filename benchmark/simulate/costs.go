@@ -12,7 +12,8 @@ import (
 
 const benchmarkRuns = 5
 
-// runBenchmark runs benchmarks several times, so that they take turns.
+// runBenchmark runs go test five times with the arguments args, separated by spaces, and returns the output of all
+// runs. The repetition lets the benchmarks take turns. p shows the progress.
 func runBenchmark(ctx context.Context, args string, p *progress) ([]byte, error) {
 	var all []byte
 	for i := range benchmarkRuns {
@@ -26,12 +27,14 @@ func runBenchmark(ctx context.Context, args string, p *progress) ([]byte, error)
 	return all, nil
 }
 
-// benchmarkResults are the values of benchmarks in several runs: by name and unit, sorted.
+// benchmarkResults has the values of Go benchmarks in several runs, sorted. The key is the name of the benchmark, a
+// space, and the unit of the values, for example ns/op.
 type benchmarkResults map[string][]float64
 
 // processorSuffix matches the number of processors, which package testing appends to the names of benchmarks.
 var processorSuffix = regexp.MustCompile(`-\d+$`)
 
+// parseBenchmark returns the values in the output of Go benchmarks.
 func parseBenchmark(out []byte) benchmarkResults {
 	res := make(benchmarkResults)
 	for line := range strings.Lines(string(out)) {
@@ -51,7 +54,8 @@ func parseBenchmark(out []byte) benchmarkResults {
 	return res
 }
 
-// median returns the median and half of the range. Of an even number of values, it is the lower one of the middle.
+// median returns the median of a benchmark's values in one unit, for example ns/op, and half of their range. For an
+// even number of values, it is the lower middle one. ok is false if there are no values.
 func (b benchmarkResults) median(name, unit string) (m, halfRange float64, ok bool) {
 	v := b[name+" "+unit]
 	if len(v) == 0 {
@@ -60,7 +64,8 @@ func (b benchmarkResults) median(name, unit string) (m, halfRange float64, ok bo
 	return v[(len(v)-1)/2], (v[len(v)-1] - v[0]) / 2, true
 }
 
-// formatCosts returns a table of the time and the allocations of each library, less those of a call without one.
+// formatCosts returns the Markdown table of the time and the allocations that each hedging library adds to a call. It
+// subtracts the costs of the same call without a library.
 func formatCosts(b benchmarkResults) string {
 	kinds := []struct{ title, name string }{
 		{"HTTP/1.1", "http1"}, {"HTTP/1.1, a context per request", "http1-fresh-context"},
@@ -93,7 +98,7 @@ func formatCosts(b benchmarkResults) string {
 	return s.String()
 }
 
-// formatShort keeps three digits, and whole numbers from a hundred on.
+// formatShort returns x with three significant digits, or as a whole number from 100 on.
 func formatShort(x float64) string {
 	if x >= 100 {
 		return strconv.FormatFloat(x, 'f', 0, 64)

@@ -8,10 +8,11 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A point of a curve.
+// A point is a point of a curve in a chart.
 type point struct{ X, Y float64 }
 
-// curves are the lines that plots show of a trial.
+// curves are the lines of one strategy in the charts: latency by percentile, and the 99th percentile and the hedges
+// over time.
 type curves struct {
 	latency []point // 1/(1−p) to milliseconds
 	p99     []point // seconds to milliseconds
@@ -24,26 +25,28 @@ const (
 	minSliceCalls   = 1500 // for the p99 of a slice
 )
 
+// newCurves returns the lines that charts show of the calls of one strategy.
 func newCurves(calls []latency.Call) curves {
 	c := curves{latency: newLatencyCurve(latency.SortedAnswered(calls))}
 	c.p99, c.extra = newTimeCurves(calls)
 	return c
 }
 
-// newLatencyCurve returns the quantiles of sorted latencies from the median on. It ends where ten calls are slower: beyond that,
-// it would show chance.
+// newLatencyCurve returns the quantiles of latencies, which are sorted, as points from the median on. x is 1/(1−p) for
+// the quantile p, and y is in milliseconds. The curve ends where ten calls are slower, because chance determines higher
+// quantiles.
 func newLatencyCurve(sorted []time.Duration) (curve []point) {
 	for i := 0; ; i++ {
 		x := 2 * math.Pow(10, float64(i)/pointsPerDecade)
 		if x > float64(len(sorted))/10 {
 			return curve
 		}
-		curve = append(curve, point{x, millis(latency.Quantile(sorted, 1-1/x))})
+		curve = append(curve, point{x, toMillis(latency.Quantile(sorted, 1-1/x))})
 	}
 }
 
-// newTimeCurves returns the 99th percentiles and the extra requests of equal slices of time. They are empty if there are too few
-// calls for two slices.
+// newTimeCurves returns two curves over time: the 99th percentile of latency, and the hedges per 100 requests. Their
+// points are equal slices of time. Both are empty if there are too few calls for two slices.
 func newTimeCurves(calls []latency.Call) (p99, extra []point) {
 	n := min(maxSlices, len(calls)/minSliceCalls)
 	if n < 2 {
@@ -74,13 +77,14 @@ func newTimeCurves(calls []latency.Call) (p99, extra []point) {
 		}
 		if len(s.latencies) > 0 {
 			slices.Sort(s.latencies)
-			p99 = append(p99, point{middle, millis(latency.Quantile(s.latencies, 0.99))})
+			p99 = append(p99, point{middle, toMillis(latency.Quantile(s.latencies, 0.99))})
 		}
 	}
 	return p99, extra
 }
 
-// medianCurve returns the median of each point of several curves with the same horizontal positions, up to the end of the shortest.
+// medianCurve returns the curve of the medians of several curves, point by point. All curves have the same horizontal
+// positions. The result is as long as the shortest of them.
 func medianCurve(all [][]point) []point {
 	shortest := slices.MinFunc(all, func(a, b []point) int { return len(a) - len(b) })
 	joined := slices.Clone(shortest)

@@ -37,15 +37,17 @@ func init() {
 	)
 }
 
-// dnsEngine asks DNS servers through kernel sockets in network namespaces, over a simulated network. It needs root on Linux. Extra
-// load is every query but one per request, so it includes retransmissions. With workers, each strategy is asked alone, with as
-// many questions in flight, and has two equal servers. Forwarders run in processes of their own.
+// dnsEngine is the mode -engine dns of simulate: DNS clients and forwarders ask DNS servers over a simulated network,
+// through kernel sockets in network namespaces. It needs root on Linux. Forwarders run in processes of their own.
+//
+// Extra load is every query but one per request, so it includes retransmissions. With the flag -workers, each strategy
+// runs alone, with as many questions in flight, and has two equal servers.
 type dnsEngine struct {
 	transport string
 	workers   int // as dnslab's
 }
 
-// dnsTransports are package dnslab's, UDP first.
+// dnsTransports has the names of the transports in package dnslab, UDP first.
 var dnsTransports = []string{"udp", "tls", "https"}
 
 func (d *dnsEngine) profile() profile {
@@ -66,7 +68,7 @@ func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
 	case !slices.Contains(dnsTransports, d.transport):
 		return newChoiceError("transport", d.transport, dnsTransports)
 	case !chosen:
-		return checkUnused(fs, "dns", "transport", "workers")
+		return checkUnusedFlags(fs, "dns", "transport", "workers")
 	case d.workers < 0 || d.workers > 10_000:
 		return fmt.Errorf("-workers %d: must be between 0 and 10000", d.workers)
 	}
@@ -77,12 +79,13 @@ func (d *dnsEngine) offers(_ scenario, s strategy) bool {
 	return slices.Contains(dnslab.Contenders, s.name) && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OnlyUDP, s.name))
 }
 
-// estimate returns 0, because the time depends on how many packets are lost. run reports it after a while.
+// estimate returns 0, which means unknown: the duration depends on the number of lost packets. run prints an estimate
+// after a twentieth of the lookups.
 func (*dnsEngine) estimate([]job) time.Duration { return 0 }
 
 const quickLookups = 505
 
-// dnsScenarios are package dnslab's.
+// dnsScenarios has the scenarios of package dnslab, for the engine dns.
 var dnsScenarios = func() []scenario {
 	var all []scenario
 	for _, s := range dnslab.Scenarios {
@@ -105,7 +108,7 @@ func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	var said sync.Once
 	defer j.timers.measure()()
 	rows, err := dnslab.Run(ctx, dnslab.Config{
-		Scenario: j.scenario.name, Transport: d.transport, Contenders: j.someOf(dnslab.Contenders), Lookups: lookups, Seed: j.seed,
+		Scenario: j.scenario.name, Transport: d.transport, Contenders: j.selectContenders(dnslab.Contenders), Lookups: lookups, Seed: j.seed,
 		Workers: d.workers,
 		Progress: func(n int) {
 			now := done.Add(int64(n))

@@ -17,21 +17,23 @@ const (
 // tablePattern matches a table. The text between its two comments is replaced.
 var tablePattern = regexp.MustCompile(`(?s)<!-- table:([a-z0-9-]+) -->\n(.*?)<!-- /table -->`)
 
-// A document is a file with tables.
+// A document is a file of the documentation that contains measured tables, see documentTable.
 type document struct {
 	file   string
 	text   string
 	tables [][]int // matches of tablePattern: begin and end of each table, of its name and of its body
 }
 
-// A renderedTable is the content of a table and, if it has one, its picture.
+// A renderedTable is the new content of a table in a document, as Markdown, and the picture of the same run if it has
+// one.
 type renderedTable struct {
 	body    string
 	picture []byte
 }
 
-// updateDocuments measures the tables of files again. It reads and checks all files before it fills in the first table, and writes
-// a file when it has all tables of that file. A table in several files is filled in once.
+// updateDocuments replaces the measured tables in files. fill measures a table and returns its new content. All files
+// are checked before the first measurement, and a file is written when all of its tables are measured. A table in
+// several files is measured once.
 func updateDocuments(files []string, fill func(documentTable) (renderedTable, error)) error {
 	var documents []document
 	for _, file := range files {
@@ -59,7 +61,8 @@ func updateDocuments(files []string, fill func(documentTable) (renderedTable, er
 	return nil
 }
 
-// readDocument returns a file. All of its tables are known and closed.
+// readDocument reads a file of the documentation and finds its tables. It returns an error if there is none, if a name
+// is unknown, or if a comment around a table is missing.
 func readDocument(file string) (document, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -79,6 +82,7 @@ func readDocument(file string) (document, error) {
 	return d, nil
 }
 
+// tableNames returns the names of the tables in the document, in their order.
 func (d document) tableNames() (names []string) {
 	for _, at := range d.tables {
 		names = append(names, d.text[at[2]:at[3]])
@@ -86,7 +90,8 @@ func (d document) tableNames() (names []string) {
 	return names
 }
 
-// writeFile replaces the bodies of the tables, and draws their pictures.
+// writeFile writes the document with the new contents of its tables, which filled has by name. It also writes the
+// pictures of these tables.
 func (d document) writeFile(filled map[string]renderedTable) error {
 	var text strings.Builder
 	end := 0

@@ -13,7 +13,7 @@ import (
 func init() {
 	registerChild(endpointlab.ServeFakeTime)
 	registerEngine(80, func() engine { return endpointsEngine{} })
-	registerColumns(ownMetric("tokens_pct", "tokens %", 19, "%.2f"))
+	registerColumns(newEngineMetric("tokens_pct", "tokens %", 19, "%.2f"))
 	registerStrategies(
 		strategy{
 			name: "far", rank: 1090, about: "all calls go to the last of the endpoints",
@@ -36,16 +36,16 @@ func init() {
 // steered is this library with WithEndpoints. Strategies whose names begin with it are the same with options.
 const steered = "hedge-endpoints"
 
-// endpointsEngine sends 100 calls a second for two minutes to endpoints that can answer in place of each other, in fake time. The other
-// endpoint is 80 ms farther away than the near one. All strategies meet the same faults. A failure counts as the two seconds that a
-// call may take.
+// endpointsEngine is the mode -engine endpoints of simulate: it sends calls to endpoints that can answer in place of
+// each other. It sends 100 calls per second for two minutes, in fake time. The second endpoint is 80 ms farther away
+// than the first one. All strategies meet the same faults. A failed call counts with its timeout, two seconds.
 type endpointsEngine struct{}
 
 func (endpointsEngine) profile() profile {
 	return profile{
 		name: "endpoints", about: "sends calls to endpoints that answer alike, in fake time",
 		scenarios: endpointScenarios, refusal: "not a way to choose an endpoint",
-		population: "with 2 s for failures", bounds: endpointBounds,
+		population: "with 2 s for failures", checkBounds: checkEndpoints,
 	}
 }
 
@@ -58,7 +58,7 @@ const (
 	callTakes  = 12 * time.Microsecond // of this machine's time, about
 )
 
-// endpointScenarios are package endpointlab's.
+// endpointScenarios has the scenarios of package endpointlab, for the engine endpoints.
 var endpointScenarios = func() []scenario {
 	var all []scenario
 	for _, s := range endpointlab.Scenarios {
@@ -89,19 +89,21 @@ func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	for _, r := range rows {
 		t := j.newTrial("endpoints", r.Contender, r.Calls)
 		t.failures = r.Failures
-		t.ownFigures = wholeFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
+		t.ownFigures = newWholeFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
 		keep(t)
 	}
 	task.finishAfter(time.Since(began))
 	return nil
 }
 
-// maxEndpointRatio is the largest allowed ratio of the 99th percentile of WithEndpoints to that of the best choice that does not change.
+// maxEndpointRatio is the largest allowed ratio of two 99th percentiles: that of WithEndpoints, and that of the best
+// other strategy.
 const maxEndpointRatio = 1.1
 
-// endpointBounds say whether WithEndpoints meets its requirements: a 99th percentile, with failures as the longest calls, that is about
-// as good as that of the best fixed choice which fails no more calls, and a cost in tokens of the budget.
-func endpointBounds(f findings) (lines []string) {
+// checkEndpoints returns report lines that say whether hedge.WithEndpoints meets two requirements. Its hedges cost no
+// more tokens than the budget allows. Its 99th percentile is about as low as that of the best other strategy that fails
+// no more calls. f has the results.
+func checkEndpoints(f engineResults) (lines []string) {
 	learns := func(strategy string) bool { return strings.HasPrefix(strategy, steered) }
 	for _, s := range f.scenarios {
 		for _, res := range s.results {

@@ -80,18 +80,18 @@ func TestEndpointsEngineRunsAllContenders(t *testing.T) {
 
 // What is required is said under the table, for those that ran.
 func TestBoundsOfEndpointsAreSaid(t *testing.T) {
-	o, err := optionsOf([]string{"-engine", "endpoints"}, os.Stderr)
+	o, err := parseOptions([]string{"-engine", "endpoints"}, os.Stderr)
 	require.NoError(t, err)
 	of := func(strategy string, p99, tokens float64, errors int) result {
 		return result{strategy: strategy, rows: []row{{Engine: "endpoints", Scenario: "endpoints", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, own: map[string]*float64{"tokens_pct": &tokens}}}}
 	}
-	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{
+	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{
 		of("none", 100, 0, 3), of("hedge", 50, 9, 4), of("far", 200, 0, 0), of("hedge-endpoints", 110, 14.4, 3), of("hedge-endpoints-3", 230, 14.5, 2),
 	}}}}
 	assert.Equal(t, []string{
 		"endpoints: hedge-endpoints spends 14.40 tokens for 100 calls, at most 14.40 with one burst of each endpoint: met; p99 is 1.10 × none's, at most 1.10 ×: met.",
 		"endpoints: hedge-endpoints-3 spends 14.50 tokens for 100 calls, at most 14.40 with one burst of each endpoint: NOT MET; p99 is 1.15 × far's, at most 1.10 ×: NOT MET.",
-	}, endpointBounds(found))
+	}, checkEndpoints(found))
 	found.scenarios[0].results = found.scenarios[0].results[3:]
-	assert.NotContains(t, strings.Join(endpointBounds(found), "\n"), "p99", "nobody to compare with")
+	assert.NotContains(t, strings.Join(checkEndpoints(found), "\n"), "p99", "nobody to compare with")
 }

@@ -8,8 +8,11 @@ import (
 	"time"
 )
 
-// An engine runs strategies in scenarios. The files that bear its name bring everything that is its own: scenarios, strategies,
-// columns, notes and bounds. The command works without these files, and lacks the engine.
+// An engine is a mode of simulate, which the flag -engine selects: it has scenarios, and runs strategies in them.
+// Examples are virtual, a simulation in virtual time, and http, which sends requests over loopback sockets.
+//
+// The file of an engine contains its scenarios, strategies, table columns and requirements. The command also works
+// without the file, and then lacks the engine.
 type engine interface {
 	profile() profile
 	// offers reports whether the engine can run the strategy in one of its scenarios.
@@ -21,15 +24,17 @@ type engine interface {
 	run(ctx context.Context, j job, keep func(trial)) error
 }
 
-// flagged is an engine with flags that no other engine has.
-type flagged interface {
+// An engineWithFlags is an engine that declares and checks command-line flags of its own.
+type engineWithFlags interface {
 	engine
 	declareFlags(*flag.FlagSet)
 	// checkFlags checks the values, also if another engine is chosen.
 	checkFlags(fs *flag.FlagSet, chosen bool) error
 }
 
-// A profile describes an engine. Zero values are the behaviour of most engines.
+// A profile describes an engine, a mode of simulate: its name, its description, its scenarios, and its default number
+// of runs. It also has the tolerated lateness of timers, the columns of the engine's tables, and the function that
+// checks requirements. Zero values are the behaviour of most engines.
 type profile struct {
 	name      string
 	about     string     // one sentence
@@ -47,13 +52,16 @@ type profile struct {
 	hidden      []string // titles of columns that its tables lack
 	extraTitles []string // titles of optional columns that its tables have
 
-	bounds func(findings) []string // says which requirements are met; nil: there are none
+	// checkBounds returns report lines that say which requirements the results meet; nil: there are none.
+	checkBounds func(engineResults) []string
 }
 
-// runsInRealTime reports whether a busy machine changes the results.
+// runsInRealTime reports whether the engine measures in real time, so that a busy machine changes its results. Engines
+// in virtual or fake time return false.
 func (p profile) runsInRealTime() bool { return p.maxTimerDelay > 0 }
 
-// A registration is an engine that an engine's file has registered.
+// A registration is an entry in the list of engines: the constructor of an engine, and the engine's position in the
+// list.
 type registration struct {
 	place     int // among the engines, unique
 	newEngine func() engine
@@ -61,13 +69,14 @@ type registration struct {
 
 var registrations []registration
 
-// registerEngine adds an engine.
+// registerEngine adds an engine to simulate. place is its unique position among all engines, in ascending order.
+// newEngine returns a new engine whose flags have their default values.
 func registerEngine(place int, newEngine func() engine) {
 	registrations = append(registrations, registration{place, newEngine})
 	slices.SortFunc(registrations, func(a, b registration) int { return cmp.Compare(a.place, b.place) })
 }
 
-// newEngines returns new engines of all kinds.
+// newEngines returns a new instance of each registered engine, in the order of their places.
 func newEngines() []engine {
 	var all []engine
 	for _, r := range registrations {
@@ -79,10 +88,12 @@ func newEngines() []engine {
 // childProcesses are functions that take over the process if an engine has started it as a helper.
 var childProcesses []func()
 
-// registerChild adds a function to childProcesses.
+// registerChild registers a function for serveChild to call. If an engine has started this process as its helper, serve
+// does the helper's work and exits. Otherwise it returns at once.
 func registerChild(serve func()) { childProcesses = append(childProcesses, serve) }
 
-// serveChild does not return in a process that an engine has started as a helper.
+// serveChild does the work of a helper process if an engine has started this process as one, and does not return then.
+// In the process of a user it returns at once.
 func serveChild() {
 	for _, serve := range childProcesses {
 		serve()

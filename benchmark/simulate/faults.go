@@ -15,7 +15,7 @@ import (
 func init() {
 	registerChild(faultlab.ServeGoResolver)
 	registerEngine(50, func() engine { return faultsEngine{} })
-	registerColumns(ownMetric("denials", "denials", 15, "%.0f"), ownMetric("last_answer_ms", "last", 16, ""))
+	registerColumns(newEngineMetric("denials", "denials", 15, "%.0f"), newEngineMetric("last_answer_ms", "last", 16, ""))
 	registerStrategies(
 		strategy{
 			name: "hedge-resolvconf", rank: 1030, about: "this library's DNS client without Upstreams, which reads resolv.conf",
@@ -29,20 +29,24 @@ func init() {
 	)
 }
 
-// faultsEngine asks resolvers while one of their two servers, or the way there, has a fault: Go's resolver, unbound as a forwarder,
-// and this library's Client with resolv.conf, with Upstreams and with Fallback. It needs root on Linux. It asks all at the same
-// time through kernel sockets, and a question may take ten seconds. Package faultlab tests the same scenarios in fake time.
+// faultsEngine is the mode -engine faults of simulate: it asks DNS resolvers while one of their two servers, or its
+// path, has a fault. The resolvers are Go's own, unbound as a forwarder, and this library's Client with resolv.conf,
+// with Upstreams and with Fallback.
+//
+// It needs root on Linux. It asks all resolvers at the same time through kernel sockets, and a question may take ten
+// seconds. Package faultlab tests the same scenarios in fake time.
 type faultsEngine struct{}
 
 func (faultsEngine) profile() profile {
 	return profile{
 		name: "faults", about: "asks resolvers while one of their two servers, or the way there, has a fault (root, Linux)",
 		scenarios: faultScenarios, refusal: "not a resolver that is given servers",
-		maxTimerDelay: maxTimerDelayOfFaults, hidden: []string{"extra requests", "wins"}, bounds: faultBounds,
+		maxTimerDelay: maxTimerDelayOfFaults, hidden: []string{"extra requests", "wins"}, checkBounds: checkFaults,
 	}
 }
 
-// maxTimerDelayOfFaults is a quarter of the difference that matters here: the last answer comes, or does not, a tenth of a second late.
+// maxTimerDelayOfFaults is a quarter of the difference that this engine must detect: a last answer that is a tenth of a
+// second late.
 const maxTimerDelayOfFaults = 25 * time.Millisecond
 
 func (faultsEngine) offers(_ scenario, s strategy) bool {
@@ -51,7 +55,7 @@ func (faultsEngine) offers(_ scenario, s strategy) bool {
 
 const quickRate = 20. // questions a second
 
-// faultScenarios are package faultlab's.
+// faultScenarios has the scenarios of package faultlab, for the engine faults.
 var faultScenarios = func() []scenario {
 	var all []scenario
 	for _, s := range faultlab.Scenarios {
@@ -60,7 +64,8 @@ var faultScenarios = func() []scenario {
 	return all
 }()
 
-// faultRate returns how many questions are asked per second. The time in which they are asked is the scenario's.
+// faultRate returns the number of questions that job j asks each resolver per second. The scenario determines for how
+// long they are asked.
 func faultRate(j job) float64 {
 	switch {
 	case j.size.requests > 0:
@@ -73,7 +78,8 @@ func faultRate(j job) float64 {
 	return faultlab.Rate
 }
 
-// estimate assumes that a resolver waits for its last answer as long as it may.
+// estimate returns the expected duration of the jobs. It assumes that the last answer in each job takes the longest
+// time allowed.
 func (faultsEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
 		total += faultlab.DurationOf(j.scenario.name) + faultlab.Timeout
@@ -88,7 +94,7 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	began := time.Now()
 	defer j.timers.measure()()
 	rows, err := faultlab.Run(ctx, faultlab.Config{
-		Scenario: j.scenario.name, Contenders: j.someOf(faultlab.Contenders), Rate: rate, Seed: j.seed,
+		Scenario: j.scenario.name, Contenders: j.selectContenders(faultlab.Contenders), Rate: rate, Seed: j.seed,
 		Skipped:  func(why string) { j.progress.printLine("left out: %s", why) },
 		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
 	})
@@ -100,10 +106,10 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		if len(r.Calls) == 0 {
 			continue
 		}
-		sent := round(r.SentPerCall())
+		sent := roundFigure(r.SentPerCall())
 		t := j.newTrial("faults", r.Contender, r.Calls)
 		t.cost, t.sent = &cost{extra: 100 * (sent - 1)}, &sent
-		t.ownFigures = wholeFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": millis(r.LastAnswer)})
+		t.ownFigures = newWholeFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": toMillis(r.LastAnswer)})
 		keep(t)
 	}
 	task.finishAfter(time.Since(began))
@@ -113,9 +119,10 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 // maxLastAnswerLag is how much later than Go's resolver's our last answer may come, in milliseconds.
 const maxLastAnswerLag = 100
 
-// faultBounds say whether this library meets its requirements in each scenario: as many answers as the best other
-// contender's but for three standard deviations, and the last of them when Go's comes.
-func faultBounds(f findings) (lines []string) {
+// checkFaults returns report lines that say whether this library's resolvers meet two requirements in each scenario.
+// They give as many answers as the best other resolver, less three standard deviations. Their last answer is at most
+// 100 ms later than that of Go's resolver.
+func checkFaults(f engineResults) (lines []string) {
 	isOurs := func(strategy string) bool { return strings.HasPrefix(strategy, ours) }
 	lastAnswer := func(r row) *float64 { return r.own["last_answer_ms"] }
 	for _, s := range f.scenarios {

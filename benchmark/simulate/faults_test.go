@@ -43,13 +43,13 @@ func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
 }
 
 func TestBoundsOfFaultsAreSaid(t *testing.T) {
-	o, err := optionsOf([]string{"-engine", "faults", "-scenario", "lossy"}, io.Discard)
+	o, err := parseOptions([]string{"-engine", "faults", "-scenario", "lossy"}, io.Discard)
 	require.NoError(t, err)
 	of := func(strategy string, answered int, last float64) result {
 		denials := 0.
 		return result{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, own: map[string]*float64{"denials": &denials, "last_answer_ms": &last}}}}
 	}
-	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{
+	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{
 		of("net-resolver", 80, 9900), of("unbound", 90, 12000),
 		of("hedge-resolvconf", 81, 10000), of("hedge-upstreams", 80, 10001), of("hedge-fallback", 100, 5000), // 90 − 3 √(90 × 0.1) is 81
 	}}}}
@@ -57,13 +57,13 @@ func TestBoundsOfFaultsAreSaid(t *testing.T) {
 		"lossy: hedge-resolvconf answers 81, at least unbound's 90 − 3 σ: met; the last after 10.00 s, at most 10.00 s: met.",
 		"lossy: hedge-upstreams answers 80, at least unbound's 90 − 3 σ: NOT MET; the last after 10.00 s, at most 10.00 s: NOT MET.",
 		"lossy: hedge-fallback answers 100, at least unbound's 90 − 3 σ: met; the last after 5.00 s, at most 10.00 s: met.",
-	}, faultBounds(found))
+	}, checkFaults(found))
 	found.scenarios[0].results = found.scenarios[0].results[2:]
-	assert.Empty(t, faultBounds(found), "nobody to compare with")
+	assert.Empty(t, checkFaults(found), "nobody to compare with")
 }
 
 func TestTheTimeOfFaultsIsKnown(t *testing.T) {
-	o, err := optionsOf([]string{"-engine", "faults", "-scenario", "all"}, io.Discard)
+	o, err := parseOptions([]string{"-engine", "faults", "-scenario", "all"}, io.Discard)
 	require.NoError(t, err)
 	require.Len(t, o.listJobs(nil), 9)
 	assert.LessOrEqual(t, o.engine.estimate(o.listJobs(nil)), 150*sec)

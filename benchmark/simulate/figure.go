@@ -6,12 +6,14 @@ import (
 	"time"
 )
 
-func millis(d time.Duration) float64 { return float64(d) / 1e6 }
+// toMillis returns a duration as a number of milliseconds.
+func toMillis(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// round keeps four decimals: a tenth of a microsecond.
-func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
+// roundFigure returns x, rounded to four decimals. For x in milliseconds, this is a tenth of a microsecond.
+func roundFigure(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
-// formatMillis returns milliseconds with three digits, and whole ones from a hundred on.
+// formatMillis returns a number of milliseconds as text: with two decimals below 10, one decimal below 100, and as a
+// whole number otherwise.
 func formatMillis(x float64) string {
 	switch {
 	case x >= 100:
@@ -23,7 +25,8 @@ func formatMillis(x float64) string {
 	}
 }
 
-// formatSpread returns a spread in milliseconds as it stands behind a figure; empty if it is zero.
+// formatSpread returns the text of a spread, which tables show after a figure: a space, ±, and x milliseconds. The text
+// is empty if x is 0.
 func formatSpread(x float64) string {
 	if x == 0 {
 		return ""
@@ -33,8 +36,8 @@ func formatSpread(x float64) string {
 
 func formatPercent(x float64) string { return fmt.Sprintf("%.1f %%", x) }
 
-// thousands writes a number with commas.
-func thousands(n int) string {
+// formatThousands returns n in decimal, with commas between groups of three digits.
+func formatThousands(n int) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]

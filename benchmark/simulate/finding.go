@@ -6,21 +6,23 @@ import (
 	"time"
 )
 
-// findings are the results of all scenarios.
-type findings struct {
+// engineResults are the results of one engine in all scenarios that ran, with the options of the run and the lateness of
+// timers.
+type engineResults struct {
 	options   options
-	scenarios []finding
+	scenarios []scenarioResults
 	late      time.Duration // the 99th percentile of the lateness of timers; 0 if time is not real
 }
 
-// A finding is the results of all strategies in one scenario.
-type finding struct {
+// scenarioResults are the results of all strategies in one scenario.
+type scenarioResults struct {
 	scenario scenario
 	results  []result
 }
 
-// rows returns the rows of all scenarios: the whole scenario of each strategy, then its parts.
-func (f findings) rows() []row {
+// rows returns the table rows of all scenarios. In each scenario, the rows of all strategies for the whole scenario
+// come first, then their rows for each part.
+func (f engineResults) rows() []row {
 	var all []row
 	for _, s := range f.scenarios {
 		all = append(all, s.rows()...)
@@ -28,7 +30,9 @@ func (f findings) rows() []row {
 	return all
 }
 
-func (f finding) rows() []row {
+// rows returns the table rows of the scenario: the rows of all strategies for the whole scenario, then their rows for
+// each part.
+func (f scenarioResults) rows() []row {
 	var all []row
 	for i := range 1 + len(f.scenario.parts) {
 		for _, r := range f.results {
@@ -38,8 +42,8 @@ func (f finding) rows() []row {
 	return all
 }
 
-// find returns the result of a strategy, or an empty one.
-func (f finding) find(strategy string) result {
+// find returns the result of the strategy with the given name, or an empty result if it did not run.
+func (f scenarioResults) find(strategy string) result {
 	i := slices.IndexFunc(f.results, func(r result) bool { return r.strategy == strategy })
 	if i < 0 {
 		return result{}
@@ -47,17 +51,17 @@ func (f finding) find(strategy string) result {
 	return f.results[i]
 }
 
-// strategies returns the names of the strategies that ran.
-func (f finding) strategies() (names []string) {
+// strategies returns the names of the strategies that ran in the scenario.
+func (f scenarioResults) strategies() (names []string) {
 	for _, r := range f.results {
 		names = append(names, r.strategy)
 	}
 	return names
 }
 
-// tableRows returns the rows for tables that people read: this library first in the whole scenario and in each part. A part that
-// begins after the end of a short run has no rows.
-func (f finding) tableRows() []row {
+// tableRows returns the rows of the scenario for tables that people read, with this library first in the whole scenario
+// and in each part. It leaves out parts without requests, which begin after the end of a short run.
+func (f scenarioResults) tableRows() []row {
 	rows := slices.DeleteFunc(f.rows(), func(r row) bool { return r.Requests == 0 && r.Scenario != f.scenario.name })
 	for i, r := range rows {
 		if r.Strategy != ours {
@@ -70,8 +74,8 @@ func (f finding) tableRows() []row {
 	return rows
 }
 
-// describeRequests returns how many requests each strategy made.
-func (f finding) describeRequests() string {
+// describeRequests returns a phrase about the number of requests of each strategy in the scenario.
+func (f scenarioResults) describeRequests() string {
 	var all []int
 	for _, r := range f.results {
 		all = append(all, r.rows[0].Requests)
@@ -80,7 +84,7 @@ func (f finding) describeRequests() string {
 		return "no requests"
 	}
 	if least, most := slices.Min(all), slices.Max(all); least != most {
-		return fmt.Sprintf("%s to %s requests for each strategy", thousands(least), thousands(most))
+		return fmt.Sprintf("%s to %s requests for each strategy", formatThousands(least), formatThousands(most))
 	}
-	return thousands(all[0]) + " requests for each strategy"
+	return formatThousands(all[0]) + " requests for each strategy"
 }

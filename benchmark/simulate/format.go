@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// print writes the findings in one of the formats.
-func (f findings) print(w io.Writer, format string) error {
+// print writes the results to w in a format: text, md, csv or json.
+func (f engineResults) print(w io.Writer, format string) error {
 	switch format {
 	case "json":
 		rows := f.rows()
@@ -32,21 +32,21 @@ func (f findings) print(w io.Writer, format string) error {
 	}
 }
 
-// formatText returns the tables, a sentence about each, an explanation of the strategies, and the notes. On a terminal, this
-// library's rows are bold.
-func (f findings) formatText(terminal bool) string {
+// formatText returns the results as plain text: a table of each scenario with a sentence about it, an explanation of
+// the strategies, and notes. terminal says whether to print this library's rows in bold, as a terminal can.
+func (f engineResults) formatText(terminal bool) string {
 	if len(f.scenarios) == 0 {
 		return ""
 	}
 	var b strings.Builder
 	for _, s := range f.scenarios {
 		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.about, s.describeRequests(), formatTerminalTable(s, f.options.engine.profile(), terminal))
-		if summary := s.compare(nil); summary != "" {
+		if summary := s.compareWithPeers(nil); summary != "" {
 			b.WriteString(summary + "\n")
 		}
 		b.WriteByte('\n')
 	}
-	legend := newLegend([]findings{f})
+	legend := newLegend([]engineResults{f})
 	width := 0
 	for _, entry := range legend {
 		width = max(width, len(entry.Name))
@@ -58,8 +58,9 @@ func (f findings) formatText(terminal bool) string {
 	return b.String()
 }
 
-// formatMarkdown returns the same in Markdown, with all columns.
-func (f findings) formatMarkdown() string {
+// formatMarkdown returns the results in Markdown: a table of each scenario with all columns, an explanation of the
+// strategies, and notes. A sentence about each scenario follows its table.
+func (f engineResults) formatMarkdown() string {
 	if len(f.scenarios) == 0 {
 		return ""
 	}
@@ -67,19 +68,19 @@ func (f findings) formatMarkdown() string {
 	var b strings.Builder
 	for _, s := range f.scenarios {
 		fmt.Fprintf(&b, "### %s\n\n%s %s\n\n%s\n", s.scenario.name, toSentence(s.scenario.about), toSentence(s.describeRequests()), formatMarkdownTable(s.tableRows(), engine))
-		if summary := s.compare(nil); summary != "" {
+		if summary := s.compareWithPeers(nil); summary != "" {
 			b.WriteString(summary + "\n\n")
 		}
 	}
-	for _, entry := range newLegend([]findings{f}) {
+	for _, entry := range newLegend([]engineResults{f}) {
 		fmt.Fprintf(&b, "* *%s*: %s\n", entry.Name, entry.About)
 	}
 	b.WriteString("\n" + strings.Join(f.tableNotes(), "\n") + "\n")
 	return b.String()
 }
 
-// writeCSV writes a line for each row. Cells without a figure are empty.
-func (f findings) writeCSV(w io.Writer) error {
+// writeCSV writes the results to w as CSV: a line of names, and a line for each row. Cells without a figure are empty.
+func (f engineResults) writeCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	record := make([]string, len(metrics))
 	for i, m := range metrics {
@@ -99,7 +100,7 @@ func (f findings) writeCSV(w io.Writer) error {
 	return out.Error()
 }
 
-// MarshalJSON writes the metrics in their order, and null for those without a figure.
+// MarshalJSON returns the row as a JSON object with the metrics in their order. A metric without a figure is null.
 func (r row) MarshalJSON() ([]byte, error) {
 	b := []byte("{")
 	for i, m := range metrics {
@@ -115,7 +116,8 @@ func (r row) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// rowLabel returns the strategy of a row, after the part of the scenario if the row has one.
+// rowLabel returns the label of a row in tables. It is the name of the strategy, after the part of the scenario if the
+// row is about a part.
 func rowLabel(r row) string {
 	if _, part, ok := strings.Cut(r.Scenario, "/"); ok {
 		return part + ": " + r.Strategy
@@ -123,8 +125,9 @@ func rowLabel(r row) string {
 	return r.Strategy
 }
 
-// formatTerminalTable returns the table of a scenario, with the columns that most readers need.
-func formatTerminalTable(f finding, engine profile, terminal bool) string {
+// formatTerminalTable returns the table of one scenario's results for a terminal, with the columns that most readers
+// need. engine determines the columns. terminal says whether this library's rows are bold.
+func formatTerminalTable(f scenarioResults, engine profile, terminal bool) string {
 	rows := f.tableRows()
 	table := newTextTable(rows, mainColumns(engine))
 	lines := []boxLine{{cells: append([]string{"ms"}, table.titles...)}, {}}
@@ -137,13 +140,14 @@ func formatTerminalTable(f finding, engine profile, terminal bool) string {
 	return formatBox(lines)
 }
 
-// A boxLine is a line of a table in a frame. Without cells, it is a rule.
+// A boxLine is a line of a table with a frame of line-drawing characters. A boxLine without cells is a horizontal rule.
 type boxLine struct {
 	cells []string
 	bold  bool
 }
 
-// formatBox returns lines in a frame: the first column is aligned left, and the others are aligned right.
+// formatBox returns a table with a frame of line-drawing characters. The first column is aligned left, and the others
+// are aligned right. All lines have as many cells as the first one.
 func formatBox(lines []boxLine) string {
 	width := make([]int, len(lines[0].cells))
 	for _, l := range lines {
@@ -186,7 +190,7 @@ func formatBox(lines []boxLine) string {
 	return b.String()
 }
 
-// formatMarkdownTable returns rows as a table with all columns.
+// formatMarkdownTable returns result rows as a Markdown table, with all columns of an engine.
 func formatMarkdownTable(rows []row, engine profile) string {
 	table := newTextTable(rows, allColumns(engine))
 	var b strings.Builder

@@ -50,7 +50,7 @@ func play(t *testing.T, name string, s size, strategies ...string) map[string]ro
 	t.Helper()
 	var mu sync.Mutex
 	rows := make(map[string]row)
-	sc := scenarioOf(name)
+	sc := findScenario(name)
 	j := job{scenario: &sc, strategies: strategies, seed: 1, size: s}
 	require.NoError(t, virtualEngine{}.run(t.Context(), j, func(tr trial) {
 		r := tr.toResult()

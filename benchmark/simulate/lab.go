@@ -15,9 +15,11 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A lab is a simulated network in memory, and how its two ends behave. The zero
-// value is a network without delay and HTTP/1.1 over it. A lab runs in real time,
-// or under testing/synctest in fake time, where its figures are exact.
+// A lab configures a simulated network in memory, over which a scenario sends real HTTP or gRPC requests. It determines
+// the round-trip times, the replicas of the server, and their faults.
+//
+// The zero value is a network without delay, with HTTP/1.1 over it. A lab runs in real time, or in the fake time of
+// testing/synctest, where its figures are exact.
 type lab struct {
 	strategies []string // that take part, besides those that are for this scenario only
 
@@ -38,7 +40,8 @@ type lab struct {
 	freeze int
 }
 
-// A site is where a server listens, and how its clients get there.
+// A site is the place of a contender's server: its address, its listeners and its TLS configurations. It also opens the
+// connections of clients. A site is a loopback socket, or the simulated network of a lab.
 type site struct {
 	lab       *lab
 	addr      string // that clients dial
@@ -57,8 +60,8 @@ type site struct {
 	end     context.CancelFunc // of open
 }
 
-// loopbackSite is a real socket.
-func loopbackSite() (*site, error) {
+// newLoopbackSite returns a site that listens on a free port of 127.0.0.1, a real socket.
+func newLoopbackSite() (*site, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -73,7 +76,9 @@ const (
 	server = dnstest.Name // the certificate's
 )
 
-// newSite builds the lab for the given protocol and episode. The clock is the contender's.
+// newSite builds the simulated network of the lab for one episode, and listens on the host of each replica. protocol is
+// http or grpc. The number of the episode selects the round-trip time. clock is the contender's stopwatch, which
+// determines when replicas pause.
 func (l *lab) newSite(protocol string, episode int, clock func() time.Duration) (*site, error) {
 	hosts := []string{client, detour, server}
 	for i := 1; i < l.replicas; i++ {
@@ -114,7 +119,9 @@ func (l *lab) newSite(protocol string, episode int, clock func() time.Duration) 
 	return s, nil
 }
 
-// addPauses returns d, prolonged by the rest of the pause during the pause of each period.
+// addPauses returns the delay distribution d of a link, with the pauses of the server added. A packet sent during a
+// pause waits until the pause ends. Each period has one pause, after its first quarter. clock returns the time that the
+// contender has run.
 func (l *lab) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.period - l.period/4
@@ -125,7 +132,9 @@ func (l *lab) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	}
 }
 
-// dialServer connects a client, from the host client the first time and from detour later.
+// dialServer connects a client to the server at addr, over the simulated network. The first connection starts at the
+// host named client, and all later ones start at the host named detour. freezeConnection therefore stops the first
+// connection alone.
 func (s *site) dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	first := !s.dialled
@@ -133,7 +142,7 @@ func (s *site) dialServer(ctx context.Context, network, addr string) (net.Conn, 
 	s.mu.Unlock()
 	if s.lab.rotates && addr == s.addr {
 		ips, _ := s.LookupNetIP(ctx, "ip", server)
-		addr = at443(ips[0])
+		addr = replicaAddress(ips[0])
 	}
 	if first {
 		return s.dialerFrom(client)(ctx, network, addr)
@@ -141,7 +150,8 @@ func (s *site) dialServer(ctx context.Context, network, addr string) (net.Conn, 
 	return s.dialerFrom(detour)(ctx, network, addr)
 }
 
-// dialerFrom returns a dialer that connects from a host.
+// dialerFrom returns a dial function whose connections start at the given host of the simulated network. closeNetwork
+// interrupts its dials and closes its connections.
 func (s *site) dialerFrom(host string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, stop := context.WithCancel(ctx)
@@ -156,10 +166,12 @@ func (s *site) dialerFrom(host string) func(context.Context, string, string) (ne
 	}
 }
 
-// freezeConnection stops the client's first connection.
+// freezeConnection makes the simulated network drop all packets between the host named client and the server. The
+// client's first connection starts at that host, so it goes dead without an error.
 func (s *site) freezeConnection() { s.net.Set(client, server, netsim.Profile{BlackHole: true}) }
 
-// LookupNetIP returns the replicas, for hedge.WithReplicas.
+// LookupNetIP returns the addresses of all replicas, as a DNS lookup of the server's name would. With it, a site is the
+// resolver that hedge.WithReplicas takes. If the lab rotates, each lookup has another replica first.
 func (s *site) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
 	if !s.lab.rotates {
 		return s.replicas, nil
@@ -171,10 +183,11 @@ func (s *site) LookupNetIP(context.Context, string, string) ([]netip.Addr, error
 	return slices.Concat(s.replicas[n:], s.replicas[:n]), nil
 }
 
-// at443 is where a replica listens.
-func at443(ip netip.Addr) string { return netip.AddrPortFrom(ip, 443).String() }
+// replicaAddress returns the address host:port at which the replica with the given IP address listens. The port is 443.
+func replicaAddress(ip netip.Addr) string { return netip.AddrPortFrom(ip, 443).String() }
 
-// closeNetwork ends a lab's network, and with it whatever still waits for an answer.
+// closeNetwork closes the simulated network and all connections over it, so that no request waits for an answer any
+// longer. It does nothing for a loopback socket.
 func (s *site) closeNetwork() {
 	if s.net == nil {
 		return

@@ -20,7 +20,7 @@ import (
 // goroutines live outside of bubbles.
 func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row {
 	t.Helper()
-	l := loopback(protocol)
+	l := loopbackEngine(protocol)
 	labs := labScenarios()
 	i := slices.IndexFunc(labs, func(sc scenario) bool { return sc.name == name })
 	require.GreaterOrEqual(t, i, 0, name)
@@ -159,7 +159,7 @@ func TestHedgesToAnotherReplicaEscapeItsStops(t *testing.T) {
 
 // In real time, so only what holds on any machine.
 func TestLabsRunFromTheCommandLine(t *testing.T) {
-	for _, l := range []loopback{"http", "grpc"} {
+	for _, l := range []loopbackEngine{"http", "grpc"} {
 		t.Run(string(l), func(t *testing.T) {
 			t.Parallel()
 			var names []string

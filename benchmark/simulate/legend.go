@@ -2,11 +2,11 @@ package main
 
 import "slices"
 
-// A legendEntry explains a strategy in one line.
+// A legendEntry explains a strategy below the tables of results, in one line.
 type legendEntry struct{ Name, About string }
 
-// newLegend returns the strategies that ran, in the order of the tables, and this library first.
-func newLegend(all []findings) (entries []legendEntry) {
+// newLegend returns an entry for each strategy in the results, in the order of the tables, with this library first.
+func newLegend(all []engineResults) (entries []legendEntry) {
 	ran := make(map[string]bool)
 	for _, f := range all {
 		for _, r := range f.rows() {

@@ -45,7 +45,7 @@ func TestAuditOfABusyClientTakesMinutes(t *testing.T) {
 
 func TestLongScenariosRunIfTheyAreNamed(t *testing.T) {
 	names := func(args ...string) (all []string) {
-		o, err := optionsOf(append([]string{"-engine", "virtual"}, args...), os.Stderr)
+		o, err := parseOptions(append([]string{"-engine", "virtual"}, args...), os.Stderr)
 		if err != nil {
 			return []string{err.Error()}
 		}
@@ -56,7 +56,7 @@ func TestLongScenariosRunIfTheyAreNamed(t *testing.T) {
 	}
 	assert.NotContains(t, names("-scenario", "all"), "long-reference")
 	assert.Contains(t, names("-scenario", "all"), "queue")
-	assert.Equal(t, longNames(), names("-scenario", "long"))
+	assert.Equal(t, longScenarioNames(), names("-scenario", "long"))
 	assert.Equal(t, []string{"reference"}, names("-scenario", "reference,long-reference", "-quick"))
 	assert.Equal(t, []string{"-quick leaves out long"}, names("-scenario", "long", "-quick"))
 }

@@ -9,31 +9,36 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// loopback sends real requests over loopback sockets, by the named protocol, to a server that sleeps as the scenario says and
-// stops when the request is cancelled. The libraries are the real ones. The strategies take turns in ten rounds, so that a
-// disturbance of the machine meets all of them. CPU time is that of client and server together.
+// A loopbackEngine is the mode -engine http or -engine grpc of simulate: it sends real requests over loopback sockets,
+// with the real libraries. Its value is the protocol. The server sleeps for the latency of the scenario, and stops when
+// the request is cancelled.
 //
-// A scenario with a lab runs over a simulated network in memory instead, for half a minute at most. Tests run labs in fake time.
-type loopback string
+// The strategies take turns in ten rounds, so that a disturbance of the machine affects all of them. CPU time is that
+// of client and server together.
+//
+// A scenario with a lab runs over a simulated network in memory instead, for half a minute at most. Tests run labs in
+// fake time.
+type loopbackEngine string
 
 func init() {
-	registerEngine(10, func() engine { return loopback("http") })
-	registerEngine(20, func() engine { return loopback("grpc") })
+	registerEngine(10, func() engine { return loopbackEngine("http") })
+	registerEngine(20, func() engine { return loopbackEngine("grpc") })
 }
 
-func (l loopback) profile() profile {
+func (l loopbackEngine) profile() profile {
 	return profile{
 		name: string(l), about: "sends requests over " + string(l) + " to a server on this machine, with the real libraries",
 		scenarios: l.scenarios(), maxTimerDelay: maxTimerDelay,
 	}
 }
 
-// scenarios returns the scenarios of the protocol. The server has no queues, no other hosts and no changes over time; some labs have.
-func (l loopback) scenarios() []scenario {
+// scenarios returns the scenarios that run over the protocol of the engine. Over loopback sockets the server has no
+// queues, no other hosts, and no changes over time; some labs have.
+func (l loopbackEngine) scenarios() []scenario {
 	return slices.DeleteFunc(append(virtualScenarios(), labScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
 }
 
-func (l loopback) offers(sc scenario, s strategy) bool {
+func (l loopbackEngine) offers(sc scenario, s strategy) bool {
 	if l == "grpc" {
 		return s.grpc != nil && s.isFor(sc)
 	}
@@ -57,23 +62,24 @@ const (
 	quickCalibration = 500
 )
 
-// run lets the contenders take turns.
-func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
-	world := j.scenario.worldOfSize(j.size)
-	t := turns{job: j, plan: j.newPlan(world), began: time.Now()}
+// run runs the scenario of job j. It starts a contender for each strategy, lets them take turns, and passes the results
+// of each to keep.
+func (l loopbackEngine) run(ctx context.Context, j job, keep func(trial)) error {
+	world := j.scenario.simulationOfSize(j.size)
+	t := roundRunner{job: j, plan: j.newPlan(world), began: time.Now()}
 	rate, err := l.trueRate(ctx, j, world)
 	if err != nil {
 		return err
 	}
 	defer t.endEpisodes()
-	for _, name := range j.contendersOfJob() {
-		c, err := newContender(strategyOf(name), string(l), j, world, t.plan.requests, rate)
+	for _, name := range j.contenderNames() {
+		c, err := newContender(findStrategy(name), string(l), j, world, t.plan.requests, rate)
 		if err != nil {
 			return err
 		}
 		t.addContender(c)
 	}
-	if err := t.playRounds(ctx); err != nil {
+	if err := t.runRounds(ctx); err != nil {
 		return err
 	}
 	t.endEpisodes()
@@ -90,25 +96,29 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 	return ctx.Err()
 }
 
-// contendersOfJob are the strategies of the job, and the two that the best static delays are computed from.
-func (j job) contendersOfJob() []string {
+// contenderNames returns the names of the job's strategies. If the best static delays are among them, it adds the two
+// strategies whose calls determine these delays: no hedging, and hedge.
+func (j job) contenderNames() []string {
 	names := j.strategies
-	if slices.ContainsFunc(names, func(n string) bool { return strategyOf(n).isBestStatic() }) {
-		names = inOrder(append([]string{baseline, ours}, names...))
+	if slices.ContainsFunc(names, func(n string) bool { return findStrategy(n).isBestStatic() }) {
+		names = sortStrategyNames(append([]string{baseline, ours}, names...))
 	}
 	return names
 }
 
-// A plan says how much each contender does.
-type plan struct {
+// A workPlan is the amount of work of each contender in a job: its requests, and its requests in each round. It also
+// limits the time of all contenders together.
+type workPlan struct {
 	requests int
 	each     int           // requests in a round
 	limit    time.Duration // of all contenders together; 0: none
 	takes    time.Duration // for all contenders, about
 }
 
-func (j job) newPlan(w virtual.Simulation) plan {
-	p := plan{requests: j.size.requests}
+// newPlan returns the plan of the job for the traffic w. Without -requests, the number of requests depends on the time
+// that the flags allow.
+func (j job) newPlan(w virtual.Simulation) workPlan {
+	p := workPlan{requests: j.size.requests}
 	if p.requests == 0 {
 		p.limit = usualTime / time.Duration(j.share)
 		if j.size.quick {
@@ -116,7 +126,7 @@ func (j job) newPlan(w virtual.Simulation) plan {
 		}
 	}
 	unit := 1 // what a round has whole ones of
-	each := expectedDuration(w) * time.Duration(len(j.contendersOfJob()))
+	each := expectedDuration(w) * time.Duration(len(j.contenderNames()))
 	switch {
 	case j.scenario.lab != nil:
 		p.requests = max(w.Episodes, 1) * w.Requests
@@ -142,8 +152,9 @@ func (j job) newPlan(w virtual.Simulation) plan {
 	return p
 }
 
-// expectedDuration returns the share of a run's duration that one request takes: its latency in virtual time, and the overhead of sockets
-// and timers.
+// expectedDuration returns the expected duration of a run with the traffic w, divided by the number of requests. In an
+// open loop the rate determines it. In a closed loop it is the latency in virtual time, plus the overhead of sockets
+// and timers, divided by the number of workers.
 func expectedDuration(w virtual.Simulation) time.Duration {
 	const added = 700 * time.Microsecond
 	w.Episodes, w.Requests = 1, 2000
@@ -158,17 +169,17 @@ func expectedDuration(w virtual.Simulation) time.Duration {
 	return sum / time.Duration(len(calls)*w.Workers)
 }
 
-func (l loopback) estimate(jobs []job) (sum time.Duration) {
+func (l loopbackEngine) estimate(jobs []job) (sum time.Duration) {
 	for _, j := range jobs {
-		sum += j.newPlan(j.scenario.worldOfSize(j.size)).takes
+		sum += j.newPlan(j.scenario.simulationOfSize(j.size)).takes
 	}
 	return sum
 }
 
-// trueRate returns the requests per second for a strategy that is given them, and
-// 0 if there is none. In a closed loop it is measured, see the function trueRate.
-func (l loopback) trueRate(ctx context.Context, j job, w virtual.Simulation) (float64, error) {
-	i := slices.IndexFunc(j.strategies, func(n string) bool { return strategyOf(n).givenRate })
+// trueRate returns the requests per second for strategies that are given it, and 0 if the job has none of them. In an
+// open loop it is the rate of the traffic w. In a closed loop it is measured, see the function trueRate.
+func (l loopbackEngine) trueRate(ctx context.Context, j job, w virtual.Simulation) (float64, error) {
+	i := slices.IndexFunc(j.strategies, func(n string) bool { return findStrategy(n).givenRate })
 	if i < 0 {
 		return 0, nil
 	}
@@ -181,7 +192,7 @@ func (l loopback) trueRate(ctx context.Context, j job, w virtual.Simulation) (fl
 	}
 	rate := float64(bhope.DefaultRPS)
 	for range 2 {
-		c, err := newContender(strategyOf(j.strategies[i]), string(l), j, w, requests, rate)
+		c, err := newContender(findStrategy(j.strategies[i]), string(l), j, w, requests, rate)
 		if err != nil {
 			return 0, err
 		}

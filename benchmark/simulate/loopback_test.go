@@ -16,7 +16,7 @@ import (
 // Loopback engines: real sockets, so only what holds on any machine.
 func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 	for engine, strategies := range map[string]string{
-		"http": strings.Join(slices.DeleteFunc(strategyNames(), func(n string) bool { return !loopback("http").offers(scenario{}, strategyOf(n)) }), ","),
+		"http": strings.Join(slices.DeleteFunc(strategyNames(), func(n string) bool { return !loopbackEngine("http").offers(scenario{}, findStrategy(n)) }), ","),
 		// failsafe-go gives one reply to all attempts, which the race detector rightly reports.
 		"grpc": "none,static-10ms,bhope,bhope-tuned,hedge,hedge-1,static-best-2",
 	} {

@@ -12,8 +12,11 @@
 //
 // # Engines
 //
-// The types that end in Engine, and loopback, describe their engines. In virtual time and over loopback, the seed, the request and
-// the attempt decide how long an attempt takes, so that every strategy meets the same latencies.
+// An engine is a mode of this command, which -engine selects. It runs strategies in scenarios of its own: in virtual time, over
+// sockets, or over a simulated network. The comments of the types whose names end in Engine describe the engines.
+//
+// In virtual time and over loopback, the seed, the request and the attempt determine how long an attempt takes, so that every
+// strategy meets the same latencies.
 //
 // # Busy machines
 //
@@ -83,8 +86,10 @@ const (
 	interrupted = 130
 )
 
+// runCommand runs simulate with the arguments args and returns the exit code of the process. terminal says whether
+// stderr is a terminal, on which progress is drawn as bars.
 func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, terminal bool) int {
-	o, err := optionsOf(args, stderr)
+	o, err := parseOptions(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return ok
@@ -98,7 +103,7 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 	}
 	p := newProgress(stderr, terminal)
 	if o.readme != nil {
-		err = updateDocumentsOf(ctx, o.readme, p)
+		err = measureDocuments(ctx, o.readme, p)
 		p.stopBars()
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)
@@ -112,11 +117,11 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 		fmt.Fprintln(stderr, "simulate:", err)
 		return failed
 	}
-	if err := printAll(stdout, stderr, o, found); err != nil {
+	if err := printResults(stdout, stderr, o, found); err != nil {
 		fmt.Fprintln(stderr, "simulate:", err)
 		return failed
 	}
-	if o.out != "" && slices.ContainsFunc(found, func(f findings) bool { return len(f.scenarios) > 0 }) {
+	if o.out != "" && slices.ContainsFunc(found, func(f engineResults) bool { return len(f.scenarios) > 0 }) {
 		index, err := writeReport(o.out, found)
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)

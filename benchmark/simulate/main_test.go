@@ -248,5 +248,5 @@ func TestTitlesSayWhatWasRun(t *testing.T) {
 
 	sc := scenario{name: "x", about: "a load", parts: []part{partOfFirst("first", 5), partAfterFirst("settled", 20)}}
 	few := trial{scenario: &sc, strategy: "none", calls: make([]latency.Call, 10)}
-	assert.Len(t, finding{scenario: sc, results: []result{few.toResult()}}.tableRows(), 2, "no call is settled")
+	assert.Len(t, scenarioResults{scenario: sc, results: []result{few.toResult()}}.tableRows(), 2, "no call is settled")
 }

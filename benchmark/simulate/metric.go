@@ -6,7 +6,10 @@ import (
 	"slices"
 )
 
-// A metric is a figure of a row. The formats and joinRuns are loops over metrics: a new metric is a field of row and a line below.
+// A metric is a figure in the result tables, for example the 99th percentile or the number of hedges. It has the name
+// for machine-readable formats, the field of row with its value, and the column in tables for people.
+//
+// The formats and joinRuns are loops over metrics. A new metric needs a field of row and a line in the list metrics.
 type metric struct {
 	name  string         // in the machine-readable formats: a contract, as is the order
 	field func(*row) any // a *string, *uint64, *int or *float64 into the row; nil if the row has no such figure
@@ -49,18 +52,21 @@ var metrics = []metric{
 	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", place: 11, format: "%.2f"},
 }
 
-// registerColumns adds columns of single engines, after those of all engines and in the order of their places.
+// registerColumns adds metrics that a single engine has. They follow the metrics of all engines, in the order of their
+// places.
 func registerColumns(own ...metric) {
 	metrics = append(metrics, own...)
 	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.ownPlace(), b.ownPlace()) })
 }
 
-// ownMetric returns a metric of a single engine.
-func ownMetric(name, title string, place int, format string) metric {
+// newEngineMetric returns a metric that a single engine has. name is its name in machine-readable formats, and its key
+// in row.own. title is the title of the column, and place is the column's position. format is the verb of package fmt
+// for values; empty means milliseconds.
+func newEngineMetric(name, title string, place int, format string) metric {
 	return metric{name: name, field: func(r *row) any { return r.own[name] }, title: title, place: place, format: format, isOwn: true}
 }
 
-// ownPlace returns the place of a single engine's column, and 0 for other columns.
+// ownPlace returns the position of the column if the metric belongs to a single engine, and otherwise 0.
 func (m metric) ownPlace() int {
 	if m.isOwn {
 		return m.place
@@ -68,7 +74,8 @@ func (m metric) ownPlace() int {
 	return 0
 }
 
-// formatCell returns the text of the metric in tables that people read. It is empty if the row has no such figure.
+// formatCell returns the metric's value in row r as the text of a table cell, followed by ± and its spread if it has
+// one. The text is empty if the row has no value.
 func (m metric) formatCell(r *row) string {
 	if m.cell != nil {
 		return m.cell(r)
@@ -76,7 +83,7 @@ func (m metric) formatCell(r *row) string {
 	switch p := m.field(r).(type) {
 	case *int:
 		if p != nil {
-			return thousands(*p)
+			return formatThousands(*p)
 		}
 	case *float64:
 		switch {
@@ -92,13 +99,14 @@ func (m metric) formatCell(r *row) string {
 	return ""
 }
 
-// A textTable is a table that people read: the titles of the columns, and the cells of each row.
+// A textTable is a table of results for people: the titles of its columns, and the cells of each row as text.
 type textTable struct {
 	titles []string
 	cells  [][]string
 }
 
-// newTextTable returns the table of rows, with latencies in milliseconds. It has the columns that the first row has figures for.
+// newTextTable returns a table with the given rows and columns, latencies in milliseconds. It leaves out columns for
+// which the first row has no value. It also leaves out the number of errors if there are none.
 func newTextTable(rows []row, columns []metric) textTable {
 	table := textTable{cells: make([][]string, len(rows))}
 	for _, m := range columns {
@@ -114,7 +122,7 @@ func newTextTable(rows []row, columns []metric) textTable {
 	return table
 }
 
-// allColumns returns the columns of tables of an engine, in their order.
+// allColumns returns the metrics that are columns in the tables of an engine, from left to right.
 func allColumns(engine profile) []metric {
 	columns := slices.DeleteFunc(slices.Clone(metrics), func(m metric) bool {
 		return m.title == "" || slices.Contains(engine.hidden, m.title) || m.isOnRequest && !slices.Contains(engine.extraTitles, m.title)
@@ -123,14 +131,17 @@ func allColumns(engine profile) []metric {
 	return columns
 }
 
-// mainColumns returns the columns without details.
+// mainColumns returns the columns of an engine's tables on a terminal: all columns without the detailed ones.
 func mainColumns(engine profile) []metric {
 	return slices.DeleteFunc(allColumns(engine), func(m metric) bool { return m.isDetail })
 }
 
-// joinRuns joins the results of several runs in the first one. Each figure and each point of the latency curve becomes the median
-// (the lower one, of an even number), and the spread becomes half of the range. The other curves are those of the first run, and
-// counts are added. A single run stays as it is.
+// joinRuns joins the results of a strategy in several runs of a scenario, and stores the joined result in the first
+// one. Each figure and each point of the latency curve becomes the median of the runs. For an even number of runs it is
+// the lower one. The spread of a figure becomes half of its range.
+//
+// Counts are added. The curves over time are the first run's. If calls do not depend on each other, spreads come from a
+// bootstrap of the calls of all runs.
 func joinRuns(runs []result) result {
 	joined := runs[0]
 	latencies := [][]point{joined.curves.latency}
@@ -171,7 +182,8 @@ func joinRuns(runs []result) result {
 	return joined
 }
 
-// setMedian sets a metric of the i-th row of the first run to the median of all runs, and returns half of the range.
+// setMedian sets metric m in the i-th row of the first run to the median over all runs. It returns half of the range of
+// the values. T is the type of the metric.
 func setMedian[T int | float64](runs []result, i int, m metric) (half float64) {
 	var all []T
 	for _, run := range runs {

@@ -9,12 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// tableNotes returns lines for below the tables: the basis of the figures, the bounds of the engine, and whether the machine was quiet.
-func (f findings) tableNotes() []string {
+// tableNotes returns the lines of text below the tables. They explain the figures, list the requirements of the engine
+// and whether they are met, and say whether the machine was quiet.
+func (f engineResults) tableNotes() []string {
 	engine := f.options.engine.profile()
 	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainSpread())}
-	if engine.bounds != nil {
-		notes = append(notes, engine.bounds(f)...)
+	if engine.checkBounds != nil {
+		notes = append(notes, engine.checkBounds(f)...)
 	}
 	if f.late == 0 || !engine.runsInRealTime() {
 		return notes
@@ -23,10 +24,11 @@ func (f findings) tableNotes() []string {
 		return append(notes, engine.busyText(f.late))
 	}
 	return append(notes, fmt.Sprintf("The machine was quiet enough: 99 %% of its timers were at most %s ms late (limit: %s ms).",
-		formatMillis(millis(f.late)), formatMillis(millis(engine.maxTimerDelay))))
+		formatMillis(toMillis(f.late)), formatMillis(toMillis(engine.maxTimerDelay))))
 }
 
-// explainSpread returns the meaning of the values after ±.
+// explainSpread returns the phrase that explains the values after ± in tables. It depends on the engine and the number
+// of runs.
 func (o options) explainSpread() string {
 	independent := o.engine.profile().independent
 	switch {
@@ -41,20 +43,21 @@ func (o options) explainSpread() string {
 	}
 }
 
-// isBusy reports whether the machine was too busy for measurements.
-func (f findings) isBusy() bool {
+// isBusy reports whether the machine was too busy for measurements in real time: its timers were later than the engine
+// tolerates.
+func (f engineResults) isBusy() bool {
 	engine := f.options.engine.profile()
 	return engine.runsInRealTime() && f.late > engine.maxTimerDelay
 }
 
-// busyText returns a warning for timers that are too late.
+// busyText returns the warning for a machine that is too busy. late is the measured lateness of its timers.
 func (p profile) busyText(late time.Duration) string {
 	return fmt.Sprintf("THIS MACHINE IS TOO BUSY: 1 %% of its timers are more than %s ms late (limit: %s ms). "+
 		"Figures in real time mean nothing then. Wait until it is quiet, or use -engine virtual, which no machine disturbs.",
-		formatMillis(millis(late)), formatMillis(millis(p.maxTimerDelay)))
+		formatMillis(toMillis(late)), formatMillis(toMillis(p.maxTimerDelay)))
 }
 
-// formatDuration returns a sentence about a duration in seconds or minutes.
+// formatDuration returns a phrase for the expected duration of a run, in seconds or minutes.
 func formatDuration(d time.Duration) string {
 	if d < 100*time.Second {
 		return fmt.Sprintf("this takes about %.0f seconds", max(d.Seconds(), 1))
@@ -62,7 +65,7 @@ func formatDuration(d time.Duration) string {
 	return fmt.Sprintf("this takes about %.0f minutes", math.Round(d.Minutes()))
 }
 
-// toSentence returns a text with a capital and a full stop.
+// toSentence returns the phrase s as a sentence, with a capital letter and a full stop.
 func toSentence(s string) string {
 	first, n := utf8.DecodeRuneInString(s)
 	return string(unicode.ToUpper(first)) + s[n:] + "."

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// options are the values of the flags.
+// options are the settings of one invocation of simulate, from its flags. They select the engine, the scenarios, the
+// strategies, the number of requests and runs, the seed, and the output.
 type options struct {
 	engine     engine
 	scenarios  []scenario
@@ -26,37 +27,40 @@ type options struct {
 	args       []string
 }
 
-// selectStrategies returns the strategies that are put through a scenario.
+// selectStrategies returns the names of the strategies that run in scenario sc. These are the named strategies, or else
+// all strategies that do not run on request only. Strategies that the engine does not offer in the scenario are left
+// out.
 func (o options) selectStrategies(sc scenario) []string {
 	names := slices.Clone(o.strategies)
 	if names == nil {
-		names = slices.DeleteFunc(strategyNames(), func(n string) bool { return strategyOf(n).onRequest })
+		names = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).onRequest })
 	}
-	return slices.DeleteFunc(names, func(n string) bool { return !o.engine.offers(sc, strategyOf(n)) })
+	return slices.DeleteFunc(names, func(n string) bool { return !o.engine.offers(sc, findStrategy(n)) })
 }
 
 var formats = []string{"text", "md", "csv", "json"}
 
-// optionsOf reads the command line. Engines declare and check their own flags.
-func optionsOf(args []string, stderr io.Writer) (options, error) {
+// parseOptions parses the command line args, without the name of the program. Each engine declares and checks its own
+// flags. If args ask for help, parseOptions writes the usage text to stderr and returns flag.ErrHelp.
+func parseOptions(args []string, stderr io.Writer) (options, error) {
 	o := options{args: args}
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	all := newEngines()
 	engine := fs.String("engine", "", "`name` of the engine: "+joinNames(engineNames())+" (default "+overviewText()+"; "+defaultEngine+" with -scenario or another -format)")
 	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, all, or long; all leaves out those that -list marks (default the engine's first scenario)")
-	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+joinNames(onRequest())+")")
+	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+joinNames(strategiesOnRequest())+")")
 	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
 	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default"+defaultRuns(all)+")")
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+joinNames(formats))
-	fs.StringVar(&o.out, "out", defaultOut(), "`directory` for plots and the HTML report; empty for none")
+	fs.StringVar(&o.out, "out", defaultOutDir(), "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	fs.BoolVar(&o.list, "list", false, "describe all strategies, engines and scenarios, and run nothing")
 	for _, e := range all {
-		if f, ok := e.(flagged); ok {
+		if f, ok := e.(engineWithFlags); ok {
 			f.declareFlags(fs)
 		}
 	}
@@ -70,10 +74,10 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 		o.readme = strings.Split(*readme, ",")
 	}
 	for _, take := range []func() error{
-		func() error { return o.takeEngine(cmp.Or(*engine, defaultEngine), all, fs) },
-		func() error { return o.takeScenarios(*scenes) },
-		func() error { return o.takeStrategies(*named, *scenes) },
-		o.checkSizes,
+		func() error { return o.setEngine(cmp.Or(*engine, defaultEngine), all, fs) },
+		func() error { return o.setScenarios(*scenes) },
+		func() error { return o.setStrategies(*named, *scenes) },
+		o.checkCommonFlags,
 	} {
 		if err != nil {
 			return o, err
@@ -83,28 +87,30 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 	return o, err
 }
 
-// takeEngine finds the engine, and has all of them look at their flags.
-func (o *options) takeEngine(name string, all []engine, fs *flag.FlagSet) error {
+// setEngine selects the engine with the given name from all. Every engine checks its own flags in fs, also if another
+// engine is selected. Unless -runs or -quick is set, the engine's default number of runs applies.
+func (o *options) setEngine(name string, all []engine, fs *flag.FlagSet) error {
 	i := slices.Index(engineNames(), name)
 	if i < 0 {
 		return newChoiceError("engine", name, engineNames())
 	}
 	o.engine = all[i]
 	for _, e := range all {
-		if f, ok := e.(flagged); ok {
+		if f, ok := e.(engineWithFlags); ok {
 			if err := f.checkFlags(fs, e == o.engine); err != nil {
 				return err
 			}
 		}
 	}
-	if runs := o.engine.profile().runs; runs > 0 && !isSet(fs, "runs") && !o.size.quick {
+	if runs := o.engine.profile().runs; runs > 0 && !isFlagSet(fs, "runs") && !o.size.quick {
 		o.runs = runs
 	}
 	return nil
 }
 
-// takeScenarios finds the scenarios of the given names, which may be empty.
-func (o *options) takeScenarios(scenes string) error {
+// setScenarios selects the scenarios from scenes, the value of -scenario: comma-separated names, all, or long. If
+// scenes is empty, it selects the engine's first scenario.
+func (o *options) setScenarios(scenes string) error {
 	known := make(map[string]scenario)
 	var names []string
 	for _, sc := range o.engine.profile().scenarios {
@@ -139,8 +145,10 @@ func (o *options) takeScenarios(scenes string) error {
 	return nil
 }
 
-// takeStrategies finds the named strategies; none are named: the engine's choice. Each scenario must have one.
-func (o *options) takeStrategies(named, scenes string) error {
+// setStrategies selects the strategies from named, the value of -strategy. If named is empty, the engine chooses. It
+// returns an error if no named strategy can run in a selected scenario. If scenes, the value of -scenario, is all, most
+// engines skip that scenario instead.
+func (o *options) setStrategies(named, scenes string) error {
 	if named == "" {
 		return nil
 	}
@@ -150,7 +158,7 @@ func (o *options) takeStrategies(named, scenes string) error {
 		}
 		o.strategies = append(o.strategies, name)
 	}
-	o.strategies = inOrder(o.strategies)
+	o.strategies = sortStrategyNames(o.strategies)
 	for _, sc := range o.scenarios {
 		if len(o.selectStrategies(sc)) > 0 {
 			continue
@@ -168,8 +176,9 @@ func (o *options) takeStrategies(named, scenes string) error {
 	return nil
 }
 
-// checkSizes checks the flags that all engines have.
-func (o *options) checkSizes() error {
+// checkCommonFlags returns an error if a flag that all engines share has an invalid value: -requests, -rps, -runs or
+// -format.
+func (o *options) checkCommonFlags() error {
 	switch {
 	case o.size.requests < 0 || o.size.requests > 0 && o.size.requests < 100 || o.size.requests > 100_000_000:
 		return fmt.Errorf("-requests %d: must be between 100 and 100000000", o.size.requests)
@@ -183,8 +192,9 @@ func (o *options) checkSizes() error {
 	return nil
 }
 
-// checkUnused returns an error if a flag was changed that is for another engine.
-func checkUnused(fs *flag.FlagSet, engine string, names ...string) error {
+// checkUnusedFlags returns an error if one of the named flags differs from its default. The flags belong to the given
+// engine, which is not the selected one.
+func checkUnusedFlags(fs *flag.FlagSet, engine string, names ...string) error {
 	for _, name := range names {
 		if f := fs.Lookup(name); f.Value.String() != f.DefValue {
 			return fmt.Errorf("-%s %s: is for -engine %s", name, f.Value, engine)
@@ -193,18 +203,19 @@ func checkUnused(fs *flag.FlagSet, engine string, names ...string) error {
 	return nil
 }
 
-// isSet reports whether a flag is on the command line.
-func isSet(fs *flag.FlagSet, name string) (found bool) {
+// isFlagSet reports whether the flag with the given name was set on the command line.
+func isFlagSet(fs *flag.FlagSet, name string) (found bool) {
 	fs.Visit(func(f *flag.Flag) { found = found || f.Name == name })
 	return found
 }
 
-// onRequest are the strategies that run only if they are named.
-func onRequest() []string {
-	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !strategyOf(n).onRequest })
+// strategiesOnRequest returns the names of the strategies that run only if -strategy names them.
+func strategiesOnRequest() []string {
+	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !findStrategy(n).onRequest })
 }
 
-// parseQuietly parses without the package's own messages: run prints the error, once.
+// parseQuietly parses args into fs and returns the error without printing it, so that the caller can print it once. It
+// prints the usage text if args ask for help.
 func parseQuietly(fs *flag.FlagSet, args []string) error {
 	out := fs.Output()
 	usage := fs.Usage
@@ -218,11 +229,12 @@ func parseQuietly(fs *flag.FlagSet, args []string) error {
 	return err
 }
 
+// newChoiceError returns the error for a flag, given by its name, whose value is not one of the allowed values.
 func newChoiceError(name, value string, allowed []string) error {
 	return fmt.Errorf("-%s %q: must be %s", name, value, joinNames(allowed))
 }
 
-// joinNames says "a, b or c".
+// joinNames returns names as a phrase: "a, b or c". names must not be empty.
 func joinNames(names []string) string {
 	n := len(names)
 	if n == 1 {
@@ -242,7 +254,8 @@ func engineNames() []string {
 	return names
 }
 
-// defaultRuns names the engines that run a scenario several times by default.
+// defaultRuns returns the text about the default of -runs in the usage message. It names the engines that run each
+// scenario several times.
 func defaultRuns(all []engine) string {
 	text := " 1"
 	for _, e := range all {
@@ -253,6 +266,7 @@ func defaultRuns(all []engine) string {
 	return text
 }
 
+// printUsage writes the usage message: the flags in fs, and the list of strategies and engines.
 func printUsage(fs *flag.FlagSet) {
 	w := fs.Output()
 	fmt.Fprint(w, "Usage: simulate [flags]\n\nPuts hedging strategies through the same traffic, side by side.\n\n")
@@ -261,7 +275,7 @@ func printUsage(fs *flag.FlagSet) {
 	printList(w)
 }
 
-// printList describes the strategies, and the engines with their scenarios.
+// printList writes the descriptions of all strategies, and of all engines with their scenarios, as -list asks for.
 func printList(w io.Writer) {
 	fmt.Fprint(w, "Strategies:\n")
 	for _, s := range strategies {

@@ -13,17 +13,18 @@ import (
 	"golang.org/x/term"
 )
 
-// overviewRuns run one after the other if the flags name neither an engine nor a scenario: the first has the same figures on
-// every machine, and the second measures real sockets.
+// overviewRuns are the runs of the overview, one after the other. simulate makes them if the flags select neither an
+// engine nor a scenario. The first has the same figures on every machine, and the second measures real sockets.
 var overviewRuns = []struct{ engine, heading string }{
 	{"virtual", "In virtual time, the same on every machine:"},
 	{"http", "HTTP/1.1 over loopback sockets:"},
 }
 
-// splitOverview returns the options of each run of an overview: its engine's first scenario with the strategies that have a title.
+// splitOverview returns the options of each run of the overview, which simulate prints if no flag selects an engine or
+// a scenario. Each run has the first scenario of one engine, and the strategies that have a title.
 func (o options) splitOverview() []options {
 	if o.strategies == nil {
-		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return strategyOf(n).title == "" })
+		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).title == "" })
 	}
 	var runs []options
 	for _, r := range overviewRuns {
@@ -34,7 +35,7 @@ func (o options) splitOverview() []options {
 	return runs
 }
 
-// overviewText names the engines of the overview, in their order.
+// overviewText returns a phrase that names the engines of the overview in their order.
 func overviewText() string {
 	var names []string
 	for _, r := range overviewRuns {
@@ -43,8 +44,9 @@ func overviewText() string {
 	return strings.Join(names, ", then ")
 }
 
-// simulateAll runs one engine, or all engines of the overview. If ctx ends, it returns the findings until then.
-func simulateAll(ctx context.Context, o options, p *progress) (all []findings, err error) {
+// simulateAll runs the selected engine, or all engines of the overview, and returns the results of each. If ctx ends,
+// it returns the results so far and an error. p shows the progress.
+func simulateAll(ctx context.Context, o options, p *progress) (all []engineResults, err error) {
 	runs := []options{o}
 	if o.overview {
 		runs = o.splitOverview()
@@ -59,8 +61,9 @@ func simulateAll(ctx context.Context, o options, p *progress) (all []findings, e
 	return all, nil
 }
 
-// printAll writes the findings to stdout, and a warning to stderr if they lack notes and the machine was too busy.
-func printAll(stdout, stderr io.Writer, o options, all []findings) error {
+// printResults writes all results to stdout in the selected format. If the machine was too busy and the format has no
+// notes, it writes a warning to stderr.
+func printResults(stdout, stderr io.Writer, o options, all []engineResults) error {
 	if o.overview {
 		return printOverview(stdout, all)
 	}
@@ -75,11 +78,12 @@ func printAll(stdout, stderr io.Writer, o options, all []findings) error {
 	return nil
 }
 
-// printOverview writes one table of all runs, and a comparison of the rows of the last run that no busy machine has disturbed.
-func printOverview(w io.Writer, runs []findings) error {
+// printOverview writes one table of all runs, and one sentence that compares its rows. The sentence is about the last
+// run that no busy machine has disturbed.
+func printOverview(w io.Writer, runs []engineResults) error {
 	lines := []boxLine{{cells: []string{"ms", "p50", "p99", "p99.9", "extra %", "connections"}}}
 	titles := make(map[string]string)
-	var last findings
+	var last engineResults
 	var comparison string
 	for i, run := range runs {
 		if len(run.scenarios) == 0 {
@@ -88,17 +92,17 @@ func printOverview(w io.Writer, runs []findings) error {
 		last = run
 		lines = append(lines, boxLine{}, boxLine{cells: []string{overviewRuns[i].heading, "", "", "", "", ""}})
 		for _, r := range run.scenarios[0].tableRows() {
-			titles[r.Strategy] = cmp.Or(strategyOf(r.Strategy).title, r.Strategy)
+			titles[r.Strategy] = cmp.Or(findStrategy(r.Strategy).title, r.Strategy)
 			connections := "–"
 			if r.Conns != nil {
-				connections = thousands(*r.Conns)
+				connections = formatThousands(*r.Conns)
 			}
 			lines = append(lines, boxLine{cells: []string{
 				titles[r.Strategy], formatMillis(r.P50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.P999) + formatSpread(r.spread.p999),
 				fmt.Sprintf("%.1f", r.Extra), connections,
 			}, bold: r.Strategy == ours && isTerminal(w)})
 		}
-		if sentence := run.scenarios[0].compare(titles); sentence != "" && !run.isBusy() {
+		if sentence := run.scenarios[0].compareWithPeers(titles); sentence != "" && !run.isBusy() {
 			comparison = overviewRuns[i].heading + " " + sentence + "\n"
 		}
 	}
@@ -117,8 +121,9 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// defaultOut returns the folder benchmark/out of the repository that the working directory is in, relative to that directory.
-func defaultOut() string {
+// defaultOutDir returns the default of -out: the folder benchmark/out of the repository that contains the working
+// directory. The path is relative to the working directory.
+func defaultOutDir() string {
 	const out, command = "benchmark/out", "benchmark/simulate"
 	up := "."
 	for range 10 {

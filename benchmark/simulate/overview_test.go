@@ -27,10 +27,10 @@ func TestOutputIsInTheRepositoryWhereverTheCommandRuns(t *testing.T) {
 	require.NoError(t, err)
 	for _, dir := range []string{"", "benchmark", "benchmark/simulate"} {
 		t.Chdir(filepath.Join(root, dir))
-		out, err := filepath.Abs(defaultOut())
+		out, err := filepath.Abs(defaultOutDir())
 		require.NoError(t, err)
 		assert.Equal(t, filepath.Join(root, "benchmark/out"), out)
 	}
 	t.Chdir(t.TempDir())
-	assert.Equal(t, "benchmark/out", defaultOut())
+	assert.Equal(t, "benchmark/out", defaultOutDir())
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A themedColour is a CSS colour on light pages and its counterpart on dark pages.
+// A themedColour is a colour in charts: a CSS colour for light pages, and its counterpart for dark pages.
 type themedColour struct{ light, dark string }
 
 // The colours of a drawing besides those of its lines.
@@ -34,7 +34,7 @@ var (
 // dashPatterns distinguish lines of one colour, as values of stroke-dasharray.
 var dashPatterns = []string{"none", "8 4", "2 4", "10 3 2 3"}
 
-// A lineStyle is how the line and the label of a strategy look.
+// A lineStyle is the appearance of a strategy's line and label in charts: colour, dashes and width.
 type lineStyle struct {
 	strategy string
 	class    string // of the elements
@@ -45,14 +45,14 @@ type lineStyle struct {
 
 type lineStyles []lineStyle
 
-// find returns the style of a strategy, which must have one.
+// find returns the style of the strategy with the given name, which must have one.
 func (s lineStyles) find(strategy string) lineStyle {
 	return s[slices.IndexFunc(s, func(style lineStyle) bool { return style.strategy == strategy })]
 }
 
-// newLineStyles returns the style of each strategy: one colour for each peer, and one dash pattern for each of its variants.
-// This library is blue, no hedging is grey, and the best static delays, which no client can know, are dashed in the colour of
-// titles.
+// newLineStyles returns a style for each of the named strategies: a colour for each library, and a dash pattern for
+// each of the library's variants. This library is blue, and no hedging is grey. The best static delays, which no client
+// can know, are dashed in the colour of titles.
 func newLineStyles(strategies []string) lineStyles {
 	var styles lineStyles
 	colours := map[string]themedColour{peerOf(ours): oursColour, baseline: bareColour, "single": bareColour, bestStatic: titleColour}
@@ -78,16 +78,17 @@ func newLineStyles(strategies []string) lineStyles {
 // bestStatic is the peer of the strategies whose static delays are found afterwards.
 const bestStatic = "best static"
 
-// peerOf returns the library or program that a strategy belongs to: its name up to the first hyphen.
+// peerOf returns the library or program of a strategy: the name of the strategy up to the first hyphen. All strategies
+// with the best static delays have one peer.
 func peerOf(strategy string) string {
-	if strategyOf(strategy).isBestStatic() {
+	if findStrategy(strategy).isBestStatic() {
 		return bestStatic
 	}
 	peer, _, _ := strings.Cut(strategy, "-")
 	return peer
 }
 
-// newStyleSheet returns the style sheet of drawings with lines of these styles.
+// newStyleSheet returns the CSS of charts whose lines have the given styles, for light and for dark pages.
 func newStyleSheet(styles lineStyles) string {
 	var b strings.Builder
 	b.WriteString("text{font:13px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}" +

@@ -32,7 +32,7 @@ func TestPeersHaveColoursAndVariantsHaveDashes(t *testing.T) {
 
 func TestLinesOfAScenarioLookDifferent(t *testing.T) {
 	for _, name := range engineNames() {
-		o, err := optionsOf([]string{"-engine", name, "-scenario", "all"}, io.Discard)
+		o, err := parseOptions([]string{"-engine", name, "-scenario", "all"}, io.Discard)
 		require.NoError(t, err)
 		for _, sc := range o.scenarios {
 			seen := make(map[[2]string]string)

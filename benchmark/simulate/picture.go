@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// headlineStrategies returns the rows of README's table and the lines of its picture: the strategies with a title, and this library
-// first.
+// headlineStrategies returns the strategies in README's table and picture: all strategies with a title, and this
+// library first.
 func headlineStrategies() []strategy {
-	all := []strategy{strategyOf(ours)}
+	all := []strategy{findStrategy(ours)}
 	for _, s := range strategies {
 		if s.title != "" && s.name != ours {
 			all = append(all, s)
@@ -24,9 +24,9 @@ const (
 	pictureRight = 2500 // 1/(1−p) at the right edge: p99.96
 )
 
-// drawPicture returns README's picture: the latency curves of the first scenario, and the figures of README's table. Both come
-// from one run.
-func drawPicture(f findings) []byte {
+// drawPicture returns README's picture as SVG: the latency curves of the first scenario in f. Its description has the
+// figures of README's table, from the same run.
+func drawPicture(f engineResults) []byte {
 	s := f.scenarios[0]
 	var strategies, described []string
 	highest := 0.0
@@ -47,7 +47,7 @@ func drawPicture(f findings) []byte {
 	}
 	d.y.ticks[len(d.y.ticks)-1].label += " ms"
 	d.addText("quiet", 28, 63, "The published benchmark of bhope/hedge: 20 callers; 5 ms ± 2 ms, and ten times as long for one attempt in twenty.")
-	d.addText("quiet", 28, 82, fmt.Sprintf("HTTP over loopback, %s requests each, medians of %d runs.", thousands(s.find(ours).rows[0].Requests), f.options.runs))
+	d.addText("quiet", 28, 82, fmt.Sprintf("HTTP over loopback, %s requests each, medians of %d runs.", formatThousands(s.find(ours).rows[0].Requests), f.options.runs))
 	d.drawAxes("percentile of requests")
 	styles := newLineStyles(strategies)
 	for _, h := range slices.Backward(headlineStrategies()) { // the first is drawn last, above the others
@@ -61,7 +61,8 @@ func drawPicture(f findings) []byte {
 	return d.renderSVG(newStyleSheet(styles))
 }
 
-// drawTailValues marks p99 and p99.9 of a row, with the values to the left of the marks or above them.
+// drawTailValues marks p99 and p99.9 of row r in a chart. It writes the values above the marks, or to their left if
+// left is set. class is the CSS class of the strategy's line.
 func (c *canvas) drawTailValues(class string, r row, left bool) {
 	for _, p := range []point{{100, r.P99}, {1000, r.P999}} {
 		x, y := c.toPixel(p)
@@ -75,11 +76,11 @@ func (c *canvas) drawTailValues(class string, r row, left bool) {
 	}
 }
 
-// abbreviateCost returns the extra requests and the connections of a row.
+// abbreviateCost returns a short text with the extra requests and the connections in row r, for a label in a picture.
 func abbreviateCost(r row) string {
 	cost := formatPercent(r.Extra) + " extra"
 	if r.Conns != nil {
-		cost += ", " + thousands(*r.Conns) + " connections"
+		cost += ", " + formatThousands(*r.Conns) + " connections"
 	}
 	return cost
 }

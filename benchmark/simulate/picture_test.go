@@ -13,7 +13,7 @@ import (
 )
 
 func TestHeadlinePictureAndTableShowOneRun(t *testing.T) {
-	o, err := optionsOf(append(strings.Fields(referenceArgs), "-engine", "virtual", "-requests", "30000", "-runs", "2"), io.Discard)
+	o, err := parseOptions(append(strings.Fields(referenceArgs), "-engine", "virtual", "-requests", "30000", "-runs", "2"), io.Discard)
 	require.NoError(t, err)
 	found, err := runScenarios(t.Context(), o, nil)
 	require.NoError(t, err)

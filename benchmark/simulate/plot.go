@@ -2,7 +2,8 @@ package main
 
 import "math"
 
-// A chart is one plot of a scenario.
+// A chart is a kind of plot that each scenario gets, for example latency by percentile. It has titles, scales, and the
+// curve to show of each strategy.
 type chart struct {
 	name           string // the end of its file's name
 	title          string
@@ -25,8 +26,9 @@ var charts = []chart{
 	},
 }
 
-// newCanvas draws a line with its label for each strategy, the line of this library on top. It returns nil if no line has two points.
-func (c chart) newCanvas(f finding, styles lineStyles) *canvas {
+// newCanvas returns a drawing of the chart for one scenario: a line with a label for each strategy, in the strategy's
+// style. This library's line is on top. It returns nil if no line has two points.
+func (c chart) newCanvas(f scenarioResults, styles lineStyles) *canvas {
 	lines := make(map[string][]point)
 	low, high, right := math.Inf(1), math.Inf(-1), 0.0
 	for _, r := range f.results {

@@ -12,8 +12,8 @@ import (
 )
 
 // twoResults returns hedge, and a strategy that is never faster than 10 ms.
-func twoResults() finding {
-	return finding{scenario: scenario{name: "a<b"}, results: []result{
+func twoResults() scenarioResults {
+	return scenarioResults{scenario: scenario{name: "a<b"}, results: []result{
 		{strategy: ours, curves: curves{latency: []point{{2, 1}, {200, 10}}, extra: []point{{0, 0}, {10, 5}}}},
 		{strategy: baseline, curves: curves{latency: []point{{2, 10}, {20, 100}, {200, 1000}}, extra: []point{{0, 0}, {10, 0}}}},
 	}}
@@ -66,7 +66,7 @@ func TestChartDrawsTicksToScale(t *testing.T) {
 }
 
 func TestChartLabelsEveryStrategy(t *testing.T) {
-	var f finding
+	var f scenarioResults
 	for _, s := range strategies {
 		f.results = append(f.results, result{strategy: s.name, curves: curves{latency: []point{{2, 1}, {200, 10}}}})
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// progress shows how far each strategy is: bars on a terminal, plain lines
-// elsewhere. A nil progress shows nothing.
+// progress shows how far each strategy has come in its scenario: by bars on a terminal, and by plain lines elsewhere. A
+// nil *progress shows nothing.
 type progress struct {
 	to   io.Writer
 	bars bool
@@ -22,6 +22,8 @@ type progress struct {
 	drawn int        // bars on the screen
 }
 
+// newProgress returns a progress that writes to the given writer. terminal says whether the writer is a terminal, on
+// which bars are drawn until stopBars.
 func newProgress(to io.Writer, terminal bool) *progress {
 	p := &progress{to: to, bars: terminal, end: make(chan struct{})}
 	if terminal {
@@ -30,7 +32,7 @@ func newProgress(to io.Writer, terminal bool) *progress {
 	return p
 }
 
-// redrawBars draws the bars ten times a second, until stop.
+// redrawBars redraws the bars ten times per second, until stopBars is called.
 func (p *progress) redrawBars() {
 	often := time.NewTicker(100 * time.Millisecond)
 	defer often.Stop()
@@ -44,7 +46,7 @@ func (p *progress) redrawBars() {
 	}
 }
 
-// stopBars puts the last state on the screen.
+// stopBars draws the bars for the last time.
 func (p *progress) stopBars() {
 	if p != nil && p.bars {
 		p.writeText("")
@@ -52,14 +54,14 @@ func (p *progress) stopBars() {
 	}
 }
 
-// printLine writes a line.
+// printLine writes a line of text above the bars.
 func (p *progress) printLine(format string, args ...any) {
 	if p != nil {
 		p.writeText(fmt.Sprintf(format+"\n", args...))
 	}
 }
 
-// writeText writes text, and below it the bars anew.
+// writeText writes text in place of the bars, and draws the bars below it. text is empty or ends with a line break.
 func (p *progress) writeText(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +77,7 @@ func (p *progress) writeText(text string) {
 	_, _ = io.WriteString(p.to, b.String()) // nobody can be told if it fails
 }
 
-// A task is one strategy in one run of a scenario. A nil task shows nothing.
+// A task is the work of one strategy in one run of a scenario, as progress shows it.
 type task struct {
 	p     *progress
 	name  string
@@ -87,6 +89,8 @@ type task struct {
 	said  time.Time // when the last plain line was written
 }
 
+// addTask returns a task with a bar of its own, for one strategy in one run of a scenario. total is the number of its
+// requests.
 func (p *progress) addTask(scenario, strategy string, total int) *task {
 	t := &task{p: p, name: scenario + " " + strategy, total: total}
 	if p != nil && p.bars {
@@ -99,7 +103,7 @@ func (p *progress) addTask(scenario, strategy string, total int) *task {
 
 const everyLine = 10 * time.Second
 
-// setDone shows how many requests are done. It may be called from several goroutines.
+// setDone shows that n requests of the task are done. It may be called from several goroutines, and for a nil *task.
 func (t *task) setDone(n int) {
 	if t == nil || t.p == nil {
 		return
@@ -117,7 +121,8 @@ func (t *task) setDone(n int) {
 	}
 }
 
-// formatBar shows how much is done, and how long the rest will take.
+// formatBar returns the task's bar as text: its name, the share of the requests that are done, and the expected time
+// for the rest.
 func (t *task) formatBar() string {
 	const width = 24
 	t.mu.Lock()
@@ -132,19 +137,19 @@ func (t *task) formatBar() string {
 	return bar
 }
 
-// finishAfter shows that all is done, and how long it took.
+// finishAfter shows that all requests of the task are done, and the time that they took.
 func (t *task) finishAfter(took time.Duration) {
 	t.replaceBar(fmt.Sprintf("done in %.1f s", took.Seconds()))
 }
 
-// abandon shows that it will not be done.
+// abandon shows that the task was stopped before its end.
 func (t *task) abandon() {
 	if t.p != nil && t.p.bars {
 		t.replaceBar("stopped")
 	}
 }
 
-// replaceBar replaces the bar with a line.
+// replaceBar removes the task's bar and writes a line with the task's name and the text how.
 func (t *task) replaceBar(how string) {
 	if t.p == nil {
 		return

@@ -10,21 +10,23 @@ import (
 	"time"
 )
 
-// measurements are the runs behind tables.
+// measurements runs the commands behind the tables of documents. It keeps the results of each run, so that tables with
+// the same arguments share one run.
 type measurements struct {
 	ctx      context.Context
 	progress *progress
-	findings map[string]findings // by arguments
+	findings map[string]engineResults // by arguments
 }
 
-// updateDocumentsOf fills in the tables of files.
-func updateDocumentsOf(ctx context.Context, files []string, p *progress) error {
-	m := &measurements{ctx: ctx, progress: p, findings: make(map[string]findings)}
-	return updateDocuments(files, m.fillTable)
+// measureDocuments measures the tables in files and writes them there, as the flag -readme asks for. p shows the
+// progress.
+func measureDocuments(ctx context.Context, files []string, p *progress) error {
+	m := &measurements{ctx: ctx, progress: p, findings: make(map[string]engineResults)}
+	return updateDocuments(files, m.measureTable)
 }
 
-// fillTable measures a table.
-func (m *measurements) fillTable(t documentTable) (renderedTable, error) {
+// measureTable measures a table of a document and returns its new content. It runs Go benchmarks or this command.
+func (m *measurements) measureTable(t documentTable) (renderedTable, error) {
 	if t.renderCosts != nil {
 		out, err := runBenchmark(m.ctx, t.benchmark, m.progress)
 		if err != nil {
@@ -45,27 +47,29 @@ func (m *measurements) fillTable(t documentTable) (renderedTable, error) {
 	return table, nil
 }
 
-// runOnce runs this command, once for the same arguments. It fails if the machine is too busy.
-func (m *measurements) runOnce(args string) (findings, error) {
+// runOnce runs this command with the arguments args, separated by spaces, and returns its results. Later calls with
+// the same arguments return the same results. It fails if the machine is too busy.
+func (m *measurements) runOnce(args string) (engineResults, error) {
 	if found, ok := m.findings[args]; ok {
 		return found, nil
 	}
-	o, err := optionsOf(strings.Fields(args), os.Stderr)
+	o, err := parseOptions(strings.Fields(args), os.Stderr)
 	if err != nil {
-		return findings{}, err
+		return engineResults{}, err
 	}
 	found, err := runScenarios(m.ctx, o, m.progress)
 	if err != nil {
-		return findings{}, err
+		return engineResults{}, err
 	}
 	if found.isBusy() {
-		return findings{}, errors.New(o.engine.profile().busyText(found.late))
+		return engineResults{}, errors.New(o.engine.profile().busyText(found.late))
 	}
 	m.findings[args] = found
 	return found, nil
 }
 
-// appendOrigin adds the command, the machine and the basis of the figures to a table.
+// appendOrigin returns a table with a line below it about its origin. The line has the command as typed, the machine,
+// the date, and basis, which explains the figures.
 func appendOrigin(table, typed, basis string) string {
 	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", table, typed, describeMachine(), time.Now().Format(time.DateOnly), basis)
 }

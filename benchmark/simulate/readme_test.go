@@ -65,9 +65,9 @@ func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
 }
 
 func TestTablesCiteTheirRun(t *testing.T) {
-	m := measurements{ctx: t.Context(), findings: make(map[string]findings)}
+	m := measurements{ctx: t.Context(), findings: make(map[string]engineResults)}
 	const args = "-engine virtual -requests 2000 -runs 2 -strategy none,hedge"
-	table, err := m.fillTable(documentTable{args: args, render: formatWholes})
+	table, err := m.measureTable(documentTable{args: args, render: formatWholeScenario})
 	require.NoError(t, err)
 	for _, s := range []string{
 		"| **hedge** |", "`go run ./benchmark/simulate -engine virtual", "go1.", "cores", "medians of 2 runs", time.Now().Format(time.DateOnly),
@@ -75,13 +75,13 @@ func TestTablesCiteTheirRun(t *testing.T) {
 		assert.Contains(t, table.body, s)
 	}
 	m.ctx = nil // a second run would fail
-	again, err := m.fillTable(documentTable{args: args, render: formatWholes, typed: "make it", basis: "one run"})
+	again, err := m.measureTable(documentTable{args: args, render: formatWholeScenario, typed: "make it", basis: "one run"})
 	require.NoError(t, err)
 	assert.Contains(t, again.body, "`make it`; ")
 	assert.Contains(t, again.body, "; one run.")
 	for _, known := range documentTables {
 		if known.args != "" {
-			_, err := optionsOf(strings.Fields(known.args), os.Stderr)
+			_, err := parseOptions(strings.Fields(known.args), os.Stderr)
 			assert.NoError(t, err, known.name)
 		}
 	}

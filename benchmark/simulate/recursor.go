@@ -43,26 +43,29 @@ func init() {
 	)
 }
 
-// recursorEngine asks resolvers for names in an internet of thousands of simulated servers, through kernel sockets in network
-// namespaces, all at the same time. It needs root on Linux, and measures the resolvers that are installed. They start with the
-// addresses of the root servers. Failures count as ten seconds. Questions are left out if they were asked within two seconds before
-// the machine stood still for a tenth of a second.
+// recursorEngine is the mode -engine recursor of simulate: it asks recursive DNS resolvers for names in a simulated
+// internet with thousands of servers. It asks all installed resolvers at the same time, through kernel sockets in
+// network namespaces. It needs root on Linux.
 //
-// Where zones are signed, an answer of a validating resolver fails if its AD flag is wrong. Any answer but SERVFAIL fails for a name
-// without a valid signature.
+// Resolvers start with the addresses of the root servers. A failure counts as a latency of ten seconds. Questions do
+// not count if the machine stalls for a tenth of a second within the next two seconds.
+//
+// Where zones are signed, an answer of a validating resolver fails if its AD flag is wrong. For a name without a valid
+// signature, any answer but SERVFAIL fails.
 type recursorEngine struct{}
 
 func (recursorEngine) profile() profile {
 	return profile{
 		name: "recursor", about: "asks resolvers for names in an internet of thousands of simulated servers (root, Linux)",
 		scenarios: recursorScenarios, refusal: "not a resolver, or not one for this scenario", runs: recursorRuns,
-		maxTimerDelay: maxTimerDelayOfRecursor, population: "with 10 s for failures", hidden: []string{"extra requests", "wins"}, bounds: recursorBoundLines,
+		maxTimerDelay: maxTimerDelayOfRecursor, population: "with 10 s for failures", hidden: []string{"extra requests", "wins"}, checkBounds: checkRecursor,
 	}
 }
 
 // maxTimerDelayOfRecursor is twice that of other engines, because answers take ten times as long.
 const maxTimerDelayOfRecursor = 2 * maxTimerDelay
 
+// offers reports whether the resolver with the name of strategy s is compared in scenario sc.
 func (recursorEngine) offers(sc scenario, s strategy) bool {
 	return slices.Contains(reclab.ContendersOf(sc.name), s.name)
 }
@@ -75,10 +78,10 @@ const (
 	deadQuestions  = 1000 // in the scenario of that name, where each takes seconds
 )
 
-// traps is the part of the scenario keytrap that is.
+// traps is the name of a part of the scenario keytrap: the questions about key traps.
 const traps = "traps"
 
-// recursorScenarios are package reclab's.
+// recursorScenarios has the scenarios of package reclab, for the engine recursor.
 var recursorScenarios = func() []scenario {
 	var all []scenario
 	for _, s := range reclab.Scenarios {
@@ -92,7 +95,7 @@ var recursorScenarios = func() []scenario {
 	return all
 }()
 
-// questionsOfJob returns the number of questions of a job, and how many are asked per second.
+// questionsOfJob returns the number of questions that job j asks each resolver, and the number of questions per second.
 func questionsOfJob(j job) (n int, rate float64) {
 	n, rate = j.size.requests, j.size.rps
 	switch {
@@ -125,7 +128,7 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	began := time.Now()
 	defer j.timers.measure()()
 	rows, err := reclab.Run(ctx, reclab.Config{
-		Scenario: j.scenario.name, Contenders: j.someOf(reclab.ContendersOf(j.scenario.name)), Questions: n, Rate: rate, Seed: j.seed,
+		Scenario: j.scenario.name, Contenders: j.selectContenders(reclab.ContendersOf(j.scenario.name)), Questions: n, Rate: rate, Seed: j.seed,
 		Skipped:  func(why string) { j.progress.printLine("left out: %s", strings.TrimPrefix(why, "reclab: ")) },
 		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
 	})
@@ -140,7 +143,7 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		if len(r.Calls) == 0 {
 			continue
 		}
-		sent := round(r.SentPerCall())
+		sent := roundFigure(r.SentPerCall())
 		t := j.newTrial("recursor", r.Contender, r.Calls)
 		t.refused, t.failures, t.sent = int(r.Denied), r.Failures, &sent
 		t.counts = map[string]int{bogusAnswers: r.Bogus, wrongAD: r.WrongAD}
@@ -205,7 +208,8 @@ const (
 	unchecked = "hedge-novalidate"
 )
 
-// maxSentRatio is up to how many times as much as ours others may send to be compared at p99.
+// maxSentRatio limits the resolvers that are compared with this library's at p99: they send at most this many times as
+// many queries.
 const maxSentRatio = 1.3
 
 // Mistakes of resolvers that check signatures, in the counts of a result.
@@ -214,9 +218,9 @@ const (
 	wrongAD      = "wrong AD"      // answers with AD where it must not be, or without it
 )
 
-// recursorBoundLines say whether our resolver meets its requirements. It may not have more failures
-// than the best other contender.
-func recursorBoundLines(f findings) (lines []string) {
+// checkRecursor returns report lines that say whether this library's resolver meets its requirements. These are the
+// bounds of recursorBounds, and no more failures than the best other resolver. f has the results.
+func checkRecursor(f engineResults) (lines []string) {
 	for _, s := range f.scenarios {
 		wholes := make([]row, len(s.results))
 		for i, r := range s.results {
@@ -241,7 +245,7 @@ func recursorBoundLines(f findings) (lines []string) {
 			lines = append(lines, fmt.Sprintf("%s: of those that send at most %.1f × as much, %s is faster at p99, nobody may be: %s.",
 				s.scenario.name, maxSentRatio, strings.Join(faster, " and "), formatVerdict(faster[0] == "nobody")))
 		}
-		lines = append(lines, validationErrors(s)...)
+		lines = append(lines, checkValidation(s)...)
 		best, name := 0, ""
 		for _, r := range wholes {
 			if r.Strategy != ours && r.Strategy != "hedge-off" && (name == "" || r.Errors < best) {
@@ -255,8 +259,10 @@ func recursorBoundLines(f findings) (lines []string) {
 	return lines
 }
 
-// validationErrors say which mistakes each resolver made that checks signatures, where zones are signed.
-func validationErrors(f finding) (lines []string) {
+// checkValidation returns report lines with the mistakes of each resolver that checks signatures, in a scenario with
+// signed zones. Mistakes are answers for names without a valid signature, and wrong AD flags. It returns nil in other
+// scenarios.
+func checkValidation(f scenarioResults) (lines []string) {
 	if !reclab.IsSigned(f.scenario.name) {
 		return nil
 	}

@@ -19,7 +19,7 @@ var reportHTML string
 
 var reportTemplate = template.Must(template.New("report").Parse(reportHTML))
 
-// A reportPage is the content of the HTML report, which loads no other file.
+// A reportPage is the content of the HTML report, which its template renders. The report loads no other file.
 type reportPage struct {
 	Command  string
 	Machine  string
@@ -32,14 +32,14 @@ type reportPage struct {
 	styles lineStyles
 }
 
-// A reportRun has the notes about the findings of one engine.
+// A reportRun has the notes of the HTML report about the results of one engine.
 type reportRun struct {
 	Engine string // empty if there is only one
 	Notes  []string
 	IsBusy bool
 }
 
-// A section shows one scenario.
+// A section is the part of the HTML report about one scenario: its table, a sentence, and its charts.
 type section struct {
 	ID, Name, About string
 	Head            []string
@@ -48,6 +48,7 @@ type section struct {
 	Charts          []drawing
 }
 
+// A line is a row of a table in the HTML report.
 type line struct {
 	Label       string
 	Cells       []string
@@ -55,13 +56,15 @@ type line struct {
 	StartsGroup bool // of a part of the scenario
 }
 
+// A drawing is a chart in the HTML report.
 type drawing struct {
 	Title string
 	SVG   template.HTML
 }
 
-// writeReport writes the charts of every scenario and the HTML report into a directory, and returns the path of the report.
-func writeReport(dir string, all []findings) (string, error) {
+// writeReport writes the HTML report of all results to the directory dir, and the charts of every scenario as SVG
+// files. It returns the path of the report.
+func writeReport(dir string, all []engineResults) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("-out: %w", err)
 	}
@@ -94,8 +97,8 @@ func writeReport(dir string, all []findings) (string, error) {
 	return index, page.writeFile(index)
 }
 
-// newReportPage returns a page without sections.
-func newReportPage(all []findings) *reportPage {
+// newReportPage returns the HTML report of all results, without the sections about scenarios.
+func newReportPage(all []engineResults) *reportPage {
 	p := &reportPage{
 		Command: formatCommand(all[0].options.args), Machine: describeMachine(), Date: time.Now().Format(time.DateOnly), Legend: newLegend(all),
 	}
@@ -108,9 +111,11 @@ func newReportPage(all []findings) *reportPage {
 	return p
 }
 
-func newSection(f finding, engine profile) *section {
+// newSection returns the section of the HTML report about one scenario, without charts. engine determines the columns
+// of its table.
+func newSection(f scenarioResults, engine profile) *section {
 	s := &section{
-		Name: f.scenario.name, About: toSentence(f.scenario.about) + " " + toSentence(f.describeRequests()), Summary: f.compare(nil),
+		Name: f.scenario.name, About: toSentence(f.scenario.about) + " " + toSentence(f.describeRequests()), Summary: f.compareWithPeers(nil),
 	}
 	rows := f.tableRows()
 	table := newTextTable(rows, allColumns(engine))
@@ -123,7 +128,7 @@ func newSection(f finding, engine profile) *section {
 	return s
 }
 
-// addChart adds a chart, which is drawn in the page's style.
+// addChart adds a chart to the section, as SVG without a style sheet: the page has the styles of all charts.
 func (s *section) addChart(c *canvas) {
 	// #nosec G203: drawn here, from numbers and names of ours.
 	s.Charts = append(s.Charts, drawing{Title: c.title, SVG: template.HTML(c.renderSVG(""))})
@@ -137,12 +142,13 @@ func (p *reportPage) writeFile(file string) error {
 	return os.WriteFile(file, b.Bytes(), 0o644)
 }
 
-// formatCommand returns the command that produces the same figures.
+// formatCommand returns the shell command that runs simulate with the arguments args.
 func formatCommand(args []string) string {
 	return strings.TrimSpace("go run ./benchmark/simulate " + strings.Join(args, " "))
 }
 
-// describeMachine returns the processor, the version of Go and the commit of a measurement.
+// describeMachine returns a description of this measurement's conditions: the processor, the number of cores, the
+// version of Go, and the commit.
 func describeMachine() string {
 	m := fmt.Sprintf("%s, %d cores, %s/%s", runtime.Version(), runtime.GOMAXPROCS(0), runtime.GOOS, runtime.GOARCH)
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -159,7 +165,7 @@ func describeMachine() string {
 	return m
 }
 
-// currentCommit returns the checked-out commit, or "" outside a repository.
+// currentCommit returns the short hash of the git commit that is checked out, or "" outside a repository.
 func currentCommit() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

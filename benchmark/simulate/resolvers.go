@@ -1,6 +1,6 @@
 package main
 
-// The resolvers that several engines ask.
+// init registers the DNS resolvers that several engines compare.
 func init() {
 	registerStrategies(
 		strategy{

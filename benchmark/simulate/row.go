@@ -8,7 +8,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A row has the figures of one strategy in one scenario, or in a part of it.
+// A row has the measured figures of one strategy in one scenario, or in one part of the scenario. They are latency
+// quantiles in milliseconds, numbers of requests, errors and hedges, and costs.
 type row struct {
 	Engine   string
 	Scenario string
@@ -40,7 +41,8 @@ type row struct {
 	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
 }
 
-// A trial is the results of one strategy in one run of a scenario.
+// A trial is the measurement of one strategy in one run of a scenario: its calls, and further costs that the engine
+// measured.
 type trial struct {
 	engine   string
 	scenario *scenario
@@ -62,8 +64,9 @@ type trial struct {
 	ownFigures func(part string, calls []int) map[string]float64
 }
 
-// wholeFigures are figures that the whole scenario has, and its parts have not.
-func wholeFigures(figures map[string]float64) func(string, []int) map[string]float64 {
+// newWholeFigures returns a function for the field trial.ownFigures. The function returns figures for the whole
+// scenario, and nil for each of its parts.
+func newWholeFigures(figures map[string]float64) func(string, []int) map[string]float64 {
 	return func(part string, _ []int) map[string]float64 {
 		if part == "" {
 			return figures
@@ -72,13 +75,15 @@ func wholeFigures(figures map[string]float64) func(string, []int) map[string]flo
 	}
 }
 
-// A cost is the cost and the use of hedging in a whole trial.
+// A cost is the cost of hedging in a whole trial: extra requests in percent, hedges that were sent, and hedges that
+// won.
 type cost struct {
 	extra        float64 // percent
 	hedges, wins int
 }
 
-// A result is a trial without its calls: rows for the whole and for each part, and curves.
+// A result is the summary of a trial, without its calls. It has a row for the whole scenario and for each of its parts,
+// curves for charts, and counts of events.
 type result struct {
 	strategy string
 	rows     []row
@@ -86,6 +91,7 @@ type result struct {
 	counts   map[string]int // of events in all runs, by their name
 }
 
+// toResult returns the summary of the trial: its rows, its curves and its counts.
 func (t *trial) toResult() result {
 	res := result{strategy: t.strategy, curves: newCurves(t.calls), counts: t.counts}
 	whole := t.newRow("", func(latency.Call) bool { return true })
@@ -102,13 +108,14 @@ func (t *trial) toResult() result {
 	}
 	if t.cost != nil {
 		for i := range res.rows {
-			res.rows[i].Extra, res.rows[i].Hedges, res.rows[i].Wins = round(t.cost.extra), t.cost.hedges, t.cost.wins
+			res.rows[i].Extra, res.rows[i].Hedges, res.rows[i].Wins = roundFigure(t.cost.extra), t.cost.hedges, t.cost.wins
 		}
 	}
 	return res
 }
 
-// newRow returns the figures of a part, or, if that has no name, of the whole scenario.
+// newRow returns the figures of one part of the scenario: of the calls for which in returns true. part is the name of
+// the part. For the whole scenario, part is empty and in is always true.
 func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	r := row{Engine: t.engine, Scenario: t.scenario.name, Strategy: t.strategy, Seed: t.seed}
 	if part != "" {
@@ -139,24 +146,24 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 		for phase < len(changes) && c.Start >= changes[phase] {
 			phase++
 		}
-		phases[phase] = append(phases[phase], millis(c.Latency))
-		sum += millis(c.Latency)
-		squares += millis(c.Latency) * millis(c.Latency)
+		phases[phase] = append(phases[phase], toMillis(c.Latency))
+		sum += toMillis(c.Latency)
+		squares += toMillis(c.Latency) * toMillis(c.Latency)
 	}
 	if r.Requests > 0 {
-		r.Extra = round(100 * float64(r.Hedges) / float64(r.Requests))
+		r.Extra = roundFigure(100 * float64(r.Hedges) / float64(r.Requests))
 	}
 	t.setOwnFigures(&r, part, included)
 	if n := float64(len(took)); n > 0 {
 		slices.Sort(took)
-		q := func(q float64) float64 { return round(millis(latency.Quantile(took, q))) }
+		q := func(q float64) float64 { return roundFigure(toMillis(latency.Quantile(took, q))) }
 		r.P50, r.P90, r.P95, r.P99, r.P999, r.Max = q(0.5), q(0.9), q(0.95), q(0.99), q(0.999), q(1)
-		r.Mean = round(sum / n)
-		r.Stddev = round(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
+		r.Mean = roundFigure(sum / n)
+		r.Stddev = roundFigure(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
 	}
 	sorted := make([]float64, len(took))
 	for i, d := range took {
-		sorted[i] = millis(d)
+		sorted[i] = toMillis(d)
 	}
 	if t.independent {
 		r.sample = sorted
@@ -166,14 +173,15 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	return r
 }
 
-// setOwnFigures sets the engine's own columns of a row.
+// setOwnFigures sets the figures in r that a single engine has. part is the name of the row's part of the scenario;
+// empty means the whole. calls are the indices of the row's calls in the trial.
 func (t *trial) setOwnFigures(r *row, part string, calls []int) {
 	if t.ownFigures == nil {
 		return
 	}
 	r.own = make(map[string]*float64)
 	for name, x := range t.ownFigures(part, calls) {
-		rounded := round(x)
+		rounded := roundFigure(x)
 		r.own[name] = &rounded
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A job is one run of a scenario.
+// A job is one run of a scenario with one seed. It lists the strategies to run and the number of requests, and has the
+// receivers of progress and of timer lateness.
 type job struct {
 	scenario   *scenario
 	strategies []string
@@ -18,11 +19,12 @@ type job struct {
 	size       size
 	share      int // the job is one of that many, and gets its share of the time there is
 	progress   *progress
-	timers     *timers
+	timers     *timerMonitor
 	fake       bool // time, by testing/synctest
 }
 
-// requestCount returns the number of requests of each strategy: as many as the flags say, or else one of the two.
+// requestCount returns the number of requests that each strategy sends. It is the value of -requests if that is set,
+// else quick with the flag -quick, else usual.
 func (j job) requestCount(usual, quick int) int {
 	switch {
 	case j.size.requests > 0:
@@ -33,9 +35,9 @@ func (j job) requestCount(usual, quick int) int {
 	return usual
 }
 
-// someOf returns the strategies of the job that are in all, in the order of all. It returns nil if the job has all of them: a lab then
-// leaves out the ones that cannot run here.
-func (j job) someOf(all []string) []string {
+// selectContenders returns the names in all that are strategies of the job, in the order of all. If all of them are, it
+// returns nil: the lab then leaves out contenders that cannot run on this machine.
+func (j job) selectContenders(all []string) []string {
 	some := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(j.strategies, name) })
 	if len(some) == len(all) {
 		return nil
@@ -43,18 +45,19 @@ func (j job) someOf(all []string) []string {
 	return some
 }
 
-// newTrial returns a trial of the job.
+// newTrial returns a trial of the job with the calls of one strategy. engine and strategy are names.
 func (j job) newTrial(engine, strategy string, calls []latency.Call) trial {
 	return trial{engine: engine, scenario: j.scenario, strategy: strategy, seed: j.seed, calls: calls}
 }
 
-// runScenarios runs the scenarios that the options name, and returns the results that it has when ctx ends.
-func runScenarios(ctx context.Context, o options, p *progress) (found findings, err error) {
+// runScenarios runs all selected scenarios with the selected engine, and shows progress in p. If ctx ends, it returns
+// the results so far and an error.
+func runScenarios(ctx context.Context, o options, p *progress) (found engineResults, err error) {
 	found.options = o
 	jobs := o.listJobs(p)
 	engine := o.engine.profile()
 	if engine.runsInRealTime() {
-		t := new(timers)
+		t := new(timerMonitor)
 		stop := t.measure()
 		time.Sleep(timersFirst)
 		stop()
@@ -65,7 +68,7 @@ func runScenarios(ctx context.Context, o options, p *progress) (found findings, 
 	if duration := o.engine.estimate(jobs); duration > time.Second {
 		p.printLine("%s: %s", engine.name, formatDuration(duration))
 	}
-	t := new(timers)
+	t := new(timerMonitor)
 	defer func() { found.late = t.p99() }()
 	for len(jobs) > 0 {
 		runs := jobs[:o.runs]
@@ -81,8 +84,9 @@ func runScenarios(ctx context.Context, o options, p *progress) (found findings, 
 	return found, nil
 }
 
-// runScenario does the jobs of one scenario.
-func runScenario(ctx context.Context, o options, runs []job, t *timers) (f finding, err error) {
+// runScenario runs one scenario and returns the joined results of its runs, which differ by their seeds. t measures the
+// lateness of timers meanwhile. After an error it returns the results so far.
+func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f scenarioResults, err error) {
 	var (
 		mu   sync.Mutex
 		done = make(map[string][]result)
@@ -110,7 +114,8 @@ func runScenario(ctx context.Context, o options, runs []job, t *timers) (f findi
 	return f, err
 }
 
-// listJobs are the runs of each scenario.
+// listJobs returns a job for each run of each selected scenario, grouped by scenario. The runs of a scenario have
+// successive seeds. The jobs show progress in p.
 func (o options) listJobs(p *progress) []job {
 	var all []job
 	for _, sc := range o.scenarios {

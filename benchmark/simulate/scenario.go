@@ -10,7 +10,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A scenario is the traffic and the server that all strategies meet.
+// A scenario is the situation in which all strategies are compared: the traffic of the clients, and the latency and
+// faults of the server. It names the strategies and protocols that it is for, and its parts.
 type scenario struct {
 	name  string
 	about string
@@ -38,7 +39,8 @@ type scenario struct {
 	onRequest bool
 }
 
-// A part of a scenario is the calls for which in reports true.
+// A part of a scenario is a subset of its calls that has table rows of its own. The function in returns true for the
+// calls of the part, which may be a period of time.
 type part struct {
 	name string
 	in   func(latency.Call) bool
@@ -51,18 +53,19 @@ const (
 	sec = time.Second
 )
 
-// partBetween are the calls that began in [from, to).
+// partBetween returns the part of a scenario with the calls that start in the period [from, to), since the start of the
+// episode.
 func partBetween(name string, from, to time.Duration) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
 }
 
-// partOfFirst are the calls that were among the first n of their client.
+// partOfFirst returns the part of a scenario with the first n calls of each client.
 func partOfFirst(name string, n int32) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Index < n }}
 }
 
-// referenceModel is the backend of the scenario reference: lognormal with mean 5 ms and
-// deviation 2 ms, one attempt in twenty ten times slower.
+// referenceModel returns the latency model of the scenario named reference. Latencies are lognormal with mean 5 ms and
+// standard deviation 2 ms, and one attempt in twenty takes ten times as long.
 func referenceModel() virtual.Model {
 	return virtual.WithStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
 }
@@ -73,7 +76,8 @@ const referenceMean = 7250 * time.Microsecond
 // forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
 
-// phaseChanges returns the times at which something changes by intent: where a part begins or ends.
+// phaseChanges returns the times at which a part of the scenario begins or ends, sorted. Latencies may change there on
+// purpose, which is no uncertainty of the measurement.
 func (sc scenario) phaseChanges() []time.Duration {
 	var all []time.Duration
 	for _, p := range sc.parts {
@@ -87,7 +91,8 @@ func (sc scenario) phaseChanges() []time.Duration {
 	return slices.Compact(all)
 }
 
-// A size is the amount of traffic that the flags ask for. Zero values leave it to the scenario.
+// A size is the amount of traffic that the flags -requests, -rps and -quick ask for. Zero values leave it to the
+// scenario.
 type size struct {
 	requests int
 	rps      float64
@@ -97,16 +102,18 @@ type size struct {
 // quickly is how much smaller scenarios are for -quick.
 const quickly = 8
 
-// sizedAbout returns the description of the scenario, and the load if the size changes it.
+// sizedAbout returns the description of the scenario. It adds the number of requests per second if s, the size that the
+// flags ask for, changes it.
 func (sc scenario) sizedAbout(s size) string {
-	if w := sc.worldOfSize(s); w.Rate != sc.world.Rate {
-		return fmt.Sprintf("%s; here with %s requests/s", sc.about, thousands(int(math.Round(w.Rate))))
+	if w := sc.simulationOfSize(s); w.Rate != sc.world.Rate {
+		return fmt.Sprintf("%s; here with %s requests/s", sc.about, formatThousands(int(math.Round(w.Rate))))
 	}
 	return sc.about
 }
 
-// worldOfSize returns the scenario's world in the given size.
-func (sc scenario) worldOfSize(s size) virtual.Simulation {
+// simulationOfSize returns the scenario's traffic and server as a simulation. s, the size that the flags ask for,
+// determines the rate and the number of requests.
+func (sc scenario) simulationOfSize(s size) virtual.Simulation {
 	w := sc.world
 	if s.rps > 0 {
 		w.Workers, w.Rate = 0, s.rps

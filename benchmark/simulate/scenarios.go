@@ -8,7 +8,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// virtualScenarios are the scenarios of virtual time. Some of them also run over sockets.
+// virtualScenarios returns the scenarios of the engine virtual, which simulates in virtual time. The scenarios with
+// protocols also run in real time, over sockets.
 func virtualScenarios() []scenario {
 	reference := referenceModel()
 	closed := func(m virtual.Model, requests int) virtual.Simulation {
@@ -115,7 +116,8 @@ func virtualScenarios() []scenario {
 	}}, slices.Concat(serviceScenarios(), longScenarios())...)
 }
 
-// allScenarios returns the scenarios of all engines. Some engines have several in common.
+// allScenarios returns the scenarios of all engines, engine by engine. A scenario that several engines have occurs
+// several times.
 func allScenarios() (all []scenario) {
 	for _, e := range newEngines() {
 		all = append(all, e.profile().scenarios...)
@@ -123,15 +125,17 @@ func allScenarios() (all []scenario) {
 	return all
 }
 
-// scenarioOf returns the first scenario of that name.
-func scenarioOf(name string) scenario {
+// findScenario returns the first scenario with the given name, which must exist.
+func findScenario(name string) scenario {
 	all := allScenarios()
 	return all[slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })]
 }
 
+// labScenarios returns the scenarios in which real HTTP and gRPC clients and servers run over a simulated network in
+// memory.
 func labScenarios() []scenario {
 	usual := virtual.LognormalLatency(5*ms, 2*ms)
-	return slices.Concat(queueLabs(), elsewhereLabs(), []scenario{{
+	return slices.Concat(queueLabs(), replicaLabs(), []scenario{{
 		name: "stream", about: "30 callers; the header comes at once and the first byte later, for 10 % of attempts by 200 ms; time to first byte",
 		world: virtual.Simulation{Workers: 30, Requests: 6000, Model: virtual.WithDelays(usual, 0.10, 200*ms)}, protocols: []string{"http"},
 		lab: &lab{
@@ -167,7 +171,8 @@ func labScenarios() []scenario {
 	}})
 }
 
-// queueLabs are the virtual scenario of that name with the real clients, servers and Limiters.
+// queueLabs returns scenarios like the virtual one named queue-ignores-cancel, with real clients, servers and Limiters
+// over a simulated network. Each server works on one request at a time, and finishes cancelled requests.
 func queueLabs() []scenario {
 	rate := 0.8 * 20 / referenceMean.Seconds()
 	in := func(name, about string, tls bool, protocols ...string) scenario {
@@ -183,16 +188,18 @@ func queueLabs() []scenario {
 	}
 }
 
-// elsewhereNames are the names of elsewhereLabs.
-func elsewhereNames() (names []string) {
-	for _, sc := range elsewhereLabs() {
+// replicaLabNames returns the names of the scenarios that replicaLabs returns.
+func replicaLabNames() (names []string) {
+	for _, sc := range replicaLabs() {
 		names = append(names, sc.name)
 	}
 	return names
 }
 
-// elsewhereLabs compare hedges to the replica of the primary with hedges to another replica.
-func elsewhereLabs() []scenario {
+// replicaLabs returns scenarios with several replicas of a server over a simulated network. One replica stops for a
+// while, is slow, or cannot be reached. They compare hedges to the replica of the first attempt with hedges to another
+// replica.
+func replicaLabs() []scenario {
 	usual := virtual.ConstantLatency(5*ms, 0.4)
 	both := []string{"http", "grpc"}
 	in := func(name, about string, m virtual.Model, protocols []string, l lab) scenario {
@@ -214,12 +221,13 @@ func elsewhereLabs() []scenario {
 	}
 }
 
-// partAfterFirst are the calls after the first n of their client.
+// partAfterFirst returns the part of a scenario with all calls of each client after the first n.
 func partAfterFirst(name string, n int32) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Index >= n }}
 }
 
-// partAtRTT are the calls of p at the n-th round-trip time.
+// partAtRTT returns the calls of part p at one round-trip time of a lab, as a part with its own name. n is the index of
+// the round-trip time in lab.rtts.
 func partAtRTT(name string, n int16, p part) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Host == n && p.in(c) }}
 }

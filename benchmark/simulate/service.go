@@ -13,7 +13,8 @@ const (
 	clientRate = 2.2 // requests per second of each
 )
 
-// serviceScenarios have many clients, answers that ask for less load, and answers that say "not found".
+// serviceScenarios returns scenarios in virtual time with many clients, with servers that push back by status 503, and
+// with servers that answer by status 404.
 func serviceScenarios() []scenario {
 	fleet := virtual.Simulation{SeparateClients: true, Hosts: clients, Rate: clients * clientRate, Requests: 300_000, Model: referenceModel()}
 	ignoring := fleet
@@ -51,7 +52,12 @@ func serviceScenarios() []scenario {
 	}}
 }
 
-// longScenarios last for 40 minutes, in which an audit learns whether hedging helps, and is then held to it.
+// longScenarios returns scenarios of 40 minutes in virtual time, for strategies with an audit (hedge.WithAudit). An
+// audit is an experiment of the client: it pauses hedging in some time slots and compares the latencies of slots with
+// and without hedging. Its verdict disables hedging that harms.
+//
+// Each scenario has two parts: learning, the first half, in which audits find their verdicts, and settled, the second
+// half.
 func longScenarios() []scenario {
 	const last = 40 * time.Minute
 	rate := 0.8 * 20 / referenceMean.Seconds()
@@ -81,8 +87,8 @@ func longScenarios() []scenario {
 	}
 }
 
-// longNames are the names of the scenarios with audits.
-func longNames() (names []string) {
+// longScenarioNames returns the names of the scenarios that longScenarios returns.
+func longScenarioNames() (names []string) {
 	for _, sc := range longScenarios() {
 		names = append(names, sc.name)
 	}

@@ -20,11 +20,11 @@ func TestManyQuietClientsGainAsOneBusyClientDoes(t *testing.T) {
 func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 	t.Parallel()
 	long(t)
-	sc := scenarioOf("many-clients-ignores-cancel")
+	sc := findScenario("many-clients-ignores-cancel")
 	for seed := range uint64(5) { // such waves differ much between seeds
 		run := func(name string) row {
-			w := sc.worldOfSize(size{requests: 400_000})
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, strategyOf(name).virtual(setting{ctx: t.Context(), world: w, seed: 1 + seed}), nil)}
+			w := sc.simulationOfSize(size{requests: 400_000})
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, findStrategy(name).virtual(virtualSetup{ctx: t.Context(), world: w, seed: 1 + seed}), nil)}
 			return tr.newRow("", func(latency.Call) bool { return true })
 		}
 		none, hedge := run(baseline), run(ours)
@@ -45,8 +45,8 @@ func TestALimiterMakesHedgingHelpServersThatFinishWhatIsCancelled(t *testing.T) 
 
 func TestOnlyServersWithQueuesHaveLimiters(t *testing.T) {
 	var e virtualEngine
-	assert.True(t, e.offers(scenarioOf("queue"), strategyOf("hedge-limited")))
-	assert.False(t, e.offers(scenarioOf("reference"), strategyOf("hedge-limited")))
+	assert.True(t, e.offers(findScenario("queue"), findStrategy("hedge-limited")))
+	assert.False(t, e.offers(findScenario("reference"), findStrategy("hedge-limited")))
 }
 
 func TestFewPushBacksCostNothing(t *testing.T) {
@@ -62,13 +62,13 @@ func TestFewPushBacksCostNothing(t *testing.T) {
 func TestAnyShareOfPushBackUpToOnePercentCostsNothing(t *testing.T) {
 	t.Parallel()
 	long(t)
-	sc := scenarioOf("pushback")
+	sc := findScenario("pushback")
 	for _, rate := range []float64{100, 1000} {
 		var calm float64
 		for _, share := range []float64{0, 0.0001, 0.001, 0.01} {
 			w := sc.world
 			w.Rate, w.PushbackShare, w.Requests = rate, share, 100_000
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: w.Run(t.Context(), 1, strategyOf(ours).virtual(setting{ctx: t.Context(), world: w, seed: 1}), nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: w.Run(t.Context(), 1, findStrategy(ours).virtual(virtualSetup{ctx: t.Context(), world: w, seed: 1}), nil)}
 			p99 := tr.newRow("", func(latency.Call) bool { return true }).P99
 			if share == 0 {
 				calm = p99

@@ -7,13 +7,14 @@ import (
 	"sort"
 )
 
-// spreads are the values after ± in tables, in milliseconds; 0 if unknown.
+// spreads are the uncertainties that tables show after ±, in milliseconds: half of a 95 % interval for each figure. 0
+// means unknown.
 type spreads struct{ p50, p95, p99, p999, mean, stddev float64 }
 
 const resamples = 1000 // of independent calls
 
-// bootstrapSpreads returns halves of the 95 % percentile intervals (Efron, Bootstrap Methods, 1979) of the figures of a sorted
-// sample. Its calls must not depend on each other.
+// bootstrapSpreads returns half of the 95 % interval of each figure by the percentile bootstrap (Efron, Bootstrap
+// Methods, 1979). sample has latencies in milliseconds, sorted. Their calls must not depend on each other.
 func bootstrapSpreads(sample []float64) spreads {
 	n := len(sample)
 	if n == 0 {
@@ -57,16 +58,17 @@ const (
 	student        = 2.262 // the 97.5 % quantile of Student's t distribution with batches-1 degrees of freedom
 )
 
-// batchSpreads returns halves of 95 % intervals for one run: standard errors from a bootstrap of consecutive batches, times
-// Student's factor. Ten batches can agree by chance, so the interval of a quantile is never below that of independent calls.
+// batchSpreads returns half of the 95 % interval of each figure of one run, whose calls may depend on each other. It
+// multiplies a standard error by Student's factor. The error comes from a bootstrap of ten consecutive batches. Ten
+// batches can agree by chance, so a quantile's interval is never below that of independent calls.
 //
-// phases are the latencies of the parts of the run that differ by intent, in the order of the calls. Each phase is cut into ten
-// batches. sorted has all latencies. The result is zero if there are too few calls.
+// phases are the latencies of the parts of the run that differ on purpose, in the order of the calls. Each phase is cut
+// into ten batches. sorted has all latencies. The result is zero if there are fewer than 100.
 func batchSpreads(phases [][]float64, sorted []float64) spreads {
 	if len(sorted) < 10*batches {
 		return spreads{}
 	}
-	edges := newTailEdges(sorted)
+	edges := newTailBucketEdges(sorted)
 	type batch struct {
 		calls []float64 // between two edges
 		sum   float64
@@ -121,17 +123,19 @@ func batchSpreads(phases [][]float64, sorted []float64) spreads {
 	return spreads{p99: atLeast(0.99, half(p99)), p999: atLeast(0.999, half(p999)), mean: half(mean)}
 }
 
-// quantileInterval returns the 95 % interval between order statistics for quantile q (David, Nagaraja: Order Statistics, section
-// 7.1). It holds for independent calls of any distribution. sorted must not be empty.
+// quantileInterval returns the two values of sorted that enclose quantile q with a probability of 95 % (David,
+// Nagaraja: Order Statistics, section 7.1). It holds for independent calls of any distribution. sorted must not be
+// empty.
 func quantileInterval(sorted []float64, q float64) (low, high float64) {
 	n := float64(len(sorted))
 	ranks := 1.96 * math.Sqrt(n*q*(1-q))
 	return sorted[max(int(q*n-ranks), 0)], sorted[min(int(math.Ceil(q*n+ranks)), len(sorted)-1)]
 }
 
-// newTailEdges returns some of the highest quarter of the sorted values in ascending order, and always the last value. The edges
-// are denser among higher values, for the accuracy of high quantiles.
-func newTailEdges(sorted []float64) []float64 {
+// newTailBucketEdges returns the edges of histogram buckets for high quantiles, in ascending order. The edges are
+// values from the highest quarter of sorted, with the highest value as the last edge. They are denser among higher
+// values, for accuracy.
+func newTailBucketEdges(sorted []float64) []float64 {
 	n := len(sorted)
 	var edges []float64
 	for above := 1; above <= n/4; above += 1 + above/200 {
@@ -141,7 +145,7 @@ func newTailEdges(sorted []float64) []float64 {
 	return slices.Compact(edges)
 }
 
-// moments are sums over values.
+// moments has the number, the sum and the sum of squares of some values, from which it computes their variance.
 type moments struct{ n, sum, squares float64 }
 
 func (m *moments) add(x float64) {

@@ -66,7 +66,7 @@ func TestBatchSpreadsLeaveOutDifferencesOfPhases(t *testing.T) {
 	slices.Sort(sorted)
 	assert.Less(t, batchSpreads([][]float64{calm, slow}, sorted).mean, 0.1)
 	assert.Greater(t, batchSpreads([][]float64{slices.Concat(calm, slow)}, sorted).mean, 100.0)
-	assert.Equal(t, []time.Duration{60 * sec, 90 * sec}, scenarioOf("outage").phaseChanges())
+	assert.Equal(t, []time.Duration{60 * sec, 90 * sec}, findScenario("outage").phaseChanges())
 }
 
 func TestBatchSpreadsOfFewCallsAreZero(t *testing.T) {

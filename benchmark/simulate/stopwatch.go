@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A stopwatch runs while its contender plays, and stands still while others have their turn.
+// A stopwatch measures the time that a contender runs. It stands still while other contenders have their turn. Its zero
+// value stands still at 0.
 type stopwatch struct {
 	mu    sync.Mutex
 	ran   time.Duration

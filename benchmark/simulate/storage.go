@@ -14,7 +14,7 @@ import (
 func init() {
 	registerChild(storelab.ServeFakeTime)
 	registerEngine(70, func() engine { return storageEngine{} })
-	registerColumns(ownMetric(askedTwice, "asked twice %", 17, "%.2f"), ownMetric(sentTwice, "sent twice %", 18, "%.2f"))
+	registerColumns(newEngineMetric(askedTwice, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwice, "sent twice %", 18, "%.2f"))
 	registerStrategies(
 		strategy{
 			name: "stall-timeout", rank: 1060,
@@ -41,16 +41,19 @@ const (
 	sentTwice  = "sent_twice_pct"
 )
 
-// storageEngine reads ranges of 1 MiB of an object, 16 at a time, from a simulated store that is 15 ms away, in fake time: the result
-// depends on the seed alone. The libraries are the real ones, except hedgedhttp, which a fixed delay stands for, and the clients of
-// Google and AWS, which are written from their documentation; go -C integration run ./ranges/bench has these clients. The first
-// request for a range meets the same faults in all strategies.
+// storageEngine is the mode -engine storage of simulate: it reads ranges of 1 MiB from an object in a simulated store,
+// 16 at a time. The store is 15 ms away. Time is fake, so the result depends on the seed alone.
+//
+// The libraries are the real ones, except hedgedhttp, which a fixed delay stands for. The clients of Google and AWS are
+// written from their documentation; go -C integration run ./ranges/bench has the real ones.
+//
+// The first request for a range meets the same faults in all strategies.
 type storageEngine struct{}
 
 func (storageEngine) profile() profile {
 	return profile{
 		name: "storage", about: "reads ranges of an object from a simulated store that stalls, in fake time",
-		scenarios: storageScenarios, refusal: "not a reader of ranges", bounds: storageBoundLines,
+		scenarios: storageScenarios, refusal: "not a reader of ranges", checkBounds: checkStorage,
 	}
 }
 
@@ -63,7 +66,7 @@ const (
 	readTakes  = 60 * time.Microsecond // of this machine's time, about
 )
 
-// storageScenarios are package storelab's.
+// storageScenarios has the scenarios of package storelab, for the engine storage.
 var storageScenarios = func() []scenario {
 	var all []scenario
 	for _, s := range storelab.Scenarios {
@@ -105,7 +108,9 @@ func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	return nil
 }
 
-// repeatedBytes returns the columns of reads, by their indices.
+// repeatedBytes returns the columns asked_twice_pct and sent_twice_pct: the bytes that were requested and sent beyond
+// the bytes that were read, in percent. traffic has the bytes of every read of a trial, and reads are the indices of
+// the reads to count.
 func repeatedBytes(traffic []storelab.Traffic, reads []int) map[string]float64 {
 	if len(reads) == 0 {
 		return nil
@@ -118,7 +123,8 @@ func repeatedBytes(traffic []storelab.Traffic, reads []int) map[string]float64 {
 	return map[string]float64{askedTwice: percent(asked), sentTwice: percent(sent)}
 }
 
-// storageBounds are the requirements of rangeread. The burst of its budget of bytes, which exists once, is subtracted from the bytes asked for.
+// storageBounds has the requirements that package rangeread meets. The burst of its budget of bytes, which exists once,
+// is subtracted from the bytes asked for.
 var storageBounds = func() []bound {
 	p50 := func(r row) float64 { return r.P50 }
 	p99 := func(r row) float64 { return r.P99 }
@@ -137,8 +143,9 @@ var storageBounds = func() []bound {
 	}
 }()
 
-// storageBoundLines say whether rangeread meets its requirements.
-func storageBoundLines(f findings) (lines []string) {
+// checkStorage returns report lines that say whether package rangeread meets the requirements in storageBounds. f has
+// the results.
+func checkStorage(f engineResults) (lines []string) {
 	for _, s := range f.scenarios {
 		lines = append(lines, s.compareWithBounds(storelab.Rangeread, storageBounds)...)
 	}

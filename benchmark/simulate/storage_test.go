@@ -100,19 +100,19 @@ func TestBytesOfRowsAreThoseOfTheirPart(t *testing.T) {
 
 // What is required is said under the table, for those that ran.
 func TestBoundsOfRangereadAreSaid(t *testing.T) {
-	o, err := optionsOf([]string{"-engine", "storage"}, os.Stderr)
+	o, err := parseOptions([]string{"-engine", "storage"}, os.Stderr)
 	require.NoError(t, err)
 	of := func(strategy string, p99, asked, sent float64) result {
 		return result{strategy: strategy, rows: []row{{
 			Engine: "storage", Scenario: "storage", Strategy: strategy, Requests: 1000, P99: p99, own: map[string]*float64{askedTwice: &asked, sentTwice: &sent},
 		}}}
 	}
-	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{of("none", 1000, 0, 0), of("rangeread", 101, 13.2, 3.1)}}}}
+	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{of("none", 1000, 0, 0), of("rangeread", 101, 13.2, 3.1)}}}}
 	assert.Equal(t, []string{
 		"storage: p99 is 0.10 × none's, at most 0.10 ×: NOT MET.",
 		"storage: bytes sent is 1.03 × none's, at most 1.03 ×: NOT MET.",
 		"storage: bytes asked for (but for one burst) is 1.10 × none's, at most 1.10 ×: met.",
-	}, storageBoundLines(found))
+	}, checkStorage(found))
 	found.scenarios[0].results = found.scenarios[0].results[1:]
-	assert.NotContains(t, strings.Join(storageBoundLines(found), "\n"), "NOT MET", "nobody to compare with")
+	assert.NotContains(t, strings.Join(checkStorage(found), "\n"), "NOT MET", "nobody to compare with")
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A strategy is a contender: its name, its description, and how the engines run it.
-// The files strategy_*.go and the files of engines register strategies; a new one needs no other change.
+// A strategy is a hedging library or policy with fixed settings that the benchmark compares with others. It has a name,
+// a description, and functions that make its clients over HTTP, over gRPC and in virtual time.
+//
+// The files strategy_*.go and the files of engines register strategies. A new strategy needs no other change.
 type strategy struct {
 	name  string // on the command line and in every format: a contract
 	rank  int    // place in the tables, unique
@@ -28,28 +30,29 @@ type strategy struct {
 	// How it runs over HTTP and gRPC, and in virtual time; nil: it does not. Other engines know their strategies by name.
 	http    func(*clientSetup) (http.RoundTripper, error)
 	grpc    func(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
-	virtual func(setting) func() virtual.Policy
+	virtual func(virtualSetup) func() virtual.Policy
 
 	limited          bool // every server with a queue has a Limiter; for worlds with queues only
 	givenRate        bool // the client is given the true request rate
 	bestStaticHedges int  // hedges per call, at the best static delays, which are found afterwards; 0: for other strategies
 }
 
-// A clientFamily makes the clients of a library, which differ by their settings.
+// A clientFamily makes the clients of one hedging library. Its values are the settings of the library.
 type clientFamily interface {
-	http(*clientSetup) (http.RoundTripper, error)
-	grpc(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
-	virtual(setting) func() virtual.Policy
+	newTransport(*clientSetup) (http.RoundTripper, error)
+	newInterceptors(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
+	policyConstructor(virtualSetup) func() virtual.Policy
 }
 
-// withClients returns the strategy with the clients of a family, over HTTP and gRPC and in virtual time.
+// withClients returns s with the clients that the family f makes over HTTP, over gRPC and in virtual time.
 func (s strategy) withClients(f clientFamily) strategy {
-	s.http, s.grpc, s.virtual = f.http, f.grpc, f.virtual
+	s.http, s.grpc, s.virtual = f.newTransport, f.newInterceptors, f.policyConstructor
 	return s
 }
 
-// A setting describes a run in virtual time to a strategy.
-type setting struct {
+// A virtualSetup is the input of a strategy for a run in virtual time. It has the simulated traffic and server, the seed,
+// and rates that the strategy may use.
+type virtualSetup struct {
 	ctx      context.Context
 	world    virtual.Simulation
 	seed     uint64
@@ -68,17 +71,19 @@ const (
 // strategies in the order of the tables.
 var strategies []strategy
 
-// registerStrategies adds strategies.
+// registerStrategies adds strategies to the list that -strategy selects from, in the order of their ranks.
 func registerStrategies(all ...strategy) {
 	strategies = append(strategies, all...)
 	slices.SortFunc(strategies, func(a, b strategy) int { return a.rank - b.rank })
 }
 
-func strategyOf(name string) strategy {
+// findStrategy returns the strategy with the given name, which must exist.
+func findStrategy(name string) strategy {
 	i := slices.IndexFunc(strategies, func(s strategy) bool { return s.name == name })
 	return strategies[i]
 }
 
+// strategyNames returns the names of all strategies, in the order of the tables.
 func strategyNames() []string {
 	var names []string
 	for _, s := range strategies {
@@ -87,12 +92,13 @@ func strategyNames() []string {
 	return names
 }
 
-// inOrder sorts strategy names as the tables do, each once.
-func inOrder(names []string) []string {
+// sortStrategyNames returns names of strategies in the order of the tables, each once.
+func sortStrategyNames(names []string) []string {
 	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !slices.Contains(names, n) })
 }
 
-// isFor reports whether the strategy takes part in the scenario.
+// isFor reports whether the strategy takes part in scenario sc. Strategies and labs may restrict each other by name,
+// and strategies with Limiters need a server with queues.
 func (s strategy) isFor(sc scenario) bool {
 	if s.limited && sc.world.Queue == nil {
 		return false
@@ -103,7 +109,7 @@ func (s strategy) isFor(sc scenario) bool {
 	return sc.lab == nil || slices.Contains(sc.lab.strategies, s.name)
 }
 
-// newLimiter returns a Limiter for a server with a queue, or nil.
+// newLimiter returns a hedge.Limiter for one server if the strategy protects servers by Limiters, and otherwise nil.
 func (s strategy) newLimiter() *hedge.Limiter {
 	if s.limited {
 		return hedge.NewLimiter(1)
@@ -111,9 +117,12 @@ func (s strategy) newLimiter() *hedge.Limiter {
 	return nil
 }
 
+// isBestStatic reports whether the strategy hedges after the best static delays, which the benchmark computes from the
+// calls of other strategies.
 func (s strategy) isBestStatic() bool { return s.bestStaticHedges > 0 }
 
-// fullDescription returns the description of the strategy, and of its models in engines that cannot run it.
+// fullDescription returns the description of the strategy, with the models that stand for it over gRPC and in virtual
+// time.
 func (s strategy) fullDescription() string {
 	text := s.about
 	if s.grpcModel != "" {

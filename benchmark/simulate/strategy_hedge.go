@@ -11,8 +11,9 @@ import (
 	hedging "github.com/gohedge/hedge/internal/policy"
 )
 
-// library is this library with some options.
-type library struct {
+// A libraryClient makes the clients of this library for the benchmark, over HTTP, over gRPC and in virtual time. Its
+// fields are the options that differ from the library's defaults.
+type libraryClient struct {
 	maxHedges int                                   // 0: the default
 	options   func(*clientSetup) []hedge.HTTPOption // further options over HTTP; nil: none
 	warm      bool                                  // Transport.Warm before the first request
@@ -25,56 +26,57 @@ func init() {
 	registerStrategies(
 		strategy{
 			name: ours, rank: 100, title: "hedge (no option set)", about: "this library, no option set",
-		}.withClients(library{}),
+		}.withClients(libraryClient{}),
 		strategy{
 			name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true,
-		}.withClients(library{}),
+		}.withClients(libraryClient{}),
 		strategy{
 			name: "hedge-1", rank: 110, about: "this library with one hedge per call",
-		}.withClients(library{maxHedges: 1}),
+		}.withClients(libraryClient{maxHedges: 1}),
 		strategy{
 			name: "hedge-3", rank: 130, about: "this library with three hedges per call", onRequest: true,
-		}.withClients(library{maxHedges: 3}),
+		}.withClients(libraryClient{maxHedges: 3}),
 	)
-	registerStrategies(forScenarios()...)
+	registerStrategies(scenarioStrategies()...)
 }
 
-// forScenarios are the strategies with options that few scenarios are about.
-func forScenarios() []strategy {
+// scenarioStrategies returns strategies of this library with options that matter in a few scenarios. Each runs in its
+// own scenarios alone.
+func scenarioStrategies() []strategy {
 	some := func(options ...hedge.HTTPOption) func(*clientSetup) []hedge.HTTPOption {
 		return func(*clientSetup) []hedge.HTTPOption { return options }
 	}
 	return []strategy{
-		library{options: some(hedge.WithFirstByte())}.overHTTP(strategy{
+		libraryClient{options: some(hedge.WithFirstByte())}.overHTTP(strategy{
 			name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, about: "this library with WithFirstByte",
 		}),
-		library{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.overHTTP(strategy{
+		libraryClient{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.overHTTP(strategy{
 			name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
 			about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
 		}),
-		library{options: func(s *clientSetup) []hedge.HTTPOption {
+		libraryClient{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)}
 		}}.overHTTP(strategy{
 			name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
 		}),
-		library{ownConn: true}.overGRPC(strategy{
+		libraryClient{ownConn: true}.overGRPC(strategy{
 			name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
 		}),
-		library{elsewhere: true}.overGRPC(strategy{
-			name: "hedge-elsewhere", rank: 172, scenarios: elsewhereNames(), about: "this library with the policy hedge_elsewhere",
+		libraryClient{elsewhere: true}.overGRPC(strategy{
+			name: "hedge-elsewhere", rank: 172, scenarios: replicaLabNames(), about: "this library with the policy hedge_elsewhere",
 		}),
-		library{audit: true}.inVirtualTime(strategy{
-			name: audited, rank: 174, scenarios: longNames(), about: "this library with WithAudit",
+		libraryClient{audit: true}.inVirtualTime(strategy{
+			name: audited, rank: 174, scenarios: longScenarioNames(), about: "this library with WithAudit",
 		}),
-		library{warm: true}.overHTTP(strategy{
+		libraryClient{warm: true}.overHTTP(strategy{
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
 		}),
-		library{options: func(s *clientSetup) []hedge.HTTPOption {
+		libraryClient{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.site)}
 		}}.overHTTP(strategy{
-			name: "hedge-replicas-2s", rank: 190, scenarios: append(elsewhereNames(), "replica"), about: "this library with WithReplicas",
+			name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaLabNames(), "replica"), about: "this library with WithReplicas",
 		}),
-		library{options: func(s *clientSetup) []hedge.HTTPOption {
+		libraryClient{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.site), hedge.WithBurst(10 * sec)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
@@ -82,22 +84,27 @@ func forScenarios() []strategy {
 	}
 }
 
-func (l library) overHTTP(s strategy) strategy {
-	s.http = l.http
+// overHTTP returns strategy s with the HTTP client of l, and with no other client.
+func (l libraryClient) overHTTP(s strategy) strategy {
+	s.http = l.newTransport
 	return s
 }
 
-func (l library) overGRPC(s strategy) strategy {
-	s.grpc = l.grpc
+// overGRPC returns strategy s with the gRPC client of l, and with no other client.
+func (l libraryClient) overGRPC(s strategy) strategy {
+	s.grpc = l.newInterceptors
 	return s
 }
 
-func (l library) inVirtualTime(s strategy) strategy {
-	s.virtual = l.virtual
+// inVirtualTime returns strategy s with the policy of l in virtual time, and with no client over sockets.
+func (l libraryClient) inVirtualTime(s strategy) strategy {
+	s.virtual = l.policyConstructor
 	return s
 }
 
-func (l library) http(s *clientSetup) (http.RoundTripper, error) {
+// newTransport returns this library's HTTP transport with the options of l. s has the transport to wrap. It receives
+// the functions that count refused hedges and close connections.
+func (l libraryClient) newTransport(s *clientSetup) (http.RoundTripper, error) {
 	next := s.counted
 	if s.site != nil {
 		next = s.spread // the library must see the *http.Transport to use all of its features
@@ -122,7 +129,9 @@ func (l library) http(s *clientSetup) (http.RoundTripper, error) {
 	return t, nil
 }
 
-func (l library) grpc(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+// newInterceptors returns this library's gRPC interceptor with the options of l. s receives the function that counts
+// refused hedges.
+func (l libraryClient) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	opts := []hedge.GRPCOption{hedge.WithOptions(l.commonOptions(s)...)}
 	if l.elsewhere {
 		s.policy = "hedge_elsewhere"
@@ -140,9 +149,10 @@ func (l library) grpc(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	return []grpc.UnaryClientInterceptor{intercept}, nil
 }
 
-// virtual drives the library's engine by the simulation's clock, without an adapter.
-func (l library) virtual(s setting) func() virtual.Policy {
-	config := usualConfig()
+// policyConstructor returns a constructor of policies for a run in virtual time. Each policy is this library's decision
+// code with the clock of the simulation, without an HTTP or gRPC client around it.
+func (l libraryClient) policyConstructor(s virtualSetup) func() virtual.Policy {
+	config := defaultPolicyConfig()
 	if l.maxHedges > 0 {
 		config.MaxHedges = l.maxHedges
 	}
@@ -153,8 +163,8 @@ func (l library) virtual(s setting) func() virtual.Policy {
 	return func() virtual.Policy { return virtual.NewLibraryPolicy(config) }
 }
 
-// commonOptions returns the options of a client that HTTP and gRPC have.
-func (l library) commonOptions(s *clientSetup) []hedge.Option {
+// commonOptions returns the options of this library that its HTTP and gRPC clients share. s is the setup of the client.
+func (l libraryClient) commonOptions(s *clientSetup) []hedge.Option {
 	var opts []hedge.Option
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
@@ -165,8 +175,9 @@ func (l library) commonOptions(s *clientSetup) []hedge.Option {
 	return opts
 }
 
-// usualConfig is hedge.DefaultConfig in the terms of the library's engine.
-func usualConfig() hedging.Config {
+// defaultPolicyConfig returns the library's default configuration, hedge.DefaultConfig, as a configuration of its
+// internal package policy.
+func defaultPolicyConfig() hedging.Config {
 	c := hedge.DefaultConfig()
 	return hedging.Config{
 		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Share: c.BudgetPercent / 100, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst,

@@ -13,6 +13,6 @@ func init() {
 		name: baseline, rank: 10, title: "no hedging", about: "no hedging",
 		http:    func(s *clientSetup) (http.RoundTripper, error) { return s.counted, nil },
 		grpc:    func(*clientSetup) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
-		virtual: func(setting) func() virtual.Policy { return func() virtual.Policy { return virtual.NoHedging{} } },
+		virtual: func(virtualSetup) func() virtual.Policy { return func() virtual.Policy { return virtual.NoHedging{} } },
 	})
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/gohedge/hedge/benchmark/endpointlab"
 )
 
-// A documentTable is a table that documents have between the comments <!-- table:NAME --> and <!-- /table -->. Its figures are
-// findings of this command, or output of benchmarks.
+// A documentTable is a table of measurements in the documentation, which the flag -readme measures anew. In the
+// document it stands between the comments <!-- table:NAME --> and <!-- /table -->. Its figures come from a run of
+// simulate or from Go benchmarks.
 type documentTable struct {
 	name    string
 	args    string // of this command; tables with the same arguments share one run
 	typed   string // the command that the table cites; empty: this one with args
 	basis   string // replaces the explanation of ± in tables without it
-	render  func(findings) string
+	render  func(engineResults) string
 	picture string // file of the picture that is drawn from the same run, relative to the document; empty: none
 
 	benchmark   string // arguments of go test, which runs several times
@@ -30,22 +31,22 @@ var documentTables = []documentTable{{
 	name: "headline", render: formatHeadline, picture: "docs/tail.svg",
 	args: referenceArgs, typed: "make readme",
 }, {
-	name: "reference", render: formatWholes,
+	name: "reference", render: formatWholeScenario,
 	args: referenceArgs,
 }, {
-	name: "dns", render: formatNetworks,
+	name: "dns", render: formatDNSClients,
 	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",
 }, {
 	name: "faults", render: formatFaults, basis: "one run",
 	args: "-engine faults -scenario all",
 }, {
-	name: "recursor", render: formatResolvers,
+	name: "recursor", render: formatRecursors,
 	args: "-engine recursor -scenario broken,clean",
 }, {
-	name: "signed", render: formatResolvers,
+	name: "signed", render: formatRecursors,
 	args: "-engine recursor -scenario mixed,signed -strategy hedge,hedge-novalidate,unbound-validate,named-validate -requests 1000 -runs 3",
 }, {
-	name: "storage", render: formatRanges, basis: "one run, in fake time",
+	name: "storage", render: formatStorage, basis: "one run, in fake time",
 	args: "-engine storage -scenario all",
 }, {
 	name: "endpoints", render: formatEndpoints, basis: "one run, in fake time",
@@ -67,8 +68,8 @@ func findDocumentTable(name string) documentTable {
 	return documentTables[slices.Index(documentTableNames(), name)]
 }
 
-// formatHeadline returns README's table, and a sentence that compares its rows.
-func formatHeadline(f findings) string {
+// formatHeadline returns README's table, which compares hedging libraries, and a sentence that compares its rows.
+func formatHeadline(f engineResults) string {
 	s := f.scenarios[0]
 	var b strings.Builder
 	b.WriteString("| the published benchmark of bhope/hedge | p50 ms | p99 ms | p99.9 ms | extra requests | connections |\n|---|--:|--:|--:|--:|--:|\n")
@@ -81,31 +82,32 @@ func formatHeadline(f findings) string {
 			name = "**" + name + "**"
 		}
 		if r.Conns != nil {
-			connections = thousands(*r.Conns)
+			connections = formatThousands(*r.Conns)
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s%s | %s%s | %s | %s |\n", name, formatMillis(r.P50), formatMillis(r.P99), formatSpread(r.spread.p99),
 			formatMillis(r.P999), formatSpread(r.spread.p999), formatPercent(r.Extra), connections)
 	}
-	b.WriteString("\n" + s.compare(names) + "\n")
+	b.WriteString("\n" + s.compareWithPeers(names) + "\n")
 	return b.String()
 }
 
-// formatWholes returns the table of the first scenario without its parts.
-func formatWholes(f findings) string {
+// formatWholeScenario returns the Markdown table of the first scenario, without rows for the parts of the scenario.
+func formatWholeScenario(f engineResults) string {
 	rows := slices.DeleteFunc(f.scenarios[0].tableRows(), func(r row) bool { return strings.Contains(r.Scenario, "/") })
 	return formatMarkdownTable(rows, f.options.engine.profile())
 }
 
-// formatNetworks returns a row for each strategy in each scenario.
-func formatNetworks(f findings) string {
+// formatDNSClients returns the Markdown table of DNS clients over lossy networks: a row for each client in each
+// scenario.
+func formatDNSClients(f engineResults) string {
 	return f.formatRows([]string{"p50", "p99", "mean", "σ", "failed", "extra queries"}, func(r row) []any {
 		return []any{formatMillis(r.P50) + formatSpread(r.spread.p50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Mean) + formatSpread(r.spread.mean),
 			formatMillis(r.Stddev) + formatSpread(r.spread.stddev), r.Errors, fmt.Sprintf("%.1f %%", r.Extra)}
 	})
 }
 
-// formatResolvers returns a row for each resolver in each scenario.
-func formatResolvers(f findings) string {
+// formatRecursors returns the Markdown table of recursive DNS resolvers: a row for each resolver in each scenario.
+func formatRecursors(f engineResults) string {
 	return f.formatRows([]string{"p50", "p95", "p99", "p99.9", "failed", "queries per name", "CPU µs"}, func(r row) []any {
 		cpu := "–"
 		if r.CPU != nil {
@@ -116,8 +118,9 @@ func formatResolvers(f findings) string {
 	})
 }
 
-// formatFaults returns a row for each resolver in each scenario.
-func formatFaults(f findings) string {
+// formatFaults returns the Markdown table of DNS resolvers with a faulty server: a row for each resolver in each
+// scenario.
+func formatFaults(f engineResults) string {
 	return f.formatRows([]string{"answered", "p50", "p99", "last answer", "queries per question"}, func(r row) []any {
 		answered := fmt.Sprintf("%d of %d", r.Requests-r.Errors, r.Requests)
 		if *r.own["denials"] > 0 {
@@ -127,8 +130,9 @@ func formatFaults(f findings) string {
 	})
 }
 
-// formatRanges returns a row for each reader in each scenario of the store.
-func formatRanges(f findings) string {
+// formatStorage returns the Markdown table of clients that read ranges from an object store: a row for each client in
+// each scenario.
+func formatStorage(f engineResults) string {
 	percent := func(x float64) string { return fmt.Sprintf("%.2f", x) }
 	return f.formatRows([]string{"p50", "p90", "p99", "p99.9", "extra requests %", "bytes asked twice %", "bytes sent twice %", "wins %"}, func(r row) []any {
 		return []any{formatMillis(r.P50), formatMillis(r.P90), formatMillis(r.P99), formatMillis(r.P999),
@@ -136,11 +140,12 @@ func formatRanges(f findings) string {
 	})
 }
 
-// formatEndpoints returns a row for each scenario: the 99th percentiles of all strategies, and the costs of WithEndpoints.
-func formatEndpoints(f findings) string {
+// formatEndpoints returns the Markdown table of clients with several endpoints: a row for each scenario. Its cells are
+// the 99th percentiles of all strategies, and the costs of hedge.WithEndpoints.
+func formatEndpoints(f engineResults) string {
 	var b strings.Builder
 	b.WriteString("| p99 in ms |")
-	for _, name := range inOrder(endpointlab.Contenders) {
+	for _, name := range sortStrategyNames(endpointlab.Contenders) {
 		b.WriteString(" " + name + " |")
 	}
 	fmt.Fprintf(&b, " extra requests %% | tokens %% | errors |\n|---|%s\n", strings.Repeat("--:|", len(endpointlab.Contenders)+3))
@@ -162,8 +167,9 @@ func formatEndpoints(f findings) string {
 	return b.String()
 }
 
-// formatRows returns a table of all strategies, grouped by scenario and without parts.
-func (f findings) formatRows(titles []string, cells func(row) []any) string {
+// formatRows returns a Markdown table with a row for each strategy in each scenario, without parts of scenarios. titles
+// are the titles of the columns, and cells returns the values of a row.
+func (f engineResults) formatRows(titles []string, cells func(row) []any) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| ms | | %s |\n|---|---%s|\n", strings.Join(titles, " | "), strings.Repeat("|--:", len(titles)))
 	for _, s := range f.scenarios {

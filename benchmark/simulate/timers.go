@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// timers measures how late timers fire while strategies run in real time. Delays,
-// the server's and the clients', are as late as these. A nil timers measures nothing.
-type timers struct {
+// A timerMonitor measures how late the timers of this machine fire while strategies run in real time. The delays of
+// servers and clients are as late as these. A nil *timerMonitor measures nothing.
+type timerMonitor struct {
 	mu   sync.Mutex
 	late []time.Duration // one for each millisecond or so
 }
@@ -23,8 +23,8 @@ const (
 	timersFirst = 250 * time.Millisecond
 )
 
-// measure measures until stop is called.
-func (t *timers) measure() (stop func()) {
+// measure starts a measurement of timer lateness, about once per millisecond. stop ends it and stores the values.
+func (t *timerMonitor) measure() (stop func()) {
 	if t == nil {
 		return func() {}
 	}
@@ -49,8 +49,8 @@ func (t *timers) measure() (stop func()) {
 	return func() { close(over); <-done }
 }
 
-// p99 returns the lateness that one timer in a hundred exceeds; 0 if none was measured.
-func (t *timers) p99() time.Duration {
+// p99 returns the 99th percentile of the measured lateness, or 0 if nothing was measured.
+func (t *timerMonitor) p99() time.Duration {
 	if t == nil {
 		return 0
 	}

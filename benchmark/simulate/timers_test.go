@@ -14,7 +14,7 @@ import (
 
 func TestTimersOfFakeTimeAreNeverLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		timers := new(timers)
+		timers := new(timerMonitor)
 		stop := timers.measure()
 		time.Sleep(100*ms + ms/2)
 		stop()
@@ -24,7 +24,7 @@ func TestTimersOfFakeTimeAreNeverLate(t *testing.T) {
 }
 
 func TestOneTimerInAHundredIsLater(t *testing.T) {
-	timers := new(timers)
+	timers := new(timerMonitor)
 	assert.Zero(t, timers.p99(), "nothing was measured")
 	for i := range 100 {
 		timers.late = append(timers.late, time.Duration(100-i)*ms)
@@ -42,9 +42,9 @@ func TestBusyMachineIsSaidPlainly(t *testing.T) {
 		{"-engine http", maxTimerDelay + 1, true},
 		{"-engine virtual", time.Minute, false},
 	} {
-		o, err := optionsOf(strings.Fields(tt.args), os.Stderr)
+		o, err := parseOptions(strings.Fields(tt.args), os.Stderr)
 		require.NoError(t, err)
-		found := findings{options: o, late: tt.late, scenarios: []finding{{scenario: scenarioOf("reference")}}}
+		found := engineResults{options: o, late: tt.late, scenarios: []scenarioResults{{scenario: findScenario("reference")}}}
 		for _, format := range []string{"text", "md"} {
 			var out bytes.Buffer
 			require.NoError(t, found.print(&out, format))
@@ -60,14 +60,14 @@ func TestEveryTableSaysWhatPlusMinusIs(t *testing.T) {
 		"-engine virtual -runs 3": "Medians of 3 runs, ± half their range.",
 		"-engine dns":             "± is half the 95 % bootstrap interval of all calls.",
 	} {
-		o, err := optionsOf(strings.Fields(args), os.Stderr)
+		o, err := parseOptions(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
-		assert.Contains(t, findings{options: o}.tableNotes()[0], want)
+		assert.Contains(t, engineResults{options: o}.tableNotes()[0], want)
 	}
 	for format, figures := range map[string]int{"text": 2, "md": 3} { // p99 and p99.9, and the mean
 		out, _, code := sim(t, small("-format", format)...)
 		require.Equal(t, ok, code)
-		assert.Equal(t, 1+3*figures, strings.Count(out, "±")-strings.Count(scenarioOf("reference").about, "±"), "of three strategies: %s", out)
+		assert.Equal(t, 1+3*figures, strings.Count(out, "±")-strings.Count(findScenario("reference").about, "±"), "of three strategies: %s", out)
 	}
 }
 
@@ -81,13 +81,13 @@ func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
 		"-quick -scenario all":       14 * sec,
 		"-runs 5":                    75 * sec,
 	} {
-		o, err := optionsOf(strings.Fields(args), os.Stderr)
+		o, err := parseOptions(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
 		takes := o.engine.estimate(o.listJobs(nil))
 		assert.LessOrEqual(t, takes, most, args)
 		assert.Greater(t, takes, most/2, args)
 	}
-	o, err := optionsOf(strings.Fields("-requests 30000 -strategy none,hedge"), os.Stderr)
+	o, err := parseOptions(strings.Fields("-requests 30000 -strategy none,hedge"), os.Stderr)
 	require.NoError(t, err)
 	assert.InEpsilon(t, 2*30_000*7950*time.Microsecond/20, o.engine.estimate(o.listJobs(nil)), 0.05, "as long as it takes")
 }

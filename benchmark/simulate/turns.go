@@ -9,16 +9,18 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// turns are the rounds of a job.
-type turns struct {
+// A roundRunner runs the contenders of a job in rounds. In each round, every contender sends some of its requests.
+type roundRunner struct {
 	job
-	plan  plan
+	plan  workPlan
 	began time.Time
 
 	all, bestStatics, others []*contender
 }
 
-func (t *turns) addContender(c *contender) {
+// addContender adds a contender to the rounds. If the job does not name its strategy, the contender stays out of the
+// results.
+func (t *roundRunner) addContender(c *contender) {
 	if c.hidden = !slices.Contains(t.strategies, c.strategy.name); !c.hidden {
 		c.task = t.progress.addTask(t.scenario.name, c.strategy.name, t.plan.requests)
 	}
@@ -30,14 +32,16 @@ func (t *turns) addContender(c *contender) {
 	}
 }
 
-func (t *turns) endEpisodes() {
+// endEpisodes stops the servers and clients of all contenders.
+func (t *roundRunner) endEpisodes() {
 	for _, c := range t.all {
 		c.endEpisode()
 	}
 }
 
-// playRounds plays the rounds. It ends early, without an error, if ctx does.
-func (t *turns) playRounds(ctx context.Context) (err error) {
+// runRounds lets all contenders send their requests, round by round, in changing order. If ctx ends, it returns early
+// without an error.
+func (t *roundRunner) runRounds(ctx context.Context) (err error) {
 	arrivals := virtual.NewDraws(t.seed)
 	turn := func(c *contender, n int) {
 		if ctx.Err() == nil && err == nil {
@@ -69,9 +73,10 @@ func (t *turns) playRounds(ctx context.Context) (err error) {
 	return err
 }
 
-// bestStaticDelays returns the best static delays for the latencies that calls without
-// hedging have met so far, at the extra load that hedge has caused so far.
-func (t *turns) bestStaticDelays(s strategy) []time.Duration {
+// bestStaticDelays returns the hedge delays that are best for the latencies measured so far without hedging. They cost
+// at most as many hedges per request as the strategy hedge so far. s determines the number of delays and the quantile
+// that they minimize.
+func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64
 	for _, other := range t.all {
@@ -79,7 +84,7 @@ func (t *turns) bestStaticDelays(s strategy) []time.Duration {
 		case baseline:
 			took = latency.SortedAnswered(other.finishedCalls())
 		case ours:
-			extra = extraOf(other.finishedCalls())
+			extra = hedgesPerRequest(other.finishedCalls())
 		}
 	}
 	if len(took) == 0 {
@@ -89,8 +94,8 @@ func (t *turns) bestStaticDelays(s strategy) []time.Duration {
 	return world.BestStaticDelays(t.seed, s.bestStaticHedges, extra, s.minimizedQuantile())
 }
 
-// extraOf returns the hedges per request.
-func extraOf(calls []latency.Call) float64 {
+// hedgesPerRequest returns the number of hedges in calls, divided by the number of calls.
+func hedgesPerRequest(calls []latency.Call) float64 {
 	hedges := 0
 	for _, c := range calls {
 		hedges += int(c.Hedges)

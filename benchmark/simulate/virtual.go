@@ -11,9 +11,11 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// virtualEngine is a discrete-event simulation: about a million requests per second, and the same result for the same seed on
-// any machine. It drives the policy code of this library by the simulation's clock. Models stand for hedgedhttp and failsafe-go,
-// which have clocks of their own.
+// virtualEngine is the mode -engine virtual of simulate: a discrete-event simulation in virtual time. It simulates
+// about a million requests per second, with the same result for the same seed on any machine.
+//
+// This library's policy code runs by the clock of the simulation. Models stand for hedgedhttp and failsafe-go, which
+// have clocks of their own.
 type virtualEngine struct{}
 
 func init() { registerEngine(5, func() engine { return virtualEngine{} }) }
@@ -25,13 +27,14 @@ func (virtualEngine) profile() profile {
 	}
 }
 
-// estimate plays a small job with each strategy, to measure how fast this machine is.
+// estimate returns the expected duration of the jobs, or 0 if they are short. It measures the speed of this machine by
+// a small simulation with each strategy.
 func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 	const pilot, worthIt = 5_000, 1_000_000 // requests
 	requests := make(map[string]int)        // by strategy
 	total := 0
 	for _, j := range jobs {
-		w := j.scenario.worldOfSize(j.size)
+		w := j.scenario.simulationOfSize(j.size)
 		for _, name := range j.strategies {
 			requests[name] += max(w.Episodes, 1) * w.Requests
 			total += max(w.Episodes, 1) * w.Requests
@@ -40,11 +43,11 @@ func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 	if total < worthIt {
 		return 0 // it is over before an estimate helps
 	}
-	world := scenarioOf("reference").worldOfSize(size{requests: pilot})
+	world := findScenario("reference").simulationOfSize(size{requests: pilot})
 	for name, n := range requests {
 		began := time.Now()
-		at := setting{ctx: context.Background(), world: world, seed: 1, extra: 0.1}
-		world.Run(at.ctx, 1, strategyOf(name).virtual(at), nil)
+		at := virtualSetup{ctx: context.Background(), world: world, seed: 1, extra: 0.1}
+		world.Run(at.ctx, 1, findStrategy(name).virtual(at), nil)
 		sum += time.Since(began) * time.Duration(n) / pilot
 	}
 	return sum / time.Duration(runtime.GOMAXPROCS(0))
@@ -54,8 +57,9 @@ func (virtualEngine) offers(sc scenario, s strategy) bool {
 	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isBestStatic())
 }
 
-// worldWithLimiters returns w, with Limiters if the strategy has them.
-func (s strategy) worldWithLimiters(w virtual.Simulation) virtual.Simulation {
+// withLimiters returns simulation w. It adds a hedge.Limiter to each server if the strategy protects servers by
+// Limiters.
+func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	if s.limited {
 		q := *w.Queue
 		q.Limited = true
@@ -64,10 +68,10 @@ func (s strategy) worldWithLimiters(w virtual.Simulation) virtual.Simulation {
 	return w
 }
 
-// run puts the strategies through the scenario, several at a time: in virtual
-// time they do not disturb each other.
+// run simulates the strategies of job j in its scenario, and passes the results of each to keep. It simulates several
+// strategies at a time, because they do not disturb each other in virtual time.
 func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	world := j.scenario.worldOfSize(j.size)
+	world := j.scenario.simulationOfSize(j.size)
 	var (
 		wg    sync.WaitGroup
 		slots = make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -75,24 +79,24 @@ func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		extra float64               // hedges per request that it sent
 	)
 	measure := func(calls []latency.Call) {
-		extra = extraOf(calls)
+		extra = hedgesPerRequest(calls)
 		close(first)
 	}
 	play := func(name string, t *task) []latency.Call {
 		if ctx.Err() != nil {
 			return nil
 		}
-		s := strategyOf(name)
-		at := setting{ctx: ctx, world: world, seed: j.seed, estimate: j.scenario.estimate * world.ClientRate()}
+		s := findStrategy(name)
+		at := virtualSetup{ctx: ctx, world: world, seed: j.seed, estimate: j.scenario.estimate * world.ClientRate()}
 		if s.isBestStatic() {
 			at.extra = extra
 		}
-		return s.worldWithLimiters(world).Run(ctx, j.seed, s.virtual(at), t.setDone)
+		return s.withLimiters(world).Run(ctx, j.seed, s.virtual(at), t.setDone)
 	}
 	start := func(name string) {
 		t := j.progress.addTask(j.scenario.name, name, max(world.Episodes, 1)*world.Requests)
 		wg.Go(func() {
-			if strategyOf(name).isBestStatic() {
+			if findStrategy(name).isBestStatic() {
 				<-first
 			}
 			slots <- struct{}{}
@@ -110,7 +114,7 @@ func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			keep(j.newTrial("virtual", name, calls))
 		})
 	}
-	needed := slices.ContainsFunc(j.strategies, func(n string) bool { return strategyOf(n).isBestStatic() })
+	needed := slices.ContainsFunc(j.strategies, func(n string) bool { return findStrategy(n).isBestStatic() })
 	if needed && !slices.Contains(j.strategies, ours) {
 		measure(play(ours, nil))
 	}
