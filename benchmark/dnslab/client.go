@@ -22,14 +22,15 @@ import (
 // lookupTimeout limits lookups of contenders that have no limit of their own.
 const lookupTimeout = 15 * time.Second
 
-// A lookupFunc looks up a name. It returns an error unless the answer is right.
+// A lookupFunc looks up the address of a name by the client of a contender. It returns an error unless the answer is
+// right.
 type lookupFunc func(ctx context.Context, name string) error
 
 // contenders start in the environment of their client, which they complete.
 var contenders = []lab.Contender[*client, lookupFunc]{
-	{Name: "single", Start: startHedging(dnshedge.Hedge{Off: true})},
-	{Name: "fixed-10ms", Start: startHedging(dnshedge.Hedge{Fixed: 10 * time.Millisecond})},
-	{Name: "hedge", Start: startHedging(dnshedge.Hedge{})},
+	{Name: "single", Start: newHedgingStarter(dnshedge.Hedge{Off: true})},
+	{Name: "fixed-10ms", Start: newHedgingStarter(dnshedge.Hedge{Fixed: 10 * time.Millisecond})},
+	{Name: "hedge", Start: newHedgingStarter(dnshedge.Hedge{})},
 	{Name: "miekg", Start: (*client).startMiekg},
 	{Name: "net-resolver", Start: (*client).startNetResolver},
 	{Name: "forwarder", Start: (*client).startForwarder},
@@ -46,7 +47,8 @@ var (
 	OnlyUDP = Contenders[slices.Index(Contenders, "miekg"):]
 )
 
-// A client is a contender at work.
+// A client is a running contender: a DNS client or a forwarder, with its recorded calls and its counts of queries and
+// connections.
 type client struct {
 	*lookupLab
 	name     string
@@ -57,12 +59,14 @@ type client struct {
 	calls    lab.Recorder
 }
 
-// A countingDialer counts connections and queries. Every query is one Write.
+// A countingDialer opens connections for a DNS client and counts them. It also counts the queries over UDP: every query
+// is one Write.
 type countingDialer struct {
 	dnshedge.Dialer
 	queries, connections atomic.Int64
 }
 
+// DialContext opens a connection. It counts a TCP connection now, and the queries on a UDP connection later.
 func (d *countingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := d.Dialer.DialContext(ctx, network, address)
 	if err != nil {
@@ -75,7 +79,8 @@ func (d *countingDialer) DialContext(ctx context.Context, network, address strin
 	return &countingConn{c, d}, nil
 }
 
-// A countingConn is a net.PacketConn: Go's resolver and miekg's client recognize a UDP socket by that.
+// A countingConn is a UDP connection that counts the queries sent. It is a net.PacketConn: Go's resolver and miekg's
+// client recognize a UDP socket by that.
 type countingConn struct {
 	net.Conn
 	*countingDialer
@@ -97,7 +102,8 @@ func (c *countingConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	return c.Conn.(net.PacketConn).WriteTo(b, to)
 }
 
-// measureLookup looks up the n-th name and records the call. start is the start of the run.
+// measureLookup looks up name, the n-th name of the run, and records the call. start is the start of the run. It
+// records nothing if ctx has ended.
 func (c *client) measureLookup(ctx context.Context, start time.Time, n int, name string) {
 	begin := time.Now()
 	err := c.lookup(ctx, name)
@@ -112,6 +118,7 @@ func (c *client) measureLookup(ctx context.Context, start time.Time, n int, name
 	c.calls.Add(call)
 }
 
+// row returns the result of the client: its calls, and its counts of queries and connections.
 func (c *client) row() lab.Row {
 	calls := c.calls.SortedCalls()
 	r := lab.Row{Contender: c.name, Calls: calls, Asked: len(calls), Sent: c.counter.queries.Load(), Connections: c.counter.connections.Load()}
@@ -121,8 +128,8 @@ func (c *client) row() lab.Row {
 	return r
 }
 
-// upstreams returns the addresses of the servers that contenders query: of both if one may be dead or the lab is under
-// load, else of the first.
+// upstreams returns the IP addresses of the DNS servers that clients query. These are both servers if one may be dead
+// or the lab is under load, and else the first.
 func (l *lookupLab) upstreams() []string {
 	hosts := []string{"a"}
 	if strings.HasPrefix(l.conf.Scenario, "dead") || l.conf.Workers > 0 {
@@ -135,7 +142,8 @@ func (l *lookupLab) upstreams() []string {
 	return addresses
 }
 
-// startClients starts the contenders with the given names; without names, all that can run here.
+// startClients starts the contenders with the given names. Without names, it starts all contenders that can run on this
+// machine.
 func (l *lookupLab) startClients(names []string) ([]*client, error) {
 	selected, err := lab.SelectByName("contender", contenders, names)
 	if err != nil {
@@ -160,7 +168,7 @@ func (l *lookupLab) startClients(names []string) ([]*client, error) {
 	return clients, nil
 }
 
-// checkAnswer returns an error if an answer is wrong.
+// checkAnswer returns err if it is not nil, and an error if response r does not have exactly one record.
 func checkAnswer(r *dns.Msg, err error) error {
 	switch {
 	case err != nil:
@@ -171,14 +179,16 @@ func checkAnswer(r *dns.Msg, err error) error {
 	return nil
 }
 
+// newQuery returns a query for the IPv4 addresses of name.
 func newQuery(name string) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeA)
 	return m
 }
 
-// startHedging returns the start of a dnshedge.Client.
-func startHedging(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
+// newHedgingStarter returns the Start function of a contender that looks up names with this library's dnshedge.Client.
+// h has the client's settings for hedging.
+func newHedgingStarter(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
 	return func(c *client) (lookupFunc, error) {
 		_, trusting := dnstest.Certificate()
 		hedging := &dnshedge.Client{Hedge: h, Dialer: c.counter, TLSConfig: trusting}
@@ -205,8 +215,8 @@ func startHedging(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
 	}
 }
 
-// startMiekg starts the plain client of github.com/miekg/dns: a socket for each query, two seconds for each server, the
-// servers in order.
+// startMiekg starts the plain client of the library github.com/miekg/dns, which does not hedge. It opens a socket for
+// each query, waits two seconds for each server, and tries the servers in order.
 func (c *client) startMiekg() (lookupFunc, error) {
 	plain, upstreams := new(dns.Client), c.upstreams()
 	return func(ctx context.Context, name string) (err error) {
@@ -226,11 +236,11 @@ func (c *client) startMiekg() (lookupFunc, error) {
 	}, nil
 }
 
-// attemptCountKey is the context key of the number of attempts of one lookup. Go's resolver makes each attempt to the
-// next server.
+// An attemptCountKey is the context key for the number of attempts of one lookup. Go's resolver dials again for each
+// attempt, and the number determines the server: the next one.
 type attemptCountKey struct{}
 
-// startNetResolver starts Go's own resolver.
+// startNetResolver starts Go's own resolver, net.Resolver. Each attempt of a lookup goes to the next server.
 func (c *client) startNetResolver() (lookupFunc, error) {
 	upstreams := c.upstreams()
 	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {

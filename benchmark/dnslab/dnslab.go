@@ -25,7 +25,8 @@ const (
 	workers = 32 // concurrent lookups while contenders take turns
 )
 
-// Config selects what Run measures. The zero value measures all contenders over UDP in the first scenario.
+// Config selects the scenario, the contenders, the transport and the number of lookups that Run measures. The zero
+// value measures all contenders over UDP in the first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
 	Contenders []string // names from Contenders; empty: all that can run here
@@ -37,7 +38,7 @@ type Config struct {
 	Progress   func(int) // called with the number of further lookups that are done; may be nil
 }
 
-// lookupLab is a network with two servers.
+// A lookupLab is the simulated network of one Run, with two DNS servers.
 type lookupLab struct {
 	conf    Config
 	net     *netsim.Network
@@ -45,8 +46,9 @@ type lookupLab struct {
 	dir     string // for the files of forwarders; empty: none
 }
 
-// Run measures. It needs root unless Memory is set, see netsim.ErrUnsupported. If ctx ends, Run returns the results so
-// far and the error of ctx.
+// Run lets the selected DNS clients and forwarders look up names over a simulated network, and returns a row for each.
+// It needs root unless Memory is set, see netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the
+// error of ctx.
 func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 	if conf.Scenario == "" {
 		conf.Scenario = Scenarios[0].Name
@@ -92,7 +94,8 @@ func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 // loadRounds is the number of parts into which the lookups of each contender under load are divided.
 const loadRounds = 10
 
-// measureUnderLoad lets one contender after another look up names, in rounds, with all workers.
+// measureUnderLoad lets one client after another look up names, with as many concurrent lookups as the Config has
+// workers. The lookups are divided into rounds, and every client has its turn in each round.
 func (l *lookupLab) measureUnderLoad(ctx context.Context, clients []*client) {
 	start := time.Now()
 	for round := range loadRounds {
@@ -109,7 +112,8 @@ func (l *lookupLab) measureUnderLoad(ctx context.Context, clients []*client) {
 	}
 }
 
-// measureInTurns lets all contenders look up each name. A name is looked up once by each of them: a cache is no advantage.
+// measureInTurns lets all clients look up the same names, one client after another for each name. No client looks up a
+// name twice, so that a cache is no advantage.
 func (l *lookupLab) measureInTurns(ctx context.Context, clients []*client) {
 	start := time.Now()
 	lab.Load{Workers: workers}.Send(ctx, l.conf.Lookups, func(n int) {
@@ -121,6 +125,7 @@ func (l *lookupLab) measureInTurns(ctx context.Context, clients []*client) {
 	})
 }
 
+// newLookupLab builds the network for a Config and starts its two DNS servers.
 func newLookupLab(conf Config) (*lookupLab, error) {
 	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
 	if err != nil {
@@ -161,7 +166,8 @@ func (l *lookupLab) close() {
 	}
 }
 
-// startServer starts a server that answers every query at once.
+// startServer starts a DNS server on a host of the simulated network. It answers every query at once, over UDP, TCP,
+// TLS and HTTPS.
 func startServer(h *netsim.Host) (*dnstest.Server, error) {
 	s := &dnstest.Server{Handler: dnstest.Fixed(netip.MustParseAddr("192.0.2.1"), 0)}
 	pc, err := h.ListenPacket("udp", ":53")

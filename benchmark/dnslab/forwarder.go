@@ -21,8 +21,8 @@ var forwarders = []string{"forwarder", "unbound", "dnsdist", "coredns"}
 // upstreamsEnv is the variable with the servers of the forwarder, separated by spaces.
 const upstreamsEnv = "DNSLAB_UPSTREAMS"
 
-// ServeForwarder is the forwarder in a process that Run has started for it, and does not return in it. A program that
-// calls Run calls ServeForwarder first.
+// ServeForwarder runs this library's DNS forwarder in a helper process that Run has started for it, and does not return
+// in it. In any other process it returns at once. A program that calls Run calls ServeForwarder first.
 func ServeForwarder() {
 	upstreams := strings.Fields(os.Getenv(upstreamsEnv))
 	if len(upstreams) == 0 {
@@ -37,7 +37,8 @@ func ServeForwarder() {
 	os.Exit(1)
 }
 
-// startForwarder starts this program as a forwarder, a Client with its defaults.
+// startForwarder starts this program again, as a DNS forwarder that uses dnshedge.Client with its defaults, and returns
+// the function that looks up names through it.
 func (c *client) startForwarder() (lookupFunc, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -49,14 +50,16 @@ func (c *client) startForwarder() (lookupFunc, error) {
 	return c.startProcess(func(string) (*exec.Cmd, error) { return cmd, nil })
 }
 
-// startUnbound starts unbound without a cache.
+// startUnbound starts the program unbound as a DNS forwarder without a cache, and returns the function that looks up
+// names through it.
 func (c *client) startUnbound() (lookupFunc, error) {
 	return c.startProcess(func(dir string) (*exec.Cmd, error) {
 		return dnsserver.UnboundCommand(dir, "  module-config: \"iterator\"\n  cache-max-ttl: 0\n  serve-expired: no\n", dnsserver.UnboundForwards(c.upstreams()))
 	})
 }
 
-// startDnsdist starts dnsdist, which has no cache and retransmits nothing.
+// startDnsdist starts the program dnsdist as a DNS forwarder, which has no cache and retransmits nothing. It returns
+// the function that looks up names through it.
 func (c *client) startDnsdist() (lookupFunc, error) {
 	text := "setLocal('127.0.0.1:53')\n"
 	for _, address := range c.upstreams() {
@@ -67,8 +70,8 @@ func (c *client) startDnsdist() (lookupFunc, error) {
 	})
 }
 
-// startCoreDNS starts CoreDNS without a cache. It queries the servers in random order, and servers that are down last:
-// it detects them by queries for the servers of the root.
+// startCoreDNS starts the program CoreDNS as a DNS forwarder without a cache. It queries its servers in random order,
+// and servers that are down last. It detects these by queries for the servers of the root.
 func (c *client) startCoreDNS() (lookupFunc, error) {
 	text := fmt.Sprintf(".:53 {\n  bind 127.0.0.1\n  forward . %s\n}\n", strings.Join(c.upstreams(), " "))
 	return c.startProcess(func(dir string) (*exec.Cmd, error) {
@@ -76,7 +79,8 @@ func (c *client) startCoreDNS() (lookupFunc, error) {
 	})
 }
 
-// startProcess starts a forwarder with its files in a directory.
+// startProcess starts a DNS forwarder as a process on a host of its own, and returns the function that looks up names
+// through it. command returns the command, and writes the forwarder's files to dir.
 func (c *client) startProcess(command func(dir string) (*exec.Cmd, error)) (lookupFunc, error) {
 	if c.conf.Memory {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)

@@ -7,13 +7,15 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A scenario is the state of the links to both servers.
+// A scenario is a condition of the network: the delay and loss of packets on the links between the clients and both DNS
+// servers.
 type scenario struct {
 	lab.Scenario
 	links [2]link
 }
 
-// A link has the profiles of both directions between the clients and one server.
+// A link is the simulated network path between the clients and one server. Each direction has its own profile of delay
+// and loss.
 type link struct{ to, from netsim.Profile }
 
 const (
@@ -27,6 +29,7 @@ var (
 	blackHole   = netsim.Profile{BlackHole: true}
 )
 
+// delayAround returns a uniform distribution of packet delays around d.
 func delayAround(d time.Duration) netsim.Dist { return netsim.Uniform(d-jitter, d+jitter) }
 
 // scenarios have a round-trip time of 20 ms, except uniform.
@@ -49,11 +52,14 @@ var lossBursts = netsim.Profile{Delay: steadyDelay, Burst: &netsim.Burst{GoodToB
 // Scenarios lists all scenarios.
 var Scenarios = lab.ScenariosOf(scenarios)
 
-// equalLinks returns a scenario in which both servers have the same link.
+// equalLinks returns a scenario in which both servers have the same link. to is the profile of the way to the servers,
+// and from is that of the way back.
 func equalLinks(name, description string, to, from netsim.Profile) scenario {
 	return scenario{lab.Scenario{Name: name, Description: description}, [2]link{{to, from}, {to, from}}}
 }
 
+// lossyLinks returns a scenario in which a share of the packets is lost in each direction, on the links to both
+// servers.
 func lossyLinks(name, description string, share float64) scenario {
 	lossy := netsim.Profile{Delay: steadyDelay, Loss: share}
 	return equalLinks(name, description, lossy, lossy)

@@ -30,7 +30,7 @@ const (
 	Share   = 0.1             // of the calls that the hedge budget pays for
 )
 
-// Config selects what Run measures.
+// Config selects the scenario, the contenders and the number of calls that Run measures.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios
 	Contenders []string // names from Contenders; empty: all
@@ -38,15 +38,16 @@ type Config struct {
 	Seed       uint64
 }
 
-// A Row is the result of one contender. Its calls are in the order in which they arrived.
+// A Row is the result of one contender. Its calls are in the order in which they arrived, and Tokens is the cost of all
+// hedges in the hedge budget.
 type Row struct {
 	lab.Row
 	Tokens int // cost of the hedges
 }
 
-// TotalBurst returns how many tokens the budgets of all endpoints of a contender hold together. Each budget holds the
-// tokens for the requests of two seconds, at the true rate plus a tenth, and at least twice the cost of its most
-// expensive hedge.
+// TotalBurst returns the number of tokens that the hedge budgets of all endpoints of a contender hold together. Each
+// budget holds the tokens for the requests of two seconds, at the true rate plus a tenth. It holds at least twice the
+// cost of its most expensive hedge.
 func TotalBurst(scenario, contender string) int {
 	sc, err := lab.FindByName("scenario", scenarios, scenario)
 	if err != nil {
@@ -55,8 +56,9 @@ func TotalBurst(scenario, contender string) int {
 	return len(sc.endpoints) * max(2*110*Share, 2*farCosts[contender])
 }
 
-// Run measures in the time of its caller: a bubble's, or real time. If ctx ends, Run returns the results so far and the
-// error of ctx.
+// Run sends the calls of a scenario by the clients of the selected contenders, and returns a row for each. It runs in
+// the time of its caller: the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the
+// results so far and the error of ctx.
 func Run(ctx context.Context, conf Config) ([]Row, error) {
 	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
 	switch {
@@ -80,23 +82,24 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return rows, errors.Join(append(errs, ctx.Err())...)
 }
 
-// RunInFakeTime is Run in fake time. It starts this program again, see ServeFakeTime.
+// RunInFakeTime does the same as Run, in fake time. It starts this program again as a helper process, see
+// ServeFakeTime.
 func RunInFakeTime(ctx context.Context, conf Config) ([]Row, error) {
 	return bubble.Run[Config, []Row](ctx, bubbleName, conf)
 }
 
-// ServeFakeTime does the work of a process that RunInFakeTime has started, and does not return in it. A program that
-// calls RunInFakeTime calls ServeFakeTime first.
+// ServeFakeTime does the work of a helper process that RunInFakeTime has started, and does not return in it. In any
+// other process it returns at once. A program that calls RunInFakeTime calls ServeFakeTime first.
 func ServeFakeTime() { bubble.Serve(bubbleName, Run) }
 
 const bubbleName = "endpointlab"
 
-var contenders = []lab.Contender[*site, http.RoundTripper]{
-	{Name: "none", Start: func(s *site) (http.RoundTripper, error) { return s, nil }},
-	{Name: "far", Start: func(s *site) (http.RoundTripper, error) { return s.toLast(s), nil }},
-	{Name: "failover", Start: func(s *site) (http.RoundTripper, error) { return s.withFailover(s), nil }},
-	{Name: "hedge", Start: func(s *site) (http.RoundTripper, error) { return hedge.New(s), nil }},
-	{Name: "far-hedge", Start: func(s *site) (http.RoundTripper, error) { return s.toLast(hedge.New(s)), nil }},
+var contenders = []lab.Contender[*endpointSet, http.RoundTripper]{
+	{Name: "none", Start: func(s *endpointSet) (http.RoundTripper, error) { return s, nil }},
+	{Name: "far", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.withLastEndpoint(s), nil }},
+	{Name: "failover", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.withFailover(s), nil }},
+	{Name: "hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return hedge.New(s), nil }},
+	{Name: "far-hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.withLastEndpoint(hedge.New(s)), nil }},
 	{Name: "hedge-endpoints", Start: withEndpoints},
 	{Name: "hedge-endpoints-3", Start: withEndpoints},
 }
@@ -108,28 +111,30 @@ var farCosts = map[string]int{"hedge-endpoints-3": 3}
 // Contenders lists the names of all contenders, in the order of the tables.
 var Contenders = lab.NamesOf(contenders)
 
+// A roundTripperFunc is a function as an http.RoundTripper.
 type roundTripperFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// toEndpoint returns a copy of req for endpoint i.
+// toEndpoint returns a copy of request req that goes to the endpoint with index i.
 func toEndpoint(req *http.Request, i int) *http.Request {
 	r := req.Clone(req.Context())
 	r.URL.Host = hostOf(i)
 	return r
 }
 
+// hostOf returns the host name of the endpoint with the given index.
 func hostOf(endpoint int) string { return fmt.Sprintf("endpoint%d.test", endpoint) }
 
-// toLast returns a client that sends all calls to the last endpoint.
-func (s *site) toLast(rt http.RoundTripper) http.RoundTripper {
+// withLastEndpoint returns a client that sends all calls to the last endpoint, by the transport rt.
+func (s *endpointSet) withLastEndpoint(rt http.RoundTripper) http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (*http.Response, error) {
 		return rt.RoundTrip(toEndpoint(req, len(s.endpoints)-1))
 	})
 }
 
-// withFailover returns a client that calls the next endpoint after each error.
-func (s *site) withFailover(rt http.RoundTripper) http.RoundTripper {
+// withFailover returns a client that sends a call to the next endpoint after each error, by the transport rt.
+func (s *endpointSet) withFailover(rt http.RoundTripper) http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (resp *http.Response, err error) {
 		for i := range s.endpoints {
 			if resp, err = rt.RoundTrip(toEndpoint(req, i)); err == nil || req.Context().Err() != nil {
@@ -140,7 +145,8 @@ func (s *site) withFailover(rt http.RoundTripper) http.RoundTripper {
 	})
 }
 
-func withEndpoints(s *site) (http.RoundTripper, error) {
+// withEndpoints returns a client of this library that chooses among all endpoints by hedge.WithEndpoints.
+func withEndpoints(s *endpointSet) (http.RoundTripper, error) {
 	all := make([]hedge.Endpoint, len(s.endpoints))
 	for i := range all {
 		all[i].URL = "http://" + hostOf(i)
@@ -151,8 +157,8 @@ func withEndpoints(s *site) (http.RoundTripper, error) {
 	return hedge.New(s, hedge.WithEndpoints(all...)), nil
 }
 
-// A site is the endpoints of one contender.
-type site struct {
+// An endpointSet has the simulated endpoints of one contender, and counts the attempts and the tokens of its calls.
+type endpointSet struct {
 	scenario
 	farCost  int
 	start    time.Time
@@ -163,9 +169,9 @@ type site struct {
 	tokens   atomic.Int64
 }
 
-// measure makes all calls of a contender, at random times.
-func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*site, http.RoundTripper]) (Row, error) {
-	s := &site{scenario: sc, farCost: farCosts[c.Name], start: time.Now(), seed: conf.Seed, attempts: make([][]atomic.Int32, conf.Calls)}
+// measure makes all calls of contender c, at random times, and returns its result.
+func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
+	s := &endpointSet{scenario: sc, farCost: farCosts[c.Name], start: time.Now(), seed: conf.Seed, attempts: make([][]atomic.Int32, conf.Calls)}
 	s.duration = time.Duration(float64(conf.Calls) / sc.rate * float64(time.Second))
 	for i := range s.attempts {
 		s.attempts[i] = make([]atomic.Int32, len(sc.endpoints))
@@ -185,8 +191,8 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*si
 	return row, nil
 }
 
-// makeCall makes call n and records it. It reports whether the call was answered.
-func (s *site) makeCall(ctx context.Context, client http.RoundTripper, n int, call *latency.Call) (answered bool) {
+// makeCall makes the n-th call of a contender by its client, and records it. It reports whether the call was answered.
+func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n int, call *latency.Call) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+hostOf(0)+"/"+strconv.Itoa(n), nil)
@@ -213,8 +219,8 @@ func (s *site) makeCall(ctx context.Context, client http.RoundTripper, n int, ca
 
 var errDown = errors.New("this endpoint is down")
 
-// RoundTrip answers as the endpoint of the request does.
-func (s *site) RoundTrip(req *http.Request) (*http.Response, error) {
+// RoundTrip answers a request as the endpoint in its URL does: after a simulated latency, with a response or an error.
+func (s *endpointSet) RoundTrip(req *http.Request) (*http.Response, error) {
 	var i, n int
 	if _, err := fmt.Sscanf(req.URL.Host+req.URL.Path, "endpoint%d.test/%d", &i, &n); err != nil {
 		return nil, fmt.Errorf("%s is not the URL of an endpoint: %w", req.URL, err)

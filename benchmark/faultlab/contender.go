@@ -43,7 +43,8 @@ var contenders = []lab.Contender[*resolver, resolveFunc]{
 // Contenders lists the names of all contenders, Go's resolver and unbound first.
 var Contenders = lab.NamesOf(contenders)
 
-// startResolvers starts the contenders that the Config names; without names, all that can run here.
+// startResolvers starts the contenders that the Config names. Without names, it starts all contenders that can run on
+// this machine.
 func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver, err error) {
 	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
 	if err != nil {
@@ -68,7 +69,7 @@ func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver
 	return resolvers, nil
 }
 
-// upstreams returns both servers, or the only one.
+// upstreams returns the DNS servers of the scenario, one or two, as upstreams of a dnshedge.Client.
 func (l *resolverLab) upstreams() (upstreams []dnshedge.Upstream) {
 	for _, address := range l.serverAddresses() {
 		upstreams = append(upstreams, dnshedge.Upstream{Net: "udp", Addr: net.JoinHostPort(address, "53")})
@@ -76,7 +77,7 @@ func (l *resolverLab) upstreams() (upstreams []dnshedge.Upstream) {
 	return upstreams
 }
 
-// startClient completes a Client and resolves with it.
+// startClient completes the configuration of a dnshedge.Client, and returns the function that resolves queries by it.
 func (r *resolver) startClient(client *dnshedge.Client) (resolveFunc, error) {
 	client.Timeout, client.Dialer = Timeout, r.net.Host(r.name)
 	r.close = func() { _ = client.Close() }

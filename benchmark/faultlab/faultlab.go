@@ -26,7 +26,7 @@ const (
 	Rate    = 100.             // queries per second, unless Config has a rate
 )
 
-// Config selects what Run measures.
+// Config selects the scenario, the contenders and the number of queries that Run measures.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios
 	Contenders []string // names from Contenders; empty: all that can run here
@@ -37,7 +37,7 @@ type Config struct {
 	Skipped    func(reason string) // called for each contender that cannot run here; may be nil
 }
 
-// Row is the result of one contender. Its calls are the queries that have a right answer, in the order in which they
+// A Row is the result of one resolver. Its calls are the queries that have a right answer, in the order in which they
 // were sent. Asked also counts the queries without one.
 type Row struct {
 	lab.Row
@@ -45,10 +45,10 @@ type Row struct {
 	LastAnswer time.Duration // from the first query to the last right answer
 }
 
-// Answered returns the number of right answers.
+// Answered returns the number of queries with a right answer.
 func (r Row) Answered() int { return len(latency.SortedAnswered(r.Calls)) }
 
-// resolverLab is a scenario with its network and servers.
+// A resolverLab is the simulated network of one Run, with the DNS servers of a scenario and a resolv.conf.
 type resolverLab struct {
 	scenario
 	conf          Config
@@ -58,8 +58,8 @@ type resolverLab struct {
 	servers       map[string]*dnstest.Server
 }
 
-// Run measures. It needs root unless Memory is set, see netsim.ErrUnsupported. If ctx ends, Run returns the results so
-// far and the error of ctx.
+// Run sends the queries of a scenario to the selected resolvers, and returns a row for each. It needs root unless
+// Memory is set, see netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf Config) ([]Row, error) {
 	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
 	if err != nil {
@@ -96,7 +96,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return rows, err
 }
 
-// DurationOf returns how long queries are sent in a scenario.
+// DurationOf returns how long queries are sent in the scenario with the given name, which must exist.
 func DurationOf(name string) time.Duration {
 	sc, err := lab.FindByName("scenario", scenarios, name)
 	if err != nil {
@@ -105,7 +105,7 @@ func DurationOf(name string) time.Duration {
 	return sc.queryTime()
 }
 
-// open creates the network, the servers and resolv.conf.
+// open builds the network, starts the DNS servers and writes resolv.conf.
 func (l *resolverLab) open() (err error) {
 	newNetwork := netsim.NewKernel
 	if l.conf.Memory {
@@ -130,6 +130,7 @@ func (l *resolverLab) open() (err error) {
 	return l.writeResolvConf(l.serverHosts()...)
 }
 
+// close stops the DNS servers, closes the network and removes resolv.conf.
 func (l *resolverLab) close() {
 	for _, s := range l.servers {
 		s.Close()
@@ -142,6 +143,7 @@ func (l *resolverLab) close() {
 	}
 }
 
+// serverHosts returns the names of the hosts that have a DNS server, in the order of the servers.
 func (l *resolverLab) serverHosts() []string {
 	if l.second == nil {
 		return []string{"a"}
@@ -149,7 +151,7 @@ func (l *resolverLab) serverHosts() []string {
 	return []string{"a", "b"}
 }
 
-// serverAddresses returns the addresses of the servers, in their order.
+// serverAddresses returns the IP addresses of the DNS servers, in their order.
 func (l *resolverLab) serverAddresses() (addresses []string) {
 	for _, h := range l.serverHosts() {
 		addresses = append(addresses, l.net.Host(h).Addr().String())
@@ -157,14 +159,14 @@ func (l *resolverLab) serverAddresses() (addresses []string) {
 	return addresses
 }
 
-// setLinks sets both directions between all contenders and a server.
+// setLinks sets the delay and loss of packets between all resolvers and the server on host, in both directions.
 func (l *resolverLab) setLinks(host string, p netsim.Profile) {
 	for _, from := range Contenders {
 		l.net.Set(from, host, p)
 	}
 }
 
-// startServer starts the server of a host, over UDP and TCP.
+// startServer starts the DNS server of the scenario on host, over UDP and TCP.
 func (l *resolverLab) startServer(host string) error {
 	newHandler := l.first
 	if host == "b" {
@@ -185,11 +187,12 @@ func (l *resolverLab) startServer(host string) error {
 	return nil
 }
 
-// resolvConf returns the path of the file that Go's resolver, and a Client without Upstreams, read.
+// resolvConf returns the path of the lab's resolv.conf. Go's resolver, and a dnshedge.Client without Upstreams, read
+// this file.
 func (l *resolverLab) resolvConf() string { return filepath.Join(l.dir, "resolv.conf") }
 
-// writeResolvConf writes the servers of some hosts into resolv.conf. All versions have the same length and are written
-// at once: a reader sees no half of a version. Each version has a modification time of its own.
+// writeResolvConf writes the addresses of the servers on the given hosts into resolv.conf. All versions have the same
+// length and are written at once, so that no reader sees a mixture. Each version has a modification time of its own.
 func (l *resolverLab) writeResolvConf(hosts ...string) error {
 	const length = 80
 	text := ""
@@ -208,7 +211,8 @@ func (l *resolverLab) writeResolvConf(hosts ...string) error {
 	return os.Chtimes(l.resolvConf(), l.resolvConfAge, l.resolvConfAge)
 }
 
-// measure sends the queries to all resolvers while the events of the scenario happen, and waits for the answers.
+// measure sends the queries of the scenario to all resolvers at the same times, applies the scenario's events, and
+// waits for the answers.
 func (l *resolverLab) measure(ctx context.Context, resolvers []*resolver) error {
 	start := time.Now()
 	failed := make(chan error, len(l.events))

@@ -18,13 +18,13 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// startGoResolver starts Go's own resolver, in a process of its own: it reads /etc/resolv.conf alone, and the process
-// has the file of the lab there. In memory a function chooses the server to dial, as if the resolver had read the file.
+// startGoResolver starts Go's own resolver in a helper process. Go's resolver reads /etc/resolv.conf alone, so the
+// process mounts the file of the lab there. On a network in memory, it runs in this process.
 func (r *resolver) startGoResolver() (resolveFunc, error) {
 	if r.conf.Memory {
-		return r.startGoResolverInMemory(), nil
+		return r.startGoResolverInProcess(), nil
 	}
-	cmd, err := ownCommand(resolverEnv + "=" + r.resolvConf())
+	cmd, err := newHelperCommand(resolverEnv + "=" + r.resolvConf())
 	if err != nil {
 		return nil, err
 	}
@@ -37,8 +37,9 @@ func (r *resolver) startGoResolver() (resolveFunc, error) {
 	})
 }
 
-// lookUp resolves a name with Go's resolver.
-func lookUp(ctx context.Context, r *net.Resolver, name string, qtype uint16) (result, error) {
+// lookUpName resolves a name by the resolver r of package net, within Timeout. It looks up IPv4 addresses if qtype is A,
+// and otherwise TXT records.
+func lookUpName(ctx context.Context, r *net.Resolver, name string, qtype uint16) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	n, err := 0, error(nil)
@@ -61,19 +62,23 @@ func lookUp(ctx context.Context, r *net.Resolver, name string, qtype uint16) (re
 	return hasRecords, nil
 }
 
-// A goLookup is one lookup of Go's resolver. Its servers and their order do not change.
+// A goLookup is the state of one lookup by Go's resolver in this process. It has the servers, whose order does not
+// change, and the number of attempts.
 type goLookup struct {
 	servers []string
 	dials   atomic.Int64
 }
 
+// A goLookupKey is the context key of a goLookup.
 type goLookupKey struct{}
 
 // resolvConfInterval is the shortest time between two reads of resolv.conf by Go's resolver.
 const resolvConfInterval = 5 * time.Second
 
-// startGoResolverInMemory starts Go's resolver in this process. Attempt n of a lookup goes to server n, in turn.
-func (r *resolver) startGoResolverInMemory() resolveFunc {
+// startGoResolverInProcess starts Go's resolver in this process, for a network in memory. It reads the servers from the
+// lab's resolv.conf, at most every five seconds. Each attempt of a lookup goes to the next server, beginning with the
+// first.
+func (r *resolver) startGoResolverInProcess() resolveFunc {
 	var (
 		mu      sync.Mutex // guards the variables below
 		known   []string
@@ -102,7 +107,7 @@ func (r *resolver) startGoResolverInMemory() resolveFunc {
 		if err != nil {
 			return noRecords, err
 		}
-		return lookUp(context.WithValue(ctx, goLookupKey{}, &goLookup{servers: servers}), goResolver, q.name, q.qtype)
+		return lookUpName(context.WithValue(ctx, goLookupKey{}, &goLookup{servers: servers}), goResolver, q.name, q.qtype)
 	}
 }
 
@@ -110,8 +115,8 @@ func (r *resolver) startGoResolverInMemory() resolveFunc {
 // resolver.
 const resolverEnv = "FAULTLAB_RESOLV_CONF"
 
-// ServeGoResolver answers queries with Go's resolver in a process that Run has started for that, and does not return in
-// it. A program that calls Run calls ServeGoResolver first.
+// ServeGoResolver answers queries by Go's resolver in a helper process that Run has started for it, and does not return
+// in it. In any other process it returns at once. A program that calls Run calls ServeGoResolver first.
 func ServeGoResolver() {
 	file := os.Getenv(resolverEnv)
 	if file == "" {
@@ -121,7 +126,8 @@ func ServeGoResolver() {
 	os.Exit(1)
 }
 
-// serveGoResolver answers queries over UDP. It listens for TCP to show that it is ready.
+// serveGoResolver answers DNS queries over UDP by Go's resolver, until the process that has started this one ends. It
+// mounts file over /etc/resolv.conf. It also listens for TCP, to show that it is ready.
 func serveGoResolver(file string) error {
 	if err := mountResolvConf(file); err != nil {
 		return err
@@ -142,7 +148,7 @@ func serveGoResolver(file string) error {
 		name, qtype := q.Question[0].Name, q.Question[0].Qtype
 		header := dns.RR_Header{Name: name, Rrtype: qtype, Class: dns.ClassINET}
 		m := new(dns.Msg).SetReply(q)
-		switch res, _ := lookUp(context.Background(), r, name, qtype); {
+		switch res, _ := lookUpName(context.Background(), r, name, qtype); {
 		case res == nameDenied:
 			m.Rcode = dns.RcodeNameError
 		case res == noRecords:
@@ -156,9 +162,9 @@ func serveGoResolver(file string) error {
 	}))
 }
 
-// ownCommand returns the command that runs this program with a variable of the environment, and without variables that
-// change Go's resolver.
-func ownCommand(variable string) (*exec.Cmd, error) {
+// newHelperCommand returns a command that runs this program again as a helper process. variable is a setting of the
+// environment, NAME=value. The command does not inherit variables that change Go's resolver.
+func newHelperCommand(variable string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err

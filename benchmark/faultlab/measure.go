@@ -12,10 +12,10 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A resolveFunc resolves a query.
+// A resolveFunc resolves a DNS query by the resolver of a contender.
 type resolveFunc func(context.Context, query) (result, error)
 
-// A resolver is a contender at work, on the host of its name.
+// A resolver is a running contender, on the host of its name, with its recorded calls.
 type resolver struct {
 	*resolverLab
 	name    string
@@ -29,7 +29,7 @@ type resolver struct {
 	lastAnswer time.Duration
 }
 
-// A result is the outcome of a query.
+// A result is the outcome of a DNS query: records, a denial of the name, or neither.
 type result uint8
 
 const (
@@ -38,7 +38,7 @@ const (
 	nameDenied
 )
 
-// message returns the query with EDNS, without which servers send no extended errors.
+// message returns the query as a DNS message. It has EDNS, without which servers send no extended errors.
 func (q query) message() *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)
@@ -46,7 +46,7 @@ func (q query) message() *dns.Msg {
 	return m
 }
 
-// resultOf returns the result that a response has, which may be nil.
+// resultOf returns the outcome of query q, given the response m, which may be nil.
 func resultOf(m *dns.Msg, q query) result {
 	switch {
 	case m == nil:
@@ -59,7 +59,8 @@ func resultOf(m *dns.Msg, q query) result {
 	return noRecords
 }
 
-// measureQuery resolves query i and records the call. start is the start of the run.
+// measureQuery resolves q, the i-th query of the run, and records the call. start is the start of the run. It records
+// nothing if ctx has ended.
 func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q query) {
 	begin := time.Now()
 	res, err := r.resolve(ctx, q)
@@ -85,7 +86,7 @@ func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q q
 	r.calls.Add(call)
 }
 
-// row returns the results of the resolver.
+// row returns the result of the resolver: its calls and its counts of queries and answers.
 func (r *resolver) row() Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()

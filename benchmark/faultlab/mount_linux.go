@@ -6,12 +6,13 @@ import (
 	"syscall"
 )
 
-// setOwnMounts makes the command run in a mount namespace of its own.
+// setOwnMounts makes the command run in a mount namespace of its own, so that its mounts are invisible to other
+// processes.
 func setOwnMounts(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 }
 
-// mountResolvConf mounts a file over /etc/resolv.conf in the mount namespace of this process.
+// mountResolvConf mounts file over /etc/resolv.conf in the mount namespace of this process.
 func mountResolvConf(file string) error {
 	if err := syscall.Mount(file, "/etc/resolv.conf", "", syscall.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount %s on /etc/resolv.conf: %w", file, err)

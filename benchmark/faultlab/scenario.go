@@ -21,7 +21,8 @@ const (
 	defaultQueryTime = 5 * time.Second
 )
 
-// A scenario has two servers, the faults of the servers and of the paths to them, and the queries.
+// A scenario has one or two DNS servers and the queries that all resolvers get. The servers, or the paths to them, have
+// faults.
 type scenario struct {
 	lab.Scenario
 
@@ -35,20 +36,20 @@ type scenario struct {
 	events   []event                  // in the order of their times
 }
 
-// An event changes the lab at a time after the first query.
+// An event changes the servers or the network of the lab at a time after the first query.
 type event struct {
 	at    time.Duration
 	apply func(*resolverLab) error
 }
 
-// A query is sent to all contenders.
+// A query is a DNS query that all contenders get, and the answers to it that count as right.
 type query struct {
 	name  string
 	qtype uint16
 	want  expectation
 }
 
-// An expectation defines the right answers to a query.
+// An expectation says which answers to a query count as right.
 type expectation uint8
 
 const (
@@ -57,6 +58,7 @@ const (
 	wantNothing // the query may confuse a resolver, and is not counted
 )
 
+// queryTime returns for how long queries are sent.
 func (s *scenario) queryTime() time.Duration {
 	if s.duration > 0 {
 		return s.duration
@@ -64,6 +66,7 @@ func (s *scenario) queryTime() time.Duration {
 	return defaultQueryTime
 }
 
+// linkProfile returns the delay and the loss of packets between resolvers and servers, in each direction.
 func (s *scenario) linkProfile() netsim.Profile {
 	return netsim.Profile{Delay: netsim.Uniform(oneWayDelay-jitter, oneWayDelay+jitter), Loss: s.loss}
 }
@@ -77,40 +80,41 @@ var Scenarios = lab.ScenariosOf(scenarios)
 
 var scenarios = []scenario{{
 	Scenario: lab.Scenario{Name: "tenth", Description: "the first server answers one query in ten"},
-	first:    answerTenth, second: always(answerAll), query: queryAddress,
+	first:    answerTenth, second: ignoreSeed(answerAll), query: queryAddress,
 }, {
 	Scenario: lab.Scenario{Name: "drops-https", Description: "every other question is of type HTTPS, which the first server drops"},
-	first:    always(dropHTTPS), second: always(answerAll), query: queryHTTPSEveryOther,
+	first:    ignoreSeed(dropHTTPS), second: ignoreSeed(answerAll), query: queryHTTPSEveryOther,
 }, {
 	Scenario: lab.Scenario{Name: "refuses", Description: "the first server refuses us (EDE 18)"},
-	first:    always(failWith(dns.RcodeRefused, dns.ExtendedErrorCodeProhibited)), second: always(answerAll), query: queryAddress,
+	first:    ignoreSeed(failWith(dns.RcodeRefused, dns.ExtendedErrorCodeProhibited)), second: ignoreSeed(answerAll), query: queryAddress,
 }, {
 	Scenario: lab.Scenario{Name: "validator", Description: "the first server's validator is broken: SERVFAIL (EDE 7) for all names"},
-	first:    always(failWith(dns.RcodeServerFailure, dns.ExtendedErrorCodeSignatureExpired)), second: always(answerAll), query: queryAddress,
+	first:    ignoreSeed(failWith(dns.RcodeServerFailure, dns.ExtendedErrorCodeSignatureExpired)), second: ignoreSeed(answerAll), query: queryAddress,
 }, {
 	Scenario: lab.Scenario{Name: "probes", Description: "the first server refuses probes and fails a broken zone, and the second denies all names"},
-	first:    always(answerPrivateNames), second: always(denyAll), query: queryBrokenEveryFourth, namesDiffer: true,
+	first:    ignoreSeed(answerPrivateNames), second: ignoreSeed(denyAll), query: queryBrokenEveryFourth, namesDiffer: true,
 }, {
 	Scenario: lab.Scenario{Name: "restart", Description: "the only server restarts, for two seconds"},
-	first:    always(answerAll), query: queryAddress,
+	first:    ignoreSeed(answerAll), query: queryAddress,
 	events: []event{{1003 * time.Millisecond, (*resolverLab).stopFirst}, {3003 * time.Millisecond, (*resolverLab).restartFirst}},
 }, {
 	Scenario: lab.Scenario{Name: "vpn", Description: "a VPN goes up and down: resolv.conf names the second server, the first, the second; the other is out of reach"},
-	first:    always(answerAll), second: always(answerAll), query: queryAddress,
+	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: queryAddress,
 	duration: 18 * time.Second, prepare: switchTo("b"),
 	events: []event{{5503 * time.Millisecond, switchTo("a")}, {12003 * time.Millisecond, switchTo("b")}},
 }, {
 	Scenario: lab.Scenario{Name: "lossy", Description: "10 % of the packets are lost each way"},
-	first:    always(answerAll), second: always(answerAll), query: queryAddress, loss: 0.1,
+	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: queryAddress, loss: 0.1,
 }, {
 	Scenario: lab.Scenario{Name: "denies", Description: "the first server denies every other name, and the second knows it"},
-	first:    always(denySecondNames), second: always(answerAll), query: querySecondEveryOther, namesDiffer: true,
+	first:    ignoreSeed(denySecondNames), second: ignoreSeed(answerAll), query: querySecondEveryOther, namesDiffer: true,
 }}
 
 func (l *resolverLab) stopFirst() error    { l.servers["a"].Close(); return nil }
 func (l *resolverLab) restartFirst() error { return l.startServer("a") }
 
-// switchTo returns a change after which resolv.conf names one server and only that server can be reached.
+// switchTo returns a change of the lab, for events. After it, resolv.conf names the server on host alone, and no other
+// server can be reached.
 func switchTo(host string) func(*resolverLab) error {
 	return func(l *resolverLab) error {
 		for _, h := range l.serverHosts() {
@@ -122,10 +126,13 @@ func switchTo(host string) func(*resolverLab) error {
 	}
 }
 
+// queryAddress returns the i-th query, for the IPv4 addresses of a name of its own.
 func queryAddress(i int) query {
 	return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA}
 }
 
+// queryHTTPSEveryOther returns the i-th query. Every other query has the type HTTPS, and the others are for IPv4
+// addresses.
 func queryHTTPSEveryOther(i int) query {
 	q := queryAddress(i)
 	if i%2 == 1 {
@@ -134,7 +141,8 @@ func queryHTTPSEveryOther(i int) query {
 	return q
 }
 
-// queryBrokenEveryFourth queries three names in the private zone for one in a zone that fails.
+// queryBrokenEveryFourth returns the i-th query. Every fourth query is for a name in a zone that fails, and the others
+// are for names in a zone that works.
 func queryBrokenEveryFourth(i int) query {
 	q := queryAddress(i)
 	if i%4 == 0 {
@@ -143,7 +151,8 @@ func queryBrokenEveryFourth(i int) query {
 	return q
 }
 
-// querySecondEveryOther queries every other name in the zone that only the second server knows.
+// querySecondEveryOther returns the i-th query. Every other query is for a name in the zone that only the second server
+// knows.
 func querySecondEveryOther(i int) query {
 	q := queryAddress(i)
 	if i%2 == 1 {
@@ -152,10 +161,13 @@ func querySecondEveryOther(i int) query {
 	return q
 }
 
-func always(h dnstest.Handler) func(uint64) dnstest.Handler {
+// ignoreSeed returns a function that ignores its seed and returns the handler h, for servers without random faults.
+func ignoreSeed(h dnstest.Handler) func(uint64) dnstest.Handler {
 	return func(uint64) dnstest.Handler { return h }
 }
 
+// answerAll is the handler of a DNS server that answers all queries with a record, or without one if the type is
+// unusual.
 func answerAll(q dnstest.Query) dnstest.Reply {
 	switch q.Question[0].Qtype {
 	case dns.TypeA:
@@ -170,7 +182,8 @@ func answerAll(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeSuccess, 300, 300)}
 }
 
-// answerTenth returns a server that answers one query in ten, at random.
+// answerTenth returns the handler of a DNS server that answers one query in ten. The seed determines at random which
+// queries it answers.
 func answerTenth(seed uint64) dnstest.Handler {
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 10))
@@ -184,7 +197,8 @@ func answerTenth(seed uint64) dnstest.Handler {
 	}
 }
 
-// dropHTTPS drops queries of type HTTPS and of typeForHTTPS.
+// dropHTTPS is the handler of a DNS server that does not answer queries of type HTTPS and of typeForHTTPS, and answers
+// all others.
 func dropHTTPS(q dnstest.Query) dnstest.Reply {
 	if t := q.Question[0].Qtype; t == dns.TypeHTTPS || t == typeForHTTPS {
 		return dnstest.Reply{}
@@ -192,14 +206,16 @@ func dropHTTPS(q dnstest.Query) dnstest.Reply {
 	return answerAll(q)
 }
 
-// failWith returns a server that fails all queries with an extended error (RFC 8914).
+// failWith returns the handler of a DNS server that fails all queries with a response code, rcode, and the extended
+// error code (RFC 8914).
 func failWith(rcode int, code uint16) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, rcode), code)}
 	}
 }
 
-// answerPrivateNames is a server of a company network: it refuses queries for the root, and one of its zones fails.
+// answerPrivateNames is the handler of a DNS server in a company network. It refuses queries for the root, answers
+// SERVFAIL for one of its zones, and answers all other queries.
 func answerPrivateNames(q dnstest.Query) dnstest.Reply {
 	switch name := strings.ToLower(q.Question[0].Name); {
 	case name == ".":
@@ -210,7 +226,7 @@ func answerPrivateNames(q dnstest.Query) dnstest.Reply {
 	return answerAll(q)
 }
 
-// denyAll denies all names except the root.
+// denyAll is the handler of a DNS server that answers NXDOMAIN for all names except the root.
 func denyAll(q dnstest.Query) dnstest.Reply {
 	if q.Question[0].Name == "." {
 		return answerAll(q)
@@ -218,7 +234,8 @@ func denyAll(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 300)}
 }
 
-// denySecondNames denies the names that only the second server knows.
+// denySecondNames is the handler of a DNS server that answers NXDOMAIN for the names that only the second server knows,
+// and answers all others.
 func denySecondNames(q dnstest.Query) dnstest.Reply {
 	if strings.HasSuffix(strings.ToLower(q.Question[0].Name), ".second.example.") {
 		return denyAll(q)

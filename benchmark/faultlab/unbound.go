@@ -8,7 +8,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// startUnbound starts unbound with room for all queries at once. It drops no answer for being late.
+// startUnbound starts the program unbound as a forwarder to the servers of the lab. It has room for all queries at
+// once, and drops no answer for being late.
 func (r *resolver) startUnbound() (resolveFunc, error) {
 	if r.conf.Memory {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
@@ -21,8 +22,8 @@ func (r *resolver) startUnbound() (resolveFunc, error) {
 	return r.startProcess(cmd, func(q query) query { return q })
 }
 
-// startProcess starts a program on the resolver's host. translate returns the query that the program gets in place of
-// another.
+// startProcess starts a resolver as a process on a host of its own, and returns the function that resolves queries by
+// it. translate returns the query that the process gets in place of another.
 func (r *resolver) startProcess(cmd *exec.Cmd, translate func(query) query) (_ resolveFunc, err error) {
 	if _, err := cmd.StdinPipe(); err != nil { // it closes when this process ends
 		return nil, err

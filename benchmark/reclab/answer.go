@@ -9,14 +9,14 @@ import (
 
 const ednsSize = 1232 // bytes of the largest response over UDP
 
-// answer returns the response of a server over TCP, or over UDP, truncated if it does not fit. It returns nil if the
-// server does not respond.
-func (n *internet) answer(s *server, query []byte, tcp bool) []byte {
+// answerQuery returns the response of server s to a query, in wire format. tcp says whether the query came over TCP.
+// Over UDP, a response that does not fit is truncated. It returns nil if the server does not respond.
+func (n *internet) answerQuery(s *server, query []byte, tcp bool) []byte {
 	q := new(dns.Msg)
 	if s == nil || s.fault == dead || q.Unpack(query) != nil || q.Response {
 		return nil
 	}
-	m := n.respond(s, q)
+	m := n.newResponse(s, q)
 	size := dns.MinMsgSize
 	if o := q.IsEdns0(); o != nil && m.IsEdns0() != nil {
 		size = min(max(int(o.UDPSize()), size), ednsSize)
@@ -31,8 +31,8 @@ func (n *internet) answer(s *server, query []byte, tcp bool) []byte {
 	return b
 }
 
-// respond returns the response of a server that is not dead.
-func (n *internet) respond(s *server, q *dns.Msg) *dns.Msg {
+// newResponse returns the response of server s to the query q. The server is not dead, but may have another fault.
+func (n *internet) newResponse(s *server, q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q)
 	m.Compress = true
@@ -67,7 +67,7 @@ func (n *internet) respond(s *server, q *dns.Msg) *dns.Msg {
 	return m
 }
 
-// addAnswer adds the answer about a name of a zone to a response.
+// addAnswer adds the authoritative answer about a name of zone z to the response m. asked is the question.
 func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Question) {
 	m.Authoritative = true
 	header := func(rrtype uint16, ttl uint32) dns.RR_Header {
@@ -100,7 +100,8 @@ func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Questio
 	}
 }
 
-// servedZone returns the zone of a server that is closest to a name, or nil. A DS record belongs to the zone above.
+// servedZone returns the closest zone above a name that server s has, or nil. A DS record belongs to the zone above the
+// name.
 func (n *internet) servedZone(s *server, name string, qtype uint16) *zone {
 	if qtype == dns.TypeDS && name != "." {
 		if z := n.servedZone(s, parentName(name), 0); z != nil {
@@ -118,12 +119,14 @@ func (n *internet) servedZone(s *server, name string, qtype uint16) *zone {
 	}
 }
 
-// addReferral adds the referral from a zone to another one to a response.
+// addReferral adds a referral from one zone to a zone below it to the response m: the names and addresses of the lower
+// zone's servers.
 func (n *internet) addReferral(m *dns.Msg, from, to *zone) {
 	m.Ns = delegationRecords(to)
 	m.Extra = append(n.glueRecords(from, to), m.Extra...)
 }
 
+// delegationRecords returns the NS records of a zone, which name its servers.
 func delegationRecords(to *zone) (all []dns.RR) {
 	for _, s := range to.servers {
 		all = append(all, &dns.NS{Hdr: dns.RR_Header{Name: to.name, Rrtype: dns.TypeNS, Class: dns.ClassINET, Ttl: delegationTTL}, Ns: s.name})
@@ -131,8 +134,8 @@ func delegationRecords(to *zone) (all []dns.RR) {
 	return all
 }
 
-// glueRecords returns the addresses of the servers of a zone that the servers of another one have. These are the
-// addresses of names in the other zone. The servers of com have the addresses of names in net as well, and vice versa.
+// glueRecords returns the addresses of a zone's servers that the servers of the zone from can give. The names of these
+// servers are in the zone from. The servers of com also have the addresses of names in net, and vice versa.
 func (n *internet) glueRecords(from, to *zone) (all []dns.RR) {
 	registry := from.name == "com." || from.name == "net."
 	for _, s := range to.servers {
@@ -145,6 +148,7 @@ func (n *internet) glueRecords(from, to *zone) (all []dns.RR) {
 	return all
 }
 
+// soaRecord returns the SOA record of zone z.
 func soaRecord(z *zone) *dns.SOA {
 	return &dns.SOA{
 		Hdr: dns.RR_Header{Name: z.name, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: negativeTTL},

@@ -14,16 +14,16 @@ import (
 )
 
 var contenders = []lab.Contender[environment, *resolver]{
-	{Name: "hedge", Start: startOwn(recursor.Hedge{})},
-	{Name: "hedge-off", Start: startOwn(recursor.Hedge{Off: true})},
-	{Name: "hedge-novalidate", Start: startOwn(recursor.Hedge{})},
-	{Name: "unbound", Start: startProgram(configureUnbound("  discard-timeout: 0\n" + unboundIterator))},
-	{Name: "unbound-stock", Start: startProgram(configureUnbound(unboundIterator))},
-	{Name: "unbound-validate", Start: startProgram(configureUnbound("  discard-timeout: 0\n" + unboundValidator))},
-	{Name: "named", Start: startProgram(configureNamed("dnssec-validation no;", false))},
-	{Name: "named-validate", Start: startProgram(configureNamed("dnssec-validation yes;", true))},
-	{Name: "pdns", Start: startProgram(configurePowerDNS)},
-	{Name: "kresd", Start: startProgram(configureKnot)},
+	{Name: "hedge", Start: newLibraryStarter(recursor.Hedge{})},
+	{Name: "hedge-off", Start: newLibraryStarter(recursor.Hedge{Off: true})},
+	{Name: "hedge-novalidate", Start: newLibraryStarter(recursor.Hedge{})},
+	{Name: "unbound", Start: newProgramStarter(configureUnbound("  discard-timeout: 0\n" + unboundIterator))},
+	{Name: "unbound-stock", Start: newProgramStarter(configureUnbound(unboundIterator))},
+	{Name: "unbound-validate", Start: newProgramStarter(configureUnbound("  discard-timeout: 0\n" + unboundValidator))},
+	{Name: "named", Start: newProgramStarter(configureNamed("dnssec-validation no;", false))},
+	{Name: "named-validate", Start: newProgramStarter(configureNamed("dnssec-validation yes;", true))},
+	{Name: "pdns", Start: newProgramStarter(configurePowerDNS)},
+	{Name: "kresd", Start: newProgramStarter(configureKnot)},
 }
 
 // Contenders lists the names of all contenders.
@@ -34,7 +34,7 @@ var (
 	onlySigned   = append([]string{"hedge-novalidate"}, validatingPrograms...) // compared only where zones are signed
 )
 
-// ContendersOf returns the names of the contenders that are compared in a scenario.
+// ContendersOf returns the names of the contenders that are compared in the scenario with the given name.
 func ContendersOf(scenario string) []string {
 	excluded := onlySigned
 	if IsSigned(scenario) {
@@ -49,8 +49,8 @@ const (
 	unboundValidator = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
 )
 
-// configureUnbound returns the configuration of unbound with further settings. By default unbound drops answers after
-// 1.9 s.
+// configureUnbound returns a function that configures the resolver unbound. settings has further lines of the
+// configuration. By default unbound drops answers after 1.9 s.
 func configureUnbound(settings string) configureFunc {
 	return func(dir string) (*exec.Cmd, error) {
 		return dnsserver.UnboundCommand(dir, `  port: 5353
@@ -62,7 +62,8 @@ func configureUnbound(settings string) configureFunc {
 	}
 }
 
-// configureNamed returns the configuration of BIND.
+// configureNamed returns a function that configures the resolver BIND, the program "named". validation is a line of its
+// configuration. hasAnchor says whether BIND gets the key of the root.
 func configureNamed(validation string, hasAnchor bool) configureFunc {
 	return func(dir string) (*exec.Cmd, error) {
 		anchors := ""
@@ -92,6 +93,8 @@ zone "." { type hint; file "hints"; };
 	}
 }
 
+// configurePowerDNS writes the configuration of the program PowerDNS Recursor to dir, and returns the command that runs
+// it. It is a configureFunc.
 func configurePowerDNS(dir string) (*exec.Cmd, error) {
 	path, err := exec.LookPath("pdns_recursor")
 	if err != nil {
@@ -112,7 +115,8 @@ security-poll-suffix=
 `), 0o644)
 }
 
-// configureKnot unloads modules that send queries which the simulated internet cannot answer.
+// configureKnot writes the configuration of the program Knot Resolver to dir, and returns the command that runs it. It
+// unloads modules whose queries the simulated internet cannot answer.
 func configureKnot(dir string) (*exec.Cmd, error) {
 	cmd, err := dnsserver.ConfiguredCommand(dir, `net.listen('127.0.0.1', 5353, { kind = 'dns' })
 net.ipv6 = false

@@ -5,5 +5,8 @@ import (
 	"syscall"
 )
 
-// dieWithParent ends the program when this process is killed, or the thread that starts it ends.
-func dieWithParent(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+// killWithParent makes the kernel kill the program cmd when this process is killed, or when the thread that starts the
+// program ends.
+func killWithParent(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

@@ -4,4 +4,4 @@ package reclab
 
 import "os/exec"
 
-func dieWithParent(*exec.Cmd) {}
+func killWithParent(*exec.Cmd) {}

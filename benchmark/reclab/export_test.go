@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// Quantile returns a latency quantile of all questions, with q from 0 to 1.
+// Quantile returns quantile q of the latencies of all questions, with q from 0 to 1.
 func (r Row) Quantile(q float64) time.Duration {
 	var all []time.Duration
 	for _, c := range r.Questions {
@@ -21,7 +21,7 @@ func (r Row) Quantile(q float64) time.Duration {
 // DescribeName returns the zones that the resolution of a name needs in the internet of a scenario, with their servers
 // and faults.
 func DescribeName(seed uint64, scenario, name string) (text string, zones []string) {
-	n := newInternet(planOf(scenario, seed))
+	n := newInternet(newPlan(scenario, seed))
 	var b strings.Builder
 	seen := make(map[string]bool)
 	var visit func(name string)

@@ -22,7 +22,7 @@ const (
 	negativeTTL   = 3600
 )
 
-// A fault of a server.
+// A fault is a permanent defect of a name server in the simulated internet.
 type fault int
 
 const (
@@ -32,7 +32,7 @@ const (
 	noEDNS        // responds to queries that have an OPT record with FORMERR
 )
 
-// A server is a name server with one address.
+// A server is a name server of the simulated internet, with one address.
 type server struct {
 	addr  netip.Addr
 	name  string
@@ -41,7 +41,8 @@ type server struct {
 	stale bool // its signatures have expired
 }
 
-// A zone has its delegations and hosts.
+// A zone is a DNS zone of the simulated internet: its servers, its delegations to zones below it, its hosts and its
+// signatures.
 type zone struct {
 	name         string
 	servers      []*server
@@ -52,7 +53,7 @@ type zone struct {
 	signed       *zoneSigning    // nil: the zone is not signed
 }
 
-// A host has the records of a name. An alias has no addresses.
+// A host has the DNS records of a name: its addresses, or the name of which it is an alias.
 type host struct {
 	alias string
 	a     []netip.Addr
@@ -60,12 +61,14 @@ type host struct {
 	ttl   uint32
 }
 
+// A question is a name and a record type that resolvers are asked for.
 type question struct {
 	name  string
 	qtype uint16
 }
 
-// An internet has the root, all zones below it, and their servers. It does not change after newInternet.
+// An internet is a simulated internet: the root, all zones below it, and their servers. It does not change after
+// newInternet.
 type internet struct {
 	zones      map[string]*zone
 	servers    map[netip.Addr]*server
@@ -78,8 +81,9 @@ type internet struct {
 	signatures  sync.Map // of record sets, by signatureKey; made when they are first needed
 }
 
-// A plan determines an internet.
-type plan struct {
+// An internetPlan has the properties from which a simulated internet is made. They are the seed, the number of sites,
+// and the kinds of its servers and signatures.
+type internetPlan struct {
 	seed  uint64
 	sites int  // zones that questions are about
 	clean bool // without servers that are dead, failing or refusing
@@ -96,19 +100,20 @@ var regions = []struct{ share, median, sigma float64 }{
 	{0.10, 240, 0.20}, // the farthest
 }
 
-// A builder makes an internet.
+// A builder makes a simulated internet from a plan, with random numbers that follow from the seed.
 type builder struct {
 	*internet
-	plan
+	internetPlan
 	rng      *rand.Rand
 	extraRNG *rand.Rand // for the properties that plain leaves out
 	nextAddr netip.Addr
 }
 
-func newInternet(p plan) *internet {
+// newInternet makes a simulated internet from a plan: zones, servers, faults and signatures.
+func newInternet(p internetPlan) *internet {
 	b := &builder{
-		internet: &internet{zones: make(map[string]*zone), servers: make(map[netip.Addr]*server), topServers: make(map[*server]bool)},
-		plan:     p, nextAddr: Network.Addr().Next(),
+		internet:     &internet{zones: make(map[string]*zone), servers: make(map[netip.Addr]*server), topServers: make(map[*server]bool)},
+		internetPlan: p, nextAddr: Network.Addr().Next(),
 		rng: rand.New(rand.NewPCG(p.seed, 1)), extraRNG: rand.New(rand.NewPCG(p.seed, 2)),
 	}
 	tlds := b.addTopZones()
@@ -134,13 +139,14 @@ func newInternet(p plan) *internet {
 	return b.internet
 }
 
-// lognormalRTT draws a round-trip time from 3 to 320 ms. median is in milliseconds.
+// lognormalRTT draws a round-trip time from 3 to 320 ms from a lognormal distribution. median is its median in
+// milliseconds, and sigma is the standard deviation of the logarithm.
 func (b *builder) lognormalRTT(median, sigma float64) time.Duration {
 	ms := median * math.Exp(sigma*b.rng.NormFloat64())
 	return time.Duration(min(max(ms, 3), 320) * float64(time.Millisecond))
 }
 
-// unicastRTT draws the round-trip time of a server in one of regions.
+// unicastRTT draws the round-trip time of a server that is in one of the regions of the world.
 func (b *builder) unicastRTT() time.Duration {
 	x := b.rng.Float64()
 	for _, r := range regions[:len(regions)-1] {
@@ -152,8 +158,8 @@ func (b *builder) unicastRTT() time.Duration {
 	return b.lognormalRTT(last.median, last.sigma)
 }
 
-// addServer adds a server. faulty is the probability that it is dead; it is failing with 0.6 times that, and noEDNS
-// with 0.2 times that.
+// addServer adds a name server with a round-trip time. faulty is the probability that it is dead. It is failing with
+// 0.6 times this probability, and has the fault noEDNS with 0.2 times this probability.
 func (b *builder) addServer(name string, rtt time.Duration, faulty float64) *server {
 	s := &server{addr: b.nextAddr, name: name, rtt: rtt}
 	b.nextAddr = b.nextAddr.Next()
@@ -169,7 +175,8 @@ func (b *builder) addServer(name string, rtt time.Duration, faulty float64) *ser
 	return s
 }
 
-// addZone adds a zone below parent, or the root if parent is nil. Servers with names in the zone become hosts of it.
+// addZone adds a zone with its servers below the zone parent, or adds the root if parent is nil. Servers with names in
+// the zone become hosts of it.
 func (b *builder) addZone(parent *zone, name string, servers []*server) *zone {
 	z := &zone{
 		name: name, servers: servers,
@@ -187,7 +194,8 @@ func (b *builder) addZone(parent *zone, name string, servers []*server) *zone {
 	return z
 }
 
-// markNonTerminals adds the names between the zone and its hosts and children.
+// markNonTerminals records the empty non-terminals of the zone: names without records that lie between the zone and a
+// host or a zone below it.
 func (z *zone) markNonTerminals() {
 	markAbove := func(name string) {
 		for name = parentName(name); name != z.name && dns.IsSubDomain(z.name, name); name = parentName(name) {
@@ -202,7 +210,7 @@ func (z *zone) markNonTerminals() {
 	}
 }
 
-// parentName returns the name without its first label.
+// parentName returns the domain name above name: the name without its first label.
 func parentName(name string) string {
 	i, end := dns.NextLabel(name, 0)
 	if end {
@@ -217,7 +225,7 @@ const (
 	countryZones = 60
 )
 
-// addTopZones adds the root and the zones below it, and returns the latter.
+// addTopZones adds the root and the top-level domains, and returns the latter.
 func (b *builder) addTopZones() []*zone {
 	for i := range 13 {
 		b.roots = append(b.roots, b.addServer(string(rune('a'+i))+".root-servers.net.", b.lognormalRTT(20, 0.6), 0))
@@ -258,8 +266,8 @@ func (b *builder) addTopZones() []*zone {
 	return tlds
 }
 
-// pickTLD draws a zone below the root: com with 46 %, net with 7 %, another generic zone with 17 %, else the zone of a
-// country.
+// pickTLD draws a top-level domain from tlds: com with 46 %, net with 7 %, another generic one with 17 %, and else that
+// of a country.
 func pickTLD(rng *rand.Rand, tlds []*zone) *zone {
 	switch x := rng.Float64(); {
 	case x < 0.46:
@@ -278,7 +286,8 @@ const (
 	largeProviders = 30
 )
 
-// addProviders adds the zones of the providers and returns the servers of each.
+// addProviders adds the zones of DNS providers, whose servers serve the zones of customers. It returns the servers of
+// each provider. tlds are the top-level domains.
 func (b *builder) addProviders(tlds []*zone) [][]*server {
 	var all [][]*server
 	for i := range providerCount {
@@ -314,11 +323,11 @@ func (b *builder) addProviders(tlds []*zone) [][]*server {
 	return all
 }
 
-// canAnswer reports whether a resolver can get answers from the server.
+// canAnswer reports whether a resolver can get answers from the server in spite of its fault.
 func (s *server) canAnswer() bool { return s.fault == healthy || s.fault == noEDNS }
 
-// addContentNetworks adds zones that have the targets of aliases. Each has a second zone below it for the edge of the
-// network.
+// addContentNetworks adds the zones of content delivery networks, to whose names other names are aliases, and returns
+// them. Each has a second zone below it for the edge of the network.
 func (b *builder) addContentNetworks() []*zone {
 	var all []*zone
 	for i := range 6 {
@@ -337,7 +346,8 @@ func (b *builder) addContentNetworks() []*zone {
 	return all
 }
 
-// addSite adds the i-th zone that questions are about, and its host.
+// addSite adds the i-th site, a zone below tld that questions are about, and its host. The site has servers of its own
+// or a provider's. Its host may be an alias to a content delivery network.
 func (b *builder) addSite(i int, tld *zone, providers [][]*server, networks []*zone) {
 	name := fmt.Sprintf("site%05d.%s", i, tld.name)
 	var servers []*server
@@ -387,7 +397,8 @@ func (b *builder) addSite(i int, tld *zone, providers [][]*server, networks []*z
 // bigSet is a number of addresses that do not fit into a datagram.
 const bigSet = 100
 
-// newHost returns a host with addresses for documentation. big is the probability that it has bigSet of them.
+// newHost returns the i-th host, with addresses that are reserved for documentation. big is the probability that it has
+// so many addresses that they do not fit into a UDP response.
 func (b *builder) newHost(i int, big float64) *host {
 	h := &host{a: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}, ttl: b.drawTTL()}
 	if b.plain {
@@ -404,7 +415,7 @@ func (b *builder) newHost(i int, big float64) *host {
 	return h
 }
 
-// drawTTL draws the TTL of a host in seconds.
+// drawTTL draws the time to live of a host's records, in seconds.
 func (b *builder) drawTTL() uint32 {
 	if b.plain {
 		return 300
@@ -412,10 +423,10 @@ func (b *builder) drawTTL() uint32 {
 	return []uint32{20, 60, 300}[b.extraRNG.IntN(3)]
 }
 
-// drawQuestions draws the questions: each name once, in random order. Unless the plan is plain, a fifth of the
-// questions are for IPv6 addresses. repeats is the share of the questions that repeat an earlier one; popular questions
-// are repeated more often.
-func (n *internet) drawQuestions(p plan, count int, repeats float64) []question {
+// drawQuestions draws questions, count in all, about the names of the internet: each name once, in random order.
+// repeats is the share of the questions that repeat an earlier one; popular questions are repeated more often. Unless
+// the plan p is plain, a fifth of the questions are for IPv6 addresses.
+func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []question {
 	rng := rand.New(rand.NewPCG(p.seed, 3))
 	order := rng.Perm(len(n.siteNames))
 	var all, fresh []question
@@ -440,13 +451,14 @@ func (n *internet) drawQuestions(p plan, count int, repeats float64) []question 
 	return all
 }
 
-// drawRandomName returns the k-th question about a name that does not exist, in one of the focus zones.
+// drawRandomName draws the k-th question about a random name in one of the focus zones, the zones that many questions
+// are about. No host has the name.
 func (n *internet) drawRandomName(rng *rand.Rand, k int) question {
 	z := n.focusZones[rng.IntN(len(n.focusZones))]
 	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}
 }
 
-// addressesOf returns the addresses in the right answer to a question, and the number of aliases before them.
+// addressesOf returns the addresses in the right answer to question q, and the number of aliases that lead to them.
 func (n *internet) addressesOf(q question) (addrs []netip.Addr, aliases int) {
 	name := q.name
 	for {
@@ -465,7 +477,7 @@ func (n *internet) addressesOf(q question) (addrs []netip.Addr, aliases int) {
 	}
 }
 
-// zoneOf returns the zone of a name.
+// zoneOf returns the zone of the internet that contains a domain name.
 func (n *internet) zoneOf(name string) *zone {
 	for {
 		if z := n.zones[name]; z != nil {
@@ -475,7 +487,7 @@ func (n *internet) zoneOf(name string) *zone {
 	}
 }
 
-// String returns the server with its faults.
+// String returns the name, the address, the round-trip time and the faults of the server.
 func (s *server) String() string {
 	faults := []string{"", " dead", " failing", " without EDNS"}[s.fault]
 	if s.stale {

@@ -15,7 +15,7 @@ import (
 // The shares in the documentation of the package and of the scenarios.
 func TestInternetsAreAsDescribed(t *testing.T) {
 	for seed := range uint64(3) {
-		n := newInternet(plan{seed: seed, sites: sites})
+		n := newInternet(internetPlan{seed: seed, sites: sites})
 		counts := map[string]int{}
 		var rtts []time.Duration
 		count := func(what string, is bool) {
@@ -56,7 +56,7 @@ func TestInternetsAreAsDescribed(t *testing.T) {
 }
 
 func TestAPlanMakesOneInternet(t *testing.T) {
-	shape := func(p plan) (all []string) {
+	shape := func(p internetPlan) (all []string) {
 		n := newInternet(p)
 		for _, s := range n.servers {
 			all = append(all, s.String())
@@ -67,7 +67,7 @@ func TestAPlanMakesOneInternet(t *testing.T) {
 		}
 		return all
 	}
-	p := plan{seed: 7, sites: 300}
+	p := internetPlan{seed: 7, sites: 300}
 	assert.Equal(t, shape(p), shape(p))
 	other := p
 	other.seed++
@@ -88,7 +88,7 @@ func TestAPlanMakesOneInternet(t *testing.T) {
 }
 
 func TestQuestionsAreAskedOnceUnlessRepeated(t *testing.T) {
-	p := plan{seed: 1, sites: 1000}
+	p := internetPlan{seed: 1, sites: 1000}
 	n := newInternet(p)
 	once := make(map[string]bool)
 	ipv6 := 0
@@ -110,7 +110,7 @@ func TestQuestionsAreAskedOnceUnlessRepeated(t *testing.T) {
 }
 
 func TestServersAnswerAsTheirZonesSay(t *testing.T) {
-	n := newInternet(plan{seed: 1, sites: 300, clean: true})
+	n := newInternet(internetPlan{seed: 1, sites: 300, clean: true})
 	ask := func(s *server, name string, qtype uint16, edns bool, tcp bool) *dns.Msg {
 		q := new(dns.Msg)
 		q.SetQuestion(name, qtype)
@@ -119,7 +119,7 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 		}
 		b, err := q.Pack()
 		require.NoError(t, err)
-		out := n.answer(s, b, tcp)
+		out := n.answerQuery(s, b, tcp)
 		if out == nil {
 			return nil
 		}
@@ -194,11 +194,11 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 	assert.Equal(t, dns.RcodeRefused, ask(s, z.name, dns.TypeA, true, false).Rcode)
 	s.fault = dead
 	assert.Nil(t, ask(s, z.name, dns.TypeA, true, false))
-	assert.Nil(t, n.answer(nil, nil, false))
+	assert.Nil(t, n.answerQuery(nil, nil, false))
 }
 
 func TestExchangesAreTheSameForAllContenders(t *testing.T) {
-	n := newInternet(plan{seed: 1, sites: 10})
+	n := newInternet(internetPlan{seed: 1, sites: 10})
 	s := n.roots[0]
 	draw := func(seed uint64, d disturbance) (all []time.Duration, lost int) {
 		network := newNetwork(n, d, seed)
@@ -212,10 +212,10 @@ func TestExchangesAreTheSameForAllContenders(t *testing.T) {
 		}
 		return all, lost
 	}
-	a, lost := draw(1, disturbanceOf("broken"))
-	b, _ := draw(1, disturbanceOf("broken"))
+	a, lost := draw(1, newDisturbance("broken"))
+	b, _ := draw(1, newDisturbance("broken"))
 	assert.Equal(t, a, b)
-	c, _ := draw(2, disturbanceOf("broken"))
+	c, _ := draw(2, newDisturbance("broken"))
 	assert.NotEqual(t, a, c)
 	assert.InDelta(t, 30, lost, 20)
 	late := 0

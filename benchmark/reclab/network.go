@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A disturbance determines the loss and delay of exchanges with servers. The shares are from 0 to 1.
+// A disturbance determines the loss and delay of exchanges with the simulated servers. Its shares are from 0 to 1.
 type disturbance struct {
 	loss   float64 // share of the exchanges that are lost, independently
 	jitter float64 // standard deviation of the logarithm of round-trip times
@@ -29,7 +29,7 @@ type disturbance struct {
 	bursts float64 // share of the seconds in which a server loses everything
 }
 
-// A network has the servers of an internet at work, for one contender. The seed determines the loss and delay of the
+// A network runs the servers of a simulated internet for one contender. The seed determines the loss and delay of the
 // n-th exchange with a server: they are the same for all contenders.
 type network struct {
 	internet *internet
@@ -43,11 +43,14 @@ type network struct {
 	exchanges map[*server]uint64 // so far
 }
 
+// newNetwork returns a network with the servers of the internet n. d determines the loss and delay of exchanges,
+// together with the seed.
 func newNetwork(n *internet, d disturbance, seed uint64) *network {
 	return &network{internet: n, disturbance: d, seed: seed, start: time.Now(), exchanges: make(map[*server]uint64)}
 }
 
-// drawExchange returns the duration of the next exchange with a server, and false if it is lost.
+// drawExchange returns the duration of the next exchange with server s, a query and its response. It returns false if
+// the exchange is lost.
 func (n *network) drawExchange(s *server) (time.Duration, bool) {
 	n.mu.Lock()
 	k := n.exchanges[s]
@@ -70,7 +73,8 @@ func (n *network) drawExchange(s *server) (time.Duration, bool) {
 	return time.Duration(ms * 1e6), true
 }
 
-// receiveQuery accepts a datagram for an address, and sends the response after the exchange's duration.
+// receiveQuery handles a UDP query to the server with the address to. It calls send with the response after the
+// duration of the exchange, unless the exchange is lost.
 func (n *network) receiveQuery(to netip.Addr, query []byte, send func(response []byte)) {
 	n.udp.Add(1)
 	s := n.internet.servers[to]
@@ -81,12 +85,13 @@ func (n *network) receiveQuery(to netip.Addr, query []byte, send func(response [
 	if !ok {
 		return
 	}
-	if b := n.internet.answer(s, query, false); b != nil {
+	if b := n.internet.answerQuery(s, query, false); b != nil {
 		time.AfterFunc(took, func() { send(b) })
 	}
 }
 
-// serveStream answers the queries of a connection until it ends. The first answer takes the time of the handshake longer.
+// serveStream answers the queries on a TCP connection to the server with the address to, until the connection ends.
+// handshake is the duration of the TCP handshake, by which the first answer takes longer.
 func (n *network) serveStream(c net.Conn, to netip.Addr, handshake time.Duration) {
 	defer c.Close()
 	s := n.internet.servers[to]
@@ -100,7 +105,7 @@ func (n *network) serveStream(c net.Conn, to netip.Addr, handshake time.Duration
 			return
 		}
 		n.tcp.Add(1)
-		b := n.internet.answer(s, query, true)
+		b := n.internet.answerQuery(s, query, true)
 		if b == nil {
 			continue
 		}
@@ -112,7 +117,7 @@ func (n *network) serveStream(c net.Conn, to netip.Addr, handshake time.Duration
 	}
 }
 
-// listen starts the servers at port 53 of all addresses in a namespace.
+// listen starts the servers of the internet in a network namespace, at port 53 of all addresses. stop ends them.
 func (n *network) listen(space *netsim.Namespace) (stop func(), err error) {
 	var pc net.PacketConn
 	var ln net.Listener
@@ -141,14 +146,14 @@ func (n *network) listen(space *netsim.Namespace) (stop func(), err error) {
 	}, nil
 }
 
-// openConns are the connections that have not ended.
+// openConns has the TCP connections that have not ended, so that they can be closed.
 type openConns struct {
 	mu     sync.Mutex // guards the fields below
 	open   map[net.Conn]struct{}
 	closed bool
 }
 
-// serve calls f in a new goroutine. f serves and closes the connection.
+// serve calls f in a new goroutine, to serve and close the connection c. It closes c at once if close has been called.
 func (s *openConns) serve(c net.Conn, f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,6 +173,7 @@ func (s *openConns) serve(c net.Conn, f func()) {
 	}()
 }
 
+// close closes all connections that have not ended.
 func (s *openConns) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +183,7 @@ func (s *openConns) close() {
 	}
 }
 
-// servePackets answers datagrams to any address of the machine until the socket is closed.
+// servePackets answers UDP queries to any address of the namespace until the socket pc is closed.
 func (n *network) servePackets(pc net.PacketConn) error {
 	c := ipv4.NewPacketConn(pc)
 	if err := c.SetControlMessage(ipv4.FlagDst, true); err != nil {
@@ -199,7 +205,8 @@ func (n *network) servePackets(pc net.PacketConn) error {
 	}
 }
 
-// serveConns answers over connections to any address of the machine until the listener is closed.
+// serveConns answers queries over TCP to any address of the namespace until the listener is closed. open gets the
+// connections.
 func (n *network) serveConns(ln net.Listener, open *openConns) error {
 	for {
 		c, err := ln.Accept()
@@ -215,7 +222,7 @@ func (n *network) serveConns(ln net.Listener, open *openConns) error {
 	}
 }
 
-// DialContext opens a connection in memory.
+// DialContext opens a connection in memory to the simulated server at address, for a resolver in this process.
 func (n *network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -250,6 +257,7 @@ func (n *network) DialContext(ctx context.Context, network, address string) (net
 // clientAddress is the address of all clients in memory.
 var clientAddress = netip.MustParseAddrPort("192.0.2.53:49152")
 
+// netAddr returns the address a as that of a UDP or a TCP socket.
 func netAddr(network string, a netip.AddrPort) net.Addr {
 	if network[:3] == "udp" {
 		return net.UDPAddrFromAddrPort(a)
@@ -257,7 +265,7 @@ func netAddr(network string, a netip.AddrPort) net.Addr {
 	return net.TCPAddrFromAddrPort(a)
 }
 
-// A streamConn is a connection in memory.
+// A streamConn is a TCP connection in memory to a simulated server.
 type streamConn struct {
 	net.Conn
 	to netip.AddrPort
@@ -266,7 +274,7 @@ type streamConn struct {
 func (s *streamConn) LocalAddr() net.Addr  { return netAddr("tcp", clientAddress) }
 func (s *streamConn) RemoteAddr() net.Addr { return netAddr("tcp", s.to) }
 
-// A datagramConn is a UDP socket in memory that is connected to a server. It is a net.PacketConn: package dns
+// A datagramConn is a UDP socket in memory that is connected to a simulated server. It is a net.PacketConn: package dns
 // recognizes a UDP socket by that.
 type datagramConn struct {
 	*network

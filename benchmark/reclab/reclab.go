@@ -44,7 +44,8 @@ const (
 	settleTime = time.Second // between the start of the resolvers and the first question
 )
 
-// Config selects what Run measures. The zero value measures all contenders in the first scenario.
+// Config selects the scenario, the contenders, and the number and the rate of the questions that Run measures. The zero
+// value measures all contenders in the first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
 	Contenders []string // names from Contenders; empty: all of ContendersOf that can run here
@@ -57,7 +58,8 @@ type Config struct {
 	Progress   func(int)           // called with the number of further questions that have ended, of all contenders; may be nil
 }
 
-// Row is the result of one contender. A failed question counts in Calls as answered after Timeout.
+// A Row is the result of one resolver: its questions, its costs and its mistakes. A failed question counts in Calls as
+// answered after Timeout.
 type Row struct {
 	lab.Row
 	Scenario  string
@@ -70,7 +72,8 @@ type Row struct {
 	TrapCPU   time.Duration // processor time of a question about a key trap; 0: unknown, or there are no traps
 }
 
-// Question is one question. It has failed if there was no right answer within Timeout.
+// A Question is the measurement of one question to a resolver. It has failed if there was no right answer within
+// Timeout.
 type Question struct {
 	latency.Call
 	Name    string
@@ -79,13 +82,13 @@ type Question struct {
 	verdict verdict
 }
 
-// Run measures. Unless Memory is set it needs root on Linux, see netsim.ErrUnsupported. If ctx ends, Run returns the
-// results so far and the error of ctx.
+// Run asks the selected resolvers for names in a simulated internet, and returns a row for each. Unless Memory is set
+// it needs root on Linux, see netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf Config) ([]Row, error) {
-	if err := conf.complete(); err != nil {
+	if err := conf.setDefaults(); err != nil {
 		return nil, err
 	}
-	p := planOf(conf.Scenario, conf.Seed)
+	p := newPlan(conf.Scenario, conf.Seed)
 	n := newInternet(p)
 	resolvers, err := startResolvers(ctx, conf, n)
 	defer func() {
@@ -126,8 +129,8 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return rows, errors.Join(append(errs, ctx.Err())...)
 }
 
-// complete checks a Config and sets its defaults.
-func (c *Config) complete() error {
+// setDefaults sets the defaults of the Config. It returns an error if a value is invalid.
+func (c *Config) setDefaults() error {
 	if c.Scenario == "" {
 		c.Scenario = Scenarios[0].Name
 	}
@@ -152,7 +155,8 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// startResolvers starts the contenders. The caller closes the resolvers that it returns, also after an error.
+// startResolvers starts the contenders that the Config selects, each with its own network for the internet n. The
+// caller closes the resolvers that it returns, also after an error.
 func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []*resolver, err error) {
 	names := conf.Contenders
 	if len(names) == 0 {
@@ -178,6 +182,7 @@ func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []
 	return resolvers, err
 }
 
+// startResolver starts the contender with the given name, with a network of its own for the internet n.
 func startResolver(ctx context.Context, conf Config, n *internet, name string) (*resolver, error) {
 	c, err := lab.FindByName("contender", contenders, name)
 	if err != nil {
@@ -186,10 +191,10 @@ func startResolver(ctx context.Context, conf Config, n *internet, name string) (
 	if slices.Contains(validatingPrograms, name) && !IsSigned(conf.Scenario) {
 		return nil, fmt.Errorf("reclab: %s validates, and nothing is signed in %s", name, conf.Scenario)
 	}
-	return c.Start(environment{ctx: ctx, conf: conf, name: name, network: newNetwork(n, disturbanceOf(conf.Scenario), conf.Seed)})
+	return c.Start(environment{ctx: ctx, conf: conf, name: name, network: newNetwork(n, newDisturbance(conf.Scenario), conf.Seed)})
 }
 
-// measure asks the questions and waits for their answers.
+// measure asks the resolver all questions, at random times with the rate of the Config, and returns the result.
 func (r *resolver) measure(ctx context.Context, conf Config, questions []question) (Row, error) {
 	rng := rand.New(rand.NewPCG(conf.Seed, 4))
 	row := Row{Row: lab.Row{Contender: r.name}, Scenario: conf.Scenario, Seed: conf.Seed, Questions: make([]Question, len(questions))}
@@ -220,7 +225,8 @@ func (r *resolver) measure(ctx context.Context, conf Config, questions []questio
 	return row, err
 }
 
-// randomGap returns exponential gaps: the calls of a Poisson process with the given rate per second.
+// randomGap returns a function for lab.Load.Gap: the times between calls of a Poisson process with the given rate per
+// second.
 func randomGap(rng *rand.Rand, rate float64) func(int) time.Duration {
 	return func(int) time.Duration { return time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) }
 }
@@ -228,8 +234,8 @@ func randomGap(rng *rand.Rand, rate float64) func(int) time.Duration {
 // trapQuestions is the number of questions about key traps alone, for their processor time.
 const trapQuestions = 200
 
-// measureTrapCPU returns the processor time of a question about a key trap. The resolver knows the zones of the traps
-// already.
+// measureTrapCPU returns the processor time that a question about a key trap costs the resolver. A key trap is a zone
+// with many keys of the same tag. The resolver has met these zones before.
 func (r *resolver) measureTrapCPU(ctx context.Context, conf Config) time.Duration {
 	if conf.Scenario != "keytrap" {
 		return 0
@@ -249,7 +255,8 @@ func (r *resolver) measureTrapCPU(ctx context.Context, conf Config) time.Duratio
 	return (r.cpu() - before) / trapQuestions
 }
 
-// countVerdicts sets Calls and the figures that follow from the verdicts of the questions.
+// countVerdicts computes the calls of the row and the numbers of its failures and mistakes, from the verdicts of its
+// questions.
 func (r *Row) countVerdicts() {
 	r.Calls, r.Failures, r.Bogus, r.WrongAD = nil, 0, 0, 0
 	for _, q := range r.Questions {
@@ -267,7 +274,7 @@ func (r *Row) countVerdicts() {
 	}
 }
 
-// askQuestion asks a question. start is the start of the run.
+// askQuestion asks the resolver a question and returns the measurement. start is the start of the run.
 func (r *resolver) askQuestion(q question, start time.Time) Question {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)
@@ -278,7 +285,7 @@ func (r *resolver) askQuestion(q question, start time.Time) Question {
 	answer, err := r.exchange(ctx, m)
 	result := Question{Name: q.name, Type: q.qtype, Begin: begin, Call: latency.Call{Start: begin.Sub(start), Latency: time.Since(begin)}, verdict: wrong}
 	if err == nil {
-		result.verdict = r.network.internet.judge(q, answer, r.validates)
+		result.verdict = r.network.internet.checkAnswer(q, answer, r.validates)
 	}
 	if result.verdict != right {
 		result.Winner, result.Latency = -1, Timeout

@@ -30,7 +30,8 @@ import (
 // listenAddress is the address of all contenders. The simulated servers have all addresses, at port 53.
 const listenAddress = "127.0.0.1:5353"
 
-// An environment is everything that the start of a resolver needs.
+// An environment is the input of a contender's Start function. It has the context and the Config of the run, the
+// contender's name, and the network of simulated servers.
 type environment struct {
 	ctx     context.Context
 	conf    Config
@@ -38,8 +39,9 @@ type environment struct {
 	network *network
 }
 
-// A configureFunc returns the command of a program. It writes the program's files to a directory, which has the servers
-// of the root in the file hints and the DS record of the root's key in the file anchor.
+// A configureFunc writes the configuration of a resolver program to the directory dir, and returns the command that
+// runs the program. dir already has two files. hints has the addresses of the root servers, and anchor has the DS
+// record of the root's key.
 type configureFunc func(dir string) (*exec.Cmd, error)
 
 var (
@@ -47,10 +49,11 @@ var (
 	validatingPrograms = validating[2:]
 )
 
-// IsValidating reports whether a contender validates signatures (RFC 4035).
+// IsValidating reports whether the contender with the given name validates DNSSEC signatures (RFC 4035).
 func IsValidating(name string) bool { return slices.Contains(validating, name) }
 
-// A resolver is a contender at work.
+// A resolver is a running contender: the function that asks it questions, and the functions that return its processor
+// time and its statistics.
 type resolver struct {
 	name      string
 	validates bool
@@ -61,27 +64,30 @@ type resolver struct {
 	close     func()
 }
 
-// newResolver returns the resolver of an environment. It validates only where the root is signed.
+// newResolver returns a resolver for the environment e, without the functions that ask it. It validates signatures only
+// if the root is signed.
 func newResolver(e environment) *resolver {
 	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.anchor() != "", network: e.network}
 }
 
-// startOwn returns the start of this library's resolver: in this process, or in a process of its own.
-func startOwn(h recursor.Hedge) func(environment) (*resolver, error) {
+// newLibraryStarter returns the Start function of a contender that is this library's recursive resolver. h has its
+// settings for hedging. It runs in a helper process, or in this process if the network is in memory.
+func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
-		s := ownSettings{Hints: e.network.internet.rootAddresses(), Hedge: h}
+		s := librarySettings{Hints: e.network.internet.rootAddresses(), Hedge: h}
 		if IsValidating(e.name) {
 			s.Anchor = e.network.internet.anchor()
 		}
 		if e.conf.Memory {
-			return startInMemory(e, s)
+			return startInProcess(e, s)
 		}
-		return startProcess(e, func(string) (*exec.Cmd, error) { return ownCommand(s) }, true)
+		return startProcess(e, func(string) (*exec.Cmd, error) { return newHelperCommand(s) }, true)
 	}
 }
 
-// startProgram returns the start of another resolver. It fails with exec.ErrNotFound if the program is not installed.
-func startProgram(configure configureFunc) func(environment) (*resolver, error) {
+// newProgramStarter returns the Start function of a contender that is an installed program, which configure prepares.
+// The function fails with exec.ErrNotFound if the program is not installed.
+func newProgramStarter(configure configureFunc) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		if e.conf.Memory {
 			return nil, fmt.Errorf("reclab: %s in memory: %w", e.name, exec.ErrNotFound)
@@ -93,15 +99,17 @@ func startProgram(configure configureFunc) func(environment) (*resolver, error) 
 // ownEnv is the variable with the settings of this library's resolver, in JSON.
 const ownEnv = "RECLAB_RESOLVER"
 
-// ownSettings configure this library's resolver.
-type ownSettings struct {
+// librarySettings configure this library's resolver: the addresses of the root servers, hedging, and the root's key for
+// the validation of signatures.
+type librarySettings struct {
 	Hints  []netip.Addr
 	Hedge  recursor.Hedge
 	Anchor string // the DS record of the root's key; empty: no validation
 }
 
-// newClient returns this library's resolver with a cache.
-func (s ownSettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshedge.Client, *recursor.Resolver) {
+// newClient returns a client with a cache around this library's resolver, and the resolver itself. d opens connections,
+// and t observes the resolver; both may be nil.
+func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshedge.Client, *recursor.Resolver) {
 	r := &recursor.Resolver{Hints: s.Hints, Hedge: s.Hedge, Dialer: d, Trace: t, NoIPv6: true, Trust: dnssec.Trust{Off: s.Anchor == ""}}
 	if s.Anchor != "" {
 		ds, err := dns.NewRR(s.Anchor)
@@ -113,23 +121,24 @@ func (s ownSettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshedge.
 	return &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}, r
 }
 
-// ServeResolver is this library's resolver in a process that Run has started for it, and does not return in it. A
-// program that calls Run calls ServeResolver first.
+// ServeResolver runs this library's resolver in a helper process that Run has started for it, and does not return in
+// it. In any other process it returns at once. A program that calls Run calls ServeResolver first.
 func ServeResolver() {
 	text := os.Getenv(ownEnv)
 	if text == "" {
 		return
 	}
-	if err := serveOwn(text); err != nil {
+	if err := serveLibrary(text); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// serveOwn answers queries until standard input ends, and then writes its statistics to standard output.
-func serveOwn(text string) error {
-	var s ownSettings
+// serveLibrary answers DNS queries by this library's resolver until standard input ends. It then writes its statistics
+// to standard output. text has the librarySettings in JSON.
+func serveLibrary(text string) error {
+	var s librarySettings
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		return err
 	}
@@ -145,8 +154,8 @@ func serveOwn(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(r.Stats())
 }
 
-// startInMemory starts this library's resolver in this process.
-func startInMemory(e environment, s ownSettings) (*resolver, error) {
+// startInProcess starts this library's resolver in this process, on the network of environment e, which is in memory.
+func startInProcess(e environment, s librarySettings) (*resolver, error) {
 	client, own := s.newClient(e.network, e.conf.Trace)
 	r := newResolver(e)
 	r.exchange = func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
@@ -162,7 +171,9 @@ func startInMemory(e environment, s ownSettings) (*resolver, error) {
 	return r, nil
 }
 
-// startProcess starts a resolver in a namespace of its own, with the servers of the environment's network.
+// startProcess starts a resolver program in a network namespace of its own, which has the servers of the simulated
+// internet. configure returns the command. isOwn says whether the program is this library's resolver, which reports
+// statistics.
 func startProcess(e environment, configure configureFunc, isOwn bool) (_ *resolver, err error) {
 	var undo []func()
 	stop := sync.OnceFunc(func() {
@@ -224,7 +235,8 @@ func startProcess(e environment, configure configureFunc, isOwn bool) (_ *resolv
 	return r, nil
 }
 
-// writeFiles writes the files hints and anchor, see configureFunc.
+// writeFiles writes the files hints and anchor to dir: the addresses of the root servers, and the DS record of the
+// root's key.
 func (n *internet) writeFiles(dir string) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // some programs drop their privileges
 		return err
@@ -239,6 +251,7 @@ func (n *internet) writeFiles(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "anchor"), []byte(n.anchor()+"\n"), 0o644)
 }
 
+// rootAddresses returns the addresses of the root servers.
 func (n *internet) rootAddresses() (all []netip.Addr) {
 	for _, s := range n.roots {
 		all = append(all, s.addr)
@@ -246,7 +259,8 @@ func (n *internet) rootAddresses() (all []netip.Addr) {
 	return all
 }
 
-// readStatsFrom makes r.stats end the standard input of this library's resolver and read its statistics.
+// readStatsFrom makes r.stats read the statistics of this library's resolver from the process cmd. They come when its
+// standard input is closed.
 func (r *resolver) readStatsFrom(cmd *exec.Cmd) error {
 	cmd.Stdout = nil
 	in, err := cmd.StdinPipe()
@@ -263,7 +277,7 @@ func (r *resolver) readStatsFrom(cmd *exec.Cmd) error {
 	return err
 }
 
-// newClientIn returns a client of the resolver in a namespace.
+// newClientIn returns a client that sends queries to the resolver in a network namespace.
 func newClientIn(space *netsim.Namespace) *dnsserver.Client {
 	return &dnsserver.Client{Timeout: Timeout, Dial: func(context.Context) (conn net.Conn, err error) {
 		err = space.Do(func() (err error) {
@@ -274,9 +288,9 @@ func newClientIn(space *netsim.Namespace) *dnsserver.Client {
 	}}
 }
 
-// runInNamespace starts a program in a namespace.
+// runInNamespace starts a program in a network namespace. kill ends the program.
 func runInNamespace(space *netsim.Namespace, cmd *exec.Cmd) (kill func(), err error) {
-	dieWithParent(cmd)
+	killWithParent(cmd)
 	cmd.WaitDelay = time.Second // a child process of the program may hold its output open
 	started, done := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -300,8 +314,9 @@ func runInNamespace(space *netsim.Namespace, cmd *exec.Cmd) (kill func(), err er
 	}, nil
 }
 
-// ownCommand returns the command that runs this program as this library's resolver, with one thread as the other resolvers.
-func ownCommand(s ownSettings) (*exec.Cmd, error) {
+// newHelperCommand returns a command that runs this program again as a helper process, with this library's resolver and
+// the settings s. The resolver has one thread, as the other resolvers have.
+func newHelperCommand(s librarySettings) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -315,8 +330,8 @@ func ownCommand(s ownSettings) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// waitUntilReady looks up a name that does not exist until there is an answer. The resolver then knows the servers of
-// the root and of one zone below the root.
+// waitUntilReady looks up a name that does not exist until the resolver answers, for at most 30 seconds. The resolver
+// then knows the servers of the root and of one zone below the root.
 func (r *resolver) waitUntilReady(ctx context.Context) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -340,7 +355,7 @@ func (r *resolver) waitUntilReady(ctx context.Context) error {
 	}
 }
 
-// An outputTail keeps the last 2,000 bytes of a program's output. Its zero value is empty.
+// An outputTail is an io.Writer that keeps the last 2,000 bytes of a program's output. Its zero value is empty.
 type outputTail struct {
 	mu  sync.Mutex
 	end []byte

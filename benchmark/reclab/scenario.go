@@ -6,7 +6,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
-// A scenario determines an internet. All scenarios without a signing have no signatures.
+// A scenario determines the simulated internet and its faults. If its signing is the zero value, no zone has
+// signatures.
 type scenario struct {
 	lab.Scenario
 	signing signing
@@ -38,28 +39,32 @@ var scenarios = []scenario{
 // Scenarios lists all scenarios.
 var Scenarios = lab.ScenariosOf(scenarios)
 
-// IsSigned reports whether zones are signed in a scenario.
+// IsSigned reports whether zones have DNSSEC signatures in the scenario with the given name.
 func IsSigned(name string) bool { return signingOf(name).share > 0 }
 
+// signingOf returns the signed zones of the scenario with the given name.
 func signingOf(name string) signing {
 	sc, _ := lab.FindByName("scenario", scenarios, name)
 	return sc.signing
 }
 
-// IsTrapped reports whether the question with an index of the scenario keytrap is about a key trap.
+// IsTrapped reports whether a question of the scenario keytrap is about a key trap. A key trap is a zone with many keys
+// of the same tag, which takes long to validate. index is the number of the question.
 func IsTrapped(index int32) bool { return int(index)%trapPattern.period < trapPattern.trapped }
 
 // sites is the number of zones that questions are about.
 const sites = 5000
 
-func planOf(scenario string, seed uint64) plan {
-	return plan{
+// newPlan returns the plan of the internet for the scenario with the given name.
+func newPlan(scenario string, seed uint64) internetPlan {
+	return internetPlan{
 		seed: seed, sites: sites, dead: scenario == "dead", plain: scenario == "plain", signing: signingOf(scenario),
 		clean: scenario == "clean" || IsSigned(scenario) && !strings.HasSuffix(scenario, "-broken"),
 	}
 }
 
-func disturbanceOf(scenario string) disturbance {
+// newDisturbance returns the loss and delay of packets in the scenario with the given name.
+func newDisturbance(scenario string) disturbance {
 	d := disturbance{loss: 0.015, jitter: 0.05, spikes: 0.01}
 	if scenario == "bursts" {
 		d.bursts = 0.01

@@ -39,12 +39,12 @@ var errUnanswered = errors.New("no server answers")
 
 // Sequential measures a sequential resolver in memory.
 func Sequential(ctx context.Context, conf Config) (Row, error) {
-	if err := conf.complete(); err != nil {
+	if err := conf.setDefaults(); err != nil {
 		return Row{}, err
 	}
-	n := newInternet(planOf(conf.Scenario, conf.Seed))
+	n := newInternet(newPlan(conf.Scenario, conf.Seed))
 	s := &sequential{
-		network: newNetwork(n, disturbanceOf(conf.Scenario), conf.Seed), servers: make(map[string][]string), addrs: make(map[string][]netip.Addr),
+		network: newNetwork(n, newDisturbance(conf.Scenario), conf.Seed), servers: make(map[string][]string), addrs: make(map[string][]netip.Addr),
 		met: make(map[netip.Addr]*roundTrips), flights: make(map[string]chan struct{}),
 	}
 	for _, root := range n.roots {
@@ -57,7 +57,7 @@ func Sequential(ctx context.Context, conf Config) (Row, error) {
 	if err := r.waitUntilReady(ctx); err != nil {
 		return Row{}, err
 	}
-	return r.measure(ctx, conf, n.drawQuestions(planOf(conf.Scenario, conf.Seed), conf.Questions, 0))
+	return r.measure(ctx, conf, n.drawQuestions(newPlan(conf.Scenario, conf.Seed), conf.Questions, 0))
 }
 
 func (s *sequential) resolve(ctx context.Context, name string, qtype uint16, depth int) (*dns.Msg, error) {

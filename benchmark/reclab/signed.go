@@ -14,8 +14,8 @@ import (
 	"github.com/gohedge/hedge/internal/signer"
 )
 
-// A signing determines the signed zones of an internet. The zero value signs none. Otherwise the root, the zones below
-// it, and a share of the other zones are signed.
+// A signing determines the signed zones of a simulated internet, and their flaws. The zero value signs none. Otherwise
+// the root, the zones below it, and a share of the other zones are signed.
 type signing struct {
 	share float64 // of the zones that are two or more levels below the root, from 0 to 1
 	stale float64 // share of the servers with expired signatures, of the servers that are not the first of a zone
@@ -24,7 +24,7 @@ type signing struct {
 	focus focus
 }
 
-// A focus is a subject of many questions.
+// A focus is the subject of many questions in a scenario: a few zones of the simulated internet.
 type focus int
 
 const (
@@ -42,7 +42,7 @@ const (
 // trapPattern is the pattern of questions about key traps: the first ones of each period.
 var trapPattern = struct{ trapped, period int }{2, 5}
 
-// A flaw of a signed zone.
+// A flaw is a defect of a signed zone, for example expired signatures.
 type flaw int
 
 const (
@@ -60,7 +60,7 @@ const (
 // bogusFlaws are the flaws of bogus sites.
 var bogusFlaws = []flaw{expired, otherKey, unsigned, otherSigner, forged}
 
-// A zoneSigning determines the keys and signatures of a zone.
+// A zoneSigning determines the DNSSEC keys and signatures of a zone, and their flaw.
 type zoneSigning struct {
 	flaw   flaw
 	rsa    bool
@@ -68,7 +68,7 @@ type zoneSigning struct {
 	keys   func() keyMaterial // made at the first call
 }
 
-// keyMaterial has the keys of a zone and the records that depend on them.
+// keyMaterial has the DNSSEC keys of a zone and the records that depend on them.
 type keyMaterial struct {
 	ksk, zsk *signer.Key
 	records  []dns.RR // DNSKEY
@@ -76,7 +76,7 @@ type keyMaterial struct {
 	chain    *signer.Chain
 }
 
-// signZones signs the zones of the internet, and makes servers stale.
+// signZones signs zones of the internet, gives some of them a flaw, and makes the signatures of some servers expire.
 func (b *builder) signZones() {
 	rng := rand.New(rand.NewPCG(b.seed, 5))
 	var sites []*zone // without zones below them
@@ -102,7 +102,7 @@ func (b *builder) signZones() {
 		case "com.", "net.":
 			s.denial = signer.NSEC3OptOut
 		}
-		if rng.Float64() < b.plan.share || top {
+		if rng.Float64() < b.internetPlan.share || top {
 			b.signZone(z, s)
 		}
 	}
@@ -125,13 +125,14 @@ func (b *builder) signZones() {
 	}
 }
 
-// signZone signs a zone.
+// signZone signs zone z with the keys and the flaw of s. The keys are made when they are first needed.
 func (b *builder) signZone(z *zone, s *zoneSigning) {
 	z.signed = s
 	s.keys = sync.OnceValue(func() keyMaterial { return z.newKeyMaterial(fmt.Sprint(b.seed)) })
 }
 
-// pickFocusZones picks the zones that many questions are about.
+// pickFocusZones picks the focus zones from sites, the zones that many questions are about. It may turn them into key
+// traps.
 func (b *builder) pickFocusZones(sites []*zone) {
 	for _, z := range sites {
 		if b.focus == noFocus || len(b.focusZones) == focusZoneCount {
@@ -147,7 +148,8 @@ func (b *builder) pickFocusZones(sites []*zone) {
 	}
 }
 
-// markStaleServers makes servers stale, and makes sure that each zone has a healthy server that is not stale.
+// markStaleServers makes the signatures of some servers expire. Each zone keeps a healthy server whose signatures are
+// valid.
 func (b *builder) markStaleServers(rng *rand.Rand) {
 	first := make(map[*server]bool)
 	for _, z := range b.zones {
@@ -167,7 +169,8 @@ func (b *builder) markStaleServers(rng *rand.Rand) {
 	}
 }
 
-// newKeyMaterial makes the keys of the zone. It depends on nothing but the zone and the seed.
+// newKeyMaterial makes the keys of the zone, and the records that depend on them. The keys depend on the zone and on
+// seed alone.
 func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 	algorithm, f := uint8(dns.ECDSAP256SHA256), z.signed.flaw
 	if z.signed.rsa {
@@ -200,7 +203,8 @@ func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 	return m
 }
 
-// recordTypes returns the types of the zone's records by name.
+// recordTypes returns the types of the records that each name of the zone has, by name. They are needed for proofs that
+// a name or a type does not exist.
 func (z *zone) recordTypes() map[string][]uint16 {
 	all := map[string][]uint16{z.name: {dns.TypeNS, dns.TypeSOA}}
 	for name, h := range z.hosts {
@@ -225,7 +229,7 @@ func (z *zone) recordTypes() map[string][]uint16 {
 	return all
 }
 
-// isDelegated reports whether a name belongs to a zone below this one.
+// isDelegated reports whether a name below the zone belongs to another zone further below.
 func (z *zone) isDelegated(name string) bool {
 	for ; name != z.name; name = parentName(name) {
 		if z.children[name] != nil {
@@ -235,7 +239,8 @@ func (z *zone) isDelegated(name string) bool {
 	return false
 }
 
-// keyRecords returns the DNSKEY or DS records of a name. Every other name in a key trap has an address.
+// keyRecords returns the DNSKEY or DS records of a name in zone z, if qtype asks for them. In a key trap it also
+// returns an address for each name without records.
 func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	if z.signed == nil {
 		return nil
@@ -252,8 +257,8 @@ func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	return nil
 }
 
-// addProofs adds signatures and proofs to a response about a name if the query has the DO bit. It also applies the flaw
-// of the zone.
+// addProofs adds signatures and proofs of non-existence to the response m of server s about a name, if the query has
+// the DO bit. It also applies the flaw of zone z.
 func (n *internet) addProofs(m *dns.Msg, s *server, z *zone, name string) {
 	if z.signed == nil {
 		return
@@ -280,7 +285,7 @@ func (n *internet) addProofs(m *dns.Msg, s *server, z *zone, name string) {
 	}
 }
 
-// forgeRecords changes addresses and aliases.
+// forgeRecords changes the addresses and the aliases in records, so that they differ from the signed ones.
 func forgeRecords(all []dns.RR) {
 	for _, rr := range all {
 		switch rr := rr.(type) {
@@ -294,7 +299,8 @@ func forgeRecords(all []dns.RR) {
 	}
 }
 
-// withSignatures returns records with the signatures of their sets.
+// withSignatures returns the records all of zone z, each set of records followed by its signatures. Server s determines
+// whether these have expired.
 func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.RR) {
 	for len(all) > 0 {
 		h := all[0].Header()
@@ -308,14 +314,15 @@ func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.R
 	return out
 }
 
-// A signatureKey identifies the signatures of a record set on fresh or on stale servers.
+// A signatureKey identifies the signatures of a set of records, valid or expired ones.
 type signatureKey struct {
 	zone, owner string
 	rrtype      uint16
 	stale       bool
 }
 
-// signaturesOf returns the signatures of a record set on a server: one, or many in a key trap.
+// signaturesOf returns the signatures of a set of records in zone z, as server s sends them: one, or many in a key
+// trap.
 func (n *internet) signaturesOf(s *server, z *zone, set []dns.RR) (out []dns.RR) {
 	h := set[0].Header()
 	key := signatureKey{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
@@ -331,7 +338,7 @@ func (n *internet) signaturesOf(s *server, z *zone, set []dns.RR) (out []dns.RR)
 	return out
 }
 
-// signSet makes the signatures of a record set.
+// signSet makes the signatures of a set of records in the zone. They have expired if stale is set.
 func (z *zone) signSet(set []dns.RR, stale bool) []*dns.RRSIG {
 	keys, options := z.signed.keys(), signer.SignatureOptions{}
 	if stale || z.signed.flaw == expired {
@@ -354,7 +361,7 @@ func (z *zone) signSet(set []dns.RR, stale bool) []*dns.RRSIG {
 	return []*dns.RRSIG{key.Sign(lower, options)}
 }
 
-// A status is the result of validation (RFC 4035 §4.3).
+// A status is the result of a right validation of a name (RFC 4035 §4.3).
 type status int
 
 const (
@@ -364,8 +371,8 @@ const (
 	undetermined // depends on the validator's support of an old algorithm
 )
 
-// statusOf returns the status of a name and of the target of its alias. The forged flaw does not affect an answer
-// without records.
+// statusOf returns the status that validation gives the answer to question q, including the target of an alias. The
+// flaw forged does not affect an answer without records.
 func (n *internet) statusOf(q question) status {
 	z := n.zoneOf(q.name)
 	s := n.zoneStatusOf(z)
@@ -390,7 +397,7 @@ func (n *internet) statusOf(q question) status {
 	return secure
 }
 
-// zoneStatusOf returns the status of a zone's data.
+// zoneStatusOf returns the status that validation gives the data of zone z.
 func (n *internet) zoneStatusOf(z *zone) status {
 	s := secure
 	if z.name != "." {
@@ -409,7 +416,8 @@ func (n *internet) zoneStatusOf(z *zone) status {
 	return s
 }
 
-// anchor returns the DS record of the root's key in the format of a zone file, or nothing if the root is not signed.
+// anchor returns the trust anchor: the DS record of the root's key in the format of a zone file. It returns "" if the
+// root is not signed.
 func (n *internet) anchor() string {
 	root := n.zones["."]
 	if root.signed == nil {

@@ -25,7 +25,7 @@ func (n *internet) exchange(t *testing.T, z *zone, name string, qtype uint16) *d
 	b, err := q.Pack()
 	require.NoError(t, err)
 	m := new(dns.Msg)
-	require.NoError(t, m.Unpack(n.answer(z.servers[i], b, true)))
+	require.NoError(t, m.Unpack(n.answerQuery(z.servers[i], b, true)))
 	return m
 }
 
@@ -59,7 +59,7 @@ func TestSignedZonesVerify(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	p := planOf("signed", 3)
+	p := newPlan("signed", 3)
 	p.sites = 150
 	n := newInternet(p)
 	kinds := make(map[[2]any]int)
@@ -98,7 +98,7 @@ func TestSignedZonesVerify(t *testing.T) {
 }
 
 func TestDelegationsAreSignedOrProvenNotToBe(t *testing.T) {
-	p := planOf("mixed", 3)
+	p := newPlan("mixed", 3)
 	p.sites = 300
 	n := newInternet(p)
 	signedOnes, others := 0, 0
@@ -132,7 +132,7 @@ func TestDelegationsAreSignedOrProvenNotToBe(t *testing.T) {
 
 func TestAPlanSignsOneInternet(t *testing.T) {
 	signatures := func(seed uint64) (all []string) {
-		p := planOf("mixed-broken", seed)
+		p := newPlan("mixed-broken", seed)
 		p.sites = 200
 		n := newInternet(p)
 		for _, name := range n.siteNames {
@@ -150,7 +150,7 @@ func TestAPlanSignsOneInternet(t *testing.T) {
 
 // The shares in the descriptions of the scenarios.
 func TestSignedInternetsAreAsDescribed(t *testing.T) {
-	n := newInternet(planOf("mixed-broken", 1))
+	n := newInternet(newPlan("mixed-broken", 1))
 	counts := make(map[string]int)
 	count := func(what string, is bool) {
 		if is {
@@ -177,9 +177,9 @@ func TestSignedInternetsAreAsDescribed(t *testing.T) {
 	assert.InDelta(t, 24, per("secure", sites), 6, "not all aliases lead to signed zones")
 	assert.InDelta(t, 1, per("stale", len(n.servers)), 0.6, "of those that are no zone's first")
 	for _, name := range []string{"flood", "keytrap"} {
-		n := newInternet(planOf(name, 1))
+		n := newInternet(newPlan(name, 1))
 		assert.Len(t, n.focusZones, focusZoneCount)
-		for i, q := range n.drawQuestions(planOf(name, 1), 50, 0) {
+		for i, q := range n.drawQuestions(newPlan(name, 1), 50, 0) {
 			focused := slices.Contains(n.focusZones, n.zoneOf(q.name))
 			assert.Equal(t, name == "flood" || IsTrapped(int32(i)), focused)
 		}
@@ -187,7 +187,7 @@ func TestSignedInternetsAreAsDescribed(t *testing.T) {
 }
 
 func TestVerdicts(t *testing.T) {
-	n := newInternet(planOf("mixed-broken", 1))
+	n := newInternet(newPlan("mixed-broken", 1))
 	n.signedShare = 1
 	find := func(s status) question {
 		i := slices.IndexFunc(n.siteNames, func(name string) bool {
@@ -215,20 +215,20 @@ func TestVerdicts(t *testing.T) {
 		{bogus, false, answeredBogus, right}, {bogus, true, answeredBogus, right},
 	} {
 		q := find(tt.status)
-		assert.Equal(t, tt.validator, n.judge(q, answer(q, tt.ad), true), tt)
-		assert.Equal(t, tt.plain, n.judge(q, answer(q, tt.ad), false), tt)
+		assert.Equal(t, tt.validator, n.checkAnswer(q, answer(q, tt.ad), true), tt)
+		assert.Equal(t, tt.plain, n.checkAnswer(q, answer(q, tt.ad), false), tt)
 		if tt.status == bogus {
-			assert.Equal(t, right, n.judge(q, servfail, true))
+			assert.Equal(t, right, n.checkAnswer(q, servfail, true))
 		} else {
-			assert.Equal(t, wrong, n.judge(q, servfail, true))
-			assert.Equal(t, wrong, n.judge(q, servfail, false))
+			assert.Equal(t, wrong, n.checkAnswer(q, servfail, true))
+			assert.Equal(t, wrong, n.checkAnswer(q, servfail, false))
 		}
 	}
 }
 
 // The keys and signatures of a key trap have the same tag, and no signature of the record is right.
 func TestTrapsAreTraps(t *testing.T) {
-	n := newInternet(planOf("keytrap", 1))
+	n := newInternet(newPlan("keytrap", 1))
 	z := n.focusZones[0]
 	keys := n.exchange(t, z, z.name, dns.TypeDNSKEY).Answer
 	tags := make(map[uint16]int)

@@ -11,14 +11,16 @@ const (
 	aftermath   = 2 * time.Second        // time before the end of a stall whose questions it may delay
 )
 
-// A stallMonitor detects the times when this machine stalls.
+// A stallMonitor detects the times at which this machine stalls: a timer fires more than a tenth of a second late.
 type stallMonitor struct {
 	stopping, stopped chan struct{}
 	stalls            []stall // valid after stop
 }
 
+// A stall is a period in which this machine stood still.
 type stall struct{ from, to time.Time }
 
+// newStallMonitor returns a monitor that has started. It ends with stop.
 func newStallMonitor() *stallMonitor {
 	m := &stallMonitor{stopping: make(chan struct{}), stopped: make(chan struct{})}
 	go func() {
@@ -43,8 +45,8 @@ func (m *stallMonitor) stop() {
 	<-m.stopped
 }
 
-// removeStalled removes the questions that were asked shortly before or during a stall, with any verdict. They are the
-// same for all contenders.
+// removeStalled removes the questions that were asked during a stall of the machine or shortly before it, with any
+// verdict. They are the same for all contenders.
 func (r *Row) removeStalled(stalls []stall) {
 	n := len(r.Questions)
 	r.Questions = slices.DeleteFunc(r.Questions, func(q Question) bool {

@@ -8,7 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// newTrapKeys returns RSA keys of a zone that have the same tag. They have signed no record.
+// newTrapKeys returns the DNSKEY records of a key trap: RSA keys of a zone that all have the same tag. They have signed
+// no record.
 func newTrapKeys(zone string) (all []dns.RR) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	for len(all) < trapKeys {
@@ -40,8 +41,8 @@ const (
 	trapTag  = uint16(12345)
 )
 
-// newTrapSignatures returns wrong signatures with the tag of all keys of a trap, as many as there are keys. template
-// has their other fields.
+// newTrapSignatures returns the wrong signatures of a record in a key trap, as many as there are keys. They have the
+// tag of all keys. template has their other fields.
 func newTrapSignatures(template *dns.RRSIG, keys []dns.RR) (all []*dns.RRSIG) {
 	rng := rand.New(rand.NewPCG(2, 6))
 	for range len(keys) - 1 { // the first has signed the keys

@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A verdict says whether an answer is right.
+// A verdict says whether a resolver's answer is right, and else how it is wrong.
 type verdict int
 
 const (
@@ -17,9 +17,10 @@ const (
 	wrongAD               // AD is set though the chain is not secure, or is not set though it is
 )
 
-// judge compares an answer with the internet. A validating resolver must answer SERVFAIL where the status is bogus, and
-// set AD exactly where it is secure. Other resolvers never set AD, and any answer about a bogus name is right.
-func (n *internet) judge(q question, m *dns.Msg, validates bool) verdict {
+// checkAnswer compares the answer m to question q with the simulated internet. validates says whether the resolver
+// validates signatures. It then must answer SERVFAIL where the status is bogus, and set AD exactly where it is secure.
+// Other resolvers never set AD, and any answer about a bogus name is right.
+func (n *internet) checkAnswer(q question, m *dns.Msg, validates bool) verdict {
 	status := n.statusOf(q)
 	switch {
 	case status == bogus && !validates:
@@ -38,8 +39,8 @@ func (n *internet) judge(q question, m *dns.Msg, validates bool) verdict {
 	return right
 }
 
-// hasRightAnswer reports whether a response has the records of the internet. A truncated response is right: the rest is
-// available over TCP.
+// hasRightAnswer reports whether response m to question q has the records of the simulated internet. A truncated
+// response is right: the rest is available over TCP.
 func (n *internet) hasRightAnswer(q question, m *dns.Msg) bool {
 	want, aliases := n.addressesOf(q)
 	if z := n.zoneOf(q.name); z.hosts[q.name] == nil {

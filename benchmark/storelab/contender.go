@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// A rangeReader reads the range at off into p.
+// A rangeReader is the read function of a contender: it fills p with the bytes of the object at offset off.
 type rangeReader func(ctx context.Context, p []byte, off int64) error
 
 // Names of contenders that bounds and tests refer to.
@@ -31,17 +31,17 @@ const (
 )
 
 var contenders = []lab.Contender[*store, rangeReader]{
-	{Name: Plain, Start: throughTransport(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })},
+	{Name: Plain, Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })},
 	{Name: "static-50ms", Start: func(s *store) (rangeReader, error) { return s.readHedged(50 * time.Millisecond), nil }},
-	{Name: "failsafe-quantile", Start: throughTransport(func(base http.RoundTripper) (http.RoundTripper, error) {
+	{Name: "failsafe-quantile", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		policy := hedgepolicy.NewBuilderWithDelayQuantile[*http.Response](virtual.FailsafeQuantile, virtual.FailsafeAge, virtual.FailsafeThreshold).
 			WithBudget(budget.NewBuilder().Build()).Build()
 		return failsafehttp.NewRoundTripper(base, policy), nil
 	})},
-	{Name: "stall-timeout", Start: newStallTimeout(500 * time.Millisecond)},
-	{Name: "stall-timeout-20ms", Start: newStallTimeout(20 * time.Millisecond)},
+	{Name: "stall-timeout", Start: newStallTimeoutStarter(500 * time.Millisecond)},
+	{Name: "stall-timeout-20ms", Start: newStallTimeoutStarter(20 * time.Millisecond)},
 	{Name: "parts-4", Start: func(s *store) (rangeReader, error) { return s.readInParts(4), nil }},
-	{Name: "hedge-resume", Start: throughTransport(func(base http.RoundTripper) (http.RoundTripper, error) {
+	{Name: "hedge-resume", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return hedge.New(base, hedge.WithResume()), nil
 	})},
 	{Name: Rangeread, Start: func(s *store) (rangeReader, error) {
@@ -59,7 +59,7 @@ var Contenders = lab.NamesOf(contenders)
 // entityTag is the version of the object.
 const entityTag = `"one"`
 
-// fetchRange is a rangeread.Fetch.
+// fetchRange requests a range from the store for package rangeread. It is a rangeread.Fetch.
 func (s *store) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
 	b, err := s.openBody(ctx, r.Offset, r.Length)
 	if err != nil {
@@ -68,9 +68,9 @@ func (s *store) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadClose
 	return b, rangeread.Info{Offset: r.Offset, Length: r.Length, Size: s.size, Tag: entityTag}, nil
 }
 
-// throughTransport returns the start of a contender that reads a range by a GET through a transport. wrap makes the
-// transport from the store's.
-func throughTransport(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*store) (rangeReader, error) {
+// newTransportStarter returns the Start function of a contender that reads a range by an HTTP GET. wrap makes the
+// contender's transport from the transport of the store.
+func newTransportStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*store) (rangeReader, error) {
 	return func(s *store) (rangeReader, error) {
 		rt, err := wrap(s)
 		if err != nil {
@@ -92,7 +92,7 @@ func throughTransport(wrap func(http.RoundTripper) (http.RoundTripper, error)) f
 	}
 }
 
-// RoundTrip answers a GET for a range, as S3 does.
+// RoundTrip answers a GET for a range of the object, as Amazon S3 does. With it, a store is an http.RoundTripper.
 func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	var from, to int64
 	if _, err := fmt.Sscanf(req.Header.Get("Range"), "bytes=%d-%d", &from, &to); err != nil {
@@ -113,7 +113,7 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// readPlain reads the range with one request.
+// readPlain fills p with the bytes of the object at offset off, by one request without hedging or retries.
 func (s *store) readPlain(ctx context.Context, p []byte, off int64) error {
 	b, err := s.openBody(ctx, off, int64(len(p)))
 	if err != nil {
@@ -123,7 +123,8 @@ func (s *store) readPlain(ctx context.Context, p []byte, off int64) error {
 	return errors.Join(err, b.Close())
 }
 
-// readInParts reads the parts of a range at the same time, as the downloader of the AWS SDK does.
+// readInParts returns a reader that requests parts of a range at the same time, as the downloader of the AWS SDK does.
+// parts is the number of requests.
 func (s *store) readInParts(parts int) rangeReader {
 	s.requestSize = Size / int64(parts)
 	return func(ctx context.Context, p []byte, off int64) error {
@@ -138,8 +139,8 @@ func (s *store) readInParts(parts int) rangeReader {
 	}
 }
 
-// readHedged sends a second request if the first byte does not arrive within the delay, as hedgedhttp does. It reads
-// the first answer and cancels the other request.
+// readHedged returns a reader that sends a second request if the first byte does not arrive within the delay, as
+// hedgedhttp does. It reads the first response and cancels the other request.
 func (s *store) readHedged(delay time.Duration) rangeReader {
 	type answer struct {
 		*body
@@ -179,9 +180,11 @@ func (s *store) readHedged(delay time.Duration) rangeReader {
 	}
 }
 
-// A stallTimeout retries a request whose first byte is late, as Google's client does with WithReadStallTimeout. It
-// follows the documentation of that option. The timeout starts at a minimum and moves to the 99th percentile of the
-// client's requests if that is longer. A retry waits for a random part of a second, and twice as long each time.
+// A stallTimeout is a client that retries a request whose first byte is late, as Google's client does with
+// WithReadStallTimeout. It follows the documentation of that option.
+//
+// The timeout starts at a minimum and moves to the 99th percentile of the client's requests if that is longer. A retry
+// waits for a random part of a second, and twice as long each time.
 type stallTimeout struct {
 	store   *store
 	minimum time.Duration
@@ -191,13 +194,16 @@ type stallTimeout struct {
 	random  *rand.Rand
 }
 
-func newStallTimeout(minimum time.Duration) func(*store) (rangeReader, error) {
+// newStallTimeoutStarter returns the Start function of a contender that retries requests whose first byte is late.
+// minimum is the shortest timeout.
+func newStallTimeoutStarter(minimum time.Duration) func(*store) (rangeReader, error) {
 	return func(s *store) (rangeReader, error) {
 		t := &stallTimeout{store: s, minimum: minimum, timeout: minimum, random: rand.New(rand.NewPCG(s.seed, 1))}
 		return t.readRange, nil
 	}
 }
 
+// readRange fills p with the bytes of the object at offset off. It retries requests whose first byte is late.
 func (t *stallTimeout) readRange(ctx context.Context, p []byte, off int64) error {
 	for maxPause := time.Second; ; maxPause = min(2*maxPause, 30*time.Second) {
 		b, err := t.openBody(ctx, off, int64(len(p)))
@@ -214,7 +220,8 @@ func (t *stallTimeout) readRange(ctx context.Context, p []byte, off int64) error
 	}
 }
 
-// openBody sends a request, and returns an error if its first byte does not arrive within the timeout.
+// openBody sends a request for n bytes at offset off. It returns an error if the first byte does not arrive within the
+// timeout. Afterwards it adapts the timeout.
 func (t *stallTimeout) openBody(ctx context.Context, off, n int64) (*body, error) {
 	t.mu.Lock()
 	limit := t.timeout

@@ -11,7 +11,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
-// A scenario determines the faults of a store.
+// A scenario is a condition of the simulated object store: whether some of its responses have faults, and whether it is
+// slow for a while.
 type scenario struct {
 	lab.Scenario
 	faulty bool
@@ -38,13 +39,15 @@ const (
 	slowFactor         = 8   // of all times while the store is slow
 )
 
-// IsSlow reports whether the store is slow during a read of the scenario storage-slow.
+// IsSlow reports whether the whole store is slow during the read with the given number, in the scenario storage-slow.
+// Three reads in ten are slow.
 func IsSlow(read int32) bool { return read%1000 >= 400 && read%1000 < 700 }
 
 // block is the unit of faults in bytes: the seed determines the faults of all requests that begin in one block.
 const block = Size / 4
 
-// A store is an object store with one object, for one contender.
+// A store is a simulated object store with one object, for one contender. It determines the faults of each response,
+// and counts requests and bytes.
 type store struct {
 	scenario
 	seed         uint64
@@ -55,12 +58,14 @@ type store struct {
 	openRequests sync.WaitGroup
 }
 
-// readStats are the effects of one read.
+// readStats counts the requests and the bytes of one read.
 type readStats struct {
 	requests, asked, sent atomic.Int64
 	replaced              atomic.Bool // the last byte came by a request that replaced another
 }
 
+// newStore returns the store of one contender for a scenario. seed determines the faults, and reads is the number of
+// ranges in the object.
 func newStore(sc scenario, seed uint64, reads int) *store {
 	return &store{
 		scenario: sc, seed: seed, size: int64(reads) * Size, requestSize: Size,
@@ -68,7 +73,8 @@ func newStore(sc scenario, seed uint64, reads int) *store {
 	}
 }
 
-// openBody sends a request for n bytes at off, within one read. It returns at the first byte.
+// openBody sends a request to the store for n bytes of the object at offset off, all within one read. It returns the
+// response's body when the first byte arrives, or the error of ctx.
 func (s *store) openBody(ctx context.Context, off, n int64) (*body, error) {
 	try := s.tries[off/block].Add(1) - 1
 	b := &body{
@@ -88,7 +94,8 @@ func (s *store) openBody(ctx context.Context, off, n int64) (*body, error) {
 	return b, nil
 }
 
-// drawFaults sets the times of a body and returns the delay of its first byte. Stalls begin at a page.
+// drawFaults draws the speed and the stall of a body from random numbers, and returns the delay of its first byte. A
+// stall begins at a multiple of the page size.
 func (b *body) drawFaults(random *rand.Rand) time.Duration {
 	delay := max(firstByteMean+time.Duration(random.NormFloat64()*float64(firstByteDeviation)), firstByteMean/2)
 	kind, share := random.IntN(faultPeriod), random.Float64()
@@ -104,7 +111,7 @@ func (b *body) drawFaults(random *rand.Rand) time.Duration {
 	return delay
 }
 
-// A body arrives in chunks, the first one at once.
+// A body is the body of a response from the simulated store. It arrives in chunks, the first one at once.
 type body struct {
 	store     *store
 	ctx       context.Context // of the request
@@ -120,7 +127,7 @@ type body struct {
 	once      sync.Once
 }
 
-// arrivalOf returns the time at which a byte of the body arrives.
+// arrivalOf returns the time at which the byte at a position of the body arrives.
 func (b *body) arrivalOf(position int64) time.Time {
 	d := time.Duration(position/chunkSize) * b.interval
 	if b.stallAt >= 0 && position >= b.stallAt {
@@ -129,7 +136,8 @@ func (b *body) arrivalOf(position int64) time.Time {
 	return b.start.Add(d)
 }
 
-// endOfChunk returns the end of the bytes that arrive together with a byte.
+// endOfChunk returns the end of the chunk around a position of the body: the position after the last byte that arrives
+// together with it.
 func (b *body) endOfChunk(position int64) int64 {
 	end := min((position/chunkSize+1)*chunkSize, b.size)
 	if position < b.stallAt {
@@ -138,6 +146,7 @@ func (b *body) endOfChunk(position int64) int64 {
 	return end
 }
 
+// Read reads bytes of the response that have arrived. It waits for the next chunk if there are none.
 func (b *body) Read(p []byte) (int, error) {
 	position := b.position.Load()
 	if position == b.size {
@@ -155,13 +164,15 @@ func (b *body) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
+// Close ends the request, and counts the bytes that have arrived.
 func (b *body) Close() error {
 	b.stopWatch()
 	b.finish()
 	return nil
 }
 
-// finish counts the bytes that have arrived.
+// finish adds the bytes that have arrived so far to the bytes sent by the store. It runs once, when the body is closed
+// or when the context of the request ends.
 func (b *body) finish() {
 	b.once.Do(func() {
 		sent, now := b.position.Load(), time.Now()

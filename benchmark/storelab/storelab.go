@@ -31,7 +31,7 @@ const (
 	Reads   = 10_000  // of a contender, unless Config has a number
 )
 
-// Config selects what Run measures.
+// Config selects the scenario, the contenders and the number of reads that Run measures.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios
 	Contenders []string // names from Contenders; empty: all
@@ -40,20 +40,22 @@ type Config struct {
 }
 
 // A Row is the result of one contender. Its calls are reads, in the order of their ranges. The hedges of a call are its
-// requests beyond the first. The winner is 1 if the last byte came by a request that replaced another, else 0.
+// requests beyond the first. The winner of a call is 1 if the last byte came by a request that replaced another, else
+// 0.
 type Row struct {
 	lab.Row
 	Traffic []Traffic // of each call
 }
 
-// Traffic is the number of bytes that one read caused.
+// Traffic is the number of bytes that one read caused: bytes requested, and bytes sent by the store.
 type Traffic struct {
 	Asked int64 // by its requests
 	Sent  int64 // by the store until the requests ended
 }
 
-// Run measures in the time of its caller: a bubble's, or real time. If ctx ends, Run returns the results so far and the
-// error of ctx.
+// Run lets the selected contenders read all ranges of the object, and returns a row for each. It runs in the time of
+// its caller: the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the results so far and
+// the error of ctx.
 func Run(ctx context.Context, conf Config) ([]Row, error) {
 	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
 	switch {
@@ -84,18 +86,19 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return rows, errors.Join(errs...)
 }
 
-// RunInFakeTime is Run in fake time. It starts this program again, see ServeFakeTime.
+// RunInFakeTime does the same as Run, in fake time. It starts this program again as a helper process, see
+// ServeFakeTime.
 func RunInFakeTime(ctx context.Context, conf Config) ([]Row, error) {
 	return bubble.Run[Config, []Row](ctx, bubbleName, conf)
 }
 
-// ServeFakeTime does the work of a process that RunInFakeTime has started, and does not return in it. A program that
-// calls RunInFakeTime calls ServeFakeTime first.
+// ServeFakeTime does the work of a helper process that RunInFakeTime has started, and does not return in it. In any
+// other process it returns at once. A program that calls RunInFakeTime calls ServeFakeTime first.
 func ServeFakeTime() { bubble.Serve(bubbleName, Run) }
 
 const bubbleName = "storelab"
 
-// measure lets a contender read all ranges.
+// measure lets contender c read all ranges from a store of its own, and returns its result.
 func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*store, rangeReader]) (Row, error) {
 	s := newStore(sc, conf.Seed, conf.Reads)
 	read, err := c.Start(s)
@@ -133,7 +136,8 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*st
 	return row, err
 }
 
-// readRange reads range i into p and records the call. Only wrong bytes are an error.
+// readRange lets a contender read the range with number i into p, and records the call. start is the start of the run.
+// Failed reads are recorded as failed calls; wrong bytes are an error.
 func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *latency.Call, start time.Time) error {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
@@ -155,16 +159,18 @@ func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *l
 // page is the distance in bytes between the words of the object that depend on their offset. All other bytes are 0.
 const page = 4 << 10
 
+// wordAt returns the word of the object at offset off, which is a multiple of page.
 func wordAt(off int64) uint64 { return uint64(off+8) * 0x9E3779B97F4A7C15 }
 
-// fillBytes writes the words of the object at off to p.
+// fillBytes writes the content of the object at offset off to p. It writes only the words that are not 0.
 func fillBytes(p []byte, off int64) {
 	for at := (page - off%page) % page; at+8 <= int64(len(p)); at += page {
 		binary.LittleEndian.PutUint64(p[at:], wordAt(off+at))
 	}
 }
 
-// checkBytes returns an error if p lacks the words of the object at off.
+// checkBytes returns an error if p differs from the content of the object at offset off. It compares only the words
+// that are not 0.
 func checkBytes(p []byte, off int64) error {
 	for at := (page - off%page) % page; at+8 <= int64(len(p)); at += page {
 		if binary.LittleEndian.Uint64(p[at:]) != wordAt(off+at) {

@@ -32,8 +32,8 @@ func main() {
 	}
 }
 
-// measurePrograms prints the table, and writes it to the file readme unless that is empty. It returns an error for each
-// number above its limit.
+// measurePrograms measures all programs and prints the table of their sizes. It also writes the table into the document
+// named readme unless that is empty. It returns an error for each number above its limit.
 func measurePrograms(readme string) error {
 	root, err := readRootModule()
 	if err != nil {
@@ -61,21 +61,22 @@ func measurePrograms(readme string) error {
 	return errors.Join(over...)
 }
 
-// A weight has the numbers of a program.
+// A weight is the size of a built program: its bytes, the modules linked into it, and all modules that it requires.
 type weight struct {
 	bytes  int64
 	linked int // modules in the program
 	listed int // modules that go list -m all names
 }
 
-// A limit has the largest allowed numbers. 0 means no limit.
+// A limit has the largest numbers that the weight of a program may have. 0 means no limit.
 type limit struct {
 	bytes  int64 // beyond the bytes of the program to which it is compared
 	linked int
 	listed int // beyond the modules of a program with grpc-go alone
 }
 
-// checkLimit returns an error if a number is above its limit.
+// checkLimit returns an error if number is above limit, unless limit is 0. The error names the owner of the number, a
+// program or a file, and the unit of the number.
 func checkLimit(owner, unit string, number, limit int64) error {
 	if limit > 0 && number > limit {
 		return fmt.Errorf("%s: %d %s; at most %d are allowed", owner, number, unit, limit)
@@ -83,7 +84,9 @@ func checkLimit(owner, unit string, number, limit int64) error {
 	return nil
 }
 
-// formatTable returns the table for the document.
+// formatTable returns the Markdown table of program sizes: a row for each program, with its bytes and its numbers of
+// modules. Below it are lines about hedge's go.mod and the conditions of the measurement. weights has the sizes by the
+// title of the program.
 func formatTable(root rootInfo, weights map[string]weight) string {
 	var b strings.Builder
 	b.WriteString("| program | stripped | more | modules linked | `go list -m all` |\n|---|--:|--:|--:|--:|\n")
@@ -99,11 +102,13 @@ func formatTable(root rootInfo, weights map[string]weight) string {
 	return b.String()
 }
 
+// formatMB returns a number of bytes as text in megabytes.
 func formatMB(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
 var tablePattern = regexp.MustCompile(`(?s)(<!-- table:weight -->\n).*?(<!-- /table -->)`)
 
-// writeTable replaces the table in a document.
+// writeTable replaces the table of program sizes in a document by text. The table stands between two comments, which
+// must occur once.
 func writeTable(file, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
@@ -118,14 +123,14 @@ func writeTable(file, text string) error {
 	}), 0o644)
 }
 
-// A rootInfo describes the module of hedge.
+// A rootInfo describes the module of hedge: its folder, its version of Go, and the modules that it requires.
 type rootInfo struct {
 	dir, goVersion   string
 	direct, indirect int
 	requires         map[string]string // versions by module path, including the peers in the benchmark's go.mod
 }
 
-// readRootModule reads the go.mod of the module in which the command runs.
+// readRootModule returns the description of hedge's module, from the go.mod files of the module and of its benchmark.
 func readRootModule() (root rootInfo, err error) {
 	text, err := runGo(".", "list", "-m", "-f", "{{.Dir}}", hedgePath)
 	if err != nil {
@@ -155,7 +160,7 @@ func readRootModule() (root rootInfo, err error) {
 	return root, nil
 }
 
-// A modFile is the part of a go.mod file that weight reads.
+// A modFile is the part of a go.mod file that this command needs: the version of Go and the required modules.
 type modFile struct {
 	Go      string
 	Require []struct {
@@ -164,7 +169,7 @@ type modFile struct {
 	}
 }
 
-// readModFile reads the go.mod of the module in a folder.
+// readModFile reads the go.mod file of the module in the folder dir.
 func readModFile(dir string) (mod modFile, err error) {
 	text, err := runGo(dir, "mod", "edit", "-json")
 	if err != nil {
@@ -173,7 +178,8 @@ func readModFile(dir string) (mod modFile, err error) {
 	return mod, json.Unmarshal([]byte(text), &mod)
 }
 
-// measureProgram builds a program in a module of its own.
+// measureProgram builds program p in a temporary module of its own, and returns its size. root has the versions of the
+// modules that p needs.
 func measureProgram(root rootInfo, p program) (w weight, err error) {
 	dir, err := os.MkdirTemp("", "weight")
 	if err != nil {
@@ -223,7 +229,8 @@ func measureProgram(root rootInfo, p program) (w weight, err error) {
 	return weight{bytes: built.Size(), linked: len(info.Deps), listed: strings.Count(listed, "\n")}, nil
 }
 
-// runGo runs the go command in a folder, without a workspace, cgo and the flags of the caller.
+// runGo runs the go command with args in the folder dir, and returns its output. It ignores workspaces, cgo and the
+// caller's GOFLAGS.
 func runGo(dir string, args ...string) (string, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir = dir

@@ -10,7 +10,8 @@ const (
 	aloneResolver = "`net.Resolver` alone"
 )
 
-// A program is a small program of a user.
+// A program is a small Go program whose binary size is measured. It uses hedge, another library, or none, and is
+// compared with the program that uses none.
 type program struct {
 	title  string
 	tags   string // of the build
@@ -56,7 +57,8 @@ func hedged() http.RoundTripper {
 	source: dnsProgram("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
 }}
 
-// httpProgram returns a program that gets a page.
+// httpProgram returns the Go source of a program that gets a web page, for the measurement of its binary size.
+// transport is the Go expression of its HTTP transport. imports are the packages that the expression needs.
 func httpProgram(transport string, imports ...string) string {
 	return programHead(append(imports, "fmt", "net/http")) + `
 	client := &http.Client{Transport: ` + transport + `}
@@ -69,7 +71,8 @@ func httpProgram(transport string, imports ...string) string {
 `
 }
 
-// grpcProgram returns a program that makes a call.
+// grpcProgram returns the Go source of a program that makes a gRPC call, for the measurement of its binary size. option
+// is the Go expression of a dial option, or empty. imports are the packages that the expression needs.
 func grpcProgram(option string, imports ...string) string {
 	imports = append(imports, "context", "fmt", grpcPath, grpcPath+"/credentials/insecure", "google.golang.org/protobuf/types/known/emptypb")
 	return programHead(imports) + `
@@ -82,7 +85,8 @@ func grpcProgram(option string, imports ...string) string {
 `
 }
 
-// dnsProgram returns a program that looks up a host.
+// dnsProgram returns the Go source of a program that looks up a host, for the measurement of its binary size. resolver
+// is the Go expression of its *net.Resolver. imports are the packages that the expression needs.
 func dnsProgram(resolver string, imports ...string) string {
 	return programHead(append(imports, "context", "fmt", "net")) + `
 	var resolver *net.Resolver = ` + resolver + `
@@ -91,7 +95,8 @@ func dnsProgram(resolver string, imports ...string) string {
 `
 }
 
-// programHead returns a program up to its first statement.
+// programHead returns the beginning of a Go program's source, up to the first statement of main. imports are the
+// packages that the program imports.
 func programHead(imports []string) string {
 	text := "package main\n\n"
 	for _, path := range imports {

@@ -26,7 +26,8 @@ const (
 	burst      = 2 * time.Second
 )
 
-// A Policy decides when and whether to hedge. It is safe for concurrent use. Times are durations since any common start.
+// A Policy decides when a request is hedged, and whether the budget admits the hedge. It is safe for concurrent use.
+// Times are durations since any common start.
 type Policy struct {
 	mu     sync.Mutex
 	hosts  map[string]*host
@@ -37,7 +38,8 @@ type Policy struct {
 	denied int
 }
 
-// New returns a policy that expects the given number of requests per second to all hosts together.
+// New returns a policy that expects the given number of requests per second to all hosts together. Its budget is a
+// tenth of them.
 func New(estimatedRPS float64) *Policy {
 	rate := estimatedRPS * share
 	full := max(1, rate*burst.Seconds())
@@ -47,7 +49,7 @@ func New(estimatedRPS float64) *Policy {
 // DefaultRPS is the default of the expected requests per second.
 const DefaultRPS = 100
 
-// A host has the latencies of two tumbling windows.
+// A host has the latencies of one host's requests, in the current and in the previous window of 30 seconds.
 type host struct {
 	requests    int
 	windowStart time.Duration
@@ -55,7 +57,8 @@ type host struct {
 	both        *ddsketch.DDSketch // the current and the previous window, merged once and not for each request
 }
 
-// HedgeDelay counts a request and returns the delay of its hedge.
+// HedgeDelay counts a request to the host with the given name, and returns the delay after which it is hedged. now is
+// the time of the request.
 func (p *Policy) HedgeDelay(now time.Duration, name string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +74,7 @@ func (p *Policy) HedgeDelay(now time.Duration, name string) time.Duration {
 	return max(minDelay, time.Duration(d))
 }
 
-// AdmitHedge takes a token for a hedge. It reports false if there is none.
+// AdmitHedge takes a token for a hedge from the budget, at the time now. It reports false if there is none.
 func (p *Policy) AdmitHedge(now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,14 +88,15 @@ func (p *Policy) AdmitHedge(now time.Duration) bool {
 	return true
 }
 
-// DeniedHedges returns the number of hedges without a token.
+// DeniedHedges returns the number of hedges for which there was no token.
 func (p *Policy) DeniedHedges() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.denied
 }
 
-// RecordLatency records the latency of a request, from its start to its winner's answer.
+// RecordLatency records the latency of a request to the host with the given name, from its start to its first answer.
+// now is the time of the answer.
 func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +108,7 @@ func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duratio
 	}
 }
 
-// currentHost returns the host of a name after it has moved its windows. The caller holds mu.
+// currentHost returns the host with the given name, whose windows it has moved to the time now. The caller holds mu.
 func (p *Policy) currentHost(now time.Duration, name string) *host {
 	h := p.hosts[name]
 	switch {
@@ -121,6 +125,7 @@ func (p *Policy) currentHost(now time.Duration, name string) *host {
 	return h
 }
 
+// newSketch returns an empty sketch of quantiles with a relative accuracy of 1 %.
 func newSketch() *ddsketch.DDSketch {
 	s, err := ddsketch.NewDefaultDDSketch(accuracy)
 	if err != nil {

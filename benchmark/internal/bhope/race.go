@@ -13,7 +13,7 @@ import (
 // A Clock returns the time since the start of a benchmark. It stands still while the benchmark pauses.
 type Clock func() time.Duration
 
-// RoundTripper hedges requests of all methods by the policy.
+// A RoundTripper is an HTTP transport that hedges requests of all methods by a policy.
 type RoundTripper struct {
 	Policy *Policy
 	Clock  Clock
@@ -22,7 +22,8 @@ type RoundTripper struct {
 
 var _ http.RoundTripper = (*RoundTripper)(nil)
 
-// RoundTrip returns the first result, also if it is an error.
+// RoundTrip sends a request, and a hedge if the first attempt is slow. It returns the first result, also if it is an
+// error.
 func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	attempt := func(ctx context.Context) (*http.Response, error) { return t.Next.RoundTrip(req.Clone(ctx)) }
 	discard := func(r *http.Response) {
@@ -39,7 +40,7 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// A cancelingBody cancels the context of its request when it is closed.
+// A cancelingBody is the body of a response. Close cancels the context of its request.
 type cancelingBody struct {
 	io.ReadCloser
 	cancel context.CancelFunc
@@ -50,7 +51,8 @@ func (b *cancelingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// UnaryClientInterceptor hedges calls of all methods with protobuf messages by the policy.
+// UnaryClientInterceptor returns a gRPC interceptor that hedges calls of all methods by policy p. Their messages must
+// be protobuf messages.
 func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		attempt := func(ctx context.Context) (proto.Message, error) {
@@ -66,8 +68,9 @@ func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor 
 	}
 }
 
-// raceAttempts makes an attempt and perhaps a hedge. The first result wins. The other attempt is cancelled, and its
-// result discarded. The context of the winner lives until the caller calls cancel.
+// raceAttempts calls attempt, and calls it again as a hedge when the policy's delay has passed. The first result wins.
+// The other attempt is cancelled, and its result is passed to discard. The context of the winner lives until the caller
+// calls cancel. host is the key for latencies.
 func raceAttempts[T any](ctx context.Context, p *Policy, clock Clock, host string, attempt func(context.Context) (T, error), discard func(T)) (v T, cancel context.CancelFunc, err error) {
 	type result struct {
 		v   T

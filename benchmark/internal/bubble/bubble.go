@@ -18,8 +18,9 @@ import (
 // as JSON.
 const requestEnv = "HEDGE_BUBBLE_REQUEST"
 
-// Run returns the result of the function that [Serve] has under a name. A bubble needs a test. Run therefore starts
-// this program again, and Serve runs the test there. The input is encoded as JSON, and the result by encoding/gob.
+// Run returns the result of the function that [Serve] has under the given name, called with the input in. The function
+// runs in the fake time of testing/synctest, which needs a test. Run therefore starts this program again, and Serve
+// runs the test there. The input is encoded as JSON, and the result by encoding/gob.
 func Run[In, Out any](ctx context.Context, name string, in In) (out Out, err error) {
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -42,8 +43,9 @@ func Run[In, Out any](ctx context.Context, name string, in In) (out Out, err err
 	return out, nil
 }
 
-// Serve runs f in a process that Run has started for that, and does not return in it. A program that calls Run calls
-// Serve first.
+// Serve calls f in the fake time of testing/synctest, in a process that Run has started for the function with this
+// name. It does not return in that process, and returns at once in any other. A program that calls Run calls Serve
+// first.
 func Serve[In, Out any](name string, f func(context.Context, In) (Out, error)) {
 	text, ok := strings.CutPrefix(os.Getenv(requestEnv), name+" ")
 	if !ok {

@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// A Listener counts the connections that it accepts.
+// A Listener is a net.Listener that counts the connections that it accepts.
 type Listener struct {
 	net.Listener
 	Accepted *atomic.Int64
 }
 
-// Accept returns the next connection.
+// Accept waits for the next connection, counts it, and returns it.
 func (l Listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err == nil {

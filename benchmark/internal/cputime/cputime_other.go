@@ -5,5 +5,5 @@ package cputime
 
 import "time"
 
-// OfThisProcess reports false: this system does not measure it.
+// OfThisProcess reports false, because processor time is not measured on this system.
 func OfThisProcess() (used time.Duration, known bool) { return 0, false }

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// OfThisProcess returns the processor time that this process has used.
+// OfThisProcess returns the processor time that this process has used so far, in user and in system mode. It reports
+// false if the system does not measure it.
 func OfThisProcess() (used time.Duration, known bool) {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -11,8 +11,8 @@ import (
 // tick is the unit of times in /proc, which is the same on all Linux systems.
 const tick = 10 * time.Millisecond
 
-// OfProcess returns the processor time that another process has used, to a hundredth of a second. It reports false on
-// systems other than Linux.
+// OfProcess returns the processor time that another process has used so far, to a hundredth of a second. It reports
+// false on systems other than Linux.
 func OfProcess(pid int) (used time.Duration, known bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

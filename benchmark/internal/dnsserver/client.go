@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Client sends queries to one server. Each query in flight has a socket of its own; a socket is used again after an
-// answer. A Client is safe for concurrent use.
+// A Client sends DNS queries to one server over UDP. Each query in flight has a socket of its own; a socket is used
+// again after an answer. A Client is safe for concurrent use.
 type Client struct {
 	// Dial opens a UDP socket that is connected to the server.
 	Dial func(ctx context.Context) (net.Conn, error)
@@ -22,9 +22,9 @@ type Client struct {
 	idle []*dns.Conn
 }
 
-// Exchange returns the answer to m.
+// Exchange sends the query m and returns the answer.
 func (c *Client) Exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
-	conn := c.takeIdle()
+	conn := c.popIdle()
 	if conn == nil {
 		udp, err := c.Dial(ctx)
 		if err != nil {
@@ -44,15 +44,16 @@ func (c *Client) Exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return answer, nil
 }
 
-// Close closes the idle sockets.
+// Close closes the sockets that no query uses.
 func (c *Client) Close() {
-	for conn := c.takeIdle(); conn != nil; conn = c.takeIdle() {
+	for conn := c.popIdle(); conn != nil; conn = c.popIdle() {
 		_ = conn.Close()
 	}
 }
 
-// takeIdle returns an idle socket, or nil.
-func (c *Client) takeIdle() (conn *dns.Conn) {
+// popIdle removes a socket that no query uses from the list of idle sockets, and returns it. It returns nil if there
+// is none.
+func (c *Client) popIdle() (conn *dns.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last := len(c.idle) - 1; last >= 0 {

@@ -16,8 +16,9 @@ import (
 // ListenAddress is where Start expects the server on its host.
 const ListenAddress = "127.0.0.1:53"
 
-// Start runs a server on a host, waits until it accepts connections over TCP, and returns a client of the server. stop
-// ends both; it is valid also with an error.
+// Start runs the command of a DNS server on a host, waits until the server accepts connections over TCP, and returns a
+// client of it. timeout limits the client's wait for an answer. stop ends the server and the client; it is valid also
+// with an error.
 func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (c *Client, stop func(), err error) {
 	if err := host.Start(cmd); err != nil {
 		return nil, func() {}, err
@@ -42,8 +43,9 @@ func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (c *Client, 
 	return nil, stop, errors.New("the server does not start")
 }
 
-// ConfiguredCommand writes the configuration of a program to a file in dir, and returns the command with the file as
-// its last argument. The error is exec.ErrNotFound if the program is not installed.
+// ConfiguredCommand writes text, the configuration of a program, to a file in dir. It returns the command that runs the
+// program with args, and with the file as its last argument. The error is exec.ErrNotFound if the program is not
+// installed.
 func ConfiguredCommand(dir, text, program string, args ...string) (*exec.Cmd, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -53,8 +55,8 @@ func ConfiguredCommand(dir, text, program string, args ...string) (*exec.Cmd, er
 	return exec.Command(path, append(args, file)...), os.WriteFile(file, []byte(text), 0o644)
 }
 
-// UnboundCommand returns the command for unbound with one thread and its files in dir. server has further lines of the
-// configuration's server section, and sections after it.
+// UnboundCommand returns the command for the DNS server unbound with one thread and its files in dir. server has
+// further lines for the server section of the configuration. sections has further sections, which follow it.
 func UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 	return ConfiguredCommand(dir, `server:
   interface: 127.0.0.1
@@ -73,7 +75,8 @@ func UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 `+sections, "unbound", "-d", "-c")
 }
 
-// UnboundForwards returns the section of unbound's configuration that forwards all queries to the given addresses.
+// UnboundForwards returns the section of unbound's configuration that forwards all queries to the servers with the
+// given addresses.
 func UnboundForwards(addresses []string) string {
 	return "forward-zone:\n  name: \".\"\n  forward-addr: " + strings.Join(addresses, "\n  forward-addr: ") + "\n"
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A Contender is an implementation that a lab compares with others. E is the environment of the lab in which Start
-// prepares a client C.
+// A Contender is a client, a server or a library that a lab compares with others. E is the environment of the lab in
+// which Start prepares a client of type C.
 type Contender[E, C any] struct {
 	Name  string
 	Start func(environment E) (C, error)
@@ -25,7 +25,8 @@ type Contender[E, C any] struct {
 
 func (c Contender[E, C]) selectionName() string { return c.Name }
 
-// A Scenario is a condition under which contenders are compared.
+// A Scenario is a condition under which a lab compares contenders: its name and its description. Labs embed it in
+// scenarios of their own.
 type Scenario struct {
 	Name        string
 	Description string // one phrase, for lists of scenarios
@@ -35,7 +36,7 @@ func (s Scenario) selectionName() string { return s.Name }
 
 func (s Scenario) embedded() Scenario { return s }
 
-// ScenariosOf returns the Scenario that each of all embeds.
+// ScenariosOf returns the name and the description of each of a lab's scenarios, which embed a Scenario.
 func ScenariosOf[T interface{ embedded() Scenario }](all []T) []Scenario {
 	scenarios := make([]Scenario, len(all))
 	for i, one := range all {
@@ -44,10 +45,10 @@ func ScenariosOf[T interface{ embedded() Scenario }](all []T) []Scenario {
 	return scenarios
 }
 
-// Selectable is a contender or a scenario: a user selects it by its name.
+// Selectable is a contender or a scenario of a lab, which a user selects by its name.
 type Selectable interface{ selectionName() string }
 
-// NamesOf returns the names of all, in their order.
+// NamesOf returns the names of the contenders or scenarios all, in their order.
 func NamesOf[T Selectable](all []T) []string {
 	names := make([]string, len(all))
 	for i, one := range all {
@@ -56,7 +57,8 @@ func NamesOf[T Selectable](all []T) []string {
 	return names
 }
 
-// FindByName returns the contender or scenario with a name. The error lists all names; kind is the word for one of them.
+// FindByName returns the contender or the scenario with the given name from all. If there is none, the error lists all
+// names. kind is contender or scenario, the word for the error.
 func FindByName[T Selectable](kind string, all []T, name string) (found T, err error) {
 	i := slices.IndexFunc(all, func(one T) bool { return one.selectionName() == name })
 	if i < 0 {
@@ -65,8 +67,8 @@ func FindByName[T Selectable](kind string, all []T, name string) (found T, err e
 	return all[i], nil
 }
 
-// SelectByName returns the contenders or scenarios with the given names, in the order of the names. Without names it
-// returns all.
+// SelectByName returns the contenders or the scenarios with the given names from all, in the order of the names.
+// Without names, it returns all. kind is contender or scenario, the word for the error.
 func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, error) {
 	if len(names) == 0 {
 		return all, nil
@@ -81,7 +83,8 @@ func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, erro
 	return selected, nil
 }
 
-// A Row is the result of one contender in one run of a scenario. Figures that a lab does not measure are 0.
+// A Row is the result of one contender in one run of a scenario: its calls and its costs. Figures that a lab does not
+// measure are 0.
 type Row struct {
 	Contender string
 
@@ -98,23 +101,23 @@ type Row struct {
 	CPU         time.Duration // of the contender, for all calls; 0: unknown
 }
 
-// SentPerCall returns the number of queries or requests that a call took on average.
+// SentPerCall returns the number of queries or requests that the contender sent, divided by the number of calls.
 func (r Row) SentPerCall() float64 { return float64(r.Sent) / float64(max(r.Asked, 1)) }
 
-// A Recorder collects the calls of one contender. It is safe for concurrent use; its zero value is empty.
+// A Recorder collects the calls of one contender during a run. It is safe for concurrent use; its zero value is empty.
 type Recorder struct {
 	mu    sync.Mutex // guards calls
 	calls []latency.Call
 }
 
-// Add records a call.
+// Add appends a call to the recorded calls.
 func (r *Recorder) Add(c latency.Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls = append(r.calls, c)
 }
 
-// SortedCalls returns the recorded calls by Index. Nothing may be recorded after that.
+// SortedCalls returns the recorded calls, sorted by Index. Nothing may be recorded after that.
 func (r *Recorder) SortedCalls() []latency.Call {
 	r.mu.Lock()
 	defer r.mu.Unlock()

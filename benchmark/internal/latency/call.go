@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Call is the measurement of one call.
+// A Call is the measurement of one call: its start, its latency, its winning attempt, and its number of hedges.
 type Call struct {
 	Start   time.Duration // since the start of the episode
 	Latency time.Duration
@@ -18,10 +18,10 @@ type Call struct {
 	Denied  uint8 // hedges that were due and not allowed
 }
 
-// Failed reports whether the call has no answer.
+// Failed reports whether the call ended without an answer.
 func (c Call) Failed() bool { return c.Winner < 0 }
 
-// SortedAnswered returns the latencies of the calls that did not fail, sorted.
+// SortedAnswered returns the latencies of the calls that did not fail, in ascending order.
 func SortedAnswered(calls []Call) []time.Duration {
 	var all []time.Duration
 	for _, c := range calls {
@@ -33,7 +33,7 @@ func SortedAnswered(calls []Call) []time.Duration {
 	return all
 }
 
-// Quantile returns the nearest-rank quantile q of sorted values, from 0 to 1. It returns 0 if there are no values.
+// Quantile returns quantile q of sorted, by the nearest rank, with q from 0 to 1. It returns 0 if there are no values.
 func Quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -41,7 +41,7 @@ func Quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[RankOf(q, len(sorted))]
 }
 
-// RankOf returns the index of quantile q in n sorted values.
+// RankOf returns the index of quantile q in n sorted values, by the nearest rank, with q from 0 to 1.
 func RankOf(q float64, n int) int {
 	return min(max(int(math.Ceil(q*float64(n)-1e-9))-1, 0), n-1)
 }

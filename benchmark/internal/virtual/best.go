@@ -9,9 +9,9 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// BestStaticDelays returns the best static delays for the random numbers of a seed: the delays with the lowest quantile
-// q of the latency. It compares all schedules of one or two hedges that start at most extra hedges per request. No
-// client can know these delays in advance.
+// BestStaticDelays returns the hedge delays with the lowest quantile q of latency, for the random numbers of the given
+// seed. hedges is the number of delays, one or two. They cost at most extra hedges per request. No client can know
+// these delays in advance.
 //
 // The attempts of the simulation must not wait for each other or time out. In a closed loop the model must not depend
 // on time.
@@ -40,7 +40,8 @@ func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) 
 	return best
 }
 
-// A replay has the requests of a simulation and the latencies of their attempts.
+// A replay has the requests of a simulation and the latencies of their first attempts, from which it computes the
+// effect of hedge delays.
 type replay struct {
 	Simulation
 	draws     *Draws
@@ -52,9 +53,10 @@ type replay struct {
 
 const maxReplayed = 400_000 // requests
 
+// newReplay returns the requests of the simulation's first episode with the given seed, at most maxReplayed of them.
 func (s Simulation) newReplay(seed uint64) *replay {
 	p := &replay{Simulation: s, draws: newEpisodeDraws(seed, 0)}
-	r := &run{Simulation: s, draws: p.draws}
+	r := &episodeRun{Simulation: s, draws: p.draws}
 	var at time.Duration
 	for i := range min(s.Requests, maxReplayed) {
 		if s.Workers == 0 {
@@ -68,7 +70,8 @@ func (s Simulation) newReplay(seed uint64) *replay {
 	return p
 }
 
-// attemptLatency returns the time from the start of request i to the answer of its attempt n, which starts after a delay.
+// attemptLatency returns the time from the start of request i to the answer of its attempt n, which starts after a
+// delay. Attempt 0 is the first one.
 func (p *replay) attemptLatency(i, n int, delay time.Duration) time.Duration {
 	a := Attempt{Request: i, N: n, At: p.starts[i] + delay}
 	if p.Hosts > 1 {
@@ -77,8 +80,8 @@ func (p *replay) attemptLatency(i, n int, delay time.Duration) time.Duration {
 	return delay + p.Model(p.draws, a)
 }
 
-// hedgedLatencies returns the latencies of the hedged requests with the given delays, not sorted, and the hedges per
-// request. The result is valid until the next call.
+// hedgedLatencies returns the latencies of the requests that are hedged with the given delays, not sorted. cost is the
+// number of hedges per request. The slice is valid until the next call.
 func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration, cost float64) {
 	p.buffer = p.buffer[:0]
 	hedges := 0
@@ -98,8 +101,8 @@ func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration
 	return p.buffer, float64(hedges) / float64(len(p.primaries))
 }
 
-// latencyQuantile returns the quantile q of all latencies with the given delays. The latencies of requests without a
-// hedge are the shortest.
+// latencyQuantile returns quantile q of the latencies of all requests with the given hedge delays. Requests without a
+// hedge are the fastest.
 func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	hedged, _ := p.hedgedLatencies(delays)
 	slices.Sort(hedged)
@@ -110,7 +113,8 @@ func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	return delays[0]
 }
 
-// earliestDelay returns the earliest delay after from that costs at most extra. The cost falls with the delay.
+// earliestDelay returns the shortest delay, longer than from, that costs at most extra hedges per request. cost returns
+// the hedges per request of a delay. It falls with the delay.
 func (p *replay) earliestDelay(from time.Duration, extra float64, cost func(time.Duration) float64) time.Duration {
 	const resolution = 1000 // steps per factor e
 	span := float64(p.longest-from) + 1

@@ -2,6 +2,7 @@ package virtual
 
 import "time"
 
+// An eventKind is the kind of an event, for example an arrival or an answer.
 type eventKind uint8
 
 const (
@@ -12,7 +13,8 @@ const (
 	timedOut                    // a call
 )
 
-// An event happens at a time.
+// An event happens at a time of the simulation. It is the arrival of a request, the start of a hedge, an answer, the
+// end of a server's job, or a timeout.
 type event struct {
 	at     time.Duration
 	seq    uint64 // events at the same time happen in the order in which they were pushed
@@ -22,16 +24,19 @@ type event struct {
 	kind   eventKind
 }
 
+// isBefore reports whether event e happens before event o.
 func (e *event) isBefore(o *event) bool {
 	return e.at < o.at || e.at == o.at && e.seq < o.seq
 }
 
-// An eventQueue is a binary heap of events. container/heap would allocate an interface value for each event.
+// An eventQueue has the future events of a simulation in a binary heap, earliest first. container/heap would allocate
+// an interface value for each event.
 type eventQueue struct {
 	list []event
 	seq  uint64
 }
 
+// pushEvent adds an event to the queue.
 func (h *eventQueue) pushEvent(e event) {
 	h.seq++
 	e.seq = h.seq
@@ -48,7 +53,7 @@ func (h *eventQueue) pushEvent(e event) {
 	h.list[i] = e
 }
 
-// popEvent removes the first event. The queue must not be empty.
+// popEvent removes the earliest event from the queue and returns it. The queue must not be empty.
 func (h *eventQueue) popEvent() event {
 	top := h.list[0]
 	last := len(h.list) - 1

@@ -12,34 +12,34 @@ import (
 // NoHedging is the policy without hedges.
 type NoHedging struct{}
 
-// Begin returns no delays.
+// Begin returns no hedge delays.
 func (NoHedging) Begin(time.Duration, int) []time.Duration { return nil }
 
-// Admit is never called.
+// Admit is never called, because no hedge is ever due.
 func (NoHedging) Admit(time.Duration, int, int) bool { return false }
 
-// Done records nothing.
+// Done ignores the result of the call.
 func (NoHedging) Done(time.Duration, int, CallResult) {}
 
-// StaticDelays is the policy with the same delays for every call, without a budget.
+// StaticDelays is the policy that hedges every call after the same delays, without a budget.
 type StaticDelays []time.Duration
 
-// Begin returns the delays.
+// Begin returns the delays of the policy.
 func (s StaticDelays) Begin(time.Duration, int) []time.Duration { return s }
 
 // Admit admits every hedge.
 func (StaticDelays) Admit(time.Duration, int, int) bool { return true }
 
-// Done records nothing.
+// Done ignores the result of the call.
 func (StaticDelays) Done(time.Duration, int, CallResult) {}
 
-// LibraryPolicy is the policy engine of this library with the clock of the simulation.
+// A LibraryPolicy is the policy of this library, the engine in its package policy, with the clock of the simulation.
 type LibraryPolicy struct {
 	engine *policy.Engine
 	keys   []*policy.Key // by host
 }
 
-// NewLibraryPolicy returns the engine with a configuration.
+// NewLibraryPolicy returns the policy of this library with the given configuration.
 func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
 	return &LibraryPolicy{engine: policy.New(c)}
 }
@@ -47,6 +47,7 @@ func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
 // epoch is the start of all episodes. It is not the zero time, which the engine treats as no time.
 var epoch = time.Unix(1_000_000_000, 0)
 
+// keyOf returns the learned latencies and the budget of the host with the given number, as a key of the engine.
 func (p *LibraryPolicy) keyOf(host int) *policy.Key {
 	for len(p.keys) <= host {
 		p.keys = append(p.keys, p.engine.Key(policy.Name{Host: strconv.Itoa(len(p.keys))}))
@@ -54,7 +55,7 @@ func (p *LibraryPolicy) keyOf(host int) *policy.Key {
 	return p.keys[host]
 }
 
-// Begin returns the delays of the host's schedule.
+// Begin returns the hedge delays that the engine has for the host.
 func (p *LibraryPolicy) Begin(now time.Duration, host int) []time.Duration {
 	if schedule := p.keyOf(host).Begin(epoch.Add(now)); schedule != nil {
 		return schedule.Delays
@@ -62,12 +63,12 @@ func (p *LibraryPolicy) Begin(now time.Duration, host int) []time.Duration {
 	return nil
 }
 
-// Admit asks the engine.
+// Admit reports whether the engine admits the hedge, given by its index.
 func (p *LibraryPolicy) Admit(now time.Duration, host, index int) bool {
 	return p.keyOf(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
-// Done records the call. Losers are cancelled at once: no hedge is in flight after that.
+// Done passes the result of the call to the engine. Losers are cancelled at once, so no hedge is in flight after that.
 func (p *LibraryPolicy) Done(now time.Duration, host int, r CallResult) {
 	k := p.keyOf(host)
 	for range len(r.Starts) - 1 {
@@ -84,25 +85,25 @@ func (p *LibraryPolicy) Done(now time.Duration, host int, r CallResult) {
 	})
 }
 
-// RecordPushback records pushback without a Retry-After.
+// RecordPushback passes pushback without a Retry-After to the engine.
 func (p *LibraryPolicy) RecordPushback(now time.Duration, host int) {
 	p.keyOf(host).RecordPushback(epoch.Add(now), 0)
 }
 
-// BhopePolicy is the policy of package bhope.
+// A BhopePolicy is the policy of the library bhope/hedge, see package bhope, in a simulation.
 type BhopePolicy struct{ policy *bhope.Policy }
 
-// NewBhopePolicy returns the policy that expects the given requests per second.
+// NewBhopePolicy returns the policy of bhope/hedge that expects the given number of requests per second.
 func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
 	return &BhopePolicy{policy: bhope.New(estimatedRPS)}
 }
 
-// Begin returns its delay.
+// Begin returns the hedge delay that the policy has for the host.
 func (p *BhopePolicy) Begin(now time.Duration, host int) []time.Duration {
 	return []time.Duration{p.policy.HedgeDelay(now, strconv.Itoa(host))}
 }
 
-// Admit takes a token.
+// Admit takes a token for the hedge. It reports false if there is none.
 func (p *BhopePolicy) Admit(now time.Duration, _, _ int) bool { return p.policy.AdmitHedge(now) }
 
 // Done records the latency of the winner, or the time until the call failed.
@@ -112,8 +113,8 @@ func (p *BhopePolicy) Done(now time.Duration, host int, r CallResult) {
 	}
 }
 
-// Failsafe is a model of the hedge policy of failsafe-go 0.9.8 with one hedge. Its delay is fixed, or a moving quantile
-// of the attempts' latencies. A budget limits the hedges in flight. All hosts share the policy.
+// A Failsafe is a model of the hedge policy of failsafe-go 0.9.8 with one hedge per call. The hedge delay is fixed, or
+// a moving quantile of the attempts' latencies. A budget limits the hedges in flight. All hosts share the policy.
 type Failsafe struct {
 	// Delay is the fixed delay. 0 means the moving quantile.
 	Delay time.Duration
@@ -133,7 +134,7 @@ const (
 	FailsafeThreshold = 20
 )
 
-// Begin returns the delay, or none before the quantile has its first samples.
+// Begin returns the hedge delay. It returns none before the moving quantile has its first samples.
 func (f *Failsafe) Begin(time.Duration, int) []time.Duration {
 	f.calls++
 	switch {
@@ -145,7 +146,7 @@ func (f *Failsafe) Begin(time.Duration, int) []time.Duration {
 	return []time.Duration{max(0, time.Duration(f.quantile.value))}
 }
 
-// Admit takes a hedge from the budget.
+// Admit reports whether the budget allows one more hedge in flight, and counts the hedge then.
 func (f *Failsafe) Admit(time.Duration, int, int) bool {
 	if f.hedges >= failsafeFloor && float64(f.hedges) > failsafeShare*float64(f.calls+f.hedges) {
 		return false
@@ -154,7 +155,7 @@ func (f *Failsafe) Admit(time.Duration, int, int) bool {
 	return true
 }
 
-// Done records the latency of every attempt. That of a loser ends when it is cancelled.
+// Done records the latency of every attempt of the call. The latency of a loser ends when it is cancelled.
 func (f *Failsafe) Done(_ time.Duration, _ int, r CallResult) {
 	f.calls--
 	f.hedges -= len(r.Starts) - 1
@@ -163,13 +164,14 @@ func (f *Failsafe) Done(_ time.Duration, _ int, r CallResult) {
 	}
 }
 
-// A movingQuantile is Jambon's windowless moving percentile. Its value moves up or down with each sample. The sizes of
-// the steps balance at the quantile.
+// A movingQuantile is Jambon's windowless moving percentile, an estimate of a quantile. Its value moves up or down with
+// each sample. The sizes of the steps balance at the quantile.
 type movingQuantile struct {
 	count                 int
 	value, mean, variance float64
 }
 
+// addSample moves the estimate toward the sample x.
 func (q *movingQuantile) addSample(x float64) {
 	const weight, step = 2.0 / (FailsafeAge + 1), 0.01
 	if q.count++; q.count == 1 {

@@ -2,17 +2,20 @@ package virtual
 
 import "time"
 
-// PushbackRecorder is implemented by policies that react to pushback.
+// A PushbackRecorder is a policy that reacts to pushback, an answer by which the server asks for less load.
+// RecordPushback is called at the time of the answer.
 type PushbackRecorder interface {
 	RecordPushback(now time.Duration, host int)
 }
 
-// separateClients has a policy of its own for each host: clients that share no state.
+// A separateClients is a policy that consists of one policy for each host. Each host stands for a client, and clients
+// share no state.
 type separateClients struct {
 	newPolicy func() Policy
 	policies  []Policy
 }
 
+// policyOf returns the policy of one client, given by the number of its host.
 func (c *separateClients) policyOf(host int) Policy {
 	for len(c.policies) <= host {
 		c.policies = append(c.policies, c.newPolicy())
@@ -36,7 +39,8 @@ func (c *separateClients) RecordPushback(now time.Duration, host int) {
 	}
 }
 
-// newEpisodePolicy returns the policy of an episode.
+// newEpisodePolicy returns the policy for an episode. With SeparateClients, it calls newPolicy for each client, and
+// otherwise once.
 func (s Simulation) newEpisodePolicy(newPolicy func() Policy) Policy {
 	if s.SeparateClients {
 		return &separateClients{newPolicy: newPolicy}
@@ -44,7 +48,7 @@ func (s Simulation) newEpisodePolicy(newPolicy func() Policy) Policy {
 	return newPolicy()
 }
 
-// ClientRate returns the requests per second of one client in an open loop.
+// ClientRate returns the number of requests that one client sends per second in an open loop.
 func (s Simulation) ClientRate() float64 {
 	if s.SeparateClients {
 		return s.Rate / float64(max(s.Hosts, 1))
@@ -52,18 +56,20 @@ func (s Simulation) ClientRate() float64 {
 	return s.Rate
 }
 
-// isPushback reports whether the server answers the attempt with pushback.
-func (r *run) isPushback(index int32, n uint8) bool {
+// isPushback reports whether the server answers attempt n of the call with the given index by pushback.
+func (r *episodeRun) isPushback(index int32, n uint8) bool {
 	return r.PushbackShare > 0 && r.draws.randomOf(int(index), -80-int(n)).Float64() < r.PushbackShare
 }
 
-// isIgnored reports whether the attempt is a hedge whose answer does not end the call.
-func (r *run) isIgnored(index int32, n uint8) bool {
+// isIgnored reports whether attempt n of the call with the given index is a hedge that is answered by "not found". This
+// answer does not end the call.
+func (r *episodeRun) isIgnored(index int32, n uint8) bool {
 	return n > 0 && r.NotFoundShare > 0 && !r.NotFoundEndsCall && r.draws.randomOf(int(index), -90).Float64() < r.NotFoundShare
 }
 
-// recordPushback counts pushback as the answer to an attempt. It reports whether another attempt of the call is in flight.
-func (r *run) recordPushback(id callID) bool {
+// recordPushback records that an attempt of the call id is answered by pushback. It reports whether another attempt of
+// the call is in flight.
+func (r *episodeRun) recordPushback(id callID) bool {
 	c := &r.live[id.slot]
 	if p, ok := r.policy.(PushbackRecorder); ok {
 		p.RecordPushback(r.now, int(c.host))

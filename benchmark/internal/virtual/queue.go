@@ -1,6 +1,6 @@
 package virtual
 
-// A Queue has the servers of a backend. Attempts wait for a server, first come, first served.
+// A Queue has the servers of a backend in a simulation. Attempts wait for a server, first come, first served.
 type Queue struct {
 	Servers int
 	// Shared servers take jobs from one queue. Otherwise each server has a queue of its own, and each attempt goes to a
@@ -18,7 +18,7 @@ type Queue struct {
 // MaxQueuePerServer is the number of attempts per server, in work or queued, above which a hedge.Limiter rejects hedges.
 const MaxQueuePerServer = 4
 
-// A station is a queue with its servers.
+// A station is a queue of attempts with the servers that work on them.
 type station struct {
 	queued    []job
 	head      int // index of the first job in queued
@@ -27,19 +27,20 @@ type station struct {
 	idle      []*server
 }
 
-// isFull reports whether a Limiter would reject a hedge.
+// isFull reports whether a hedge.Limiter in front of the servers would reject a hedge.
 func (s *station) isFull() bool {
 	working, waiting := s.servers-len(s.idle), len(s.queued)-s.head-s.abandoned
 	return working+waiting > MaxQueuePerServer*s.servers
 }
 
+// A server works on one attempt at a time, and takes the next one from its station.
 type server struct {
 	station    *station
 	generation uint32 // changes when the job does
 	job        job
 }
 
-// A job is an attempt for a server.
+// A job is an attempt that a server works on, or that waits for a server.
 type job struct {
 	call  callID
 	index int32
@@ -47,6 +48,8 @@ type job struct {
 	n     uint8
 }
 
+// newStations returns the queues of a backend with idle servers: one queue if the servers share it, and otherwise one
+// for each server.
 func (q *Queue) newStations() []station {
 	count, servers := q.Servers, 1
 	if q.Shared {
@@ -62,8 +65,9 @@ func (q *Queue) newStations() []station {
 	return all
 }
 
-// enqueueJob gives a job to a server, queues it, or rejects it.
-func (r *run) enqueueJob(j job) {
+// enqueueJob gives an attempt to an idle server, or appends it to a queue. It drops a hedge that a hedge.Limiter would
+// reject.
+func (r *episodeRun) enqueueJob(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
 		s = &r.stations[r.draws.randomOf(int(j.index), -3-int(j.n)).IntN(n)]
@@ -81,7 +85,8 @@ func (r *run) enqueueJob(j job) {
 	r.live[j.call.slot].queues[j.n] = s
 }
 
-func (r *run) startJob(s *server, j job) {
+// startJob makes server s work on the attempt j. It schedules the end of the work.
+func (r *episodeRun) startJob(s *server, j job) {
 	s.job = j
 	s.generation++
 	d := r.Model(r.draws, Attempt{Request: int(j.index), N: int(j.n), Host: int(j.host), At: r.now})
@@ -91,8 +96,9 @@ func (r *run) startJob(s *server, j job) {
 	}
 }
 
-// finishJob ends the job of s, unless it was cancelled before.
-func (r *run) finishJob(s *server, generation uint32) {
+// finishJob ends the work of server s on an attempt, which answers the call. generation identifies the attempt: if it
+// was cancelled before, nothing happens.
+func (r *episodeRun) finishJob(s *server, generation uint32) {
 	if s.generation != generation {
 		return
 	}
@@ -104,8 +110,8 @@ func (r *run) finishJob(s *server, generation uint32) {
 	}
 }
 
-// startNextJob gives s its next job.
-func (r *run) startNextJob(s *server) {
+// startNextJob makes server s work on the next attempt in its queue. If there is none, the server becomes idle.
+func (r *episodeRun) startNextJob(s *server) {
 	s.generation++
 	st := s.station
 	for st.head < len(st.queued) {
@@ -128,8 +134,9 @@ func (r *run) startNextJob(s *server) {
 	st.idle = append(st.idle, s)
 }
 
-// cancelAttempts removes the attempts of a call that ends from their queues and servers, as far as the Queue supports that.
-func (r *run) cancelAttempts(c *liveCall, winner int) {
+// cancelAttempts cancels the attempts of a call that ends, except the winner. They leave their queues and servers as
+// far as the Queue supports that.
+func (r *episodeRun) cancelAttempts(c *liveCall, winner int) {
 	if r.Queue.Limited {
 		for n, st := range c.queues[:c.started] {
 			if st != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A Simulation has the requests and the backend that a policy meets.
+// A Simulation has the requests of a client and the backend for them, which hedging policies meet in virtual time.
 type Simulation struct {
 	// Hosts is the number of backends. Each request is for a random one. 0 means one.
 	Hosts int
@@ -45,8 +45,8 @@ type Simulation struct {
 	SeparateClients bool
 }
 
-// A Policy decides when a call is hedged. A Simulation calls it from one goroutine. Times are since the start of the
-// episode.
+// A Policy decides when a call is hedged. A Simulation calls its methods from one goroutine. Times are since the start
+// of the episode.
 type Policy interface {
 	// Begin counts a call that starts now. It returns the hedge delays, in rising order, at most [MaxHedges].
 	Begin(now time.Duration, host int) []time.Duration
@@ -56,7 +56,8 @@ type Policy interface {
 	Done(now time.Duration, host int, r CallResult)
 }
 
-// A CallResult is the result of a call.
+// A CallResult is the result of a call, as a Policy learns it: the latency, the winning attempt, and the starts of all
+// attempts.
 type CallResult struct {
 	Latency           time.Duration   // until the answer or the failure
 	Winner            int             // the attempt that answered; -1: the call failed
@@ -69,14 +70,14 @@ type CallResult struct {
 // MaxHedges is the largest number of hedges of a call.
 const MaxHedges = 3
 
-// Run simulates all episodes, with a new policy for each. It returns the calls in the order in which they ended. It
-// calls progress from time to time with the number of calls so far, if progress is not nil. If ctx ends, Run returns
-// the calls so far.
+// Run simulates all episodes with the given seed, with a new policy for each. It returns the calls in the order in
+// which they ended. If progress is not nil, it is called from time to time with the number of calls so far. If ctx
+// ends, Run returns the calls so far.
 func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Policy, progress func(calls int)) []latency.Call {
 	episodes := max(s.Episodes, 1)
 	calls := make([]latency.Call, 0, episodes*s.Requests)
 	for e := range episodes {
-		r := &run{Simulation: s, policy: s.newEpisodePolicy(newPolicy), draws: newEpisodeDraws(seed, e), calls: calls}
+		r := &episodeRun{Simulation: s, policy: s.newEpisodePolicy(newPolicy), draws: newEpisodeDraws(seed, e), calls: calls}
 		r.Hosts = max(r.Hosts, 1)
 		r.events.list = make([]event, 0, 1024)
 		if s.Queue != nil {
@@ -90,8 +91,9 @@ func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Polic
 	return calls
 }
 
-// A run is one episode.
-type run struct {
+// An episodeRun is the state of one episode of a simulation: the time, the future events, the calls in flight, and the
+// queues.
+type episodeRun struct {
 	Simulation
 	policy Policy
 	draws  *Draws
@@ -106,7 +108,7 @@ type run struct {
 	calls    []latency.Call // that have ended, also in earlier episodes
 }
 
-// A liveCall is a call that has not ended.
+// A liveCall is a call that has not ended: its attempts, its hedge delays, and the servers that work on it.
 type liveCall struct {
 	generation uint32 // changes when another call gets the slot
 	host       int16
@@ -123,14 +125,15 @@ type liveCall struct {
 	queues     [1 + MaxHedges]*station // in which each attempt waits
 }
 
-// A callID identifies a call, also after its end.
+// A callID identifies a call of the simulation, also after the end of the call.
 type callID struct {
 	slot       int32
 	generation uint32
 }
 
-// simulate handles all events of the episode. It reports false if ctx ends.
-func (r *run) simulate(ctx context.Context, progress func(int)) bool {
+// simulate handles all events of the episode in the order of their times. It calls progress from time to time, unless
+// that is nil. It reports false if ctx ends.
+func (r *episodeRun) simulate(ctx context.Context, progress func(int)) bool {
 	for range r.Workers {
 		r.startCall()
 	}
@@ -182,8 +185,8 @@ func (r *run) simulate(ctx context.Context, progress func(int)) bool {
 	return true
 }
 
-// nextGap returns the time to the next arrival.
-func (r *run) nextGap() time.Duration {
+// nextGap returns the time to the next arrival of a request in an open loop.
+func (r *episodeRun) nextGap() time.Duration {
 	rate := r.Rate
 	if r.Load != nil {
 		rate *= r.Load(r.now)
@@ -191,8 +194,8 @@ func (r *run) nextGap() time.Duration {
 	return r.draws.ArrivalGap(r.issued, rate)
 }
 
-// startCall starts the next call, if there is one.
-func (r *run) startCall() {
+// startCall starts the next call of the episode, if there is one.
+func (r *episodeRun) startCall() {
 	if r.issued >= r.Requests {
 		return
 	}
@@ -220,8 +223,9 @@ func (r *run) startCall() {
 	r.startAttempt(id)
 }
 
-// startHedge starts a hedge that is due, if the policy admits it.
-func (r *run) startHedge(id callID) {
+// startHedge starts a hedge that is due for the call id, if the policy admits it. It schedules the next hedge of the
+// call.
+func (r *episodeRun) startHedge(id callID) {
 	c := &r.live[id.slot]
 	index := int(c.next)
 	c.next++
@@ -236,8 +240,9 @@ func (r *run) startHedge(id callID) {
 	r.startAttempt(id)
 }
 
-// startAttempt starts the next attempt of a call.
-func (r *run) startAttempt(id callID) {
+// startAttempt starts the next attempt of the call id: it waits for a server if the backend has a queue, or else
+// schedules the answer.
+func (r *episodeRun) startAttempt(id callID) {
 	c := &r.live[id.slot]
 	n := c.started
 	c.started++
@@ -250,8 +255,9 @@ func (r *run) startAttempt(id callID) {
 	r.events.pushEvent(event{at: r.now + d, kind: answered, call: id, n: n})
 }
 
-// endCall ends a call and records it. In a closed loop the next call starts.
-func (r *run) endCall(id callID, winner int) {
+// endCall ends the call id and records it. winner is the number of the attempt that answered, or -1 if the call failed.
+// In a closed loop the next call starts.
+func (r *episodeRun) endCall(id callID, winner int) {
 	c := &r.live[id.slot]
 	result := CallResult{
 		Latency: r.now - c.start, Winner: winner, PushedBack: c.pushbacks == c.started, HasDelay: len(c.delays) > 0, ReachedFirstDelay: c.reached,
