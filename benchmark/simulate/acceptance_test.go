@@ -99,6 +99,7 @@ func TestHedgesThatCannotHelpAreFew(t *testing.T) {
 
 func TestHostThatHangsDisturbsNoOther(t *testing.T) {
 	t.Parallel()
+	long(t)
 	one := play(t, "hosts", size{}, "hedge")["hedge/during"]
 	none := play(t, "hosts-calm", size{}, "hedge")["hedge/during"]
 	require.Equal(t, none.Requests, one.Requests)

@@ -137,6 +137,7 @@ func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
 
 func TestHedgesToAnotherReplicaEscapeItsStops(t *testing.T) {
 	t.Parallel()
+	long(t)
 	for _, tt := range []struct {
 		engine, scenario, strategy string
 		most                       float64
@@ -146,9 +147,6 @@ func TestHedgesToAnotherReplicaEscapeItsStops(t *testing.T) {
 		{"http", "rotate", "hedge-replicas-2s", 1.1}, {"http", "steady", "hedge-replicas-2s", 1.1}, {"http", "gone", "hedge-replicas-2s", 1.1},
 	} {
 		t.Run(tt.engine+" "+tt.scenario, func(t *testing.T) {
-			if testing.Short() && (tt.engine != "grpc" || tt.scenario != "stop-3") {
-				t.Skip("a long simulation")
-			}
 			r := experiment(t, tt.engine, tt.scenario, 1)
 			atMost(t, "p99.9", r[tt.strategy].P999, tt.most, r["hedge"].P999)
 			assert.Zero(t, r[tt.strategy].Errors)
