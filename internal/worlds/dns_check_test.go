@@ -17,9 +17,9 @@ import (
 
 // A dnsChecker compares the answers of the Client with those of the patient resolver.
 type dnsChecker struct {
+	findingList
 	w               *dnsScenario
 	patient, client *dnsPlay
-	findings        []finding
 }
 
 // maxRecovery is the longest time in which the Client detects the return of a server that was gone for all questions.
@@ -70,10 +70,6 @@ func (w *dnsScenario) check(s *stage) []finding {
 	j.checkQueryCount()
 	j.checkUnhedged()
 	return append(j.findings, j.client.notes...)
-}
-
-func (j *dnsChecker) add(promise, format string, args ...any) {
-	j.findings = append(j.findings, finding{promise, fmt.Sprintf(format, args...)})
 }
 
 // checkQuestion checks the result of a question.

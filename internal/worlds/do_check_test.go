@@ -6,14 +6,13 @@ import (
 )
 
 // check plays the scenario and returns the broken promises.
-func (w *doScenario) check(s *stage) (findings []finding) {
+func (w *doScenario) check(s *stage) []finding {
 	plain, hedged := playDo(s, w, false, 0), playDo(s, w, true, 0)
 	for _, p := range []*doPlay{plain, hedged} {
 		s.log("hedged %v: %v next %v %s %v", p.hedged, p.results, p.next, p.broken, p.notes)
 	}
-	add := func(promise, format string, args ...any) {
-		findings = append(findings, finding{promise, fmt.Sprintf(format, args...)})
-	}
+	var list findingList
+	add := list.add
 	if plain.broken != "" {
 		return nil
 	}
@@ -28,7 +27,7 @@ func (w *doScenario) check(s *stage) (findings []finding) {
 		w.checkEnd(c, a, b, maxHoldTime(a.end, hedged.memory.longestUntil(b.began+a.end), w.past.teachesLatency(w.client.maxKeys, w.client.change)), say)
 		w.checkLeftovers(c, a, b, hedged.runs[c.number], say)
 	}
-	findings = append(findings, hedged.notes...)
+	list.findings = append(list.findings, hedged.notes...)
 	if a, b := plain.next, hedged.next; a.succeeded() && (!b.succeeded() || b.end > a.end+timeTolerance) {
 		add("5 next call", "plain %v, hedged %v", a, b)
 	}
@@ -43,7 +42,7 @@ func (w *doScenario) check(s *stage) (findings []finding) {
 	if calm && v.HedgePanics > 0 {
 		add("4 panic counted", "%d panics are counted, and nothing panics", v.HedgePanics)
 	}
-	return findings
+	return list.findings
 }
 
 // checkEnd checks the result of a call and its time.

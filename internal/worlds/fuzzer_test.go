@@ -22,6 +22,14 @@ type finding struct {
 	Detail  string
 }
 
+// A findingList collects the findings of the check of one scenario.
+type findingList struct{ findings []finding }
+
+// add appends a finding, whose Detail is formatted like fmt.Sprintf.
+func (l *findingList) add(promise, format string, args ...any) {
+	l.findings = append(l.findings, finding{promise, fmt.Sprintf(format, args...)})
+}
+
 // stuckTimeout is the real time after which a player counts as stuck: a goroutine spins, or never releases a mutex.
 const stuckTimeout = time.Minute
 

@@ -11,10 +11,10 @@ import (
 
 // A grpcChecker compares two plays of a scenario.
 type grpcChecker struct {
+	findingList
 	w             *grpcScenario
 	plain, hedged *grpcPlay
 	again         func(act int) *grpcPlay
-	findings      []finding
 }
 
 // check plays the scenario and returns the broken promises.
@@ -42,10 +42,6 @@ func (w *grpcScenario) check(s *stage) []finding {
 	}
 	j.checkTotals()
 	return j.findings
-}
-
-func (j *grpcChecker) add(promise, format string, args ...any) {
-	j.findings = append(j.findings, finding{promise, fmt.Sprintf(format, args...)})
 }
 
 func (j *grpcChecker) call(c *grpcCall, a, b *grpcResult) {

@@ -9,11 +9,11 @@ import (
 
 // A httpChecker compares two plays of a scenario.
 type httpChecker struct {
+	findingList
 	w             *httpScenario
 	plain, hedged *httpPlay
 	again         func(act int) *httpPlay  // a plain play in which the server treats attempt 0 as another one
 	by            func(call int) *httpPlay // a plain play of one call by itself
-	findings      []finding
 }
 
 // check plays the scenario and returns the broken promises.
@@ -40,10 +40,6 @@ func (w *httpScenario) check(s *stage) []finding {
 	}
 	j.checkTotals()
 	return j.findings
-}
-
-func (j *httpChecker) add(promise, format string, args ...any) {
-	j.findings = append(j.findings, finding{promise, fmt.Sprintf(format, args...)})
 }
 
 func (j *httpChecker) call(c *httpCall, a, b *httpResult) {

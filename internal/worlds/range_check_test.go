@@ -10,7 +10,7 @@ import (
 )
 
 // check plays the scenario and returns the broken promises.
-func (w *rangeScenario) check(s *stage) (findings []finding) {
+func (w *rangeScenario) check(s *stage) []finding {
 	plain, hedged := playRange(s, w, false), playRange(s, w, true)
 	for _, p := range []*rangePlay{plain, hedged} {
 		s.log("hedged %v: %v next %v %s %v %+v", p.hedged, p.results, p.next, p.broken, p.notes, p.store.Stats())
@@ -21,9 +21,8 @@ func (w *rangeScenario) check(s *stage) (findings []finding) {
 	if plain.broken != "" {
 		return []finding{{"5 goroutines", "without hedges: " + plain.broken}}
 	}
-	add := func(promise, format string, args ...any) {
-		findings = append(findings, finding{promise, fmt.Sprintf(format, args...)})
-	}
+	var list findingList
+	add := list.add
 	for i, c := range w.reads {
 		a, b := plain.results[i], hedged.results[i]
 		say := func(promise, what string) { add(promise, "read %d: %s; plain %v, hedged %v", c.number, what, a, b) }
@@ -33,7 +32,7 @@ func (w *rangeScenario) check(s *stage) (findings []finding) {
 		}
 	}
 	for _, p := range []*rangePlay{plain, hedged} {
-		findings = append(findings, p.notes...)
+		list.findings = append(list.findings, p.notes...)
 		if what := w.findMixedVersions(p.results); what != "" {
 			add("1 bytes", "hedged %v: %s", p.hedged, what)
 		}
@@ -45,7 +44,7 @@ func (w *rangeScenario) check(s *stage) (findings []finding) {
 		add("5 next read", "plain %v, hedged %v", a, b)
 	}
 	w.checkCounters(hedged, add)
-	return findings
+	return list.findings
 }
 
 // checkEnd checks the result of a read and its time.
