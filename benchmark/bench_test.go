@@ -32,6 +32,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
+	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/policy"
 )
 
@@ -93,7 +94,7 @@ const method = "/benchmark.Echo/Get"
 // grpcInvokes identifies grpc's own invoker, which makes the calls of the last interceptor. grpc's invoker needs a
 // server, so the benchmark replaces it by another function.
 //
-//go:linkname grpcInvokes github.com/gohedge/hedge/internal/grpcattempt.invokes
+//go:linkname grpcInvokes github.com/gohedge/hedge/internal/grpcattempt.grpcInvoke
 var grpcInvokes struct {
 	name string
 	own  atomic.Uintptr
@@ -187,6 +188,7 @@ func BenchmarkNoHedge(b *testing.B) {
 	below := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
 	last := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
 	grpcInvokes.own.Store(reflect.ValueOf(last).Pointer())
+	require.True(b, grpcattempt.IsGRPCInvoker(last), "grpcInvokes is not the variable of package grpcattempt")
 	for _, variant := range []struct {
 		name   string
 		fresh  bool

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/grpcattempt"
 )
 
 // BenchmarkServiceConfig measures a gRPC call that needs no hedge, without a service config and with one.
@@ -21,6 +22,7 @@ func BenchmarkServiceConfig(b *testing.B) {
 	defer cc.Close()
 	last := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
 	grpcInvokes.own.Store(reflect.ValueOf(last).Pointer())
+	require.True(b, grpcattempt.IsGRPCInvoker(last), "grpcInvokes is not the variable of package grpcattempt")
 	req, reply := wrapperspb.Int64(1), new(wrapperspb.Int64Value)
 	for _, variant := range []struct {
 		name string

@@ -13,11 +13,12 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/grpcattempt"
 )
 
 // grpcStreams identifies grpc's own streamer, as grpcInvokes identifies its invoker.
 //
-//go:linkname grpcStreams github.com/gohedge/hedge/internal/grpcattempt.streams
+//go:linkname grpcStreams github.com/gohedge/hedge/internal/grpcattempt.grpcNewClientStream
 var grpcStreams struct {
 	name string
 	own  atomic.Uintptr
@@ -44,6 +45,7 @@ func BenchmarkNoHedgeStream(b *testing.B) {
 		return &instantStream{ctx: ctx}, nil
 	}
 	grpcStreams.own.Store(reflect.ValueOf(open).Pointer())
+	require.True(b, grpcattempt.IsGRPCStreamer(open), "grpcStreams is not the variable of package grpcattempt")
 	for name, request := range map[string]*wrapperspb.BytesValue{"small": wrapperspb.Bytes([]byte("id")), "16KiB": wrapperspb.Bytes(make([]byte, 16<<10))} {
 		b.Run(name, func(b *testing.B) {
 			var stats *hedge.Stats
