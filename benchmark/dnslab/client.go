@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/dnshedge"
@@ -27,25 +28,35 @@ const lookupTimeout = 15 * time.Second
 type lookupFunc func(ctx context.Context, name string) error
 
 // contenders start in the environment of their client, which they complete.
-var contenders = []lab.Contender[*client, lookupFunc]{
+var contenders = append([]lab.Contender[*client, lookupFunc]{
 	{Name: "single", Start: newHedgingStarter(dnshedge.Hedge{Off: true})},
 	{Name: "fixed-10ms", Start: newHedgingStarter(dnshedge.Hedge{Fixed: 10 * time.Millisecond})},
 	{Name: "hedge", Start: newHedgingStarter(dnshedge.Hedge{})},
 	{Name: "miekg", Start: (*client).startMiekg},
 	{Name: "net-resolver", Start: (*client).startNetResolver},
-	{Name: "forwarder", Start: (*client).startForwarder},
-	{Name: "unbound", Start: (*client).startUnbound},
-	{Name: "dnsdist", Start: (*client).startDnsdist},
-	{Name: "coredns", Start: (*client).startCoreDNS},
+}, newForwarderContenders()...)
+
+// newForwarderContenders returns the contenders that are forwarders.
+func newForwarderContenders() (all []lab.Contender[*client, lookupFunc]) {
+	for _, name := range forwarders {
+		all = append(all, lab.Contender[*client, lookupFunc]{Name: name, Start: (*client).startForwarder})
+	}
+	return all
 }
 
-var (
-	// Contenders lists the names of all contenders.
-	Contenders = lab.NamesOf(contenders)
+// Contenders lists the names of all contenders.
+var Contenders = lab.NamesOf(contenders)
 
-	// OnlyUDP lists the names of the contenders that send queries over UDP alone.
-	OnlyUDP = Contenders[slices.Index(Contenders, "miekg"):]
-)
+// Supports reports whether the contender with the given name can query servers over a transport: udp, tls or https.
+func Supports(contender, transport string) bool {
+	switch {
+	case slices.Contains(forwarders, contender):
+		return slices.Contains(dnsserver.TransportsOf(contender), transport)
+	case contender == "miekg" || contender == "net-resolver":
+		return transport == "udp"
+	}
+	return slices.Contains(Contenders, contender)
+}
 
 // A client is a running contender: a DNS client or a forwarder, with its recorded calls and its counts of queries and
 // connections.
@@ -102,9 +113,14 @@ func (c *countingConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	return c.Conn.(net.PacketConn).WriteTo(b, to)
 }
 
-// measureLookup looks up name, the n-th name of the run, and records the call. start is the start of the run. It
-// records nothing if ctx has ended.
-func (c *client) measureLookup(ctx context.Context, start time.Time, n int, name string) {
+// lookupName returns the n-th name that the client looks up. It has the name of the contender, by which the servers count
+// queries.
+func (c *client) lookupName(n int) string { return fmt.Sprintf("n%d.%s.example.", n, c.name) }
+
+// measureLookup looks up the n-th name of the run, and records the call. start is the start of the run. It records
+// nothing if ctx has ended.
+func (c *client) measureLookup(ctx context.Context, start time.Time, n int) {
+	name := c.lookupName(n)
 	begin := time.Now()
 	err := c.lookup(ctx, name)
 	took := time.Since(begin)
@@ -142,28 +158,35 @@ func (l *lookupLab) upstreams() []string {
 	return addresses
 }
 
-// startClients starts the contenders with the given names. Without names, it starts all contenders that can run on this
-// machine.
+// startClients starts the contenders with the given names; without names, all that support the transport. It skips peers
+// that do not start, and forwarders on a network in memory. If no contender starts, it returns their errors.
 func (l *lookupLab) startClients(names []string) ([]*client, error) {
 	selected, err := lab.SelectByName("contender", contenders, names)
 	if err != nil {
 		return nil, fmt.Errorf("dnslab: %w", err)
 	}
 	var clients []*client
+	var skipped []error
 	for _, s := range selected {
-		if len(names) == 0 && slices.Contains(OnlyUDP, s.Name) && l.conf.Transport != "udp" {
+		if len(names) == 0 && !Supports(s.Name, l.conf.Transport) {
 			continue
 		}
 		c := &client{lookupLab: l, name: s.Name, counter: &countingDialer{Dialer: l.net.Host("client")}, close: func() {}}
 		c.lookup, err = s.Start(c)
-		if errors.Is(err, exec.ErrNotFound) && len(names) == 0 {
+		if err == nil {
+			clients = append(clients, c)
 			continue
 		}
-		if err != nil {
-			c.close()
-			return clients, fmt.Errorf("dnslab: %s: %w", s.Name, err)
+		c.close()
+		err = fmt.Errorf("dnslab: %s: %w", s.Name, err)
+		if dnsserver.PeerOf(s.Name) == "" && !errors.Is(err, exec.ErrNotFound) {
+			return clients, err
 		}
-		clients = append(clients, c)
+		skipped = append(skipped, err)
+		l.conf.Skipped(err.Error())
+	}
+	if len(clients) == 0 {
+		return nil, errors.Join(skipped...)
 	}
 	return clients, nil
 }

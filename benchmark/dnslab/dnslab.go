@@ -12,8 +12,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/netsim"
@@ -29,13 +34,15 @@ const (
 // value measures all contenders over UDP in the first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
-	Contenders []string // names from Contenders; empty: all that can run here
+	Contenders []string // names from Contenders; empty: all that support the transport
 	Transport  string   // udp, tls or https; empty: udp, the only one of some contenders
 	Lookups    int      // of each contender; 0: Lookups
 	Seed       uint64
-	Memory     bool      // no root needed: sockets in memory, and no forwarders
-	Workers    int       // concurrent lookups of one contender at a time, with two equal servers; 0: contenders take turns at each name
-	Progress   func(int) // called with the number of further lookups that are done; may be nil
+	Memory     bool // no root needed: sockets in memory, and no forwarders
+	Workers    int  // concurrent lookups of one contender at a time, with two equal servers; 0: contenders take turns at each name
+	Peers      dnsserver.Peers
+	Progress   func(int)           // called with the number of further lookups that are done; may be nil
+	Skipped    func(reason string) // called for each contender that cannot run here; may be nil
 }
 
 // A lookupLab is the simulated network of one Run, with two DNS servers.
@@ -43,7 +50,9 @@ type lookupLab struct {
 	conf    Config
 	net     *netsim.Network
 	servers [2]*dnstest.Server
-	dir     string // for the files of forwarders; empty: none
+	// received counts the queries that the servers have received from each contender.
+	received map[string]*atomic.Int64
+	dir      string // for the files of forwarders; empty: none
 }
 
 // Run lets the selected DNS clients and forwarders look up names over a simulated network, and returns a row for each.
@@ -64,6 +73,9 @@ func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 	}
 	if conf.Progress == nil {
 		conf.Progress = func(int) {}
+	}
+	if conf.Skipped == nil {
+		conf.Skipped = func(string) {}
 	}
 	l, err := newLookupLab(conf)
 	if err != nil {
@@ -103,7 +115,7 @@ func (l *lookupLab) measureUnderLoad(ctx context.Context, clients []*client) {
 			c := clients[(round+i)%len(clients)]
 			from, to := l.conf.Lookups*round/loadRounds, l.conf.Lookups*(round+1)/loadRounds
 			lab.Load{Workers: l.conf.Workers}.Send(ctx, to-from, func(n int) {
-				c.measureLookup(ctx, start, from+n, fmt.Sprintf("n%d.s%d.example.", from+n, l.conf.Seed))
+				c.measureLookup(ctx, start, from+n)
 				if i == 0 {
 					l.conf.Progress(1)
 				}
@@ -112,14 +124,13 @@ func (l *lookupLab) measureUnderLoad(ctx context.Context, clients []*client) {
 	}
 }
 
-// measureInTurns lets all clients look up the same names, one client after another for each name. No client looks up a
-// name twice, so that a cache is no advantage.
+// measureInTurns lets all clients look up names, one client after another. No client looks up a name twice, so that a
+// cache is no advantage.
 func (l *lookupLab) measureInTurns(ctx context.Context, clients []*client) {
 	start := time.Now()
 	lab.Load{Workers: workers}.Send(ctx, l.conf.Lookups, func(n int) {
-		name := fmt.Sprintf("n%d.example.", n)
 		for i := range clients {
-			clients[(n+i)%len(clients)].measureLookup(ctx, start, n, name)
+			clients[(n+i)%len(clients)].measureLookup(ctx, start, n)
 		}
 		l.conf.Progress(1)
 	})
@@ -140,13 +151,16 @@ func newLookupLab(conf Config) (*lookupLab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lookupLab{net: n, conf: conf}
+	l := &lookupLab{net: n, conf: conf, received: make(map[string]*atomic.Int64)}
+	for _, name := range Contenders {
+		l.received[name] = new(atomic.Int64)
+	}
 	for i, host := range []string{"a", "b"} {
 		for _, from := range clientHosts {
 			n.Link(from, host).Set(sc.links[i].to)
 			n.Link(host, from).Set(sc.links[i].from)
 		}
-		if l.servers[i], err = startServer(n.Host(host)); err != nil {
+		if l.servers[i], err = l.startServer(n.Host(host)); err != nil {
 			l.close()
 			return nil, err
 		}
@@ -167,9 +181,16 @@ func (l *lookupLab) close() {
 }
 
 // startServer starts a DNS server on a host of the simulated network. It answers every query at once, over UDP, TCP,
-// TLS and HTTPS.
-func startServer(h *netsim.Host) (*dnstest.Server, error) {
-	s := &dnstest.Server{Handler: dnstest.Fixed(netip.MustParseAddr("192.0.2.1"), 0)}
+// TLS and HTTPS, and counts the queries of each contender.
+func (l *lookupLab) startServer(h *netsim.Host) (*dnstest.Server, error) {
+	answer := dnstest.Fixed(netip.MustParseAddr("192.0.2.1"), 0)
+	s := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
+		labels := dns.SplitDomainName(strings.ToLower(q.Question[0].Name)) // kresd changes the case of letters
+		if len(labels) == 3 && l.received[labels[1]] != nil {
+			l.received[labels[1]].Add(1)
+		}
+		return answer(q)
+	}}
 	pc, err := h.ListenPacket("udp", ":53")
 	if err != nil {
 		return nil, err

@@ -43,8 +43,8 @@ var contenders = []lab.Contender[*resolver, resolveFunc]{
 // Contenders lists the names of all contenders, Go's resolver and unbound first.
 var Contenders = lab.NamesOf(contenders)
 
-// startResolvers starts the contenders that the Config names. Without names, it starts all contenders that can run on
-// this machine.
+// startResolvers starts the contenders that the Config names; without names, all. It skips a program that is not installed,
+// unless it is the only contender.
 func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver, err error) {
 	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
 	if err != nil {
@@ -56,8 +56,8 @@ func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver
 		}
 		r := &resolver{resolverLab: l, name: s.Name, close: func() {}}
 		r.resolve, err = s.Start(r)
-		if errors.Is(err, exec.ErrNotFound) && len(l.conf.Contenders) == 0 {
-			l.conf.Skipped(fmt.Sprintf("%s: %v", s.Name, err))
+		if errors.Is(err, exec.ErrNotFound) && len(selected) > 1 {
+			l.conf.Skipped(fmt.Sprintf("faultlab: %s: %v", s.Name, err))
 			continue
 		}
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/dnstest"
@@ -29,11 +30,12 @@ const (
 // Config selects the scenario, the contenders and the number of queries that Run measures.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios
-	Contenders []string // names from Contenders; empty: all that can run here
+	Contenders []string // names from Contenders; empty: all
 	Rate       float64  // queries per second; 0: Rate
 	Seed       uint64
-	Memory     bool                // no root needed: sockets in memory, and no unbound; a function chooses the servers of Go's resolver
-	Progress   func(int)           // called with the number of further queries that are done; may be nil
+	Memory     bool      // no root needed: sockets in memory, and no unbound; a function chooses the servers of Go's resolver
+	Progress   func(int) // called with the number of further queries that are done; may be nil
+	Peers      dnsserver.Peers
 	Skipped    func(reason string) // called for each contender that cannot run here; may be nil
 }
 

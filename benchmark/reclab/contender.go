@@ -24,14 +24,16 @@ var contenders = []lab.Contender[environment, *resolver]{
 	{Name: "named-validate", Start: newProgramStarter(configureNamed("dnssec-validation yes;", true))},
 	{Name: "pdns", Start: newProgramStarter(configurePowerDNS)},
 	{Name: "kresd", Start: newProgramStarter(configureKnot)},
+	{Name: "sdns", Start: newProgramStarter(configureSDNS)},
+	{Name: "hickory", Start: newProgramStarter(configureHickory)},
 }
 
 // Contenders lists the names of all contenders.
 var Contenders = lab.NamesOf(contenders)
 
 var (
-	onlyUnsigned = []string{"unbound-stock", "pdns", "kresd"}                  // compared only where nothing is signed
-	onlySigned   = append([]string{"hedge-novalidate"}, validatingPrograms...) // compared only where zones are signed
+	onlyUnsigned = []string{"unbound-stock", "pdns", "kresd", "sdns", "hickory"} // compared only where nothing is signed
+	onlySigned   = append([]string{"hedge-novalidate"}, validatingPrograms...)   // compared only where zones are signed
 )
 
 // ContendersOf returns the names of the contenders that are compared in the scenario with the given name.
@@ -52,8 +54,8 @@ const (
 // configureUnbound returns a function that configures the resolver unbound. settings has further lines of the
 // configuration. By default unbound drops answers after 1.9 s.
 func configureUnbound(settings string) configureFunc {
-	return func(dir string) (*exec.Cmd, error) {
-		return dnsserver.UnboundCommand(dir, `  port: 5353
+	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+		return peers.UnboundCommand(dir, `  port: 5353
   do-ip6: no
   outgoing-range: 4096
   num-queries-per-thread: 2048
@@ -65,7 +67,7 @@ func configureUnbound(settings string) configureFunc {
 // configureNamed returns a function that configures the resolver BIND, the program "named". validation is a line of its
 // configuration. hasAnchor says whether BIND gets the key of the root.
 func configureNamed(validation string, hasAnchor bool) configureFunc {
-	return func(dir string) (*exec.Cmd, error) {
+	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		anchors := ""
 		if hasAnchor {
 			text, err := os.ReadFile(filepath.Join(dir, "anchor"))
@@ -75,7 +77,7 @@ func configureNamed(validation string, hasAnchor bool) configureFunc {
 			}
 			anchors = fmt.Sprintf("trust-anchors { . static-ds %s %s %s \"%s\"; };", f[4], f[5], f[6], strings.Join(f[7:], ""))
 		}
-		return dnsserver.ConfiguredCommand(dir, `options {
+		return peers.ConfiguredCommand(dir, `options {
   directory "`+dir+`";
   listen-on port 5353 { 127.0.0.1; };
   listen-on-v6 { none; };
@@ -93,42 +95,33 @@ zone "." { type hint; file "hints"; };
 	}
 }
 
-// configurePowerDNS writes the configuration of the program PowerDNS Recursor to dir, and returns the command that runs
-// it. It is a configureFunc.
-func configurePowerDNS(dir string) (*exec.Cmd, error) {
-	path, err := exec.LookPath("pdns_recursor")
+// configurePowerDNS configures the program PowerDNS Recursor. It is a configureFunc.
+func configurePowerDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	return peers.PowerDNSCommand(dir, "--local-port=5353", "--hint-file="+filepath.Join(dir, "hints"))
+}
+
+// configureKnot configures the program Knot Resolver. It is a configureFunc.
+func configureKnot(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	return peers.KnotCommand(dir, 5353, "modules = { 'hints' }\nhints.root_file('"+filepath.Join(dir, "hints")+"')\n")
+}
+
+// configureSDNS configures the program sdns. It is a configureFunc.
+func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	hints, err := os.ReadFile(filepath.Join(dir, "hints"))
 	if err != nil {
 		return nil, err
 	}
-	return exec.Command(path, "--config-dir="+dir), os.WriteFile(filepath.Join(dir, "recursor.conf"), []byte(`local-address=127.0.0.1
-local-port=5353
-allow-from=127.0.0.0/8
-hint-file=`+filepath.Join(dir, "hints")+`
-dont-query=
-dnssec=off
-threads=1
-daemon=no
-disable-syslog=yes
-write-pid=no
-socket-dir=`+dir+`
-security-poll-suffix=
-`), 0o644)
+	var servers []string
+	for line := range strings.Lines(string(hints)) {
+		if f := strings.Fields(line); f[2] == "A" {
+			servers = append(servers, fmt.Sprintf("%q", f[3]+":53"))
+		}
+	}
+	return peers.SDNSCommand(dir, 5353, "rootservers = ["+strings.Join(servers, ", ")+"]")
 }
 
-// configureKnot writes the configuration of the program Knot Resolver to dir, and returns the command that runs it. It
-// unloads modules whose queries the simulated internet cannot answer.
-func configureKnot(dir string) (*exec.Cmd, error) {
-	cmd, err := dnsserver.ConfiguredCommand(dir, `net.listen('127.0.0.1', 5353, { kind = 'dns' })
-net.ipv6 = false
-option('ALLOW_LOCAL', true)
-trust_anchors.remove('.')
-modules = { 'hints' }
-modules.unload('ta_update') modules.unload('ta_signal_query') modules.unload('priming') modules.unload('detect_time_skew')
-hints.root_file('`+filepath.Join(dir, "hints")+`')
-cache.open(100*MB, 'lmdb://`+dir+`')
-`, "kresd", "-n", "-c")
-	if err == nil {
-		cmd.Args = append(cmd.Args, dir)
-	}
-	return cmd, err
+// configureHickory configures the program Hickory DNS, which by default queries no servers in reserved networks. It is a
+// configureFunc.
+func configureHickory(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", filepath.Join(dir, "hints"), Network))
 }

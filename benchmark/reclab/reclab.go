@@ -19,13 +19,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os/exec"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/dnshedge/recursor"
@@ -48,13 +48,14 @@ const (
 // value measures all contenders in the first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
-	Contenders []string // names from Contenders; empty: all of ContendersOf that can run here
+	Contenders []string // names from Contenders; empty: all of ContendersOf
 	Questions  int      // to each contender; 0: Questions
 	Rate       float64  // questions per second, at random times; 0: Rate
 	Seed       uint64
-	Memory     bool                // this library's resolvers alone, in this process and without sockets
-	Trace      *recursor.Trace     // of resolvers in memory; may be nil
-	Skipped    func(reason string) // called if one of all contenders cannot run here; may be nil
+	Memory     bool            // this library's resolvers alone, in this process and without sockets
+	Trace      *recursor.Trace // of resolvers in memory; may be nil
+	Peers      dnsserver.Peers
+	Skipped    func(reason string) // called for each peer that cannot run here; may be nil
 	Progress   func(int)           // called with the number of further questions that have ended, of all contenders; may be nil
 }
 
@@ -155,8 +156,9 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// startResolvers starts the contenders that the Config selects, each with its own network for the internet n. The
-// caller closes the resolvers that it returns, also after an error.
+// startResolvers starts the contenders that the Config selects, each with its own network for the internet n. It skips
+// peers that do not start; if no contender starts, it returns their errors. The caller closes the resolvers that it
+// returns, also after an error.
 func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []*resolver, err error) {
 	names := conf.Contenders
 	if len(names) == 0 {
@@ -168,16 +170,21 @@ func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []
 		starting.Go(func() { started[i], errs[i] = startResolver(ctx, conf, n, name) })
 	}
 	starting.Wait()
+	var skipped []error
 	for i, r := range started {
 		switch {
 		case r != nil:
 			resolvers = append(resolvers, r)
 		case errors.Is(errs[i], netsim.ErrUnsupported) && errors.Is(err, netsim.ErrUnsupported): // err has it already
-		case errors.Is(errs[i], exec.ErrNotFound) && len(conf.Contenders) == 0:
+		case dnsserver.PeerOf(names[i]) != "" && !errors.Is(errs[i], netsim.ErrUnsupported):
 			conf.Skipped(errs[i].Error())
+			skipped = append(skipped, errs[i])
 		default:
 			err = errors.Join(err, errs[i])
 		}
+	}
+	if len(resolvers) == 0 {
+		err = errors.Join(append(skipped, err)...)
 	}
 	return resolvers, err
 }

@@ -39,10 +39,9 @@ type environment struct {
 	network *network
 }
 
-// A configureFunc writes the configuration of a resolver program to the directory dir, and returns the command that
-// runs the program. dir already has two files. hints has the addresses of the root servers, and anchor has the DS
-// record of the root's key.
-type configureFunc func(dir string) (*exec.Cmd, error)
+// A configureFunc writes the configuration of a peer to the directory dir, and returns the command that runs the peer.
+// dir already has two files. hints has the addresses of the root servers, and anchor has the DS record of the root's key.
+type configureFunc func(peers dnsserver.Peers, dir string) (*exec.Cmd, error)
 
 var (
 	validating         = []string{"hedge", "hedge-off", "unbound-validate", "named-validate"}
@@ -81,7 +80,7 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 		if e.conf.Memory {
 			return startInProcess(e, s)
 		}
-		return startProcess(e, func(string) (*exec.Cmd, error) { return newHelperCommand(s) }, true)
+		return startProcess(e, func(dnsserver.Peers, string) (*exec.Cmd, error) { return newHelperCommand(s) }, true)
 	}
 }
 
@@ -194,7 +193,7 @@ func startProcess(e environment, configure configureFunc, isOwn bool) (_ *resolv
 	if err := e.network.internet.writeFiles(dir); err != nil {
 		return nil, err
 	}
-	cmd, err := configure(dir)
+	cmd, err := configure(e.conf.Peers, dir)
 	if err != nil {
 		return nil, fmt.Errorf("reclab: %s: %w", e.name, err)
 	}
@@ -210,7 +209,7 @@ func startProcess(e environment, configure configureFunc, isOwn bool) (_ *resolv
 	undo = append(undo, stopServers)
 	r := newResolver(e)
 	r.close = stop
-	var output outputTail
+	var output dnsserver.OutputTail
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if isOwn {
 		if err := r.readStatsFrom(cmd); err != nil {
@@ -353,24 +352,4 @@ func (r *resolver) waitUntilReady(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-}
-
-// An outputTail is an io.Writer that keeps the last 2,000 bytes of a program's output. Its zero value is empty.
-type outputTail struct {
-	mu  sync.Mutex
-	end []byte
-}
-
-func (t *outputTail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.end = append(t.end, b...)
-	t.end = t.end[max(0, len(t.end)-2000):]
-	return len(b), nil
-}
-
-func (t *outputTail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(string(t.end))
 }

@@ -13,7 +13,6 @@ import (
 )
 
 func init() {
-	registerChild(dnslab.ServeForwarder)
 	registerEngine(40, func() engine { return &dnsEngine{transport: dnsTransports[0]} })
 	registerStrategies(
 		strategy{
@@ -24,15 +23,6 @@ func init() {
 		},
 		strategy{
 			name: "miekg", rank: 230, about: "the plain client of github.com/miekg/dns",
-		},
-		strategy{
-			name: "forwarder", rank: 245, about: "this library as a forwarder, with its defaults",
-		},
-		strategy{
-			name: "dnsdist", rank: 260, about: "dnsdist, if it is installed",
-		},
-		strategy{
-			name: "coredns", rank: 270, about: "CoreDNS, forwarding, if it is installed",
 		},
 	)
 }
@@ -76,7 +66,7 @@ func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
 }
 
 func (d *dnsEngine) offers(_ scenario, s strategy) bool {
-	return slices.Contains(dnslab.Contenders, s.name) && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OnlyUDP, s.name))
+	return dnslab.Supports(s.name, d.transport)
 }
 
 // estimate returns 0, which means unknown: the duration depends on the number of lost packets. run prints an estimate
@@ -109,7 +99,7 @@ func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	defer j.timers.measure()()
 	rows, err := dnslab.Run(ctx, dnslab.Config{
 		Scenario: j.scenario.name, Transport: d.transport, Contenders: j.selectContenders(dnslab.Contenders), Lookups: lookups, Seed: j.seed,
-		Workers: d.workers,
+		Workers: d.workers, Peers: j.peers, Skipped: j.printSkipped,
 		Progress: func(n int) {
 			now := done.Add(int64(n))
 			task.setDone(int(now))

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -27,4 +29,35 @@ func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
 	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "bhope")
 	assert.Equal(t, misused, code)
 	assert.Contains(t, stderr, "not offered for DNS over udp")
+}
+
+// A peer that is not there is left out with a message, and the others run.
+func TestAbsentPeersAreLeftOut(t *testing.T) {
+	out, stderr, code := sim(t, "-engine", "dns", "-strategy", "hedge,unbound", "-peer", "unbound=/nowhere/unbound", "-requests", "100", "-format", "json", "-out", "")
+	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+		t.Skip(stderr)
+	}
+	require.Equal(t, ok, code, stderr)
+	assert.Contains(t, stderr, `left out: unbound: exec: "/nowhere/unbound"`)
+	var rows []row
+	require.NoError(t, json.Unmarshal([]byte(out), &rows))
+	require.Len(t, rows, 1)
+	assert.Equal(t, "hedge", rows[0].Strategy)
+
+	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "unbound", "-peer", "unbound=/nowhere/unbound", "-requests", "100", "-out", "")
+	assert.Equal(t, failed, code, "nothing is left")
+	assert.Contains(t, stderr, "/nowhere/unbound")
+}
+
+// A peer runs by the command of the flag -peer: here a program that is no DNS server, whose last output is printed.
+func TestPeersThatDoNotStartAreLeftOut(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "server")
+	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho I was called with $1\n"), 0o755))
+	_, stderr, code := sim(t, "-engine", "dns", "-strategy", "forwarder,sdns", "-peer", "sdns="+program+" this", "-requests", "100", "-out", "")
+	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+		t.Skip(stderr)
+	}
+	require.Equal(t, ok, code, stderr)
+	assert.Contains(t, stderr, "left out: sdns: the server does not start; its output: I was called with this")
 }

@@ -95,7 +95,7 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	defer j.timers.measure()()
 	rows, err := faultlab.Run(ctx, faultlab.Config{
 		Scenario: j.scenario.name, Contenders: j.selectContenders(faultlab.Contenders), Rate: rate, Seed: j.seed,
-		Skipped:  func(why string) { j.progress.printLine("left out: %s", why) },
+		Peers: j.peers, Skipped: j.printSkipped,
 		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
 	})
 	if err != nil && ctx.Err() == nil {

@@ -18,6 +18,9 @@
 // In virtual time and over loopback, the seed, the request and the attempt determine how long an attempt takes, so that every
 // strategy meets the same latencies.
 //
+// The engines dns, faults and recursor start DNS servers of other projects, which are called peers: those in PATH, or
+// those that the flag -peer names.
+//
 // # Busy machines
 //
 // While strategies run in real time, timers are measured. If one in a hundred is later than a limit of the engine, the output
@@ -103,7 +106,7 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 	}
 	p := newProgress(stderr, terminal)
 	if o.readme != nil {
-		err = measureDocuments(ctx, o.readme, p)
+		err = measureDocuments(ctx, o, p)
 		p.stopBars()
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)

@@ -6,8 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
 // options are the settings of one invocation of simulate, from its flags. They select the engine, the scenarios, the
@@ -21,6 +24,7 @@ type options struct {
 	runs       int
 	format     string
 	out        string
+	peers      dnsserver.Peers
 	readme     []string // files
 	list       bool
 	overview   bool // run the engines of the overview
@@ -43,7 +47,7 @@ var formats = []string{"text", "md", "csv", "json"}
 // parseOptions parses the command line args, without the name of the program. Each engine declares and checks its own
 // flags. If args ask for help, parseOptions writes the usage text to stderr and returns flag.ErrHelp.
 func parseOptions(args []string, stderr io.Writer) (options, error) {
-	o := options{args: args}
+	o := options{args: args, peers: make(dnsserver.Peers)}
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	all := newEngines()
@@ -57,6 +61,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default"+defaultRuns(all)+")")
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+joinNames(formats))
 	fs.StringVar(&o.out, "out", defaultOutDir(), "`directory` for plots and the HTML report; empty for none")
+	fs.Func("peer", "`name=command` that starts a DNS server of another project, in place of the program in PATH; may be repeated; names: "+joinNames(dnsserver.PeerNames()), o.peers.Add)
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	fs.BoolVar(&o.list, "list", false, "describe all strategies, engines and scenarios, and run nothing")
 	for _, e := range all {
@@ -78,6 +83,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		func() error { return o.setScenarios(*scenes) },
 		func() error { return o.setStrategies(*named, *scenes) },
 		o.checkCommonFlags,
+		o.checkPeers,
 	} {
 		if err != nil {
 			return o, err
@@ -190,6 +196,20 @@ func (o *options) checkCommonFlags() error {
 		return newChoiceError("format", o.format, formats)
 	}
 	return nil
+}
+
+// checkPeers returns an error if -peer is set and the engine starts no peers in any of the selected scenarios.
+func (o *options) checkPeers() error {
+	if o.readme != nil || len(o.peers) == 0 {
+		return nil
+	}
+	for _, sc := range o.scenarios {
+		if slices.ContainsFunc(strategies, func(s strategy) bool { return dnsserver.PeerOf(s.name) != "" && o.engine.offers(sc, s) }) {
+			return nil
+		}
+	}
+	name := slices.Min(slices.Collect(maps.Keys(o.peers)))
+	return fmt.Errorf("-peer %s=%s: engine %s starts no DNS servers", name, strings.Join(o.peers[name], " "), o.engine.profile().name)
 }
 
 // checkUnusedFlags returns an error if one of the named flags differs from its default. The flags belong to the given

@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
 // measurements runs the commands behind the tables of documents. It keeps the results of each run, so that tables with
@@ -15,14 +17,15 @@ import (
 type measurements struct {
 	ctx      context.Context
 	progress *progress
+	peers    dnsserver.Peers
 	findings map[string]engineResults // by arguments
 }
 
-// measureDocuments measures the tables in files and writes them there, as the flag -readme asks for. p shows the
+// measureDocuments measures the tables in the files that the flag -readme names, and writes them there. p shows the
 // progress.
-func measureDocuments(ctx context.Context, files []string, p *progress) error {
-	m := &measurements{ctx: ctx, progress: p, findings: make(map[string]engineResults)}
-	return updateDocuments(files, m.measureTable)
+func measureDocuments(ctx context.Context, o options, p *progress) error {
+	m := &measurements{ctx: ctx, progress: p, peers: o.peers, findings: make(map[string]engineResults)}
+	return updateDocuments(o.readme, m.measureTable)
 }
 
 // measureTable measures a table of a document and returns its new content. It runs Go benchmarks or this command.
@@ -57,6 +60,7 @@ func (m *measurements) runOnce(args string) (engineResults, error) {
 	if err != nil {
 		return engineResults{}, err
 	}
+	o.peers = m.peers
 	found, err := runScenarios(m.ctx, o, m.progress)
 	if err != nil {
 		return engineResults{}, err

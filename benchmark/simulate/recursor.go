@@ -29,16 +29,7 @@ func init() {
 			name: "unbound-validate", rank: 253, about: "unbound, which checks signatures, if it is installed",
 		},
 		strategy{
-			name: "named", rank: 254, about: "BIND, if it is installed",
-		},
-		strategy{
 			name: "named-validate", rank: 255, about: "BIND, which checks signatures, if it is installed",
-		},
-		strategy{
-			name: "pdns", rank: 256, about: "PowerDNS Recursor, if it is installed",
-		},
-		strategy{
-			name: "kresd", rank: 258, about: "Knot Resolver, if it is installed",
 		},
 	)
 }
@@ -129,7 +120,7 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	defer j.timers.measure()()
 	rows, err := reclab.Run(ctx, reclab.Config{
 		Scenario: j.scenario.name, Contenders: j.selectContenders(reclab.ContendersOf(j.scenario.name)), Questions: n, Rate: rate, Seed: j.seed,
-		Skipped:  func(why string) { j.progress.printLine("left out: %s", strings.TrimPrefix(why, "reclab: ")) },
+		Peers: j.peers, Skipped: j.printSkipped,
 		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
 	})
 	if err != nil && ctx.Err() == nil {

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
@@ -20,6 +22,7 @@ type job struct {
 	share      int // the job is one of that many, and gets its share of the time there is
 	progress   *progress
 	timers     *timerMonitor
+	peers      dnsserver.Peers
 	fake       bool // time, by testing/synctest
 }
 
@@ -36,13 +39,21 @@ func (j job) requestCount(usual, quick int) int {
 }
 
 // selectContenders returns the names in all that are strategies of the job, in the order of all. If all of them are, it
-// returns nil: the lab then leaves out contenders that cannot run on this machine.
+// returns nil: the lab then selects those that the scenario is for.
 func (j job) selectContenders(all []string) []string {
 	some := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(j.strategies, name) })
 	if len(some) == len(all) {
 		return nil
 	}
 	return some
+}
+
+// printSkipped prints that a contender is left out, and the reason, which begins with the name of its lab.
+func (j job) printSkipped(reason string) {
+	if _, after, found := strings.Cut(reason, "lab: "); found {
+		reason = after
+	}
+	j.progress.printLine("left out: %s", reason)
 }
 
 // newTrial returns a trial of the job with the calls of one strategy. engine and strategy are names.
@@ -122,7 +133,7 @@ func (o options) listJobs(p *progress) []job {
 		for i := range o.runs {
 			all = append(all, job{
 				scenario: &sc, strategies: o.selectStrategies(sc), seed: o.seed + uint64(i), size: o.size,
-				share: len(o.scenarios) * o.runs, progress: p,
+				share: len(o.scenarios) * o.runs, progress: p, peers: o.peers,
 			})
 		}
 	}

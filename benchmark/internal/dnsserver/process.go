@@ -2,12 +2,11 @@ package dnsserver
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gohedge/hedge/internal/netsim"
@@ -18,12 +17,17 @@ const ListenAddress = "127.0.0.1:53"
 
 // Start runs the command of a DNS server on a host, waits until the server accepts connections over TCP, and returns a
 // client of it. timeout limits the client's wait for an answer. stop ends the server and the client; it is valid also
-// with an error.
-func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (c *Client, stop func(), err error) {
+// with an error, which has the last output of the server.
+func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, stop func(), err error) {
+	var output OutputTail
+	if cmd.Stderr == nil {
+		cmd.Stdout, cmd.Stderr = &output, &output
+	}
+	cmd.WaitDelay = time.Second // a child process of the server may hold its output open
 	if err := host.Start(cmd); err != nil {
 		return nil, func() {}, err
 	}
-	c = &Client{Timeout: timeout, Dial: func(ctx context.Context) (net.Conn, error) {
+	c := &Client{Timeout: timeout, Dial: func(ctx context.Context) (net.Conn, error) {
 		return host.DialContext(ctx, "udp", ListenAddress)
 	}}
 	stop = func() {
@@ -40,43 +44,26 @@ func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (c *Client, 
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	return nil, stop, errors.New("the server does not start")
+	return nil, stop, fmt.Errorf("the server does not start; its output: %s", output.String())
 }
 
-// ConfiguredCommand writes text, the configuration of a program, to a file in dir. It returns the command that runs the
-// program with args, and with the file as its last argument. The error is exec.ErrNotFound if the program is not
-// installed.
-func ConfiguredCommand(dir, text, program string, args ...string) (*exec.Cmd, error) {
-	path, err := exec.LookPath(program)
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(dir, program+".conf")
-	return exec.Command(path, append(args, file)...), os.WriteFile(file, []byte(text), 0o644)
+// An OutputTail is an io.Writer that keeps the last 400 bytes of a program's output. Its zero value is empty.
+type OutputTail struct {
+	mu  sync.Mutex // guards end
+	end []byte
 }
 
-// UnboundCommand returns the command for the DNS server unbound with one thread and its files in dir. server has
-// further lines for the server section of the configuration. sections has further sections, which follow it.
-func UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
-	return ConfiguredCommand(dir, `server:
-  interface: 127.0.0.1
-  access-control: 127.0.0.0/8 allow
-  username: ""
-  chroot: ""
-  directory: "`+dir+`"
-  pidfile: ""
-  use-syslog: no
-  logfile: ""
-  verbosity: 0
-  do-daemonize: no
-  num-threads: 1
-`+server+`remote-control:
-  control-enable: no
-`+sections, "unbound", "-d", "-c")
+func (t *OutputTail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end = append(t.end, b...)
+	t.end = t.end[max(0, len(t.end)-400):]
+	return len(b), nil
 }
 
-// UnboundForwards returns the section of unbound's configuration that forwards all queries to the servers with the
-// given addresses.
-func UnboundForwards(addresses []string) string {
-	return "forward-zone:\n  name: \".\"\n  forward-addr: " + strings.Join(addresses, "\n  forward-addr: ") + "\n"
+// String returns the output that is kept, on one line.
+func (t *OutputTail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(strings.Fields(string(t.end)), " ")
 }

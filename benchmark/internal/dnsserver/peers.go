@@ -1,0 +1,172 @@
+package dnsserver
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// programs lists the peers, which are DNS servers of other projects, and their programs.
+var programs = []struct{ peer, program string }{
+	{"unbound", "unbound"}, {"named", "named"}, {"pdns", "pdns_recursor"}, {"kresd", "kresd"}, {"dnsdist", "dnsdist"}, {"coredns", "coredns"},
+	{"sdns", "sdns"}, {"hickory", "hickory-dns"},
+}
+
+// PeerNames returns the names of all peers.
+func PeerNames() (names []string) {
+	for _, p := range programs {
+		names = append(names, p.peer)
+	}
+	return names
+}
+
+// PeerOf returns the peer that runs as the contender with the given name, such as unbound for unbound-validate. It returns
+// an empty string if the contender is not a peer.
+func PeerOf(contender string) string {
+	name, _, _ := strings.Cut(contender, "-")
+	if slices.Contains(PeerNames(), name) {
+		return name
+	}
+	return ""
+}
+
+// Peers has commands that start peers, by the name of the peer. Each is a program and its first arguments. A peer without
+// a command is started by its program in PATH.
+type Peers map[string][]string
+
+// Add adds the command in text, which has the form name=command. Spaces separate the arguments of the command. A command
+// of the same peer is replaced.
+func (p Peers) Add(text string) error {
+	name, command, _ := strings.Cut(text, "=")
+	words := strings.Fields(command)
+	switch {
+	case !slices.Contains(PeerNames(), name):
+		return fmt.Errorf("no peer %q: want name=command, and a name of %s", name, strings.Join(PeerNames(), ", "))
+	case len(words) == 0:
+		return fmt.Errorf("no command for %s: want name=command", name)
+	}
+	p[name] = words
+	return nil
+}
+
+// Command returns the command of a peer with further arguments. The error is exec.ErrNotFound if the program is not
+// installed.
+func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
+	command := p[peer]
+	for _, known := range programs {
+		if known.peer == peer && command == nil {
+			command = []string{known.program}
+		}
+	}
+	path, err := exec.LookPath(command[0])
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &exec.Error{Name: command[0], Err: exec.ErrNotFound}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return exec.Command(path, slices.Concat(command[1:], args)...), nil
+}
+
+// ConfiguredCommand writes text, the configuration of a peer, to a file in dir. It returns the command of the peer with
+// args, and with the file as its last argument. The error is exec.ErrNotFound if the program is not installed.
+func (p Peers) ConfiguredCommand(dir, text, peer string, args ...string) (*exec.Cmd, error) {
+	file := filepath.Join(dir, peer+".conf")
+	cmd, err := p.Command(peer, append(args, file)...)
+	if err != nil {
+		return nil, err
+	}
+	return cmd, os.WriteFile(file, []byte(text), 0o644)
+}
+
+// UnboundCommand returns the command for the DNS server unbound with one thread and its files in dir. server has
+// further lines for the server section of the configuration. sections has further sections, which follow it.
+func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
+	return p.ConfiguredCommand(dir, `server:
+  interface: 127.0.0.1
+  access-control: 127.0.0.0/8 allow
+  username: ""
+  chroot: ""
+  directory: "`+dir+`"
+  pidfile: ""
+  use-syslog: no
+  logfile: ""
+  verbosity: 0
+  do-daemonize: no
+  num-threads: 1
+`+server+`remote-control:
+  control-enable: no
+`+sections, "unbound", "-d", "-c")
+}
+
+// PowerDNSCommand returns the command for the program PowerDNS Recursor with one thread, without validation, and with its
+// files in dir. settings are further arguments. Arguments have the same form in all versions; files do not.
+func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error) {
+	return p.Command("pdns", append([]string{
+		"--config-dir=" + dir, "--socket-dir=" + dir, "--local-address=127.0.0.1", "--allow-from=127.0.0.0/8", "--dont-query=", "--dnssec=off",
+		"--threads=1", "--daemon=no", "--disable-syslog=yes", "--write-pid=no", "--security-poll-suffix=",
+	}, settings...)...)
+}
+
+// KnotCommand returns the command for the program Knot Resolver without validation, and with its files in dir. It listens
+// at the given port. lua has further lines of the configuration. Modules whose queries the servers of a lab cannot answer
+// are not loaded.
+func (p Peers) KnotCommand(dir string, port int, lua string) (*exec.Cmd, error) {
+	cmd, err := p.ConfiguredCommand(dir, fmt.Sprintf(`net.listen('127.0.0.1', %d, { kind = 'dns' })
+net.ipv6 = false
+option('ALLOW_LOCAL', true)
+trust_anchors.remove('.')
+modules.unload('ta_update') modules.unload('ta_signal_query') modules.unload('priming') modules.unload('detect_time_skew')
+cache.open(100*MB, 'lmdb://%s')
+%s`, port, dir, lua), "kresd", "-n", "-c")
+	if err == nil {
+		cmd.Args = append(cmd.Args, dir)
+	}
+	return cmd, err
+}
+
+// SDNSCommand returns the command for the program sdns with one thread, without validation, and with its files in dir. It
+// listens at the given port. servers is the setting with the servers that it queries.
+func (p Peers) SDNSCommand(dir string, port int, servers string) (*exec.Cmd, error) {
+	cmd, err := p.ConfiguredCommand(dir, fmt.Sprintf(`version = "1.5.0"
+directory = %q
+bind = "127.0.0.1:%d"
+%s
+dnssec = "off"
+api = ""
+loglevel = "error"
+nullroute = "0.0.0.0"
+nullroutev6 = "::0"
+accesslist = ["127.0.0.0/8"]
+timeout = "2s"
+querytimeout = "10s"
+expire = 600
+cachesize = 256000
+maxdepth = 30
+qname_min_level = 5
+`, filepath.Join(dir, "db"), port, servers), "sdns", "-c")
+	if err == nil {
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	}
+	return cmd, err
+}
+
+// HickoryCommand returns the command for the program Hickory DNS with one thread and its files in dir. It listens at the
+// given port. store has the settings of the zone that is the whole name space.
+func (p Peers) HickoryCommand(dir string, port int, store string) (*exec.Cmd, error) {
+	return p.ConfiguredCommand(dir, fmt.Sprintf(`listen_addrs_ipv4 = ["127.0.0.1"]
+listen_port = %d
+tcp_request_timeout = %d
+user = "root"
+group = "root"
+[[zones]]
+zone = "."
+zone_type = "External"
+[zones.stores]
+%s`, port, idleSeconds, store), "hickory", "--workers", "1", "-q", "-c")
+}
