@@ -743,8 +743,8 @@ func WithAudit() Option {
 // GetNextTicket and GetVerifyCode are not hedged.
 //
 // A method is also not hedged if its descriptor contradicts its reading name. Examples are a reply of type Operation,
-// and a service in which another method gives back the object that this method returns. docs/design/methods.md lists all words
-// and the error rate for real methods. [Interceptor.Hedges] returns the decision for a method and its reason.
+// and a service in which another method gives back the object that this method returns. docs/design/methods.md has the
+// rules and their error rate for real methods. [Interceptor.Hedges] returns the decision for a method and its reason.
 func WithMethods(patterns ...string) GRPCOption {
 	for _, p := range patterns {
 		if !pattern.IsMethodPattern(p) {

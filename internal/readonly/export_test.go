@@ -32,13 +32,10 @@ func ForbiddenWords() []string {
 // IsDescribingNoun reports whether a word turns a preceding verb into a noun.
 func IsDescribingNoun(word string) bool { return describingNouns[strings.ToLower(word)] }
 
-// DescribingNouns, ReturningVerbs and MisleadingNames are exported for the test of docs/design/methods.md.
+// DescribingNouns and MisleadingNames are exported for the test of docs/design/methods.md.
 const DescribingNouns = describingNounList
 
-var (
-	ReturningVerbs  = returningVerbs
-	MisleadingNames = misleadingNames
-)
+var MisleadingNames = misleadingNames
 
 // ReturnsObject is returnsObject for tests.
 func ReturnsObject(sibling, name string) bool {

@@ -34,7 +34,7 @@ const (
 // A wordClass is a list of words in method names that have the same role for the same reason.
 type wordClass struct {
 	role   wordRole // role of all words of the class
-	reason string   // explanation for docs/design/methods.md, which lists all classes
+	reason string   // explanation for docs/design/methods.md, which lists all classes with a few words of each
 	words  string   // words separated by spaces
 }
 
