@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// compareWithPeers returns a sentence that compares this library with no hedging and with one peer. The peer is the
+// compareWithPeers returns two sentences that compare this library with no hedging and with one peer. The peer is the
 // other library with the lowest p99.9 in the whole scenario. The text is empty if this library or no hedging did not
 // run. names has titles for the names of strategies; it may be nil.
 func (f scenarioResults) compareWithPeers(names map[string]string) string {
@@ -32,7 +32,7 @@ func (f scenarioResults) compareWithPeers(names map[string]string) string {
 	text := fmt.Sprintf("With hedge, p99 is %s ms (without hedging %s ms) and p99.9 is %s ms (%s ms), for %s",
 		formatMillis(us.P99), formatMillis(without.P99), formatMillis(us.P999), formatMillis(without.P999), describeCost(*us))
 	if peer != nil {
-		text += fmt.Sprintf("; the lowest p99.9 of the other libraries is %s ms, of %s, for %s", formatMillis(peer.P999), cmp.Or(names[peer.Strategy], peer.Strategy), describeCost(*peer))
+		text += fmt.Sprintf(". The lowest p99.9 of the other libraries is %s ms, of %s, for %s", formatMillis(peer.P999), cmp.Or(names[peer.Strategy], peer.Strategy), describeCost(*peer))
 	}
 	return text + "."
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -112,4 +114,24 @@ BenchmarkNoHedge/http2/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
 `
 	res := parseBenchmark([]byte(out))
 	assert.Contains(t, formatCosts(res), "| **hedge** | – | – | 440 ns ±20, 3 allocations | – | – | – |")
+}
+
+// TestCommandsInDocumentsParse checks that this command accepts the arguments with which documents name it.
+func TestCommandsInDocumentsParse(t *testing.T) {
+	command := regexp.MustCompile("go run \\./benchmark/simulate\\b([^`#\n]*)")
+	commands := 0
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/design/*.md"} {
+		pages, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, page := range pages {
+			text, err := os.ReadFile(page)
+			require.NoError(t, err)
+			for _, m := range command.FindAllStringSubmatch(string(text), -1) {
+				commands++
+				_, err := parseOptions(strings.Fields(m[1]), io.Discard)
+				assert.NoError(t, err, "%s: %s", page, m[0])
+			}
+		}
+	}
+	assert.Greater(t, commands, 10)
 }

@@ -3,10 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/gohedge/hedge/benchmark/endpointlab"
 )
 
 // A documentTable is a table of measurements in the documentation, which the flag -readme measures anew. In the
@@ -47,10 +44,10 @@ var documentTables = []documentTable{{
 	args: "-engine recursor -scenario mixed,signed -strategy hedge,hedge-novalidate,unbound-validate,named-validate -requests 1000 -runs 3",
 }, {
 	name: "storage", render: formatStorage, basis: "one run, in fake time",
-	args: "-engine storage -scenario all",
+	args: "-engine storage -scenario storage",
 }, {
 	name: "endpoints", render: formatEndpoints, basis: "one run, in fake time",
-	args: "-engine endpoints -scenario all",
+	args: "-engine endpoints -scenario all -strategy none,hedge,far,failover,hedge-endpoints",
 }, {
 	name: "cost", renderCosts: formatCosts,
 	benchmark: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
@@ -134,35 +131,29 @@ func formatFaults(f engineResults) string {
 // each scenario.
 func formatStorage(f engineResults) string {
 	percent := func(x float64) string { return fmt.Sprintf("%.2f", x) }
-	return f.formatRows([]string{"p50", "p90", "p99", "p99.9", "extra requests %", "bytes asked twice %", "bytes sent twice %", "wins %"}, func(r row) []any {
-		return []any{formatMillis(r.P50), formatMillis(r.P90), formatMillis(r.P99), formatMillis(r.P999),
-			percent(r.Extra), percent(*r.own["asked_twice_pct"]), percent(*r.own["sent_twice_pct"]), percent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))}
+	return f.formatRows([]string{"p50", "p99", "p99.9", "extra requests %", "bytes sent twice %", "wins %"}, func(r row) []any {
+		return []any{formatMillis(r.P50), formatMillis(r.P99), formatMillis(r.P999),
+			percent(r.Extra), percent(*r.own[sentTwice]), percent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))}
 	})
 }
 
 // formatEndpoints returns the Markdown table of clients with several endpoints: a row for each scenario. Its cells are
-// the 99th percentiles of all strategies, and the costs of hedge.WithEndpoints.
+// the 99th percentiles of the strategies, and the costs of hedge.WithEndpoints.
 func formatEndpoints(f engineResults) string {
 	var b strings.Builder
 	b.WriteString("| p99 in ms |")
-	for _, name := range sortStrategyNames(endpointlab.Contenders) {
-		b.WriteString(" " + name + " |")
+	strategies := f.scenarios[0].rows()
+	for _, r := range strategies {
+		b.WriteString(" " + r.Strategy + " |")
 	}
-	fmt.Fprintf(&b, " extra requests %% | tokens %% | errors |\n|---|%s\n", strings.Repeat("--:|", len(endpointlab.Contenders)+3))
+	fmt.Fprintf(&b, " extra requests %% | errors |\n|---|%s\n", strings.Repeat("--:|", len(strategies)+2))
 	for _, s := range f.scenarios {
 		fmt.Fprintf(&b, "| %s |", s.scenario.name)
-		var extra, tokens, failures []string
 		for _, r := range s.rows() {
 			fmt.Fprintf(&b, " %s |", formatMillis(r.P99))
-			if strings.HasPrefix(r.Strategy, steered) {
-				extra, tokens = append(extra, fmt.Sprintf("%.1f", r.Extra)), append(tokens, fmt.Sprintf("%.1f", *r.own["tokens_pct"]))
-				failures = append(failures, strconv.Itoa(r.Errors))
-			}
 		}
-		for _, both := range [][]string{extra, tokens, failures} {
-			fmt.Fprintf(&b, " %s |", strings.Join(both, ", "))
-		}
-		b.WriteByte('\n')
+		with := s.find(steered).rows[0]
+		fmt.Fprintf(&b, " %.1f | %d |\n", with.Extra, with.Errors)
 	}
 	return b.String()
 }
