@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -161,6 +162,7 @@ func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 
 // headings returns the names by which the headings of a document are linked to.
 func headings(doc string) (names []string) {
+	doc = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(doc, "")
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(doc, -1) {
 		name := strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")
 		names = append(names, regexp.MustCompile(`[^\w-]`).ReplaceAllString(name, ""))
@@ -236,14 +238,18 @@ func TestActionsArePinned(t *testing.T) {
 	}
 }
 
-// documents returns the names of all documents of this module.
+// documents returns the names of all documents: the Markdown files of the repository outside testdata and folders that git ignores.
 func documents(t *testing.T) (names []string) {
-	for _, p := range []string{"*.md", "docs/*.md", "docs/*/*.md", "examples/*.md", ".github/*.md", ".github/*/*.md"} {
-		match, err := filepath.Glob(p)
-		require.NoError(t, err)
-		for _, name := range match {
+	require.NoError(t, filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || name == filepath.FromSlash("benchmark/out") || strings.HasPrefix(name, ".") && name != "." && name != ".github"):
+			return filepath.SkipDir
+		case strings.HasSuffix(name, ".md"):
 			names = append(names, filepath.ToSlash(name))
 		}
-	}
+		return nil
+	}))
 	return names
 }
