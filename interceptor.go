@@ -34,8 +34,8 @@ import (
 // distort its latency averages. It ends them right after the attempt that uses the same backend, or one second after
 // the first message of a stream.
 //
-// Outlier detection would count unused picks as failures. So it must be the parent policy of hedge_elsewhere, not its
-// child.
+// Directly below hedge_elsewhere, outlier_detection_experimental counts neither losers nor unused picks; the policies
+// below it get status CANCELLED for both. As the parent of hedge_elsewhere, it counts losers as failures.
 //
 // If servers report their load with responses (ORCA, gRFC A51), a hedge goes to the less loaded of two backends that
 // the call has not used. The load is application_utilization, or cpu_utilization if application_utilization is 0. The

@@ -1,12 +1,16 @@
 // Package hedgebalancer implements the gRPC load balancing policy hedge_elsewhere. The policy sends a hedge to a
 // backend that no other attempt of the call uses. Importing the package registers the policy.
 //
+// Directly above outlier detection, the policy also keeps losers from being counted. It then consists of two balancers.
+// The upper one hides losers from outlier detection, see [loserFilter]. The lower one, below outlier detection, picks.
+//
 // The policy recognises attempts by the value of [ContextKey] in their context. For a primary, the value is a
 // [PrimaryPick], which stores the primary's backend. For a hedge, it is a [HedgePick].
 package hedgebalancer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +27,8 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
 	"google.golang.org/grpc/status"
+
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // Limits for the number of times that the child policy is asked for a backend for one hedge. If servers report their
@@ -46,7 +52,7 @@ func init() { balancer.Register(builder{}) }
 type builder struct{}
 
 // Name implements [balancer.Builder]. It returns the name of the policy in service configs.
-func (builder) Name() string { return "hedge_elsewhere" }
+func (builder) Name() string { return policyName }
 
 // Build implements [balancer.Builder]. It returns a new balancer of the policy for the gRPC connection cc. The balancer
 // has no child until it gets its first configuration.
@@ -63,7 +69,8 @@ type config struct {
 
 // ParseConfig parses a configuration of the form {"childPolicy":[{"NAME":CONFIG}, …]}. The child policy is the first
 // policy in the list whose name is registered. Without a list, it is round_robin. Unknown fields are errors, so that a
-// misspelt childPolicy is noticed.
+// misspelt childPolicy is noticed. If the child policy is outlier detection, its configuration is changed, see
+// selectBelowOutlierDetection.
 func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingConfig, error) {
 	var fields struct {
 		ChildPolicy *[]map[string]json.RawMessage `json:"childPolicy"`
@@ -86,6 +93,9 @@ func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 			if c.childBuilder == nil {
 				unknown = append(unknown, fmt.Sprintf("%q", name))
 				continue
+			}
+			if name == outlierDetectionName {
+				text = selectBelowOutlierDetection(text)
 			}
 			if p, ok := c.childBuilder.(balancer.ConfigParser); ok {
 				child, err := p.ParseConfig(text)
@@ -253,8 +263,17 @@ func (c *child) UpdateState(s balancer.State) {
 		}()
 	}
 	if c == p.current {
-		p.cc.UpdateState(balancer.State{ConnectivityState: c.state.ConnectivityState, Picker: &picker{c.state.Picker, c}})
+		p.cc.UpdateState(balancer.State{ConnectivityState: c.state.ConnectivityState, Picker: c.newPicker()})
 	}
+}
+
+// newPicker returns a picker for the state of the child. Above outlier detection, it is a loserFilter, because another
+// hedge_elsewhere policy picks below outlier detection.
+func (c *child) newPicker() balancer.Picker {
+	if c.name == outlierDetectionName {
+		return loserFilter{c.state.Picker}
+	}
+	return &picker{c.state.Picker, c}
 }
 
 // NewSubConn implements [balancer.ClientConn]. It creates a connection whose state the policy observes.
@@ -381,6 +400,41 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 		return p.pickForHedge(call, info, r, b)
 	default:
 		b.trackLoad(&r)
+	}
+	return r, nil
+}
+
+// A loserFilter is a picker above outlier detection, which in turn is above another hedge_elsewhere policy. It selects
+// the backend that outlier detection selects. It hides the ends of losers from outlier detection, which would count them
+// as failures, but not from the policies below. It implements [balancer.Picker].
+type loserFilter struct {
+	balancer.Picker // of outlier detection
+}
+
+// Pick implements [balancer.Picker]. It treats a call that an attempt of another call makes as a primary, because that
+// attempt may lose.
+func (f loserFilter) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
+	number, isAttempt := race.AttemptNumber(info.Ctx)
+	call := info.Ctx.Value(ContextKey{})
+	if call == nil && isAttempt {
+		call = new(PrimaryPick)
+		info.Ctx = context.WithValue(info.Ctx, ContextKey{}, call)
+	}
+	r, err := f.Picker.Pick(info)
+	b, ok := r.SubConn.(*backend)
+	if err != nil || !ok {
+		return r, err
+	}
+	r.SubConn = b.SubConn
+	var use *backendUse // recorded by the policy below outlier detection
+	switch call := call.(type) {
+	case *PrimaryPick:
+		use = call.use.Load()
+	case *HedgePick:
+		use = call.recordedUse()
+	}
+	if use != nil && r.Done != nil {
+		r.Done = use.withoutLosers(info.Ctx, number > 0, r.Done)
 	}
 	return r, nil
 }

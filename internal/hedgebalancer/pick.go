@@ -118,6 +118,13 @@ func (d *HedgePick) recordPick(u *backendUse) {
 	d.picks.refused[d.hedge] = d.picks.uses[d.hedge] == nil
 }
 
+// recordedUse returns the use that recordPick has recorded last for the hedge, or nil if there is none.
+func (d *HedgePick) recordedUse() *backendUse {
+	d.picks.mu.Lock()
+	defer d.picks.mu.Unlock()
+	return d.picks.uses[d.hedge]
+}
+
 // WithoutPick returns a context that hides the PrimaryPick or HedgePick in ctx. It must be used for other calls that an
 // attempt makes, because these calls are not attempts.
 func WithoutPick(ctx context.Context) context.Context {
@@ -177,6 +184,36 @@ func (u *backendUse) recordAttemptEnd(info balancer.DoneInfo) {
 	u.recordLoad(info)
 	u.done(info)
 	u.releaseUnused()
+}
+
+// withoutLosers returns a Done function for the attempt with the context ctx. It calls counted, the Done function of
+// outlier detection, unless the attempt was cut off. In that case, it reports the end to the child only. The function
+// counted must do the same and count the result.
+func (u *backendUse) withoutLosers(ctx context.Context, isHedge bool, counted func(balancer.DoneInfo)) func(balancer.DoneInfo) {
+	return func(info balancer.DoneInfo) {
+		switch {
+		case !isCutOff(ctx, isHedge, info):
+			counted(info)
+		case u.done != nil:
+			u.recordAttemptEnd(info)
+		default: // the shared use of a child that sets no Done function
+			u.recordLoad(info)
+		}
+	}
+}
+
+// isCutOff reports whether an attempt with the context ctx ended before its backend has shown whether it works: another
+// attempt has won, or the attempt is a hedge and its call has ended. The argument info describes the end.
+//
+// The primary of a call that the caller ends is not cut off in this sense. Without hedging it counts as a failure, too.
+func isCutOff(ctx context.Context, isHedge bool, info balancer.DoneInfo) bool {
+	if code := status.Code(info.Err); code != codes.Canceled && code != codes.DeadlineExceeded {
+		return false
+	}
+	if isHedge && !info.BytesReceived {
+		return ctx.Err() != nil
+	}
+	return context.Cause(ctx) == race.ErrLost
 }
 
 // releaseUnused reports to the child that the unused picks have ended that wait for the attempt. Later unused picks do

@@ -62,6 +62,10 @@
 //
 //   - 5: A server stream without a message occupies no slot of a Limiter.
 //
+// With way.outlier the callers' connection has three servers, chosen by hedge_elsewhere above a model of gRPC's outlier
+// detection. Outlier detection counts no loser as a failure, and each failure that arrives before its call ends
+// (promise 5).
+//
 // With way.spelt two targets have the same spelling, and a policy holds for one of them (promise 3).
 //
 // # DNS

@@ -206,6 +206,9 @@ func (j *grpcChecker) checkArrivals(c *grpcCall, b *grpcResult, say reportFunc) 
 func (j *grpcChecker) checkTotals() {
 	p, h := j.plain, j.hedged
 	j.findings = append(j.findings, h.notes...)
+	if j.w.way.outlier {
+		j.checkOutlierCounts()
+	}
 	if h.tokens > h.asked && !j.w.client.declared {
 		j.add("3 write repeated", "interceptors ask for %d tokens, and the server is asked for %d", h.asked, h.tokens)
 	}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/grpctest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -42,6 +43,7 @@ type grpcPlay struct {
 	hedge   *hedge.Interceptor
 	stats   *hedge.Stats
 	counter countingObserver
+	counts  grpctest.OutlierCounts // of outlier detection
 
 	results []*grpcResult
 	next    *grpcResult
@@ -121,12 +123,20 @@ func (p *grpcPlay) startServers() {
 	for i, o := range p.w.way.conns {
 		hosts = append(hosts, o.host(i))
 	}
+	if p.w.way.outlier {
+		hosts = append(hosts, backendHosts[1:]...)
+	}
 	network, err := netsim.NewMemory(1, hosts...)
 	if err != nil {
 		panic(err)
 	}
 	p.network = network
 	p.servers = append(p.servers, p.listen("server", 0))
+	if p.w.way.outlier {
+		for _, host := range backendHosts[1:] {
+			p.servers = append(p.servers, p.listen(host, 0))
+		}
+	}
 	p.serveConns()
 }
 
@@ -184,14 +194,21 @@ func (p *grpcPlay) newClient() {
 	}
 	chain := []grpc.DialOption{grpc.WithChainUnaryInterceptor(unary...), grpc.WithChainStreamInterceptor(stream...)}
 	chain = append(chain, p.markInterceptors("0")...)
-	if d := p.w.way.timeout; d > 0 {
-		chain = append(chain, grpc.WithDefaultServiceConfig(fmt.Sprintf(`{"methodConfig":[{"name":[{}],"timeout":"%gs"}]}`, d.Seconds())))
+	plain := chain[:len(chain):len(chain)]
+	config := p.w.way.timeoutConfig()
+	if config != "" {
+		chain = append(chain, grpc.WithDefaultServiceConfig("{"+config+"}"))
 	}
 	if p.w.way.spelt {
 		p.conn, p.other = p.dialSpelt(chain)
 		return
 	}
-	p.conn, p.other = dial("server:80", "server", chain...), dial("other:80", "server", chain...)
+	p.other = dial("other:80", "server", chain...)
+	if p.w.way.outlier {
+		p.conn = p.dialBackends(plain, config)
+		return
+	}
+	p.conn = dial("server:80", "server", chain...)
 }
 
 const (
@@ -427,7 +444,7 @@ func (p *grpcPlay) makeCall(root context.Context, c *grpcCall) (r *grpcResult) {
 	r = &grpcResult{began: p.since(), act: -1}
 	own, stop := newCallerTimes(root, c.deadline, c.cancel)
 	defer stop()
-	ctx := metadata.AppendToOutgoingContext(context.Context(own), callKey, strconv.Itoa(c.number))
+	ctx := metadata.AppendToOutgoingContext(p.counts.NewContext(own), callKey, strconv.Itoa(c.number))
 	if p.hedged && c.delay > 0 {
 		ctx = hedge.WithDelay(ctx, c.delay)
 	}

@@ -32,6 +32,7 @@ type grpcNetwork struct {
 	panics  string        // the attempt in which an interceptor panics
 	refuses string        // the attempt that an interceptor does not let through
 	spelt   bool          // both targets are spelt server:80, and a resolver sends a hedging policy for that of calls that do not go elsewhere
+	outlier bool          // the caller's connection has several servers, and outlier detection below hedge_elsewhere
 	marks   bool          // interceptors of each connection add its name to the metadata
 	timeout time.Duration // of all methods, in the service config of the callers' connections; 0: none
 }
@@ -97,6 +98,7 @@ func newGRPCScenario(d *generator) *grpcScenario {
 	w.way.refuses = drawPart(d, "way.refuses", .06, "", "0", "1")
 	w.way.marks = drawFlag(d, "way.marks", .2)
 	w.way.spelt = !w.way.second && len(w.way.conns) == 0 && drawFlag(d, "way.spelt", .1)
+	newOutlierDetection(d, w)
 	if w.past.outage == 0 {
 		w.way.timeout = drawPart(d, "way.timeout", .12, 0, 200*ms, time.Second)
 	}

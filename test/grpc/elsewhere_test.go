@@ -252,29 +252,37 @@ func TestHedgeElsewhereUnusedPicksDoNotAffectLatencyAverage(t *testing.T) {
 			lessons(3, 100*ms, codes.OK, 1), lessons(2, 100*ms, codes.Canceled, 1), lessons(1, 140*ms, codes.Canceled, 1))},
 	} {
 		for kind, call := range calls {
-			t.Run(name+" "+kind, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					f := grpctest.NewBackends(t, 3)
-					in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2))
-					client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_recorder"), in)
-					f.Delays[0].Store(int64(time.Second))
-					f.Delays[2].Store(int64(100 * ms))
-					f.RefusedHedges.Store(c.refuse)
-					grpctest.PickRecorder.SetPicks(c.plan...)
-					_, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), call(client))
-					require.NoError(t, err)
-					synctest.Wait()
-					got := grpctest.PickRecorder.SetPicks()
-					assert.ElementsMatch(t, c.want, got)
-					for n := range f.Delays {
-						of := func(l grpctest.PickEnd) bool { return l.Backend != n+1 }
-						want, got := slices.DeleteFunc(slices.Clone(c.want), of), slices.DeleteFunc(slices.Clone(got), of)
-						if len(want) > 0 && len(got) > 0 {
-							assert.Equal(t, want[0], got[0], "the attempt ends before what was picked in vain")
+			for above, config := range map[string]string{
+				"the balancer": grpctest.HedgeElsewhereConfig("test_recorder"), "outlier detection": grpctest.OutlierDetectionConfig("test_recorder", ""),
+			} {
+				t.Run(name+" "+kind+" below "+above, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						f := grpctest.NewBackends(t, 3)
+						in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2))
+						client, _ := f.Client(t, config, in)
+						f.Delays[0].Store(int64(time.Second))
+						f.Delays[2].Store(int64(100 * ms))
+						f.RefusedHedges.Store(c.refuse)
+						grpctest.PickRecorder.SetPicks(c.plan...)
+						counts := new(grpctest.OutlierCounts)
+						_, err := f.RecordCall(counts.NewContext(hedge.WithDelay(t.Context(), 20*ms)), call(client))
+						require.NoError(t, err)
+						synctest.Wait()
+						got := grpctest.PickRecorder.SetPicks()
+						assert.ElementsMatch(t, c.want, got)
+						for n := range f.Delays {
+							of := func(l grpctest.PickEnd) bool { return l.Backend != n+1 }
+							want, got := slices.DeleteFunc(slices.Clone(c.want), of), slices.DeleteFunc(slices.Clone(got), of)
+							if len(want) > 0 && len(got) > 0 {
+								assert.Equal(t, want[0], got[0], "the attempt ends before what was picked in vain")
+							}
 						}
-					}
+						if above == "outlier detection" {
+							assert.Len(t, counts.All(), 1+int(c.refuse), "it counts the winner and the refused hedge")
+						}
+					})
 				})
-			})
+			}
 		}
 	}
 }
