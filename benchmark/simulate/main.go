@@ -18,8 +18,8 @@
 // In virtual time and over loopback, the seed, the request and the attempt determine how long an attempt takes, so that every
 // strategy meets the same latencies.
 //
-// The engines dns, faults and recursor start DNS servers of other projects, which are called peers: those in PATH, or
-// those that the flag -peer names.
+// The engines dns, faults, recursor and cached start DNS servers of other projects, which are called peers: those in PATH, or
+// those that the flag -peer names. ../peers.md says how to install current versions.
 //
 // # Busy machines
 //
@@ -45,6 +45,7 @@
 //	denials last_answer_ms                                         null but for faults
 //	asked_twice_pct sent_twice_pct                                 null but for storage: bytes that requests asked for, and that the store sent, beyond those that were read
 //	tokens_pct                                                     null but for endpoints: what hedges cost in the budget, for 100 requests
+//	kb_per_connection                                              null but for cached with many connections: memory of the server
 //
 // In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are
 // resampled to find it, as the calls of one part share a client that learns and a

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // contract is what the machine-readable formats promise, in this order.
 const contract = "engine scenario strategy seed requests errors p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms " +
-	"extra_pct hedges wins denied conns_opened cpu_us_per_request sent_per_request denials last_answer_ms asked_twice_pct sent_twice_pct tokens_pct"
+	"extra_pct hedges wins denied conns_opened cpu_us_per_request sent_per_request denials last_answer_ms asked_twice_pct sent_twice_pct tokens_pct kb_per_connection"
 
 func TestSameSeedSameOutput(t *testing.T) {
 	for _, format := range formats {
@@ -110,7 +110,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		args string
 		says []string
 	}{
-		{"-engine warp", []string{"-engine", `"warp"`, "virtual, http, grpc, dns, faults, recursor, storage or endpoints"}},
+		{"-engine warp", []string{"-engine", `"warp"`, "virtual, http, grpc, dns, faults, cached, recursor, storage or endpoints"}},
 		{"-scenario nothing", []string{"-scenario", `"nothing"`, "reference", "all"}},
 		{"-engine http -scenario drift", []string{"-scenario", `"drift"`, "reference"}},
 		{"-strategy hedge,best", []string{"-strategy", `"best"`, "bhope-tuned"}},
@@ -121,6 +121,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		{"-engine recursor -strategy miekg", []string{"-strategy miekg", "not a resolver"}},
 		{"-engine storage -strategy miekg", []string{"-strategy miekg", "not a reader of ranges"}},
 		{"-engine endpoints -strategy miekg", []string{"-strategy miekg", "not a way to choose an endpoint"}},
+		{"-engine cached -strategy miekg", []string{"-strategy miekg", "not a DNS server with a cache"}},
 		{"-engine dns -peer bind=/bin/true", []string{"-peer", `"bind=/bin/true"`, `no peer "bind"`, "unbound, named, pdns, kresd, dnsdist, coredns, sdns, hickory"}},
 		{"-engine dns -peer unbound=", []string{"-peer", `"unbound="`, "no command for unbound", "name=command"}},
 		{"-peer unbound=/bin/true", []string{"-peer unbound=/bin/true", "engine http starts no DNS servers"}},

@@ -24,6 +24,9 @@ type documentTable struct {
 // referenceArgs are the arguments of the run that README's table and picture show, and the table beside the peers.
 const referenceArgs = "-engine http -requests 30000 -runs 3 -strategy none,static-10ms,failsafe-quantile,bhope,bhope-tuned,hedge,static-best-2"
 
+// forwarderNames are the strategies that forward queries over UDP.
+const forwarderNames = "forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory"
+
 var documentTables = []documentTable{{
 	name: "headline", render: formatHeadline, picture: "docs/tail.svg",
 	args: referenceArgs, typed: "make readme",
@@ -31,14 +34,23 @@ var documentTables = []documentTable{{
 	name: "reference", render: formatWholeScenario,
 	args: referenceArgs,
 }, {
-	name: "dns", render: formatDNSClients,
-	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",
+	name: "dns", render: formatForwarders,
+	args: "-engine dns -scenario loss2 -runs 2 -strategy hedge," + forwarderNames,
+}, {
+	name: "dns-tls", render: formatForwarders,
+	args: "-engine dns -scenario loss2 -transport tls -runs 2 -strategy forwarder,unbound,named,pdns,kresd,dnsdist",
+}, {
+	name: "dns-https", render: formatForwarders,
+	args: "-engine dns -scenario loss2 -transport https -runs 2 -strategy forwarder,dnsdist",
+}, {
+	name: "cached", render: formatCaches,
+	args: "-engine cached -scenario all -strategy " + forwarderNames,
 }, {
 	name: "faults", render: formatFaults, basis: "one run",
 	args: "-engine faults -scenario all",
 }, {
-	name: "recursor", render: formatRecursors,
-	args: "-engine recursor -scenario broken,clean",
+	name: "recursor", render: formatColdNames,
+	args: "-engine recursor -scenario broken,clean -requests 2000 -strategy hedge,unbound,named,pdns,kresd,sdns,hickory",
 }, {
 	name: "signed", render: formatRecursors,
 	args: "-engine recursor -scenario mixed,signed -strategy hedge,hedge-novalidate,unbound-validate,named-validate -requests 1000 -runs 3",
@@ -94,12 +106,19 @@ func formatWholeScenario(f engineResults) string {
 	return formatMarkdownTable(rows, f.options.engine.profile())
 }
 
-// formatDNSClients returns the Markdown table of DNS clients over lossy networks: a row for each client in each
+// formatForwarders returns the Markdown table of DNS clients and forwarders over a lossy network: a row for each in each
 // scenario.
-func formatDNSClients(f engineResults) string {
-	return f.formatRows([]string{"p50", "p99", "mean", "σ", "failed", "extra queries"}, func(r row) []any {
-		return []any{formatMillis(r.P50) + formatSpread(r.spread.p50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Mean) + formatSpread(r.spread.mean),
-			formatMillis(r.Stddev) + formatSpread(r.spread.stddev), r.Errors, fmt.Sprintf("%.1f %%", r.Extra)}
+func formatForwarders(f engineResults) string {
+	return f.formatRows([]string{"mean", "p50", "p95", "p99", "σ", "failed"}, func(r row) []any {
+		return []any{formatMillis(r.Mean), formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Stddev), r.Errors}
+	})
+}
+
+// formatColdNames returns the Markdown table of recursive DNS resolvers that are asked for new names: a row for each
+// resolver in each scenario.
+func formatColdNames(f engineResults) string {
+	return f.formatRows([]string{"p50", "p99", "σ", "failed", "queries per name"}, func(r row) []any {
+		return []any{formatMillis(r.P50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Stddev), r.Errors, fmt.Sprintf("%.2f", *r.Sent)}
 	})
 }
 
@@ -113,6 +132,46 @@ func formatRecursors(f engineResults) string {
 		return []any{formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.P999) + formatSpread(r.spread.p999),
 			r.Errors, fmt.Sprintf("%.2f", *r.Sent), cpu}
 	})
+}
+
+// formatCaches returns the Markdown table of DNS servers that answer from their caches: a row for each server. Its cells
+// are the processor time of a query in each scenario, and the memory of a connection.
+func formatCaches(f engineResults) string {
+	var b strings.Builder
+	b.WriteString("| CPU µs |")
+	var names []string
+	for _, s := range f.scenarios {
+		fmt.Fprintf(&b, " %s |", strings.TrimPrefix(s.scenario.about, "DNS: "))
+		for _, r := range s.results {
+			names = append(names, r.strategy)
+		}
+	}
+	fmt.Fprintf(&b, " kB per connection |\n|---%s|\n", strings.Repeat("|--:", len(f.scenarios)+1))
+	for _, name := range sortStrategyNames(names) {
+		fmt.Fprintf(&b, "| %s |", formatStrategyName(name))
+		memory := "–"
+		for _, s := range f.scenarios {
+			cell := "–"
+			if i := slices.IndexFunc(s.results, func(r result) bool { return r.strategy == name }); i >= 0 {
+				r := s.results[i].rows[0]
+				cell = fmt.Sprintf("%.1f", *r.CPU)
+				if each := r.own["kb_per_connection"]; each != nil {
+					memory = fmt.Sprintf("%.1f", *each)
+				}
+			}
+			fmt.Fprintf(&b, " %s |", cell)
+		}
+		fmt.Fprintf(&b, " %s |\n", memory)
+	}
+	return b.String()
+}
+
+// formatStrategyName returns the name of a strategy for a Markdown table, in bold if it is this library.
+func formatStrategyName(name string) string {
+	if name == ours || name == "forwarder" {
+		return "**" + name + "**"
+	}
+	return name
 }
 
 // formatFaults returns the Markdown table of DNS resolvers with a faulty server: a row for each resolver in each
@@ -169,11 +228,7 @@ func (f engineResults) formatRows(titles []string, cells func(row) []any) string
 			about = text
 		}
 		for _, res := range s.results {
-			name := res.strategy
-			if name == ours {
-				name = "**" + name + "**"
-			}
-			fmt.Fprintf(&b, "| %s | %s |", about, name)
+			fmt.Fprintf(&b, "| %s | %s |", about, formatStrategyName(res.strategy))
 			for _, c := range cells(res.rows[0]) {
 				fmt.Fprintf(&b, " %v |", c)
 			}

@@ -3,6 +3,7 @@ package cputime
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -10,6 +11,25 @@ import (
 
 // tick is the unit of times in /proc, which is the same on all Linux systems.
 const tick = 10 * time.Millisecond
+
+// OfThreads returns the processor time that the running threads of another process have used so far, in nanoseconds. It
+// reports false on systems other than Linux.
+func OfThreads(pid int) (used time.Duration, known bool) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		first, _, _ := strings.Cut(string(text), " ")
+		nanoseconds, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return 0, false
+		}
+		used += time.Duration(nanoseconds)
+	}
+	return used, len(files) > 0
+}
 
 // OfProcess returns the processor time that another process has used so far, to a hundredth of a second. It reports
 // false on systems other than Linux.

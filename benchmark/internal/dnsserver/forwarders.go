@@ -109,6 +109,7 @@ func (f Forwarder) namedCommand() (*exec.Cmd, error) {
   pid-file none;
   session-keyfile none;
   tcp-clients %d;
+  tcp-listen-queue 128;
   tcp-idle-timeout %d00;
   forward only;
   forwarders { %s };

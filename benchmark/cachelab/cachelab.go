@@ -1,0 +1,227 @@
+// Package cachelab compares DNS servers that answer from their caches: the processor time of a query over UDP, over few
+// and many TCP connections, and over a new connection for each query, and the memory of a connection.
+//
+// All contenders are forwarders with one thread. Each runs as a process on a host of its own, and its clients are on the
+// same host. The contenders take turns, so that a disturbance of the machine meets all of them.
+package cachelab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// Queries is the default number of queries to each contender.
+const Queries = 20_000
+
+const (
+	workers = 24 // concurrent queries
+	rounds  = 5  // parts into which the queries to each contender are divided
+	timeout = 5 * time.Second
+)
+
+// A scenario determines how clients send their queries.
+type scenario struct {
+	lab.Scenario
+	network     string // udp or tcp
+	connections int    // that are open during the run; 0: a new one for each query
+}
+
+var scenarios = []scenario{
+	{lab.Scenario{Name: "udp", Description: "over UDP"}, "udp", workers},
+	{lab.Scenario{Name: "tcp-24", Description: "over 24 TCP connections"}, "tcp", workers},
+	{lab.Scenario{Name: "tcp-2000", Description: "over 2,000 TCP connections"}, "tcp", 2000},
+	{lab.Scenario{Name: "tcp-new", Description: "over a new TCP connection for each query"}, "tcp", 0},
+}
+
+// Scenarios lists all scenarios.
+var Scenarios = lab.ScenariosOf(scenarios)
+
+var contenders = newContenders()
+
+// newContenders returns the contenders: this library's forwarder, and all peers.
+func newContenders() (all []lab.Contender[dnsserver.Forwarder, *exec.Cmd]) {
+	for _, name := range append([]string{"forwarder"}, dnsserver.PeerNames()...) {
+		all = append(all, lab.Contender[dnsserver.Forwarder, *exec.Cmd]{Name: name, Start: func(f dnsserver.Forwarder) (*exec.Cmd, error) { return f.Command(name) }})
+	}
+	return all
+}
+
+// Contenders lists the names of all contenders.
+var Contenders = lab.NamesOf(contenders)
+
+// Config selects the scenario, the contenders and the number of queries that Run measures. The zero value measures all
+// contenders in the first scenario.
+type Config struct {
+	Scenario   string   // the name of one of Scenarios; empty: the first
+	Contenders []string // names from Contenders; empty: all
+	Queries    int      // to each contender; 0: Queries
+	Seed       uint64
+	Peers      dnsserver.Peers
+	Progress   func(int)           // called with the number of further queries that are done, to all contenders; may be nil
+	Skipped    func(reason string) // called for each peer that cannot run here; may be nil
+}
+
+// A Row is the result of one contender.
+type Row struct {
+	lab.Row
+	ConnectionMemory float64 // bytes of the process for each connection that stays open; 0: unknown, or there are few
+}
+
+// A cacheLab is the network of one Run, with a DNS server that the contenders ask once for each name.
+type cacheLab struct {
+	conf     Config
+	scenario scenario
+	net      *netsim.Network
+	upstream *dnstest.Server
+	dir      string // for the files of contenders
+	servers  []*server
+}
+
+// Run sends queries to the selected contenders, and returns a row for each. It needs root on Linux, see
+// netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the error of ctx.
+func Run(ctx context.Context, conf Config) ([]Row, error) {
+	if conf.Scenario == "" {
+		conf.Scenario = Scenarios[0].Name
+	}
+	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
+	if err != nil {
+		return nil, fmt.Errorf("cachelab: %w", err)
+	}
+	if conf.Queries < 0 {
+		return nil, fmt.Errorf("cachelab: Config.Queries is %d; want 0 or more", conf.Queries)
+	}
+	if conf.Queries == 0 {
+		conf.Queries = Queries
+	}
+	if conf.Progress == nil {
+		conf.Progress = func(int) {}
+	}
+	if conf.Skipped == nil {
+		conf.Skipped = func(string) {}
+	}
+	l := &cacheLab{conf: conf, scenario: sc}
+	defer l.close()
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	if err := l.startServers(); err != nil {
+		return nil, err
+	}
+	for round := range rounds {
+		for i := range l.servers {
+			queries := conf.Queries*(round+1)/rounds - conf.Queries*round/rounds
+			if err := l.servers[(round+i)%len(l.servers)].measureRound(ctx, queries); err != nil {
+				return l.rows(), err
+			}
+		}
+	}
+	return l.rows(), ctx.Err()
+}
+
+// open builds the network and starts the DNS server that the contenders forward to.
+func (l *cacheLab) open() (err error) {
+	if l.net, err = netsim.NewKernel(l.conf.Seed, append([]string{"upstream"}, Contenders...)...); err != nil {
+		return err
+	}
+	if l.dir, err = os.MkdirTemp("", "cachelab"); err != nil {
+		return err
+	}
+	host := l.net.Host("upstream")
+	pc, err := host.ListenPacket("udp", ":53")
+	if err != nil {
+		return err
+	}
+	l.upstream = &dnstest.Server{Handler: dnstest.Fixed(netip.MustParseAddr("192.0.2.1"), 0)}
+	l.upstream.ServeUDP(pc)
+	ln, err := host.Listen("tcp", ":53")
+	if err != nil {
+		return err
+	}
+	l.upstream.ServeTCP(ln)
+	return nil
+}
+
+// close stops all contenders and closes the network.
+func (l *cacheLab) close() {
+	for _, s := range l.servers {
+		s.close()
+	}
+	if l.upstream != nil {
+		l.upstream.Close()
+	}
+	if l.net != nil {
+		_ = l.net.Close()
+	}
+	if l.dir != "" {
+		_ = os.RemoveAll(l.dir)
+	}
+}
+
+// startServers starts the selected contenders. It skips peers that do not start; if no contender starts, it returns
+// their errors.
+func (l *cacheLab) startServers() error {
+	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
+	if err != nil {
+		return fmt.Errorf("cachelab: %w", err)
+	}
+	var skipped []error
+	for _, c := range selected {
+		s, err := l.startServer(c)
+		if err == nil {
+			l.servers = append(l.servers, s)
+			continue
+		}
+		err = fmt.Errorf("cachelab: %s: %w", c.Name, err)
+		if dnsserver.PeerOf(c.Name) == "" {
+			return err
+		}
+		skipped = append(skipped, err)
+		l.conf.Skipped(err.Error())
+	}
+	if len(l.servers) == 0 {
+		return errors.Join(skipped...)
+	}
+	return nil
+}
+
+// startServer starts a contender on its host, lets it fill its cache, and opens the connections of the scenario.
+func (l *cacheLab) startServer(c lab.Contender[dnsserver.Forwarder, *exec.Cmd]) (s *server, err error) {
+	dir := filepath.Join(l.dir, c.Name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	cmd, err := c.Start(dnsserver.Forwarder{Peers: l.conf.Peers, Dir: dir, Upstreams: []string{l.net.Host("upstream").Addr().String()}, Transport: "udp"})
+	if err != nil {
+		return nil, err
+	}
+	s = &server{name: c.Name, scenario: l.scenario, host: l.net.Host(c.Name), progress: l.conf.Progress}
+	_, s.stop, err = dnsserver.Start(s.host, cmd, timeout)
+	if err == nil {
+		s.process = cmd.Process
+		err = s.prepare()
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// rows returns the results of all contenders.
+func (l *cacheLab) rows() (rows []Row) {
+	for _, s := range l.servers {
+		rows = append(rows, s.toRow())
+	}
+	return rows
+}

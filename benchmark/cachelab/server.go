@@ -1,0 +1,198 @@
+package cachelab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/benchmark/internal/cputime"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
+	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// A server is a running contender, with the connections of its clients and its measurements.
+type server struct {
+	name     string
+	scenario scenario
+	host     *netsim.Host
+	process  *os.Process
+	stop     func()
+	progress func(int)
+
+	queries          [][]byte       // one for each name in the cache
+	conns            chan *dns.Conn // those that no query uses
+	calls            lab.Recorder
+	asked            int
+	cpu              time.Duration
+	connectionMemory float64 // bytes
+}
+
+// cachedNames is the number of names that clients ask for.
+const cachedNames = 100
+
+// manyConnections is the number of connections from which their memory is measured.
+const manyConnections = 1000
+
+// prepare waits until the server answers, fills its cache, opens the connections of the scenario, and measures their
+// memory.
+func (s *server) prepare() error {
+	for i := range cachedNames {
+		m := new(dns.Msg)
+		m.SetQuestion(fmt.Sprintf("n%d.example.", i), dns.TypeA)
+		m.Id = uint16(i)
+		query, err := m.Pack()
+		if err != nil {
+			return err
+		}
+		s.queries = append(s.queries, query)
+	}
+	conn, err := s.openConnection()
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(timeout); ; time.Sleep(50 * time.Millisecond) {
+		if err = exchange(conn, s.queries[0], time.Second); err == nil || time.Now().After(deadline) {
+			break
+		}
+		_ = conn.Close()
+		if conn, err = s.openConnection(); err != nil {
+			return err
+		}
+	}
+	for _, query := range s.queries {
+		if err == nil {
+			err = exchange(conn, query, timeout)
+		}
+	}
+	_ = conn.Close()
+	if err != nil {
+		return err
+	}
+	before := s.residentMemory()
+	s.conns = make(chan *dns.Conn, max(s.scenario.connections, 1))
+	for range s.scenario.connections {
+		conn, err := s.openConnection()
+		if err != nil {
+			return err
+		}
+		s.conns <- conn
+		if err := exchange(conn, s.queries[0], timeout); err != nil {
+			return fmt.Errorf("connection %d of %d: %w", len(s.conns), s.scenario.connections, err)
+		}
+	}
+	if s.scenario.connections >= manyConnections {
+		s.connectionMemory = (s.residentMemory() - before) / float64(s.scenario.connections)
+	}
+	return nil
+}
+
+// openConnection opens a connection to the server, or a socket over UDP.
+func (s *server) openConnection() (*dns.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	conn, err := s.host.DialContext(ctx, s.scenario.network, "127.0.0.1:53")
+	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, err
+}
+
+// exchange sends a query, and waits for the answer for at most the given time. It returns an error unless the answer has
+// one record.
+func exchange(conn *dns.Conn, query []byte, wait time.Duration) error {
+	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(query); err != nil {
+		return err
+	}
+	const header = 12
+	buffer := make([]byte, dns.MinMsgSize)
+	n, err := conn.Read(buffer)
+	switch {
+	case err != nil:
+		return err
+	case n < header || !bytes.Equal(buffer[:2], query[:2]):
+		return errors.New("wrong response")
+	case buffer[3]&0xf != dns.RcodeSuccess || buffer[6] != 0 || buffer[7] != 1:
+		return fmt.Errorf("wrong answer: %s, %d records", dns.RcodeToString[int(buffer[3]&0xf)], buffer[7])
+	}
+	return nil
+}
+
+// measureRound sends a number of queries, and adds them and the processor time of the server to the measurements. It returns
+// an error if the processor time is unknown.
+func (s *server) measureRound(ctx context.Context, queries int) error {
+	before, known := cputime.OfThreads(s.process.Pid)
+	start, first := time.Now(), s.asked
+	s.asked += lab.Load{Workers: workers}.Send(ctx, queries, func(i int) {
+		begin := time.Now()
+		err := s.sendQuery(s.queries[i%len(s.queries)])
+		call := latency.Call{Start: begin.Sub(start), Latency: time.Since(begin), Index: int32(first + i)}
+		if err != nil {
+			call.Winner = -1
+		}
+		s.calls.Add(call)
+		s.progress(1)
+	})
+	after, stillKnown := cputime.OfThreads(s.process.Pid)
+	if !known || !stillKnown {
+		return fmt.Errorf("cachelab: the processor time of %s is unknown", s.name)
+	}
+	s.cpu += after - before
+	return nil
+}
+
+// sendQuery sends a query over the connection that has been idle for longest, or over a new connection if the scenario has
+// none that stays open. A connection that fails is replaced.
+func (s *server) sendQuery(query []byte) error {
+	if s.scenario.connections == 0 {
+		conn, err := s.openConnection()
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return exchange(conn, query, timeout)
+	}
+	conn := <-s.conns
+	err := exchange(conn, query, timeout)
+	if err != nil {
+		_ = conn.Close()
+		if fresh, dialErr := s.openConnection(); dialErr == nil {
+			conn = fresh
+		}
+	}
+	s.conns <- conn
+	return err
+}
+
+// residentMemory returns the resident memory of the server in bytes, or 0 if the system does not say it.
+func (s *server) residentMemory() float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.process.Pid))
+	fields := bytes.Fields(text)
+	if err != nil || len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseFloat(string(fields[1]), 64)
+	return pages * float64(os.Getpagesize())
+}
+
+// toRow returns the result of the server.
+func (s *server) toRow() Row {
+	calls := s.calls.SortedCalls()
+	return Row{Row: lab.Row{Contender: s.name, Calls: calls, Asked: s.asked, CPU: s.cpu}, ConnectionMemory: s.connectionMemory}
+}
+
+// close closes the connections and stops the server.
+func (s *server) close() {
+	for s.conns != nil && len(s.conns) > 0 {
+		_ = (<-s.conns).Close()
+	}
+	if s.stop != nil {
+		s.stop()
+	}
+}

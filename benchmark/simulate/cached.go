@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/cachelab"
+)
+
+func init() {
+	registerEngine(55, func() engine { return cachedEngine{} })
+	registerColumns(newEngineMetric("kb_per_connection", "kB per connection", 20, "%.1f"))
+}
+
+// cachedEngine is the mode -engine cached of simulate: it asks DNS servers for names in their caches, and measures their
+// processor time and the memory of connections. It needs root on Linux. The clients are on the host of the server.
+type cachedEngine struct{}
+
+func (cachedEngine) profile() profile {
+	return profile{
+		name: "cached", about: "asks DNS servers for names in their caches, over UDP and TCP (root, Linux)",
+		scenarios: cachedScenarios, refusal: "not a DNS server with a cache", runs: cachedRuns,
+		maxTimerDelay: maxTimerDelayOfCached, hidden: []string{"extra requests", "wins"},
+	}
+}
+
+const (
+	cachedRuns    = 3 // unless -runs or -quick says otherwise
+	quickCached   = 2000
+	firstInCaches = 3 * time.Second // until the programs run and their caches are full
+
+	// maxTimerDelayOfCached is large, because the engine measures processor time, and keeps all processors busy itself.
+	maxTimerDelayOfCached = 50 * time.Millisecond
+)
+
+// cachedScenarios has the scenarios of package cachelab, for the engine cached.
+var cachedScenarios = func() []scenario {
+	var all []scenario
+	for _, s := range cachelab.Scenarios {
+		all = append(all, scenario{name: s.Name, about: "DNS: " + s.Description})
+	}
+	return all
+}()
+
+func (cachedEngine) offers(_ scenario, s strategy) bool {
+	return slices.Contains(cachelab.Contenders, s.name)
+}
+
+func (cachedEngine) estimate(jobs []job) (total time.Duration) {
+	const usual = 60 * time.Microsecond // of a query
+	for _, j := range jobs {
+		total += firstInCaches + time.Duration(j.requestCount(cachelab.Queries, quickCached)*len(j.strategies))*usual
+	}
+	return total
+}
+
+func (cachedEngine) run(ctx context.Context, j job, keep func(trial)) error {
+	queries := j.requestCount(cachelab.Queries, quickCached)
+	task := j.progress.addTask(j.scenario.name, "all in turn", queries*len(j.strategies))
+	var done atomic.Int64
+	began := time.Now()
+	defer j.timers.measure()()
+	rows, err := cachelab.Run(ctx, cachelab.Config{
+		Scenario: j.scenario.name, Contenders: j.selectContenders(cachelab.Contenders), Queries: queries, Seed: j.seed, Peers: j.peers, Skipped: j.printSkipped,
+		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
+	})
+	if err != nil && ctx.Err() == nil {
+		task.abandon()
+		return err
+	}
+	for _, r := range rows {
+		if len(r.Calls) == 0 {
+			continue
+		}
+		t := j.newTrial("cached", r.Contender, r.Calls)
+		each := roundFigure(float64(r.CPU.Microseconds()) / float64(r.Asked))
+		t.cpu = &each
+		if r.ConnectionMemory > 0 {
+			t.ownFigures = newWholeFigures(map[string]float64{"kb_per_connection": r.ConnectionMemory / 1000})
+		}
+		keep(t)
+	}
+	task.finishAfter(time.Since(began))
+	return err
+}
