@@ -112,7 +112,7 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	a, err := c.resolveQuestion(within, b, m, q)
 	spent, _, _ := b.validation.Spent()
 	c.validator.Counts.Verifications.Add(int64(spent))
-	defer c.events.CheckRoot(c.conf.Logger, "dnssec", time.Now(), c.validator.FillStats)
+	defer c.events.LogRootWarnings(c.conf.Logger, "dnssec", time.Now(), c.validator.FillStats)
 	switch why := (*validate.Reason)(nil); {
 	case err == nil:
 		c.countSecurity(a)

@@ -20,7 +20,7 @@ const (
 	maxOtherUpstreams = 4               // upstreams that are asked by address while answers are bogus
 	maxSearched       = 16              // upstreams that one test examines for DNSSEC
 	searchInterval    = time.Minute     // minimum time between two tests of the upstreams
-	unableTime        = 5 * time.Minute // time for which an upstream without DNSSEC is avoided
+	noDNSSECTime      = 5 * time.Minute // time for which an upstream without DNSSEC is avoided
 	attemptTimeout    = time.Second     // timeout of a query to one upstream by address, unless it is the last attempt
 	silentTime        = time.Minute     // time for which an upstream that did not respond in time is avoided
 )
@@ -51,7 +51,7 @@ type upstreamPlan struct {
 // validate, is then skipped. It is not skipped if it is the last attempt, because some upstreams include signatures
 // only sometimes.
 func (t *upstreamPlan) nextAttempt(unsigned bool) (upstreamAttempt, bool) {
-	if t.planned == nil && t.next == 0 && !t.core.unable.hasUnable.Load() {
+	if t.planned == nil && t.next == 0 && !t.core.avoided.hasWithoutDNSSEC.Load() {
 		t.next = 1
 		return upstreamAttempt{cd: true}, true
 	}
@@ -83,12 +83,12 @@ func (t upstreamAttempt) isExchangerWithoutCD() bool { return t.address == "" &&
 // If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are queried first, by address.
 func (t *upstreamPlan) planAttempts() {
 	named := t.core.upstreamAddresses(t.name)
-	able := t.core.unable.filterAble(named, time.Now())
+	usable := t.core.avoided.filterUsable(named, time.Now())
 	var each []upstreamAttempt
-	for _, address := range able[:min(len(able), maxOtherUpstreams)] {
+	for _, address := range usable[:min(len(usable), maxOtherUpstreams)] {
 		each = append(each, upstreamAttempt{address: address, cd: true})
 	}
-	if t.next == 0 && len(able) > 0 && len(able) < len(named) {
+	if t.next == 0 && len(usable) > 0 && len(usable) < len(named) {
 		t.planned = append(each, upstreamAttempt{cd: true})
 		return
 	}
@@ -107,7 +107,7 @@ func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamAttemp
 	defer stop()
 	r, err := c.sendToExchanger(within, m, at.address)
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
-		c.unable.recordSilent(at.address, time.Now())
+		c.avoided.recordSilent(at.address, time.Now())
 	}
 	return r, err
 }
@@ -127,15 +127,15 @@ func (c *core) upstreamAddresses(name string) []string {
 	return all
 }
 
-// An unableUpstreams records which upstreams to avoid, because they lack DNSSEC or do not respond. The zero value is
+// An avoidedUpstreams value records which upstreams to avoid, because they lack DNSSEC or do not respond. The zero value is
 // empty. It is safe for concurrent use.
-type unableUpstreams struct {
-	hasUnable atomic.Bool // the last test found upstreams without DNSSEC
+type avoidedUpstreams struct {
+	hasWithoutDNSSEC atomic.Bool // the last test found upstreams without DNSSEC
 
-	mu          sync.Mutex           // guards the following fields
-	unableUntil map[string]time.Time // by address: an upstream without DNSSEC is avoided until this time
-	silentUntil map[string]time.Time // by address: an unresponsive upstream is avoided until this time
-	latestTest  *upstreamTest        // running or last test; nil if there was none
+	mu            sync.Mutex           // guards the following fields
+	noDNSSECUntil map[string]time.Time // by address: an upstream without DNSSEC is avoided until this time
+	silentUntil   map[string]time.Time // by address: an unresponsive upstream is avoided until this time
+	latestTest    *upstreamTest        // running or last test; nil if there was none
 }
 
 // An upstreamTest is a test of the upstreams for DNSSEC support. Several questions may wait for the same test.
@@ -145,13 +145,13 @@ type upstreamTest struct {
 	withoutDNSSEC []string      // addresses of the upstreams without DNSSEC, valid once done is closed; "" is an upstream with unknown address
 }
 
-// filterAble returns those of the given upstream addresses that are not avoided at the time now. The slice addresses is
+// filterUsable returns those of the given upstream addresses that are not avoided at the time now. The slice addresses is
 // not modified.
-func (u *unableUpstreams) filterAble(addresses []string, now time.Time) []string {
+func (u *avoidedUpstreams) filterUsable(addresses []string, now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(addresses), func(address string) bool {
-		return now.Before(u.unableUntil[address]) || now.Before(u.silentUntil[address])
+		return now.Before(u.noDNSSECUntil[address]) || now.Before(u.silentUntil[address])
 	})
 }
 
@@ -161,7 +161,7 @@ func (u *unableUpstreams) filterAble(addresses []string, now time.Time) []string
 // The test queries the SOA record of zone, which must have a trust anchor. An upstream that responds without signatures
 // lacks DNSSEC.
 func (c *core) testUpstreams(zone, name string) *upstreamTest {
-	u, now := &c.unable, time.Now()
+	u, now := &c.avoided, time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if l := u.latestTest; l != nil && now.Sub(l.startedAt) < searchInterval {
@@ -192,7 +192,7 @@ func (c *core) testUpstreams(zone, name string) *upstreamTest {
 				l.withoutDNSSEC = append(l.withoutDNSSEC, address)
 			}
 		}
-		u.recordUnable(l.withoutDNSSEC, time.Now())
+		u.recordWithoutDNSSEC(l.withoutDNSSEC, time.Now())
 	})
 	return l
 }
@@ -205,21 +205,21 @@ func (c *core) testUpstreamsAfterUnsigned(q question) {
 	}
 }
 
-// recordUnable records the result of a test: the addresses of the upstreams that lack DNSSEC. They are avoided for
-// unableTime, and replace the result of the previous test.
-func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
+// recordWithoutDNSSEC records the result of a test: the addresses of the upstreams that lack DNSSEC. They are avoided for
+// noDNSSECTime, and replace the result of the previous test.
+func (u *avoidedUpstreams) recordWithoutDNSSEC(found []string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.unableUntil = make(map[string]time.Time)
+	u.noDNSSECUntil = make(map[string]time.Time)
 	for _, address := range found {
-		u.unableUntil[address] = now.Add(unableTime)
+		u.noDNSSECUntil[address] = now.Add(noDNSSECTime)
 	}
-	u.hasUnable.Store(len(found) > 0)
+	u.hasWithoutDNSSEC.Store(len(found) > 0)
 }
 
 // recordSilent records that an upstream did not respond before the timeout of its attempt. It is then avoided for
 // silentTime, counted from now.
-func (u *unableUpstreams) recordSilent(address string, now time.Time) {
+func (u *avoidedUpstreams) recordSilent(address string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for other, until := range u.silentUntil {

@@ -92,7 +92,7 @@ type core struct {
 
 	counters counters
 	events   chain.ValidationLog
-	unable   unableUpstreams
+	avoided  avoidedUpstreams
 	ctx      context.Context // canceled by Close
 	cancel   context.CancelCauseFunc
 	running  sync.WaitGroup // questions, and goroutines for them

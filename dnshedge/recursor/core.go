@@ -18,6 +18,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/waitgraph"
 )
@@ -140,12 +141,22 @@ func (c *core) applyConfig(r *Resolver) error {
 	return c.startValidation(r.Trust)
 }
 
+// disableAggressiveUse disables synthesized answers (RFC 8198). It is false except in tests.
+var disableAggressiveUse bool
+
+// adjustPolicy changes the validation policy of new Resolvers. It is nil except in tests.
+var adjustPolicy func(*validate.Policy)
+
 // startValidation creates the validator for the configuration t, and gives it a part of the cache's memory. The error
 // names an invalid field.
 func (c *core) startValidation(t dnssec.Trust) error {
-	conf, err := readTrust(t, *c.limits)
-	if err != nil {
+	var conf chain.Config
+	if err := conf.ReadTrust("recursor: Resolver.Trust", t.Anchors, t.Insecure); err != nil {
 		return err
+	}
+	conf.Policy = validate.Policy{AllowSHA1: t.AllowSHA1, Verifications: c.limits.Verifications, NSEC3Iterations: c.limits.NSEC3Iterations}
+	if adjustPolicy != nil {
+		adjustPolicy(&conf.Policy)
 	}
 	conf.MaxBytes, conf.MaxAggressiveBytes = c.maxBytes/16, c.maxBytes/16
 	c.cache.maxBytes -= conf.MaxBytes + conf.MaxAggressiveBytes

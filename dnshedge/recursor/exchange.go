@@ -201,7 +201,7 @@ func (e *aliasLoopError) Error() string {
 // The returned error is err. It is errRootKeySentinel if the client must get SERVFAIL instead of the answer (see
 // checkRootKeySentinel).
 func (c *core) countSecurity(q question, b *questionBudget, a *chain.Answer, err error) (dnssec.Security, error) {
-	defer c.logRootKeyEvents()
+	defer c.counters.events.LogRootWarnings(c.conf.Logger, "recursor", time.Now(), c.validator.FillStats)
 	spent, _, _ := b.validation.Spent()
 	c.validator.Counts.Verifications.Add(int64(spent))
 	c.validator.Counts.Synthesized.Add(int64(b.synthesized.Load()))

@@ -88,39 +88,37 @@ func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 // fullName is true if q has the full name, and false if its name is minimised (RFC 9156). A server may refuse only
 // minimised names. A failure code for a minimised name therefore results in kindMinimisedRefused.
 func readResponse(m *dns.Msg, z *delegation, q question, fullName bool, now time.Time) *parsedResponse {
-	r := readSections(m, z, q, fullName, now)
-	r.Zone, r.Name, r.Type = z.chain, q.name, q.qtype
-	return r
-}
-
-// readSections implements readResponse: it classifies the response m from a server of the zone z, and extracts the
-// records that answer q. It does not set the fields Zone, Name and Type.
-func readSections(m *dns.Msg, z *delegation, q question, fullName bool, now time.Time) *parsedResponse {
+	newResponse := func(kind responseKind) *parsedResponse {
+		return &parsedResponse{kind: kind, Response: chain.Response{Zone: z.chain, Name: q.name, Type: q.qtype}}
+	}
 	switch m.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
 	default:
 		if !fullName && (m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) {
-			return &parsedResponse{kind: kindMinimisedRefused}
+			return newResponse(kindMinimisedRefused)
 		}
 		if m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeNotAuth {
-			return &parsedResponse{kind: kindLame}
+			return newResponse(kindLame)
 		}
-		return &parsedResponse{kind: kindFailed}
+		return newResponse(kindFailed)
 	}
 	if ns, inAnswer := findReferralSection(m, q); ns != nil {
 		if cut, mixed := readReferral(m, ns, z, q, now); cut != nil {
-			return &parsedResponse{kind: kindReferral, isFallback: m.Authoritative || mixed || inAnswer, referral: cut}
+			r := newResponse(kindReferral)
+			r.isFallback, r.referral = m.Authoritative || mixed || inAnswer, cut
+			return r
 		}
 	}
-	r := &parsedResponse{kind: kindAnswer, isFallback: fullName && !m.Authoritative && !z.isStub}
+	r := newResponse(kindAnswer)
+	r.isFallback = fullName && !m.Authoritative && !z.isStub
 	if r.nonAuthoritative = !m.Authoritative && m.RecursionAvailable && !z.isStub; r.nonAuthoritative && !fullName {
-		return &parsedResponse{kind: kindLame}
+		return newResponse(kindLame)
 	}
 	switch {
 	case r.addAlias(m, z, q):
 	case m.Rcode != dns.RcodeYXDomain && r.addAnswerRecords(m, q): // with YXDOMAIN, records cannot be an answer
 	case m.Rcode == dns.RcodeYXDomain:
-		return &parsedResponse{kind: kindFailed}
+		return newResponse(kindFailed)
 	case r.addReferralDS(m, z, q):
 	default:
 		soa := findSOA(m.Ns, z.zone, q.name)
@@ -130,7 +128,7 @@ func readSections(m *dns.Msg, z *delegation, q question, fullName bool, now time
 			r.Authority = append(r.Authority, soa)
 		case !m.Authoritative && !z.isStub:
 			if !fullName || !mayBeNoData(m, z.zone) {
-				return &parsedResponse{kind: kindLame}
+				return newResponse(kindLame)
 			}
 			r.Rcode, r.nonAuthoritative = m.Rcode, true
 		case m.Rcode == dns.RcodeNameError:
@@ -138,7 +136,7 @@ func readSections(m *dns.Msg, z *delegation, q question, fullName bool, now time
 			r.isFallback = r.isFallback || fullName && !z.isStub && hasSOA(m.Ns) // the SOA record is of another zone
 		default:
 			if hasNSOfOtherZone(m.Ns, z.zone) {
-				return &parsedResponse{kind: kindLame}
+				return newResponse(kindLame)
 			}
 			r.isFallback = fullName && !z.isStub
 		}

@@ -60,8 +60,11 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	minimised := &minimiser{q: q, do: c.validator != nil, disabled: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
 	for entered := (*delegation)(nil); ; {
 		if synth != nil && z != entered {
-			if r := synth.synthesizeOrPrefetchKeys(z); r != nil {
+			if r := synth.synthesizeAnswer(z); r != nil {
 				return r, nil
+			}
+			if c.validator.ShouldValidate(q.name, q.qtype) {
+				c.validator.PrefetchKeys(synth.validationBudget, z.chain) // in parallel with the query
 			}
 			entered = z
 		}
@@ -87,7 +90,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 				return nil, errGlueArrived
 			}
 		case !full:
-			if r := synth.learnFromMinimised(ctx, part, z, r.parsedResponse); r != nil {
+			if r := synth.cacheMinimisedDenial(ctx, part, z, r.parsedResponse); r != nil {
 				return r, nil
 			}
 			minimised.disabled = r.kind == kindMinimisedRefused || r.Rcode != dns.RcodeSuccess // false: the next question has more labels
@@ -231,19 +234,6 @@ func (l *lookup) newSynthesizer(q question) *synthesizer {
 	return &synthesizer{validator: c.validator, validationBudget: validationBudget{l.budget, c}, questionBudget: l.budget, q: q}
 }
 
-// synthesizeOrPrefetchKeys returns an answer from cached DNSSEC proofs, like synthesizeAnswer, if the proofs determine
-// it. Otherwise it returns nil, and starts to look up the keys of the zone z. They are then known when the answer must
-// be validated.
-func (k *synthesizer) synthesizeOrPrefetchKeys(z *delegation) *parsedResponse {
-	if r := k.synthesizeAnswer(z); r != nil {
-		return r
-	}
-	if k.validator.ShouldValidate(k.q.name, k.q.qtype) {
-		k.validator.PrefetchKeys(k.validationBudget, z.chain)
-	}
-	return nil
-}
-
 // synthesizeAnswer returns an answer to the question from the cached DNSSEC proofs of the zone z and of zones below it
 // (RFC 8198). It returns nil if the proofs do not determine the answer.
 func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
@@ -273,16 +263,16 @@ func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	return ok && found.Kind == validate.NoData
 }
 
-// learnFromMinimised caches the DNSSEC proofs in r, the answer of a server of z to the question part, which has a
+// cacheMinimisedDenial caches the DNSSEC proofs in r, the answer of a server of z to the question part, which has a
 // minimised name.
 //
 // If they prove that this name does not exist, no name below it exists either (RFC 8020). It then returns the answer to
 // the full question. Otherwise it returns nil, also if k is nil.
-func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
+func (k *synthesizer) cacheMinimisedDenial(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
 	if k == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil
 	}
-	if k.badSignatures = !k.validator.LearnFromMinimised(ctx, k.validationBudget, &r.Response); k.badSignatures || r.Rcode != dns.RcodeNameError {
+	if k.badSignatures = !k.validator.CacheMinimisedDenial(ctx, k.validationBudget, &r.Response); k.badSignatures || r.Rcode != dns.RcodeNameError {
 		return nil
 	}
 	return k.synthesizeAnswer(z)

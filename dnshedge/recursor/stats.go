@@ -44,9 +44,3 @@ func (c *core) recordBogus(name string, qtype uint16, why *dnssec.Error) {
 		Time: time.Now(), Name: name, Type: dns.Type(qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: why.Text, Zone: why.Zone, Server: why.Server,
 	})
 }
-
-// logRootKeyEvents logs a warning if root keys have no trust anchor, or if the clock is wrong. The frequency of the
-// warnings is limited, see Resolver.Logger.
-func (c *core) logRootKeyEvents() {
-	c.counters.events.CheckRoot(c.conf.Logger, "recursor", time.Now(), c.validator.FillStats)
-}

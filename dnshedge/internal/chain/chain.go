@@ -113,7 +113,7 @@ type Validator struct {
 	Counts     Counters
 
 	mu         sync.Mutex            // guards the following fields, except the contents of rootStatus
-	keyCache   map[string]*zoneKeys  // by zone name
+	keyCache   map[string]*keyEntry  // by zone name
 	lookups    map[string]*keyLookup // running key lookups, by zone name
 	bytes      int64                 // estimated memory of keyCache, in bytes
 	rootStatus rootStatus
@@ -124,7 +124,7 @@ func NewValidator(conf Config) *Validator {
 	if conf.IsLocalError == nil {
 		conf.IsLocalError = func(error) bool { return false }
 	}
-	return &Validator{conf: conf, anchors: newTrustAnchors(conf.Anchors, conf.Insecure), aggressive: ranges.NewCache(conf.MaxAggressiveBytes), keyCache: make(map[string]*zoneKeys), lookups: make(map[string]*keyLookup)}
+	return &Validator{conf: conf, anchors: newTrustAnchors(conf.Anchors, conf.Insecure), aggressive: ranges.NewCache(conf.MaxAggressiveBytes), keyCache: make(map[string]*keyEntry), lookups: make(map[string]*keyLookup)}
 }
 
 // Policy returns the policy of the Config. Each validate.Validation that is passed to the Validator must have this
@@ -166,7 +166,7 @@ func (c *Validator) HasAnchorBelow(ancestor, name string) bool {
 // It decides by the key cache, the trust anchors, and the DS records of referrals. The DS records may be unverified.
 func (c *Validator) ExpectsSignatures(z *Zone) bool {
 	for ; z != nil; z = z.Parent {
-		if r := c.applicableKeys(z, time.Now()); r != nil {
+		if r := c.applicableEntry(z, time.Now()); r != nil {
 			return r.status == validate.Secure
 		}
 		a := c.anchors.nearestAnchor(z.Name)

@@ -28,7 +28,7 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 	case cut == nil && s.Type == dns.TypeDNSKEY && s.Name == s.Zone.Name:
 		return c.countRejected(c.checkKeys(w, s, now))
 	}
-	r := c.applicableKeys(s.Zone, now)
+	r := c.applicableEntry(s.Zone, now)
 	if r == nil && !c.ExpectsSignatures(s.Zone) || r != nil && r.status != validate.Secure {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time
 	}
 	k, status, err := w.VerifyDNSKEY(d, set, now)
 	if s.Keys = k; status == validate.Bogus {
-		if r := c.cachedKeys(".", now); s.Zone.Name == "." && (r == nil || r.status != validate.Secure) { // otherwise the clock is right
+		if r := c.cachedEntry(".", now); s.Zone.Name == "." && (r == nil || r.status != validate.Secure) { // otherwise the clock is right
 			c.rootStatus.observeKeys(set, d, err, now, c.conf.Policy)
 		}
 		return err
@@ -100,7 +100,7 @@ func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time
 //
 // r is the cache entry of z. It may be nil. Then checkReferral only checks that there are signatures, which cannot be
 // verified yet.
-func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *zoneKeys, now time.Time) error {
+func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *keyEntry, now time.Time) error {
 	evidence, err := cut.parseEvidence()
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	cuts := listPossibleZoneCuts(signer, s.Zone.Name)
 	if signed {
 		for i := len(cuts) - 1; i >= 0; i-- { // zones above cached secure keys need no lookup
-			if r := c.cachedKeys(cuts[i], now); r != nil && r.status == validate.Secure {
+			if r := c.cachedEntry(cuts[i], now); r != nil && r.status == validate.Secure {
 				cuts = cuts[i+1:]
 				break
 			}

@@ -2,10 +2,30 @@ package chain
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/gohedge/hedge/observe"
 )
+
+// Counters holds the numbers of events in a Validator, for its statistics.
+type Counters struct {
+	Secure, Insecure atomic.Int64 // answers with this status
+	KeyQueries       atomic.Int64 // DNSKEY queries
+	Rejected         atomic.Int64 // responses that CheckResponse or a key lookup has rejected
+	Synthesized      atomic.Int64 // answers synthesized from cached proofs
+	Verifications    atomic.Int64 // units of verification, see validate.Policy
+	bogusByEDE       sync.Map     // by EDE code: number (*atomic.Int64) of bogus answers
+}
+
+// AddBogus counts a bogus answer. ede is the info code of its extended error (RFC 8914).
+func (c *Counters) AddBogus(ede uint16) {
+	n, ok := c.bogusByEDE.Load(ede)
+	if !ok {
+		n, _ = c.bogusByEDE.LoadOrStore(ede, new(atomic.Int64))
+	}
+	n.(*atomic.Int64).Add(1)
+}
 
 // RootAnchors returns the key tags of the root's trust anchors. It returns nil if the root has no trust anchor.
 func (c *Validator) RootAnchors() []uint16 {

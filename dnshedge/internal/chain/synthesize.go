@@ -10,18 +10,18 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// Limits of LearnFromMinimised.
+// Limits of CacheMinimisedDenial.
 const (
 	maxMinimisedSets  = 6  // RRsets of the response
 	maxMinimisedUnits = 20 // units of verification (see validate.Policy.Verifications)
 )
 
-// LearnFromMinimised caches the proof in a negative answer to a minimised query (RFC 9156), so that later questions may
+// CacheMinimisedDenial caches the proof in a negative answer to a minimised query (RFC 9156), so that later questions may
 // need no query. After NXDOMAIN it waits for the keys of the zone, because the cached proof can then save queries for
 // this question, too.
 //
 // valid is false if a signature is invalid or the response has more than maxMinimisedSets RRsets.
-func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Response) (valid bool) {
+func (c *Validator) CacheMinimisedDenial(ctx context.Context, b WorkBudget, s *Response) (valid bool) {
 	if !s.isNegative() || !c.ShouldValidate(s.Name, s.Type) {
 		return true
 	}
@@ -32,7 +32,7 @@ func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Res
 	if signer, signed := s.findSigner([][]*validate.RRset{nil, sets[0]}, s.Zone.Name); !signed || signer != s.Zone.Name {
 		return true
 	}
-	r := c.applicableKeys(s.Zone, time.Now())
+	r := c.applicableEntry(s.Zone, time.Now())
 	if r == nil && s.Rcode == dns.RcodeNameError && c.ExpectsSignatures(s.Zone) {
 		r, _ = c.lookUpKeys(ctx, b, s.Zone)
 	}
@@ -78,7 +78,7 @@ func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype 
 	from, now := c.anchors.nearestAnchor(owner).zone, time.Now()
 	for ; dnsname.IsWithin(owner, zone) && dnsname.IsWithin(owner, from); owner = dnsname.Parent(owner) {
 		if c.aggressive.HasZone(owner) {
-			if r := c.cachedKeys(owner, now); r == nil || r.status == validate.Secure { // an expired entry was secure when the proof was cached
+			if r := c.cachedEntry(owner, now); r == nil || r.status == validate.Secure { // an expired entry was secure when the proof was cached
 				if known, ok = c.aggressive.Synthesize(w, owner, name, qtype, now); ok {
 					return known, true
 				}

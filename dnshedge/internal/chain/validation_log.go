@@ -92,12 +92,12 @@ func (n *ValidationLog) shouldLogZone(zone string, now time.Time) bool {
 	return true
 }
 
-// CheckRoot logs a warning if the root's signatures show that the clock is wrong, and a warning if root keys have no
+// LogRootWarnings logs a warning if the root's signatures show that the clock is wrong, and a warning if root keys have no
 // trust anchor. It does nothing if the last check is more recent than rootCheckInterval.
 //
 // fill must set ClockOff and UnknownSEP. source is the name of the package, with which the messages begin. If logger is
 // nil, nothing is logged.
-func (n *ValidationLog) CheckRoot(logger *slog.Logger, source string, now time.Time, fill func(*observe.RecursorStats)) {
+func (n *ValidationLog) LogRootWarnings(logger *slog.Logger, source string, now time.Time, fill func(*observe.RecursorStats)) {
 	next := n.nextRootCheck.Load()
 	if logger == nil || now.UnixNano() < next || !n.nextRootCheck.CompareAndSwap(next, now.Add(rootCheckInterval).UnixNano()) {
 		return

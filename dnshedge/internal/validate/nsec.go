@@ -6,7 +6,7 @@ import "slices"
 type nsec struct {
 	owner, next name
 	types       typeBitmap
-	evidence
+	denialRecord
 }
 
 // An nsecSet holds NSEC records of one zone, from which it draws conclusions about names and types that do not exist.
@@ -16,8 +16,9 @@ type nsecSet struct {
 	sorted  bool
 }
 
-// An evidence tells how long an NSEC or NSEC3 record may be used in a proof, and where it is cached.
-type evidence struct {
+// A denialRecord is the part that nsec and nsec3 have in common: how long the record may be used in a proof, and its cached
+// form.
+type denialRecord struct {
 	verified Verified     // result of the record's verification
 	cached   *cachedRRset // nil if the record is from a response and not from an AggressiveCache
 }
@@ -26,8 +27,8 @@ type evidence struct {
 // nothing.
 type proofResult struct {
 	kind        DenialKind
-	optOut      bool        // an opt-out span covers the next closer name
-	usedRecords []*evidence // records that the proof needs
+	optOut      bool            // an opt-out span covers the next closer name
+	usedRecords []*denialRecord // records that the proof needs
 }
 
 // addRecord parses an NSEC record of the zone, and adds it to the set. v is the result of its verification. It ignores
@@ -40,7 +41,7 @@ func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verified) {
 	next := append([]byte(nil), data[:n]...) // data keeps its case, because it is signed (RFC 6840 §5.1)
 	lowercase(next)
 	if name(next).isWithin(zone) {
-		s.records = append(s.records, &nsec{owner, name(next), data[n:], evidence{verified: v}})
+		s.records = append(s.records, &nsec{owner, name(next), data[n:], denialRecord{verified: v}})
 	}
 }
 
@@ -105,13 +106,13 @@ func (s nsecSet) coveringRecord(q, zone name) *nsec {
 // kind of the result is NameError, NoData, NoDS or Unproven.
 func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if n := s.matchingRecord(q); n != nil {
-		return proofResult{kind: n.types.proofAtOwner(q, qtype), usedRecords: []*evidence{&n.evidence}}
+		return proofResult{kind: n.types.proofAtOwner(q, qtype), usedRecords: []*denialRecord{&n.denialRecord}}
 	}
 	n := s.coveringRecord(q, zone)
 	if n == nil {
 		return proofResult{}
 	}
-	f := proofResult{kind: NoData, usedRecords: []*evidence{&n.evidence}}
+	f := proofResult{kind: NoData, usedRecords: []*denialRecord{&n.denialRecord}}
 	if n.next.isBelow(q) { // an empty non-terminal
 		return f
 	}
@@ -121,7 +122,7 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 		return f
 	}
 	if m := s.matchingRecord(wild); m != nil {
-		f.usedRecords = append(f.usedRecords, &m.evidence)
+		f.usedRecords = append(f.usedRecords, &m.denialRecord)
 		if m.types.isDelegation() || !m.types.deniesType(qtype) {
 			return proofResult{}
 		}
@@ -131,7 +132,7 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if m == nil {
 		return proofResult{}
 	}
-	f.usedRecords = append(f.usedRecords, &m.evidence)
+	f.usedRecords = append(f.usedRecords, &m.denialRecord)
 	if !m.next.isBelow(wild) { // otherwise the wildcard is an empty non-terminal
 		f.kind = NameError
 	}
@@ -147,5 +148,5 @@ func (s nsecSet) proveNoCloserName(q name, encloser int, zone name) proofResult 
 	if n == nil || n.encloserLabels(q) > encloser {
 		return proofResult{}
 	}
-	return proofResult{kind: NoCloserName, usedRecords: []*evidence{&n.evidence}}
+	return proofResult{kind: NoCloserName, usedRecords: []*denialRecord{&n.denialRecord}}
 }

@@ -18,7 +18,7 @@ type nsec3 struct {
 	owner, next nsec3Hash
 	optOut      bool
 	types       typeBitmap
-	evidence
+	denialRecord
 }
 
 // An nsec3Set holds NSEC3 records of one zone, from which it draws conclusions about names and types that do not exist.
@@ -55,7 +55,7 @@ func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 // The parent of the owner name must be the zone's apex, the hash algorithm must be SHA-1, and opt-out must be the only
 // flag.
 func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verified) {
-	r := &nsec3{evidence: evidence{verified: v}}
+	r := &nsec3{denialRecord: denialRecord{verified: v}}
 	if owner.parent() != zone || owner == root || !decodeOwnerHash(&r.owner, owner[1:1+owner[0]]) {
 		return
 	}
@@ -200,13 +200,13 @@ func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, ne
 // The kind of the result is NameError, NoData, NoDS or Unproven.
 func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if r := s.matchingRecord(q); r != nil {
-		return proofResult{kind: r.types.proofAtOwner(q, qtype), usedRecords: []*evidence{&r.evidence}}
+		return proofResult{kind: r.types.proofAtOwner(q, qtype), usedRecords: []*denialRecord{&r.denialRecord}}
 	}
 	encloser, at, next := s.findClosestEncloserProof(q, zone)
 	if next == nil {
 		return proofResult{}
 	}
-	f := proofResult{optOut: next.optOut, usedRecords: []*evidence{&at.evidence, &next.evidence}}
+	f := proofResult{optOut: next.optOut, usedRecords: []*denialRecord{&at.denialRecord, &next.denialRecord}}
 	if qtype == dns.TypeDS && next.optOut {
 		f.kind = NoDS
 		return f
@@ -220,11 +220,11 @@ func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 		if r.types.isDelegation() || !r.types.deniesType(qtype) {
 			return proofResult{}
 		}
-		f.kind, f.usedRecords = NoData, append(f.usedRecords, &r.evidence)
+		f.kind, f.usedRecords = NoData, append(f.usedRecords, &r.denialRecord)
 		return f
 	}
 	if r := s.coveringRecord(wild); r != nil {
-		f.usedRecords = append(f.usedRecords, &r.evidence)
+		f.usedRecords = append(f.usedRecords, &r.denialRecord)
 		return f
 	}
 	if next.optOut { // an empty non-terminal with only insecure delegations below has no record (RFC 5155, erratum 3441)
@@ -243,5 +243,5 @@ func (s *nsec3Set) proveNoCloserName(q name, encloser int) proofResult {
 	if r == nil {
 		return proofResult{}
 	}
-	return proofResult{kind: NoCloserName, optOut: r.optOut, usedRecords: []*evidence{&r.evidence}}
+	return proofResult{kind: NoCloserName, optOut: r.optOut, usedRecords: []*denialRecord{&r.denialRecord}}
 }

@@ -157,14 +157,14 @@ func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 // A socketLimiter limits the number of open sockets. If a query needs a socket and none is free, it stops an evictable
 // query, which is unlikely to be answered. Pool.mu guards it.
 type socketLimiter struct {
-	slots
+	slots     semaphore           // limits the open sockets
 	open      map[*query]struct{} // queries that have slots, and therefore may have a socket
 	evictable list.List           // queries (*query) that are unlikely to be answered, oldest first
 }
 
 // A slotLimit is a semaphore together with its number of slots. A query in flight uses one slot.
 type slotLimit struct {
-	*slots
+	*semaphore
 	max int32
 }
 
@@ -180,7 +180,7 @@ func (q *query) slotLimits() [3]slotLimit {
 func (q *query) tryAcquireSlots() bool {
 	for _, p := range q.slotLimits() {
 		if p.used >= p.max {
-			q.evictQuery(p.slots)
+			q.evictQuery(p.semaphore)
 		}
 		if !p.isFree(p.max) {
 			return false
@@ -213,7 +213,7 @@ func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 	for _, s := range q.slotLimits() {
 		q.mu.Lock()
 		if s.used >= s.max {
-			q.evictQuery(s.slots)
+			q.evictQuery(s.semaphore)
 		}
 		w := s.acquireOrEnqueue(s.max)
 		q.mu.Unlock()
@@ -277,7 +277,7 @@ func (q *query) stopExchange() {
 
 // evictQuery stops the oldest evictable query that has a slot of the semaphore s, so that the slot becomes free. If s
 // limits a server or a zone, it only stops a query that was probably lost. The caller must hold mu.
-func (f *Pool) evictQuery(s *slots) {
+func (f *Pool) evictQuery(s *semaphore) {
 	for e := f.sockets.evictable.Front(); e != nil; e = e.Next() {
 		q := e.Value.(*query)
 		if s == &f.sockets.slots || (s == &q.server.slots || s == &q.zone.slots) && q.isProbablyLost() {
@@ -295,7 +295,7 @@ func (q *query) markEvictable() {
 		return
 	}
 	q.evictable = q.sockets.evictable.PushBack(q)
-	if q.sockets.last != nil {
+	if q.sockets.slots.last != nil {
 		q.evictQuery(&q.sockets.slots)
 	}
 }
@@ -319,12 +319,12 @@ func (q *query) isProbablyLost() bool {
 	return passed >= answerTimeout || passed >= q.rto && q.isOvertaken()
 }
 
-// abandonByTask records that the task of q has ended and no longer needs the answer. The caller must hold mu.
+// abandonQuery records that the task of q has ended and no longer needs the answer. The caller must hold mu.
 //
 // A query over UDP continues, because a late answer still shows the round trip time of the server. It becomes
 // evictable, so that another query can get its slots. If there are more than maxEvictable evictable queries, it stops.
 // A query over TCP always stops.
-func (q *query) abandonByTask() {
+func (q *query) abandonQuery() {
 	q.abandoned = true
 	if !q.hasSlots {
 		return
@@ -359,7 +359,7 @@ func (q *query) recordTimeout() {
 	}
 	if now >= q.zone.ignoreTimeoutsUntil {
 		q.zone.ignoreTimeoutsUntil = now + outageInterval
-		q.updateOutage(false)
+		q.detectOutage(false)
 	}
 	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, hasAnsweredZone)
 }
@@ -383,7 +383,7 @@ func (q *query) recordAnswer() bool {
 			q.firstRTTs.addSample(now, took)
 		}
 		s.recordRTT(at, took, q.firstRTTs.median)
-		q.updateOutage(true)
+		q.detectOutage(true)
 	}
 	q.families[familyIndex(q.addr)] = familyHealth{hasAnswered: true}
 	q.releaseSlots()

@@ -695,7 +695,7 @@ func (a *queryLoop) abandonQueries(err error) {
 	now := a.elapsed()
 	a.mu.Lock()
 	for _, q := range a.queries {
-		q.abandonByTask()
+		q.abandonQuery()
 	}
 	a.zones.releaseZone(a.zone, now)
 	a.mu.Unlock()

@@ -23,7 +23,7 @@ type server struct {
 	lastAnswer   time.Duration         // time of the last answer over UDP
 	lastQuery    time.Duration
 	noEDNSUntil  time.Duration // the server is queried without EDNS until this time
-	slots        slots         // limits the queries in flight
+	slots        semaphore     // limits the queries in flight
 	backoffState               // counts unanswered zones for which the server has answered before
 }
 
@@ -134,9 +134,9 @@ func (c *firstRTTs) updateQuantiles() {
 	c.median, c.hedgeDelay = min(c.median, maxFirstRTT), min(c.hedgeDelay, maxFirstRTT)
 }
 
-// A slots value is a semaphore that limits queries in flight. Waiting queries get slots in the order of their arrival.
+// A semaphore limits queries in flight. Waiting queries get slots in the order of their arrival.
 // The number of slots is not stored, but passed to the methods as max. Pool.mu guards it.
-type slots struct {
+type semaphore struct {
 	used int32   // slots in use
 	last *waiter // last waiter of the circular queue, whose next is the first waiter; nil if the queue is empty
 }
@@ -151,11 +151,11 @@ type waiter struct {
 }
 
 // isFree reports whether a query gets a slot at once: fewer than max slots are in use, and no query waits for a slot.
-func (s *slots) isFree(max int32) bool { return s.used < max && s.last == nil }
+func (s *semaphore) isFree(max int32) bool { return s.used < max && s.last == nil }
 
 // acquireOrEnqueue acquires one of max slots and returns nil. If no slot is free, it appends a waiter to the queue and
 // returns the waiter.
-func (s *slots) acquireOrEnqueue(max int32) *waiter {
+func (s *semaphore) acquireOrEnqueue(max int32) *waiter {
 	if s.isFree(max) {
 		s.used++
 		return nil
@@ -171,7 +171,7 @@ func (s *slots) acquireOrEnqueue(max int32) *waiter {
 }
 
 // releaseSlot releases a slot. The first waiter that is not canceled gets the slot.
-func (s *slots) releaseSlot() {
+func (s *semaphore) releaseSlot() {
 	for s.last != nil {
 		w := s.last.next
 		if w == s.last {
@@ -189,7 +189,7 @@ func (s *slots) releaseSlot() {
 }
 
 // cancelWait removes the waiter w from the queue. If w already has a slot, cancelWait releases the slot.
-func (s *slots) cancelWait(w *waiter) {
+func (s *semaphore) cancelWait(w *waiter) {
 	if w.granted {
 		s.releaseSlot()
 	}

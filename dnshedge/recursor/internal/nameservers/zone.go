@@ -12,7 +12,7 @@ const lameTime = 15 * time.Minute
 // servers are unresponsive. All tasks and queries of the zone share it. Pool.mu guards all fields except name.
 type zoneState struct {
 	name                string
-	slots               slots         // limits the queries in flight to the zone
+	slots               semaphore     // limits the queries in flight to the zone
 	users               int           // number of running tasks and sent queries; see zoneTable.acquireZone
 	ignoreTimeoutsUntil time.Duration // until this time, since Pool.epoch, no further timeout of the zone counts for an outage
 	backoffs            [groupCount]zoneBackoff

@@ -15,11 +15,11 @@ import (
 // A clock that was years ahead when the machine started makes all bogus. Set right, it must not be so for years.
 func TestKeyCacheIgnoresEntryFromFuture(t *testing.T) {
 	c := NewValidator(Config{MaxBytes: 1 << 16})
-	c.storeResult(&keyLookup{zone: &Zone{Name: "."}, result: newBogusKeys(&validate.Reason{Text: "expired"})})
+	c.storeResult(&keyLookup{zone: &Zone{Name: "."}, result: newBogusEntry(&validate.Reason{Text: "expired"})})
 	now := time.Now()
-	assert.NotNil(t, c.cachedKeys(".", now.Add(time.Second)))
-	assert.Nil(t, c.cachedKeys(".", now.Add(-time.Hour)), "the clock went back")
-	assert.Nil(t, c.cachedKeys(".", now.Add(time.Hour)))
+	assert.NotNil(t, c.cachedEntry(".", now.Add(time.Second)))
+	assert.Nil(t, c.cachedEntry(".", now.Add(-time.Hour)), "the clock went back")
+	assert.Nil(t, c.cachedEntry(".", now.Add(time.Hour)))
 }
 
 // Who has seen that nothing is known may be late: a flight may have landed since.
@@ -33,7 +33,7 @@ func TestKeyLookupResultIsReused(t *testing.T) {
 	other, mine := c.joinLookup(nil, z, nil)
 	assert.Same(t, f, other, "it still flies")
 	assert.False(t, mine)
-	f.result = newInsecureKeys(nil, time.Now(), 60)
+	f.result = newInsecureEntry(nil, time.Now(), 60)
 	c.storeResult(f)
 	for range 2 {
 		late, mine := c.joinLookup(nil, z, nil)
@@ -52,7 +52,7 @@ func TestKeyCacheIsBounded(t *testing.T) {
 	const most = 64 << 10
 	c := NewValidator(Config{MaxBytes: most})
 	for i := range 1000 {
-		r := newInsecureKeys(nil, time.Now())
+		r := newInsecureEntry(nil, time.Now())
 		r.size = int64(i * 7)
 		c.storeResult(&keyLookup{zone: &Zone{Name: fmt.Sprintf("z%d.", i%700)}, result: r})
 		sum := int64(0)

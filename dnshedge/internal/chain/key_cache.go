@@ -24,17 +24,17 @@ const (
 	maxCacheTime  = 24 * time.Hour   // maximum time for which an entry is cached
 )
 
-// A zoneKeys is an entry of the key cache. It holds the security status of a zone, and its keys if the zone is secure.
+// A keyEntry is an entry of the key cache. It holds the security status of a zone, and its keys if the zone is secure.
 // It must not be changed once it is cached.
-type zoneKeys struct {
+type keyEntry struct {
 	status          validate.Status
 	keys            *validate.Keys   // nil unless status is Secure
 	reason          *validate.Reason // why the zone is bogus, or insecure for a reason other than missing DS records; otherwise nil
 	isNonexistent   bool             // it is proven that a zone of this name does not exist
 	withoutReferral bool             // no referral led to the zone, so that it may not exist, and its servers are uncertain
-	createdAt       time.Time        // creation time of the entry
+	createdAt       time.Time        // time at which the entry was cached
 	expires         time.Time        // the entry must not be used from this time on
-	backoff         time.Duration    // time from established to expires if the zone is bogus
+	backoff         time.Duration    // time from createdAt to expires if the zone is bogus because of its own data; otherwise 0
 	referralID      uint64           // the bogus status applies only to this referral (see Zone.referralID); 0 means all referrals
 	referralWrong   bool             // the referral with referralID is bogus
 	size            int64            // estimated memory in bytes
@@ -43,16 +43,17 @@ type zoneKeys struct {
 	inherited       bool             // the status is that of the parent zone, whatever the DS records of the zone are
 }
 
-// A keyLookup is a running lookup of the zoneKeys of a zone. All questions that need them wait for the same lookup.
+// A keyLookup is a running lookup of the keyEntry of a zone. All questions that need the keys of the zone wait for the same
+// lookup.
 type keyLookup struct {
 	zone   *Zone
 	done   chan struct{} // closed when result is set
-	result *zoneKeys     // must only be read after done is closed
+	result *keyEntry     // must only be read after done is closed
 }
 
-// cachedKeys returns the cache entry of the named zone. It returns nil if there is none, or if it is not current at the
+// cachedEntry returns the cache entry of the named zone. It returns nil if there is none, or if it is not current at the
 // time now.
-func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
+func (c *Validator) cachedEntry(zone string, now time.Time) *keyEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.keyCache[zone]; r.isCurrent(now) {
@@ -63,14 +64,14 @@ func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
 
 // isCurrent reports whether the entry may be used at the time now. It is false if the entry is nil or has expired. It
 // is also false if the entry was created after now, because the clock was set back.
-func (r *zoneKeys) isCurrent(now time.Time) bool {
+func (r *keyEntry) isCurrent(now time.Time) bool {
 	return r != nil && now.Before(r.expires) && !now.Before(r.createdAt)
 }
 
-// applicableKeys returns the entry for the zone z in the key cache. It returns nil if there is none, if the entry is
+// applicableEntry returns the entry for the zone z in the key cache. It returns nil if there is none, if the entry is
 // not current, or if it applies only to another referral of the zone.
-func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
-	if r := c.cachedKeys(z.Name, now); r.appliesTo(z) {
+func (c *Validator) applicableEntry(z *Zone, now time.Time) *keyEntry {
+	if r := c.cachedEntry(z.Name, now); r.appliesTo(z) {
 		return r
 	}
 	return nil
@@ -82,7 +83,7 @@ func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 //   - r is nil;
 //   - the bogus status of r comes from another referral than that of z;
 //   - r was stored without a referral, z has one, and r says that the zone is bogus or does not exist.
-func (r *zoneKeys) appliesTo(z *Zone) bool {
+func (r *keyEntry) appliesTo(z *Zone) bool {
 	switch {
 	case r == nil, r.withoutReferral && !z.withoutReferral && (r.status == validate.Bogus || r.isNonexistent):
 		return false
@@ -93,12 +94,12 @@ func (r *zoneKeys) appliesTo(z *Zone) bool {
 // PrefetchKeys starts the key lookup of the zone z, and does not wait for it. It does nothing if the keys are cached,
 // or if the status of the zone is known without keys.
 func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
-	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableKeys(z, time.Now()) != nil {
+	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableEntry(z, time.Now()) != nil {
 		return
 	}
 	if z.Parent != nil {
 		if a := c.anchors.nearestAnchor(z.Name); !dnsname.IsBelow(a.zone, z.Parent.Name) {
-			if r := c.applicableKeys(z.Parent, time.Now()); r != nil && r.status != validate.Secure {
+			if r := c.applicableEntry(z.Parent, time.Now()); r != nil && r.status != validate.Secure {
 				return // the zone inherits that status
 			}
 		}
@@ -111,7 +112,7 @@ func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 //
 // old is the cache entry that the caller has rejected, or nil. If the cache now has another entry, joinLookup returns
 // it as the result of a finished lookup.
-func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLookup, started bool) {
+func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *keyEntry) (f *keyLookup, started bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.keyCache[z.Name]; r != old && r.isCurrent(time.Now()) && r.appliesTo(z) {
@@ -128,7 +129,7 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLook
 		ctx, stop := context.WithTimeout(ctx, maxLookupTime)
 		defer stop()
 		defer close(f.done)
-		f.result = newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "the keys could not be judged", Zone: z.Name}) // if establishKeys panics
+		f.result = newBogusEntry(&validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "the keys could not be judged", Zone: z.Name}) // if establishKeys panics
 		defer func() { c.storeResult(f) }()
 		usercode.RunGuarded(func() { f.result = c.establishKeys(ctx, b, z) }) // methods of a private record type may panic
 	})
@@ -172,12 +173,12 @@ func (c *Validator) storeResult(f *keyLookup) {
 		r.expires = now.Add(r.backoff)
 	}
 	r.expires = r.expires.Round(0)
-	c.removeKeys(zone)
-	if r.size = max(r.size, zoneKeysSize+int64(len(zone))); r.size > c.conf.MaxBytes/4 {
+	c.removeEntry(zone)
+	if r.size = max(r.size, keyEntrySize+int64(len(zone))); r.size > c.conf.MaxBytes/4 {
 		return // too large to cache; only the waiting callers get it
 	}
 	for len(c.keyCache) > 0 && c.bytes+r.size > c.conf.MaxBytes {
-		c.evictKeys(now)
+		c.evictEntry(now)
 	}
 	c.keyCache[zone] = r
 	c.bytes += r.size
@@ -191,11 +192,11 @@ func (c *Validator) backoffLimit(zone string) time.Duration {
 	return maxBackoff
 }
 
-// zoneKeysSize is the estimated memory of a cache entry without keys, in bytes.
-const zoneKeysSize = 512
+// keyEntrySize is the estimated memory of a cache entry without keys, in bytes.
+const keyEntrySize = 512
 
-// removeKeys removes the cache entry of a zone, if there is one. The caller must hold mu.
-func (c *Validator) removeKeys(zone string) {
+// removeEntry removes the cache entry of a zone, if there is one. The caller must hold mu.
+func (c *Validator) removeEntry(zone string) {
 	if r := c.keyCache[zone]; r != nil {
 		delete(c.keyCache, zone)
 		c.bytes -= r.size
@@ -208,7 +209,7 @@ func (c *Validator) ForgetBogus(zone string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.keyCache[zone]; r != nil && r.status == validate.Bogus {
-		c.removeKeys(zone)
+		c.removeEntry(zone)
 	}
 }
 
@@ -216,7 +217,7 @@ func (c *Validator) ForgetBogus(zone string) {
 // status. It considers the cache entries for any referral of a zone.
 func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	for now := time.Now(); z.Parent != nil; z = z.Parent {
-		r, above := c.cachedKeys(z.Name, now), c.cachedKeys(z.Parent.Name, now)
+		r, above := c.cachedEntry(z.Name, now), c.cachedEntry(z.Parent.Name, now)
 		if r == nil || !r.inherited || above == nil || above.status != validate.Bogus {
 			break
 		}
@@ -224,9 +225,9 @@ func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	return z
 }
 
-// evictKeys removes one entry from the key cache, preferably an expired entry. If eight random entries are all current,
+// evictEntry removes one entry from the key cache, preferably an expired entry. If eight random entries are all current,
 // it removes the entry among them that expires first. The caller must hold mu.
-func (c *Validator) evictKeys(now time.Time) {
+func (c *Validator) evictEntry(now time.Time) {
 	const samples = 8
 	n, worst := 0, ""
 	for zone, r := range c.keyCache {
@@ -241,12 +242,12 @@ func (c *Validator) evictKeys(now time.Time) {
 			break
 		}
 	}
-	c.removeKeys(worst)
+	c.removeEntry(worst)
 }
 
 // isLocalFailure reports whether the entry is bogus only because of a question's limit, or because this machine could
 // not send a query. Another question may then succeed, and the entry must not be cached.
-func (r *zoneKeys) isLocalFailure() bool {
+func (r *keyEntry) isLocalFailure() bool {
 	return r.status == validate.Bogus && (r.localErr != nil || r.reason != nil && r.reason.Limit != "")
 }
 
@@ -255,9 +256,9 @@ func (r *zoneKeys) isLocalFailure() bool {
 //
 // A bogus status is not an error. The error is the cause of ctx, or a local error: a query could not be sent for a
 // reason on this machine.
-func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zoneKeys, error) {
+func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*keyEntry, error) {
 	for again := false; ; again = true {
-		if r := c.applicableKeys(z, time.Now()); r != nil {
+		if r := c.applicableEntry(z, time.Now()); r != nil {
 			return r, nil
 		}
 		f, started := c.joinLookup(b, z, nil)
@@ -277,7 +278,7 @@ func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zon
 // fails, the zone may have new keys. verifyOrRenew then queries the keys, and calls verify again if they have changed.
 //
 // If the keys cannot be queried because of a local error (see Config.IsLocalError), it returns that error.
-func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *zoneKeys, verify func(*validate.Keys) (T, error)) (T, error) {
+func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *keyEntry, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
 	next, failed := c.renewOutdatedKeys(ctx, b, z, r, err)
 	switch {
@@ -294,7 +295,7 @@ func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zo
 //
 // It returns nil if the keys have not changed, if r is younger than minBackoff, or if a limit has caused err. The
 // error is the cause of ctx, or a local error (see lookUpKeys).
-func (c *Validator) renewOutdatedKeys(ctx context.Context, b WorkBudget, z *Zone, r *zoneKeys, err error) (*zoneKeys, error) {
+func (c *Validator) renewOutdatedKeys(ctx context.Context, b WorkBudget, z *Zone, r *keyEntry, err error) (*keyEntry, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.createdAt) < minBackoff {
 		return nil, nil
 	}
@@ -321,16 +322,16 @@ func listPossibleZoneCuts(name, zone string) (names []string) {
 // It looks up the names between zone and name, several in parallel. It returns the cache entry of the insecure zone, or
 // nil if there is none. If a limit or a local error prevents the search, it returns the entry of the failed lookup (see
 // isLocalFailure).
-func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zone, name string) (*zoneKeys, error) {
+func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zone, name string) (*keyEntry, error) {
 	const atOnce = 4
 	names := listPossibleZoneCuts(name, zone.Name)
 	for _, name := range names {
-		if r := c.cachedKeys(name, time.Now()); r.isProvenInsecure() {
+		if r := c.cachedEntry(name, time.Now()); r.isProvenInsecure() {
 			return r, nil // although entries of zones between may have expired
 		}
 	}
 	for i, name := range names {
-		if c.cachedKeys(name, time.Now()) == nil {
+		if c.cachedEntry(name, time.Now()) == nil {
 			for _, next := range names[i:min(i+atOnce, len(names))] {
 				c.PrefetchKeys(b, zone.newChildZone(next, false))
 			}
@@ -344,20 +345,20 @@ func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zon
 }
 
 // isProvenInsecure reports whether the zone exists and is proven to be insecure. It is false for a nil entry.
-func (r *zoneKeys) isProvenInsecure() bool {
+func (r *keyEntry) isProvenInsecure() bool {
 	return r != nil && r.status == validate.Insecure && !r.isNonexistent
 }
 
 // isBelowInsecureCut reports whether the cache shows that name is in an insecure zone below zone. It sends no query.
 func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
-	return slices.ContainsFunc(listPossibleZoneCuts(name, zone), func(cut string) bool { return c.cachedKeys(cut, now).isProvenInsecure() })
+	return slices.ContainsFunc(listPossibleZoneCuts(name, zone), func(cut string) bool { return c.cachedEntry(cut, now).isProvenInsecure() })
 }
 
 // refreshKeys looks up the keys of the zone z again, because signatures do not match the keys in old, its cache entry.
 //
 // If old is more recent than minBackoff, or if the cache has another entry, it returns the result of lookUpKeys. The
 // errors are those of lookUpKeys.
-func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old *zoneKeys) (*zoneKeys, error) {
+func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old *keyEntry) (*keyEntry, error) {
 	c.mu.Lock()
 	now := c.keyCache[z.Name]
 	c.mu.Unlock()
@@ -373,8 +374,8 @@ func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old 
 	}
 }
 
-// newInheritedKeys returns the cache entry of a child zone that inherits the status r of its parent zone.
-func (r *zoneKeys) newInheritedKeys() *zoneKeys {
+// newInheritedEntry returns the cache entry of a child zone that inherits the status r of its parent zone.
+func (r *keyEntry) newInheritedEntry() *keyEntry {
 	same := *r
 	same.backoff, same.inherited = 0, true
 	return &same
@@ -382,57 +383,57 @@ func (r *zoneKeys) newInheritedKeys() *zoneKeys {
 
 // Constructors of the kinds of cache entries.
 
-// newSecureKeys returns the cache entry of a secure zone with the keys k. It expires when the keys expire, or after the
+// newSecureEntry returns the cache entry of a secure zone with the keys k. It expires when the keys expire, or after the
 // smallest of ttls, in seconds, if that is earlier.
-func newSecureKeys(k *validate.Keys, now time.Time, ttls ...uint32) *zoneKeys {
-	r := &zoneKeys{status: validate.Secure, keys: k, expires: now.Add(cacheLifetime(append(ttls, k.TTL())...))}
+func newSecureEntry(k *validate.Keys, now time.Time, ttls ...uint32) *keyEntry {
+	r := &keyEntry{status: validate.Secure, keys: k, expires: now.Add(cacheLifetime(append(ttls, k.TTL())...))}
 	if end := k.Expires(); !end.IsZero() && end.Before(r.expires) {
 		r.expires = end
 	}
 	return r
 }
 
-// newInsecureKeys returns the cache entry of an insecure zone. It expires after the smallest of ttls, in seconds. why
+// newInsecureEntry returns the cache entry of an insecure zone. It expires after the smallest of ttls, in seconds. why
 // is the reason. It is nil if the zone merely has no DS records.
-func newInsecureKeys(why *validate.Reason, now time.Time, ttls ...uint32) *zoneKeys {
-	return &zoneKeys{status: validate.Insecure, reason: why, expires: now.Add(cacheLifetime(ttls...))}
+func newInsecureEntry(why *validate.Reason, now time.Time, ttls ...uint32) *keyEntry {
+	return &keyEntry{status: validate.Insecure, reason: why, expires: now.Add(cacheLifetime(ttls...))}
 }
 
-// newNonexistentZone returns the cache entry for a name of which it is proven that it is no zone. The entry expires
+// newNonexistentEntry returns the cache entry for a name of which it is proven that it is no zone. The entry expires
 // after ttl seconds.
-func newNonexistentZone(ttl uint32) *zoneKeys {
-	r := newInsecureKeys(nil, time.Now(), ttl)
+func newNonexistentEntry(ttl uint32) *keyEntry {
+	r := newInsecureEntry(nil, time.Now(), ttl)
 	r.isNonexistent = true
 	return r
 }
 
-// newBogusKeys returns the cache entry of a bogus zone, with the reason why. It does not set the expiration time, which
+// newBogusEntry returns the cache entry of a bogus zone, with the reason why. It does not set the expiration time, which
 // storeResult sets.
-func newBogusKeys(why *validate.Reason) *zoneKeys {
-	return &zoneKeys{status: validate.Bogus, reason: why}
+func newBogusEntry(why *validate.Reason) *keyEntry {
+	return &keyEntry{status: validate.Bogus, reason: why}
 }
 
-// newFailedKeys returns the cache entry for a lookup that has failed with err: a bogus entry. server is the server that
+// newFailedEntry returns the cache entry for a lookup that has failed with err: a bogus entry. server is the server that
 // sent the data, or zero.
 //
 // If err is a local error, which has its cause on this machine, the entry will not be cached.
-func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
-	r := newBogusKeys(asReason(err, server))
+func (c *Validator) newFailedEntry(err error, server netip.AddrPort) *keyEntry {
+	r := newBogusEntry(asReason(err, server))
 	if c.conf.IsLocalError(err) {
 		r.localErr = err
 	}
 	return r
 }
 
-// newUnreachableKeys returns the cache entry of a zone whose servers have not responded to a query: a bogus entry with
+// newUnreachableEntry returns the cache entry of a zone whose servers have not responded to a query: a bogus entry with
 // the reason why. err is the error of the query, and is appended to the text of the reason.
 //
 // last is the entry from an earlier bogus response, or nil. If it is not nil, it is returned instead, because its
 // reason is more precise.
-func (c *Validator) newUnreachableKeys(last *zoneKeys, why validate.Reason, err error) *zoneKeys {
+func (c *Validator) newUnreachableEntry(last *keyEntry, why validate.Reason, err error) *keyEntry {
 	if last == nil {
 		why.Text += ": " + err.Error()
-		last = newBogusKeys(&why)
+		last = newBogusEntry(&why)
 		last.unreachable = true
 	}
 	if c.conf.IsLocalError(err) {
@@ -455,16 +456,16 @@ func cacheLifetime(ttls ...uint32) time.Duration {
 // DNSKEY queries, for which the budget b pays, if the trust anchors and the referral do not suffice.
 //
 // If a query fails, the result is a bogus entry.
-func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (ring *zoneKeys) {
+func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (entry *keyEntry) {
 	now := time.Now()
 	a := c.anchors.nearestAnchor(z.Name)
 	switch {
 	case a == nil || a.ds == nil || a.builtIn && z.Stub:
-		return newInsecureKeys(nil, now)
+		return newInsecureEntry(nil, now)
 	case a.zone == z.Name:
 		return c.awaitKeys(ctx, b, z, a.ds, c.queryKeys(ctx, b, z))
 	case z.Parent == nil:
-		return newInsecureKeys(nil, now)
+		return newInsecureEntry(nil, now)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -476,8 +477,8 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 	d, ago, wrong, r := c.establishDS(ctx, b, z)
 	if wrong {
 		defer func() {
-			if ring.status == validate.Bogus {
-				ring.referralWrong = true
+			if entry.status == validate.Bogus {
+				entry.referralWrong = true
 			}
 		}()
 	}
@@ -485,7 +486,7 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 		return r
 	}
 	if why := d.UnsupportedReason(c.conf.Policy); why != nil {
-		return newInsecureKeys(why, now.Add(-ago), d.TTL())
+		return newInsecureEntry(why, now.Add(-ago), d.TTL())
 	}
 	if keys == nil {
 		keys = c.queryKeys(ctx, b, z)
@@ -518,12 +519,12 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 //
 // If the zone has no valid DS records, d is nil, and r is the cache entry for z. wrong is true if the referral was
 // bogus and was dropped.
-func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *zoneKeys) {
+func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *keyEntry) {
 	ago = max(0, time.Since(z.ReceivedAt.Round(0)))
 	if len(z.DSEvidence) > 0 {
 		sets, err := z.parseEvidence()
 		if err != nil {
-			return nil, ago, false, newBogusKeys(asReason(err, z.ReferredBy))
+			return nil, ago, false, newBogusEntry(asReason(err, z.ReferredBy))
 		}
 		d, r := c.verifyDSEvidence(ctx, b, z, z.ReferredBy, sets, ago)
 		switch {
@@ -553,54 +554,54 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 //
 // It returns the DS records and a nil entry. If there are no DS records, or if it fails, it returns nil and the cache
 // entry for z.
-func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*validate.DSSet, *zoneKeys) {
-	var last *zoneKeys
+func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*validate.DSSet, *keyEntry) {
+	var last *keyEntry
 	var bad []netip.AddrPort
 	for range maxServers {
 		if r := c.inheritBogusParent(z); r != nil {
 			return nil, r
 		}
-		said, err := b.Query(ctx, z.Parent, z.Name, dns.TypeDS, bad)
+		resp, err := b.Query(ctx, z.Parent, z.Name, dns.TypeDS, bad)
 		if err != nil {
 			if why := findLimitReason(err); why != nil {
-				return nil, newBogusKeys(why)
+				return nil, newBogusEntry(why)
 			}
 			if r := c.inheritBogusParent(z); r != nil { // servers of a bogus parent may be silent
 				return nil, r
 			}
-			last = c.newUnreachableKeys(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
+			last = c.newUnreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
 			break
 		}
-		sets, err := validate.GroupRRsets(slices.Concat(said.Answer, said.Authority))
+		sets, err := validate.GroupRRsets(slices.Concat(resp.Answer, resp.Authority))
 		if err != nil {
-			return nil, newBogusKeys(asReason(err, said.From))
+			return nil, newBogusEntry(asReason(err, resp.From))
 		}
-		d, r := c.verifyDSEvidence(ctx, b, z, said.From, sets[0], 0)
+		d, r := c.verifyDSEvidence(ctx, b, z, resp.From, sets[0], 0)
 		switch {
 		case d != nil:
 			return d, nil
 		case r != nil && (r.status != validate.Bogus || r.isLocalFailure()):
 			if r.isNonexistent && !z.withoutReferral {
-				return nil, newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a delegation is denied", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS, Server: said.From})
+				return nil, newBogusEntry(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a delegation is denied", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS, Server: resp.From})
 			}
 			return nil, r
-		case r != nil && (r.inherited || said.Status == validate.Bogus):
+		case r != nil && (r.inherited || resp.Status == validate.Bogus):
 			return nil, r // all servers agree, or the parent's status decides
 		}
-		last, bad = r, append(bad, said.From)
-		c.conf.ReportBogus(z.Parent, said.From, z.Name)
+		last, bad = r, append(bad, resp.From)
+		c.conf.ReportBogus(z.Parent, resp.From, z.Name)
 	}
 	return nil, last
 }
 
 // inheritBogusParent returns the cache entry that the zone z inherits from a bogus parent zone. It returns nil if the
 // parent zone is not bogus in the cache, or if z has a trust anchor of its own.
-func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
+func (c *Validator) inheritBogusParent(z *Zone) *keyEntry {
 	if a := c.anchors.nearestAnchor(z.Name); a != nil && dnsname.IsBelow(a.zone, z.Parent.Name) {
 		return nil // an island of security
 	}
-	if r := c.applicableKeys(z.Parent, time.Now()); r != nil && r.status == validate.Bogus {
-		return r.newInheritedKeys()
+	if r := c.applicableEntry(z.Parent, time.Now()); r != nil && r.status == validate.Bogus {
+		return r.newInheritedEntry()
 	}
 	return nil
 }
@@ -610,31 +611,31 @@ func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 //
 // It returns the DS records and a nil entry. If there are no valid DS records, it returns nil and the cache entry for
 // z. Both are nil if the records were valid, but their TTL has expired.
-func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *zoneKeys) {
+func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *keyEntry) {
 	ds, evidence := selectDSEvidence(evidence, z.Name)
 	zone := c.selectSignerZone(z.Parent, lowestSigner(evidence, z.Parent.Name, z.Name), z.Name)
 	r, err := c.lookUpKeys(ctx, b, zone)
 	switch {
 	case err != nil:
-		return nil, c.newFailedKeys(err, from)
+		return nil, c.newFailedEntry(err, from)
 	case r.isNonexistent:
-		return nil, newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the signer is no zone", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS, Server: from})
+		return nil, newBogusEntry(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the signer is no zone", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS, Server: from})
 	case r.status != validate.Secure:
-		return nil, r.newInheritedKeys()
+		return nil, r.newInheritedEntry()
 	}
 	if !hasSignature(evidence) {
 		switch open, err := c.findInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name)); {
 		case err != nil:
-			return nil, c.newFailedKeys(err, from)
+			return nil, c.newFailedEntry(err, from)
 		case open != nil:
-			return nil, open.newInheritedKeys()
+			return nil, open.newInheritedEntry()
 		}
 	}
 	w := b.Validation()
 	if ds != nil {
 		d, err := verifyOrRenew(ctx, c, b, zone, r, func(k *validate.Keys) (*validate.DSSet, error) { return w.VerifyDS(ds, k, time.Now()) })
 		if err != nil {
-			return nil, c.newKeysAfterDSFailure(ctx, b, z, err, from)
+			return nil, c.newEntryAfterDSFailure(ctx, b, z, err, from)
 		}
 		if ago > time.Duration(d.TTL())*time.Second {
 			return nil, nil
@@ -655,15 +656,15 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	}
 	switch {
 	case err != nil:
-		return nil, c.newKeysAfterDSFailure(ctx, b, z, correctNSECMissing(err, !hasDenialRecords(evidence)), from)
+		return nil, c.newEntryAfterDSFailure(ctx, b, z, correctNSECMissing(err, !hasDenialRecords(evidence)), from)
 	case ago > time.Duration(den.TTL)*time.Second:
 		return nil, nil
 	case den.Insecure != nil:
-		return nil, newInsecureKeys(den.Insecure, now.Add(-ago), den.TTL)
+		return nil, newInsecureEntry(den.Insecure, now.Add(-ago), den.TTL)
 	case den.Kind == validate.NoDS:
-		return nil, newInsecureKeys(nil, now.Add(-ago), den.TTL)
+		return nil, newInsecureEntry(nil, now.Add(-ago), den.TTL)
 	}
-	return nil, newNonexistentZone(den.TTL)
+	return nil, newNonexistentEntry(den.TTL)
 }
 
 // verifyAliasEvidence verifies CNAME records at the name of z, which the server from has sent. A valid CNAME record
@@ -672,7 +673,7 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 // It returns the cache entry for the name: not a zone, and therefore without keys, or bogus. alias is the CNAME RRset,
 // and evidence proves the expansion of a wildcard. signer is the zone that signed them, and r is its cache entry with
 // the keys.
-func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *zoneKeys, alias *validate.RRset, evidence []*validate.RRset) *zoneKeys {
+func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *keyEntry, alias *validate.RRset, evidence []*validate.RRset) *keyEntry {
 	ttl, err := verifyOrRenew(ctx, c, b, signer, r, func(k *validate.Keys) (uint32, error) {
 		v, err := b.Validation().Verify(alias, k, time.Now())
 		if err != nil || v.Encloser < 0 {
@@ -682,25 +683,25 @@ func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zo
 		return min(v.TTL, den.TTL), err
 	})
 	if err != nil {
-		return c.newFailedKeys(err, from)
+		return c.newFailedEntry(err, from)
 	}
-	return newNonexistentZone(ttl)
+	return newNonexistentEntry(ttl)
 }
 
-// newKeysAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed with
+// newEntryAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed with
 // err. from is the server that sent the records.
 //
 // The entry is bogus, unless an insecure zone exists between the parent zone and z. An insecure zone may send arbitrary
 // signatures.
-func (c *Validator) newKeysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *zoneKeys {
+func (c *Validator) newEntryAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *keyEntry {
 	open, failed := c.findHiddenInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name), err)
 	switch {
 	case failed != nil:
-		return c.newFailedKeys(failed, from)
+		return c.newFailedEntry(failed, from)
 	case open != nil:
-		return open.newInheritedKeys()
+		return open.newInheritedEntry()
 	}
-	return c.newFailedKeys(err, from)
+	return c.newFailedEntry(err, from)
 }
 
 // findHiddenInsecureCut searches for an insecure zone between z and name, after verification has failed with err. If
@@ -708,7 +709,7 @@ func (c *Validator) newKeysAfterDSFailure(ctx context.Context, b WorkBudget, z *
 // findInsecureCut.
 //
 // It returns nil without a search if all zone cuts below z are known, or if err is a limit or a local error.
-func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *Zone, name string, err error) (*zoneKeys, error) {
+func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *Zone, name string, err error) (*keyEntry, error) {
 	if !z.CutsUnknown || findLimitReason(err) != nil || c.conf.IsLocalError(err) {
 		return nil, nil
 	}
@@ -793,8 +794,8 @@ func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ..
 // result. The zone is secure if its keys match d, the DS records or trust anchors.
 //
 // While the keys are bogus, awaitKeys queries further servers, up to maxServers.
-func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *validate.DSSet, keys <-chan keyResponse) *zoneKeys {
-	var last *zoneKeys
+func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *validate.DSSet, keys <-chan keyResponse) *keyEntry {
+	var last *keyEntry
 	var bad []netip.AddrPort
 	for try := range maxServers {
 		if try > 0 {
@@ -808,9 +809,9 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 		}
 		if f.err != nil {
 			if why := findLimitReason(f.err); why != nil {
-				return newBogusKeys(why)
+				return newBogusEntry(why)
 			}
-			last = c.newUnreachableKeys(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
+			last = c.newUnreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
 			break
 		}
 		r := c.verifyKeyResponse(b, z, d, f.response)
@@ -823,22 +824,22 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 	return last
 }
 
-// verifyKeyResponse verifies said, a DNSKEY response of the zone z, with the DS records or trust anchors d. It returns
+// verifyKeyResponse verifies resp, a DNSKEY response of the zone z, with the DS records or trust anchors d. It returns
 // the cache entry for z: secure with the keys, insecure, or bogus.
-func (c *Validator) verifyKeyResponse(b WorkBudget, z *Zone, d *validate.DSSet, said *Response) *zoneKeys {
+func (c *Validator) verifyKeyResponse(b WorkBudget, z *Zone, d *validate.DSSet, resp *Response) *keyEntry {
 	now := time.Now()
-	sets, err := validate.GroupRRsets(said.Answer)
+	sets, err := validate.GroupRRsets(resp.Answer)
 	if err != nil {
-		return newBogusKeys(asReason(err, said.From))
+		return newBogusEntry(asReason(err, resp.From))
 	}
 	set := findRRset(sets[0], z.Name, dns.TypeDNSKEY)
 	if set == nil {
-		return newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "the zone has no DNSKEY records", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY, Server: said.From})
+		return newBogusEntry(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "the zone has no DNSKEY records", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY, Server: resp.From})
 	}
 	var k *validate.Keys
 	status, fits := validate.Secure, false
-	if said.Keys != nil {
-		k, fits = said.Keys.WithTrustedDS(d)
+	if resp.Keys != nil {
+		k, fits = resp.Keys.WithTrustedDS(d)
 	}
 	if !fits {
 		k, status, err = b.Validation().VerifyDNSKEY(d, set, now)
@@ -852,14 +853,14 @@ func (c *Validator) verifyKeyResponse(b WorkBudget, z *Zone, d *validate.DSSet, 
 	}
 	switch status {
 	case validate.Secure:
-		r := newSecureKeys(k, now, most...)
-		r.size = zoneKeysSize
+		r := newSecureEntry(k, now, most...)
+		r.size = keyEntrySize
 		for _, rr := range set.Records {
 			r.size += 4 * int64(dns.Len(rr)) // canonical form and parsed keys
 		}
 		return r
 	case validate.Insecure:
-		return newInsecureKeys(asReason(err, said.From), now, append(most, set.TTL)...)
+		return newInsecureEntry(asReason(err, resp.From), now, append(most, set.TTL)...)
 	}
-	return newBogusKeys(asReason(err, said.From))
+	return newBogusEntry(asReason(err, resp.From))
 }
