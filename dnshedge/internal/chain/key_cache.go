@@ -523,20 +523,23 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 	ago = max(0, time.Since(z.ReceivedAt.Round(0)))
 	if len(z.DSEvidence) > 0 {
 		sets, err := z.parseEvidence()
-		if err != nil {
-			return nil, ago, false, newBogusEntry(asReason(err, z.ReferredBy))
+		if err == nil {
+			d, r = c.verifyDSEvidence(ctx, b, z, z.ReferredBy, sets, ago)
 		}
-		d, r := c.verifyDSEvidence(ctx, b, z, z.ReferredBy, sets, ago)
 		switch {
+		case err != nil:
+			wrong = true
 		case d != nil || r != nil && (r.status == validate.Insecure && !r.isNonexistent || r.isLocalFailure()):
 			return d, ago, false, r
 		case r == nil: // the delegation is cached longer than the DS records
 		case r.inherited: // the parent's status decides, and no other server could answer better
 			return nil, ago, false, r
-		case r.status == validate.Bogus && r.reason != nil && r.reason.Zone == z.Parent.Name || r.isNonexistent:
+		case r.status == validate.Bogus && r.reason.Zone != "" || r.isNonexistent: // without a zone, the time of the lookup has ended
+			wrong = true
+		}
+		if wrong {
 			c.Counts.Rejected.Add(1)
 			c.conf.ReportBogus(z.Parent, z.ReferredBy, z.Name)
-			wrong = true
 		}
 	}
 	d, r = c.queryDS(ctx, b, z)
@@ -572,11 +575,13 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 			last = c.newUnreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
 			break
 		}
-		sets, err := validate.GroupRRsets(slices.Concat(resp.Answer, resp.Authority))
-		if err != nil {
-			return nil, newBogusEntry(asReason(err, resp.From))
+		var d *validate.DSSet
+		var r *keyEntry
+		if sets, err := validate.GroupRRsets(slices.Concat(resp.Answer, resp.Authority)); err != nil {
+			r = newBogusEntry(asReason(err, resp.From))
+		} else {
+			d, r = c.verifyDSEvidence(ctx, b, z, resp.From, sets[0], 0)
 		}
-		d, r := c.verifyDSEvidence(ctx, b, z, resp.From, sets[0], 0)
 		switch {
 		case d != nil:
 			return d, nil

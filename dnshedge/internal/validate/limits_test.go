@@ -349,7 +349,8 @@ func TestGroupRRsetsLimitsSignedRRsets(t *testing.T) {
 	assert.Len(t, sets[1], validate.MaxSignedRRsets)
 	rrs := records(t, "c.example. 300 IN A 192.0.2.1")
 	_, err = validate.GroupRRsets(answer, append(authority, rrs[0], s.sign(t, rrs)))
-	assert.Equal(t, "RRsets", reason(t, err).Limit)
+	assert.Contains(t, reason(t, err).Text, "too many RRsets")
+	assert.Empty(t, reason(t, err).Limit, "it is a fault of the response, and another server may have a better one")
 }
 
 // TestUnsignedRecordsCostNothing has 2,500 NSEC records without signatures beside one that denies.

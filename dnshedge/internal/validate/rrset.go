@@ -94,7 +94,7 @@ func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 		}
 	}
 	if signed > MaxSignedRRsets {
-		return nil, &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a response has too many RRsets", Limit: "RRsets"}
+		return nil, &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a response has too many RRsets"}
 	}
 	return all, nil
 }
