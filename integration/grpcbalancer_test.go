@@ -24,6 +24,23 @@ import (
 	"github.com/gohedge/hedge"
 )
 
+// The arrangements of outlier detection and hedge_elsewhere; %s stands for the settings of outlier detection.
+const (
+	outlierBelow = `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"outlier_detection_experimental":{%s,
+		"childPolicy":[{"round_robin":{}}]}}]}}]}`
+	outlierAbove = `{"loadBalancingConfig":[{"outlier_detection_experimental":{%s,
+		"childPolicy":[{"hedge_elsewhere":{"childPolicy":[{"round_robin":{}}]}}]}}]}`
+	outlierAlone = `{"loadBalancingConfig":[{"outlier_detection_experimental":{%s,
+		"childPolicy":[{"round_robin":{}}]}}]}`
+)
+
+// byRate and byPercentage eject for 300 s what one algorithm of outlier detection calls an outlier.
+const (
+	ejects       = `"interval":"0.3s", "baseEjectionTime":"300s", "maxEjectionPercent":70`
+	byRate       = ejects + `, "successRateEjection":{"stdevFactor":500, "minimumHosts":2, "requestVolume":10}`
+	byPercentage = ejects + `, "failurePercentageEjection":{"threshold":50, "enforcementPercentage":100, "minimumHosts":2, "requestVolume":10}`
+)
+
 // backend is one of several health services. It notes which attempts it sees.
 type backend struct {
 	healthpb.UnimplementedHealthServer
@@ -53,35 +70,50 @@ func (b *backend) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*h
 	}
 }
 
-func TestOutlierDetection(t *testing.T) {
-	const backends = 3
-	seen := new(sync.Map)
-	var all [backends]*backend
-	var addrs []resolver.Address
-	for n := range all {
-		all[n] = &backend{n: n, seen: seen}
+// A fleet is three backends.
+type fleet struct {
+	backends  [3]*backend
+	addresses []resolver.Address
+	seen      *sync.Map
+}
+
+func startFleet(t *testing.T) *fleet {
+	f := &fleet{seen: new(sync.Map)}
+	for n := range f.backends {
+		f.backends[n] = &backend{n: n, seen: f.seen}
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		s := grpc.NewServer()
-		healthpb.RegisterHealthServer(s, all[n])
+		healthpb.RegisterHealthServer(s, f.backends[n])
 		go func() { _ = s.Serve(l) }()
 		t.Cleanup(s.Stop)
-		addrs = append(addrs, resolver.Address{Addr: l.Addr().String()})
+		f.addresses = append(f.addresses, resolver.Address{Addr: l.Addr().String()})
 	}
-	found := manual.NewBuilderWithScheme("fleet")
-	found.InitialState(resolver.State{Addresses: addrs})
+	return f
+}
 
-	interceptor := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(100), hedge.WithMaxHedges(1))
-	const balancing = `{"loadBalancingConfig":[{"outlier_detection_experimental":{
-		"interval":"0.2s", "baseEjectionTime":"300s", "maxEjectionPercent":70,
-		"failurePercentageEjection":{"threshold":90, "enforcementPercentage":100, "minimumHosts":2, "requestVolume":5},
-		"childPolicy":[{"hedge_elsewhere":{"childPolicy":[{"round_robin":{}}]}}]}}]}`
-	conn, err := grpc.NewClient("fleet:///", grpc.WithResolvers(found), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultServiceConfig(balancing),
-		grpc.WithChainUnaryInterceptor(interceptor.Unary()))
+// dial returns a client of all backends.
+func (f *fleet) dial(t *testing.T, balancing string, opts ...grpc.DialOption) healthpb.HealthClient {
+	found := manual.NewBuilderWithScheme("fleet")
+	found.InitialState(resolver.State{Addresses: f.addresses})
+	conn, err := grpc.NewClient("fleet:///", append(opts, grpc.WithResolvers(found),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(balancing))...)
 	require.NoError(t, err)
-	defer conn.Close()
-	client := healthpb.NewHealthClient(conn)
+	t.Cleanup(func() { conn.Close() })
+	return healthpb.NewHealthClient(conn)
+}
+
+// TestHedgesAvoidEjectedBackends ejects one backend after another.
+func TestHedgesAvoidEjectedBackends(t *testing.T) {
+	const balancing = `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"outlier_detection_experimental":{
+		"interval":"0.2s", "baseEjectionTime":"300s", "maxEjectionPercent":70,
+		"failurePercentageEjection":{"threshold":50, "enforcementPercentage":100, "minimumHosts":2, "requestVolume":5},
+		"childPolicy":[{"round_robin":{}}]}}]}}]}`
+	const backends = 3
+	f := startFleet(t)
+	seen, all := f.seen, f.backends
+	interceptor := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(100), hedge.WithMaxHedges(1))
+	client := f.dial(t, balancing, grpc.WithChainUnaryInterceptor(interceptor.Unary()))
 
 	calls := 0
 	check := func(delay time.Duration) (primary, first any, err error) {
