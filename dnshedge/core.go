@@ -77,7 +77,7 @@ func newCore(conf *Client) (*core, error) {
 		return nil, err
 	}
 	if conf.Trace != nil {
-		c.trace = &tracer{conf.Trace, c.log}
+		c.trace = &tracer{*conf.Trace, c.log}
 	}
 	if conf.Cache != nil {
 		c.cacheClient = conf.Cache.addClient()

@@ -55,10 +55,10 @@ type AnswerInfo struct {
 	Err      error // set if there is no answer
 }
 
-// A tracer calls the functions of a Trace, and logs their panics. It is nil if the Client has no Trace.
+// A tracer calls the functions of Client.Trace, and logs their panics. It is nil if the Client has no Trace.
 type tracer struct {
-	*Trace
-	log *ops.Log
+	Trace // a copy, because the program may change its Trace while attempts run
+	log   *ops.Log
 }
 
 // callGuarded calls f, and logs its panic.

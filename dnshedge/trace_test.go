@@ -15,6 +15,23 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
+func TestClientCopiesTraceAtFirstUse(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		var attempts, ends, answers int
+		trace := &dnshedge.Trace{}
+		*trace = dnshedge.Trace{
+			Attempt: func(context.Context, dnshedge.AttemptInfo) { attempts++; trace.Done = nil },
+			Done:    func(context.Context, dnshedge.AttemptInfo, time.Duration, error) { ends++; trace.Answer = nil },
+			Answer:  func(context.Context, dnshedge.AnswerInfo) { answers++; trace.Attempt = nil },
+		}
+		c := l.client(&dnshedge.Client{Trace: trace}, l.up("udp", "a"))
+		l.must(c, "x.example.")
+		l.must(c, "y.example.")
+		assert.Equal(t, []int{2, 2, 2}, []int{attempts, ends, answers})
+	})
+}
+
 func TestTraceReportsWinner(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
