@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -114,15 +113,18 @@ func (r *replicaPools) newPool(avoid netip.Addr) *replicaPool {
 	}
 	p := &replicaPool{Transport: t, used: r.uses}
 	dial := dialFuncOf(t)
-	t.DialContext = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		defer func() { // net/http dials on a goroutine of its own, where a panic ends the process
-			if p := recover(); p != nil {
-				conn, err = nil, &race.Panic{Value: p, Stack: debug.Stack()}
-			}
-		}()
-		return r.limits.dialWithSlot(ctx, addr, t.MaxConnsPerHost, func() { r.closeIdleConns(p) }, func() (net.Conn, error) {
-			return r.dialReplica(ctx, dial, network, addr, avoid, p)
+	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		// net/http dials on a goroutine of its own. There a panic of the program's code would end the process, and
+		// after runtime.Goexit net/http would wait for the connection for ever.
+		guarded := dialrace.New(errNoDialResult)
+		defer guarded.Close()
+		guarded.Start(netip.Addr{}, func() (net.Conn, error) {
+			return r.limits.dialWithSlot(ctx, addr, t.MaxConnsPerHost, func() { r.closeIdleConns(p) }, func() (net.Conn, error) {
+				return r.dialReplica(ctx, dial, network, addr, avoid, p)
+			})
 		})
+		d := <-guarded.Results
+		return d.Conn, d.Err
 	}
 	return p
 }
@@ -218,8 +220,9 @@ const (
 	maxUnreachable    = 256                    // largest number of addresses in replicaPools.unreachable
 )
 
-// errNoDialResult is the error of a dial function of the program that ends its goroutine.
-var errNoDialResult = errors.New("hedge: the dial function of the transport returned no result")
+// errNoDialResult is the error of a dial for which a function of the program ends its goroutine: the transport's dial
+// function, or the Resolver.
+var errNoDialResult = errors.New("hedge: the dial function of the transport, or the Resolver, returned no result")
 
 // dialFirst dials the addresses in order and returns the first connection that is established (RFC 8305). It starts the
 // next dial when the latest dial fails, or when fallbackDelay has passed. It closes connections that are established
