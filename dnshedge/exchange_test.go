@@ -251,6 +251,28 @@ func TestNoMinDelayRemovesMinimumOfLossDelay(t *testing.T) {
 	})
 }
 
+// A caller that gives up after a few milliseconds shows nothing about the server, even if hedges start as early.
+func TestShortMinDelayKeepsTimeUntilServerIsSilent(t *testing.T) {
+	for _, minDelay := range []time.Duration{0, dnshedge.NoMinDelay, ms} {
+		for wait, silent := range map[time.Duration]bool{5 * ms: false, 15 * ms: true} {
+			bubble(t, func(l *lab) {
+				l.link("a", netsim.Profile{Delay: netsim.Constant(ms / 2)})
+				l.serve("a", good)
+				c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{MinDelay: minDelay}}, l.up("udp", "a"))
+				l.learn(c)
+				l.link("a", netsim.Profile{BlackHole: true})
+				for range 5 {
+					ctx, cancel := context.WithTimeout(context.Background(), wait)
+					_, _, err := c.ExchangeContext(ctx, question("x.example.", dns.TypeA), "")
+					cancel()
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				assert.Equal(t, silent, c.Stats().Upstreams[0].Silent, "MinDelay %v, callers wait %v", minDelay, wait)
+			})
+		}
+	}
+}
+
 func TestHedgesPerSecondAreLimited(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", after(150*ms, good))

@@ -12,8 +12,6 @@ const (
 	defaultPercentile = 0.90
 	defaultHedges     = 2
 	defaultBudget     = 5 // percent
-	defaultMinDelay   = 10 * time.Millisecond
-	loopbackMinDelay  = 2 * time.Millisecond
 	defaultMaxDelay   = 2 * time.Second
 )
 
@@ -121,8 +119,8 @@ func (h *Hedge) groupHedging() group.Hedging {
 		MaxHedges:     cmp.Or(h.MaxHedges, defaultHedges),
 		Share:         budgetPercent / 100,
 		MaxPerSecond:  h.MaxHedgesPerSecond,
-		MinDelay:      durationOrDefault(h.MinDelay, defaultMinDelay),
-		LocalMinDelay: durationOrDefault(h.MinDelay, loopbackMinDelay),
+		MinDelay:      durationOrDefault(h.MinDelay, group.DefaultMinDelay),
+		LocalMinDelay: durationOrDefault(h.MinDelay, group.DefaultLocalMinDelay),
 		MaxDelay:      cmp.Or(h.MaxDelay, defaultMaxDelay),
 	}
 }

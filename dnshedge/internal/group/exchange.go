@@ -410,7 +410,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 			err = errNoAnswer
 		} else if a.Err() != nil {
 			// Time ran out, or another attempt won.
-			if time.Since(start) >= s.lossDelay() {
+			if time.Since(start) >= s.missDelay() {
 				s.recordMiss(x.query, start)
 			}
 			return reply{}, x.recordError(n, s, err)

@@ -30,6 +30,7 @@ type latencyEstimator struct {
 	hedging      *Hedging      // the Client's configuration; never changes
 	key          *policy.Key   // the server's latency key, which limits the share of the budget that is used; never changes
 	minLossDelay time.Duration // shortest loss delay; never changes
+	minMissDelay time.Duration // shortest miss delay; never changes
 
 	rto rtoEstimator // retransmission timeout; has a lock of its own
 
@@ -53,6 +54,11 @@ type latencyEstimator struct {
 func (l *latencyEstimator) lossDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedLossDelay.Load()), max(initialDelay, l.minLossDelay))
 }
+
+// missDelay returns the time after which an unanswered query counts as a miss, from which the health of the server is
+// learned. It is the loss delay, but at least DefaultMinDelay. A shorter minimum of the hedge delay only makes hedges
+// start earlier: the server is not silent because it is a few milliseconds late.
+func (l *latencyEstimator) missDelay() time.Duration { return max(l.lossDelay(), l.minMissDelay) }
 
 // slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for hedging
 // every query that is still unanswered after that delay. It is initialDelay until enough responses have been recorded.

@@ -254,5 +254,12 @@ func (h *Hedging) PolicyConfig() policy.Config {
 	}
 }
 
+// The default minimums of hedge delays. An unanswered query is never a miss before this time (see
+// latencyEstimator.missDelay).
+const (
+	DefaultMinDelay      = 10 * time.Millisecond
+	DefaultLocalMinDelay = 2 * time.Millisecond // for servers on this machine
+)
+
 // initialDelay is the slow delay and the loss delay of a server before they are learned.
 const initialDelay = 100 * time.Millisecond

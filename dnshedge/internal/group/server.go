@@ -61,13 +61,13 @@ func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
 	s := &Server{
 		Name: name, Upstream: t.Upstream, pool: p,
-		latencyEstimator: &latencyEstimator{hedging: h, key: p.conf.Engine.Key(policy.Name{Host: name}), minLossDelay: h.MinDelay},
+		latencyEstimator: &latencyEstimator{hedging: h, key: p.conf.Engine.Key(policy.Name{Host: name}), minLossDelay: h.MinDelay, minMissDelay: DefaultMinDelay},
 		health:           &health{host: name, log: p.conf.Log},
 	}
 	s.lastAsked.Store(time.Now().UnixNano())
 	s.account.createBuckets(p.sharedBucket, h.Share, s.key)
 	if t.IsLocal {
-		s.minLossDelay = h.LocalMinDelay
+		s.minLossDelay, s.minMissDelay = h.LocalMinDelay, DefaultLocalMinDelay
 	}
 	config := t.Transport
 	config.Owner = s

@@ -300,10 +300,10 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 }
 
 // recordMisses records a miss, a question without response, for each server whose last query has been unanswered for at
-// least the server's loss delay. now is the present time.
+// least the server's miss delay. now is the present time.
 func (s *serverSelection) recordMisses(now time.Time) {
 	for i, server := range s.servers {
-		if use := &s.histories[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.lossDelay() {
+		if use := &s.histories[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.missDelay() {
 			server.recordMiss(s.query, use.lastSent)
 		}
 	}
