@@ -10,8 +10,7 @@ import (
 )
 
 // An eventReporter reports the events of one exchange to observers: the start and the outcome of queries, denied
-// hedges, and the end. Methods of a nil eventReporter do nothing, except for reportEnd and AttemptEnded, which must not
-// be called.
+// hedges, and the end. Only reportDenied may be called on a nil eventReporter, and then does nothing.
 //
 // Each attempt runs in one goroutine, which alone uses the attempt's element of attempts. delay must be set before the
 // race begins.
@@ -41,9 +40,6 @@ func (t *eventReporter) reportDenied(reason observe.Reason) {
 //
 // If the attempt has sent a query to another server before, that query is first reported as failed.
 func (t *eventReporter) reportAttempt(ctx context.Context, n, number int, s *Server) {
-	if t == nil {
-		return
-	}
 	t.AttemptEnded(ctx, n, race.Failed)
 	a := &t.attempts[n]
 	a.to, a.began, a.number = s, time.Now(), number

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -109,8 +110,9 @@ var (
 // group lists the servers in order of preference, and must not be empty. ctx limits the time of the exchange.
 func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
 	x.conf, x.query, x.start = &p.conf, q, time.Now()
-	x.selection.init(q, group)
-	x.retransmission.selection = &x.selection
+	s := &x.selection
+	s.query, s.servers, s.histories = q, group, append(s.historyBuffer[:0], make([]serverHistory, len(group))...)
+	x.retransmission.selection = s
 	if o := x.conf.Observers; o != nil {
 		x.events = &eventReporter{notifier: o, ctx: ctx, first: group[0]}
 	}
@@ -220,7 +222,7 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	}
 	servers, r := x.selection.servers, &x.retransmission
 	first := servers[0]
-	if !first.isReady() {
+	if !first.transports[first.preferredTransport.Load()].Ready() {
 		r.setupTime = first.handshakeAllowance()
 	}
 	first.account.earnTokens()
@@ -298,10 +300,11 @@ func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 		x.runningOthers++
 	}
 	x.attempts[n] = attemptTarget{kind, server, x.selection.recordQuery(server, now)}
+	r := &x.retransmission
 	if kind != hedgeAttempt {
-		x.retransmission.recordQuery(n, server, now)
+		r.lastAttempt, r.lastServer, r.lastSent = n, server, now
 	}
-	x.retransmission.isLastAttempt = x.admitted == MaxHedges
+	r.isLastAttempt = x.admitted == MaxHedges
 }
 
 // admitRetransmission decides whether a retransmission starts at the time now. It returns true, and records the
@@ -316,7 +319,7 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	server, isPaid := x.selection.selectPaidServer(r.count == 0)
 	x.selection.recordMisses(now)
 	if !isPaid {
-		r.postponeRetransmission(now)
+		r.postponedUntil = now.Add(alignTimer(max(minRTO, now.Sub(r.lastSent)/2)))
 		x.selection.servers.ProbeUnhealthy(now, x.query, nil) // a server that works again needs no budget
 		return false
 	}
@@ -445,12 +448,13 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, last *lastAttempt) (answer *wire.Answer, setup time.Duration, err error) {
 	isHedge := x.attempts[n].kind == hedgeAttempt
 	start := time.Now()
-	x.events.reportAttempt(a, n, x.observedNumber(n), s)
+	if x.events != nil {
+		x.events.reportAttempt(a, n, x.observedNumber(n), s)
+	}
 	if x.conf.Tracer != nil {
 		x.conf.Tracer.AttemptStarted(a, x.query, s, n, isHedge)
 	}
 	connection := &x.retransmission.connection[n]
-	connection.Reset()
 	if last != nil {
 		answer, setup, err = last.askServer(ctx, s, earlier, connection)
 	} else {
@@ -500,8 +504,8 @@ func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) 
 // returns the number of earlier queries of the exchange to that server. The caller must hold mu.
 func (x *Exchange) changeServer(n, server int) (earlier int) {
 	now := time.Now()
-	if x.retransmission.lastAttempt == n {
-		x.retransmission.recordQuery(n, server, now)
+	if r := &x.retransmission; r.lastAttempt == n {
+		r.lastServer, r.lastSent = server, now
 	}
 	x.conf.Counters.Failovers.Add(1)
 	return x.selection.recordQuery(server, now)
@@ -541,11 +545,12 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	defer x.mu.Unlock()
 	f := &x.failures
 	f.hasRefused = f.hasRefused || IsRefused(err)
-	earlierFailures := f.recordFailure(x.selection.findHistory(from), from, a, err)
+	history := &x.selection.histories[slices.Index(x.selection.servers, from)]
+	earlierFailures := f.recordFailure(history, from, a, err)
 	if !x.query.IsStandard() && !IsUnsent(err) {
 		return 0, 0, false
 	}
-	server = x.selection.selectServerExcept(x.selection.askedServers())
+	server = x.selection.selectServerExcept(x.selection.serverSet(func(u *serverHistory) bool { return u.queries > 0 }))
 	if server < 0 || x.selection.histories[server].queries > 0 {
 		return x.replaceFailed(n, earlierFailures)
 	}

@@ -125,12 +125,14 @@ func (h *health) refusingSince() time.Time {
 	return h.rejections.first
 }
 
-// countResponse records a response of the server to q, the message of a client. failure must be true if the response is
-// a failure or bogus. The server is failing after failures for maxFailures different names in a row.
+// recordResponse records a response of the server to the message q. failure must be true if the response is a failure or
+// bogus. The server is then no longer silent, also about the domain of q. It is failing after failures for maxFailures
+// different names in a row.
 //
 // Several failures for the same name count as one failure, because that name may be broken. A response to a message
 // with an opcode other than QUERY only shows that the server is not silent.
-func (h *health) countResponse(q *wire.Query, failure bool) {
+func (h *health) recordResponse(q *wire.Query, failure bool) {
+	h.silentZones.recordAnswer(q)
 	h.recordAnswer()
 	if !q.IsStandard() {
 		return

@@ -41,7 +41,7 @@ func (h *hedgeSchedule) computeDelays(ctx context.Context, conf *Config, selecti
 	default:
 		h.key = first.key
 		h.call.Begin(ctx, h.key, 0)
-		h.usesInitialDelays = first.hasInitialDelay()
+		h.usesInitialDelays = first.learnedSlowDelay.Load() == 0
 		loss := first.lossDelay()
 		at := max(first.slowDelay(), loss) + setupTime
 		// The second hedge starts when the first one is probably lost as well, and the third waits twice as long.

@@ -39,7 +39,7 @@ func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *
 func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.retransmission.lastAttemptTimeout(s, sent)
+	return max(s.rto.currentTimeout(l.retransmission.count, true), l.retransmission.minLastAttemptTimeout(s, sent))
 }
 
 // startLossTimer starts a timer for a query that is sent to s now. When that query is presumed lost, it calls onLost in

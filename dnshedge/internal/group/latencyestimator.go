@@ -66,9 +66,6 @@ func (l *latencyEstimator) slowDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedSlowDelay.Load()), initialDelay)
 }
 
-// hasInitialDelay reports whether slowDelay returns initialDelay because too few responses have been recorded.
-func (l *latencyEstimator) hasInitialDelay() bool { return l.learnedSlowDelay.Load() == 0 }
-
 // handshakeAllowance returns the time by which timeouts and hedge delays must be extended if a query needs a handshake
 // first. It is 1.5 times the smoothed duration of a handshake, or initialHandshakeTime before the first sample.
 func (l *latencyEstimator) handshakeAllowance() time.Duration {
@@ -130,23 +127,19 @@ func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	if path > 0 {
 		base = path
 	}
-	switch {
-	case took <= max(maxRTTFactor*base, 2*time.Millisecond):
-		l.recordRTT(now, took)
-	case path > 0:
-		l.recordRTT(now, path)
+	sample := took // of the round trip time of the network
+	isSlow := took > max(maxRTTFactor*base, 2*time.Millisecond)
+	if isSlow {
+		sample = path
+	}
+	if !isSlow || path > 0 {
+		l.roundTrips.Add(now, sample)
+		l.srtt = rtt.SmoothRTT(l.srtt, sample)
 	}
 	if l.newAnswers++; l.newAnswers >= answersPerUpdate || l.learnedLossDelay.Load() == 0 || l.learnedSlowDelay.Load() == 0 {
 		l.newAnswers = 0
 		l.updateDelays()
 	}
-}
-
-// recordRTT adds d, measured at the time now, as a sample of the round trip time of the network. The caller must hold
-// mu.
-func (l *latencyEstimator) recordRTT(now time.Time, d time.Duration) {
-	l.roundTrips.Add(now, d)
-	l.srtt = rtt.SmoothRTT(l.srtt, d)
 }
 
 // updateDelays computes the loss delay and the slow delay from the recorded latencies, if there are enough of them. The

@@ -21,27 +21,19 @@ func (a *RecheckTimer) Start(remaining func() time.Duration, f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timer = time.AfterFunc(remaining(), func() {
-		if a.isDue(remaining) {
+		wait := remaining()
+		a.mu.Lock()
+		isDue := !a.isStopped && wait <= 0
+		if isDue {
+			a.isStopped = true
+		} else if !a.isStopped {
+			a.timer.Reset(wait)
+		}
+		a.mu.Unlock()
+		if isDue {
 			f()
 		}
 	})
-}
-
-// isDue reports whether the timer must call its function now: remaining returns 0 or less, and the timer was not
-// stopped. Otherwise it sets the timer for the next check.
-func (a *RecheckTimer) isDue(remaining func() time.Duration) bool {
-	wait := remaining()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.isStopped:
-		return false
-	case wait > 0:
-		a.timer.Reset(wait)
-		return false
-	}
-	a.isStopped = true
-	return true
 }
 
 // Stop stops the timer. It returns true if the function has not been called and will not be called. It returns

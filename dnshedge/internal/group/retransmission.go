@@ -34,7 +34,7 @@ type retransmissionTimer struct {
 	lastServer     int           // index of the server that the last query went to
 	lastAttempt    int           // number of the attempt that sent the last query
 	lastSent       time.Time     // time at which the last query was sent
-	postponedUntil time.Time     // no retransmission before this time, because the budgets did not permit one; zero: they did
+	postponedUntil time.Time     // no retransmission before this time, because the budgets of the servers did not permit one; zero: they did
 	isLastAttempt  bool          // exactly one further attempt is permitted
 }
 
@@ -94,12 +94,6 @@ func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout ti
 	return at
 }
 
-// lastAttemptTimeout returns how long the last attempt waits for the response to its query to s. sent is the time at
-// which that query was sent.
-func (r *retransmissionTimer) lastAttemptTimeout(s *Server, sent time.Time) time.Duration {
-	return max(s.rto.currentTimeout(r.count, true), r.minLastAttemptTimeout(s, sent))
-}
-
 // minLastAttemptTimeout returns the least time that the last attempt waits for the response to a query to s. sent is
 // the time at which that query was sent. The exchange waits for the same time before it starts the last attempt.
 //
@@ -118,18 +112,6 @@ func (r *retransmissionTimer) backOff(now time.Time) {
 	if s := r.selection.servers[r.lastServer]; !s.AnsweredSince(r.lastSent) {
 		s.rto.backOff(r.lastSent, now)
 	}
-}
-
-// recordQuery records the last query of the exchange: the number of its attempt, the index of its server, and the time
-// now at which it is sent.
-func (r *retransmissionTimer) recordQuery(attempt, server int, now time.Time) {
-	r.lastAttempt, r.lastServer, r.lastSent = attempt, server, now
-}
-
-// postponeRetransmission postpones the next retransmission, because the budgets of the servers did not permit one at
-// the time now. The pause is half of the time since the last query, but at least minRTO.
-func (r *retransmissionTimer) postponeRetransmission(now time.Time) {
-	r.postponedUntil = now.Add(alignTimer(max(minRTO, now.Sub(r.lastSent)/2)))
 }
 
 // timeoutCheckInterval returns the interval at which the timeout of a waiting query is computed again. waited is the time

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
@@ -63,9 +65,11 @@ func newServer(p *Pool, name string, t Target) *Server {
 		Name: name, Upstream: t.Upstream, pool: p,
 		latencyEstimator: &latencyEstimator{hedging: h, key: p.conf.Engine.Key(policy.Name{Host: name}), minLossDelay: h.MinDelay, minMissDelay: DefaultMinDelay},
 		health:           &health{host: name, log: p.conf.Log},
+		account:          serverAccount{sharedBucket: p.sharedBucket, serverBucket: budget.NewBucket(h.Share, Burst)},
 	}
+	s.account.retransmissions.tokens = Burst
+	s.key.AddBuckets(s.account.sharedBucket, s.account.serverBucket)
 	s.lastAsked.Store(time.Now().UnixNano())
-	s.account.createBuckets(p.sharedBucket, h.Share, s.key)
 	if t.IsLocal {
 		s.minLossDelay, s.minMissDelay = h.LocalMinDelay, DefaultLocalMinDelay
 	}
@@ -109,9 +113,6 @@ func (s *Server) Close() {
 	}
 }
 
-// isReady reports whether the preferred transport can send a query without a handshake.
-func (s *Server) isReady() bool { return s.transports[s.preferredTransport.Load()].Ready() }
-
 // queryAddresses sends q to the server. It returns the response and the duration of the handshake, if the query needed
 // one. If an address of the server cannot be reached, it tries the next address at once. The first address that
 // responds becomes the preferred one.
@@ -141,13 +142,6 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 		s.health.recordRejection()
 	}
 	return nil, 0, failed
-}
-
-// recordResponse records that the server has responded to q, the message of a client. The server is then no longer
-// silent about the domain of q. failure must be true if the response is a failure or bogus.
-func (s *Server) recordResponse(q *wire.Query, failure bool) {
-	s.silentZones.recordAnswer(q)
-	s.countResponse(q, failure)
 }
 
 // recordMiss records that the question q had no response. sent is the time at which its query was sent.
@@ -263,12 +257,13 @@ func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
+	end, _ := ctx.Deadline()
 	questions := s.probeQuestions(q)
 	for n, one := range questions {
 		if n > 0 && err == nil && one == questions[n-1] {
 			continue // the same question was answered just before
 		}
-		share, done := SplitDeadline(ctx, len(questions)-n)
+		share, done := context.WithTimeout(ctx, time.Until(end)/time.Duration(len(questions)-n)) // each question has an equal share of the time
 		var a *wire.Answer
 		a, _, err = s.queryAddresses(share, one, n, new(transport.QueryPath))
 		done()
@@ -301,7 +296,7 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	if err != nil || a.Outcome == wire.Failure || a.IsBogus() {
 		return false
 	}
-	s.countResponse(wire.RootServers, false)
+	s.recordResponse(wire.RootServers, false)
 	return true
 }
 
@@ -340,17 +335,6 @@ func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	return []*wire.Query{q}
 }
 
-// SplitDeadline gives one of n successive operations an equal share of the time that is left. It returns a context that
-// ends after 1/n of the time until the deadline of ctx. It returns ctx itself if ctx has no deadline or n is at most 1.
-// The caller must call the CancelFunc.
-func SplitDeadline(ctx context.Context, n int) (context.Context, context.CancelFunc) {
-	end, ok := ctx.Deadline()
-	if !ok || n <= 1 {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, time.Until(end)/time.Duration(n))
-}
-
 // Stats returns the statistics of the server: its counters, learned delays, and present health.
 func (s *Server) Stats() observe.DNSUpstreamStats {
 	known := s.key.Snapshot()
@@ -368,4 +352,116 @@ func (s *Server) Stats() observe.DNSUpstreamStats {
 	v.P50, _ = t.answerTimes.Quantile(0.50)
 	v.P99, _ = t.answerTimes.Quantile(0.99)
 	return v
+}
+
+// Burst is the capacity, in tokens, of each hedge bucket. It is also the least capacity of a retransmission bucket. A
+// query costs one token.
+const Burst = 20
+
+// A serverAccount holds the token buckets that limit hedges, retransmissions and failovers to one server. It is safe
+// for concurrent use.
+type serverAccount struct {
+	sharedBucket    *budget.Bucket       // hedge budget of all servers of the Pool; also limits failovers
+	serverBucket    *budget.Bucket       // hedge budget of this server
+	retransmissions retransmissionBucket // limits retransmissions that do not use the hedge budget
+}
+
+// earnTokens adds a fraction of a token to both hedge buckets, because a query is sent to the server. These are the
+// bucket that all servers share, and the bucket of this server.
+func (p *serverAccount) earnTokens() {
+	p.sharedBucket.Deposit()
+	p.serverBucket.Deposit()
+}
+
+// payForHedge asks the hedge policy to admit hedge n of call. A hedge costs a token of the bucket that all servers
+// share, and a token of the server's own hedge bucket. It returns false if one of them is empty, or if the policy
+// denies the hedge. call.Denied then holds the reason.
+//
+// In shadow mode, the token of the shared bucket is returned, because no hedge is sent.
+func (p *serverAccount) payForHedge(call *policy.Call, n int) bool {
+	call.Denied = policy.None
+	admitted := call.Admit(n)
+	switch {
+	case admitted:
+		p.earnTokens() // a hedge is a query too
+	case call.Denied == observe.DeniedShadow:
+		p.sharedBucket.Refund()
+		p.serverBucket.Deposit()
+	}
+	return admitted
+}
+
+// payForRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token
+// for it. first is true for the first retransmission of a question, and silent is true if the server is silent.
+//
+// The retransmission bucket of the server pays for a first retransmission; each response of the server fills it. A
+// later one costs a token of the shared hedge bucket, or of a retransmission bucket that is at least half full. Many
+// responses indicate packet loss and not an overloaded server.
+//
+// Only the shared hedge bucket pays for retransmissions to a silent server, because an outage must not double the load.
+func (p *serverAccount) payForRetransmission(first, silent bool) bool {
+	return first && !silent && p.retransmissions.spendToken(1) || p.payForFailover() || !silent && p.spendSurplusToken()
+}
+
+// spendSurplusToken spends a token of the retransmission bucket if that bucket is at least half full, with Burst/2 tokens
+// or more. Otherwise, it spends none and returns false.
+func (p *serverAccount) spendSurplusToken() bool { return p.retransmissions.spendToken(Burst / 2) }
+
+// payForFailover spends a token of the shared hedge bucket for a failover: a query to this server after another server
+// could not answer. It returns false if the bucket is empty. It also pays for retransmissions that the retransmission
+// bucket does not pay for.
+func (p *serverAccount) payForFailover() bool { return p.sharedBucket.Spend() }
+
+// retransmissionPeriod is the time over which a retransmissionBucket counts responses. It is longer than most timeouts.
+// So the first responses to a burst of queries permit retransmissions of the other queries.
+const retransmissionPeriod = 2 * time.Second
+
+// A retransmissionBucket is a token bucket that limits retransmissions to one server. It starts with Burst tokens, and
+// each response of the server adds one token.
+//
+// Its capacity is Burst tokens, plus one for each response in the current and the previous period. More traffic needs a
+// larger capacity, because more packets are lost at the same time. It is safe for concurrent use.
+type retransmissionBucket struct {
+	mu        sync.Mutex // guards the fields below
+	tokens    int        // number of tokens in the bucket
+	periodEnd time.Time  // end of the current period
+	answers   [2]int     // number of responses in the current period, and in the previous period
+}
+
+// earnToken adds one token, because the server has sent a response.
+func (b *retransmissionBucket) earnToken() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.updatePeriod()
+	b.answers[0]++
+	b.tokens++
+}
+
+// spendToken spends one token and returns true. If the bucket holds fewer tokens than least, it spends none and returns
+// false.
+func (b *retransmissionBucket) spendToken(least int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.updatePeriod()
+	if b.tokens < least {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
+// updatePeriod starts the next counting period of retransmissionPeriod if the current one is over. It then drops the
+// tokens that exceed the capacity, which depends on the responses of the period that has ended. The caller must hold
+// mu.
+func (b *retransmissionBucket) updatePeriod() {
+	now := time.Now()
+	if now.Before(b.periodEnd) {
+		return
+	}
+	b.answers[1], b.answers[0] = b.answers[0], 0
+	if now.Sub(b.periodEnd) >= retransmissionPeriod {
+		b.answers[1] = 0
+	}
+	b.periodEnd = now.Add(retransmissionPeriod)
+	b.tokens = min(b.tokens, Burst+b.answers[1])
 }

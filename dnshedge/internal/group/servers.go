@@ -193,7 +193,7 @@ const (
 )
 
 // A serverSelection selects the server for each query of one exchange, and counts the queries to each server.
-// Exchange.mu guards the field histories. The other fields do not change after init.
+// Exchange.mu guards the field histories. The other fields never change.
 type serverSelection struct {
 	query         *wire.Query
 	servers       Servers                     // the group, in order of preference
@@ -207,17 +207,6 @@ type serverHistory struct {
 	failures      int       // number of failure responses of the server
 	hasBeenUnable bool      // the server has responded with a failure or refused a connection
 	lastSent      time.Time // time of the last query; zero: none
-}
-
-// init sets the question q of the exchange, and its servers in order of preference. It must be called before any other
-// method.
-func (s *serverSelection) init(q *wire.Query, servers Servers) {
-	s.query, s.servers = q, servers
-	if n := len(servers); n <= usualServers {
-		s.histories = s.historyBuffer[:n]
-	} else {
-		s.histories = make([]serverHistory, n)
-	}
 }
 
 // selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange
@@ -254,12 +243,6 @@ func (s *serverSelection) selectServerExcept(excluded uint64) int {
 	return best
 }
 
-// askedServers returns the servers that were sent a query, as a bit set of indexes. Servers with an index of 64 or more
-// are never in the set.
-func (s *serverSelection) askedServers() uint64 {
-	return s.serverSet(func(u *serverHistory) bool { return u.queries > 0 })
-}
-
 // failedServers returns the servers that responded with a failure, as a bit set of indexes. Servers with an index of 64
 // or more are never in the set.
 func (s *serverSelection) failedServers() uint64 {
@@ -282,12 +265,6 @@ func (s *serverSelection) serverSet(contains func(*serverHistory) bool) (set uin
 // the index is 64 or more.
 func (s *serverSelection) serverBit(server *Server) uint64 {
 	return 1 << slices.Index(s.servers, server)
-}
-
-// findHistory returns the counts of the exchange's queries to a server, and of the server's failures. The server must
-// be in the group. The caller must hold Exchange.mu.
-func (s *serverSelection) findHistory(server *Server) *serverHistory {
-	return &s.histories[slices.Index(s.servers, server)]
 }
 
 // recordQuery counts a query that is sent at the time now to the server with the index i. It returns the number of

@@ -420,7 +420,9 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 				opened.Store(true)
 				d.Owner.RecordHandshake(time.Since(start))
 			}
-			h.recordOpened()
+			if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
+				h.pool.serveWaiting() // further streams are available now
+			}
 		},
 		// GotConn is too early: the request may still wait for a free stream.
 		WroteHeaders: func() {
@@ -473,7 +475,12 @@ func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.A
 	if err != nil {
 		return nil, err
 	}
-	a, err := parseBody(body, q)
+	var a *wire.Answer
+	if len(body) > wire.MaxMsg {
+		err = errors.New("dnshedge: response longer than a message")
+	} else if err = q.Check(body, 0); err == nil {
+		a, err = wire.ParseAnswer(body, q)
+	}
 	if err != nil {
 		d.Owner.RecordIgnored(err)
 		return nil, err
@@ -507,18 +514,6 @@ func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
 	}
 	return r
-}
-
-// parseBody parses b, the body of an HTTP response, as the response to q. It returns an error if b is longer than a DNS
-// message, or is no response to q.
-func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
-	if len(b) > wire.MaxMsg {
-		return nil, errors.New("dnshedge: response longer than a message")
-	}
-	if err := q.Check(b, 0); err != nil {
-		return nil, err
-	}
-	return wire.ParseAnswer(b, q)
 }
 
 // An httpConn is one HTTP/2 connection of a pool, which its first request opens. If the server closes the connection,
@@ -604,14 +599,6 @@ func (h *httpConn) initialCapacity() int {
 		return h.limit
 	}
 	return maxStreams - 1
-}
-
-// recordOpened records that net/http has opened a connection for a request, or reused one. At the first call, it lets
-// the pool serve waiting requests, because further streams are now available.
-func (h *httpConn) recordOpened() {
-	if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
-		h.pool.serveWaiting()
-	}
 }
 
 // isRetired reports whether h accepts no further requests, so that the pool must forget it. retireConnection was called, h

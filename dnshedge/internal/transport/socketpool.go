@@ -267,7 +267,8 @@ func (s *sharedSocket) deliverMessage(b []byte) error {
 		err = errUnsolicited
 		if known {
 			var a *wire.Answer
-			if a, err = d.parseResponse(b); isConclusive(err) {
+			var isResponse bool
+			if a, isResponse, err = d.parseResponse(b); isResponse {
 				took := time.Since(d.sent)
 				s.endQuery(d, udpResult{a, err})
 				s.u.Owner.RecordAnswer(took, 0)

@@ -40,7 +40,7 @@ func (s *Span) Begin(parent context.Context, timeout time.Duration) {
 		end := time.Now().Add(timeout)
 		if at, ok := parent.Deadline(); !ok || end.Before(at) {
 			s.end = end
-			s.timer = time.AfterFunc(timeout, s.endAtDeadline)
+			s.timer = time.AfterFunc(timeout, func() { s.endWith(context.DeadlineExceeded, context.DeadlineExceeded) })
 		}
 	}
 	if p, ok := parent.(*Span); ok {
@@ -49,9 +49,6 @@ func (s *Span) Begin(parent context.Context, timeout time.Duration) {
 		s.stopWatching = context.AfterFunc(parent, func() { s.endWith(parent.Err(), context.Cause(parent)) })
 	}
 }
-
-// endAtDeadline ends the Span with context.DeadlineExceeded. The Span's timer calls it.
-func (s *Span) endAtDeadline() { s.endWith(context.DeadlineExceeded, context.DeadlineExceeded) }
 
 // End ends the Span with the error context.Canceled and the given cause, unless it has already ended. It also releases
 // the Span's timer and detaches the Span from its parent. A nil cause means context.Canceled.

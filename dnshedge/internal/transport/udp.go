@@ -1,7 +1,9 @@
 package transport
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"net"
 	"net/netip"
@@ -10,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
@@ -276,41 +280,33 @@ func SendDatagram(c net.Conn, q *wire.Query, id uint16, options wire.PackOptions
 	return err
 }
 
-// parseResponse parses a received message, b. The error is errTruncated or errUnverified if b is the response but the
-// question must be sent over TCP. Any other error means that b does not fit the query.
+// parseResponse parses a received message, b. isResponse is true if b is the response to the query, usable or not.
+// Otherwise the query must keep waiting, and err says why b is not the response.
 //
-// Messages with an opcode other than QUERY never get these two errors, because they must not be sent twice. A response
-// to them that cannot be parsed gives a wire.MalformedError.
-func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
-	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
-		return nil, errUnverified // the server has changed the letter case, or the message is forged
-	} else if err != nil {
-		return nil, err
+// The error of a response is errTruncated or errUnverified if the question must be sent over TCP. Messages with an
+// opcode other than QUERY never get these two errors, because they must not be sent twice. A response to them that
+// cannot be parsed gives a wire.MalformedError.
+func (d *udpQuery) parseResponse(b []byte) (a *wire.Answer, isResponse bool, err error) {
+	switch err := d.q.Check(b, d.id); {
+	case err == wire.ErrSpelling:
+		return nil, true, errUnverified // the server has changed the letter case, or the message is forged
+	case err != nil:
+		return nil, false, err
+	case !d.q.IsStandard():
+		a, err = wire.ParseAnswer(b, d.q)
+		return a, true, err
 	}
-	if !d.q.IsStandard() {
-		return wire.ParseAnswer(b, d.q)
-	}
-	a, err := wire.ParseDatagram(b, d.q)
-	if err != nil {
+	if a, err = wire.ParseDatagram(b, d.q); err != nil {
 		d.Owner.RecordIgnored(err)
 	}
-	if a == nil {
-		return nil, errTruncated
+	switch {
+	case a == nil:
+		return nil, true, errTruncated
+	case d.cookie == nil:
+		return a, true, nil
 	}
-	if d.cookie == nil {
-		return a, nil
-	}
-	return a, d.guard.verifyCookie(d.cookie, a)
-}
-
-// isConclusive reports whether the response to a query has arrived, usable or not. err is the error of parseResponse.
-// If the result is false, the message was no response, and the query must keep waiting.
-func isConclusive(err error) bool {
-	if err == nil || err == errTruncated || err == errUnverified {
-		return true
-	}
-	var malformed *wire.MalformedError
-	return errors.As(err, &malformed)
+	err = d.guard.verifyCookie(d.cookie, a)
+	return a, err != errCookie, err
 }
 
 // readResponse reads the query's own socket until the response arrives, and returns the response. It ignores messages
@@ -324,12 +320,13 @@ func (d *udpQuery) readResponse() (a *wire.Answer, err error) {
 		most = 1
 	}
 	readErr := ReceiveResponse(d.conn, most, func(b []byte) bool {
-		if a, err = d.parseResponse(b); isConclusive(err) {
+		var isResponse bool
+		if a, isResponse, err = d.parseResponse(b); isResponse {
 			d.Owner.RecordAnswer(time.Since(d.sent), 0)
-			return true
+		} else {
+			d.ignoreMessage(err) // the message is forged or damaged, and the real response may follow
 		}
-		d.ignoreMessage(err) // the message is forged or damaged, and the real response may follow
-		return false
+		return isResponse
 	}, func(err error) bool {
 		tooLong := errors.Is(err, syscall.EMSGSIZE)
 		if tooLong {
@@ -414,4 +411,86 @@ func (d *udpQuery) abandonQuery(expiring bool) {
 		d.Owner.EndAbandonedQuery()
 		d.closeSocket()
 	}
+}
+
+const (
+	protectionTime = 10 * time.Minute // how long queries are protected after a message that fits no query
+
+	clientCookie = 8  // length in bytes of a client cookie (RFC 7873 §4)
+	shortCookie  = 16 // least length in bytes of a client and a server cookie together
+	longCookie   = 40 // maximum length in bytes of a client and a server cookie together
+)
+
+// errCookie is the error of a message whose client cookie differs from the cookie of the query.
+var errCookie = errors.New("dnshedge: message without our cookie")
+
+// A spoofGuard makes queries to one server harder to guess while an attacker sends spoofed messages. It randomizes the
+// case of the letters of the name, which most servers copy to the response. Each letter adds up to one bit of entropy.
+// It also adds a cookie (RFC 7873) to queries with EDNS.
+//
+// The zero value is inactive. It is safe for concurrent use.
+type spoofGuard struct {
+	activeUntil atomic.Int64 // end of the protection, in Unix nanoseconds; 0: never active
+
+	mu     sync.Mutex // guards cookie
+	cookie []byte     // client cookie, followed by the server cookie if known; never modified in place
+}
+
+// recordWrongMessage activates the guard until protectionTime from now. It must be called for each received message
+// that matches no waiting query, because that message may be spoofed.
+func (g *spoofGuard) recordWrongMessage() {
+	now := time.Now()
+	if g.activeUntil.Swap(now.Add(protectionTime).UnixNano()) > now.UnixNano() {
+		return
+	}
+	c := make([]byte, clientCookie)
+	_, _ = rand.Read(c) // never fails
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cookie = c
+}
+
+// protectQuery returns the query to send in place of q, with random letter case, and the cookie to add to it. While the
+// guard is inactive, it returns q and nil. The cookie is also nil if q must have no EDNS.
+func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
+	until := g.activeUntil.Load()
+	if until == 0 || time.Now().UnixNano() >= until || !q.IsStandard() {
+		return q, nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if q.OmitsEDNS() {
+		return q.WithRandomCase(), nil
+	}
+	return q.WithRandomCase(), g.cookie
+}
+
+// verifyCookie checks the cookie of the response a, and stores a new server cookie. sent is the cookie that the query
+// had. The error is nil if the cookie of a is correct. It is also nil if a has no cookie and the query had no server
+// cookie.
+//
+// The error is errCookie if the client cookie is wrong. It is errUnverified if the server has returned cookies before
+// and now does not. It is errTruncated for the code BADCOOKIE, so that the question is sent over TCP.
+func (g *spoofGuard) verifyCookie(sent []byte, a *wire.Answer) error {
+	got := a.Cookie
+	if len(got) == 0 {
+		if len(sent) > clientCookie || a.Rcode() == dns.RcodeFormatError {
+			return errUnverified
+		}
+		return nil
+	}
+	if len(got) < clientCookie || !bytes.Equal(got[:clientCookie], sent[:clientCookie]) {
+		return errCookie // RFC 7873 §5.3
+	}
+	if shortCookie <= len(got) && len(got) <= longCookie {
+		g.mu.Lock()
+		if bytes.Equal(g.cookie[:clientCookie], got[:clientCookie]) {
+			g.cookie = got
+		}
+		g.mu.Unlock()
+	}
+	if a.Extended == dns.RcodeBadCookie {
+		return errTruncated // the next query has the server's new cookie
+	}
+	return nil
 }

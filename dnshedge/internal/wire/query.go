@@ -566,7 +566,8 @@ func (q *Query) Check(b []byte, id uint16) error {
 	case 0:
 		// A server that could not read the question cannot repeat it. A response to an UPDATE need not
 		// have it (RFC 2136 §3.8). Of a truncated response, no records are used.
-		if cut || q.raw != nil || mayOmitQuestion(int(bits&15)) {
+		switch rcode := bits & 15; {
+		case cut, q.raw != nil, rcode == dns.RcodeFormatError, rcode == dns.RcodeServerFailure, rcode == dns.RcodeNotImplemented, rcode == dns.RcodeRefused, rcode == dns.RcodeNotAuth:
 			return nil
 		}
 		return errQuestion
@@ -585,16 +586,6 @@ func (q *Query) Check(b []byte, id uint16) error {
 		return ErrSpelling
 	}
 	return nil
-}
-
-// mayOmitQuestion reports whether a response with this code may lack the question, because the server may not have read
-// the question.
-func mayOmitQuestion(rcode int) bool {
-	switch rcode {
-	case dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeRefused, dns.RcodeNotAuth:
-		return true
-	}
-	return false
 }
 
 // isQuestionPrefix reports whether b could be the beginning of this question, but is not the whole question. That is
