@@ -56,8 +56,8 @@ func (b *background) cancelAll() {
 // A detachedContext has the values of a caller's context, but ends only when the Client is closed. So an exchange can
 // outlast its caller.
 type detachedContext struct {
-	context.Context
-	values context.Context
+	context.Context                 // of the Client
+	values          context.Context // of the caller
 }
 
 // detachContext returns a context for an exchange that outlasts its caller. client is the context of the Client, with

@@ -155,28 +155,23 @@ type entry struct {
 	noRefreshUntil      atomic.Int64  // in nanoseconds since the epoch
 }
 
+// init creates the empty store of the Cache, unless it exists. Each method that uses the store calls init first.
 func (c *Cache) init() {
 	c.once.Do(func() {
 		c.seed = maphash.MakeSeed()
-		c.clock.startClock()
-		c.store = otter.Must(&otter.Options[uint64, *entry]{
-			MaximumWeight: uint64(c.maxBytes()),
-			Weigher:       func(_ uint64, e *entry) uint32 { return e.sizeInBytes() },
-		})
-	})
-}
-
-// sizeInBytes estimates the memory that the entry takes in the cache, with the cache's own bookkeeping.
-// TestCacheStaysWithinMaxBytes measures the constant.
-func (e *entry) sizeInBytes() uint32 {
-	n := 380 + len(e.question)
-	if e.Answer != nil {
-		n += len(e.Packed()) + 2*e.RecordCount()
-		for _, x := range e.EDE {
-			n += 32 + len(x.Text)
+		c.clock.epoch = time.Now()
+		sizeInBytes := func(_ uint64, e *entry) uint32 { // an estimate; TestCacheStaysWithinMaxBytes measures the constant
+			n := 380 + len(e.question)
+			if e.Answer != nil {
+				n += len(e.Packed()) + 2*e.RecordCount()
+				for _, x := range e.EDE {
+					n += 32 + len(x.Text)
+				}
+			}
+			return uint32(n)
 		}
-	}
-	return uint32(n)
+		c.store = otter.Must(&otter.Options[uint64, *entry]{MaximumWeight: uint64(c.maxBytes()), Weigher: sizeInBytes})
+	})
 }
 
 // matchesKey reports whether the entry is stored under key, and not only under the same hash.
@@ -292,13 +287,13 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 
 // getFreshAnswer returns the cached answer to q and true, if the answer has not expired and need not be refreshed. It counts
 // a hit. Otherwise it returns false and counts nothing, so that the caller can call getAnswer.
-func (c *Cache) getFreshAnswer(q *wire.Query) (cachedAnswer, bool) {
+func (c *Cache) getFreshAnswer(q *wire.Query, now time.Time) (cachedAnswer, bool) {
 	if !q.IsCacheable() {
 		return cachedAnswer{}, false
 	}
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.currentTime(), 0)
+	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.timeSinceEpoch(now), 0)
 	if f.freshness != entryFresh || f.failuresInRow > 0 || f.isFromAncestor || c.isRefreshDue(&f, f.hits.Load()+1) {
 		return f, false
 	}

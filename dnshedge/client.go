@@ -418,3 +418,71 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	r = out.answer.Message(m, q, out.view)
 	return r, time.Since(start), nil
 }
+
+// Order says in which order a Client asks its Upstreams, and to which of them hedges go.
+type Order int
+
+// The orders.
+const (
+	// OrderAuto is OrderFastest for Upstreams, and OrderStrict for the system's servers,
+	// whose order is that of resolv.conf, unless that has the option rotate.
+	OrderAuto Order = iota
+
+	// OrderFastest is for servers that all give the same answers. The server with the shortest round trip time is asked
+	// first, and a hedge goes to another server.
+	OrderFastest
+
+	// OrderStrict is for servers that may know different names, such as a VPN's server and a public one. The first
+	// server is asked first, and hedges go to the same server.
+	//
+	// The next server is asked when the server before it has failed, is down, or has used its share of Timeout, at
+	// most 5 s. A down server is asked last.
+	//
+	// A late server is still waited for. While it answers other questions, and most questions of the same type, the
+	// answer of the next server is held back. It is used after 5 s, as in other resolvers, or when Timeout is nearly
+	// over.
+	//
+	// A probe does not send a server a name that was only sent to the servers before it.
+	OrderStrict
+)
+
+func (o Order) validate() error {
+	if o < OrderAuto || o > OrderStrict {
+		return fmt.Errorf("dnshedge: Client.Order is %d; want OrderAuto, OrderFastest or OrderStrict", o)
+	}
+	return nil
+}
+
+// SpecialUse says which special-use names a Client answers itself, without asking a server. These names have a meaning
+// on one machine or in one network only, or no meaning at all. Public servers have no answer, and should not learn
+// which clients ask for them.
+//
+// A route in Client.Routes, except the route ".", has precedence. For example, "10.in-addr.arpa" with a nil Exchanger
+// sends questions about these addresses to the Upstreams. ExchangeContext with an address asks the server there for all
+// names.
+type SpecialUse int8
+
+const (
+	// SpecialUseLibrary answers the names that the RFCs ask every program to answer:
+	// localhost, invalid (RFC 6761), onion (RFC 7686) and alt (RFC 9476).
+	SpecialUseLibrary SpecialUse = iota
+
+	// SpecialUseForwarder answers, in addition, the names that the RFCs ask a caching server to answer by default:
+	//
+	//   - test (RFC 6761), home.arpa (RFC 8375), resolver.arpa (RFC 9462) and service.arpa (RFC 9665),
+	//   - local and the reverse zones of link-local addresses (RFC 6762),
+	//   - the reverse zones of other addresses without a public meaning (RFC 6303, RFC 7793).
+	//
+	// Programs must ask their server for these names, because it may know them.
+	SpecialUseForwarder
+
+	// SpecialUseOff asks the servers for every name.
+	SpecialUseOff
+)
+
+func (s SpecialUse) validate() error {
+	if s < SpecialUseLibrary || s > SpecialUseOff {
+		return fmt.Errorf("dnshedge: Client.SpecialUse is %d; want SpecialUseLibrary, SpecialUseForwarder or SpecialUseOff", s)
+	}
+	return nil
+}

@@ -25,19 +25,10 @@ type sleepAwareClock struct {
 // sleepCheckInterval is the time between two comparisons with the wall clock, and the shortest sleep that they detect.
 const sleepCheckInterval = time.Second
 
-func (c *sleepAwareClock) startClock() { c.epoch = time.Now() }
-
-// currentTime returns the time since the clock's epoch, including sleep.
-func (c *sleepAwareClock) currentTime() time.Duration { return c.addSleep(time.Since(c.epoch)) }
-
-// timeSinceEpoch returns the time from the clock's epoch to now, including sleep. now must have a monotonic clock reading.
+// timeSinceEpoch returns the time from the clock's epoch to now, including sleep. now must have a monotonic clock
+// reading. At most once a second, timeSinceEpoch checks whether the machine has slept.
 func (c *sleepAwareClock) timeSinceEpoch(now time.Time) time.Duration {
-	return c.addSleep(now.Sub(c.epoch))
-}
-
-// addSleep returns the time since the epoch including sleep, given awake, the time since the epoch by the monotonic
-// clock. At most once a second it checks whether the machine has slept.
-func (c *sleepAwareClock) addSleep(awake time.Duration) time.Duration {
+	awake := now.Sub(c.epoch)
 	if awake-time.Duration(c.checked.Load()) >= sleepCheckInterval {
 		c.detectSleep(awake)
 	}

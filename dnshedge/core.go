@@ -17,6 +17,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
+	"github.com/gohedge/hedge/dnshedge/internal/special"
 	"github.com/gohedge/hedge/dnshedge/internal/system"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -112,8 +113,9 @@ func (c *core) reportClient() {
 // newServers returns a clientServers with the settings of the Client, without servers. The caller must then call
 // clientServers.init, which adds them.
 func (c *core) newServers(hedging group.Hedging) *clientServers {
+	timeout := cmp.Or(c.conf.Timeout, defaultTimeout)
 	conf := group.Config{
-		Hedging: hedging, Timeout: c.timeout(), IsOff: c.isOff, IsShadow: c.shadow,
+		Hedging: hedging, Timeout: timeout, IsOff: c.isOff, IsShadow: c.shadow,
 		Engine: c.engine, Counters: &c.count.group, Observers: c.watcher, Log: c.log, Spawn: c.spawnGoroutine,
 	}
 	if c.trace != nil {
@@ -122,7 +124,7 @@ func (c *core) newServers(hedging group.Hedging) *clientServers {
 	return &clientServers{
 		pool:      group.NewPool(conf),
 		order:     c.conf.Order,
-		timeout:   c.timeout(),
+		timeout:   timeout,
 		spawn:     c.spawnGoroutine,
 		dialing:   &dialConfig{with: c.conf.Dialer, conf: c.conf.TLSConfig, sessions: tls.NewLRUClientSessionCache(0)},
 		udpSize:   cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
@@ -132,16 +134,17 @@ func (c *core) newServers(hedging group.Hedging) *clientServers {
 	}
 }
 
-func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTimeout) }
-
-func (c *core) isOff() bool { return c.conf.Hedge.isOff() || c.off.Load() }
+// isOff reports whether hedging is off: by Client.Hedge, Client.SetEnabled or the environment.
+func (c *core) isOff() bool {
+	return c.conf.Hedge.Off || c.conf.Hedge.BudgetPercent == NoBudget || c.off.Load()
+}
 
 // closeAll closes all connections, cancels the background goroutines, and waits until they have returned and the log is
 // written.
 func (c *core) closeAll() {
-	all := c.servers.pool.Close()
+	servers := c.servers.pool.Close()
 	c.cancelAll()
-	for _, s := range all {
+	for _, s := range servers {
 		s.Close()
 	}
 	c.wg.Wait()
@@ -154,14 +157,15 @@ func (c *core) closeAll() {
 // If ok is false, the caller must call answerQuestion instead, and no counter has changed. ok is false for every name
 // in the hosts file. ctx is only passed to Trace.
 func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cachedAnswer, ok bool) {
-	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
+	now := time.Now()
+	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, now) != nil {
 		return f, false
 	}
 	if q.HasOptions() {
 		q = c.servers.findRoute(q).Query
 	}
-	c.expireOnSystemChange(time.Now())
-	if f, ok = c.conf.Cache.getFreshAnswer(q); ok {
+	c.expireOnSystemChange(now)
+	if f, ok = c.conf.Cache.getFreshAnswer(q, now); ok {
 		c.count.queries.Add(1)
 		c.count.hits.Add(1)
 		c.refreshes.Deposit()
@@ -219,8 +223,9 @@ func (c *core) findRoute(query *wire.Query) question {
 		}
 	}
 	q := c.servers.findRoute(query)
-	if isLocal && q.domainLen <= 1 {
-		if z := c.conf.SpecialUse.findZone(query); z != nil {
+	if use := c.conf.SpecialUse; isLocal && q.domainLen <= 1 && use != SpecialUseOff {
+		var buf [wire.MaxKey]byte
+		if z := special.FindZone(query.AppendKey(buf[:0])[:len(query.Name)], use == SpecialUseForwarder); z != nil {
 			q.local = z.Answer(query.PresentationName(), query.Type)
 		}
 	}
@@ -306,14 +311,16 @@ func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*share
 // when the servers are slow or fail.
 //
 // Some questions get an exchange of their own. These are questions that are not standard, and uncacheable questions of
-// a caller whose deadline is less than Timeout away.
+// a caller whose deadline is less than Timeout away. A shared exchange divides the whole Timeout between the servers, so
+// it may ask the second server too late for such a caller.
 //
 // If stay is not nil, the calling goroutine may ask the servers itself, until stay ends.
 func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedAnswer, resolve func(*sharedFlight) *result) *result {
-	if !q.IsStandard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // not shareable, or the deadline differs from that of other callers
+	deadline, hasDeadline := ctx.Deadline()
+	if !q.IsStandard() || !c.isCacheable(q) && hasDeadline && time.Until(deadline) < c.servers.timeout {
 		return c.trace.reportAnswer(ctx, q.Query, c.runFlight(ctx, nil, &sharedFlight{question: q, resolve: resolve}))
 	}
-	end := time.Now().Add(c.timeout())
+	end := time.Now().Add(c.servers.timeout)
 	var slow <-chan time.Time
 	if cached.freshness == entryStale {
 		t := time.NewTimer(c.conf.Cache.staleAfter())
@@ -354,14 +361,6 @@ func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedA
 
 // isCacheable reports whether the Client caches answers to q.
 func (c *core) isCacheable(q question) bool { return c.conf.Cache != nil && q.IsCacheable() }
-
-// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. A shared exchange divides the whole
-// Timeout between the servers, so it may ask the second server too late for this caller. The caller must not share an
-// exchange whose answer is not cached.
-func (c *core) hasShortDeadline(ctx context.Context) bool {
-	end, ok := ctx.Deadline()
-	return ok && time.Until(end) < c.timeout()
-}
 
 // joinSecondFlight repeats a question after its shared exchange has ended without an answer, because the caller that
 // started the exchange has timed out or left. It joins or starts a second shared exchange for q, and returns its
@@ -419,13 +418,14 @@ func (c *core) startFlight(ctx, stay context.Context, q question, mode flightMod
 		return f
 	}
 	f.question, f.mode, f.resolve = q, mode, resolve
+	detached := detachContext(c.ctx, ctx)
 	switch {
 	case stay != nil:
-		c.runFlight(detachContext(c.ctx, ctx), stay, f)
+		c.runFlight(detached, stay, f)
 	case c.isCacheable(q):
-		go c.runFlight(detachContext(c.ctx, ctx), nil, f)
+		go c.runFlight(detached, nil, f)
 	default:
-		go c.runFlight(detachContext(c.ctx, ctx), c.flights.contextUntilAbandoned(f), f)
+		go c.runFlight(detached, c.flights.contextUntilAbandoned(f), f)
 	}
 	return f
 }
@@ -448,7 +448,7 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 		}
 		defer c.wg.Done()
 	}
-	f.span.Begin(ctx, c.timeout())
+	f.span.Begin(ctx, c.servers.timeout)
 	defer f.span.Cancel()
 	if f.stay = stay; stay != nil && stay.Done() != nil {
 		defer context.AfterFunc(stay, f.span.Cancel)()

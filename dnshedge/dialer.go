@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -142,8 +143,11 @@ func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 	if t == nil {
 		t = new(tls.Config)
 	}
-	if up.ServerName != "" || t.ServerName == "" {
-		t.ServerName = up.serverName()
+	if up.ServerName != "" {
+		t.ServerName = up.ServerName
+	} else if t.ServerName == "" {
+		host, _, _ := net.SplitHostPort(up.Addr)
+		t.ServerName = strings.TrimSuffix(host, ".")
 	}
 	if t.ClientSessionCache == nil {
 		t.ClientSessionCache = d.sessions

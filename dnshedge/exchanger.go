@@ -59,10 +59,10 @@ func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Ans
 	}
 	mine.Compress = true
 	b, err := mine.Pack()
-	if err != nil {
-		return nil, fmt.Errorf("dnshedge: response of an Exchanger: %w", err)
+	if err == nil {
+		err = q.Check(b, id)
 	}
-	if err := q.Check(b, id); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("dnshedge: response of an Exchanger: %w", err)
 	}
 	return wire.ParseAnswer(b, q)

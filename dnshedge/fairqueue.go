@@ -42,17 +42,7 @@ type subqueue struct {
 	n           int
 }
 
-func (l *subqueue) appendQuery(p *queuedQuery) {
-	p.subqueue, p.prev = l, l.last
-	if l.last == nil {
-		l.first = p
-	} else {
-		l.last.next = p
-	}
-	l.last = p
-	l.n++
-}
-
+// removeQuery removes the entry p from the list, which must contain it.
 func (l *subqueue) removeQuery(p *queuedQuery) {
 	if p.prev == nil {
 		l.first = p.next
@@ -79,8 +69,15 @@ type canceller interface{ Cancel() }
 func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	l.mu.Lock()
 	l.arrivals++
-	p.canceller, p.arrival = c, l.arrivals
-	l.subqueueOf(subqueueKey).appendQuery(p)
+	s := l.subqueueOf(subqueueKey)
+	p.canceller, p.arrival, p.subqueue, p.prev = c, l.arrivals, s, s.last
+	if s.last == nil {
+		s.first = p
+	} else {
+		s.last.next = p
+	}
+	s.last = p
+	s.n++
 	var first *queuedQuery
 	if l.n++; l.n > l.max {
 		first = l.selectQueryToDrop()

@@ -103,9 +103,6 @@ func (h *Hedge) validate() error {
 	return nil
 }
 
-// isOff reports whether the settings turn hedging off.
-func (h *Hedge) isOff() bool { return h.Off || h.BudgetPercent == NoBudget }
-
 // groupHedging converts the settings to those of package group, with the defaults for fields that are zero. With
 // NoBudget, the default budget still pays for retransmissions.
 func (h *Hedge) groupHedging() group.Hedging {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 )
 
 const maxRecords = 1024 // limit of records that wait for a logger
@@ -17,15 +19,10 @@ type logQueue struct {
 	panics *atomic.Int64 // counts panics of loggers
 
 	mu      sync.Mutex // guards the fields below; no other lock is taken under it
-	records []queuedRecord
+	records []func()   // each passes a record to its handler
 	running bool
 	closed  bool
 	wg      sync.WaitGroup // of the goroutine
-}
-
-type queuedRecord struct {
-	to slog.Handler
-	r  slog.Record
 }
 
 // newLogger returns a logger whose records are passed to the handler of l by the queue. It returns nil if l is nil.
@@ -36,13 +33,14 @@ func (q *logQueue) newLogger(l *slog.Logger) *slog.Logger {
 	return slog.New(queuedHandler{l.Handler(), q})
 }
 
-func (q *logQueue) addRecord(r queuedRecord) {
+// addRecord adds a record to the queue. The function handle passes the record to its handler.
+func (q *logQueue) addRecord(handle func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || len(q.records) >= maxRecords {
 		return
 	}
-	q.records = append(q.records, r)
+	q.records = append(q.records, handle)
 	if !q.running {
 		q.running = true
 		q.wg.Go(q.writeRecords)
@@ -60,20 +58,14 @@ func (q *logQueue) writeRecords() {
 		if len(records) == 0 {
 			return
 		}
-		for _, r := range records {
-			q.handleRecord(r)
+		for _, handle := range records {
+			isHandled := false
+			usercode.RunGuarded(func() { handle(); isHandled = true })
+			if !isHandled { // the handler has panicked
+				q.panics.Add(1)
+			}
 		}
 	}
-}
-
-// handleRecord passes a record to its handler. A panic of the handler is recovered and counted.
-func (q *logQueue) handleRecord(r queuedRecord) {
-	defer func() {
-		if recover() != nil {
-			q.panics.Add(1)
-		}
-	}()
-	_ = r.to.Handle(context.Background(), r.r)
 }
 
 // closeQueue waits until all queued records are handled. Records that are added later are dropped.
@@ -94,7 +86,7 @@ type queuedHandler struct {
 var _ slog.Handler = queuedHandler{}
 
 func (h queuedHandler) Handle(_ context.Context, r slog.Record) error {
-	h.queue.addRecord(queuedRecord{h.Handler, r})
+	h.queue.addRecord(func() { _ = h.Handler.Handle(context.Background(), r) })
 	return nil
 }
 

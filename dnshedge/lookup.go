@@ -55,7 +55,11 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	case <-late:
 	}
 	if all := append(both[0].Addrs, both[1].Addrs...); len(all) > 0 {
-		return copyWithTTL(all), nil
+		out := make([]AddrTTL, len(all))
+		for i, a := range all {
+			out[i] = AddrTTL(a)
+		}
+		return out, nil
 	}
 	for _, r := range both {
 		if r.Err != nil {
@@ -63,14 +67,6 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 		}
 	}
 	return nil, lookup.NewNotFoundError(host)
-}
-
-func copyWithTTL(addrs []lookup.Addr) []AddrTTL {
-	out := make([]AddrTTL, len(addrs))
-	for i, a := range addrs {
-		out[i] = AddrTTL(a)
-	}
-	return out
 }
 
 // Warm prepares the Client, so that the first question is as fast as later ones. It connects to all servers, measures

@@ -46,8 +46,9 @@ func (f *RebindFilter) validate() error {
 // filterAnswer removes records with private addresses from the answer a to q, unless Allow contains q's name. The
 // caller must not have shared a with other goroutines.
 func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
+	isAllowed := func(domain string) bool { return dns.IsSubDomain(dns.Fqdn(domain), q.PresentationName()) }
 	return a.Edit(func(m *dns.Msg) bool {
-		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || f.allowsName(q.PresentationName()) {
+		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || slices.ContainsFunc(f.Allow, isAllowed) {
 			return false
 		}
 		m.Answer, m.Extra = slices.DeleteFunc(m.Answer, isPrivateRecord), slices.DeleteFunc(m.Extra, isPrivateRecord)
@@ -58,10 +59,6 @@ func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 		}
 		return true
 	})
-}
-
-func (f *RebindFilter) allowsName(name string) bool {
-	return slices.ContainsFunc(f.Allow, func(domain string) bool { return dns.IsSubDomain(dns.Fqdn(domain), name) })
 }
 
 // isPrivateRecord reports whether a record contains a private address, or an address that cannot be parsed.

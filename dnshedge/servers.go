@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -43,10 +42,10 @@ type clientServers struct {
 // init sets up the servers, fallback servers and routes from the fields of conf. It returns an error if an upstream or
 // a domain in Routes is invalid.
 func (s *clientServers) init(conf *Client) (err error) {
-	if s.group, err = s.findServers(slices.Values(conf.Upstreams), group.UsePermanently); err != nil {
+	if s.group, err = s.findServers(conf.Upstreams, group.UsePermanently); err != nil {
 		return err
 	}
-	if s.fallback, err = s.findServers(slices.Values(conf.Fallback), group.UsePermanently); err != nil {
+	if s.fallback, err = s.findServers(conf.Fallback, group.UsePermanently); err != nil {
 		return err
 	}
 	s.upstreams = slices.Concat(conf.Upstreams, conf.Fallback)
@@ -60,13 +59,11 @@ func (s *clientServers) init(conf *Client) (err error) {
 // systemServers returns the pool's servers for name servers from the system's configuration. It returns an error if the
 // pool is closed or a server is invalid.
 func (s *clientServers) systemServers(servers []system.Server) (group.Servers, error) {
-	return s.findServers(func(yield func(Upstream) bool) {
-		for _, server := range servers {
-			if !yield(systemUpstream(server)) {
-				return
-			}
-		}
-	}, group.UseForQuestions)
+	ups := make([]Upstream, len(servers))
+	for i, server := range servers {
+		ups[i] = systemUpstream(server)
+	}
+	return s.findServers(ups, group.UseForQuestions)
 }
 
 // systemUpstream returns a server of the system as an Upstream.
@@ -79,8 +76,8 @@ func systemUpstream(server system.Server) Upstream {
 
 // findServers returns the pool's servers for upstreams, in their order. Equal upstreams result in one server, because a
 // failover to the same server is useless. use says how long the pool must keep the servers.
-func (s *clientServers) findServers(ups iter.Seq[Upstream], use group.Usage) (out group.Servers, err error) {
-	for up := range ups {
+func (s *clientServers) findServers(ups []Upstream, use group.Usage) (out group.Servers, err error) {
+	for _, up := range ups {
 		known, err := s.findServer(up, use)
 		if err != nil {
 			return nil, err
@@ -109,11 +106,12 @@ func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server,
 	})
 }
 
-// findServerByAddress returns the server for an address that a caller has given: a host and port, or a string that ParseUpstream
-// accepts. The caller must call pool.Release with the server after use.
+// findServerByAddress returns the server for an address that a caller has given: a host and port, or a string that
+// ParseUpstream accepts. For the String of one of the Upstreams or Fallback it is that server, which may have Addrs, which
+// an address cannot express. The caller must call pool.Release with the server after use.
 func (s *clientServers) findServerByAddress(address string) (*group.Server, error) {
-	if up, ok := s.configuredUpstream(address); ok {
-		return s.findServer(up, group.UseOnce)
+	if i := slices.IndexFunc(s.upstreams, func(up Upstream) bool { return up.String() == address }); i >= 0 {
+		return s.findServer(s.upstreams[i], group.UseOnce)
 	}
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
@@ -125,20 +123,6 @@ func (s *clientServers) findServerByAddress(address string) (*group.Server, erro
 		return nil, err
 	}
 	return s.findServer(up, group.UseOnce)
-}
-
-// configuredUpstream returns the entry of Upstreams or Fallback whose String is equal to address, and true. It returns
-// false if there is none. The entry may have Addrs, which an address cannot express.
-func (s *clientServers) configuredUpstream(address string) (Upstream, bool) {
-	if !strings.Contains(address, "://") {
-		return Upstream{}, false
-	}
-	for _, up := range s.upstreams {
-		if up.String() == address {
-			return up, true
-		}
-	}
-	return Upstream{}, false
 }
 
 // defaultServers returns the servers for names without a route: the Upstreams, or the system's servers. It returns an
@@ -202,7 +186,8 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore 
 }
 
 // askUntilAvailable calls ask, and repeats the call while servers refuse or end connections, or report overload,
-// because they may be restarting. It pauses between the calls, at first 200 ms and then twice as long each time. A
+// because they may be restarting. It does not repeat the call if another server gave an answer that is not truncated. It
+// pauses between the calls, at first 200 ms and then twice as long each time. A
 // pause is at most half of the remaining time, unless a server demands a longer one.
 //
 // It returns the last result when a server has been unavailable for as long as Timeout, or no time is left for a pause.
@@ -213,7 +198,9 @@ func (s *clientServers) askUntilAvailable(ctx context.Context, q question, ask f
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
 		r := ask(q)
-		if !q.IsStandard() || !r.shouldRetry() {
+		// hasRefused is needed if the server has since answered another question, and refusingSince if it was not asked.
+		hasRefused := r.hasRefused || !r.refusingSince.IsZero()
+		if !q.IsStandard() || r.err == nil || !r.isUnavailable && !(hasRefused && transport.IsTruncationError(r.err)) {
 			return r
 		}
 		if r.endedByQuery {
@@ -239,13 +226,6 @@ const (
 
 	maxConnEndRepeats = 8 // limit of repetitions of a question that may have ended a connection
 )
-
-// shouldRetry reports whether the servers should be asked again after a short pause. It is true if a server refuses or
-// ends connections or reports overload, and all other servers gave no answer, or only a truncated response.
-func (r *result) shouldRetry() bool {
-	refused := r.hasRefused || !r.refusingSince.IsZero() // hasRefused is needed if the server has since answered another question, refusingSince if it was not asked
-	return r.err != nil && (r.isUnavailable || refused && transport.IsTruncationError(r.err))
-}
 
 // waitFor waits for the duration d and then returns true. It returns false when ctx ends. It also returns false, at
 // once, if the deadline of ctx is earlier than the end of d.

@@ -320,15 +320,6 @@ func (u Upstream) validate() error {
 	return nil
 }
 
-// serverName returns the name that the server's certificate must have.
-func (u Upstream) serverName() string {
-	if u.ServerName != "" {
-		return u.ServerName
-	}
-	host, _, _ := net.SplitHostPort(u.Addr)
-	return strings.TrimSuffix(host, ".")
-}
-
 // isLoopback reports whether all addresses of the server are loopback addresses, so that the server runs on this
 // machine.
 func (u Upstream) isLoopback() bool {

@@ -54,13 +54,10 @@ func GuardTLS(t *tls.Config) {
 		}
 	}
 	if f := t.Time; f != nil {
-		t.Time = func() (now time.Time) {
-			defer func() {
-				if recover() != nil {
-					now = time.Now()
-				}
-			}()
-			return f()
+		t.Time = func() time.Time {
+			now := time.Now()
+			RunGuarded(func() { now = f() })
+			return now
 		}
 	}
 	if t.Rand != nil {
@@ -95,12 +92,8 @@ func (w guardedWriter) Write(b []byte) (n int, err error) {
 type guardedSessions struct{ cache tls.ClientSessionCache }
 
 func (s guardedSessions) Get(key string) (c *tls.ClientSessionState, ok bool) {
-	defer func() {
-		if recover() != nil {
-			c, ok = nil, false
-		}
-	}()
-	return s.cache.Get(key)
+	RunGuarded(func() { c, ok = s.cache.Get(key) })
+	return c, ok
 }
 
 func (s guardedSessions) Put(key string, c *tls.ClientSessionState) {
