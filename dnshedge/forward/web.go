@@ -54,20 +54,16 @@ func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
 // shutDown answers the requests that were received, and closes all connections. If ctx ends before all requests are
 // answered, it closes the remaining connections and returns the error of ctx.
 func (s *httpServer) shutDown(ctx context.Context) error {
-	t := time.AfterFunc(newTime, s.closeUnusedConns)
-	defer t.Stop()
+	defer time.AfterFunc(newTime, func() { // Shutdown would wait for the first request on a new connection
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for conn := range s.unusedConns {
+			go conn.Close() // closing a TLS connection may take long
+		}
+	}).Stop()
 	err := s.Shutdown(ctx)
 	if err != nil {
 		_ = s.Close()
 	}
 	return err
-}
-
-// closeUnusedConns closes the connections that have not sent a request, so that Shutdown does not wait for them.
-func (s *httpServer) closeUnusedConns() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for conn := range s.unusedConns {
-		go conn.Close() // closing a TLS connection may take long
-	}
 }

@@ -90,15 +90,6 @@ func splitTarget(target resolver.Target) (host, port string, err error) {
 	return host, port, nil
 }
 
-// newState returns the resolver state that tells gRPC to connect to the given addresses at the given port.
-func newState(addrs []netip.Addr, port string) resolver.State {
-	var s resolver.State
-	for _, ip := range addrs {
-		s.Addresses = append(s.Addresses, resolver.Address{Addr: net.JoinHostPort(ip.String(), port)})
-	}
-	return s
-}
-
 // A hostWatcher is the gRPC resolver for one target. It passes the addresses of the target's host to gRPC whenever they
 // change.
 type hostWatcher struct {
@@ -167,7 +158,11 @@ func (w *hostWatcher) updateConn() {
 			return
 		}
 		again.Stop()
-		if w.cc.UpdateState(newState(addrs, w.port)) != nil { // gRPC's contract: the host is looked up again
+		var state resolver.State
+		for _, ip := range addrs {
+			state.Addresses = append(state.Addresses, resolver.Address{Addr: net.JoinHostPort(ip.String(), w.port)})
+		}
+		if w.cc.UpdateState(state) != nil { // gRPC's contract: the host is looked up again
 			w.n.Refresh(w.host)
 			again.Reset(pause)
 			pause = min(2*pause, maxRetryDelay)

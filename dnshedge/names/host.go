@@ -222,13 +222,6 @@ func (h *host) startLookupIfDue(now time.Time) {
 	}
 }
 
-// startLookupIfNeeded starts a lookup if one is due, or if no address of the host is known. The caller must hold mu.
-func (h *host) startLookupIfNeeded(now time.Time) {
-	if !h.isKnown() || !now.Before(h.nextLookup) {
-		h.startLookup(now)
-	}
-}
-
 // startLookup starts a lookup in a new goroutine. It does nothing if a lookup is running or Names is closed. The caller
 // must hold mu.
 func (h *host) startLookup(now time.Time) {

@@ -162,7 +162,7 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 		switch {
 		case n.isClosed():
 			return nil, errClosed
-		case !want.containsFamilyOf(ip):
+		case !want[familyIndex(ip)]:
 			return nil, newUnsuitableError(host)
 		}
 		return []netip.Addr{ip}, nil
@@ -300,7 +300,9 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	}
 	h := n.acquireHost(name)
 	began := h.failures
-	h.startLookupIfNeeded(time.Now())
+	if now := time.Now(); !h.isKnown() || !now.Before(h.nextLookup) {
+		h.startLookup(now)
+	}
 	for h.lookup != nil && h.failures == began && !h.lookup.hasEnough(want, all) && !h.lookup.previousFailed &&
 		h.waitForLookup(ctx, h.lookup.waitLimit(all && h.hasFamilies(want)), h.isKnown()) {
 	}
@@ -380,9 +382,6 @@ func canonicalHost(host string) string { return strings.ToLower(strings.TrimSuff
 type addressFamilies [2]bool // IPv4, IPv6
 
 var anyFamily = addressFamilies{true, true}
-
-// containsFamilyOf reports whether the set contains the family of ip.
-func (f addressFamilies) containsFamilyOf(ip netip.Addr) bool { return f[familyIndex(ip)] }
 
 // familyIndex returns 0 for an IPv4 address, also one mapped into IPv6, and 1 for an IPv6 address.
 func familyIndex(ip netip.Addr) int {
