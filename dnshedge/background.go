@@ -20,8 +20,9 @@ type background struct {
 
 func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
 
-// addGoroutine counts a goroutine in wg. It returns true if the caller may start the goroutine, which must then call
-// wg.Done. It returns false after cancelAll.
+// addGoroutine registers a goroutine that the caller is about to start, so that Client.Close waits for its end. It
+// returns true if the caller may start the goroutine, which must call wg.Done when it ends. It returns false if the
+// Client is closed.
 func (b *background) addGoroutine() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -32,8 +33,9 @@ func (b *background) addGoroutine() bool {
 	return true
 }
 
-// spawnGoroutine calls f in a new goroutine and returns true. cancelAll cancels the context of f, and wg counts it
-// until f has returned. After cancelAll, spawnGoroutine does not call f and returns false.
+// spawnGoroutine calls f in a new goroutine, for whose end Client.Close waits, and returns true. The context that f
+// gets ends when the Client is closed. If the Client is closed already, spawnGoroutine does not call f and returns
+// false.
 func (b *background) spawnGoroutine(f func(context.Context)) bool {
 	if !b.addGoroutine() {
 		return false
@@ -45,7 +47,8 @@ func (b *background) spawnGoroutine(f func(context.Context)) bool {
 	return true
 }
 
-// cancelAll cancels the context of all goroutines. After that, addGoroutine and spawnGoroutine return false.
+// cancelAll ends the context of all background goroutines, because the Client is closed. No further goroutine can be
+// started: addGoroutine and spawnGoroutine then return false.
 func (b *background) cancelAll() {
 	b.mu.Lock()
 	b.isClosed.Store(true)
@@ -71,7 +74,9 @@ func detachContext(client, ctx context.Context) context.Context {
 
 func (d detachedContext) Value(key any) any { return d.values.Value(key) }
 
-// AfterFunc lets package context register f without starting a goroutine; see context.AfterFunc.
+// AfterFunc calls f in a new goroutine when the context has ended. The returned function stop prevents the call. It
+// is an optional method of contexts, which context.AfterFunc uses: without it, each caller of context.AfterFunc
+// would need a goroutine that waits for the end.
 func (d detachedContext) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(d.Context, f)
 }

@@ -111,8 +111,8 @@ type answerOrigin struct {
 	validated bool   // a trusted validator has checked the answer
 }
 
-// systemGeneration returns a number that changes when the system's servers change. Entries store the number, and are
-// invalid when it is no longer the same. It is never 0.
+// systemGeneration returns a number that changes whenever the DNS servers of the operating system change. Entries
+// with answers of these servers store the number, and are invalid when it is no longer the same. It is never 0.
 func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.systemChanges.Load()%math.MaxUint16) }
 
 // notExported is the client number of entries that no export includes: entries of all Clients after the first 65534,
@@ -123,18 +123,18 @@ const notExported = math.MaxUint16
 // Client for Export. All Clients after the first 65534 share the number notExported.
 func (c *Cache) addClient() uint16 { return uint16(min(c.clients.Add(1), notExported)) }
 
-// addOrigin merges the origin of an alias's target into o, the origin of an answer that includes the target's records.
+// mergeOrigin merges the origin of an alias's target into o, the origin of an answer that includes the target's records.
 // An entry with a merged origin is never exported. If the system's servers gave any part of the answer, the entry is
 // invalidated when these servers change.
-func (o *answerOrigin) addOrigin(target answerOrigin) {
+func (o *answerOrigin) mergeOrigin(target answerOrigin) {
 	o.client = notExported
 	if o.system == 0 {
 		o.system = target.system
 	}
 }
 
-// isCurrent reports whether the entry may still be used. It is false if the entry comes from the system's servers and
-// these servers have changed since.
+// isCurrent reports whether the entry may still be used. It is false if the entry is an answer of the operating
+// system's DNS servers, and the system has other servers since.
 func (c *Cache) isCurrent(e *entry) bool { return e.system == 0 || e.system == c.systemGeneration() }
 
 // An entry is a cached answer or failure. After it is stored, only its atomic fields change, so several goroutines may
@@ -174,7 +174,8 @@ func (c *Cache) init() {
 	})
 }
 
-// matchesKey reports whether the entry is stored under key, and not only under the same hash.
+// matchesKey reports whether the entry belongs to key. The store finds entries by a hash of their key, and several
+// keys may have the same hash.
 func (e *entry) matchesKey(key []byte) bool {
 	n := len(key) - wire.KeyLen
 	own := e.question
@@ -208,7 +209,8 @@ func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
 
 func (c *Cache) maxBytes() int64 { return cmp.Or(max(c.MaxBytes, 0), defaultMaxBytes) }
 
-// ttlLimits returns the limits for the TTLs of answers, from MinTTL, MaxTTL and MaxNegativeTTL or their defaults.
+// ttlLimits returns the limits for the TTLs of answers in this cache: MinTTL, MaxTTL and MaxNegativeTTL, with
+// defaults for fields that are zero.
 func (c *Cache) ttlLimits() *wire.TTLLimits {
 	return &wire.TTLLimits{
 		Min: c.MinTTL, Max: durationOrDefault(c.MaxTTL, defaultMaxTTL),
@@ -362,8 +364,8 @@ func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry
 	return e
 }
 
-// parentName returns the key for the parent of a key's name. It returns nil if the parent is the root. The result
-// shares memory with key.
+// parentName returns the cache key for the parent of the name in key: for the key of a.example, the key of example.
+// It returns nil if the parent is the root. The result shares memory with key.
 func parentName(key []byte) []byte {
 	if up := key[1+int(key[0]):]; len(up) > 1+wire.KeyLen {
 		return up
@@ -381,9 +383,9 @@ func (f *cachedAnswer) claimRefresh() bool {
 // releaseRefresh ends the claim to the refresh of the entry, so that claimRefresh returns true to another caller.
 func (e *entry) releaseRefresh() { e.refreshClaimedUntil.Store(0) }
 
-// isRetryPostponed reports whether a question of type qtype must not refresh the entry now, because a refresh has just
-// failed or was slow (postponeRefresh).
-func (f *cachedAnswer) isRetryPostponed(qtype uint16) bool {
+// isRefreshPostponed reports whether a question of type qtype must not refresh the entry yet, because a refresh has
+// failed or was slow in the last 30 s. postponeRefresh has recorded that.
+func (f *cachedAnswer) isRefreshPostponed(qtype uint16) bool {
 	of := f.noRefreshOf.Load()
 	return int64(f.at) < f.noRefreshUntil.Load() && (of == uint32(dns.TypeANY) || of == uint32(qtype))
 }
@@ -505,18 +507,18 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 	})
 }
 
-// postponeRefresh prevents questions of type qtype from refreshing the entry for 30 s (staleRecheck). The time begins
-// at at, a time of the cache's clock.
+// postponeRefresh prevents questions of type qtype from refreshing the entry for the next 30 s (staleRecheck),
+// because a refresh has failed or is slow. now is the present time by the cache's clock.
 //
 // If refreshes by another type are already prevented, it prevents refreshes by every type, because the whole name
 // probably fails.
-func (e *entry) postponeRefresh(at time.Duration, qtype uint16) {
+func (e *entry) postponeRefresh(now time.Duration, qtype uint16) {
 	of := uint32(qtype)
-	if int64(at) < e.noRefreshUntil.Load() && e.noRefreshOf.Load() != of {
+	if int64(now) < e.noRefreshUntil.Load() && e.noRefreshOf.Load() != of {
 		of = uint32(dns.TypeANY)
 	}
 	e.noRefreshOf.Store(of)
-	e.noRefreshUntil.Store(int64(at + staleRecheck))
+	e.noRefreshUntil.Store(int64(now + staleRecheck))
 }
 
 // Get returns a cached answer to q that has not expired, and true. Without such an answer it returns nil and false. The

@@ -28,7 +28,8 @@ func (c *core) enterQueue(ctx context.Context, l *fairQueue, subqueueKey string)
 	return w
 }
 
-// answerInQueue answers the question q by core.answerQuestion, which gets stay, and then removes w from the queue.
+// answerInQueue answers the question q of the waiting query w, and then removes w from its queue. stay permits the
+// calling goroutine to ask the servers itself until stay ends, as in core.answerQuestion.
 //
 // displaced is true if a newer query has displaced w from the queue. An error in r is then ErrTooManyQuestions.
 func (w *clientQuery) answerInQueue(stay context.Context, q *wire.Query) (r *result, displaced bool) {

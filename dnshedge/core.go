@@ -93,7 +93,9 @@ func newCore(conf *Client) (*core, error) {
 	return c, nil
 }
 
-// reportClient passes the state of the Client to its observers. The state does not keep the Client alive.
+// reportClient gives the observers a function that returns the present state of the Client's servers. The function
+// does not keep an unused Client in memory: after Close or a garbage collection it reports that the Client no longer
+// exists.
 func (c *core) reportClient() {
 	client := weak.Make(c)
 	c.engine.ReportClient(func() (keys []observe.KeyState, exists bool) {
@@ -110,8 +112,8 @@ func (c *core) reportClient() {
 	})
 }
 
-// newServers returns a clientServers with the settings of the Client, without servers. The caller must then call
-// clientServers.init, which adds them.
+// newServers returns the clientServers of this Client with its settings, such as the timeout and the Dialer, and
+// without servers. The caller must then call clientServers.init, which adds the servers and the routes.
 func (c *core) newServers(hedging group.Hedging) *clientServers {
 	timeout := cmp.Or(c.conf.Timeout, defaultTimeout)
 	conf := group.Config{
@@ -177,9 +179,9 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 // answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, only the
 // server at that address is asked.
 //
-// stay permits the calling goroutine to ask the servers itself, which saves a goroutine. If stay is nil, this is not
-// permitted, and the call returns when ctx ends. If stay is not nil, the call may outlast ctx, until the servers have
-// answered or stay ends.
+// stay is nil, or a context with which the calling goroutine may ask the servers itself. That saves a goroutine, but
+// the call may outlast ctx: it returns when the servers have answered or stay ends. If stay is nil, the call returns
+// when ctx ends.
 func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
@@ -254,7 +256,8 @@ func (c *core) answerLocally(ctx context.Context, q question) *result {
 	return r
 }
 
-// newLocalResult returns the result for q with a response that the Client has created.
+// newLocalResult returns the result for q with the response m, which this Client has created without asking a
+// server. It completes the header and the question of m.
 func newLocalResult(q question, m *dns.Msg) *result {
 	m.Response, m.RecursionAvailable = true, true
 	m.Question = []dns.Question{{Name: q.PresentationName(), Qtype: q.Type, Qclass: q.Class}}
@@ -281,7 +284,7 @@ func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedA
 	}
 	cached = cache.getAnswer(q.Query, time.Now(), q.domainLen)
 	switch {
-	case cached.freshness == entryFresh, cached.freshness == entryStale && cached.isRetryPostponed(q.Type):
+	case cached.freshness == entryFresh, cached.freshness == entryStale && cached.isRefreshPostponed(q.Type):
 		return cached, true
 	case cached.freshness == entryStale && cache.staleAfter() == 0:
 		cached.isRefreshDue = cached.claimRefresh()
@@ -431,10 +434,10 @@ func (c *core) startFlight(ctx, stay context.Context, q question, mode flightMod
 }
 
 // runFlight asks the servers the question of the flight f by calling f.resolve, and returns the result. The exchange
-// ends early with ctx or stay. ctx also has the values that Exchangers and Dialers get. stay may be nil. It ends when
-// no caller waits for the result any more.
+// ends early when ctx ends. Exchangers and Dialers get the values of ctx.
 //
-// If f is shared, runFlight finishes it with the result.
+// stay may be nil. Otherwise the exchange also ends with stay, which ends when no caller waits for the result any
+// more. If several callers may share f, runFlight then wakes them with the result.
 func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
 	if f.Done != nil {
 		defer func() {
@@ -489,7 +492,7 @@ func (c *core) storeResult(f *sharedFlight, r *result) {
 		}
 		cache.storeFailure(q.Query, r.answer, r.err, now, q.domainLen, keep, f.origin)
 	default:
-		f.origin.validated = r.answer.IsAuthentic() && c.servers.provesNothingBelow(q, r)
+		f.origin.validated = r.answer.IsAuthentic() && c.servers.deniesNamesBelow(q, r)
 		cache.storeAnswer(q.Query, r.answer, ttl, now, f.origin)
 	}
 }
@@ -524,8 +527,8 @@ func isUncacheable(err error) bool {
 		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
 }
 
-// expireOnSystemChange invalidates the cached answers of the system's servers if these servers have changed since its
-// last call. It does nothing without a Cache.
+// expireOnSystemChange invalidates the cached answers of the operating system's DNS servers if these servers have
+// changed since its last call. It does nothing without a Cache.
 func (c *core) expireOnSystemChange(now time.Time) {
 	if c.conf.Cache == nil {
 		return
@@ -569,8 +572,9 @@ func (c *core) originOf(q question) (from answerOrigin) {
 	return from
 }
 
-// appendAnswer answers q and appends the response to b in wire format, with at most limit bytes. The response has the
-// header flags of a forwarder. After an error, appendAnswer returns b unchanged and the error.
+// appendAnswer answers q and appends the response to b in wire format, with at most limit bytes. The flag RA is set
+// in the response, and AA is cleared, as in the responses of a forwarder. After an error, appendAnswer returns b
+// unchanged and the error.
 func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
 	if f, ok := c.answerFromFreshCache(context.Background(), q); ok {
 		return f.appendResponse(b, q, limit), nil
@@ -582,7 +586,8 @@ func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit 
 	return appendForwarded(b, q, r.answer, r.view, limit), nil
 }
 
-// appendResult appends the response to q in wire format: the answer in r, or SERVFAIL with an extended error for r.err.
+// appendResult appends the response to q to b in wire format, with at most limit bytes. It is the answer in r, or
+// SERVFAIL with an extended error (RFC 8914) if r has an error.
 func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	if r.err == nil {
 		return appendForwarded(b, q, r.answer, r.view, limit)
@@ -597,12 +602,15 @@ func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
 }
 
-// appendResponse appends the cached answer in wire format, as the response to q with at most limit bytes.
+// appendResponse appends the cached answer to b in wire format, as the response to q with at most limit bytes, and
+// returns the extended slice.
 func (f *cachedAnswer) appendResponse(b []byte, q *wire.Query, limit int) []byte {
 	a, view, _ := f.answerFor(q)
 	return appendForwarded(b, q, a, view, limit)
 }
 
+// appendForwarded appends the answer a, presented as view says, to b in wire format, as the response of a forwarder
+// to q. The response has at most limit bytes.
 func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.ResponseOptions, limit int) []byte {
 	start := len(b)
 	b = a.Append(b, q, view, limit)
@@ -658,7 +666,8 @@ func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	return ttl
 }
 
-// A flightMode says for what purpose a flight is started.
+// A flightMode says for what purpose the servers are asked: for a waiting caller, to explore the latency of other
+// servers, or to repeat a question.
 type flightMode uint8
 
 const (
@@ -778,7 +787,7 @@ func (c *core) followAliases(ctx context.Context, q question, r *result, from *a
 		}
 		more := c.answerLocally(ctx, next)
 		if r.isPartlyLocal = r.isPartlyLocal || more != nil; more == nil {
-			from.addOrigin(c.originOf(next)) // before the servers can change
+			from.mergeOrigin(c.originOf(next)) // before the servers can change
 			more = c.servers.resolveByRoute(ctx, next, false)
 		}
 		switch {

@@ -65,6 +65,8 @@ func (c *Client) Import(r io.Reader) error {
 	return nil
 }
 
+// exportState returns an export: the measured latencies of the servers and the cached answers at the time now, in
+// the format that importState reads.
 func (c *core) exportState(now time.Time) []byte {
 	servers := c.servers.pool.AllServers()
 	b := envelope.Header(now)
@@ -109,6 +111,8 @@ func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte
 	return b, n
 }
 
+// importState reads an export from r, and adds its latencies and answers to those of this Client. It changes nothing
+// if the export is damaged. now is the present time, from which the age of the export follows.
 func (c *core) importState(r io.Reader, now time.Time) error {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
@@ -172,6 +176,7 @@ func (c *core) hasSameOrigin(e *entry, exported, own answerSources) bool {
 	return true
 }
 
+// boolByte returns 1 for true and 0 for false.
 func boolByte(b bool) byte {
 	if b {
 		return 1

@@ -45,7 +45,8 @@ func (c *Client) Identity() string {
 	return hashIdentity(parts...)
 }
 
-// hashIdentity returns a hash of strings, as 32 hexadecimal digits.
+// hashIdentity returns a hash of a list of strings, as 32 hexadecimal digits. Lists with equal strings in the same
+// order have the same hash.
 func hashIdentity(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -475,7 +475,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	done := make(chan struct{})
 	inTime := s.startNextTierWhenLate(mine, x, q.Query, tiers, func() bool {
 		defer close(done)
-		if isBeforeFallback(tiers) && soFar().isDecision() {
+		if isBeforeFallback(tiers) && soFar().isDeliberateFailure() {
 			return true // the failure is final, and later tiers are not asked
 		}
 		rest = s.queryTiersInOrder(others, q, tiers[1:], soFar)
@@ -486,7 +486,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	final := !r.isFailure(q.Query)
 	if !final {
 		r = betterResult(q.Query, before(), r)
-		final = isBeforeFallback(tiers) && r.isDecision()
+		final = isBeforeFallback(tiers) && r.isDeliberateFailure()
 	}
 	begun := !inTime()
 	if final {
@@ -505,7 +505,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	switch {
 	case rest.isFailure(q.Query):
 		return betterResult(q.Query, r, rest)
-	case !t.isFallback && r.isDecision() && isFromFallbackOnly(rest, tiers):
+	case !t.isFallback && r.isDeliberateFailure() && isFromFallbackOnly(rest, tiers):
 		return r
 	}
 	t.group.RecordUnanswered(q.Query)
@@ -530,8 +530,9 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isBeforeFallback reports whether the first tier is not a fallback tier, but the second tier is one. A failure
-// response of the first tier that is a decision (isDecision) is final in that case. There must be at least two tiers.
+// isBeforeFallback reports whether the first tier is not a fallback tier, but the second tier is one. In that case a
+// deliberate failure of the first tier is final: the fallback servers are not asked (see
+// result.isDeliberateFailure). There must be at least two tiers.
 func isBeforeFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
 // isFromFallbackOnly reports whether the result r came from a server that is only a fallback: none of the other tiers
@@ -588,13 +589,13 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 	}
 }
 
-// betterResult returns the better one of two results for q. first may be nil. An answer is better than a failure that a
-// healthy server has decided on (isDecision). Then follow other failure responses, and errors.
+// betterResult returns the better one of two results for q. first may be nil. An answer is better than a deliberate
+// failure of a healthy server (see result.isDeliberateFailure). Then follow other failure responses, and errors.
 //
 // Between equal failures it returns a copy of first, with the refusals and the unavailability of second added. They
 // determine whether servers are asked again.
 func betterResult(q *wire.Query, first, second *result) *result {
-	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDecision() && !first.isDecision() {
+	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDeliberateFailure() && !first.isDeliberateFailure() {
 		return second
 	}
 	both := *first // a copy, because other goroutines may read first
@@ -609,15 +610,15 @@ func betterResult(q *wire.Query, first, second *result) *result {
 	return &both
 }
 
-// isDecision reports whether the result is a failure response that a healthy server has chosen, such as that of a
-// filter. Fallback servers must not replace such a response. r may be nil, and then the result is false.
-func (r *result) isDecision() bool {
+// isDeliberateFailure reports whether the result is a failure response that a healthy server has chosen, such as
+// that of a filter. Fallback servers must not replace such a response. r may be nil, and then the result is false.
+func (r *result) isDeliberateFailure() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
 
-// provesNothingBelow reports whether the AD bit of an NXDOMAIN answer r to q proves that no names exist below q's name
-// (RFC 8020 §2). That is so if the server or Exchanger that gave r is trusted to validate.
-func (s *clientServers) provesNothingBelow(q question, r *result) bool {
+// deniesNamesBelow reports whether the NXDOMAIN answer r to q, which has the flag AD, proves that no names exist
+// below q's name either (RFC 8020 §2). That is so if the server or Exchanger that gave r is trusted to validate.
+func (s *clientServers) deniesNamesBelow(q question, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
 	}

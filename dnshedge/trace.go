@@ -85,6 +85,8 @@ func (t *tracer) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Serv
 	}
 }
 
+// attemptInfo returns the description of attempt n for functions of Trace. The attempt sends q to the server to, and
+// hedge is true if it is a hedge.
 func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo {
 	return AttemptInfo{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
 }

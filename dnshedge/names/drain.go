@@ -154,8 +154,8 @@ func (b *retryableBody) Close() error {
 }
 
 // resetIfRetryable prepares the body for sending the request again, and reports whether that is possible. It is
-// possible if err is net/http's cannotRewind and the body has not been read. b then no longer reads or closes the
-// original body, which the next attempt uses.
+// possible if err is the error of net/http for a body that cannot be read again (cannotRewind), and the body has not
+// been read. b then no longer reads or closes the original body, which the next attempt uses.
 func (b *retryableBody) resetIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
@@ -261,8 +261,8 @@ func (h *host) startDraining(now time.Time) {
 	}
 }
 
-// updateDraining sets draining to whether the host has connections to drain, and keeps the count in
-// Names.drainingHosts. The caller must hold mu.
+// updateDraining sets the field draining, which says whether the host has connections to drain, and counts such
+// hosts in Names.drainingHosts. The caller must hold mu.
 func (h *host) updateDraining(now time.Time) {
 	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {

@@ -78,8 +78,8 @@ type portHealth struct {
 	reached bool      // the last completed dial succeeded
 }
 
-// portHealthOf returns the state of a port, and creates it if necessary. If maxPorts states are stored, it forgets them
-// first. The caller must hold Names.mu.
+// portHealthOf returns the state of a port, and creates it if necessary. If 16 states (maxPorts) are stored, it
+// forgets them first. The caller must hold Names.mu.
 func (a *hostAddress) portHealthOf(port string) *portHealth {
 	s := a.ports[port]
 	if s == nil {
@@ -118,9 +118,9 @@ type lookupState struct {
 	published      addressFamilies // families whose results are published
 }
 
-// hasEnough reports whether the lookup has published enough results for a caller that wants the families in want. If
+// hasEnoughResults reports whether the lookup has published enough results for a caller that wants the families in want. If
 // all is true, the caller needs the results for all of these families, and otherwise a result for any family.
-func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
+func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
 	if !all {
 		return !l.first.IsZero()
 	}
@@ -268,8 +268,8 @@ func hasAddresses(both [2]*lookup.FamilyResult) bool {
 	return slices.ContainsFunc(both[:], func(f *lookup.FamilyResult) bool { return f != nil && len(f.Addrs) > 0 })
 }
 
-// runLookup performs the lookup l as soon as the semaphore slots has a free slot. It returns the slot when the lookup
-// ends, or after a second. It does nothing if all callers have given up before there is a slot.
+// runLookup performs the lookup l as soon as the semaphore slots has a free slot. It frees the slot when the lookup
+// ends, or after a second. It does nothing if no caller waits for the lookup any more before there is a slot.
 func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
@@ -440,8 +440,8 @@ func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) b
 	return changed
 }
 
-// trimAddresses forgets addresses that were removed ten minutes ago (removedMemory) and have no connections. If there
-// are more than maxAddrs addresses, it forgets removed addresses earlier. The caller must hold mu.
+// trimAddresses forgets addresses that were removed ten minutes ago (removedMemory) and have no connections. If
+// there are more than 256 addresses (maxAddrs), it forgets removed addresses earlier. The caller must hold mu.
 func (h *host) trimAddresses(now time.Time) {
 	many := len(h.addrs) > maxAddrs
 	for ip, a := range h.addrs {

@@ -290,7 +290,8 @@ func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies
 	return h, err
 }
 
-// awaitHost does the work of readyHost. If ctx ends, its error may be that of the last lookup, and not that of ctx.
+// awaitHost does what readyHost describes, but if ctx ends, its error may be that of the last lookup, and not that
+// of ctx.
 func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
@@ -303,7 +304,7 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	if now := time.Now(); !h.isKnown() || !now.Before(h.nextLookup) {
 		h.startLookup(now)
 	}
-	for h.lookup != nil && h.failures == began && !h.lookup.hasEnough(want, all) && !h.lookup.previousFailed &&
+	for h.lookup != nil && h.failures == began && !h.lookup.hasEnoughResults(want, all) && !h.lookup.previousFailed &&
 		h.waitForLookup(ctx, h.lookup.waitLimit(all && h.hasFamilies(want)), h.isKnown()) {
 	}
 	if h.isKnown() {

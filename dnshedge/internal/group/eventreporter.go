@@ -12,8 +12,8 @@ import (
 // An eventReporter reports the events of one exchange to observers: the start and the outcome of queries, denied
 // hedges, and the end. Only reportDenied may be called on a nil eventReporter, and then does nothing.
 //
-// Each attempt runs in one goroutine, which alone uses the attempt's element of attempts. delay must be set before the
-// race begins.
+// Each attempt runs in one goroutine. Only that goroutine uses the attempt's element of the field attempts. The
+// field delay must be set before the first attempt starts.
 type eventReporter struct {
 	notifier *observers.Notifier
 	ctx      context.Context

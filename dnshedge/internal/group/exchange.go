@@ -66,8 +66,8 @@ type Exchange struct {
 	failures           exchangeFailures
 }
 
-// A primaryRun holds the race of an exchange, which runs its attempts, together with the context of the primary. One
-// struct for both needs only one allocation.
+// A primaryRun holds the race that runs the attempts of one exchange, and the context of the exchange's first
+// attempt, the primary. Both are in one struct, so that an exchange needs only one allocation for them.
 type primaryRun struct {
 	race           race.Race[reply]
 	attempt        race.Attempt
@@ -178,7 +178,7 @@ func (x *Exchange) failureResult(err error, tries int) Result {
 func (x *Exchange) recordOutcome(winner int, r *reply) {
 	isAnswered := winner >= 0
 	if x.hedges.key != nil {
-		outcome := policy.Outcome{Answered: isAnswered, Winner: x.observedNumber(winner), Setup: r.handshakeTime}
+		outcome := policy.Outcome{Answered: isAnswered, Winner: x.numberForObservers(winner), Setup: r.handshakeTime}
 		if x.events != nil {
 			outcome.Delay = x.events.delay
 		}
@@ -189,14 +189,14 @@ func (x *Exchange) recordOutcome(winner int, r *reply) {
 		x.mu.Lock()
 		hedges := x.countHedges(x.admitted - 1)
 		x.mu.Unlock()
-		x.events.reportEnd(x.observedNumber(winner), hedges, time.Since(x.start))
+		x.events.reportEnd(x.numberForObservers(winner), hedges, time.Since(x.start))
 	}
 }
 
-// observedNumber converts n, the number of an attempt in the race, to the number that observers get. Hedges are counted
-// from 1. The primary and retransmissions have the number 0, because observers see no retransmissions. A negative n is
-// returned unchanged.
-func (x *Exchange) observedNumber(n int) int {
+// numberForObservers converts n, the number of an attempt in the race, to the number that observers get for that
+// attempt. Hedges are counted from 1. The primary and retransmissions have the number 0, because observers see no
+// retransmissions. A negative n is returned unchanged.
+func (x *Exchange) numberForObservers(n int) int {
 	if n < 0 || x.attempts[n].kind != hedgeAttempt {
 		return min(n, 0)
 	}
@@ -316,7 +316,7 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	}
 	r.backOff(now)
 	best := x.selection.selectServer()
-	server, isPaid := x.selection.selectPaidServer(r.count == 0)
+	server, isPaid := x.selection.selectAffordableServer(r.count == 0)
 	x.selection.recordMisses(now)
 	if !isPaid {
 		r.postponedUntil = now.Add(alignTimer(max(minRTO, now.Sub(r.lastSent)/2)))
@@ -406,7 +406,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		start := time.Now()
 		answer, setup, err := x.askServer(ctx, a, n, s, earlier, last)
 		if err == nil {
-			if !x.isFailure(ctx, s, answer) {
+			if isFailure := x.recordResponse(ctx, s, answer); !isFailure {
 				s.answerRate.recordQuestion(x.query, true)
 				return reply{answer, s, kind, setup}, nil
 			}
@@ -449,7 +449,7 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 	isHedge := x.attempts[n].kind == hedgeAttempt
 	start := time.Now()
 	if x.events != nil {
-		x.events.reportAttempt(a, n, x.observedNumber(n), s)
+		x.events.reportAttempt(a, n, x.numberForObservers(n), s)
 	}
 	if x.conf.Tracer != nil {
 		x.conf.Tracer.AttemptStarted(a, x.query, s, n, isHedge)
@@ -466,12 +466,12 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 	return answer, setup, err
 }
 
-// isFailure records the response of the server s, and reports whether the response is a failure, so that another server
-// must be tried. A response to an opcode other than QUERY is never a failure.
+// recordResponse records the response of the server s in the health of s. isFailure is true if the response is a
+// failure, so that another server must be tried. A response to an opcode other than QUERY is never a failure.
 //
-// A response is bogus if it reports that DNSSEC validation has failed. It is a failure only if s cannot be trusted to
-// validate.
-func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer) bool {
+// A response is bogus if it reports that DNSSEC validation has failed. It is a failure only if s cannot be trusted
+// to validate.
+func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.Answer) (isFailure bool) {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()
 	s.recordResponse(x.query, isBogus || isStandard && answer.Outcome == wire.Failure)
@@ -511,8 +511,9 @@ func (x *Exchange) changeServer(n, server int) (earlier int) {
 	return x.selection.recordQuery(server, now)
 }
 
-// hasOtherAttempts reports whether an attempt other than the last permitted one still runs. If none does, the last
-// attempt must not continue after a failure. Only the last attempt may call it.
+// hasOtherAttempts reports whether, besides the last permitted attempt, any other attempt still runs. If none does,
+// the last attempt must not continue after a failure, because the exchange has failed. Only the last attempt may
+// call it.
 func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -29,9 +29,9 @@ const (
 // health records whether one server responds, and whether it responds with anything but failures. It is safe for
 // concurrent use.
 //
-// A server is silent after maxMisses unanswered queries in a row. It is failing after failures for maxFailures
-// different names in a row. It is unhealthy if it is silent or failing. It is down if it is unhealthy and has failed a
-// probe.
+// A server is silent after three unanswered queries in a row (maxMisses). It is failing after failures for three
+// different names in a row (maxFailures). It is unhealthy if it is silent or failing. It is down if it is unhealthy
+// and has failed a probe.
 type health struct {
 	host string   // name of the server for log messages; never changes
 	log  *ops.Log // never changes
@@ -58,18 +58,20 @@ type health struct {
 	notice          policy.ReportThrottle    // limits how often changes are logged
 }
 
-// isUnhealthy reports whether the server is silent or failing. The cause may be the server, or only the names that it
-// was asked for. A probe must find out which of these is the case.
+// isUnhealthy reports whether the server is silent (its last queries had no response) or failing (its last responses
+// were failures). The cause may be the server, or only the names that it was asked for. A probe must find out which
+// of these is the case.
 func (h *health) isUnhealthy() bool { return h.IsSilent() || h.isFailing() }
 
-// isFailing reports whether the server has responded with failures for maxFailures different names since it last
-// answered without a failure.
+// isFailing reports whether the server has responded with failures for three different names (maxFailures) since it
+// last answered a question without a failure.
 func (h *health) isFailing() bool { return h.failureCount.Load() >= maxFailures }
 
-// IsSilent reports whether at least the last maxMisses queries to the server had no response.
+// IsSilent reports whether the server is silent: the last three queries to it (maxMisses) had no response.
 func (h *health) IsSilent() bool { return h.isSilent.Load() }
 
-// IsDown reports whether the server is silent or failing and has failed a probe as well.
+// IsDown reports whether the server is silent, or has responded with failures for several names in a row, and has
+// failed a probe as well.
 func (h *health) IsDown() bool { return h.isDown.Load() }
 
 // HasAnswered reports whether the server has ever answered a question without a failure.
@@ -125,9 +127,9 @@ func (h *health) refusingSince() time.Time {
 	return h.rejections.first
 }
 
-// recordResponse records a response of the server to the message q. failure must be true if the response is a failure or
-// bogus. The server is then no longer silent, also about the domain of q. It is failing after failures for maxFailures
-// different names in a row.
+// recordResponse records a response of the server to the message q. failure must be true if the response is a
+// failure or bogus. The server is then no longer silent, also about the domain of q. It is failing after failures
+// for three different names in a row (maxFailures).
 //
 // Several failures for the same name count as one failure, because that name may be broken. A response to a message
 // with an opcode other than QUERY only shows that the server is not silent.
@@ -181,9 +183,9 @@ func (h *health) recordRecovery(q *wire.Query) {
 	h.logChange(time.Now())
 }
 
-// countUnansweredQuery counts an unanswered query, which was sent at the time sent. After maxMisses of them in a row the server is
-// silent. It does nothing if the server has responded to another query since, because in that case only a packet was
-// lost.
+// countUnansweredQuery counts a query, sent at the time sent, that the server has left unanswered. After three of
+// them in a row (maxMisses) the server is silent. It does nothing if the server has responded to another query
+// since, because in that case only a packet was lost.
 func (h *health) countUnansweredQuery(sent time.Time) {
 	now := time.Now()
 	defer h.logChange(now)
@@ -210,9 +212,9 @@ func (h *health) beginProbe(now time.Time) bool {
 	return due
 }
 
-// beginTrial reports whether a client's question may be sent to this server, which is down, as a trial at the time now.
-// A trial shows whether the server works again. If the result is true, the trial is recorded. Trials have the same
-// interval as probes.
+// beginTrial reports whether a client's question may be sent to this server, which is down, at the time now. Such a
+// trial shows whether the server works again. If the result is true, the trial is recorded, and the next one is
+// permitted after the interval at which the server is probed.
 func (h *health) beginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,10 +225,11 @@ func (h *health) beginTrial(now time.Time) bool {
 	return true
 }
 
-// endProbe records the result of a probe that beginProbe has permitted. failed must be true if the server answered no
-// question of the probe without a failure.
+// endProbe records the result of a probe that beginProbe has permitted. failed must be true if the server answered
+// no question of the probe without a failure.
 //
-// The time to the next probe doubles, up to maxProbeInterval, while probes or questions fail.
+// The time to the next probe is at least half a second. It doubles, up to ten seconds, while probes or questions
+// fail.
 func (h *health) endProbe(failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -336,12 +339,12 @@ func (s *answerRate) hasAnsweredMost(q *wire.Query) bool {
 }
 
 // silentZones records the DNS domains about which one server is silent: it leaves questions about their names
-// unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains must
-// not count against the resolver, and must not take time from other servers.
+// unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains
+// must not count against the resolver, and must not take time from other servers.
 //
-// An unanswered question does not show which domain is dead. So it counts as a miss for each domain that contains its
-// name, and an answer resets each of these domains. The server is silent about a domain after misses for
-// minSilentChildren different children in a row.
+// An unanswered question does not show which domain is dead. So it counts as a miss for each domain that contains
+// its name, and an answer resets each of these domains. The server is silent about a domain after misses for three
+// different children of the domain in a row (minSilentChildren).
 //
 // The zero value is ready. It is safe for concurrent use.
 type silentZones struct {
@@ -378,8 +381,8 @@ type suspectZone struct {
 	lastAnswer     time.Time                 // time of the last answered question; zero: none since the domain was recorded
 }
 
-// isSilent reports whether the server is silent about the domain: questions about minSilentChildren different children
-// of the domain had no response in a row. It does not check zoneSilenceLifetime.
+// isSilent reports whether the server is silent about the domain: questions about three different children of the
+// domain (minSilentChildren) had no response in a row. The silence may have expired since.
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
 // An enclosingDomain is a domain that contains the name of a question, or that name itself. It also has the child of
@@ -394,7 +397,7 @@ type enclosingDomain struct {
 }
 
 // enclosingDomains yields the domains that contain the name of q, largest domain first, down to the name itself. The
-// first one has minZoneLabels labels. It yields nothing for a name with fewer labels. The caller must hold mu.
+// first one has two labels (minZoneLabels). It yields nothing for a name with fewer labels. The caller must hold mu.
 func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] {
 	return func(yield func(enclosingDomain) bool) {
 		var buf [wire.MaxName]byte
@@ -458,9 +461,9 @@ func (z *silentZones) removeZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setMisses sets the number of misses of a domain: the number of its children with unanswered questions in a row. When
-// the number reaches minSilentChildren, or falls below, the domain moves between the lists of suspect and of silent
-// domains. The caller must hold mu.
+// setMisses sets the number of misses of a domain: the number of its children with unanswered questions in a row.
+// When the number reaches three (minSilentChildren), or falls below, the domain moves between the lists of suspect
+// and of silent domains. The caller must hold mu.
 func (z *silentZones) setMisses(zone *suspectZone, misses int) {
 	if (misses == minSilentChildren) == zone.isSilent() {
 		zone.misses = misses
@@ -528,8 +531,8 @@ func (z *silentZones) recordAnswer(q *wire.Query) {
 	}
 }
 
-// isSilent reports whether the server is silent about any domain that contains the name of q, and has been so within
-// zoneSilenceLifetime.
+// isSilent reports whether the server is silent about any domain that contains the name of q: it has answered no
+// question about that domain, and the last unanswered question was at most ten seconds ago (zoneSilenceLifetime).
 func (z *silentZones) isSilent(q *wire.Query) bool {
 	if z.zoneCount.Load() == 0 {
 		return false

@@ -55,11 +55,12 @@ func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func() bool
 	return timer.Stop
 }
 
-// lossCheckDelay returns the duration of the timer after which a waiting query is checked for a loss. waited is the
-// time since the query was sent, and left the rest of its timeout.
+// lossCheckDelay returns the time until a waiting query must be checked again for a loss. waited is the time since
+// the query was sent, and left the rest of its timeout.
 //
-// isDoubled must be true if the timeout was doubled when the query was sent. A response to another question then ends
-// the doubling and shortens the timeout, so the result may be less than left. Otherwise it is left.
+// isDoubled must be true if the timeout was doubled when the query was sent. A response to another question then
+// ends the doubling and shortens the timeout, so the query is checked before left has passed. Otherwise the result
+// is left.
 func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	if !isDoubled {
 		return left
@@ -73,7 +74,7 @@ func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 // It returns the index of the selected server, and the number of earlier queries of the exchange to that server. ok is
 // false if ctx ends first.
 func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Time, err error) (server, earlier int, ok bool) {
-	other, otherSent := l.serverAfter(s)
+	other, otherSent := l.selectOtherServer(s)
 	isOver := other != nil && !errors.Is(err, errLost) && !isTimeout(err) // s cannot respond any more
 	if isOver {
 		s, sent = other, otherSent
@@ -98,10 +99,10 @@ func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Ti
 	}
 }
 
-// serverAfter selects another server for the last attempt, after a query to s has ended. It returns the best server
-// that has sent no failure response, and the time of the last query to it. other is nil if the group has no such
-// server.
-func (l *lastAttempt) serverAfter(s *Server) (other *Server, lastSent time.Time) {
+// selectOtherServer selects another server than s, to which the last attempt has sent a query. It returns the best
+// server that has sent no failure response, and the time of the last query to it. other is nil if the group has no
+// such server.
+func (l *lastAttempt) selectOtherServer(s *Server) (other *Server, lastSent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := l.selection.selectServerExcept(l.selection.serverBit(s) | l.selection.failedServers())

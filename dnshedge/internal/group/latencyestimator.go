@@ -49,25 +49,26 @@ type latencyEstimator struct {
 	handshakeTime float64       // smoothed duration of a handshake in nanoseconds; 0: no sample
 }
 
-// lossDelay returns the time after which an unanswered query, or its response, was probably lost in the network. It is
-// the initial delay until enough responses have been recorded.
+// lossDelay returns the time after which an unanswered query, or its response, was probably lost in the network. It
+// is 100 ms (initialDelay), or the minimum if that is longer, until enough responses have been recorded.
 func (l *latencyEstimator) lossDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedLossDelay.Load()), max(initialDelay, l.minLossDelay))
 }
 
-// missDelay returns the time after which an unanswered query counts as a miss, from which the health of the server is
-// learned. It is the loss delay, but at least DefaultMinDelay. A shorter minimum of the hedge delay only makes hedges
-// start earlier: the server is not silent because it is a few milliseconds late.
+// missDelay returns the time after which an unanswered query counts as a miss. After a few misses in a row, the
+// server counts as silent. The delay is the loss delay, but at least 10 ms, or 2 ms for a server on this machine. So
+// a short MinDelay makes hedges start early, but does not make a server silent that is a few milliseconds late.
 func (l *latencyEstimator) missDelay() time.Duration { return max(l.lossDelay(), l.minMissDelay) }
 
-// slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for hedging
-// every query that is still unanswered after that delay. It is initialDelay until enough responses have been recorded.
+// slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for
+// hedging every query that is still unanswered after that delay. It is 100 ms (initialDelay) until enough responses
+// have been recorded.
 func (l *latencyEstimator) slowDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedSlowDelay.Load()), initialDelay)
 }
 
-// handshakeAllowance returns the time by which timeouts and hedge delays must be extended if a query needs a handshake
-// first. It is 1.5 times the smoothed duration of a handshake, or initialHandshakeTime before the first sample.
+// handshakeAllowance returns the time by which timeouts and hedge delays must be extended if a query needs a
+// handshake first. It is 1.5 times the smoothed duration of a handshake, or 200 ms before the first sample.
 func (l *latencyEstimator) handshakeAllowance() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,8 +93,8 @@ func (l *latencyEstimator) smoothedRTT() float64 {
 	return l.srtt
 }
 
-// countQuery counts a query that was sent to the server, for the loss rate. When the loss window is full, it halves the
-// numbers of queries and responses, so that older queries count less.
+// countQuery counts a query that was sent to the server, for the loss rate. After 512 queries (twice lossWindow), it
+// halves the counts of queries and responses, so that older queries count less.
 func (l *latencyEstimator) countQuery() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,11 +110,11 @@ func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
-// recordLatency adds the latency of a response, took, to the samples. path is the round trip time of the network path
-// as the operating system measured it, or 0 if it is unknown.
+// recordLatency adds the latency of a response, took, to the samples. path is the round trip time of the network
+// path as the operating system measured it, or 0 if it is unknown.
 //
-// The delays are computed again after every answersPerUpdate samples. Until both delays are learned, they are computed
-// after each sample.
+// It computes the loss delay and the slow delay again after every 16 responses, and after each response until both
+// delays are learned.
 func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -271,7 +272,8 @@ func (r *rtoEstimator) currentTimeout(resends int, same bool) time.Duration {
 	return r.doubledTimeout(resends)
 }
 
-// doubledTimeout returns the timeout after the given number of doublings, at most maxRTO. The caller must hold mu.
+// doubledTimeout returns the retransmission timeout after the given number of doublings, at most a minute (maxRTO).
+// The caller must hold mu.
 func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	d := firstRTO
 	if r.estimate.SRTT > 0 {
@@ -283,8 +285,9 @@ func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	return min(d, maxRTO)
 }
 
-// canAnswerWithin reports whether the server, if it works, will probably respond within the duration d. The expected
-// time is the timeout without doublings. Before the first response, it is firstRTO with its doublings.
+// canAnswerWithin reports whether the server, if it works, will probably respond within the duration d. The server
+// is expected to need its retransmission timeout without doublings. Before the first response, that is a second
+// (firstRTO) with its doublings.
 //
 // It returns true if there are neither responses nor doublings.
 func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {

@@ -97,8 +97,8 @@ func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout ti
 // minLastAttemptTimeout returns the least time that the last attempt waits for the response to a query to s. sent is
 // the time at which that query was sent. The exchange waits for the same time before it starts the last attempt.
 //
-// The result is lastAttemptTimeouts retransmission timeouts, or half of the time between sent and the deadline if that
-// is less.
+// The result is four retransmission timeouts (lastAttemptTimeouts), or half of the time between sent and the
+// deadline if that is less.
 func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
@@ -123,9 +123,9 @@ func timeoutCheckInterval(waited time.Duration) time.Duration {
 	return alignTimer(max(minRTO, waited/4))
 }
 
-// alignTimer returns a timer duration that is longer than d by at most checkInterval. A timer that starts now with the
-// result expires when the wall clock is at a multiple of checkInterval. So the timers of several exchanges expire
-// together, which costs less CPU time.
+// alignTimer returns a timer duration that is longer than d by at most 16 ms (checkInterval). A timer that starts
+// now with the result expires when the wall clock is at a multiple of 16 ms. So the timers of several exchanges
+// expire together, which costs less CPU time.
 func alignTimer(d time.Duration) time.Duration {
 	return d + checkInterval - time.Duration(time.Now().Add(d).UnixNano())%checkInterval
 }

@@ -85,8 +85,8 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
-// HasCalls reports whether s was the first server of a question. With a fixed hedge delay, it reports whether any query
-// was sent to s.
+// HasCalls reports whether any question was sent to s first, before other servers of its group. With a fixed hedge
+// delay, it reports whether any query was sent to s.
 func (s *Server) HasCalls() bool {
 	return s.key.HasCalls() || s.hedging.FixedDelay > 0 && s.queryCount.Load() > 0
 }
@@ -190,12 +190,12 @@ func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 // RecordRetry counts a query that is sent again because its connection had been closed.
 func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
-// BeginAbandonedQuery reports whether an abandoned query may keep waiting for its response, and counts the query if it
-// may. A query is abandoned when its caller no longer waits for the response. A late response is still useful: it is a
-// sample of the server's latency.
+// BeginAbandonedQuery reports whether an abandoned query may keep waiting for its response, and counts the query if
+// it may. A query is abandoned when its caller no longer waits for the response. A late response is still useful: it
+// is a sample of the server's latency.
 //
-// It returns false if maxAbandoned queries to this server wait already. If it returns true, the caller must call
-// EndAbandonedQuery when the query ends.
+// It returns false if 256 queries to this server (maxAbandoned) wait already. If it returns true, the caller must
+// call EndAbandonedQuery when the query ends.
 func (s *Server) BeginAbandonedQuery() bool {
 	if s.runningAbandoned.Add(1) > maxAbandoned {
 		s.runningAbandoned.Add(-1)
@@ -209,7 +209,8 @@ func (s *Server) BeginAbandonedQuery() bool {
 // then wait in its place. It must be called once for each query for which BeginAbandonedQuery returned true.
 func (s *Server) EndAbandonedQuery() { s.runningAbandoned.Add(-1) }
 
-// AbandonedLifetime returns how long an abandoned query, for which no caller waits, may wait for its response.
+// AbandonedLifetime returns how long an abandoned query, for which no caller waits, may wait for its response: two
+// seconds, or the Client's Timeout if that is shorter.
 func (s *Server) AbandonedLifetime() time.Duration {
 	return min(maxAbandonedLifetime, s.pool.conf.Timeout)
 }
@@ -403,8 +404,8 @@ func (p *serverAccount) payForRetransmission(first, silent bool) bool {
 	return first && !silent && p.retransmissions.spendToken(1) || p.payForFailover() || !silent && p.spendSurplusToken()
 }
 
-// spendSurplusToken spends a token of the retransmission bucket if that bucket is at least half full, with Burst/2 tokens
-// or more. Otherwise, it spends none and returns false.
+// spendSurplusToken spends a token of the retransmission bucket if that bucket is at least half full, with ten
+// tokens or more. Otherwise, it spends none and returns false.
 func (p *serverAccount) spendSurplusToken() bool { return p.retransmissions.spendToken(Burst / 2) }
 
 // payForFailover spends a token of the shared hedge bucket for a failover: a query to this server after another server
@@ -416,11 +417,11 @@ func (p *serverAccount) payForFailover() bool { return p.sharedBucket.Spend() }
 // So the first responses to a burst of queries permit retransmissions of the other queries.
 const retransmissionPeriod = 2 * time.Second
 
-// A retransmissionBucket is a token bucket that limits retransmissions to one server. It starts with Burst tokens, and
-// each response of the server adds one token.
+// A retransmissionBucket is a token bucket that limits retransmissions to one server. It starts with 20 tokens
+// (Burst), and each response of the server adds one token.
 //
-// Its capacity is Burst tokens, plus one for each response in the current and the previous period. More traffic needs a
-// larger capacity, because more packets are lost at the same time. It is safe for concurrent use.
+// Its capacity is 20 tokens, plus one for each response in the current and the previous period of two seconds. More
+// traffic needs a larger capacity, because more packets are lost at the same time. It is safe for concurrent use.
 type retransmissionBucket struct {
 	mu        sync.Mutex // guards the fields below
 	tokens    int        // number of tokens in the bucket
@@ -450,9 +451,8 @@ func (b *retransmissionBucket) spendToken(least int) bool {
 	return true
 }
 
-// updatePeriod starts the next counting period of retransmissionPeriod if the current one is over. It then drops the
-// tokens that exceed the capacity, which depends on the responses of the period that has ended. The caller must hold
-// mu.
+// updatePeriod starts the next counting period of two seconds if the current one is over. It then drops the tokens
+// that exceed the capacity, which depends on the responses of the period that has ended. The caller must hold mu.
 func (b *retransmissionBucket) updatePeriod() {
 	now := time.Now()
 	if now.Before(b.periodEnd) {

@@ -61,8 +61,8 @@ const worstRank = math.MaxInt32
 // preferenceRank returns the rank of the server for q; lower ranks are preferred. The rank is the logarithm of the
 // smoothed round trip time to the base 1.3, so that small differences between servers do not matter.
 //
-// The rank is worstRank if the server is silent or failing, or silent about the domain of q. It is worstRank-1 if no
-// round trip time is known.
+// Servers without a known round trip time have a higher rank than those. The highest rank, worstRank, is for servers
+// that are silent or failing, or silent about the domain of q.
 func (s *Server) preferenceRank(q *wire.Query) int {
 	if s.isUnhealthy() || s.silentZones.isSilent(q) {
 		return worstRank
@@ -161,11 +161,12 @@ func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	s.Probe(now, q)
 }
 
-// ProbeUnmeasured starts a probe, in the background, of each server that has not responded within measurementLifetime.
-// So a server that gets no queries is used again once it is faster than the others. now is the present time.
+// ProbeUnmeasured starts a probe, in the background, of each server that has not responded within the last five
+// minutes (measurementLifetime). So a server that gets no queries is used again once it is faster than the others.
+// now is the present time.
 //
-// A probe may send the client's question q, except to the server first, to which the caller itself sends q. first may
-// be nil.
+// A probe may send the client's question q, except to the server first, to which the caller itself sends q. first
+// may be nil.
 func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
 	if len(g) < 2 {
 		return
@@ -243,15 +244,15 @@ func (s *serverSelection) selectServerExcept(excluded uint64) int {
 	return best
 }
 
-// failedServers returns the servers that responded with a failure, as a bit set of indexes. Servers with an index of 64
-// or more are never in the set.
+// failedServers returns the set of servers that responded to this exchange with a failure. Bit i of the result
+// stands for the server with index i. Servers with an index of 64 or more are never in the set.
 func (s *serverSelection) failedServers() uint64 {
 	return s.serverSet(func(u *serverHistory) bool { return u.failures > 0 })
 }
 
-// serverSet returns a bit set with the index of each server for which the function contains returns true. The argument
-// of that function is the server's queries and failures in the exchange. Servers with an index of 64 or more are never
-// in the set.
+// serverSet returns the set of servers for which the function contains returns true. Bit i of the result stands for
+// the server with index i. The argument of that function is the record of the exchange's queries to the server.
+// Servers with an index of 64 or more are never in the set.
 func (s *serverSelection) serverSet(contains func(*serverHistory) bool) (set uint64) {
 	for i := range s.histories {
 		if contains(&s.histories[i]) {
@@ -261,8 +262,8 @@ func (s *serverSelection) serverSet(contains func(*serverHistory) bool) (set uin
 	return set
 }
 
-// serverBit returns a bit set with only the index of the given server, which must be in the group. The set is empty if
-// the index is 64 or more.
+// serverBit returns a set with only the given server, which must be in the group: bit i stands for the server with
+// index i. The set is empty if the index is 64 or more.
 func (s *serverSelection) serverBit(server *Server) uint64 {
 	return 1 << slices.Index(s.servers, server)
 }
@@ -276,8 +277,8 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 	return use.queries - 1
 }
 
-// recordMisses records a miss, a question without response, for each server whose last query has been unanswered for at
-// least the server's miss delay. now is the present time.
+// recordMisses records a miss, a question without response, for each server that has left the last query of this
+// exchange unanswered for too long (see latencyEstimator.missDelay). now is the present time.
 func (s *serverSelection) recordMisses(now time.Time) {
 	for i, server := range s.servers {
 		if use := &s.histories[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.missDelay() {
@@ -286,12 +287,12 @@ func (s *serverSelection) recordMisses(now time.Time) {
 	}
 }
 
-// selectPaidServer selects the server for a retransmission and spends tokens of its budget. It returns the index of the
-// best server whose budget permits the retransmission. isPaid is false if no budget permits it. isFirst must be true
-// for the first retransmission of a question.
+// selectAffordableServer selects the server for a retransmission, and spends a token of that server's budget. It
+// returns the index of the best server whose budget permits the retransmission. isPaid is false if no budget permits
+// it. isFirst must be true for the first retransmission of a question.
 //
 // A server that responded with a failure is selected only if it is the best of all.
-func (s *serverSelection) selectPaidServer(isFirst bool) (server int, isPaid bool) {
+func (s *serverSelection) selectAffordableServer(isFirst bool) (server int, isPaid bool) {
 	excluded := uint64(0)
 	for range s.servers {
 		i := s.selectServerExcept(excluded)

@@ -15,8 +15,9 @@ import (
 // TTL is the TTL, in seconds, of all records in these answers, including the SOA of negative answers (RFC 6303 §3).
 const TTL = 10800
 
-// A Zone is a special-use zone that a program answers itself (RFC 6303 §3). Its apex has an SOA and an NS record, and
-// it may have further records. Other names do not exist, unless a field says that all do.
+// A Zone is a special-use zone that a program answers itself (RFC 6303 §3). The zone's own name has an SOA and an NS
+// record, and it may have further records. Other names in the zone do not exist, except in zones with hasNamesBelow
+// or hasNoData.
 type Zone struct {
 	name              string
 	isForEveryProgram bool // every program serves it, and not only a caching server

@@ -80,15 +80,16 @@ func (f *Hosts) Load() error {
 // file in the background. If reading fails, the old entries remain.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	if now.UnixNano()-f.checked.Load() >= int64(hostsCheckInterval) && f.mu.TryLock() {
-		f.refreshInBackground(now)
+		f.refreshIfChanged(now)
 	}
 	var buf [wire.MaxKey]byte
 	return (*f.hosts.Load())[string(q.AppendKey(buf[:0])[:len(q.Name)])]
 }
 
-// refreshInBackground reads the file again if it has changed. It reads a short file at once, and a long one in the
-// background. The caller must hold mu, which refreshInBackground or the background goroutine unlocks.
-func (f *Hosts) refreshInBackground(now time.Time) {
+// refreshIfChanged reads the file again if it has changed. It reads a short file before it returns, and a file above
+// 64 KiB in the background. The caller must hold mu. refreshIfChanged unlocks mu, or lets the background goroutine
+// unlock it.
+func (f *Hosts) refreshIfChanged(now time.Time) {
 	info, err := f.statFile(now)
 	read := func(ctx context.Context) {
 		defer f.mu.Unlock()

@@ -23,7 +23,7 @@ const (
 	maxServers    = 3               // limit of the servers that are used, see resolv.conf(5)
 )
 
-// A Server is a DNS server in the system's configuration.
+// A Server is the address of a DNS server in the system's configuration.
 type Server struct {
 	Addr   string // host and port
 	Stream bool   // it is asked over TCP
@@ -115,9 +115,10 @@ func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 // file takes less time, and scutil on a busy machine more.
 const refreshPatience = 10 * time.Millisecond
 
-// latestState returns the latest configuration. If the last check is five seconds old, it starts a goroutine that reads
-// the configuration again. All callers wait for that read for at most refreshPatience, so that questions that arrive
-// together use the same servers. Without a known configuration they wait until the read has ended.
+// latestState returns the latest configuration. If the last check is five seconds old, it starts a goroutine that
+// reads the configuration again. All callers wait for that read for at most 10 ms (refreshPatience), so that
+// questions that arrive together use the same servers. Without a known configuration they wait until the read has
+// ended.
 func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
 	had, age := f.state, now.Sub(f.checked)

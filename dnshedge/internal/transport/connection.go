@@ -354,7 +354,7 @@ func (c *connection) deliverMessage(frame []byte) error {
 	return nil
 }
 
-// applyKeepalive sets the idle timeout to d, as the server asks for (RFC 7828), but at most to maxIdleTimeout. If d is
+// applyKeepalive sets the idle timeout to d, as the server asks for (RFC 7828), but at most to two minutes. If d is
 // 0, the connection accepts no further queries and is closed when the last query has ended (§3.4).
 func (c *connection) applyKeepalive(d time.Duration) {
 	if d == 0 {
@@ -420,7 +420,7 @@ func (c *connection) probeSilent() {
 }
 
 // handleWriteError ends the connection because a write has failed with err. If the server has closed the connection,
-// readMessages continues for finalReadTime, to read the responses that the server sent before.
+// readMessages continues for a second (finalReadTime), to read the responses that the server sent before.
 func (c *connection) handleWriteError(err error) {
 	if !isClosedByPeer(err) {
 		c.closeWithError(err)

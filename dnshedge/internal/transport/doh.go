@@ -175,8 +175,8 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 	}
 }
 
-// exchangeExclusively does the same as Exchange, over a connection that no other query uses. It waits until ctx ends if
-// maxExclusive such queries run already.
+// exchangeExclusively does the same as Exchange, over a connection that no other query uses. If eight such queries
+// (maxExclusive) run already, it waits for the end of one of them, or until ctx ends.
 func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.exclusiveSlots <- struct{}{}:

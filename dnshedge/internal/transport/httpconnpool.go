@@ -297,8 +297,8 @@ func (l *httpConnPool) resetCapacity(h *httpConn) {
 	}
 }
 
-// allowMoreConns makes each httpConn that is added from now on open up to serialConns connections. It must be called
-// when the server uses HTTP/1.1, which has one request per connection at a time.
+// allowMoreConns makes each httpConn that is added from now on open up to eight connections (serialConns). It must
+// be called when the server uses HTTP/1.1, which has one request per connection at a time.
 func (l *httpConnPool) allowMoreConns() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,8 +22,8 @@ type probePolicy struct {
 	probesOffUntil atomic.Int64 // time until which probes are disabled, in Unix nanoseconds
 }
 
-// disableProbes records that the server has ended a connection while a probe was in flight. It disables probes for
-// probesOffTime.
+// disableProbes records that the server has ended a connection while a probe was in flight. For the next ten
+// minutes, no probe is sent over the connections of other queries.
 func (p *probePolicy) disableProbes() {
 	p.probesOffUntil.Store(time.Now().Add(probesOffTime).UnixNano())
 }
@@ -34,8 +34,9 @@ func (p *probePolicy) areProbesDisabled() bool {
 	return time.Now().UnixNano() < p.probesOffUntil.Load()
 }
 
-// poolIndex returns the index of the connection pool for q: 0 for the first query of a question, and 1 for repetitions.
-// It is probePool for a probe while probes are disabled. n is the number of earlier queries with the same question.
+// poolIndex returns the index of the connection pool for q. It is 0 for the first query of a question, and 1 for
+// repetitions. A probe uses the pool for probes (probePool) while probes over the connections of other queries are
+// disabled. n is the number of earlier queries with the same question.
 func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
 	if isProbe(q) && p.areProbesDisabled() {
 		return probePool

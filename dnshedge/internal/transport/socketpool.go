@@ -20,15 +20,15 @@ const (
 	maxPoolSockets = 4 * poolSockets // maximum number of open shared sockets
 )
 
-// A socketPool holds UDP sockets that several queries share. It is used while more than maxOwnSockets queries wait, to
-// limit the file descriptors for one server. At most maxPoolSockets of its sockets are open. A socketPool is safe for
-// concurrent use.
+// A socketPool holds UDP sockets that several queries share. It is used while more than 128 queries (maxOwnSockets)
+// to one server wait, to limit the file descriptors for that server. At most 128 of its sockets (maxPoolSockets) are
+// open. A socketPool is safe for concurrent use.
 //
 // A response is as hard to guess as with one socket for each query (RFC 5452 §9.2). A query has the random port of a
 // socket in the pool and a random ID, and a response must repeat its question. An attacker that knows all ports must
 // still guess 21 bits within two seconds, before the sockets change.
 //
-// After MaxWrongMessages messages that fit no query, a socket is closed, and its queries are sent over TCP.
+// After three messages that fit no query (MaxWrongMessages), a socket is closed, and its queries are sent over TCP.
 type socketPool struct {
 	mu         sync.Mutex      // guards the fields below
 	sockets    []*sharedSocket // open sockets that accept queries
@@ -82,9 +82,9 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	return nil, causeOf(ctx)
 }
 
-// joinSocket selects the shared socket for d, adds d to its queries, and returns it. It opens a new socket while fewer
-// than poolSockets accept queries, and selects a random socket otherwise. It may wait for a socket that is being
-// opened, until ctx ends.
+// joinSocket selects the shared socket for d, adds d to its queries, and returns it. It opens a new socket while
+// fewer than 32 sockets (poolSockets) accept queries, and selects a random socket otherwise. It may wait for a
+// socket that is being opened, until ctx ends.
 func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
@@ -253,8 +253,8 @@ func (s *sharedSocket) readMessages() {
 }
 
 // deliverMessage passes a received message, b, to the query with the same ID if it is the response to that query.
-// Otherwise it counts a wrong message. It returns an error after MaxWrongMessages of them, and the caller must then
-// close the socket.
+// Otherwise it counts a wrong message. It returns an error after three wrong messages (MaxWrongMessages), and the
+// caller must then close the socket.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
 	if len(b) >= wire.HeaderLen {

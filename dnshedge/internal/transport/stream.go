@@ -175,8 +175,8 @@ func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	return s.exchangeExclusively(ctx, q, w)
 }
 
-// exchangeExclusively does the same as Exchange, over a connection that no other query uses. It waits until ctx ends if
-// maxExclusive such queries run already.
+// exchangeExclusively does the same as Exchange, over a connection that no other query uses. If eight such queries
+// (maxExclusive) run already, it waits for the end of one of them, or until ctx ends.
 func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case l := <-s.exclusivePools:

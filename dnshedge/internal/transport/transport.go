@@ -200,15 +200,15 @@ type sender interface {
 	SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error)
 }
 
-// A schemeTransport is the Transport of a scheme. It sends messages with an opcode other than QUERY, for example UPDATE
-// and NOTIFY, at most once, by sender.SendOnce. It repeats a query without EDNS if the server seems not to support EDNS
-// (RFC 6891 §7).
+// A schemeTransport is the Transport of a scheme. It sends messages with an opcode other than QUERY, for example
+// UPDATE and NOTIFY, at most once, by sender.SendOnce. It repeats a query without EDNS if the server seems not to
+// support EDNS (RFC 6891 §7).
 //
 // The server seems so if its response code is FORMERR, or NOTIMP without an OPT record. If the repetition succeeds,
-// queries to the server have no EDNS for the time ednsOffTime.
+// queries to the server have no EDNS for the next 15 minutes (ednsOffTime).
 //
-// Queries with the DO bit (RFC 3225 §3) or EDNS options are always sent with EDNS first. They are repeated without EDNS
-// only if no recent response of the server had an OPT record. So a forged FORMERR cannot remove signatures from
+// Queries with the DO bit (RFC 3225 §3) or EDNS options are always sent with EDNS first. They are repeated without
+// EDNS only if no recent response of the server had an OPT record. So a forged FORMERR cannot remove signatures from
 // answers.
 type schemeTransport struct {
 	sender

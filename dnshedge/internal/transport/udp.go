@@ -265,7 +265,7 @@ func (d *udpQuery) closeSocket() {
 // read of the query's own socket return with a timeout.
 func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// writeQuery writes the query to the socket c, and stores in sent when it did so.
+// writeQuery writes the query to the socket c, and stores the time at which it did so in the field sent.
 func (d *udpQuery) writeQuery(c net.Conn) error {
 	d.sent = time.Now()
 	d.Owner.RecordQuery()
@@ -385,7 +385,8 @@ func (u *udpTransport) ignoreMessage(err error) {
 // while. So the latency of a late response can be measured, and that response cannot reach the next socket with the
 // same port.
 //
-// expiring must be true if the context's callback may still set the read deadline.
+// expiring must be true if the end of the query's context may still set the read deadline of the socket. A read that
+// fails too early for this reason is repeated.
 func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.BeginAbandonedQuery() {
@@ -436,8 +437,8 @@ type spoofGuard struct {
 	cookie []byte     // client cookie, followed by the server cookie if known; never modified in place
 }
 
-// recordWrongMessage activates the guard until protectionTime from now. It must be called for each received message
-// that matches no waiting query, because that message may be spoofed.
+// recordWrongMessage activates the guard for the next ten minutes (protectionTime). It must be called for each
+// received message that matches no waiting query, because that message may be spoofed.
 func (g *spoofGuard) recordWrongMessage() {
 	now := time.Now()
 	if g.activeUntil.Swap(now.Add(protectionTime).UnixNano()) > now.UnixNano() {

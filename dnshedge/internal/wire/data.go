@@ -7,9 +7,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// isKnownType reports whether a record of the given type must have data that package dns can parse. It returns false
-// for types that are unknown to package dns, and for types that permit empty data.
-func isKnownType(typ uint16) bool {
+// requiresData reports whether a record of the given type must have data, in a form that package dns can parse. It
+// returns false for types that are unknown to package dns, and for types that permit empty data.
+func requiresData(typ uint16) bool {
 	_, ok := dns.TypeToRR[typ]
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }

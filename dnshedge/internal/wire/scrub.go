@@ -58,10 +58,10 @@ func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 
 // followAliases finds the names to which the aliases of the question lead. aliases holds the offsets in b of the
 // targets of CNAME records, by the ID of their owner. subtrees holds the same for DNAME records. It examines at most
-// maxAliasTargets targets.
+// 64 targets (maxAliasTargets).
 //
-// known has the IDs of the question's name and of all names to which aliases lead. above has the IDs of the owners of
-// the DNAME records that apply.
+// known has the IDs of the question's name and of all names to which aliases lead. above has the IDs of the owners
+// of the DNAME records that apply.
 func (s *nameIDTable) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
 	known, above = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []nameLabels

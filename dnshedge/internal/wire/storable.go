@@ -44,7 +44,7 @@ func checkStorable(b []byte) (end int, ok bool) {
 		case laidOut:
 			ok = r.class == dns.ClassINET && l.matchesRecord(b, r) && seen.readRData(b, data+l.before, l)
 		default:
-			ok = (len(r.data) > 0 || !isKnownType(r.typ)) && isSelfContained(r)
+			ok = (len(r.data) > 0 || !requiresData(r.typ)) && isSelfContained(r)
 		}
 		ok = ok && whole && (compressed || b[r.name] == 0)
 		end = data + len(r.data)

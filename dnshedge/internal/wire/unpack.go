@@ -67,7 +67,7 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 				continue
 			}
 			h := rr.Header()
-			if h.Rdlength == 0 && isKnownType(h.Rrtype) {
+			if h.Rdlength == 0 && requiresData(h.Rrtype) {
 				rr = &dns.RFC3597{Hdr: *h}
 			}
 			if _, opaque := rr.(*dns.RFC3597); opaque {
@@ -157,7 +157,7 @@ func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 			if !l.matchesRecord(b, r) {
 				bad = append(bad, n)
 			}
-		case len(r.data) == 0 && isKnownType(r.typ):
+		case len(r.data) == 0 && requiresData(r.typ):
 			odd = true
 		}
 	})
