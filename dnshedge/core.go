@@ -34,13 +34,14 @@ type core struct {
 	trace         *tracer // nil: there is no Client.Trace
 	cacheClient   uint16  // the Client's number in the Cache; 0: there is no Cache
 	servers       *clientServers
-	hosts         *system.Hosts  // nil: there is no hosts file
-	refreshes     *budget.Bucket // budget of cache refreshes, separate from the hedge budget
-	queryQueue    fairQueue      // questions that wait for servers
-	clientQueues  *clientQueues  // questions of DNS clients, in ServeDNS and Server
-	flights       flightGroup
-	systemServers func() []*system.Servers // the system's servers that are asked, directly or through Exchangers; called only if there is a Cache
-	systemVersion atomic.Uint64            // sum of the versions of systemServers when cache entries were last invalidated; 0: not yet determined
+	hosts         *system.Hosts                       // nil: there is no hosts file
+	refreshes     *budget.Bucket                      // budget of cache refreshes, separate from the hedge budget
+	queryQueue    fairQueue                           // questions that wait for servers
+	clientQueues  *clientQueues                       // questions of DNS clients, in ServeDNS and Server
+	flightsMu     sync.Mutex                          // guards flights and its Flights
+	flights       flight.Group[string, *sharedFlight] // running exchanges that callers with the same question share, by question and by whether hedging is allowed
+	systemServers func() []*system.Servers            // the system's servers that are asked, directly or through Exchangers; called only if there is a Cache
+	systemVersion atomic.Uint64                       // sum of the versions of systemServers when cache entries were last invalidated; 0: not yet determined
 	count         *counters
 
 	identifying atomic.Int32 // number of running calls of Client.Identity
@@ -65,7 +66,7 @@ func newCore(conf *Client) (*core, error) {
 		conf:       conf,
 		refreshes:  budget.NewBucket(hedging.Share, group.Burst),
 		queryQueue: fairQueue{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
-		flights:    flightGroup{running: make(flight.Group[string, *sharedFlight])},
+		flights:    make(flight.Group[string, *sharedFlight]),
 		count:      new(counters),
 	}
 	c.clientQueues = newClientQueues(conf.MaxInFlight)
@@ -357,7 +358,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedA
 		cached.postponeRefresh(cached.at, q.Type)
 		return c.cachedResult(ctx, q, cached)
 	case <-left:
-		c.flights.leaveFlight(ctx, f)
+		c.leaveFlight(ctx, f)
 		return &result{err: newError(q.Query, context.Cause(ctx))}
 	}
 }
@@ -381,7 +382,7 @@ func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, 
 	case <-f.Done:
 		return f.r
 	case <-ctx.Done():
-		c.flights.leaveFlight(ctx, f)
+		c.leaveFlight(ctx, f)
 		return first.r
 	}
 }
@@ -416,19 +417,31 @@ func (c *core) startFlight(ctx, stay context.Context, q question, mode flightMod
 	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also for a route, because aliases in its answers may lead to the system's servers
 		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.systemGeneration())
 	}
-	f, isNew := c.flights.joinFlight(key, policy.Eligibility{}.Reason(race.OverridesFrom(ctx)) != policy.None)
-	if !isNew {
+	isUnhedged := policy.Eligibility{}.Reason(race.OverridesFrom(ctx)) != policy.None
+	c.flightsMu.Lock()
+	f := c.flights[string(key)]
+	if isUnhedged && f == nil { // its own flight is joined only by callers that do not allow hedging either
+		key = append(key, 1)
+		f = c.flights[string(key)]
+	}
+	if f != nil {
+		f.AddCaller()
+		c.flightsMu.Unlock()
 		return f
 	}
-	f.question, f.mode, f.resolve = q, mode, resolve
-	detached := detachContext(c.ctx, ctx)
-	switch {
-	case stay != nil:
-		c.runFlight(detached, stay, f)
-	case c.isCacheable(q):
-		go c.runFlight(detached, nil, f)
-	default:
-		go c.runFlight(detached, c.flights.contextUntilAbandoned(f), f)
+	f = &sharedFlight{question: q, mode: mode, resolve: resolve}
+	f.Key = string(key)
+	f.AddCaller()
+	c.flights[f.Key] = f
+	var untilAbandoned context.Context // ends when the last caller has left; nil: the flight then continues
+	if stay == nil && !c.isCacheable(q) {
+		untilAbandoned, f.Cancel = context.WithCancelCause(context.Background())
+	}
+	c.flightsMu.Unlock()
+	if stay != nil {
+		c.runFlight(detachContext(c.ctx, ctx), stay, f)
+	} else {
+		go c.runFlight(detachContext(c.ctx, ctx), untilAbandoned, f)
 	}
 	return f
 }
@@ -444,7 +457,14 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 			if r == nil { // an Exchanger or a Dialer has ended the goroutine
 				r = &result{err: context.Canceled}
 			}
-			c.flights.finishFlight(f, r)
+			f.r = r
+			c.flightsMu.Lock()
+			c.flights.RemoveOperation(f)
+			if f.Cancel != nil {
+				f.Cancel(nil)
+			}
+			c.flightsMu.Unlock()
+			close(f.Done)
 		}()
 		if !c.addGoroutine() {
 			return &result{err: newError(f.Query, transport.ErrClosed)}
@@ -696,66 +716,12 @@ type sharedFlight struct {
 	r          *result                     // the result
 }
 
-// A flightGroup is the set of running exchanges that callers with the same question share. It is safe for concurrent
-// use.
-type flightGroup struct {
-	mu      sync.Mutex                          // guards running and its Flights
-	running flight.Group[string, *sharedFlight] // by question, and by whether hedging is allowed
-}
-
-// joinFlight adds the caller to the running flight for a question, or to a new flight. key identifies the question.
-// isNew is true for a new flight. The caller must then set its question, and call finishFlight when there is a result.
-//
-// unhedged says that the caller does not allow hedging. It may join a running flight that is hedged. But a new flight
-// for this caller is joined only by callers that do not allow hedging either.
-func (g *flightGroup) joinFlight(key []byte, unhedged bool) (f *sharedFlight, isNew bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	f = g.running[string(key)]
-	if unhedged && f == nil {
-		key = append(key, 1)
-		f = g.running[string(key)]
-	}
-	if isNew = f == nil; isNew {
-		f = new(sharedFlight)
-		f.Key = string(key)
-		g.running[f.Key] = f
-	}
-	f.AddCaller()
-	return f, isNew
-}
-
-// contextUntilAbandoned returns a context for the exchange of the flight f. The context ends when the last caller has
-// left the flight, or when the flight is finished. A flight for which it is not called continues after its last caller
-// has left.
-func (g *flightGroup) contextUntilAbandoned(f *sharedFlight) context.Context {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	f.Cancel = cancel
-	return ctx
-}
-
 // leaveFlight records that one caller no longer waits for the flight f, because the caller's context ctx has ended. When
-// the last caller leaves, it cancels the context that contextUntilAbandoned has returned, and new callers no longer
-// join the flight. A flight without such a context continues.
-func (g *flightGroup) leaveFlight(ctx context.Context, f *sharedFlight) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.running.RemoveCaller(f, context.Cause(ctx))
-}
-
-// finishFlight ends the flight f with the result r. It stores r, removes the flight from the group, and wakes the
-// callers that wait for the result.
-func (g *flightGroup) finishFlight(f *sharedFlight, r *result) {
-	f.r = r
-	g.mu.Lock()
-	g.running.RemoveOperation(f)
-	if f.Cancel != nil {
-		f.Cancel(nil)
-	}
-	g.mu.Unlock()
-	close(f.Done)
+// the last caller leaves a flight whose answer is not cached, the flight is cancelled, and new callers no longer join it.
+func (c *core) leaveFlight(ctx context.Context, f *sharedFlight) {
+	c.flightsMu.Lock()
+	defer c.flightsMu.Unlock()
+	c.flights.RemoveCaller(f, context.Cause(ctx))
 }
 
 const maxTargets = 16 // limit of alias targets that are followed for one question
