@@ -13,7 +13,8 @@ import (
 // period there are at most percent/100 × requests + burst hedges, independent of the request rate.
 //
 // A retrier can pay for its retries from the same Budget, by [Budget.Spend], and mark them by [MarkRetry]. The limit then
-// holds for hedges and retries together, and requests are those without a mark.
+// holds for hedges and retries together, and requests are those without a mark. Nothing is kept for one of them: hedges, also
+// those that failures start (see [WithEndpoints]), and retries may each spend all tokens.
 //
 // A Budget is safe for concurrent use. The zero Budget is not usable; call NewBudget.
 type Budget struct {

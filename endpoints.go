@@ -42,6 +42,11 @@ type Endpoint struct {
 // next endpoint that its call has not used. There is one exception: if that endpoint is known to be 25 % slower, and
 // hedges at the primary's endpoint win, the hedge goes to the primary's endpoint.
 //
+// If an attempt fails by an error of the RoundTripper, 502, 504, or 503 without Retry-After, another hedge starts at once,
+// at an endpoint that its call has not used. Errors of contexts and of Prepare start none. The other limits of hedges
+// apply. After the primary has failed, no other hedge starts. The failure waits for that hedge for at most four times the
+// usual latency of its endpoint, and at most a second or as long as the primary took.
+//
 // An endpoint is ejected if 8 % of its recent calls, or six in a row, failed or were overtaken by a hedge to another
 // endpoint. Then calls go to the next endpoint that is not ejected.
 //

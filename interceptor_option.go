@@ -63,6 +63,11 @@ type HedgeConn struct {
 // attempt of the call, the hedge uses a connection again. If no connection qualifies, the hedge is not sent, with the
 // reason [DeniedNotReady].
 //
+// If an attempt fails with Unavailable, without pushback, another hedge starts at once, over a connection that its call has
+// not used. The other limits of hedges apply. After the primary has failed, no other hedge starts. The failure waits for
+// that hedge as with [WithEndpoints]. Methods with a hedgingPolicy follow that instead. A stream that cannot be opened
+// starts no hedge, because its message is not known yet.
+//
 // A connection is ejected if 8 % of its recent hedges, or six in a row, ended with a failure status or Unauthenticated.
 // Cancelled hedges do not count. One in ten of the hedges that skip an ejected connection tries it again. If primaries
 // fail as often, the connection is still used by hedges that have no other connection.

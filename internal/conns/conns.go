@@ -179,12 +179,19 @@ type DueHedge struct {
 // Admit selects the connection of the next hedge of call c. It returns true if the hedge is admitted, and false if it
 // is denied. Admit counts a denial in c.
 //
-// The argument index is the position of the hedge in the hedge schedule, from 0. If due contains a reason for denial,
-// no connection is selected. The connection that was selected for a denied hedge stays available to later hedges.
+// The argument index is the position of the hedge in the hedge schedule, from 0, or [race.AfterFailure]. If due contains
+// a reason for denial, no connection is selected. The connection that was selected for a denied hedge stays available to
+// later hedges.
+//
+// A hedge that starts because an attempt has failed needs a connection that the call has not used. If there is none, Admit
+// returns false and counts no denial.
 func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 	selected, denial := Attempt{}, due.Denial
 	if s.set != nil && denial == policy.None {
-		if selected = s.attemptForEndpoint(s.rotation.SelectHedge(s.set.connectIdle())); selected.conn == nil {
+		if selected = s.attemptForEndpoint(s.selectEndpoint(index, c.Hedges)); selected.conn == nil {
+			if index == race.AfterFailure {
+				return false
+			}
 			denial = observe.DeniedNotReady
 		}
 	}
@@ -197,9 +204,31 @@ func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 	}
 	if selected.conn != nil {
 		s.attempts[c.Hedges] = selected
+		c.MarkHedgeStart()
 		s.addHedge(c.Key, selected.endpointIndex())
 	}
 	return true
+}
+
+// selectEndpoint returns the index of the connection for a hedge of a call that has sent the given number of hedges. It is 0
+// if no connection is available. The argument index is that of Admit.
+func (s *Selection) selectEndpoint(index, hedges int) int {
+	ready := s.set.connectIdle()
+	if index != race.AfterFailure {
+		return s.rotation.SelectHedge(ready)
+	}
+	for _, c := range s.set.conns {
+		isUsed := func(a Attempt) bool { return a.conn == c }
+		if c.ClientConn == s.callerConn || slices.ContainsFunc(s.attempts[1:1+hedges], isUsed) {
+			ready &^= endpoint.Mask(0).With(c.endpointIndex)
+		}
+	}
+	return s.rotation.SelectFailover(ready)
+}
+
+// FailoverTimeout returns how long hedge n, which a failure has started, may run after the primary has failed.
+func (s *Selection) FailoverTimeout(n int) time.Duration {
+	return s.rotation.FailoverTimeout(s.attempts[n].endpointIndex())
 }
 
 // addHedge reports to the outlier detector that a hedge to endpoint i was admitted, for a call with latency key k. This
@@ -290,17 +319,21 @@ func (s *Selection) Withdraw(ctx context.Context, c *policy.Call, n int, reason 
 // client's deadline passes.
 const deadlineMargin = time.Millisecond
 
-// RecordResult records the result of attempt n for the health of its connection. The result is a success if answered is
-// true, and otherwise a failure.
+// RecordResult records the result of attempt n of call c for the health of its connection. The result is a success if
+// answered is true, and otherwise a failure.
 //
 // A failure does not count if refused is true, because the server refused the attempt. It does not count either if ctx,
 // the context of the attempt, has ended or is about to reach its deadline.
-func (s *Selection) RecordResult(ctx context.Context, n int, answered, refused bool) {
+func (s *Selection) RecordResult(ctx context.Context, c *policy.Call, n int, answered, refused bool) {
 	if s.set == nil {
 		return
 	}
 	deadline, ok := ctx.Deadline()
-	s.rotation.RecordResult(n, s.attempts[n].endpointIndex(), answered, refused || ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin)
+	i, excused := s.attempts[n].endpointIndex(), refused || ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin
+	s.rotation.RecordResult(n, i, answered, excused)
+	if n > 0 && (answered || excused) {
+		s.rotation.RecordLatency(i, answered, c.AttemptLatency(n))
+	}
 }
 
 // An IdleConnector connects an idle gRPC connection in the background, because [grpc.ClientConn.Connect] blocks until

@@ -433,6 +433,14 @@ func (d *Detector) recordUnsentHedge() {
 	d.hedgesSinceTrial++
 }
 
+// failoverTimeout returns how long a hedge to endpoint i that a failure has started may run after the primary has failed: the
+// expected latency of the endpoint times unresponsiveFactor.
+func (d *Detector) failoverTimeout(i int) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return unresponsiveFactor * d.endpoints[i].expectedLatency
+}
+
 // firstAvailable returns the first endpoint in candidates that is not ejected. It returns 0 if all of them are ejected.
 func (d *Detector) firstAvailable(candidates Mask) int {
 	d.mu.Lock()

@@ -16,8 +16,8 @@ const both = Mask(3)
 
 // addHedge adds a hedge, or a probe, at endpoint i.
 func (s *Selection) addHedge(i int, isProbe bool) *Attempt {
-	hedge := &s.attempts[s.hedges+1]
-	hedge.selection, hedge.number, hedge.endpoint = s, s.hedges+1, i
+	hedge := s.nextAttempt()
+	hedge.endpoint = i
 	s.AddHedge(hedge, isProbe)
 	return hedge
 }

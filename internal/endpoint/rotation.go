@@ -1,6 +1,9 @@
 package endpoint
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // A Rotation distributes the hedges of one gRPC call over several connections. Each connection is an endpoint. Index 0
 // is the caller's connection, which the primary uses; indexes from 1 are the connections for hedges. The zero Rotation
@@ -37,6 +40,16 @@ func (r *Rotation) SelectHedge(ready Mask) int {
 	return i
 }
 
+// SelectFailover returns the endpoint of a hedge that starts because an attempt has failed. The Mask unused contains the endpoints
+// whose connections are ready and that the call has not used. The result is 0 if none of them is available. As for SelectHedge, an
+// ejected endpoint is selected only as a trial.
+func (r *Rotation) SelectFailover(unused Mask) int {
+	return r.detector.selectHedge(unused&^Mask(r.excluded.Load()), 0, 0)
+}
+
+// FailoverTimeout returns how long a hedge to endpoint i that a failure has started may run after the primary has failed.
+func (r *Rotation) FailoverTimeout(i int) time.Duration { return r.detector.failoverTimeout(i) }
+
 // AddHedge records that a hedge to endpoint i was admitted. It must be called before the next SelectHedge, which then
 // selects another endpoint.
 func (r *Rotation) AddHedge(i int) {
@@ -66,5 +79,15 @@ func (r *Rotation) RecordResult(n, i int, answered, excused bool) {
 		r.detector.recordSuccess(i)
 	case !excused:
 		r.detector.recordFailure(i)
+	}
+}
+
+// RecordLatency records how long a hedge to endpoint i took, for FailoverTimeout. If answered is false, the hedge was cancelled
+// after that time, or its server has pushed back.
+func (r *Rotation) RecordLatency(i int, answered bool, took time.Duration) {
+	if answered {
+		r.detector.recordAnswer(0, i, took)
+	} else {
+		r.detector.recordNoAnswer(i, took)
 	}
 }

@@ -12,23 +12,29 @@ import (
 //
 // Only the goroutine that runs the call may select endpoints and record the end of the call. Attempts may record their
 // results concurrently.
+//
+// A Selection is also the hedge schedule of the call. It implements [race.Schedule].
 type Selection struct {
 	set      *Set
 	detector *Detector
 	eligible Mask // endpoints to which the request may be sent
 	// endpoints of the attempts that have been admitted so far
 	used   Mask
+	hedges uint8           // number of admitted hedges; a probe counts as a hedge
 	ctx    context.Context // the caller's context
 	began  time.Time       // start of the call
 	median time.Duration   // median latency of calls to the primary's endpoint; 0 if not known
 
+	delays     *race.FixedSchedule         // hedge delays of the call
 	attempts   [1 + race.MaxHedges]Attempt // by number of the attempt; 0 is the primary
-	hedges     int                         // number of admitted hedges; a probe counts as a hedge
 	firstHedge *Attempt                    // the first admitted hedge other than the probe; nil if there is none yet
 	probe
 
-	primaryFailed atomic.Bool // the failure of the primary was recorded
+	primaryFailed atomic.Bool   // the failure of the primary was recorded
+	localFailures atomic.Uint32 // bit n is set if attempt n failed in a way in which another endpoint may not, see MarkLocalFailure
 }
+
+var _ race.Schedule = (*Selection)(nil)
 
 // A probe describes the probe of one call: a hedge that starts together with the primary. A probe tests whether an
 // ejected endpoint works again, or measures the latency of an endpoint.
@@ -81,8 +87,7 @@ func (s *Selection) HasProbe() bool { return s != nil && s.probe.target >= 0 }
 // hedges go to endpoints that the call has not used yet.
 func (s *Selection) SelectHedge(isProbe bool) *Attempt {
 	primary := s.attempts[0].endpoint
-	hedge := &s.attempts[s.hedges+1]
-	hedge.selection, hedge.number = s, s.hedges+1
+	hedge := s.nextAttempt()
 	switch {
 	case isProbe:
 		hedge.endpoint = s.probe.target
@@ -94,6 +99,24 @@ func (s *Selection) SelectHedge(isProbe bool) *Attempt {
 		}
 		hedge.endpoint = s.detector.selectHedge(s.eligible, s.used, primary)
 	}
+	return hedge
+}
+
+// SelectFailover does the same as SelectHedge for a hedge that starts because an attempt has failed. The endpoint is one that the
+// call has not used. SelectFailover returns nil if there is none that is not ejected. As for other hedges, an ejected endpoint may be
+// selected as a trial.
+func (s *Selection) SelectFailover() *Attempt {
+	hedge := s.nextAttempt()
+	if hedge.endpoint = s.detector.selectHedge(s.eligible, s.used, s.attempts[0].endpoint); s.used.Has(hedge.endpoint) {
+		return nil
+	}
+	return hedge
+}
+
+// nextAttempt returns the Attempt of the next hedge, whose endpoint is not selected yet.
+func (s *Selection) nextAttempt() *Attempt {
+	hedge := &s.attempts[s.hedges+1]
+	hedge.selection, hedge.number = s, int(s.hedges)+1
 	return hedge
 }
 
@@ -117,7 +140,7 @@ func (s *Selection) shouldHedgeAtPrimary() bool {
 // AddHedge records that the hedge was admitted. The caller must pass the result of the latest SelectHedge, and the same
 // isProbe.
 func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
-	s.hedges, s.used = hedge.number, s.used.With(hedge.endpoint)
+	s.hedges, s.used = uint8(hedge.number), s.used.With(hedge.endpoint)
 	if isProbe {
 		s.probe.sent = hedge
 		s.detector.recordProbe(hedge.endpoint, s.attempts[0].endpoint, s.median)
@@ -128,6 +151,40 @@ func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
 		s.detector.recordTrial(hedge.endpoint)
 	}
 	s.detector.recordHedge(hedge.endpoint)
+}
+
+// SetDelays sets the hedge delays of the call. It must be called before the race.
+func (s *Selection) SetDelays(delays *race.FixedSchedule) { s.delays = delays }
+
+// Next implements [race.Schedule]. A probe is due together with the primary, before the hedges with delays.
+func (s *Selection) Next(index int) (wait time.Duration, ok bool) {
+	if s.HasProbe() {
+		if index == 0 {
+			return 0, true
+		}
+		index--
+	}
+	return s.delays.Next(index)
+}
+
+// Failed implements [race.Schedule]. A failure of the primary stops hedging. If another endpoint may not fail in the same way, a
+// failure of the primary or of a hedge, but not of a probe, starts another hedge at once.
+func (s *Selection) Failed(n, next int, err error) race.Reschedule {
+	change := s.delays.Failed(n, next, err)
+	if s.localFailures.Load()>>n&1 != 0 && err != race.ErrAnswer && err != race.ErrRefused && s.probe.sent != &s.attempts[n] {
+		change.Failover, change.Elapsed = s.failoverTimeout, time.Since(s.began)
+	}
+	return change
+}
+
+// failoverTimeout returns how long the youngest hedge, which a failure has started, may run after the primary has failed.
+func (s *Selection) failoverTimeout() time.Duration {
+	return s.detector.failoverTimeout(s.attempts[s.hedges].endpoint)
+}
+
+// HedgeTimeout implements [race.Schedule].
+func (s *Selection) HedgeTimeout(took time.Duration) time.Duration {
+	return s.delays.HedgeTimeout(took)
 }
 
 // TypicalCost returns the usual cost of the call's first hedge, in tokens of the hedge budget: its cost while no
@@ -170,6 +227,10 @@ func (a *Attempt) Host() string { return a.selection.set.endpoints[a.endpoint].h
 // Cost returns the cost of a hedge at the attempt's endpoint, in tokens of the hedge budget. It must not be called on a
 // nil Attempt.
 func (a *Attempt) Cost() int { return a.selection.set.endpoints[a.endpoint].cost }
+
+// MarkLocalFailure records that the attempt has failed in a way in which an attempt at another endpoint may not fail, such as a
+// connection error. It must be called before the race gets the failure. It must not be called on a nil Attempt.
+func (a *Attempt) MarkLocalFailure() { a.selection.localFailures.Or(1 << a.number) }
 
 // RecordResult records the result of the attempt for the health of its endpoint. If answered is true, the attempt has
 // succeeded. Otherwise it has failed. A nil Attempt records nothing.

@@ -33,6 +33,16 @@ type NonFatalError struct {
 // Error implements the error interface. Callers never get this error.
 func (*NonFatalError) Error() string { return "hedge: the attempt failed with a non-fatal status" }
 
+// A FailoverError is the error of an attempt that failed in a way in which an attempt over another connection may not fail. The
+// race then starts a hedge over another connection at once, see [race.Reschedule].
+type FailoverError struct {
+	Elapsed time.Duration        // time from the start of the race to the failure
+	Timeout func() time.Duration // returns how long the hedge may run after the primary has failed
+}
+
+// Error implements the error interface. Callers never get this error.
+func (*FailoverError) Error() string { return "hedge: another connection may get a better status" }
+
 // SetDelays initializes s for a call whose hedges start after the given delays. The usual latency of a success limits
 // how long hedges may run after the primary has failed, see [race.FixedSchedule].
 func (s *Schedule) SetDelays(delays []time.Duration, usualLatency time.Duration) {
@@ -51,9 +61,12 @@ func (s *Schedule) Next(index int) (wait time.Duration, ok bool) {
 // Failed implements [race.Schedule]. The race calls it when attempt n has failed with err; next is the index of the
 // next hedge. The result says whether the race stops, or when the next hedge starts.
 //
-// A [NonFatalError] moves the next hedge to the time that it states. After a failure of the primary, the race stops if
+// A [FailoverError] starts one more hedge. A [NonFatalError] moves the next hedge to the time that it states. After a failure of the primary, the race stops if
 // no further hedge may start. It also stops if the server's pushback delays the next hedge too long.
 func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
+	if failover, ok := err.(*FailoverError); ok {
+		return race.Reschedule{Stop: n == 0, Failover: failover.Timeout, Elapsed: failover.Elapsed}
+	}
 	failure, ok := err.(*NonFatalError)
 	if !ok {
 		return race.Reschedule{Stop: n == 0}

@@ -52,6 +52,10 @@ func (h *hedgedCall) beginCall(ctx context.Context, cc *grpc.ClientConn, delay t
 // is denied if canCopy is false, because the request cannot be copied. It is also denied if its connection is not
 // ready, or if too little time remains until the deadline.
 func (h *hedgedCall) admitHedge(index int, cc *grpc.ClientConn, canCopy bool, deadline grpcattempt.Deadline) bool {
+	if h.Hedges > index && h.Hedges >= h.client.Policy.Config().MaxHedges { // a failure has started a hedge that is not in the schedule
+		h.SkipHedge(index)
+		return false
+	}
 	due := conns.DueHedge{TargetPaused: h.isTargetPaused()}
 	switch own := h.client.options.HedgeConns == nil; {
 	case deadline.IsWithin(h.minRemainingTime()):
@@ -99,7 +103,7 @@ var errNotFinal = errors.New("hedge: another attempt may get a better status")
 func (h *hedgedCall) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	verdict := h.classifyStatus(a, n, err, trailer, deadline)
 	if h.client.options.HedgeConns != nil {
-		h.selection.RecordResult(a, n, h.client.isAnswer(err) && !h.client.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.IsWithin(0))
+		h.selection.RecordResult(a, &h.Call, n, h.client.isAnswer(err) && !h.client.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.IsWithin(0))
 	}
 	return verdict
 }
@@ -113,7 +117,8 @@ func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer m
 	case n > 0 && (isRefusedByLimiter(err, trailer) || err == hedgebalancer.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
 		return race.ErrRefused
 	}
-	if wait, pushed := grpcattempt.ReadPushback(err, trailer); pushed {
+	wait, pushed := grpcattempt.ReadPushback(err, trailer)
+	if pushed {
 		if !h.selection.Attempt(n).HasOtherTarget() {
 			h.Key.RecordPushback(time.Now(), wait)
 		}
@@ -128,6 +133,8 @@ func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer m
 		return h.classifyRetryable(a, n, err, trailer, deadline)
 	case a.Err() == nil && (!h.client.options.NonFatalCodes[code] || n == 0 && deadline.IsTimeout(err, trailer)):
 		return race.ErrAnswer
+	case code == codes.Unavailable && !pushed && a.Err() == nil && h.client.options.HedgeConns != nil:
+		return &grpcattempt.FailoverError{Elapsed: h.ElapsedSinceBegin(), Timeout: func() time.Duration { return h.selection.FailoverTimeout(h.Hedges) }}
 	}
 	return errNotFinal
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/limit"
 	"github.com/gohedge/hedge/internal/loser"
@@ -238,18 +239,27 @@ func sendRequest(rt http.RoundTripper, req *http.Request) (*http.Response, error
 }
 
 // admitAtEndpoint implements Admit for a call with an endpoint selection. It selects the endpoint of the next hedge and
-// decides whether the hedge starts. The argument index is the position of the hedge in the schedule of the race.
+// decides whether the hedge starts. The argument index is the position of the hedge in the schedule of the race, or
+// [race.AfterFailure].
 func (c *call) admitAtEndpoint(index int) bool {
-	isProbe := false
-	if c.selection().HasProbe() {
-		index-- // the schedule has no delay for the probe, see probeSchedule
+	selection, isProbe, isFailover := c.selection(), false, index == race.AfterFailure
+	if selection.HasProbe() && !isFailover {
+		index-- // the schedule has no delay for the probe, see [endpoint.Selection.Next]
 		isProbe = index == policy.Immediate
-		if c.Hedges >= c.client.Policy.Config().MaxHedges {
-			c.SkipHedge(index)
-			return false
-		}
 	}
-	hedge := c.selection().SelectHedge(isProbe)
+	if (selection.HasProbe() || c.Hedges > index) && c.Hedges >= c.client.Policy.Config().MaxHedges { // a probe or a failover is one hedge more
+		c.SkipHedge(index)
+		return false
+	}
+	var hedge *endpoint.Attempt
+	if isFailover {
+		hedge = selection.SelectFailover()
+	} else {
+		hedge = selection.SelectHedge(isProbe)
+	}
+	if hedge == nil { // the call has used all endpoints
+		return false
+	}
 	request := policy.HedgeRequest{Cost: hedge.Cost(), OtherBackend: hedge.IsOtherEndpoint()}
 	if !c.AdmitRequest(index, request, policy.None) {
 		return false
@@ -258,7 +268,7 @@ func (c *call) admitAtEndpoint(index int) bool {
 	defer c.Key.HedgeEndedUnless(&added)
 	a := &c.attempts[c.Hedges]
 	a.endpoint, a.usesHedgeConns = hedge, !hedge.IsOtherEndpoint()
-	c.selection().AddHedge(hedge, isProbe)
+	selection.AddHedge(hedge, isProbe)
 	added = true
 	return true
 }
@@ -280,6 +290,9 @@ func (c *call) roundTrip(rt http.RoundTripper, r *http.Request, n int) (*http.Re
 	err := c.prepareRequest(r, n)
 	if err == nil {
 		resp, err = sendRequest(rt, r)
+		if isLocalFailure(r, resp, err) {
+			to.MarkLocalFailure()
+		}
 	}
 	if err == nil {
 		if err = to.RestoreResponse(resp, r); err != nil {

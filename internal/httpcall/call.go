@@ -413,25 +413,12 @@ func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 
 // raceSchedule returns the hedge schedule of the call. The result canHedge is false if no hedge can become due.
 func (c *call) raceSchedule() (s race.Schedule, canHedge bool) {
-	own := c.RaceSchedule()
-	if c.selection().HasProbe() {
-		return probeSchedule{own}, true
+	own, selection := c.RaceSchedule(), c.selection()
+	if selection == nil {
+		return own, len(own.Delays) > 0
 	}
-	return own, len(own.Delays) > 0
-}
-
-// A probeSchedule is the hedge schedule of a call that sends a probe. The probe is an additional hedge that starts
-// together with the primary, to test or measure an endpoint. The other hedges start at the delays of the wrapped
-// schedule.
-type probeSchedule struct{ *race.FixedSchedule }
-
-// Next implements [race.Schedule]. For index 0, the probe, it returns the delay 0. For the other hedges, it returns the
-// delays of the wrapped schedule.
-func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
-	if index == 0 {
-		return 0, true
-	}
-	return s.FixedSchedule.Next(index - 1)
+	selection.SetDelays(own)
+	return selection, selection.HasProbe() || len(own.Delays) > 0
 }
 
 // callTarget returns the host to which the primary is sent. A RoundTripper that this Client wraps may be a hedging

@@ -1,6 +1,8 @@
 package httpcall
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -88,6 +90,43 @@ func hasIdempotencyKey(req *http.Request) bool {
 		}
 	}
 	return false
+}
+
+// isLocalFailure reports whether resp and err, the result of the request req of an attempt, are a failure that an attempt at another
+// endpoint may not have: an error of the transport, 502, 504, or 503 without Retry-After. The result is false if the caller has
+// cancelled req, or if err is that of a context, such as a time limit in a RoundTripper of the program.
+func isLocalFailure(req *http.Request, resp *http.Response, err error) bool {
+	if err != nil {
+		return !isCanceled(req) && !isContextError(err)
+	}
+	switch resp.StatusCode {
+	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		return true
+	case http.StatusServiceUnavailable:
+		return resp.Header.Get("Retry-After") == ""
+	}
+	return false
+}
+
+// isCanceled reports whether the context of req has ended or the deprecated channel Cancel of req was closed.
+func isCanceled(req *http.Request) bool {
+	select {
+	case <-req.Cancel: //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
+		return true
+	default:
+		return req.Context().Err() != nil
+	}
+}
+
+// isContextError reports whether err wraps the error of a context. Unlike [errors.Is], it does not report time limits of package net,
+// such as that for a response header.
+func isContextError(err error) bool {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if e == context.DeadlineExceeded {
+			return true
+		}
+	}
+	return errors.Is(err, context.Canceled)
 }
 
 // parseRetryAfter returns the time to wait that the value v of a Retry-After header demands (RFC 9110, section 10.2.3).

@@ -36,13 +36,14 @@ type Call struct {
 	// predictedHedgeEnd is the time from start to the predicted response to a hedge that shadow mode did not send. It is the
 	// earliest prediction of the call; 0 means that there is none.
 	predictedHedgeEnd time.Duration
-	// Denied is the reason why the latest hedge that was due after a delay was denied. It is None if no hedge was denied.
+	// Denied is the reason why the latest hedge that was due after a delay or a failure was denied. It is None if no hedge was
+	// denied.
 	Denied observe.Reason
 	// Hedges is the number of hedges that Admit or AdmitRequest has allowed to start.
 	Hedges int
 
-	// attemptStarts holds the time from start to the start of each attempt, by attempt number. Only the goroutine of an attempt
-	// uses the element of that attempt.
+	// attemptStarts holds the time from start to the start of each attempt, by attempt number. MarkHedgeStart writes the element
+	// of a hedge before the hedge starts. After that, only the goroutine of an attempt uses the element of that attempt.
 	attemptStarts [1 + race.MaxHedges]time.Duration
 	flags         atomic.Uint32 // bit n is set if hedge n was admitted, but could not be sent; and flagRescheduled
 }
@@ -186,13 +187,13 @@ func (c *Call) WouldBeDenied(ctx context.Context, startTime time.Time, request H
 }
 
 // isBeforeDelay reports whether the call has not yet reached the delay with the given index at the time now. A hedge can
-// start before its delay: always with index [Immediate], and otherwise only after MarkRescheduled.
+// start before its delay: always with index [Immediate] or [race.AfterFailure], and otherwise only after MarkRescheduled.
 func (c *Call) isBeforeDelay(now time.Time, index int) bool {
-	return index == Immediate || c.flags.Load()&flagRescheduled != 0 && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
+	return index < 0 || c.flags.Load()&flagRescheduled != 0 && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
 }
 
 // Admit decides whether a hedge may start now. The argument index is the index of the delay in the schedule after which the
-// hedge is due. If Admit returns true, the budget has paid for the hedge, and the caller must call Ended when the hedge has
+// hedge is due, or [race.AfterFailure]. If Admit returns true, the budget has paid for the hedge, and the caller must call Ended when the hedge has
 // ended.
 func (c *Call) Admit(index int) bool { return c.AdmitRequest(index, HedgeRequest{}, None) }
 
@@ -213,7 +214,7 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	if c.predictedHedgeEnd > 0 && now.Sub(c.start) >= c.predictedHedgeEnd {
 		return false // in shadow mode: a hedge would have ended the call by now
 	}
-	isMarker := c.schedule != nil && index == c.schedule.slowMarkerIndex && index != Immediate
+	isMarker := c.schedule != nil && index == c.schedule.slowMarkerIndex && index >= 0
 	if isMarker && c.schedule.hasOwnMarker { // no hedge is due at this delay
 		c.recordSlowCall(index, isBefore)
 		return false
@@ -286,6 +287,13 @@ func (c *Call) Withdraw(ctx context.Context, n int, reason observe.Reason, reque
 func (c *Call) reportDenied(reason observe.Reason) {
 	c.notifier().Notify(func(o observe.Observer) { o.Denied(c.ctx, c.Key.Info, reason) })
 }
+
+// MarkHedgeStart records that the hedge that was admitted last starts now. The caller must hold the lock of the race. Calls that
+// do not use AttemptLatency need not call it.
+func (c *Call) MarkHedgeStart() { c.attemptStarts[c.Hedges] = time.Since(c.start) }
+
+// AttemptLatency returns the time since the start of attempt n. It must be called in the goroutine of the attempt.
+func (c *Call) AttemptLatency(n int) time.Duration { return time.Since(c.start) - c.attemptStarts[n] }
 
 // SentHedges returns the number of hedges that were sent. The number can change until the race of the call is over.
 func (c *Call) SentHedges() int { return c.Hedges - bits.OnesCount32(c.flags.Load()&^flagRescheduled) }
@@ -377,7 +385,7 @@ func (c *Call) reportOutcome(ctx context.Context, a observe.AttemptInfo, outcome
 	if c.notifier() == nil {
 		return
 	}
-	r := observe.AttemptResult{AttemptInfo: a, Outcome: observe.Outcome(outcome.String()), Latency: time.Since(c.start) - c.attemptStarts[a.Number]}
+	r := observe.AttemptResult{AttemptInfo: a, Outcome: observe.Outcome(outcome.String()), Latency: c.AttemptLatency(a.Number)}
 	if c.flags.Load()&(1<<a.Number) != 0 {
 		r.Outcome = observe.Withdrawn
 	}

@@ -33,8 +33,9 @@ type Op[T any] interface {
 	// panicked or called runtime.Goexit.
 	Discard(v T, err error)
 
-	// Admit reports whether the hedge with the given index in the [Schedule] may start. The race holds its lock during the
-	// call, so Admit must not block. The hedge does not start if Admit panics or calls runtime.Goexit.
+	// Admit reports whether the hedge with the given index in the [Schedule], or the index [AfterFailure], may start. The race
+	// holds its lock during the call, so Admit must not block. The hedge does not start if Admit panics or calls
+	// runtime.Goexit.
 	Admit(index int) bool
 
 	// Ended is called once for each admitted hedge after its Attempt has returned. The argument n is the number of the attempt.
@@ -347,11 +348,18 @@ func (r *Race[T]) createDueHedge() (a *Attempt, n int) {
 	if h.started > MaxHedges || !r.admitHedge(index) {
 		return nil, 0
 	}
-	primary := r.Style.Primary
+	return r.addHedge(due)
+}
+
+// addHedge creates the attempt of a hedge that starts now, and returns it with its number n. The argument elapsed is the time
+// since the start of the race. The caller must hold mu.
+func (r *Race[T]) addHedge(elapsed time.Duration) (a *Attempt, n int) {
+	h, primary := r.hedges, r.Style.Primary
 	n, a = h.started, &Attempt{Context: primary.Context, Call: primary.Call, n: uint8(h.started), async: r.Style.Async, detaches: r.Style.Detach != DetachNone}
 	h.attempts[n] = attempt{Attempt: a, running: true}
-	if h.failureDelay.youngest = time.Now(); n == 1 {
-		h.failureDelay.began = h.failureDelay.youngest.Add(-due)
+	h.failureDelay.youngest, h.failureDelay.failover = time.Now(), 0
+	if n == 1 {
+		h.failureDelay.began = h.failureDelay.youngest.Add(-elapsed)
 	}
 	h.started++
 	return a, n
@@ -466,8 +474,11 @@ func (r *Race[T]) finishAttempt(n int, v T, err error) {
 		r.hedges.attempts[n].running = false
 	}
 	open := r.phase == racing && r.winner < 0
-	defer r.settleResult(n, v, err, open) // also if the observer ends the goroutine
-	if w := r.Style.Observer; w != nil {  // before Run can return, because the observer may be used for another race then
+	defer r.settleResult(n, v, err, open) // also if the observer or op.Admit ends the goroutine
+	if open && err != nil {
+		defer r.reschedule(n, err)
+	}
+	if w := r.Style.Observer; w != nil { // before Run can return, because the observer may be used for another race then
 		how := OutcomeOf(err)
 		if !open && (err == nil || r.winner >= 0) {
 			how = Lost
@@ -479,9 +490,6 @@ func (r *Race[T]) finishAttempt(n int, v T, err error) {
 // settleResult keeps or discards the result v and err of attempt n, according to the table at finishAttempt. open is true if
 // the race was open when the attempt returned. The caller must hold mu, and settleResult unlocks it.
 func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
-	if open && err != nil {
-		r.reschedule(n, err)
-	}
 	loser, inCaller := n, n == 0 && !r.Style.Async
 	switch {
 	case open && err == nil:
@@ -511,8 +519,8 @@ func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 	}
 }
 
-// reschedule lets the schedule change the time of the next hedge after attempt n has failed with err. The race must be open.
-// The caller must hold mu.
+// reschedule lets the schedule change the next hedges after attempt n has failed with err. The race must be open. The caller
+// must hold mu.
 func (r *Race[T]) reschedule(n int, err error) {
 	next := 0
 	if h := r.hedges; h != nil {
@@ -523,6 +531,9 @@ func (r *Race[T]) reschedule(n int, err error) {
 	if change.Stop {
 		r.stopTimer()
 	}
+	if change.Failover != nil {
+		r.startFailover(change)
+	}
 	if !change.Move || !r.armed || r.startedCount() > MaxHedges {
 		return
 	}
@@ -532,6 +543,19 @@ func (r *Race[T]) reschedule(n int, err error) {
 	if !r.timer.Reset(change.After) {
 		h.staleFires++
 	}
+}
+
+// startFailover starts a hedge that is not in the schedule, because an attempt has failed. It does nothing if op does not admit
+// the hedge, or if the caller gets the failure of the primary already. The caller must hold mu.
+func (r *Race[T]) startFailover(change Reschedule) {
+	h := r.initHedges()
+	if h.started > MaxHedges || h.failureDelay.ended || !r.admitHedge(AfterFailure) {
+		return
+	}
+	r.notReusable.Store(true)
+	a, n := r.addHedge(change.Elapsed)
+	h.failureDelay.failover = change.Failover()
+	go r.runAttempt(a, n)
 }
 
 // hasScheduledHedge reports whether the race must continue although all attempts have returned, because another hedge is
@@ -631,14 +655,14 @@ func (r *Race[T]) endFailureDelay() {
 	}
 }
 
-// newFailureDelayTimer returns a timer that fires when the delay after a failed primary must end. It returns nil if Run does
+// failureDeadline returns the time at which the delay after a failed primary must end. It returns the zero time if Run does
 // not wait for hedges after a failure. The caller must hold mu.
-func (r *Race[T]) newFailureDelayTimer() *time.Timer {
+func (r *Race[T]) failureDeadline() time.Time {
 	h := r.hedges
 	if h == nil || h.failureDelay.failed.IsZero() || r.winner >= 0 || h.failureDelay.ended || r.hasScheduledHedge() {
-		return nil
+		return time.Time{}
 	}
-	return time.NewTimer(time.Until(h.failureDelay.waitDeadline(r.schedule)))
+	return h.failureDelay.waitDeadline(r.schedule)
 }
 
 // cancelRunning cancels all attempts that have not returned. The caller must hold mu.
@@ -663,14 +687,16 @@ func (r *Race[T]) wakeRun() {
 func (r *Race[T]) awaitResult() Result[T] {
 	done, left, stays := r.Style.Primary.Context.Done(), false, r.Style.TryAbandon == nil
 	var hold *time.Timer
+	var until time.Time // time at which hold fires
 	r.mu.Lock()
 	for !r.isSettled() && !left {
 		ended := done
 		if !r.primaryDone && stays {
 			ended = nil // the primary observes the end of the context itself, and returns its own error
 		}
-		if hold == nil {
-			if hold = r.newFailureDelayTimer(); hold != nil {
+		if deadline := r.failureDeadline(); !deadline.Equal(until) { // the youngest hedge has changed
+			if hold, until = nil, deadline; !until.IsZero() {
+				hold = time.NewTimer(time.Until(until))
 				defer hold.Stop()
 			}
 		}
@@ -680,7 +706,7 @@ func (r *Race[T]) awaitResult() Result[T] {
 		switch {
 		case r.isSettled():
 		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.failureDelay.waitDeadline(r.schedule))):
-			hold = nil // another hedge has started or will start, so the failure is held longer
+			hold, until = nil, time.Time{} // another hedge has started or will start, so the failure is held longer
 		case late:
 			r.endFailureDelay()
 		case !gone:

@@ -22,6 +22,7 @@ type plan struct {
 	panic bool
 	deaf  bool // to its context
 	moves bool // it fails and moves the next hedge
+	next  bool // it fails and starts a hedge that is not in the schedule
 	after time.Duration
 }
 
@@ -40,6 +41,8 @@ type planned struct {
 	finished [1 + race.MaxHedges][race.Failed + 1]atomic.Int32
 	ended    [1 + race.MaxHedges]atomic.Int32
 	youngest atomic.Int64 // when the latest hedge began, in ns
+	longer   atomic.Int64 // how long it may run because a failure has started it, in ns; 0: it is in the schedule
+	beside   atomic.Int32 // hedges that are not in the schedule
 	failed   atomic.Int64 // when the primary failed
 }
 
@@ -52,8 +55,19 @@ type ticket struct{ n int }
 
 var errPlanned = errors.New("planned")
 
-func (p *planned) Admit(index int) bool { return p.refuse>>index&1 == 0 }
-func (p *planned) Ended(n int)          { p.ended[n].Add(1) }
+func (p *planned) Admit(index int) bool {
+	if index == race.AfterFailure {
+		index = race.MaxHedges
+	}
+	if p.refuse>>index&1 != 0 {
+		return false
+	}
+	if p.longer.Store(0); index == race.MaxHedges {
+		p.beside.Add(1)
+	}
+	return true
+}
+func (p *planned) Ended(n int) { p.ended[n].Add(1) }
 
 func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	p.begun.Add(1)
@@ -61,7 +75,7 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	defer p.running.Add(-1)
 	if n > 0 {
 		p.youngest.Store(time.Now().UnixNano())
-		if p.failed.Load() != 0 && !p.plans[0].moves {
+		if p.failed.Load() != 0 && !p.plans[0].moves && p.beside.Load() == 0 {
 			panic("a hedge begins though the primary has failed")
 		}
 	} else {
@@ -79,6 +93,11 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	p.answered[n].Store(true)
 	p.at[n].Store(time.Now().UnixNano())
 	switch {
+	case my.fails && my.next:
+		return &ticket{n}, &grpcattempt.FailoverError{Elapsed: time.Since(p.start), Timeout: func() time.Duration {
+			p.longer.Store(int64(10 * my.after))
+			return 10 * my.after
+		}}
 	case my.fails && my.moves:
 		return &ticket{n}, &grpcattempt.NonFatalError{Hedges: p.hedges, Elapsed: time.Since(p.start), After: my.after}
 	case my.fails:
@@ -108,6 +127,7 @@ func FuzzRun(f *testing.F) {
 	f.Add([]byte{2, 0, 2, 9, 1, 8, 4, 7, 1, 1, 1, 1, 1})
 	f.Add([]byte{7, 255, 0, 10, 8, 10, 1, 10, 2, 10, 0, 40, 0})
 	f.Add([]byte{198, 0, 90, 4, 80, 4, 3, 0, 2, 0, 9, 9, 20})
+	f.Add([]byte{5, 0, 20, 49, 30, 17, 200, 0, 9, 0, 9, 0, 15, 0, 10})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		next := func() byte {
 			if len(data) == 0 {
@@ -123,7 +143,7 @@ func FuzzRun(f *testing.F) {
 			lasts, bits := next(), next()
 			op.plans = append(op.plans, plan{
 				lasts: time.Duration(lasts) * ms, fails: bits&1 != 0, panic: bits&2 != 0, deaf: bits&4 != 0,
-				moves: bits&8 != 0, after: time.Duration(bits>>5) * 30 * ms,
+				moves: bits&8 != 0, next: bits&16 != 0, after: time.Duration(bits>>5) * 30 * ms,
 			})
 		}
 		var delays []time.Duration
@@ -156,7 +176,11 @@ func FuzzRun(f *testing.F) {
 			out := r.Run(ctx, op, schedule)
 			var limit int64 // until which a failure may be held
 			if at := op.failed.Load(); out.Winner < 0 && at != 0 {
-				bound := int64(race.BoundHedgeTimeout(usual, time.Duration(at-start.UnixNano())))
+				took := time.Duration(at - start.UnixNano())
+				bound := int64(race.BoundHedgeTimeout(usual, took))
+				if longer := op.longer.Load(); longer > 0 {
+					bound = max(bound, int64(race.BoundHedgeTimeout(time.Duration(longer), took)))
+				}
 				limit = max(at, op.youngest.Load()+bound)
 				longest := limit
 				if op.plans[0].moves { // a hedge that is put off may not be admitted in the end
@@ -164,7 +188,7 @@ func FuzzRun(f *testing.F) {
 				}
 				require.LessOrEqual(t, time.Now().UnixNano(), longest, "a failure is held too long")
 			}
-			require.LessOrEqual(t, out.Started, 1+len(delays))
+			require.LessOrEqual(t, out.Started, min(1+len(delays)+int(op.beside.Load()), 1+race.MaxHedges))
 			if out.Winner >= 0 {
 				require.NoError(t, out.Err)
 				require.Equal(t, out.Winner, out.Value.n)

@@ -21,15 +21,23 @@ type Schedule interface {
 	HedgeTimeout(took time.Duration) time.Duration
 }
 
-// A Reschedule changes the time at which the next hedge is due. The zero value changes nothing.
+// A Reschedule changes the hedges that start after an attempt has failed. The zero value changes nothing.
 type Reschedule struct {
-	Stop bool // no more hedges start
+	Stop bool // no more hedges of the schedule start
 	// Move makes the next hedge due after the time After, even if the primary has failed. It has no effect if Next returned
 	// false.
 	Move    bool
 	After   time.Duration // time from now until the next hedge is due, if Move is true
-	Elapsed time.Duration // time since the start of the race, if Move is true
+	Elapsed time.Duration // time since the start of the race, if Move is true or Failover is not nil
+	// Failover, if it is not nil, starts one more hedge at once, even if the primary has failed. The hedge is not in the
+	// schedule: the race calls [Op.Admit] with the index [AfterFailure]. If the hedge is admitted, the race calls Failover. It
+	// returns how long the hedge may run after the primary has failed, in place of a shorter HedgeTimeout.
+	Failover func() time.Duration
 }
+
+// AfterFailure is the index in calls of [Op.Admit] for a hedge that starts because an attempt has failed, see
+// [Reschedule].Failover. It is less than -1, which operations use for a hedge that starts together with the primary.
+const AfterFailure = -2
 
 // A FixedSchedule starts hedges after fixed delays. After the primary has failed, it starts no more hedges.
 type FixedSchedule struct {
@@ -79,14 +87,21 @@ func BoundHedgeTimeout(usual, took time.Duration) time.Duration {
 // A failureDelay holds the times that determine how long Run waits for hedges after the primary has failed. The mu of the
 // race guards it.
 type failureDelay struct {
-	began    time.Time // approximate start of the primary, set when the first hedge starts
-	youngest time.Time // start of the hedge that was started last
-	failed   time.Time // time at which the primary failed while hedges ran or were due; zero: it has not
-	ended    bool      // the wait is over
+	began    time.Time     // approximate start of the primary, set when the first hedge starts
+	youngest time.Time     // start of the hedge that was started last
+	failover time.Duration // result of Reschedule.Failover for that hedge; 0: the hedge is in the schedule
+	failed   time.Time     // time at which the primary failed while hedges ran or were due; zero: it has not
+	ended    bool          // the wait is over
 }
 
 // waitDeadline returns the time at which Run stops waiting for hedges after the primary has failed. At least one hedge must
-// have started. The schedule s determines how long the youngest hedge may run.
+// have started. The schedule s determines how long the youngest hedge may run, unless a failure has started that hedge and
+// gives it more time. Then the limits of [BoundHedgeTimeout] apply.
 func (w *failureDelay) waitDeadline(s Schedule) time.Time {
-	return w.youngest.Add(s.HedgeTimeout(w.failed.Sub(w.began)))
+	took := w.failed.Sub(w.began)
+	timeout := s.HedgeTimeout(took)
+	if w.failover > 0 {
+		timeout = max(timeout, BoundHedgeTimeout(w.failover, took))
+	}
+	return w.youngest.Add(timeout)
 }

@@ -107,6 +107,43 @@ func maxHoldTime(took, usual time.Duration, known bool) time.Duration {
 	return min(max(10*ms, learned), max(time.Second, took))
 }
 
+// An attemptRecord is an attempt that a server has received.
+type attemptRecord struct {
+	number     int
+	endpoint   string        // name of the endpoint that received it
+	at         time.Duration // since the play began
+	failedHere time.Duration // when the server failed it in a way in which another endpoint may not; 0: it did not
+}
+
+// maxFailoverTime returns for how much longer rule R2 holds a failure that came after took, for hedges that failures start at other
+// endpoints, one after another. Of the attempts that may have failed, unseen have not reached a server.
+func maxFailoverTime(all []attemptRecord, unseen int, took time.Duration) time.Duration {
+	failures := unseen
+	for _, a := range all {
+		if a.failedHere > 0 {
+			failures++
+		}
+	}
+	return time.Duration(failures) * max(time.Second, took)
+}
+
+// startedByFailure reports whether a failure of an earlier attempt may have started the attempt a. The endpoint of a must be
+// new for the call. An earlier attempt must have failed at most late before a arrived, or must not have arrived at all.
+func startedByFailure(all []attemptRecord, a attemptRecord, late time.Duration) bool {
+	earlier, started := 0, false
+	for _, other := range all {
+		if other.number >= a.number {
+			continue
+		}
+		if other.endpoint == a.endpoint {
+			return false
+		}
+		earlier++
+		started = started || other.failedHere > 0 && a.at >= other.failedHere && a.at <= other.failedHere+late
+	}
+	return started || earlier < a.number
+}
+
 // maxHedgeCount returns the largest number of hedges by rule R5, for any number of hosts, methods and keys.
 func maxHedgeCount(share float64, calls int) float64 {
 	return share*float64(calls) + max(20, 200*share) + 3

@@ -75,7 +75,11 @@ func (j *grpcChecker) call(c *grpcCall, a, b *grpcResult) {
 // maxHold returns the longest time for which rule R2 holds a failure that came after d, in the hedged call b.
 func (j *grpcChecker) maxHold(c *grpcCall, d time.Duration, b *grpcResult) time.Duration {
 	known := c.method == "GetItem" && !c.elsewhere && !j.w.client.fewKeys && j.w.past.teachesLatency(0, j.w.client.change)
-	return maxHoldTime(d, j.hedged.memory.longestUntil(b.began+d), known)
+	held := maxHoldTime(d, j.hedged.memory.longestUntil(b.began+d), known)
+	if len(j.w.way.conns) > 0 {
+		held += maxFailoverTime(j.hedged.records(c.number), j.w.way.unseenFailures(), d)
+	}
+	return held
 }
 
 // delayByOthers returns the longest additional latency of a call because hedges of other calls occupy slots. A hedge
@@ -185,14 +189,14 @@ func (j *grpcChecker) checkArrivals(c *grpcCall, b *grpcResult, say reportFunc) 
 		say("3 write repeated", fmt.Sprintf("%s came %d times", c.method, len(all)))
 	}
 	j.checkConns(c, all, say)
-	failed := time.Duration(0)
+	failed, records := time.Duration(0), j.hedged.records(c.number)
 	for _, a := range all {
 		if a.attempt == 0 {
 			failed = a.failed
 		}
 	}
-	for _, a := range all {
-		if a.attempt > 0 && failed > 0 && a.at > failed+ms && !j.w.way.token && j.w.places == 0 { // it arrives when it has a place
+	for i, a := range all {
+		if a.attempt > 0 && failed > 0 && a.at > failed+ms && !j.w.way.token && j.w.places == 0 && !startedByFailure(records, records[i], ms) { // it arrives when it has a place
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
 		}
 		over := b.began + b.first

@@ -127,6 +127,20 @@ func (j *grpcChecker) checkConns(c *grpcCall, all []*grpcArrival, say reportFunc
 	}
 }
 
+// unseenFailures returns the largest number of attempts of a call that fail without an error of a server that has received them: because an
+// interceptor refuses them, or because the server stops.
+func (y *grpcNetwork) unseenFailures() (n int) {
+	for _, o := range y.conns {
+		if o.fault == "stops" {
+			n++
+		}
+	}
+	if y.refuses != "" {
+		n++
+	}
+	return n
+}
+
 // mayHaveStopped reports whether the server of an attempt may have stopped while it sent its answer.
 func (j *grpcChecker) mayHaveStopped(c *grpcCall, attempt int) bool {
 	return slices.ContainsFunc(j.hedged.arrivals[c.number], func(a *grpcArrival) bool {

@@ -63,6 +63,15 @@ type grpcArrival struct {
 	conn             int // for hedges; 0: the caller's
 	attempt          int
 	at, failed, left time.Duration // since the play began; 0: it did not fail, the client did not leave
+	failedHere       time.Duration // when it failed in a way in which an attempt over another connection may not; 0: it did not
+}
+
+// records returns the requests of a call at the servers in the form that scenarios of all protocols have.
+func (p *grpcPlay) records(call int) (all []attemptRecord) {
+	for _, a := range p.arrivals[call] {
+		all = append(all, attemptRecord{a.attempt, strconv.Itoa(a.conn), a.at, a.failedHere})
+	}
+	return all
 }
 
 func playGRPC(s *stage, w *grpcScenario, hedged bool, shift int) *grpcPlay {
@@ -286,6 +295,9 @@ func (p *grpcPlay) handleStream(s grpc.ServerStream, conn int) error {
 	}
 	p.mu.Unlock()
 	if err := p.applyFault(s, conn, number, attempt); err != nil {
+		p.mu.Lock()
+		a.failedHere = p.since()
+		p.mu.Unlock()
 		return err
 	}
 	if number == 0 {
@@ -307,7 +319,9 @@ func (p *grpcPlay) handleStream(s grpc.ServerStream, conn int) error {
 	err := p.applyStep(s, c, conn, attempt+p.shift, p.w.nonce && order > 0)
 	if err != nil && ctx.Err() == nil {
 		p.mu.Lock()
-		a.failed = p.since()
+		if a.failed = p.since(); status.Code(err) == codes.Unavailable {
+			a.failedHere = a.failed
+		}
 		p.mu.Unlock()
 	}
 	return err

@@ -117,7 +117,7 @@ func (j *httpChecker) delayByOthers(c *httpCall) (d time.Duration) {
 		if other == c || a.isStuck() {
 			continue
 		}
-		d += a.end + j.maxHold(a.header, b) + after
+		d += a.end + j.maxHold(other, a.header, b) + after
 		if alone := j.again(max(b.act, 0)); alone.broken == "" {
 			d += max(0, alone.results[i].end-a.end) // the body of a hedge may take longer
 		}
@@ -160,12 +160,15 @@ func (j *httpChecker) maxLinger() time.Duration {
 }
 
 // maxHold returns the longest time for which rule R2 holds a failure that came after d, in the hedged call b.
-func (j *httpChecker) maxHold(d time.Duration, b *httpResult) (held time.Duration) {
+func (j *httpChecker) maxHold(c *httpCall, d time.Duration, b *httpResult) (held time.Duration) {
 	// The latency of the call's key is known.
 	known := j.w.past.teachesLatency(j.w.client.maxKeys, j.w.client.change) && !j.w.client.routed && !j.w.client.judges && !j.w.elsewhere.quicker && !j.w.elsewhere.down
 	for range j.w.way.layers { // each layer holds the failures of the layer below
 		more := maxHoldTime(d, j.hedged.memory.longestUntil(b.began+d), known)
 		d, held = d+more, held+more
+	}
+	if j.w.elsewhere.endpoints > 0 {
+		held += maxFailoverTime(j.hedged.records(c.number), 0, d)
 	}
 	return held
 }
@@ -195,13 +198,13 @@ func (j *httpChecker) checkEnd(c *httpCall, a, b *httpResult, say reportFunc) {
 		}
 	case a.succeeded():
 		if j.w.client.judges {
-			patience += j.maxHold(ended, b)
+			patience += j.maxHold(c, ended, b)
 		}
 		if endedHedged > ended+j.tolerance()+patience && !unread {
 			say("1 later", "the header")
 		}
 	case !b.succeeded():
-		bound := j.maxHold(ended, b)
+		bound := j.maxHold(c, ended, b)
 		if c.deadline > 0 {
 			bound = min(bound, max(0, c.deadline-ended))
 		}
@@ -264,7 +267,7 @@ func (j *httpChecker) checkAnswer(c *httpCall, plain, b *httpResult, say reportF
 	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.hasTruncatedBody(): // by a rest that had taken over
 	case b.bodyErr != "" && alone.bodyErr == "":
 		say("1 body error", fmt.Sprintf("alone it is whole: %v", alone))
-	case b.bodyErr != "" && reading > readingAlone+j.maxHold(alone.end, b)+timeTolerance && j.delayByOthers(c) == 0:
+	case b.bodyErr != "" && reading > readingAlone+j.maxHold(c, alone.end, b)+timeTolerance && j.delayByOthers(c) == 0:
 		say("2 body held", fmt.Sprintf("alone it fails sooner: %v", alone))
 	case b.bodyErr != "" || alone.bodyErr != "":
 	case alone.body != b.body || alone.length != b.length || alone.trailer != b.trailer && c.readsWholeBody(): // before the end, a trailer may be there or not
@@ -304,13 +307,13 @@ func (j *httpChecker) checkArrivals(c *httpCall, b *httpResult, say reportFunc) 
 	if len(all) == 0 || j.w.server.unmarked || j.w.server.places > 0 {
 		return // behind a Limiter, a request arrives when it has a place
 	}
-	failed := time.Duration(0)
+	failed, records := time.Duration(0), j.hedged.records(c.number)
 	for _, a := range all {
 		if a.attempt == 0 && a.failed > 0 {
 			failed = a.failed
 		}
 	}
-	for _, a := range all {
+	for i, a := range all {
 		if a.attempt == 0 {
 			continue
 		}
@@ -324,7 +327,8 @@ func (j *httpChecker) checkArrivals(c *httpCall, b *httpResult, say reportFunc) 
 		// With WithFirstByte a failure counts when its first byte arrives. The properties of a base for hedges alone
 		// are unknown before its first answer. A layer may send a hedge while the layer below holds a failure.
 		unknown := j.w.client.firstByte || j.w.way.layers > 1 || j.w.way.bulkhead > 0 && j.w.way.second
-		if failed > 0 && a.at > since+ms+j.w.way.dialling && !unknown && !rest {
+		late := ms + j.w.way.dialling
+		if failed > 0 && a.at > since+late && !unknown && !rest && !startedByFailure(records, records[i], late) {
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
 		}
 		if j.w.http2 && !j.w.way.wrapped && !j.w.way.registered && !rest && j.w.way.layers == 1 && all[0].attempt == 0 && a.conn == all[0].conn {

@@ -28,8 +28,21 @@ type arrival struct {
 	conn    *serverConn
 	at      time.Duration // since the play began, as all times here
 	failed  time.Duration // when the server said that it failed; 0: it did not
+	isLocal bool          // it failed in a way in which another endpoint may not
 	answers time.Duration // when the server began to send its answer; 0: it did not
 	left    time.Duration // when the client went away; 0: it did not
+}
+
+// records returns the requests of a call at the server in the form that scenarios of all protocols have.
+func (p *httpPlay) records(call int) (all []attemptRecord) {
+	for _, a := range p.arrivals[call] {
+		r := attemptRecord{number: a.attempt, endpoint: a.host, at: a.at}
+		if a.isLocal {
+			r.failedHere = a.failed
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 // A serverConn is the state of a connection at the server.
@@ -142,6 +155,7 @@ func (p *httpPlay) serveCall(rw http.ResponseWriter, r *http.Request, c *httpCal
 	waitOrAbort(r, 5*ms+act.wait+p.w.past.outage+takes)
 	if act.reset || act.status >= 400 {
 		failed()
+		a.isLocal = act.reset || act.status == 502 || act.status == 504 || act.status == 503 && act.retryAfter == ""
 	}
 	if act.reset {
 		breakConnection(rw, r)
