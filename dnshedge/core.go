@@ -481,9 +481,9 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 	return f.resolve(f)
 }
 
-// endWaiting removes the flight f from the queue of questions that wait for servers. It replaces an error in its result
-// r if the flight has ended because it was displaced from the queue, all its callers have left, or the Client was
-// closed.
+// endWaiting removes the flight f from the queue of questions that wait for servers. If the flight has ended because
+// a newer question has displaced it from the queue, all its callers have left, or the Client was closed, it sets the
+// error in the result r to an error that says so.
 func (c *core) endWaiting(f *sharedFlight, r *result) {
 	if f.stay != nil && f.stay.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
 		r.answer, r.err = nil, newError(f.Query, context.Canceled)

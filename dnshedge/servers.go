@@ -56,8 +56,8 @@ func (s *clientServers) init(conf *Client) (err error) {
 	return err
 }
 
-// systemServers returns the pool's servers for name servers from the system's configuration. It returns an error if the
-// pool is closed or a server is invalid.
+// systemServers returns the pool's servers for DNS servers of the operating system, and creates them if necessary.
+// It returns an error if the pool is closed or a server is invalid.
 func (s *clientServers) systemServers(servers []system.Server) (group.Servers, error) {
 	ups := make([]Upstream, len(servers))
 	for i, server := range servers {
@@ -66,7 +66,8 @@ func (s *clientServers) systemServers(servers []system.Server) (group.Servers, e
 	return s.findServers(ups, group.UseForQuestions)
 }
 
-// systemUpstream returns a server of the system as an Upstream.
+// systemUpstream converts a DNS server of the operating system to an Upstream, over UDP, or over TCP if the system's
+// configuration demands that.
 func systemUpstream(server system.Server) Upstream {
 	if server.Stream {
 		return Upstream{Net: streamNet, Addr: server.Addr}
@@ -671,7 +672,8 @@ func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q question,
 	return r
 }
 
-// filterAnswer applies the rebinding filter to an answer, unless q's name has a route.
+// filterAnswer removes private addresses from an answer to q if the Client has a RebindFilter. It does not filter
+// names in Client.Routes, and names in domains for which the system has separate servers.
 func (s *clientServers) filterAnswer(q question, a *wire.Answer) error {
 	if s.filter == nil || !q.IsStandard() || q.isRouted() {
 		return nil
@@ -764,7 +766,8 @@ func (f *systemServerFinder) visitExchanger(e any) {
 	}
 }
 
-// visitServers adds the system's servers that a Client with the servers s asks.
+// visitServers adds to f the system's servers that a Client asks, directly or through its Exchanger and its routes.
+// s holds the servers and routes of that Client.
 func (f *systemServerFinder) visitServers(s *clientServers) {
 	if s.system != nil {
 		f.servers = append(f.servers, s.system)

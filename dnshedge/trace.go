@@ -71,14 +71,14 @@ func (t *tracer) callGuarded(f func()) {
 	f()
 }
 
-// AttemptStarted implements group.AttemptTracer.
+// AttemptStarted implements group.AttemptTracer. It calls the function Trace.Attempt before a query is sent.
 func (t *tracer) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
 	if t.Attempt != nil {
 		t.callGuarded(func() { t.Attempt(ctx, attemptInfo(q, to, n, hedge)) })
 	}
 }
 
-// AttemptEnded implements group.AttemptTracer.
+// AttemptEnded implements group.AttemptTracer. It calls the function Trace.Done when a query has ended.
 func (t *tracer) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
 	if t.Done != nil {
 		t.callGuarded(func() { t.Done(ctx, attemptInfo(q, to, n, hedge), took, explainError(to, err)) })

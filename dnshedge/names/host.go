@@ -276,21 +276,21 @@ func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState)
 	case slots <- struct{}{}:
 		over := sync.OnceFunc(func() { <-slots })
 		defer over()
-		if h.tryStart(l) {
+		if h.beginLookup(l) {
 			defer time.AfterFunc(slotTime, over).Stop()
 			h.lookupBothFamilies(ctx)
 		}
 	case <-l.abandoned:
 	case <-ctx.Done():
-		if h.tryStart(l) {
+		if h.beginLookup(l) {
 			h.endLookup([2]*lookup.FamilyResult{})
 		}
 	}
 }
 
-// tryStart marks the lookup l as started and returns true. It returns false if the lookup was abandoned. The caller
-// must not perform such a lookup.
-func (h *host) tryStart(l *lookupState) bool {
+// beginLookup marks the lookup l as started and returns true. It returns false if no caller waits for the lookup any
+// more. The caller must then not perform it.
+func (h *host) beginLookup(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	if h.lookup != l {

@@ -59,10 +59,11 @@ func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcom
 	}
 }
 
-// reportEnd reports the end of an exchange to observers. winner is the observers' number of the successful attempt, or
-// -1 if none succeeded. hedges is the number of hedges sent, and took the duration of the exchange.
+// reportEnd reports the end of an exchange to observers. winner is the number that observers have for the successful
+// attempt, or -1 if none succeeded. hedges is the number of hedges sent, and took the duration of the exchange.
 //
-// It must only be called if the exchange records no latency, because policy.Call reports the end otherwise.
+// It must only be called for an exchange whose latency is not recorded. Otherwise policy.Call.End, which records the
+// latency, also reports the end.
 func (t *eventReporter) reportEnd(winner, hedges int, took time.Duration) {
 	r := observe.RequestResult{Attempts: 1 + hedges, Winner: winner, Latency: took, Delay: t.delay}
 	t.notifier.Notify(func(o observe.Observer) { o.RequestDone(t.ctx, t.first.key.Info, r) })

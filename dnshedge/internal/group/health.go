@@ -278,7 +278,7 @@ func (h *health) logChange(now time.Time) {
 // unanswered question only counts if another server has answered it. It is safe for concurrent use.
 type answerRate struct {
 	mu     sync.Mutex         // guards byType
-	byType [4]recentQuestions // indexed by typeIndex
+	byType [4]recentQuestions // indexed by typeIndexes
 }
 
 // A recentQuestions value is a ring buffer with the outcomes of recent questions of one type to one server: answered or
@@ -294,26 +294,16 @@ type questionOutcome struct {
 	isAnswered bool   // the server has answered the question
 }
 
-// typeIndex returns the index in answerRate.byType for the type of the question q. Types are counted separately because
-// servers and middleboxes may drop queries of types that they do not support.
-func typeIndex(q *wire.Query) int {
-	switch q.Type {
-	case dns.TypeA:
-		return 0
-	case dns.TypeAAAA:
-		return 1
-	case dns.TypeHTTPS, dns.TypeSVCB:
-		return 2
-	}
-	return 3
-}
+// typeIndexes has the index in answerRate.byType for each question type that is counted separately, because servers and
+// middleboxes may drop queries of types that they do not support. All other types have the index 0.
+var typeIndexes = map[uint16]int{dns.TypeA: 1, dns.TypeAAAA: 2, dns.TypeHTTPS: 3, dns.TypeSVCB: 3}
 
 // recordQuestion records the outcome of the question q: the server has answered it, or has left it unanswered if
 // answered is false.
 func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &s.byType[typeIndex(q)]
+	r := &s.byType[typeIndexes[q.Type]]
 	if slices.ContainsFunc(r.outcomes[:], func(p questionOutcome) bool { return p.isAnswered == answered && strings.EqualFold(p.name, q.Name) }) {
 		return
 	}
@@ -327,7 +317,7 @@ func (s *answerRate) hasAnsweredMost(q *wire.Query) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all, answered int
-	for _, p := range s.byType[typeIndex(q)].outcomes {
+	for _, p := range s.byType[typeIndexes[q.Type]].outcomes {
 		if p.name != "" {
 			all++
 		}

@@ -367,8 +367,9 @@ type serverAccount struct {
 	retransmissions retransmissionBucket // limits retransmissions that do not use the hedge budget
 }
 
-// earnTokens adds a fraction of a token to both hedge buckets, because a query is sent to the server. These are the
-// bucket that all servers share, and the bucket of this server.
+// earnTokens adds a fraction of a token to both buckets that pay for hedges, because a query is sent to the server:
+// to the bucket that all servers share, and to the bucket of this server. So hedges remain a fixed share of all
+// queries.
 func (p *serverAccount) earnTokens() {
 	p.sharedBucket.Deposit()
 	p.serverBucket.Deposit()

@@ -471,7 +471,7 @@ func (c *connection) closeWithError(err error) {
 	c.err, c.hadOthers = err, len(c.waiting) > 1
 	var abandoned []*pendingQuery
 	for _, p := range c.waiting {
-		c.endedByProbe = c.endedByProbe || isClosedByPeer(err) && isProbe(p.q)
+		c.endedByProbe = c.endedByProbe || isClosedByPeer(err) && isProbeQuestion(p.q)
 		if p.isCounted {
 			abandoned = append(abandoned, p)
 		}

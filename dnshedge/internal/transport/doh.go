@@ -162,7 +162,7 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 			return a, setup, err
 		}
 		switch {
-		case broken.endedByProbe && !isProbe(q) && probed < maxRetries:
+		case broken.endedByProbe && !isProbeQuestion(q) && probed < maxRetries:
 			probed++ // the probe may have ended the connection, and not the query
 		case ended == 0:
 			ended++ // the server may have restarted, or another query has ended the connection
@@ -332,7 +332,7 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	if h.pool != nil && q != wire.RootServers {
 		defer h.pool.releaseStream(h)
 	}
-	probe, start := isProbe(q), time.Now()
+	probe, start := isProbeQuestion(q), time.Now()
 	number, alone := h.beginRequest(probe)
 	a, setup, err := d.roundTrip(ctx, h, q, sent)
 	if err != nil && sent.writtenAt.Load() == 0 && !errors.Is(err, errNoStream) {

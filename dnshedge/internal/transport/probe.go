@@ -38,14 +38,14 @@ func (p *probePolicy) areProbesDisabled() bool {
 // repetitions. A probe uses the pool for probes (probePool) while probes over the connections of other queries are
 // disabled. n is the number of earlier queries with the same question.
 func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
-	if isProbe(q) && p.areProbesDisabled() {
+	if isProbeQuestion(q) && p.areProbesDisabled() {
 		return probePool
 	}
 	return min(n, 1)
 }
 
-// isProbe reports whether q asks for the NS records of the root, the question of all probes. Clients may send the same
+// isProbeQuestion reports whether q asks for the NS records of the root, the question of all probes. Clients may send the same
 // question.
-func isProbe(q *wire.Query) bool {
+func isProbeQuestion(q *wire.Query) bool {
 	return q.Name == wire.RootServers.Name && q.Type == wire.RootServers.Type && q.IsStandard()
 }

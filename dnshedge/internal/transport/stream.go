@@ -199,7 +199,7 @@ func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *
 		// reason, and not the query.
 		var broken *connectionError
 		if errors.As(err, &broken) && ctx.Err() == nil &&
-			(over.reused && retries == 0 || (broken.answers > 0 || broken.endedByProbe && !isProbe(q)) && retries < maxRetries) {
+			(over.reused && retries == 0 || (broken.answers > 0 || broken.endedByProbe && !isProbeQuestion(q)) && retries < maxRetries) {
 			s.Owner.RecordRetry()
 			retries++
 			continue

@@ -341,7 +341,8 @@ func (d *udpQuery) readResponse() (a *wire.Answer, err error) {
 }
 
 // ReceiveResponse reads UDP messages from c until the response to a query arrives. It passes each message to
-// isResponse, which reports whether the message is the response. It returns ErrSpoofed after most messages that are not.
+// isResponse, which reports whether the message is the response. It returns ErrSpoofed after a number of other
+// messages, which most limits.
 //
 // If reading fails, it reads again if canContinue returns true, and returns the error otherwise.
 func ReceiveResponse(c net.Conn, most int, isResponse func(b []byte) bool, canContinue func(err error) bool) error {
