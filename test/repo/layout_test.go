@@ -44,7 +44,7 @@ var limitsByPackage = []layoutLimits{
 	{"dnshedge", 60, 3},
 	{"dnshedge/forward", 45, 0},
 	{"dnshedge/internal/group", 50, 1},
-	{"dnshedge/internal/transport", 75, 4},
+	{"dnshedge/internal/transport", 60, 3},
 	{"dnshedge/internal/*", 66, 3},
 	{"dnshedge/recursor", 60, 4},
 	{"dnshedge/recursor/internal/*", 60, 1},
