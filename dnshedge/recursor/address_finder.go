@@ -128,8 +128,9 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 }
 
 // awaitResult waits until a lookup of a server name has ended, and returns the addresses that it has found. After
-// nameHedgeDelay, it starts the next lookup within the scope e as a hedge, and returns nil. It also returns when needed
-// is closed or ctx ends.
+// nameHedgeDelay, it starts the next lookup within the scope e as a hedge, and returns nil.
+//
+// It also returns when ctx ends, or when needed is closed because the task has no other server to query.
 func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if !f.isHedging {
 		needed = nil

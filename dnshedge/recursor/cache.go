@@ -264,7 +264,7 @@ func (c *cache) evictEntry(now time.Time) {
 	c.removeLocked(worst)
 }
 
-// removeLocked removes the entry with the key k, if there is one. The caller must hold mu.
+// removeLocked removes the entry with the key k from the cache, if there is one. The caller must hold mu.
 func (c *cache) removeLocked(k cacheKey) {
 	e := c.entries[k]
 	if e == nil {

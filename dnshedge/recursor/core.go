@@ -290,7 +290,7 @@ func (c *core) reserveMemory(bytes int64) bool {
 	return false
 }
 
-// releaseMemory releases memory that reserveMemory has counted, in bytes.
+// releaseMemory ends the count of memory, in bytes, that a question has reserved with reserveMemory and no longer holds.
 func (c *core) releaseMemory(bytes int64) {
 	if bytes > uncountedBytes {
 		c.heldBytes.Add(-bytes)

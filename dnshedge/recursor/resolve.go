@@ -256,19 +256,19 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	return r
 }
 
-// canSkipLabel reports whether the question part, which has a minimised name, need not be sent to the servers of z. It
+// canSkipLabel reports whether the question minimised, whose name is minimised, need not be sent to the servers of z. It
 // is true if a cached proof answers it with NODATA. The name is then no zone cut, and names may exist below it.
-func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
-	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, part.name, part.qtype)
+func (k *synthesizer) canSkipLabel(minimised question, z *delegation) bool {
+	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, minimised.name, minimised.qtype)
 	return ok && found.Kind == validate.NoData
 }
 
-// cacheMinimisedDenial caches the DNSSEC proofs in r, the answer of a server of z to the question part, which has a
-// minimised name.
+// cacheMinimisedDenial caches the DNSSEC proofs in r, the answer of a server of z to the question minimised, whose name is
+// minimised (RFC 9156).
 //
 // If they prove that this name does not exist, no name below it exists either (RFC 8020). It then returns the answer to
 // the full question. Otherwise it returns nil, also if k is nil.
-func (k *synthesizer) cacheMinimisedDenial(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
+func (k *synthesizer) cacheMinimisedDenial(ctx context.Context, minimised question, z *delegation, r *parsedResponse) *parsedResponse {
 	if k == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil
 	}

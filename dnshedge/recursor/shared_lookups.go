@@ -139,7 +139,8 @@ type zoneQuery struct {
 	err            error
 }
 
-// A zoneAnswer is the answer of a zone's servers to a question.
+// A zoneAnswer is the answer of a zone's servers to a question. If the answer is an alias, it may also have the records of
+// the target.
 type zoneAnswer struct {
 	*parsedResponse
 	cnameHint *parsedResponse // records of the alias target in the same response, see readCNAMEHint; nil if there are none

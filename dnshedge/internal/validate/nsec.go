@@ -92,7 +92,8 @@ func (s nsecSet) matchingRecord(q name) *nsec {
 	return nil
 }
 
-// coveringRecord returns a record that covers q, a name of the zone, or nil if there is none.
+// coveringRecord returns a record that covers q, a name of the zone: it proves that q does not exist (see coversName). It
+// returns nil if there is none.
 func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	for _, n := range s.recordsNear(q) {
 		if n.coversName(q, zone) {

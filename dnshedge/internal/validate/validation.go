@@ -191,7 +191,7 @@ type rrsetAndKeys struct {
 	keys *Keys
 }
 
-// A verificationResult is the stored result of a Verify call.
+// A verificationResult is the stored result of a call of Verify, which is a Verified or an error.
 type verificationResult struct {
 	verified Verified
 	err      error

@@ -193,7 +193,7 @@ func decodeDelegation(d *decode.Decoder, exported time.Time) Delegation {
 	return z
 }
 
-// decodeList decodes a count, and then as many values with the function decodeValue. If the count exceeds limit, it
+// decodeList decodes a count from an export, and then as many values with the function decodeValue. If the count exceeds limit, it
 // sets *d to nil, by which the caller detects the error.
 func decodeList[T any](d *decode.Decoder, limit uint64, decodeValue func() T) (all []T) {
 	n := d.Uvarint()
@@ -206,7 +206,7 @@ func decodeList[T any](d *decode.Decoder, limit uint64, decodeValue func() T) (a
 	return all
 }
 
-// decodeAddr decodes an address and its port. If the input is invalid, it sets *d to nil, by which the caller detects
+// decodeAddr decodes the address and port of a server from an export. If the input is invalid, it sets *d to nil, by which the caller detects
 // the error.
 func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	a, ok := netip.AddrFromSlice(d.Bytes(16))

@@ -359,7 +359,7 @@ func (q *query) recordTimeout() {
 	}
 	if now >= q.zone.ignoreTimeoutsUntil {
 		q.zone.ignoreTimeoutsUntil = now + outageInterval
-		q.detectOutage(false)
+		q.countForOutage(false)
 	}
 	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, hasAnsweredZone)
 }
@@ -383,7 +383,7 @@ func (q *query) recordAnswer() bool {
 			q.firstRTTs.addSample(now, took)
 		}
 		s.recordRTT(at, took, q.firstRTTs.median)
-		q.detectOutage(true)
+		q.countForOutage(true)
 	}
 	q.families[familyIndex(q.addr)] = familyHealth{hasAnswered: true}
 	q.releaseSlots()

@@ -107,8 +107,8 @@ func (n *Node) hasPathTo(other *Node, visited map[*Node]bool) bool {
 	return false
 }
 
-// A Flight is the part of a running lookup that its callers share, and a Node. Each lookup type embeds a Flight and adds
-// its own results. K is the type of the Group's keys.
+// A Flight is the part of a running lookup that its callers share. It is also the Node of the lookup in the Graph. Each
+// lookup type embeds a Flight and adds its own results. K is the type of the Group's keys.
 //
 // If the caller sets Cancel, it is called when the last caller has left before the end, with the cause of the caller's
 // context. It must not use the Graph.
