@@ -56,7 +56,10 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	if err != nil {
 		return nil, err
 	}
-	synth := l.newSynthesizer(q)
+	var synth *synthesizer // nil if the answer must not be validated
+	if c.validator != nil && l.nameLookup == nil && !q.cd {
+		synth = &synthesizer{validator: c.validator, validationBudget: validationBudget{l.budget, c}, questionBudget: l.budget, q: q}
+	}
 	minimised := &minimiser{q: q, do: c.validator != nil, disabled: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
 	for entered := (*delegation)(nil); ; {
 		if synth != nil && z != entered {
@@ -222,16 +225,6 @@ type synthesizer struct {
 	questionBudget   *questionBudget
 	q                question
 	badSignatures    bool // the answer to a minimised question had invalid signatures
-}
-
-// newSynthesizer returns a synthesizer, which answers the question q from cached DNSSEC proofs. It returns nil if q is
-// no client's question, or if its answer must not be validated.
-func (l *lookup) newSynthesizer(q question) *synthesizer {
-	c := l.core
-	if c.validator == nil || l.nameLookup != nil || q.cd {
-		return nil
-	}
-	return &synthesizer{validator: c.validator, validationBudget: validationBudget{l.budget, c}, questionBudget: l.budget, q: q}
 }
 
 // synthesizeAnswer returns an answer to the question from the cached DNSSEC proofs of the zone z and of zones below it

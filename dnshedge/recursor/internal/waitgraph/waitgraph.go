@@ -145,21 +145,6 @@ func (f *Flight[K]) addWait(w Wait) {
 	w.By.waitsFor[&f.Node] = count
 }
 
-// removeWait removes the edge of the Graph that addWait has added for the wait w, because the wait has ended. The
-// caller must hold the mutex of the Graph.
-func (f *Flight[K]) removeWait(w Wait) {
-	if w.By == nil {
-		return
-	}
-	count := w.By.waitsFor[&f.Node]
-	if count.all--; count.all <= 0 {
-		delete(w.By.waitsFor, &f.Node)
-		return
-	}
-	count.hedges = min(count.hedges, count.all)
-	w.By.waitsFor[&f.Node] = count
-}
-
 // A lookupType is a pointer to the type of a lookup, which embeds a Flight[K].
 type lookupType[K comparable] interface {
 	flight.Operation[K]
@@ -229,7 +214,15 @@ func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) (err error) {
 func (g *Group[K, F]) Leave(f F, w Wait, cause error) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	f.waitingFlight().removeWait(w)
+	if w.By != nil { // remove the edge that addWait has added
+		n := &f.waitingFlight().Node
+		count := w.By.waitsFor[n]
+		count.all--
+		count.hedges = min(count.hedges, count.all)
+		if w.By.waitsFor[n] = count; count.all <= 0 {
+			delete(w.By.waitsFor, n)
+		}
+	}
 	g.running.RemoveCaller(f, cause)
 }
 
