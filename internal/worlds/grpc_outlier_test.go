@@ -69,11 +69,12 @@ func (j *grpcChecker) checkOutlierCounts() {
 			sent = sent || a.attempt == key.number && a.failed > 0
 		}
 		cut := count.Code == codes.Canceled || count.Code == codes.DeadlineExceeded
-		switch header := c.acts[min(key.number, len(c.acts)-1)].header; {
+		act := c.acts[min(key.number, len(c.acts)-1)]
+		switch answers := act.header || act.stall > 0; { // its header may have come
 		case sent || !cut || r.panicked != "" || r.isStuck() || key.number == r.act:
 		case r.act >= 0 && r.succeeded():
 			j.add("5 loser counted", "outlier detection counts attempt %d of call %d: %v, %v", key.number, key.call, count.Code, r)
-		case key.number > 0 && !header && count.Code == codes.Canceled: // a server obeys deadlines as well
+		case key.number > 0 && !answers && count.Code == codes.Canceled: // a server obeys deadlines as well
 			j.add("5 hedge counted", "outlier detection counts attempt %d of call %d, which the end of its call has cut off: %v, %v", key.number, key.call, count.Code, r)
 		}
 	}
