@@ -69,7 +69,6 @@ type goLookup struct {
 	dials   atomic.Int64
 }
 
-// A goLookupKey is the context key of a goLookup.
 type goLookupKey struct{}
 
 // resolvConfInterval is the shortest time between two reads of resolv.conf by Go's resolver.

@@ -86,7 +86,6 @@ func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q q
 	r.calls.Add(call)
 }
 
-// row returns the result of the resolver: its calls and its counts of queries and answers.
 func (r *resolver) row() Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()

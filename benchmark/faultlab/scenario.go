@@ -83,7 +83,8 @@ var scenarios = []scenario{{
 	first:    answerTenth, second: ignoreSeed(answerAll), query: queryAddress,
 }, {
 	Scenario: lab.Scenario{Name: "drops-https", Description: "every other question is of type HTTPS, which the first server drops"},
-	first:    ignoreSeed(dropHTTPS), second: ignoreSeed(answerAll), query: queryHTTPSEveryOther,
+	first:    ignoreSeed(dropHTTPS), second: ignoreSeed(answerAll),
+	query: changeEvery(2, 1, func(_ int, q *query) { q.qtype = dns.TypeHTTPS }),
 }, {
 	Scenario: lab.Scenario{Name: "refuses", Description: "the first server refuses us (EDE 18)"},
 	first:    ignoreSeed(failWith(dns.RcodeRefused, dns.ExtendedErrorCodeProhibited)), second: ignoreSeed(answerAll), query: queryAddress,
@@ -92,7 +93,8 @@ var scenarios = []scenario{{
 	first:    ignoreSeed(failWith(dns.RcodeServerFailure, dns.ExtendedErrorCodeSignatureExpired)), second: ignoreSeed(answerAll), query: queryAddress,
 }, {
 	Scenario: lab.Scenario{Name: "probes", Description: "the first server refuses probes and fails a broken zone, and the second denies all names"},
-	first:    ignoreSeed(answerPrivateNames), second: ignoreSeed(denyAll), query: queryBrokenEveryFourth, namesDiffer: true,
+	first:    ignoreSeed(answerPrivateNames), second: ignoreSeed(denyAll), namesDiffer: true,
+	query: changeEvery(4, 0, func(i int, q *query) { q.name, q.want = fmt.Sprintf("n%d.broken.example.", i), wantNothing }),
 }, {
 	Scenario: lab.Scenario{Name: "restart", Description: "the only server restarts, for two seconds"},
 	first:    ignoreSeed(answerAll), query: queryAddress,
@@ -107,7 +109,8 @@ var scenarios = []scenario{{
 	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: queryAddress, loss: 0.1,
 }, {
 	Scenario: lab.Scenario{Name: "denies", Description: "the first server denies every other name, and the second knows it"},
-	first:    ignoreSeed(denySecondNames), second: ignoreSeed(answerAll), query: querySecondEveryOther, namesDiffer: true,
+	first:    ignoreSeed(denySecondNames), second: ignoreSeed(answerAll), namesDiffer: true,
+	query: changeEvery(2, 1, func(i int, q *query) { q.name, q.want = fmt.Sprintf("n%d.second.example.", i), wantRecordsOrDenial }),
 }}
 
 func (l *resolverLab) stopFirst() error    { l.servers["a"].Close(); return nil }
@@ -131,34 +134,16 @@ func queryAddress(i int) query {
 	return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA}
 }
 
-// queryHTTPSEveryOther returns the i-th query. Every other query has the type HTTPS, and the others are for IPv4
-// addresses.
-func queryHTTPSEveryOther(i int) query {
-	q := queryAddress(i)
-	if i%2 == 1 {
-		q.qtype = dns.TypeHTTPS
+// changeEvery returns a function for scenario.query. It returns the queries of queryAddress, and applies change to the query
+// at index rest of each period.
+func changeEvery(period, rest int, change func(i int, q *query)) func(i int) query {
+	return func(i int) query {
+		q := queryAddress(i)
+		if i%period == rest {
+			change(i, &q)
+		}
+		return q
 	}
-	return q
-}
-
-// queryBrokenEveryFourth returns the i-th query. Every fourth query is for a name in a zone that fails, and the others
-// are for names in a zone that works.
-func queryBrokenEveryFourth(i int) query {
-	q := queryAddress(i)
-	if i%4 == 0 {
-		q.name, q.want = fmt.Sprintf("n%d.broken.example.", i), wantNothing
-	}
-	return q
-}
-
-// querySecondEveryOther returns the i-th query. Every other query is for a name in the zone that only the second server
-// knows.
-func querySecondEveryOther(i int) query {
-	q := queryAddress(i)
-	if i%2 == 1 {
-		q.name, q.want = fmt.Sprintf("n%d.second.example.", i), wantRecordsOrDenial
-	}
-	return q
 }
 
 // ignoreSeed returns a function that ignores its seed and returns the handler h, for servers without random faults.

@@ -148,7 +148,6 @@ func (n *internet) glueRecords(from, to *zone) (all []dns.RR) {
 	return all
 }
 
-// soaRecord returns the SOA record of zone z.
 func soaRecord(z *zone) *dns.SOA {
 	return &dns.SOA{
 		Hdr: dns.RR_Header{Name: z.name, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: negativeTTL},

@@ -1,6 +1,7 @@
 package reclab
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -51,4 +52,13 @@ func DescribeName(seed uint64, scenario, name string) (text string, zones []stri
 	}
 	visit(name)
 	return b.String(), zones
+}
+
+// String returns the name, the address, the round-trip time and the faults of the server.
+func (s *server) String() string {
+	faults := []string{"", " dead", " failing", " without EDNS"}[s.fault]
+	if s.stale {
+		faults += " stale"
+	}
+	return fmt.Sprintf("%s %v %v%s", strings.TrimSuffix(s.name, "."), s.addr, s.rtt.Round(time.Millisecond), faults)
 }

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -485,13 +484,4 @@ func (n *internet) zoneOf(name string) *zone {
 		}
 		name = parentName(name)
 	}
-}
-
-// String returns the name, the address, the round-trip time and the faults of the server.
-func (s *server) String() string {
-	faults := []string{"", " dead", " failing", " without EDNS"}[s.fault]
-	if s.stale {
-		faults += " stale"
-	}
-	return fmt.Sprintf("%s %v %v%s", strings.TrimSuffix(s.name, "."), s.addr, s.rtt.Round(time.Millisecond), faults)
 }

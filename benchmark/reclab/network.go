@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,7 +16,7 @@ import (
 
 	"golang.org/x/net/ipv4"
 
-	"github.com/gohedge/hedge/internal/deadline"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -117,7 +116,8 @@ func (n *network) serveStream(c net.Conn, to netip.Addr, handshake time.Duration
 	}
 }
 
-// listen starts the servers of the internet in a network namespace, at port 53 of all addresses. stop ends them.
+// listen starts the servers of the internet in a network namespace, at port 53 of all addresses. stop ends them; their TCP
+// connections end with the resolver, the only client.
 func (n *network) listen(space *netsim.Namespace) (stop func(), err error) {
 	var pc net.PacketConn
 	var ln net.Listener
@@ -136,51 +136,12 @@ func (n *network) listen(space *netsim.Namespace) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	var open openConns
 	go func() { _ = n.servePackets(pc) }()
-	go func() { _ = n.serveConns(ln, &open) }()
+	go func() { _ = n.serveConns(ln) }()
 	return func() {
 		_ = pc.Close()
 		_ = ln.Close()
-		open.close()
 	}, nil
-}
-
-// openConns has the TCP connections that have not ended, so that they can be closed.
-type openConns struct {
-	mu     sync.Mutex // guards the fields below
-	open   map[net.Conn]struct{}
-	closed bool
-}
-
-// serve calls f in a new goroutine, to serve and close the connection c. It closes c at once if close has been called.
-func (s *openConns) serve(c net.Conn, f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		_ = c.Close()
-		return
-	}
-	if s.open == nil {
-		s.open = make(map[net.Conn]struct{})
-	}
-	s.open[c] = struct{}{}
-	go func() {
-		f()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.open, c)
-	}()
-}
-
-// close closes all connections that have not ended.
-func (s *openConns) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for c := range s.open {
-		_ = c.Close()
-	}
 }
 
 // servePackets answers UDP queries to any address of the namespace until the socket pc is closed.
@@ -205,9 +166,8 @@ func (n *network) servePackets(pc net.PacketConn) error {
 	}
 }
 
-// serveConns answers queries over TCP to any address of the namespace until the listener is closed. open gets the
-// connections.
-func (n *network) serveConns(ln net.Listener, open *openConns) error {
+// serveConns answers queries over TCP to any address of the namespace until the listener is closed.
+func (n *network) serveConns(ln net.Listener) error {
 	for {
 		c, err := ln.Accept()
 		if err != nil {
@@ -218,7 +178,7 @@ func (n *network) serveConns(ln net.Listener, open *openConns) error {
 		if s := n.internet.servers[to]; s != nil {
 			rtt = s.rtt
 		}
-		open.serve(c, func() { n.serveStream(c, to, rtt) })
+		go n.serveStream(c, to, rtt)
 	}
 }
 
@@ -234,24 +194,21 @@ func (n *network) DialContext(ctx context.Context, network, address string) (net
 	if !Network.Contains(to.Addr()) || to.Port() != 53 {
 		return fail(syscall.ENETUNREACH)
 	}
+	near, far := net.Pipe()
+	conn := memoryConn{Conn: near, protocol: network, to: to}
 	if network[:3] == "udp" {
-		return &datagramConn{network: n, to: to, in: make(chan []byte, 16), closed: make(chan struct{})}, nil
+		return &datagramConn{conn, n, far}, nil
 	}
 	s := n.internet.servers[to.Addr()]
 	if s == nil || s.fault == dead {
 		<-ctx.Done()
 		return fail(ctx.Err())
 	}
-	arrived := time.NewTimer(s.rtt)
-	defer arrived.Stop()
-	select {
-	case <-arrived.C:
-	case <-ctx.Done():
-		return fail(ctx.Err())
+	if err := lab.SleepContext(ctx, s.rtt); err != nil {
+		return fail(err)
 	}
-	near, far := net.Pipe()
 	go n.serveStream(far, to.Addr(), 0)
-	return &streamConn{near, to}, nil
+	return &conn, nil
 }
 
 // clientAddress is the address of all clients in memory.
@@ -265,55 +222,27 @@ func netAddr(network string, a netip.AddrPort) net.Addr {
 	return net.TCPAddrFromAddrPort(a)
 }
 
-// A streamConn is a TCP connection in memory to a simulated server.
-type streamConn struct {
+// A memoryConn is a connection in memory to a simulated server: the client's end of a pipe.
+type memoryConn struct {
 	net.Conn
-	to netip.AddrPort
+	protocol string // udp or tcp
+	to       netip.AddrPort
 }
 
-func (s *streamConn) LocalAddr() net.Addr  { return netAddr("tcp", clientAddress) }
-func (s *streamConn) RemoteAddr() net.Addr { return netAddr("tcp", s.to) }
+func (c *memoryConn) LocalAddr() net.Addr  { return netAddr(c.protocol, clientAddress) }
+func (c *memoryConn) RemoteAddr() net.Addr { return netAddr(c.protocol, c.to) }
 
 // A datagramConn is a UDP socket in memory that is connected to a simulated server. It is a net.PacketConn: package dns
 // recognizes a UDP socket by that.
 type datagramConn struct {
-	*network
-	to       netip.AddrPort
-	in       chan []byte
-	deadline deadline.Deadline
-	closing  sync.Once
-	closed   chan struct{}
+	memoryConn
+	servers *network
+	far     net.Conn // the server's end of the pipe
 }
 
 func (d *datagramConn) Write(b []byte) (int, error) {
-	select {
-	case <-d.closed:
-		return 0, net.ErrClosed
-	default:
-	}
-	d.receiveQuery(d.to.Addr(), b, func(response []byte) {
-		select {
-		case d.in <- response:
-		default: // the socket is full
-		}
-	})
+	d.servers.receiveQuery(d.to.Addr(), b, func(response []byte) { _, _ = d.far.Write(response) }) // fails after Close
 	return len(b), nil
-}
-
-func (d *datagramConn) Read(b []byte) (int, error) {
-	select {
-	case <-d.closed:
-		return 0, net.ErrClosed
-	default:
-	}
-	select {
-	case response := <-d.in:
-		return copy(b, response), nil
-	case <-d.closed:
-		return 0, net.ErrClosed
-	case <-d.deadline.Passed():
-		return 0, os.ErrDeadlineExceeded
-	}
 }
 
 func (d *datagramConn) ReadFrom(b []byte) (int, net.Addr, error) {
@@ -322,14 +251,3 @@ func (d *datagramConn) ReadFrom(b []byte) (int, net.Addr, error) {
 }
 
 func (d *datagramConn) WriteTo(b []byte, _ net.Addr) (int, error) { return d.Write(b) }
-
-func (d *datagramConn) Close() error {
-	d.closing.Do(func() { close(d.closed); d.deadline.Set(time.Time{}) })
-	return nil
-}
-
-func (d *datagramConn) LocalAddr() net.Addr                { return netAddr("udp", clientAddress) }
-func (d *datagramConn) RemoteAddr() net.Addr               { return netAddr("udp", d.to) }
-func (d *datagramConn) SetReadDeadline(t time.Time) error  { d.deadline.Set(t); return nil }
-func (d *datagramConn) SetDeadline(t time.Time) error      { d.deadline.Set(t); return nil }
-func (d *datagramConn) SetWriteDeadline(t time.Time) error { return nil }

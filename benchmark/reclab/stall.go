@@ -17,7 +17,6 @@ type stallMonitor struct {
 	stalls            []stall // valid after stop
 }
 
-// A stall is a period in which this machine stood still.
 type stall struct{ from, to time.Time }
 
 // newStallMonitor returns a monitor that has started. It ends with stop.
