@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,30 +68,11 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	case conf.Calls == 0:
 		conf.Calls = Calls
 	}
-	selected, err := lab.SelectByName("contender", contenders, conf.Contenders)
-	if err != nil {
-		return nil, fmt.Errorf("endpointlab: %w", err)
-	}
-	rows, errs := make([]Row, len(selected)), make([]error, len(selected))
-	var running sync.WaitGroup
-	for i, c := range selected {
-		running.Go(func() { rows[i], errs[i] = conf.measure(ctx, sc, c) })
-	}
-	running.Wait()
-	return rows, errors.Join(append(errs, ctx.Err())...)
+	return lab.MeasureAll(ctx, contenders, conf.Contenders, func(c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) { return conf.measure(ctx, sc, c) })
 }
 
-// RunInFakeTime does the same as Run, in fake time. It starts this program again as a helper process, see
-// ServeFakeTime.
-func RunInFakeTime(ctx context.Context, conf Config) ([]Row, error) {
-	return bubble.Run[Config, []Row](ctx, bubbleName, conf)
-}
-
-// ServeFakeTime does the work of a helper process that RunInFakeTime has started, and does not return in it. In any
-// other process it returns at once. A program that calls RunInFakeTime calls ServeFakeTime first.
-func ServeFakeTime() { bubble.Serve(bubbleName, Run) }
-
-const bubbleName = "endpointlab"
+// FakeTime runs Run in fake time, in a helper process.
+var FakeTime = bubble.Func[Config, []Row]{Name: "endpointlab", Call: Run}
 
 var contenders = []lab.Contender[*endpointSet, http.RoundTripper]{
 	{Name: "none", Start: func(s *endpointSet) (http.RoundTripper, error) { return s, nil }},
@@ -111,7 +91,6 @@ var farCosts = map[string]int{"hedge-endpoints-3": 3}
 // Contenders lists the names of all contenders, in the order of the tables.
 var Contenders = lab.NamesOf(contenders)
 
-// A roundTripperFunc is a function as an http.RoundTripper.
 type roundTripperFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }

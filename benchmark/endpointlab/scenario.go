@@ -64,7 +64,6 @@ func (e endpoint) drawAnswer(d *virtual.Draws, a virtual.Attempt, progress float
 // inMiddleHalf returns fault f for the second and the third quarter of the run.
 func inMiddleHalf(f fault) fault { f.from, f.to = .25, .75; return f }
 
-// inWholeRun returns fault f for the whole run.
 func inWholeRun(f fault) fault { f.from, f.to = 0, 1; return f }
 
 // nearAndFar returns a scenario with two endpoints: a near one, which has the given faults, and one that is 80 ms

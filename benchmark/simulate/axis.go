@@ -14,7 +14,6 @@ type axis struct {
 	ticks       []tick
 }
 
-// A tick is a mark on an axis with a label.
 type tick struct {
 	value float64
 	label string

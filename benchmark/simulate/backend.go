@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/benchmark/internal/conncount"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -41,9 +40,23 @@ func newBackend(at *site, protocol string, w virtual.Simulation, s strategy, see
 		draws: sync.Pool{New: func() any { return virtual.NewDraws(seed) }},
 	}
 	for _, ln := range at.listeners {
-		b.startReplica(protocol, w.Queue, s, conncount.Listener{Listener: ln, Accepted: &b.opened})
+		b.startReplica(protocol, w.Queue, s, countingListener{ln, &b.opened})
 	}
 	return b
+}
+
+// A countingListener is a net.Listener that counts the connections that it accepts.
+type countingListener struct {
+	net.Listener
+	accepted *atomic.Int64
+}
+
+func (l countingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.accepted.Add(1)
+	}
+	return c, err
 }
 
 // A replica is one server of a backend. With a queue, it works on one request at a time, and finishes a request even if
@@ -87,7 +100,6 @@ func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, l
 	}()
 }
 
-// stopReplicas stops all servers of the backend.
 func (b *backend) stopReplicas() {
 	for _, stop := range b.stops {
 		stop()
@@ -98,7 +110,7 @@ func (b *backend) stopReplicas() {
 // request is the number of the request. n is the number of the attempt, from 0.
 func (s *replica) serveDelay(ctx context.Context, request int) (n int, err error) {
 	n = int(s.asked[request].Add(1)) - 1
-	if f := s.site.lab.freeze; f > 0 && request%s.each >= f {
+	if f := s.site.config.freeze; f > 0 && request%s.each >= f {
 		s.site.freezeConnection()
 	}
 	draws := s.draws.Get().(*virtual.Draws)
@@ -132,7 +144,7 @@ func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such request", http.StatusBadRequest)
 		return
 	}
-	if s.site.lab.stream {
+	if s.site.config.stream {
 		_ = http.NewResponseController(w).Flush() // a client that is gone does not read it
 	}
 	if n, err := s.serveDelay(r.Context(), request); err == nil {

@@ -72,7 +72,7 @@ func TestSeparatePositions(t *testing.T) {
 // A canvas with three lines that end at the same point, and one below.
 func TestLabelsOfLinesDoNotOverlap(t *testing.T) {
 	c := canvas{x: newLinearAxis(10), y: newLinearAxis(10)}
-	styles := newLineStyles([]string{"none", "static-10ms", "failsafe-quantile", "hedge"})
+	styles := newLineStyles([]string{"none", "hedgedhttp-10ms", "failsafe-quantile", "hedge"})
 	for i, style := range styles {
 		end := 7.0
 		if i == 3 {
@@ -83,7 +83,7 @@ func TestLabelsOfLinesDoNotOverlap(t *testing.T) {
 	c.drawLabels()
 	drawn := parseSVG(t, c.renderSVG(""))
 	labels := elementsOfClass(drawn, "label")
-	assert.Equal(t, []string{"none", "static-10ms", "failsafe-quantile", "hedge"}, texts(labels))
+	assert.Equal(t, []string{"none", "hedgedhttp-10ms", "failsafe-quantile", "hedge"}, texts(labels))
 	for i := range labels[1:] {
 		assert.GreaterOrEqual(t, labels[i+1].Y-labels[i].Y, 2*labelLineHeight)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
@@ -16,13 +17,13 @@ import (
 // A contender is a strategy that takes part in a run over sockets, with a client, connections and a server of its own.
 // It records its calls and their costs.
 type contender struct {
-	strategy strategy
-	protocol string
-	lab      *lab // nil: loopback
-	fake     bool // time
-	world    virtual.Simulation
-	seed     uint64
-	hidden   bool // runs only because the best static delays are computed from its calls
+	strategy   strategy
+	protocol   string
+	network    *network // nil: loopback
+	fake       bool     // time
+	simulation virtual.Simulation
+	seed       uint64
+	hidden     bool // runs only because the best static delays are computed from its calls
 
 	setup   clientSetup
 	backend *backend // from open to close
@@ -43,7 +44,7 @@ type contender struct {
 // that are given it.
 func newContender(s strategy, protocol string, j job, w virtual.Simulation, requests int, rate float64) (*contender, error) {
 	c := &contender{
-		strategy: s, protocol: protocol, lab: j.scenario.lab, fake: j.fake, world: s.withLimiters(w), seed: j.seed,
+		strategy: s, protocol: protocol, network: j.scenario.network, fake: j.fake, simulation: s.withLimiters(w), seed: j.seed,
 		calls: make([]latency.Call, requests),
 	}
 	c.setup = clientSetup{clock: c.watch.read, sent: &attemptCounter{attempts: make([]atomic.Int32, requests)}}
@@ -55,8 +56,8 @@ func newContender(s strategy, protocol string, j job, w virtual.Simulation, requ
 
 // episodeLength returns the number of requests that one client sends before a new client replaces it.
 func (c *contender) episodeLength() int {
-	if c.world.Episodes > 0 {
-		return c.world.Requests
+	if c.simulation.Episodes > 0 {
+		return c.simulation.Requests
 	}
 	return len(c.calls)
 }
@@ -65,8 +66,8 @@ func (c *contender) episodeLength() int {
 func (c *contender) startEpisode() error {
 	var at *site
 	var err error
-	if c.lab != nil {
-		at, err = c.lab.newSite(c.protocol, c.done/c.episodeLength(), c.watch.read)
+	if c.network != nil {
+		at, err = c.network.newSite(c.protocol, c.done/c.episodeLength(), c.watch.read)
 		if err == nil && !c.fake {
 			at.net.EnablePreciseTiming()
 		}
@@ -76,9 +77,9 @@ func (c *contender) startEpisode() error {
 	if err != nil {
 		return err
 	}
-	c.backend = newBackend(at, c.protocol, c.world, c.strategy, c.seed, len(c.calls), c.episodeLength())
+	c.backend = newBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.episodeLength())
 	c.setup.refused, c.setup.shut = func() int { return 0 }, func() {}
-	if c.lab != nil {
+	if c.network != nil {
 		c.setup.site = at
 	}
 	if c.request, err = c.strategy.newClient(c.protocol, at, &c.setup); err != nil {
@@ -115,8 +116,8 @@ func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Draw
 			}
 		}
 		at, stop := c.done%c.episodeLength(), c.episodeLength()
-		if c.lab != nil && at < c.lab.freeze {
-			stop = c.lab.freeze
+		if c.network != nil && at < c.network.freeze {
+			stop = c.network.freeze
 		}
 		c.sendUntil(ctx, min(to, c.done-at+stop), arrivals)
 	}
@@ -134,38 +135,13 @@ func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Dra
 		after, _ := cputime.OfThisProcess()
 		c.used += after - before
 	}()
-	if w := &c.world; w.Episodes > 0 && c.done%w.Requests == 0 {
+	if w := &c.simulation; w.Episodes > 0 && c.done%w.Requests == 0 {
 		c.sendRequest(c.done) // alone, for clients to have one connection, if they can share it
 		c.done++
 	}
 	from := c.done
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	if c.world.Workers == 0 {
-		due := time.Now()
-		for id := from; id < to && ctx.Err() == nil; id++ {
-			due = due.Add(arrivals.ArrivalGap(id, c.world.Rate))
-			time.Sleep(time.Until(due))
-			wg.Go(func() { c.sendRequest(id) })
-			c.done = id + 1
-		}
-		return
-	}
-	var next atomic.Int64
-	next.Store(int64(from))
-	for range c.world.Workers {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				id := int(next.Add(1)) - 1
-				if id >= to {
-					return
-				}
-				c.sendRequest(id)
-			}
-		})
-	}
-	wg.Wait()
-	c.done = min(int(next.Load()), to)
+	load := lab.Load{Workers: c.simulation.Workers, Gap: func(i int) time.Duration { return arrivals.ArrivalGap(from+i, c.simulation.Rate) }}
+	c.done += load.Send(ctx, to-from, func(i int) { c.sendRequest(from + i) })
 }
 
 // sendRequest sends the request with the number id, and records its latency and its winning attempt. An interrupt of
@@ -173,15 +149,15 @@ func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Dra
 func (c *contender) sendRequest(id int) {
 	call := latency.Call{Index: int32(id % c.episodeLength()), Start: c.watch.read()}
 	ctx := context.Background()
-	if c.lab != nil {
+	if c.network != nil {
 		ctx = context.WithValue(ctx, requestKey{}, id)
-		if n := len(c.lab.rtts); n > 0 {
+		if n := len(c.network.rtts); n > 0 {
 			call.Host = int16(id / c.episodeLength() % n)
 		}
 	}
-	if c.world.Timeout > 0 {
+	if c.simulation.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.world.Timeout)
+		ctx, cancel = context.WithTimeout(ctx, c.simulation.Timeout)
 		defer cancel()
 	}
 	start := time.Now()
@@ -211,7 +187,7 @@ func (c *contender) finishedCalls() []latency.Call {
 func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened
-	if c.world.Queue != nil {
+	if c.simulation.Queue != nil {
 		each := roundFigure(float64(c.worked) / float64(max(c.done, 1)))
 		t.sent = &each
 	}
@@ -220,4 +196,34 @@ func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 		t.cpu = &each
 	}
 	return t
+}
+
+// A stopwatch measures the time that a contender runs. It stands still while other contenders have their turn. Its zero
+// value stands still at 0.
+type stopwatch struct {
+	mu    sync.Mutex
+	ran   time.Duration
+	since time.Time // zero: stopped
+}
+
+func (w *stopwatch) start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.since = time.Now()
+}
+
+func (w *stopwatch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ran += time.Since(w.since)
+	w.since = time.Time{}
+}
+
+func (w *stopwatch) read() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.since.IsZero() {
+		return w.ran
+	}
+	return w.ran + time.Since(w.since)
 }

@@ -34,7 +34,6 @@ type benchmarkResults map[string][]float64
 // processorSuffix matches the number of processors, which package testing appends to the names of benchmarks.
 var processorSuffix = regexp.MustCompile(`-\d+$`)
 
-// parseBenchmark returns the values in the output of Go benchmarks.
 func parseBenchmark(out []byte) benchmarkResults {
 	res := make(benchmarkResults)
 	for line := range strings.Lines(string(out)) {

@@ -8,7 +8,6 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A point is a point of a curve in a chart.
 type point struct{ X, Y float64 }
 
 // curves are the lines of one strategy in the charts: latency by percentile, and the 99th percentile and the hedges
@@ -25,7 +24,6 @@ const (
 	minSliceCalls   = 1500 // for the p99 of a slice
 )
 
-// newCurves returns the lines that charts show of the calls of one strategy.
 func newCurves(calls []latency.Call) curves {
 	c := curves{latency: newLatencyCurve(latency.SortedAnswered(calls))}
 	c.p99, c.extra = newTimeCurves(calls)

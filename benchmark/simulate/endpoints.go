@@ -11,25 +11,15 @@ import (
 )
 
 func init() {
-	registerChild(endpointlab.ServeFakeTime)
+	registerChild(endpointlab.FakeTime.Serve)
 	registerEngine(80, func() engine { return endpointsEngine{} })
 	registerColumns(newEngineMetric("tokens_pct", "tokens %", 19, "%.2f"))
 	registerStrategies(
-		strategy{
-			name: "far", rank: 1090, about: "all calls go to the last of the endpoints",
-		},
-		strategy{
-			name: "failover", rank: 1092, about: "after an error, a call goes to the next endpoint",
-		},
-		strategy{
-			name: "far-hedge", rank: 1094, about: "this library, all calls go to the last of the endpoints",
-		},
-		strategy{
-			name: steered, rank: 1096, about: "this library with WithEndpoints",
-		},
-		strategy{
-			name: steered + "-3", rank: 1098, about: "the same, and a hedge to another endpoint than the first one costs three tokens",
-		},
+		strategy{name: "far", rank: 1090, about: "all calls go to the last of the endpoints"},
+		strategy{name: "failover", rank: 1092, about: "after an error, a call goes to the next endpoint"},
+		strategy{name: "far-hedge", rank: 1094, about: "this library, all calls go to the last of the endpoints"},
+		strategy{name: steered, rank: 1096, about: "this library with WithEndpoints"},
+		strategy{name: steered + "-3", rank: 1098, about: "the same, and a hedge to another endpoint than the first one costs three tokens"},
 	)
 }
 
@@ -79,21 +69,16 @@ func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		return fmt.Errorf("-rps %v: the rate of calls to endpoints is that of the scenario", j.size.rps)
 	}
 	calls := j.requestCount(endpointlab.Calls, quickCalls)
-	task := j.progress.addTask(j.scenario.name, "all in fake time", calls*len(j.strategies))
-	began := time.Now()
-	rows, err := endpointlab.RunInFakeTime(ctx, endpointlab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
-	if err != nil {
-		task.abandon()
-		return err
-	}
-	for _, r := range rows {
-		t := j.newTrial("endpoints", r.Contender, r.Calls)
-		t.failures = r.Failures
-		t.ownFigures = newWholeFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
-		keep(t)
-	}
-	task.finishAfter(time.Since(began))
-	return nil
+	return j.runLab(ctx, "all in fake time", calls*len(j.strategies), keep, func(func(int)) (trials []trial, err error) {
+		rows, err := endpointlab.FakeTime.Run(ctx, endpointlab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
+		for _, r := range rows {
+			t := j.newTrial("endpoints", r.Contender, r.Calls)
+			t.failures = r.Failures
+			t.ownFigures = newWholeFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
+			trials = append(trials, t)
+		}
+		return trials, err
+	})
 }
 
 // maxEndpointRatio is the largest allowed ratio of two 99th percentiles: that of WithEndpoints, and that of the best

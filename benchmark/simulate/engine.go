@@ -76,7 +76,6 @@ func registerEngine(place int, newEngine func() engine) {
 	slices.SortFunc(registrations, func(a, b registration) int { return cmp.Compare(a.place, b.place) })
 }
 
-// newEngines returns a new instance of each registered engine, in the order of their places.
 func newEngines() []engine {
 	var all []engine
 	for _, r := range registrations {

@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// toMillis returns a duration as a number of milliseconds.
 func toMillis(d time.Duration) float64 { return float64(d) / 1e6 }
 
 // roundFigure returns x, rounded to four decimals. For x in milliseconds, this is a tenth of a microsecond.

@@ -27,32 +27,32 @@ func (f engineResults) print(w io.Writer, format string) error {
 		_, err := io.WriteString(w, f.formatMarkdown())
 		return err
 	default:
-		_, err := io.WriteString(w, f.formatText(isTerminal(w)))
+		_, err := io.WriteString(w, f.formatText(mainColumns, isTerminal(w)))
 		return err
 	}
 }
 
 // formatText returns the results as plain text: a table of each scenario with a sentence about it, an explanation of
-// the strategies, and notes. terminal says whether to print this library's rows in bold, as a terminal can.
-func (f engineResults) formatText(terminal bool) string {
+// the strategies, and notes. columns returns the columns of the engine's tables. terminal says whether to print this
+// library's rows in bold, as a terminal can.
+func (f engineResults) formatText(columns func(profile) []metric, terminal bool) string {
 	if len(f.scenarios) == 0 {
 		return ""
 	}
 	var b strings.Builder
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.about, s.describeRequests(), formatTerminalTable(s, f.options.engine.profile(), terminal))
+		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.about, s.describeRequests(), formatTextTable(s, columns(f.options.engine.profile()), terminal))
 		if summary := s.compareWithPeers(nil); summary != "" {
 			b.WriteString(summary + "\n")
 		}
 		b.WriteByte('\n')
 	}
-	legend := newLegend([]engineResults{f})
 	width := 0
-	for _, entry := range legend {
-		width = max(width, len(entry.Name))
+	for _, s := range strategiesIn(f) {
+		width = max(width, len(s.name))
 	}
-	for _, entry := range legend {
-		fmt.Fprintf(&b, "%-*s  %s\n", width, entry.Name, entry.About)
+	for _, s := range strategiesIn(f) {
+		fmt.Fprintf(&b, "%-*s  %s\n", width, s.name, s.fullDescription())
 	}
 	b.WriteString("\n" + strings.Join(f.tableNotes(), "\n") + "\n")
 	return b.String()
@@ -72,8 +72,8 @@ func (f engineResults) formatMarkdown() string {
 			b.WriteString(summary + "\n\n")
 		}
 	}
-	for _, entry := range newLegend([]engineResults{f}) {
-		fmt.Fprintf(&b, "* *%s*: %s\n", entry.Name, entry.About)
+	for _, s := range strategiesIn(f) {
+		fmt.Fprintf(&b, "* *%s*: %s\n", s.name, s.fullDescription())
 	}
 	b.WriteString("\n" + strings.Join(f.tableNotes(), "\n") + "\n")
 	return b.String()
@@ -125,11 +125,11 @@ func rowLabel(r row) string {
 	return r.Strategy
 }
 
-// formatTerminalTable returns the table of one scenario's results for a terminal, with the columns that most readers
-// need. engine determines the columns. terminal says whether this library's rows are bold.
-func formatTerminalTable(f scenarioResults, engine profile, terminal bool) string {
+// formatTextTable returns the table of one scenario's results as plain text, with the given columns. terminal says
+// whether this library's rows are bold.
+func formatTextTable(f scenarioResults, columns []metric, terminal bool) string {
 	rows := f.tableRows()
-	table := newTextTable(rows, mainColumns(engine))
+	table := newTextTable(rows, columns)
 	lines := []boxLine{{cells: append([]string{"ms"}, table.titles...)}, {}}
 	for i, r := range rows {
 		if i > 0 && rows[i-1].Scenario != r.Scenario {

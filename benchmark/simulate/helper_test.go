@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,8 +26,13 @@ func sim(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), err.String(), code
 }
 
+// describes reports whether a text explains a strategy below its tables.
+func describes(text, strategy string) bool {
+	return regexp.MustCompile(`(?m)^` + strategy + ` {2,}\w`).MatchString(text)
+}
+
 func small(args ...string) []string {
-	return append([]string{"-engine", "virtual", "-requests", "5000", "-out", "", "-strategy", "none,static-10ms,hedge"}, args...)
+	return append([]string{"-engine", "virtual", "-requests", "5000", "-out", "", "-strategy", "none,hedgedhttp-10ms,hedge"}, args...)
 }
 
 // watched calls then when it has seen a text.
@@ -77,4 +84,19 @@ func atMost(t *testing.T, what string, x, share, y float64) {
 	assert.Positive(t, y, what)
 	assert.LessOrEqual(t, x/y, share, "%s: %v against %v", what, x, y)
 	t.Logf("%s: %.3g / %.3g = %.3f, at most %v", what, x, y, x/y, share)
+}
+
+// allScenarios returns the scenarios of all engines, engine by engine. A scenario that several engines have occurs
+// several times.
+func allScenarios() (all []scenario) {
+	for _, e := range newEngines() {
+		all = append(all, e.profile().scenarios...)
+	}
+	return all
+}
+
+// findScenario returns the first scenario with the given name, which must exist.
+func findScenario(name string) scenario {
+	all := allScenarios()
+	return all[slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })]
 }

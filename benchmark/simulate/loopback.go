@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/bhope"
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -16,7 +17,7 @@ import (
 // The strategies take turns in ten rounds, so that a disturbance of the machine affects all of them. CPU time is that
 // of client and server together.
 //
-// A scenario with a lab runs over a simulated network in memory instead, for half a minute at most. Tests run labs in
+// A scenario with a network runs over a simulated network in memory instead, for half a minute at most. Tests run it in
 // fake time.
 type loopbackEngine string
 
@@ -33,9 +34,9 @@ func (l loopbackEngine) profile() profile {
 }
 
 // scenarios returns the scenarios that run over the protocol of the engine. Over loopback sockets the server has no
-// queues, no other hosts, and no changes over time; some labs have.
+// queues, no other hosts, and no changes over time; some simulated networks have.
 func (l loopbackEngine) scenarios() []scenario {
-	return slices.DeleteFunc(append(virtualScenarios(), labScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
+	return slices.DeleteFunc(append(virtualScenarios(), networkScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
 }
 
 func (l loopbackEngine) offers(sc scenario, s strategy) bool {
@@ -49,14 +50,14 @@ const (
 	rounds = 10 // turns of each strategy
 
 	// If the number of requests is not asked for, there are as many as the time allows.
-	usual       = 50_000 // requests of each strategy, at most
-	least       = 300    // at least
-	usualTime   = 72 * time.Second
-	quickTime   = 15 * time.Second
-	plannedTime = 0.9 // of it; the rest is for what takes longer than expected
+	maxRequests  = 50_000 // of each strategy
+	minRequests  = 300
+	usualTime    = 72 * time.Second
+	quickTime    = 15 * time.Second
+	plannedShare = 0.9 // of that time; the rest is for requests that take longer than expected
 
-	labTime      = 25 * time.Second // of a scenario that has a lab
-	quickLabTime = 2800 * time.Millisecond
+	networkTime      = 25 * time.Second // of a scenario with a simulated network
+	quickNetworkTime = 2800 * time.Millisecond
 
 	calibration      = 1_500 // requests to measure the rate by
 	quickCalibration = 500
@@ -65,15 +66,15 @@ const (
 // run runs the scenario of job j. It starts a contender for each strategy, lets them take turns, and passes the results
 // of each to keep.
 func (l loopbackEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	world := j.scenario.simulationOfSize(j.size)
-	t := roundRunner{job: j, plan: j.newPlan(world), began: time.Now()}
-	rate, err := l.trueRate(ctx, j, world)
+	simulation := j.scenario.simulationOfSize(j.size)
+	t := roundRunner{job: j, plan: j.newPlan(simulation), began: time.Now()}
+	rate, err := l.trueRate(ctx, j, simulation)
 	if err != nil {
 		return err
 	}
 	defer t.endEpisodes()
 	for _, name := range j.contenderNames() {
-		c, err := newContender(findStrategy(name), string(l), j, world, t.plan.requests, rate)
+		c, err := newContender(findStrategy(name), string(l), j, simulation, t.plan.requests, rate)
 		if err != nil {
 			return err
 		}
@@ -128,7 +129,7 @@ func (j job) newPlan(w virtual.Simulation) workPlan {
 	unit := 1 // what a round has whole ones of
 	each := expectedDuration(w) * time.Duration(len(j.contenderNames()))
 	switch {
-	case j.scenario.lab != nil:
+	case j.scenario.network != nil:
 		p.requests = max(w.Episodes, 1) * w.Requests
 		if w.Episodes > 0 {
 			unit = w.Requests
@@ -136,12 +137,12 @@ func (j job) newPlan(w virtual.Simulation) workPlan {
 			unit = p.requests / 5 // each round begins with empty queues
 		}
 		if p.limit > 0 && j.size.quick {
-			p.limit = min(p.limit, quickLabTime)
+			p.limit = min(p.limit, quickNetworkTime)
 		} else if p.limit > 0 {
-			p.limit = min(p.limit, labTime)
+			p.limit = min(p.limit, networkTime)
 		}
 	case p.limit > 0:
-		p.requests = min(max(int(plannedTime*float64(p.limit)/float64(each)), least), usual) / rounds * rounds
+		p.requests = min(max(int(plannedShare*float64(p.limit)/float64(each)), minRequests), maxRequests) / rounds * rounds
 	}
 	p.takes = each * time.Duration(p.requests)
 	if p.limit > 0 {
@@ -161,7 +162,7 @@ func expectedDuration(w virtual.Simulation) time.Duration {
 	if w.Workers == 0 {
 		return time.Duration(1e9 / w.Rate)
 	}
-	calls := w.Run(context.Background(), 1, func() virtual.Policy { return virtual.NoHedging{} }, nil)
+	calls := w.Run(context.Background(), 1, func() virtual.Policy { return virtual.StaticDelays{} }, nil)
 	var sum time.Duration
 	for _, c := range calls {
 		sum += c.Latency + added
@@ -176,8 +177,8 @@ func (l loopbackEngine) estimate(jobs []job) (sum time.Duration) {
 	return sum
 }
 
-// trueRate returns the requests per second for strategies that are given it, and 0 if the job has none of them. In an
-// open loop it is the rate of the traffic w. In a closed loop it is measured, see the function trueRate.
+// trueRate returns the requests per second, which some strategies need as a setting, and 0 if the job has none of them. In
+// an open loop it is the rate of the traffic w. In a closed loop it is measured, see the function trueRate.
 func (l loopbackEngine) trueRate(ctx context.Context, j job, w virtual.Simulation) (float64, error) {
 	i := slices.IndexFunc(j.strategies, func(n string) bool { return findStrategy(n).givenRate })
 	if i < 0 {
@@ -204,4 +205,96 @@ func (l loopbackEngine) trueRate(ctx context.Context, j job, w virtual.Simulatio
 		rate = float64(c.done) / max(c.watch.read().Seconds(), 1e-3)
 	}
 	return rate, nil
+}
+
+// A roundRunner runs the contenders of a job in rounds. In each round, every contender sends some of its requests.
+type roundRunner struct {
+	job
+	plan  workPlan
+	began time.Time
+
+	all, bestStatics, others []*contender
+}
+
+// addContender adds a contender to the rounds. If the job does not name its strategy, the contender stays out of the
+// results.
+func (t *roundRunner) addContender(c *contender) {
+	if c.hidden = !slices.Contains(t.strategies, c.strategy.name); !c.hidden {
+		c.task = t.progress.addTask(t.scenario.name, c.strategy.name, t.plan.requests)
+	}
+	t.all = append(t.all, c)
+	if c.strategy.isBestStatic() {
+		t.bestStatics = append(t.bestStatics, c)
+	} else {
+		t.others = append(t.others, c)
+	}
+}
+
+func (t *roundRunner) endEpisodes() {
+	for _, c := range t.all {
+		c.endEpisode()
+	}
+}
+
+// runRounds lets all contenders send their requests, round by round, in changing order. If ctx ends, it returns early
+// without an error.
+func (t *roundRunner) runRounds(ctx context.Context) (err error) {
+	arrivals := virtual.NewDraws(t.seed)
+	turn := func(c *contender, n int) {
+		if ctx.Err() == nil && err == nil {
+			stop := t.timers.measure()
+			err = c.sendRound(ctx, n, arrivals)
+			stop()
+			c.task.setDone(c.done)
+		}
+	}
+	planned := rounds
+	for i := 0; i < planned && ctx.Err() == nil; i++ {
+		started := time.Now()
+		for k := range t.others { // another one begins each time
+			turn(t.others[(k+i)%len(t.others)], t.plan.each)
+		}
+		if t.plan.limit > 0 { // a slow machine plays fewer rounds
+			round := time.Since(started) * time.Duration(len(t.all)) / time.Duration(max(len(t.others), 1))
+			left := t.plan.limit - started.Sub(t.began)
+			planned = min(planned, i+int(max(left/max(round, 1), 1)))
+		}
+		// The best static delays play in the second half, twice as much in each round: they need to know what the others did.
+		if half := planned / 2; i >= half {
+			for _, c := range t.bestStatics {
+				c.setup.delays = t.bestStaticDelays(c.strategy)
+				turn(c, planned*t.plan.each*(i+1-half)/(planned-half)-c.done)
+			}
+		}
+	}
+	return err
+}
+
+// bestStaticDelays returns the hedge delays that are best for the latencies measured so far without hedging. They cost
+// at most as many hedges per request as the strategy hedge so far. s determines the number of delays and the quantile
+// that they minimize.
+func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
+	var took []time.Duration
+	var extra float64
+	for _, other := range t.all {
+		switch other.strategy.name {
+		case baseline:
+			took = latency.SortedAnswered(other.finishedCalls())
+		case ours:
+			extra = hedgesPerRequest(other.finishedCalls())
+		}
+	}
+	if len(took) == 0 {
+		return nil
+	}
+	simulation := virtual.Simulation{Workers: 1, Requests: min(50_000, 20*len(took)), Model: virtual.SampledLatency(took)}
+	return simulation.BestStaticDelays(t.seed, s.bestStaticHedges, extra, s.minimizedQuantile())
+}
+
+func hedgesPerRequest(calls []latency.Call) float64 {
+	hedges := 0
+	for _, c := range calls {
+		hedges += int(c.Hedges)
+	}
+	return float64(hedges) / float64(max(len(calls), 1))
 }

@@ -18,7 +18,7 @@ func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 	for engine, strategies := range map[string]string{
 		"http": strings.Join(slices.DeleteFunc(strategyNames(), func(n string) bool { return !loopbackEngine("http").offers(scenario{}, findStrategy(n)) }), ","),
 		// failsafe-go gives one reply to all attempts, which the race detector rightly reports.
-		"grpc": "none,static-10ms,bhope,bhope-tuned,hedge,hedge-1,static-best-2",
+		"grpc": "none,hedgedhttp-10ms,bhope,bhope-tuned,hedge,hedge-1,static-best-2",
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
@@ -37,7 +37,7 @@ func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 				switch r.Strategy {
 				case "none":
 					assert.Zero(t, r.Hedges)
-				case "static-10ms":
+				case "hedgedhttp-10ms":
 					assert.Greater(t, r.Hedges, 10)
 					assert.Positive(t, r.Wins)
 				}

@@ -209,7 +209,7 @@ func TestReportStandsAlone(t *testing.T) {
 	assert.Equal(t, 6, strings.Count(html, "<svg"))
 	for _, name := range strategyNames() {
 		ran := name == "none" || name == "bhope-tuned" || name == "hedge"
-		assert.Equal(t, ran, strings.Contains(html, "<dt>"+name+"</dt>"), "described if it ran: %s", name)
+		assert.Equal(t, ran, describes(html, name), "described if it ran: %s", name)
 	}
 	assert.Contains(t, html, "± is half of a 95 % interval")
 	for _, outside := range []string{"<script", "<link", "<img", "src=", "@import", "url("} {

@@ -32,12 +32,11 @@ type options struct {
 }
 
 // selectStrategies returns the names of the strategies that run in scenario sc. These are the named strategies, or else
-// all strategies that do not run on request only. Strategies that the engine does not offer in the scenario are left
-// out.
+// all of them. Strategies that the engine does not offer in the scenario are left out.
 func (o options) selectStrategies(sc scenario) []string {
 	names := slices.Clone(o.strategies)
 	if names == nil {
-		names = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).onRequest })
+		names = strategyNames()
 	}
 	return slices.DeleteFunc(names, func(n string) bool { return !o.engine.offers(sc, findStrategy(n)) })
 }
@@ -49,16 +48,16 @@ var formats = []string{"text", "md", "csv", "json"}
 func parseOptions(args []string, stderr io.Writer) (options, error) {
 	o := options{args: args, peers: make(dnsserver.Peers)}
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
-	fs.SetOutput(stderr)
+	fs.SetOutput(io.Discard) // the caller prints errors, once
 	all := newEngines()
-	engine := fs.String("engine", "", "`name` of the engine: "+joinNames(engineNames())+" (default "+overviewText()+"; "+defaultEngine+" with -scenario or another -format)")
+	engine := fs.String("engine", "", "`name` of the engine: "+joinNames(engineNames())+" (default virtual, then http; http with -scenario or another -format)")
 	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, all, or long; all leaves out those that -list marks (default the engine's first scenario)")
-	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+joinNames(strategiesOnRequest())+")")
+	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for)")
 	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
-	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default"+defaultRuns(all)+")")
+	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default 1, or more if -list says so)")
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+joinNames(formats))
 	fs.StringVar(&o.out, "out", defaultOutDir(), "`directory` for plots and the HTML report; empty for none")
 	fs.Func("peer", "`name=command` that starts a DNS server of another project, in place of the program in PATH; may be repeated; names: "+joinNames(dnsserver.PeerNames()), o.peers.Add)
@@ -69,8 +68,10 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 			f.declareFlags(fs)
 		}
 	}
-	fs.Usage = func() { printUsage(fs) }
-	err := parseQuietly(fs, args)
+	err := fs.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		printUsage(stderr, fs)
+	}
 	if err == nil && fs.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q: there are only flags", fs.Arg(0))
 	}
@@ -117,33 +118,18 @@ func (o *options) setEngine(name string, all []engine, fs *flag.FlagSet) error {
 // setScenarios selects the scenarios from scenes, the value of -scenario: comma-separated names, all, or long. If
 // scenes is empty, it selects the engine's first scenario.
 func (o *options) setScenarios(scenes string) error {
-	known := make(map[string]scenario)
-	var names []string
-	for _, sc := range o.engine.profile().scenarios {
-		known[sc.name] = sc
-		names = append(names, sc.name)
-	}
-	if scenes == "" {
-		scenes = names[0]
-	}
-	var chosen []string
-	for _, name := range strings.Split(scenes, ",") {
-		switch name {
-		case "all", "long":
-			chosen = append(chosen, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return known[n].onRequest || known[n].long != (name == "long") })...)
-		default:
-			chosen = append(chosen, name)
+	known := o.engine.profile().scenarios
+	names := append(scenarioNames(known), "all", "long")
+	for _, name := range strings.Split(cmp.Or(scenes, names[0]), ",") {
+		if !slices.Contains(names, name) {
+			return newChoiceError("scenario", name, names)
 		}
-	}
-	for _, name := range chosen {
-		sc, ok := known[name]
-		switch {
-		case !ok:
-			return newChoiceError("scenario", name, append(names, "all", "long"))
-		case sc.long && o.size.quick:
-			continue
+		for _, sc := range known {
+			isInGroup := !sc.onRequest && (name == "all" && !sc.long || name == "long" && sc.long)
+			if (sc.name == name || isInGroup) && !(sc.long && o.size.quick) {
+				o.scenarios = append(o.scenarios, sc)
+			}
 		}
-		o.scenarios = append(o.scenarios, sc)
 	}
 	if len(o.scenarios) == 0 {
 		return fmt.Errorf("-quick leaves out %s", scenes)
@@ -173,7 +159,7 @@ func (o *options) setStrategies(named, scenes string) error {
 		case refusal != "":
 			return fmt.Errorf("-strategy %s: %s", named, refusal)
 		case scenes == "all": // the others go on
-		case sc.lab != nil:
+		case sc.network != nil:
 			return fmt.Errorf("-strategy %s: scenario %s is for %s", named, sc.name, joinNames(options{engine: o.engine}.selectStrategies(sc)))
 		default:
 			return fmt.Errorf("-strategy %s: the best static delays of scenario %s are unknown, because its draws cannot be replayed", named, sc.name)
@@ -223,30 +209,9 @@ func checkUnusedFlags(fs *flag.FlagSet, engine string, names ...string) error {
 	return nil
 }
 
-// isFlagSet reports whether the flag with the given name was set on the command line.
 func isFlagSet(fs *flag.FlagSet, name string) (found bool) {
 	fs.Visit(func(f *flag.Flag) { found = found || f.Name == name })
 	return found
-}
-
-// strategiesOnRequest returns the names of the strategies that run only if -strategy names them.
-func strategiesOnRequest() []string {
-	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !findStrategy(n).onRequest })
-}
-
-// parseQuietly parses args into fs and returns the error without printing it, so that the caller can print it once. It
-// prints the usage text if args ask for help.
-func parseQuietly(fs *flag.FlagSet, args []string) error {
-	out := fs.Output()
-	usage := fs.Usage
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
-	err := fs.Parse(args)
-	fs.SetOutput(out)
-	if errors.Is(err, flag.ErrHelp) {
-		usage()
-	}
-	return err
 }
 
 // newChoiceError returns the error for a flag, given by its name, whose value is not one of the allowed values.
@@ -274,21 +239,9 @@ func engineNames() []string {
 	return names
 }
 
-// defaultRuns returns the text about the default of -runs in the usage message. It names the engines that run each
-// scenario several times.
-func defaultRuns(all []engine) string {
-	text := " 1"
-	for _, e := range all {
-		if p := e.profile(); p.runs > 0 {
-			text += fmt.Sprintf("; %d for %s without -quick", p.runs, p.name)
-		}
-	}
-	return text
-}
-
-// printUsage writes the usage message: the flags in fs, and the list of strategies and engines.
-func printUsage(fs *flag.FlagSet) {
-	w := fs.Output()
+// printUsage writes the usage message to w: the flags in fs, and the list of strategies and engines.
+func printUsage(w io.Writer, fs *flag.FlagSet) {
+	fs.SetOutput(w)
 	fmt.Fprint(w, "Usage: simulate [flags]\n\nPuts hedging strategies through the same traffic, side by side.\n\n")
 	fs.PrintDefaults()
 	fmt.Fprintln(w)
@@ -303,7 +256,7 @@ func printList(w io.Writer) {
 	}
 	for _, e := range newEngines() {
 		p := e.profile()
-		fmt.Fprintf(w, "\nEngine %s %s. Scenarios:\n", p.name, p.about)
+		fmt.Fprintf(w, "\nEngine %s %s. Runs without -quick: %d. Scenarios:\n", p.name, p.about, max(p.runs, 1))
 		for _, sc := range p.scenarios {
 			mark := ""
 			if sc.onRequest || sc.long {

@@ -35,15 +35,6 @@ func (o options) splitOverview() []options {
 	return runs
 }
 
-// overviewText returns a phrase that names the engines of the overview in their order.
-func overviewText() string {
-	var names []string
-	for _, r := range overviewRuns {
-		names = append(names, r.engine)
-	}
-	return strings.Join(names, ", then ")
-}
-
 // simulateAll runs the selected engine, or all engines of the overview, and returns the results of each. If ctx ends,
 // it returns the results so far and an error. p shows the progress.
 func simulateAll(ctx context.Context, o options, p *progress) (all []engineResults, err error) {
@@ -81,7 +72,7 @@ func printResults(stdout, stderr io.Writer, o options, all []engineResults) erro
 // printOverview writes one table of all runs, and one sentence that compares its rows. The sentence is about the last
 // run that no busy machine has disturbed.
 func printOverview(w io.Writer, runs []engineResults) error {
-	lines := []boxLine{{cells: []string{"ms", "p50", "p99", "p99.9", "extra %", "connections"}}}
+	lines := []boxLine{{cells: []string{"ms", "p50", "p99", "p99.9", "extra requests", "connections"}}}
 	titles := make(map[string]string)
 	var last engineResults
 	var comparison string
@@ -93,14 +84,7 @@ func printOverview(w io.Writer, runs []engineResults) error {
 		lines = append(lines, boxLine{}, boxLine{cells: []string{overviewRuns[i].heading, "", "", "", "", ""}})
 		for _, r := range run.scenarios[0].tableRows() {
 			titles[r.Strategy] = cmp.Or(findStrategy(r.Strategy).title, r.Strategy)
-			connections := "–"
-			if r.Conns != nil {
-				connections = formatThousands(*r.Conns)
-			}
-			lines = append(lines, boxLine{cells: []string{
-				titles[r.Strategy], formatMillis(r.P50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.P999) + formatSpread(r.spread.p999),
-				fmt.Sprintf("%.1f", r.Extra), connections,
-			}, bold: r.Strategy == ours && isTerminal(w)})
+			lines = append(lines, boxLine{cells: append([]string{titles[r.Strategy]}, headlineCells(r)...), bold: r.Strategy == ours && isTerminal(w)})
 		}
 		if sentence := run.scenarios[0].compareWithPeers(titles); sentence != "" && !run.isBusy() {
 			comparison = overviewRuns[i].heading + " " + sentence + "\n"
@@ -115,7 +99,6 @@ func printOverview(w io.Writer, runs []engineResults) error {
 	return err
 }
 
-// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

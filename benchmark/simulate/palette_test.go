@@ -11,19 +11,19 @@ import (
 )
 
 func TestPeersHaveColoursAndVariantsHaveDashes(t *testing.T) {
-	styles := newLineStyles([]string{"none", "static-10ms", "static-50ms", "bhope", "bhope-tuned", "hedge", "hedge-1", "static-best-1", "static-best-2"})
+	styles := newLineStyles([]string{"none", "hedgedhttp-10ms", "hedgedhttp-50ms", "bhope", "bhope-tuned", "hedge", "hedge-1", "static-best-1", "static-best-2"})
 	colour := func(name string) themedColour { return styles.find(name).colour }
 	dashes := func(name string) string { return styles.find(name).dashes }
 	assert.Equal(t, oursColour, colour("hedge"))
 	assert.Equal(t, oursColour, colour("hedge-1"))
 	assert.Equal(t, bareColour, colour("none"))
 	assert.Equal(t, titleColour, colour("static-best-2"))
-	assert.Equal(t, colour("static-10ms"), colour("static-50ms"))
-	assert.NotEqual(t, colour("static-10ms"), colour("bhope"))
-	for _, solid := range []string{"none", "static-10ms", "bhope", "hedge"} {
+	assert.Equal(t, colour("hedgedhttp-10ms"), colour("hedgedhttp-50ms"))
+	assert.NotEqual(t, colour("hedgedhttp-10ms"), colour("bhope"))
+	for _, solid := range []string{"none", "hedgedhttp-10ms", "bhope", "hedge"} {
 		assert.Equal(t, "none", dashes(solid), solid)
 	}
-	for _, dashed := range []string{"static-50ms", "bhope-tuned", "hedge-1", "static-best-1", "static-best-2"} {
+	for _, dashed := range []string{"hedgedhttp-50ms", "bhope-tuned", "hedge-1", "static-best-1", "static-best-2"} {
 		assert.NotEqual(t, "none", dashes(dashed), dashed)
 	}
 	assert.NotEqual(t, dashes("static-best-1"), dashes("static-best-2"))

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -74,17 +73,16 @@ func (p *progress) writeText(text string) {
 		b.WriteString(t.formatBar() + "\n")
 	}
 	p.drawn = len(p.tasks)
-	_, _ = io.WriteString(p.to, b.String()) // nobody can be told if it fails
+	_, _ = io.WriteString(p.to, b.String()) // there is nowhere to report an error
 }
 
 // A task is the work of one strategy in one run of a scenario, as progress shows it.
 type task struct {
-	p     *progress
+	p     *progress // nil: the task is not shown
 	name  string
-	total int
+	total int // requests
 
-	done  atomic.Int64
-	mu    sync.Mutex // guards the fields below
+	done  int // requests; p.mu guards this field and those below
 	began time.Time
 	said  time.Time // when the last plain line was written
 }
@@ -108,31 +106,30 @@ func (t *task) setDone(n int) {
 	if t == nil || t.p == nil {
 		return
 	}
-	t.done.Store(int64(n))
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.p.mu.Lock()
+	t.done = n
 	if t.began.IsZero() {
-		t.began = time.Now()
-		t.said = t.began
+		t.began, t.said = time.Now(), time.Now()
 	}
-	if !t.p.bars && time.Since(t.said) > everyLine {
+	isLineDue := !t.p.bars && time.Since(t.said) > everyLine
+	if isLineDue {
 		t.said = time.Now()
+	}
+	t.p.mu.Unlock()
+	if isLineDue {
 		t.p.printLine("%-32s %3d %%", t.name, 100*n/max(t.total, 1))
 	}
 }
 
 // formatBar returns the task's bar as text: its name, the share of the requests that are done, and the expected time
-// for the rest.
+// for the rest. The caller holds p.mu.
 func (t *task) formatBar() string {
 	const width = 24
-	t.mu.Lock()
-	began := t.began
-	t.mu.Unlock()
-	share := min(float64(t.done.Load())/float64(max(t.total, 1)), 1)
+	share := min(float64(t.done)/float64(max(t.total, 1)), 1)
 	full := int(share * width)
 	bar := fmt.Sprintf("%-32s %s%s %3.0f %%", t.name, strings.Repeat("█", full), strings.Repeat("░", width-full), 100*share)
 	if share > 0 {
-		bar += fmt.Sprintf(", %v left", time.Duration(float64(time.Since(began))*(1/share-1)).Round(time.Second))
+		bar += fmt.Sprintf(", %v left", time.Duration(float64(time.Since(t.began))*(1/share-1)).Round(time.Second))
 	}
 	return bar
 }

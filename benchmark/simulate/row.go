@@ -33,7 +33,7 @@ type row struct {
 	// Nil where there is nothing to measure: in virtual time.
 	Conns *int
 	CPU   *float64 // of client and server together; for recursor, of the resolver
-	Sent  *float64 // queries to servers, for recursor and faults; or attempts that servers worked on, in labs with queues
+	Sent  *float64 // queries to servers, for recursor and faults; or attempts that servers worked on, in scenarios with queues
 
 	own map[string]*float64 // figures of single engines, by the name of their column
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
@@ -59,6 +60,26 @@ func (j job) printSkipped(reason string) {
 // newTrial returns a trial of the job with the calls of one strategy. engine and strategy are names.
 func (j job) newTrial(engine, strategy string, calls []latency.Call) trial {
 	return trial{engine: engine, scenario: j.scenario, strategy: strategy, seed: j.seed, calls: calls}
+}
+
+// runLab runs a lab, a package that compares contenders, for the job, and passes its trials to keep. how says how the
+// strategies run, and calls is the number of calls of all of them, for the progress. run runs the lab and calls count with
+// the number of further calls that are done.
+func (j job) runLab(ctx context.Context, how string, calls int, keep func(trial), run func(count func(int)) ([]trial, error)) error {
+	task := j.progress.addTask(j.scenario.name, how, calls)
+	var done atomic.Int64
+	began := time.Now()
+	defer j.timers.measure()()
+	trials, err := run(func(n int) { task.setDone(int(done.Add(int64(n)))) })
+	if err != nil && (ctx.Err() == nil || len(trials) == 0) {
+		task.abandon()
+		return err
+	}
+	for _, t := range trials {
+		keep(t)
+	}
+	task.finishAfter(time.Since(began))
+	return err
 }
 
 // runScenarios runs all selected scenarios with the selected engine, and shows progress in p. If ctx ends, it returns

@@ -13,9 +13,9 @@ import (
 // A scenario is the situation in which all strategies are compared: the traffic of the clients, and the latency and
 // faults of the server. It names the strategies and protocols that it is for, and its parts.
 type scenario struct {
-	name  string
-	about string
-	world virtual.Simulation
+	name       string
+	about      string
+	simulation virtual.Simulation
 
 	// span fixes how long an open loop lasts: more requests come faster, not longer.
 	span time.Duration
@@ -29,14 +29,21 @@ type scenario struct {
 	replays bool
 	// protocols are those over which it runs in real time, too.
 	protocols []string
-	// lab is the simulated network over which it runs in real time, and not in virtual time; nil: loopback sockets.
-	lab *lab
-	// only are the strategies that it is for; none: all.
+	// network is the simulated network over which it runs in real time, and not in virtual time; nil: loopback sockets.
+	network *network
+	// only are the strategies that it is for, besides those that are for it alone; nil: all.
 	only []string
 	// long says that it takes minutes: -scenario all leaves it out, and so does -quick.
 	long bool
 	// onRequest says that -scenario all leaves it out, too.
 	onRequest bool
+}
+
+func scenarioNames(all []scenario) (names []string) {
+	for _, sc := range all {
+		names = append(names, sc.name)
+	}
+	return names
 }
 
 // A part of a scenario is a subset of its calls that has table rows of its own. The function in returns true for the
@@ -70,7 +77,7 @@ func referenceModel() virtual.Model {
 	return virtual.WithStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
 }
 
-// referenceMean is its mean latency.
+// referenceMean is the mean latency of the scenario named reference.
 const referenceMean = 7250 * time.Microsecond
 
 // forever is the end of parts that last until their scenario ends.
@@ -99,13 +106,13 @@ type size struct {
 	quick    bool
 }
 
-// quickly is how much smaller scenarios are for -quick.
-const quickly = 8
+// quickDivisor divides the number of requests with -quick.
+const quickDivisor = 8
 
 // sizedAbout returns the description of the scenario. It adds the number of requests per second if s, the size that the
 // flags ask for, changes it.
 func (sc scenario) sizedAbout(s size) string {
-	if w := sc.simulationOfSize(s); w.Rate != sc.world.Rate {
+	if w := sc.simulationOfSize(s); w.Rate != sc.simulation.Rate {
 		return fmt.Sprintf("%s; here with %s requests/s", sc.about, formatThousands(int(math.Round(w.Rate))))
 	}
 	return sc.about
@@ -114,7 +121,7 @@ func (sc scenario) sizedAbout(s size) string {
 // simulationOfSize returns the scenario's traffic and server as a simulation. s, the size that the flags ask for,
 // determines the rate and the number of requests.
 func (sc scenario) simulationOfSize(s size) virtual.Simulation {
-	w := sc.world
+	w := sc.simulation
 	if s.rps > 0 {
 		w.Workers, w.Rate = 0, s.rps
 	}
@@ -123,7 +130,7 @@ func (sc scenario) simulationOfSize(s size) virtual.Simulation {
 	}
 	requests := s.requests
 	if requests == 0 && s.quick {
-		requests = max(w.Episodes, 1) * w.Requests / quickly
+		requests = max(w.Episodes, 1) * w.Requests / quickDivisor
 	}
 	switch {
 	case requests == 0:

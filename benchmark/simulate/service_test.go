@@ -24,7 +24,7 @@ func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 	for seed := range uint64(5) { // such waves differ much between seeds
 		run := func(name string) row {
 			w := sc.simulationOfSize(size{requests: 400_000})
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, findStrategy(name).virtual(virtualSetup{ctx: t.Context(), world: w, seed: 1 + seed}), nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, findStrategy(name).virtual(virtualSetup{ctx: t.Context(), simulation: w, seed: 1 + seed}), nil)}
 			return tr.newRow("", func(latency.Call) bool { return true })
 		}
 		none, hedge := run(baseline), run(ours)
@@ -66,9 +66,9 @@ func TestAnyShareOfPushBackUpToOnePercentCostsNothing(t *testing.T) {
 	for _, rate := range []float64{100, 1000} {
 		var calm float64
 		for _, share := range []float64{0, 0.0001, 0.001, 0.01} {
-			w := sc.world
+			w := sc.simulation
 			w.Rate, w.PushbackShare, w.Requests = rate, share, 100_000
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: w.Run(t.Context(), 1, findStrategy(ours).virtual(virtualSetup{ctx: t.Context(), world: w, seed: 1}), nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: w.Run(t.Context(), 1, findStrategy(ours).virtual(virtualSetup{ctx: t.Context(), simulation: w, seed: 1}), nil)}
 			p99 := tr.newRow("", func(latency.Call) bool { return true }).P99
 			if share == 0 {
 				calm = p99

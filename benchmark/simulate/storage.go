@@ -12,7 +12,7 @@ import (
 )
 
 func init() {
-	registerChild(storelab.ServeFakeTime)
+	registerChild(storelab.FakeTime.Serve)
 	registerEngine(70, func() engine { return storageEngine{} })
 	registerColumns(newEngineMetric(askedTwice, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwice, "sent twice %", 18, "%.2f"))
 	registerStrategies(
@@ -20,18 +20,10 @@ func init() {
 			name: "stall-timeout", rank: 1060,
 			about: "as Google's client with WithReadStallTimeout: if the first byte does not come in 500 ms, or the 99th percentile if that is longer, it sends the request again after a pause",
 		},
-		strategy{
-			name: "stall-timeout-20ms", rank: 1062, about: "the same with 20 ms instead of 500",
-		},
-		strategy{
-			name: "parts-4", rank: 1064, about: "four parts of each range at the same time, as the downloader of the AWS SDK reads what is larger than its parts",
-		},
-		strategy{
-			name: "hedge-resume", rank: 1070, about: "this library's Transport with WithResume",
-		},
-		strategy{
-			name: storelab.Rangeread, rank: 1080, about: "this library's package of that name",
-		},
+		strategy{name: "stall-timeout-20ms", rank: 1062, about: "the same with 20 ms instead of 500"},
+		strategy{name: "parts-4", rank: 1064, about: "four parts of each range at the same time, as the downloader of the AWS SDK reads what is larger than its parts"},
+		strategy{name: "hedge-resume", rank: 1070, about: "this library's Transport with WithResume"},
+		strategy{name: storelab.Rangeread, rank: 1080, about: "this library's package of that name"},
 	)
 }
 
@@ -92,20 +84,15 @@ func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		return fmt.Errorf("-rps %v: storage keeps %d reads in flight instead", j.size.rps, storelab.Workers)
 	}
 	reads := j.requestCount(storelab.Reads, quickReads)
-	task := j.progress.addTask(j.scenario.name, "all in fake time", reads*len(j.strategies))
-	began := time.Now()
-	rows, err := storelab.RunInFakeTime(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
-	if err != nil {
-		task.abandon()
-		return err
-	}
-	for _, r := range rows {
-		t := j.newTrial("storage", r.Contender, r.Calls)
-		t.ownFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
-		keep(t)
-	}
-	task.finishAfter(time.Since(began))
-	return nil
+	return j.runLab(ctx, "all in fake time", reads*len(j.strategies), keep, func(func(int)) (trials []trial, err error) {
+		rows, err := storelab.FakeTime.Run(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
+		for _, r := range rows {
+			t := j.newTrial("storage", r.Contender, r.Calls)
+			t.ownFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
+			trials = append(trials, t)
+		}
+		return trials, err
+	})
 }
 
 // repeatedBytes returns the columns asked_twice_pct and sent_twice_pct: the bytes that were requested and sent beyond

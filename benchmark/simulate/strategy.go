@@ -24,15 +24,14 @@ type strategy struct {
 	// What stands for it where it cannot run itself, in words.
 	virtualModel, grpcModel string
 
-	onRequest bool     // runs only if -strategy names it
-	scenarios []string // that it is for; nil: all but the labs that do not name it
+	scenarios []string // that it is for; nil: all that do not restrict their strategies
 
 	// How it runs over HTTP and gRPC, and in virtual time; nil: it does not. Other engines know their strategies by name.
 	http    func(*clientSetup) (http.RoundTripper, error)
 	grpc    func(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
 	virtual func(virtualSetup) func() virtual.Policy
 
-	limited          bool // every server with a queue has a Limiter; for worlds with queues only
+	limited          bool // every server with a queue has a Limiter; for servers with queues only
 	givenRate        bool // the client is given the true request rate
 	bestStaticHedges int  // hedges per call, at the best static delays, which are found afterwards; 0: for other strategies
 }
@@ -53,11 +52,11 @@ func (s strategy) withClients(f clientFamily) strategy {
 // A virtualSetup is the input of a strategy for a run in virtual time. It has the simulated traffic and server, the seed,
 // and rates that the strategy may use.
 type virtualSetup struct {
-	ctx      context.Context
-	world    virtual.Simulation
-	seed     uint64
-	estimate float64 // EstimatedRPS, for those that have this option; 0: their default
-	extra    float64 // hedges per request that hedge sent; for the best static delays only
+	ctx        context.Context
+	simulation virtual.Simulation
+	seed       uint64
+	estimate   float64 // EstimatedRPS, for those that have this option; 0: their default
+	extra      float64 // hedges per request that hedge sent; for the best static delays only
 }
 
 // The strategies that others are compared with.
@@ -77,13 +76,11 @@ func registerStrategies(all ...strategy) {
 	slices.SortFunc(strategies, func(a, b strategy) int { return a.rank - b.rank })
 }
 
-// findStrategy returns the strategy with the given name, which must exist.
 func findStrategy(name string) strategy {
 	i := slices.IndexFunc(strategies, func(s strategy) bool { return s.name == name })
 	return strategies[i]
 }
 
-// strategyNames returns the names of all strategies, in the order of the tables.
 func strategyNames() []string {
 	var names []string
 	for _, s := range strategies {
@@ -92,21 +89,35 @@ func strategyNames() []string {
 	return names
 }
 
+// filterStrategies returns the strategies for which keep returns true, in the order of the tables, with this library first.
+func filterStrategies(keep func(strategy) bool) (all []strategy) {
+	for _, s := range strategies {
+		switch {
+		case !keep(s):
+		case s.name == ours:
+			all = slices.Insert(all, 0, s)
+		default:
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
 // sortStrategyNames returns names of strategies in the order of the tables, each once.
 func sortStrategyNames(names []string) []string {
 	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !slices.Contains(names, n) })
 }
 
-// isFor reports whether the strategy takes part in scenario sc. Strategies and labs may restrict each other by name,
-// and strategies with Limiters need a server with queues.
+// isFor reports whether the strategy takes part in scenario sc. Strategies and scenarios may restrict each other by
+// name, and strategies with Limiters need a server with queues.
 func (s strategy) isFor(sc scenario) bool {
-	if s.limited && sc.world.Queue == nil {
+	switch {
+	case s.limited && sc.simulation.Queue == nil:
 		return false
-	}
-	if s.scenarios != nil {
+	case s.scenarios != nil:
 		return slices.Contains(s.scenarios, sc.name)
 	}
-	return sc.lab == nil || slices.Contains(sc.lab.strategies, s.name)
+	return sc.only == nil || slices.Contains(sc.only, s.name)
 }
 
 // newLimiter returns a hedge.Limiter for one server if the strategy protects servers by Limiters, and otherwise nil.

@@ -26,7 +26,7 @@ func init() {
 			name: "bhope-tuned", rank: 70, title: "bhope/hedge (tuned)", about: "the policy of bhope/hedge, given the true request rate", givenRate: true,
 			http: bhopeHTTP, grpc: bhopeGRPC,
 			virtual: func(s virtualSetup) func() virtual.Policy {
-				rate := trueRate(s.ctx, s.world, s.seed)
+				rate := trueRate(s.ctx, s.simulation, s.seed)
 				return func() virtual.Policy { return virtual.NewBhopePolicy(rate) }
 			},
 		},

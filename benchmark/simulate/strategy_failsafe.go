@@ -21,12 +21,8 @@ type failsafeClient time.Duration
 
 func init() {
 	registerStrategies(
-		failsafeClient(10*ms).newStrategy(strategy{
-			name: "failsafe-10ms", rank: 40, about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight",
-		}),
-		failsafeClient(0).newStrategy(strategy{
-			name: "failsafe-quantile", rank: 50, title: "failsafe-go (quantile)", about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
-		}),
+		failsafeClient(10*ms).newStrategy(strategy{name: "failsafe-10ms", rank: 40, about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight"}),
+		failsafeClient(0).newStrategy(strategy{name: "failsafe-quantile", rank: 50, title: "failsafe-go (quantile)", about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight"}),
 	)
 }
 

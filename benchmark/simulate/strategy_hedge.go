@@ -24,18 +24,9 @@ type libraryClient struct {
 
 func init() {
 	registerStrategies(
-		strategy{
-			name: ours, rank: 100, title: "hedge (no option set)", about: "this library, no option set",
-		}.withClients(libraryClient{}),
-		strategy{
-			name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true,
-		}.withClients(libraryClient{}),
-		strategy{
-			name: "hedge-1", rank: 110, about: "this library with one hedge per call",
-		}.withClients(libraryClient{maxHedges: 1}),
-		strategy{
-			name: "hedge-3", rank: 130, about: "this library with three hedges per call", onRequest: true,
-		}.withClients(libraryClient{maxHedges: 3}),
+		strategy{name: ours, rank: 100, title: "hedge (no option set)", about: "this library, no option set"}.withClients(libraryClient{}),
+		strategy{name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true}.withClients(libraryClient{}),
+		strategy{name: "hedge-1", rank: 110, about: "this library with one hedge per call"}.withClients(libraryClient{maxHedges: 1}),
 	)
 	registerStrategies(scenarioStrategies()...)
 }
@@ -46,60 +37,37 @@ func scenarioStrategies() []strategy {
 	some := func(options ...hedge.HTTPOption) func(*clientSetup) []hedge.HTTPOption {
 		return func(*clientSetup) []hedge.HTTPOption { return options }
 	}
-	return []strategy{
-		libraryClient{options: some(hedge.WithFirstByte())}.overHTTP(strategy{
-			name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, about: "this library with WithFirstByte",
-		}),
-		libraryClient{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.overHTTP(strategy{
-			name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
-			about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
-		}),
-		libraryClient{options: func(s *clientSetup) []hedge.HTTPOption {
-			return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)}
-		}}.overHTTP(strategy{
-			name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
-		}),
-		libraryClient{ownConn: true}.overGRPC(strategy{
-			name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
-		}),
-		libraryClient{elsewhere: true}.overGRPC(strategy{
-			name: "hedge-elsewhere", rank: 172, scenarios: replicaLabNames(), about: "this library with the policy hedge_elsewhere",
-		}),
-		libraryClient{audit: true}.inVirtualTime(strategy{
-			name: audited, rank: 174, scenarios: longScenarioNames(), about: "this library with WithAudit",
-		}),
-		libraryClient{warm: true}.overHTTP(strategy{
-			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
-		}),
-		libraryClient{options: func(s *clientSetup) []hedge.HTTPOption {
-			return []hedge.HTTPOption{hedge.WithReplicas(s.site)}
-		}}.overHTTP(strategy{
-			name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaLabNames(), "replica"), about: "this library with WithReplicas",
-		}),
-		libraryClient{options: func(s *clientSetup) []hedge.HTTPOption {
+	return []strategy{{
+		name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, about: "this library with WithFirstByte",
+		http: libraryClient{options: some(hedge.WithFirstByte())}.newTransport,
+	}, {
+		name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
+		about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
+		http:  libraryClient{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.newTransport,
+	}, {
+		name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
+		http: libraryClient{options: func(s *clientSetup) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)} }}.newTransport,
+	}, {
+		name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
+		grpc: libraryClient{ownConn: true}.newInterceptors,
+	}, {
+		name: "hedge-elsewhere", rank: 172, scenarios: replicaScenarioNames(), about: "this library with the policy hedge_elsewhere",
+		grpc: libraryClient{elsewhere: true}.newInterceptors,
+	}, {
+		name: audited, rank: 174, scenarios: longScenarioNames(), about: "this library with WithAudit",
+		virtual: libraryClient{audit: true}.policyConstructor,
+	}, {
+		name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
+		http: libraryClient{warm: true}.newTransport,
+	}, {
+		name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaScenarioNames(), "replica"), about: "this library with WithReplicas",
+		http: libraryClient{options: func(s *clientSetup) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithReplicas(s.site)} }}.newTransport,
+	}, {
+		name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
+		http: libraryClient{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.site), hedge.WithBurst(10 * sec)}
-		}}.overHTTP(strategy{
-			name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
-		}),
-	}
-}
-
-// overHTTP returns strategy s with the HTTP client of l, and with no other client.
-func (l libraryClient) overHTTP(s strategy) strategy {
-	s.http = l.newTransport
-	return s
-}
-
-// overGRPC returns strategy s with the gRPC client of l, and with no other client.
-func (l libraryClient) overGRPC(s strategy) strategy {
-	s.grpc = l.newInterceptors
-	return s
-}
-
-// inVirtualTime returns strategy s with the policy of l in virtual time, and with no client over sockets.
-func (l libraryClient) inVirtualTime(s strategy) strategy {
-	s.virtual = l.policyConstructor
-	return s
+		}}.newTransport,
+	}}
 }
 
 // newTransport returns this library's HTTP transport with the options of l. s has the transport to wrap. It receives

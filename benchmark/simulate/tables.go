@@ -22,7 +22,7 @@ type documentTable struct {
 }
 
 // referenceArgs are the arguments of the run that README's table and picture show, and the table beside the peers.
-const referenceArgs = "-engine http -requests 30000 -runs 3 -strategy none,static-10ms,failsafe-quantile,bhope,bhope-tuned,hedge,static-best-2"
+const referenceArgs = "-engine http -requests 30000 -runs 3 -strategy none,hedgedhttp-10ms,failsafe-quantile,bhope,bhope-tuned,hedge,static-best-2"
 
 // forwarderNames are the strategies that forward queries over UDP.
 const forwarderNames = "forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory"
@@ -84,20 +84,27 @@ func formatHeadline(f engineResults) string {
 	b.WriteString("| the published benchmark of bhope/hedge | p50 ms | p99 ms | p99.9 ms | extra requests | connections |\n|---|--:|--:|--:|--:|--:|\n")
 	names := make(map[string]string)
 	for _, h := range headlineStrategies() {
-		r := s.find(h.name).rows[0]
 		names[h.name] = h.title
-		name, connections := h.title, "–"
+		name := h.title
 		if h.name == ours {
 			name = "**" + name + "**"
 		}
-		if r.Conns != nil {
-			connections = formatThousands(*r.Conns)
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s%s | %s%s | %s | %s |\n", name, formatMillis(r.P50), formatMillis(r.P99), formatSpread(r.spread.p99),
-			formatMillis(r.P999), formatSpread(r.spread.p999), formatPercent(r.Extra), connections)
+		fmt.Fprintf(&b, "| %s | %s |\n", name, strings.Join(headlineCells(s.find(h.name).rows[0]), " | "))
 	}
 	b.WriteString("\n" + s.compareWithPeers(names) + "\n")
 	return b.String()
+}
+
+// headlineCells returns the figures of row r in README's table and in the overview: p50, p99, p99.9, the extra requests, and
+// the number of connections.
+func headlineCells(r row) []string {
+	connections := "–"
+	if r.Conns != nil {
+		connections = formatThousands(*r.Conns)
+	}
+	return []string{
+		formatMillis(r.P50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.P999) + formatSpread(r.spread.p999), formatPercent(r.Extra), connections,
+	}
 }
 
 // formatWholeScenario returns the Markdown table of the first scenario, without rows for the parts of the scenario.

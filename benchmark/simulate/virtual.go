@@ -43,18 +43,18 @@ func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 	if total < worthIt {
 		return 0 // it is over before an estimate helps
 	}
-	world := findScenario("reference").simulationOfSize(size{requests: pilot})
+	simulation := virtualScenarios()[0].simulationOfSize(size{requests: pilot})
 	for name, n := range requests {
 		began := time.Now()
-		at := virtualSetup{ctx: context.Background(), world: world, seed: 1, extra: 0.1}
-		world.Run(at.ctx, 1, findStrategy(name).virtual(at), nil)
+		at := virtualSetup{ctx: context.Background(), simulation: simulation, seed: 1, extra: 0.1}
+		simulation.Run(at.ctx, 1, findStrategy(name).virtual(at), nil)
 		sum += time.Since(began) * time.Duration(n) / pilot
 	}
 	return sum / time.Duration(runtime.GOMAXPROCS(0))
 }
 
 func (virtualEngine) offers(sc scenario, s strategy) bool {
-	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isBestStatic())
+	return s.virtual != nil && s.isFor(sc) && (sc.replays || !s.isBestStatic())
 }
 
 // withLimiters returns simulation w. It adds a hedge.Limiter to each server if the strategy protects servers by
@@ -71,7 +71,7 @@ func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 // run simulates the strategies of job j in its scenario, and passes the results of each to keep. It simulates several
 // strategies at a time, because they do not disturb each other in virtual time.
 func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	world := j.scenario.simulationOfSize(j.size)
+	simulation := j.scenario.simulationOfSize(j.size)
 	var (
 		wg    sync.WaitGroup
 		slots = make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -87,14 +87,14 @@ func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			return nil
 		}
 		s := findStrategy(name)
-		at := virtualSetup{ctx: ctx, world: world, seed: j.seed, estimate: j.scenario.estimate * world.ClientRate()}
+		at := virtualSetup{ctx: ctx, simulation: simulation, seed: j.seed, estimate: j.scenario.estimate * simulation.ClientRate()}
 		if s.isBestStatic() {
 			at.extra = extra
 		}
-		return s.withLimiters(world).Run(ctx, j.seed, s.virtual(at), t.setDone)
+		return s.withLimiters(simulation).Run(ctx, j.seed, s.virtual(at), t.setDone)
 	}
 	start := func(name string) {
-		t := j.progress.addTask(j.scenario.name, name, max(world.Episodes, 1)*world.Requests)
+		t := j.progress.addTask(j.scenario.name, name, max(simulation.Episodes, 1)*simulation.Requests)
 		wg.Go(func() {
 			if findStrategy(name).isBestStatic() {
 				<-first

@@ -31,8 +31,10 @@ const (
 )
 
 var contenders = []lab.Contender[*store, rangeReader]{
-	{Name: Plain, Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })},
-	{Name: "static-50ms", Start: func(s *store) (rangeReader, error) { return s.readHedged(50 * time.Millisecond), nil }},
+	{Name: Plain, Start: startPlain},
+	{Name: "hedgedhttp-50ms", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
+		return failsafehttp.NewRoundTripper(base, hedgepolicy.NewWithDelay[*http.Response](50*time.Millisecond)), nil
+	})},
 	{Name: "failsafe-quantile", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		policy := hedgepolicy.NewBuilderWithDelayQuantile[*http.Response](virtual.FailsafeQuantile, virtual.FailsafeAge, virtual.FailsafeThreshold).
 			WithBudget(budget.NewBuilder().Build()).Build()
@@ -40,7 +42,7 @@ var contenders = []lab.Contender[*store, rangeReader]{
 	})},
 	{Name: "stall-timeout", Start: newStallTimeoutStarter(500 * time.Millisecond)},
 	{Name: "stall-timeout-20ms", Start: newStallTimeoutStarter(20 * time.Millisecond)},
-	{Name: "parts-4", Start: func(s *store) (rangeReader, error) { return s.readInParts(4), nil }},
+	{Name: "parts-4", Start: startInParts},
 	{Name: "hedge-resume", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return hedge.New(base, hedge.WithResume()), nil
 	})},
@@ -113,71 +115,25 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// readPlain fills p with the bytes of the object at offset off, by one request without hedging or retries.
-func (s *store) readPlain(ctx context.Context, p []byte, off int64) error {
-	b, err := s.openBody(ctx, off, int64(len(p)))
-	if err != nil {
-		return err
-	}
-	_, err = io.ReadFull(b, p)
-	return errors.Join(err, b.Close())
-}
+// startPlain starts a contender that reads each range by one request, without hedging or retries.
+var startPlain = newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
 
-// readInParts returns a reader that requests parts of a range at the same time, as the downloader of the AWS SDK does.
-// parts is the number of requests.
-func (s *store) readInParts(parts int) rangeReader {
-	s.requestSize = Size / int64(parts)
+// startInParts starts a contender that requests four parts of a range at the same time, as the downloader of the AWS SDK
+// does.
+func startInParts(s *store) (rangeReader, error) {
+	const parts = 4
+	s.requestSize = Size / parts
+	read, err := startPlain(s)
 	return func(ctx context.Context, p []byte, off int64) error {
 		errs := make([]error, parts)
 		var reading sync.WaitGroup
 		size := len(p) / parts
 		for n := range parts {
-			reading.Go(func() { errs[n] = s.readPlain(ctx, p[n*size:(n+1)*size], off+int64(n*size)) })
+			reading.Go(func() { errs[n] = read(ctx, p[n*size:(n+1)*size], off+int64(n*size)) })
 		}
 		reading.Wait()
 		return errors.Join(errs...)
-	}
-}
-
-// readHedged returns a reader that sends a second request if the first byte does not arrive within the delay, as
-// hedgedhttp does. It reads the first response and cancels the other request.
-func (s *store) readHedged(delay time.Duration) rangeReader {
-	type answer struct {
-		*body
-		err error
-	}
-	return func(ctx context.Context, p []byte, off int64) error {
-		answers := [2]chan answer{make(chan answer, 1), make(chan answer, 1)}
-		var cancels [2]context.CancelFunc
-		send := func(n int) {
-			var attempt context.Context
-			attempt, cancels[n] = context.WithCancel(ctx)
-			go func() {
-				b, err := s.openBody(attempt, off, int64(len(p)))
-				answers[n] <- answer{b, err}
-			}()
-		}
-		send(0)
-		defer func() { cancels[0]() }()
-		var a answer
-		select {
-		case a = <-answers[0]:
-		case <-time.After(delay):
-			send(1)
-			defer func() { cancels[1]() }()
-			select {
-			case a = <-answers[0]:
-				cancels[1]()
-			case a = <-answers[1]:
-				cancels[0]()
-			}
-		}
-		if a.err != nil {
-			return a.err
-		}
-		_, err := io.ReadFull(a.body, p)
-		return errors.Join(err, a.Close())
-	}
+	}, err
 }
 
 // A stallTimeout is a client that retries a request whose first byte is late, as Google's client does with

@@ -58,7 +58,6 @@ type store struct {
 	openRequests sync.WaitGroup
 }
 
-// readStats counts the requests and the bytes of one read.
 type readStats struct {
 	requests, asked, sent atomic.Int64
 	replaced              atomic.Bool // the last byte came by a request that replaced another

@@ -3,7 +3,7 @@
 // bytes of the store are late, and some bodies stall.
 //
 // The store is in memory and 15 ms away. The libraries are the real ones, except hedgedhttp: its goroutines outlive a
-// bubble of testing/synctest, so a client with the same delay stands for it.
+// bubble of testing/synctest, so failsafe-go with the same delay and without a budget stands for it.
 //
 // All contenders read at the same time, each from a store of its own. The seed, the range and the number of earlier
 // requests for the range determine the faults of a request. The first request for a range therefore meets the same
@@ -15,7 +15,6 @@ package storelab
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -66,37 +65,11 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	case conf.Reads == 0:
 		conf.Reads = Reads
 	}
-	selected, err := lab.SelectByName("contender", contenders, conf.Contenders)
-	if err != nil {
-		return nil, fmt.Errorf("storelab: %w", err)
-	}
-	rows, errs := make([]Row, len(selected)), make([]error, len(selected))
-	var running sync.WaitGroup
-	for i, c := range selected {
-		running.Go(func() {
-			if rows[i], errs[i] = conf.measure(ctx, sc, c); errs[i] != nil {
-				errs[i] = fmt.Errorf("storelab: %s: %w", c.Name, errs[i])
-			}
-		})
-	}
-	running.Wait()
-	if ctx.Err() != nil {
-		return rows, ctx.Err()
-	}
-	return rows, errors.Join(errs...)
+	return lab.MeasureAll(ctx, contenders, conf.Contenders, func(c lab.Contender[*store, rangeReader]) (Row, error) { return conf.measure(ctx, sc, c) })
 }
 
-// RunInFakeTime does the same as Run, in fake time. It starts this program again as a helper process, see
-// ServeFakeTime.
-func RunInFakeTime(ctx context.Context, conf Config) ([]Row, error) {
-	return bubble.Run[Config, []Row](ctx, bubbleName, conf)
-}
-
-// ServeFakeTime does the work of a helper process that RunInFakeTime has started, and does not return in it. In any
-// other process it returns at once. A program that calls RunInFakeTime calls ServeFakeTime first.
-func ServeFakeTime() { bubble.Serve(bubbleName, Run) }
-
-const bubbleName = "storelab"
+// FakeTime runs Run in fake time, in a helper process.
+var FakeTime = bubble.Func[Config, []Row]{Name: "storelab", Call: Run}
 
 // measure lets contender c read all ranges from a store of its own, and returns its result.
 func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*store, rangeReader]) (Row, error) {

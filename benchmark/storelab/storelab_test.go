@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	storelab.ServeFakeTime()
+	storelab.FakeTime.Serve()
 	os.Exit(m.Run())
 }
 
@@ -160,26 +160,26 @@ func TestStalledBodiesAreResumed(t *testing.T) {
 
 // TestAProgramRunsInFakeTime: a process of its own has the same result as a bubble in this process.
 func TestAProgramRunsInFakeTime(t *testing.T) {
-	conf := storelab.Config{Scenario: "storage", Contenders: []string{storelab.Plain, "static-50ms"}, Reads: 300, Seed: 7}
-	rows, err := storelab.RunInFakeTime(t.Context(), conf)
+	conf := storelab.Config{Scenario: "storage", Contenders: []string{storelab.Plain, "hedgedhttp-50ms"}, Reads: 300, Seed: 7}
+	rows, err := storelab.FakeTime.Run(t.Context(), conf)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		here, err := storelab.Run(t.Context(), conf)
 		require.NoError(t, err)
 		assert.Equal(t, here, rows)
 	})
-	_, err = storelab.RunInFakeTime(t.Context(), storelab.Config{Scenario: "x"})
+	_, err = storelab.FakeTime.Run(t.Context(), storelab.Config{Scenario: "x"})
 	assert.ErrorContains(t, err, `scenario "x"; want one of storage`)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = storelab.RunInFakeTime(ctx, conf)
+	_, err = storelab.FakeTime.Run(ctx, conf)
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
 // TestASecondRequestAfterADelay: the second request is sent after 50 ms, and the answer with the earlier first byte is
 // read.
 func TestASecondRequestAfterADelay(t *testing.T) {
-	const name = "static-50ms"
+	const name = "hedgedhttp-50ms"
 	again, most := 0, 0
 	for i, c := range play(t, "storage", 1, name)[name].Calls {
 		late, body := storelab.PredictFirstRequest("storage", 1, int64(i))

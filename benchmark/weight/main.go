@@ -102,7 +102,6 @@ func formatTable(root rootInfo, weights map[string]weight) string {
 	return b.String()
 }
 
-// formatMB returns a number of bytes as text in megabytes.
 func formatMB(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
 var tablePattern = regexp.MustCompile(`(?s)(<!-- table:weight -->\n).*?(<!-- /table -->)`)
@@ -169,7 +168,6 @@ type modFile struct {
 	}
 }
 
-// readModFile reads the go.mod file of the module in the folder dir.
 func readModFile(dir string) (mod modFile, err error) {
 	text, err := runGo(dir, "mod", "edit", "-json")
 	if err != nil {

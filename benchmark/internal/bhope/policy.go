@@ -125,7 +125,6 @@ func (p *Policy) currentHost(now time.Duration, name string) *host {
 	return h
 }
 
-// newSketch returns an empty sketch of quantiles with a relative accuracy of 1 %.
 func newSketch() *ddsketch.DDSketch {
 	s, err := ddsketch.NewDefaultDDSketch(accuracy)
 	if err != nil {

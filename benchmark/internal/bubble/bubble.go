@@ -18,10 +18,16 @@ import (
 // as JSON.
 const requestEnv = "HEDGE_BUBBLE_REQUEST"
 
-// Run returns the result of the function that [Serve] has under the given name, called with the input in. The function
-// runs in the fake time of testing/synctest, which needs a test. Run therefore starts this program again, and Serve
-// runs the test there. The input is encoded as JSON, and the result by encoding/gob.
-func Run[In, Out any](ctx context.Context, name string, in In) (out Out, err error) {
+// A Func is a function that runs in the fake time of testing/synctest, which needs a test. [Func.Run] therefore starts
+// this program again, and [Func.Serve] runs the test there. The input is encoded as JSON, and the result by encoding/gob.
+type Func[In, Out any] struct {
+	Name string // unique in the program
+	Call func(context.Context, In) (Out, error)
+}
+
+// Run returns the result of the function for the input in. It starts this program again as a helper process, which must
+// call Serve first.
+func (f Func[In, Out]) Run(ctx context.Context, in In) (out Out, err error) {
 	text, err := json.Marshal(in)
 	if err != nil {
 		return out, err
@@ -32,35 +38,34 @@ func Run[In, Out any](ctx context.Context, name string, in In) (out Out, err err
 	}
 	var result, errorText bytes.Buffer
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Env = append(os.Environ(), requestEnv+"="+name+" "+string(text))
+	cmd.Env = append(os.Environ(), requestEnv+"="+f.Name+" "+string(text))
 	cmd.Stdout, cmd.Stderr = &result, &errorText
 	if err := cmd.Run(); err != nil {
-		return out, fmt.Errorf("%s: %w\n%s%s", name, err, &errorText, &result)
+		return out, fmt.Errorf("%s: %w\n%s%s", f.Name, err, &errorText, &result)
 	}
 	if err := gob.NewDecoder(&result).Decode(&out); err != nil {
-		return out, fmt.Errorf("%s: %w", name, err)
+		return out, fmt.Errorf("%s: %w", f.Name, err)
 	}
 	return out, nil
 }
 
-// Serve calls f in the fake time of testing/synctest, in a process that Run has started for the function with this
-// name. It does not return in that process, and returns at once in any other. A program that calls Run calls Serve
-// first.
-func Serve[In, Out any](name string, f func(context.Context, In) (Out, error)) {
-	text, ok := strings.CutPrefix(os.Getenv(requestEnv), name+" ")
+// Serve calls the function in fake time, in a helper process that Run has started for it. It does not return in that
+// process, and returns at once in any other. A program that calls Run calls Serve first.
+func (f Func[In, Out]) Serve() {
+	text, ok := strings.CutPrefix(os.Getenv(requestEnv), f.Name+" ")
 	if !ok {
 		return
 	}
 	os.Args = os.Args[:1] // the rest would be flags of the test
 	all := func(string, string) (bool, error) { return true, nil }
-	testing.Main(all, []testing.InternalTest{{Name: name, F: func(t *testing.T) {
+	testing.Main(all, []testing.InternalTest{{Name: f.Name, F: func(t *testing.T) {
 		var in In
 		if err := json.Unmarshal([]byte(text), &in); err != nil {
 			t.Fatal(err)
 		}
 		var out Out
 		var err error
-		synctest.Test(t, func(t *testing.T) { out, err = f(t.Context(), in) })
+		synctest.Test(t, func(t *testing.T) { out, err = f.Call(t.Context(), in) })
 		if err == nil {
 			err = gob.NewEncoder(os.Stdout).Encode(out)
 		}

@@ -7,6 +7,8 @@
 package lab
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,6 +85,29 @@ func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, erro
 	return selected, nil
 }
 
+// MeasureAll measures the contenders with the given names at the same time, by the function measure, and returns a row for
+// each. Without names, it measures all. If ctx ends, it returns the results so far and the error of ctx.
+func MeasureAll[E, C, R any](ctx context.Context, all []Contender[E, C], names []string, measure func(Contender[E, C]) (R, error)) ([]R, error) {
+	selected, err := SelectByName("contender", all, names)
+	if err != nil {
+		return nil, err
+	}
+	rows, errs := make([]R, len(selected)), make([]error, len(selected))
+	var running sync.WaitGroup
+	for i, c := range selected {
+		running.Go(func() {
+			if rows[i], errs[i] = measure(c); errs[i] != nil {
+				errs[i] = fmt.Errorf("%s: %w", c.Name, errs[i])
+			}
+		})
+	}
+	running.Wait()
+	if ctx.Err() != nil {
+		return rows, ctx.Err()
+	}
+	return rows, errors.Join(errs...)
+}
+
 // A Row is the result of one contender in one run of a scenario: its calls and its costs. Figures that a lab does not
 // measure are 0.
 type Row struct {
@@ -110,7 +135,6 @@ type Recorder struct {
 	calls []latency.Call
 }
 
-// Add appends a call to the recorded calls.
 func (r *Recorder) Add(c latency.Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,7 +2,6 @@ package virtual
 
 import "time"
 
-// An eventKind is the kind of an event, for example an arrival or an answer.
 type eventKind uint8
 
 const (
@@ -24,7 +23,6 @@ type event struct {
 	kind   eventKind
 }
 
-// isBefore reports whether event e happens before event o.
 func (e *event) isBefore(o *event) bool {
 	return e.at < o.at || e.at == o.at && e.seq < o.seq
 }
@@ -36,7 +34,6 @@ type eventQueue struct {
 	seq  uint64
 }
 
-// pushEvent adds an event to the queue.
 func (h *eventQueue) pushEvent(e event) {
 	h.seq++
 	e.seq = h.seq

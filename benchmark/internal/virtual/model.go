@@ -24,8 +24,9 @@ func newEpisodeDraws(seed uint64, episode int) *Draws {
 	return d
 }
 
-// randomOf returns the random numbers of an attempt, given by the numbers of its request and its attempt. Negative
-// numbers of attempts stand for other purposes. The result is valid until the next call.
+// randomOf returns the random numbers of an attempt, given by the numbers of its request and its attempt. Each negative
+// number of an attempt stands for another purpose, for example the arrival of the request. The result is valid until the
+// next call.
 func (d *Draws) randomOf(request, attempt int) *rand.Rand {
 	d.source = splitMix(mixBits(d.seed ^ mixBits(uint64(request)<<8^uint64(attempt+128))))
 	return d.rng

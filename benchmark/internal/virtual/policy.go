@@ -9,28 +9,14 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// NoHedging is the policy without hedges.
-type NoHedging struct{}
-
-// Begin returns no hedge delays.
-func (NoHedging) Begin(time.Duration, int) []time.Duration { return nil }
-
-// Admit is never called, because no hedge is ever due.
-func (NoHedging) Admit(time.Duration, int, int) bool { return false }
-
-// Done ignores the result of the call.
-func (NoHedging) Done(time.Duration, int, CallResult) {}
-
-// StaticDelays is the policy that hedges every call after the same delays, without a budget.
+// StaticDelays is the policy that hedges every call after the same delays, without a budget. Without delays it sends no
+// hedges.
 type StaticDelays []time.Duration
 
-// Begin returns the delays of the policy.
 func (s StaticDelays) Begin(time.Duration, int) []time.Duration { return s }
 
-// Admit admits every hedge.
 func (StaticDelays) Admit(time.Duration, int, int) bool { return true }
 
-// Done ignores the result of the call.
 func (StaticDelays) Done(time.Duration, int, CallResult) {}
 
 // A LibraryPolicy is the policy of this library, the engine in its package policy, with the clock of the simulation.
@@ -39,7 +25,6 @@ type LibraryPolicy struct {
 	keys   []*policy.Key // by host
 }
 
-// NewLibraryPolicy returns the policy of this library with the given configuration.
 func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
 	return &LibraryPolicy{engine: policy.New(c)}
 }
@@ -55,7 +40,6 @@ func (p *LibraryPolicy) keyOf(host int) *policy.Key {
 	return p.keys[host]
 }
 
-// Begin returns the hedge delays that the engine has for the host.
 func (p *LibraryPolicy) Begin(now time.Duration, host int) []time.Duration {
 	if schedule := p.keyOf(host).Begin(epoch.Add(now)); schedule != nil {
 		return schedule.Delays
@@ -63,7 +47,6 @@ func (p *LibraryPolicy) Begin(now time.Duration, host int) []time.Duration {
 	return nil
 }
 
-// Admit reports whether the engine admits the hedge, given by its index.
 func (p *LibraryPolicy) Admit(now time.Duration, host, index int) bool {
 	return p.keyOf(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
@@ -98,12 +81,10 @@ func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
 	return &BhopePolicy{policy: bhope.New(estimatedRPS)}
 }
 
-// Begin returns the hedge delay that the policy has for the host.
 func (p *BhopePolicy) Begin(now time.Duration, host int) []time.Duration {
 	return []time.Duration{p.policy.HedgeDelay(now, strconv.Itoa(host))}
 }
 
-// Admit takes a token for the hedge. It reports false if there is none.
 func (p *BhopePolicy) Admit(now time.Duration, _, _ int) bool { return p.policy.AdmitHedge(now) }
 
 // Done records the latency of the winner, or the time until the call failed.
@@ -171,7 +152,6 @@ type movingQuantile struct {
 	value, mean, variance float64
 }
 
-// addSample moves the estimate toward the sample x.
 func (q *movingQuantile) addSample(x float64) {
 	const weight, step = 2.0 / (FailsafeAge + 1), 0.01
 	if q.count++; q.count == 1 {

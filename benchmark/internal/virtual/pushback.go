@@ -15,7 +15,6 @@ type separateClients struct {
 	policies  []Policy
 }
 
-// policyOf returns the policy of one client, given by the number of its host.
 func (c *separateClients) policyOf(host int) Policy {
 	for len(c.policies) <= host {
 		c.policies = append(c.policies, c.newPolicy())

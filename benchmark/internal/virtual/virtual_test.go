@@ -20,7 +20,7 @@ func seed() virtual.Model {
 	return virtual.WithStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
 }
 
-func none() virtual.Policy { return virtual.NoHedging{} }
+func none() virtual.Policy { return virtual.StaticDelays{} }
 
 // skipIfShort skips a simulation of hundreds of thousands of calls in one goroutine, which the race detector slows
 // down.
@@ -192,7 +192,7 @@ func TestMixByRequestSlowsTheHedgeAsWell(t *testing.T) {
 func TestEpisodesBeginAnew(t *testing.T) {
 	policies := 0
 	w := virtual.Simulation{Workers: 4, Requests: 50, Episodes: 10, Model: seed()}
-	calls := w.Run(t.Context(), 1, func() virtual.Policy { policies++; return virtual.NoHedging{} }, nil)
+	calls := w.Run(t.Context(), 1, func() virtual.Policy { policies++; return virtual.StaticDelays{} }, nil)
 	assert.Equal(t, 10, policies)
 	assert.Len(t, calls, 500)
 	assert.NotEqual(t, calls[:50], calls[50:100], "each has draws of its own")

@@ -15,19 +15,19 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// experiment plays a scenario that has a lab in fake time, where its figures are
+// experiment plays a scenario that has a simulated network in fake time, where its figures are
 // exact, and returns the rows as play does. hedgedhttp is left out: its
 // goroutines live outside of bubbles.
 func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row {
 	t.Helper()
 	l := loopbackEngine(protocol)
-	labs := labScenarios()
-	i := slices.IndexFunc(labs, func(sc scenario) bool { return sc.name == name })
+	all := networkScenarios()
+	i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })
 	require.GreaterOrEqual(t, i, 0, name)
-	j := job{scenario: &labs[i], seed: seed, share: 1, fake: true}
-	j.size.requests = max(j.scenario.world.Episodes, 1) * j.scenario.world.Requests // all, however long they take
+	j := job{scenario: &all[i], seed: seed, share: 1, fake: true}
+	j.size.requests = max(j.scenario.simulation.Episodes, 1) * j.scenario.simulation.Requests // all, however long they take
 	for _, s := range strategies {
-		if l.offers(*j.scenario, s) && (s.name != "static-10ms" || protocol == "grpc") {
+		if l.offers(*j.scenario, s) && (s.name != "hedgedhttp-10ms" || protocol == "grpc") {
 			j.strategies = append(j.strategies, s.name)
 		}
 	}
@@ -162,7 +162,7 @@ func TestLabsRunFromTheCommandLine(t *testing.T) {
 			t.Parallel()
 			var names []string
 			want := make(map[string]int) // rows, by scenario and part
-			for _, sc := range labScenarios() {
+			for _, sc := range networkScenarios() {
 				if !slices.Contains(sc.protocols, string(l)) {
 					continue
 				}

@@ -12,7 +12,7 @@ func TestCompareNamesNoHedgingAndTheBestPeer(t *testing.T) {
 		return result{strategy: strategy, rows: []row{{Strategy: strategy, P99: p99, P999: p999, Extra: extra, Conns: conns}}}
 	}
 	f := scenarioResults{results: []result{
-		of("none", 64.9, 104, 0, conns(20)), of("static-10ms", 18.2, 49, 8, conns(2424)), of("failsafe-quantile", 17.8, 47.3, 10.4, conns(2970)),
+		of("none", 64.9, 104, 0, conns(20)), of("hedgedhttp-10ms", 18.2, 49, 8, conns(2424)), of("failsafe-quantile", 17.8, 47.3, 10.4, conns(2970)),
 		of("hedge", 17.9, 25.9, 9, conns(40)), of("hedge-1", 17, 20, 9, conns(40)), of("static-best-2", 19.1, 24.1, 8.8, conns(41)),
 	}}
 	assert.Equal(t, "With hedge, p99 is 17.9 ms (without hedging 64.9 ms) and p99.9 is 25.9 ms (104 ms), for 9.0 % extra requests and 40 connections. "+

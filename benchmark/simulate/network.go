@@ -15,14 +15,12 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A lab configures a simulated network in memory, over which a scenario sends real HTTP or gRPC requests. It determines
+// A network configures a simulated network in memory, over which a scenario sends real HTTP or gRPC requests. It determines
 // the round-trip times, the replicas of the server, and their faults.
 //
-// The zero value is a network without delay, with HTTP/1.1 over it. A lab runs in real time, or in the fake time of
+// The zero value is a network without delay, with HTTP/1.1 over it. It runs in real time, or in the fake time of
 // testing/synctest, where its figures are exact.
-type lab struct {
-	strategies []string // that take part, besides those that are for this scenario only
-
+type network struct {
 	rtts   []time.Duration // between client and server; episodes take them in turn
 	tls    bool            // HTTP is HTTP/2 over TLS
 	stream bool            // the server sends its header at once, and its body when it has waited
@@ -41,13 +39,13 @@ type lab struct {
 }
 
 // A site is the place of a contender's server: its address, its listeners and its TLS configurations. It also opens the
-// connections of clients. A site is a loopback socket, or the simulated network of a lab.
+// connections of clients. A site is a loopback socket, or the simulated network of a scenario.
 type site struct {
-	lab       *lab
+	config    *network
 	addr      string // that clients dial
 	listeners []net.Listener
 
-	// Of a lab; else nil.
+	// Of a simulated network; nil for a loopback socket.
 	net           *netsim.Network
 	server, trust *tls.Config
 	replicas      []netip.Addr
@@ -66,20 +64,20 @@ func newLoopbackSite() (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &site{lab: new(lab), addr: ln.Addr().String(), listeners: []net.Listener{ln}}, nil
+	return &site{config: new(network), addr: ln.Addr().String(), listeners: []net.Listener{ln}}, nil
 }
 
-// The hosts of a lab's network, besides the replicas that have no name of their own.
+// The hosts of a simulated network, besides the replicas that have no name of their own.
 const (
 	client = "client"
 	detour = "detour"     // the client's other way to the server
 	server = dnstest.Name // the certificate's
 )
 
-// newSite builds the simulated network of the lab for one episode, and listens on the host of each replica. protocol is
+// newSite builds the simulated network for one episode, and listens on the host of each replica. protocol is
 // http or grpc. The number of the episode selects the round-trip time. clock is the contender's stopwatch, which
 // determines when replicas pause.
-func (l *lab) newSite(protocol string, episode int, clock func() time.Duration) (*site, error) {
+func (l *network) newSite(protocol string, episode int, clock func() time.Duration) (*site, error) {
 	hosts := []string{client, detour, server}
 	for i := 1; i < l.replicas; i++ {
 		hosts = append(hosts, fmt.Sprint("replica-", i))
@@ -88,7 +86,7 @@ func (l *lab) newSite(protocol string, episode int, clock func() time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	s := &site{lab: l, net: n, addr: net.JoinHostPort(server, "443")}
+	s := &site{config: l, net: n, addr: net.JoinHostPort(server, "443")}
 	s.open, s.end = context.WithCancel(context.Background())
 	if l.tls && protocol != "grpc" {
 		s.server, s.trust = dnstest.Certificate()
@@ -122,7 +120,7 @@ func (l *lab) newSite(protocol string, episode int, clock func() time.Duration) 
 // addPauses returns the delay distribution d of a link, with the pauses of the server added. A packet sent during a
 // pause waits until the pause ends. Each period has one pause, after its first quarter. clock returns the time that the
 // contender has run.
-func (l *lab) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
+func (l *network) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.period - l.period/4
 		if at < 0 || at >= l.pause {
@@ -140,7 +138,7 @@ func (s *site) dialServer(ctx context.Context, network, addr string) (net.Conn, 
 	first := !s.dialled
 	s.dialled = true
 	s.mu.Unlock()
-	if s.lab.rotates && addr == s.addr {
+	if s.config.rotates && addr == s.addr {
 		ips, _ := s.LookupNetIP(ctx, "ip", server)
 		addr = replicaAddress(ips[0])
 	}
@@ -171,9 +169,9 @@ func (s *site) dialerFrom(host string) func(context.Context, string, string) (ne
 func (s *site) freezeConnection() { s.net.Set(client, server, netsim.Profile{BlackHole: true}) }
 
 // LookupNetIP returns the addresses of all replicas, as a DNS lookup of the server's name would. With it, a site is the
-// resolver that hedge.WithReplicas takes. If the lab rotates, each lookup has another replica first.
+// resolver that hedge.WithReplicas takes. If the network rotates, each lookup has another replica first.
 func (s *site) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
-	if !s.lab.rotates {
+	if !s.config.rotates {
 		return s.replicas, nil
 	}
 	s.mu.Lock()

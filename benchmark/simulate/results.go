@@ -1,0 +1,248 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// engineResults are the results of one engine in all scenarios that ran, with the options of the run and the lateness of
+// timers.
+type engineResults struct {
+	options   options
+	scenarios []scenarioResults
+	late      time.Duration // the 99th percentile of the lateness of timers; 0 if time is not real
+}
+
+// scenarioResults are the results of all strategies in one scenario.
+type scenarioResults struct {
+	scenario scenario
+	results  []result
+}
+
+// rows returns the table rows of all scenarios. In each scenario, the rows of all strategies for the whole scenario
+// come first, then their rows for each part.
+func (f engineResults) rows() []row {
+	var all []row
+	for _, s := range f.scenarios {
+		all = append(all, s.rows()...)
+	}
+	return all
+}
+
+// rows returns the table rows of the scenario: the rows of all strategies for the whole scenario, then their rows for
+// each part.
+func (f scenarioResults) rows() []row {
+	var all []row
+	for i := range 1 + len(f.scenario.parts) {
+		for _, r := range f.results {
+			all = append(all, r.rows[i])
+		}
+	}
+	return all
+}
+
+// find returns the result of the strategy with the given name, or an empty result if it did not run.
+func (f scenarioResults) find(strategy string) result {
+	i := slices.IndexFunc(f.results, func(r result) bool { return r.strategy == strategy })
+	if i < 0 {
+		return result{}
+	}
+	return f.results[i]
+}
+
+// strategies returns the names of the strategies that ran in the scenario.
+func (f scenarioResults) strategies() (names []string) {
+	for _, r := range f.results {
+		names = append(names, r.strategy)
+	}
+	return names
+}
+
+// strategiesIn returns the strategies in the results of some engines, in the order of the tables, with this library first.
+func strategiesIn(all ...engineResults) []strategy {
+	return filterStrategies(func(s strategy) bool {
+		return slices.ContainsFunc(all, func(f engineResults) bool {
+			return slices.ContainsFunc(f.rows(), func(r row) bool { return r.Strategy == s.name })
+		})
+	})
+}
+
+// tableRows returns the rows of the scenario for tables that people read, with this library first in the whole scenario
+// and in each part. It leaves out parts without requests, which begin after the end of a short run.
+func (f scenarioResults) tableRows() []row {
+	rows := slices.DeleteFunc(f.rows(), func(r row) bool { return r.Requests == 0 && r.Scenario != f.scenario.name })
+	for i, r := range rows {
+		if r.Strategy != ours {
+			continue
+		}
+		first := slices.IndexFunc(rows, func(other row) bool { return other.Scenario == r.Scenario })
+		copy(rows[first+1:], rows[first:i])
+		rows[first] = r
+	}
+	return rows
+}
+
+// describeRequests returns a phrase about the number of requests of each strategy in the scenario.
+func (f scenarioResults) describeRequests() string {
+	var all []int
+	for _, r := range f.results {
+		all = append(all, r.rows[0].Requests)
+	}
+	if len(all) == 0 {
+		return "no requests"
+	}
+	if least, most := slices.Min(all), slices.Max(all); least != most {
+		return fmt.Sprintf("%s to %s requests for each strategy", formatThousands(least), formatThousands(most))
+	}
+	return formatThousands(all[0]) + " requests for each strategy"
+}
+
+// compareWithPeers returns two sentences that compare this library with no hedging and with one peer. The peer is the
+// other library with the lowest p99.9 in the whole scenario. The text is empty if this library or no hedging did not
+// run. names has titles for the names of strategies; it may be nil.
+func (f scenarioResults) compareWithPeers(names map[string]string) string {
+	var us, without, peer *row
+	for _, r := range f.results {
+		whole := &r.rows[0]
+		switch peerOf(r.strategy) {
+		case peerOf(ours):
+			if r.strategy == ours {
+				us = whole
+			}
+		case baseline:
+			without = whole
+		case bestStatic:
+		default:
+			if peer == nil || whole.P999 < peer.P999 {
+				peer = whole
+			}
+		}
+	}
+	if us == nil || without == nil {
+		return ""
+	}
+	text := fmt.Sprintf("With hedge, p99 is %s ms (without hedging %s ms) and p99.9 is %s ms (%s ms), for %s",
+		formatMillis(us.P99), formatMillis(without.P99), formatMillis(us.P999), formatMillis(without.P999), describeCost(*us))
+	if peer != nil {
+		text += fmt.Sprintf(". The lowest p99.9 of the other libraries is %s ms, of %s, for %s", formatMillis(peer.P999), cmp.Or(names[peer.Strategy], peer.Strategy), describeCost(*peer))
+	}
+	return text + "."
+}
+
+// describeCost returns a phrase with the extra requests and the connections in row r.
+func describeCost(r row) string {
+	cost := formatPercent(r.Extra) + " extra requests"
+	if r.Conns != nil {
+		cost += " and " + formatThousands(*r.Conns) + " connections"
+	}
+	return cost
+}
+
+// A bound is a requirement that a figure of a strategy in a scenario must meet: a largest value. It is a multiple of
+// another strategy's figure, or a number if no other strategy is named.
+type bound struct {
+	scenario, figure, other string
+	most                    float64
+	of                      func(row) float64
+}
+
+func formatVerdict(met bool) string {
+	if met {
+		return "met"
+	}
+	return "NOT MET"
+}
+
+// compareWithBounds returns a report line for each bound that applies to the scenario or to one of its parts. The line
+// compares the figure of a strategy, named of, with the bound.
+func (f scenarioResults) compareWithBounds(of string, bounds []bound) (lines []string) {
+	rows := make(map[[2]string]row)
+	for _, r := range f.rows() {
+		rows[[2]string{r.Scenario, r.Strategy}] = r
+	}
+	for _, b := range bounds {
+		us, ran := rows[[2]string{b.scenario, of}]
+		if !ran {
+			continue
+		}
+		if is := b.of(us); b.other == "" && is > 0 {
+			lines = append(lines, fmt.Sprintf("%s: %s is %.0f, at most %.0f: %s.", b.scenario, b.figure, is, b.most, formatVerdict(is <= b.most)))
+			continue
+		}
+		other, ok := rows[[2]string{b.scenario, b.other}]
+		if !ok || b.of(other) == 0 {
+			lines = append(lines, fmt.Sprintf("%s: %s is not compared: %s has none.", b.scenario, b.figure, b.other))
+			continue
+		}
+		is := b.of(us) / b.of(other)
+		lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, formatVerdict(is <= b.most)))
+	}
+	return lines
+}
+
+// tableNotes returns the lines of text below the tables. They explain the figures, list the requirements of the engine
+// and whether they are met, and say whether the machine was quiet.
+func (f engineResults) tableNotes() []string {
+	engine := f.options.engine.profile()
+	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainSpread())}
+	if engine.checkBounds != nil {
+		notes = append(notes, engine.checkBounds(f)...)
+	}
+	if f.late == 0 || !engine.runsInRealTime() {
+		return notes
+	}
+	if f.isBusy() {
+		return append(notes, engine.busyText(f.late))
+	}
+	return append(notes, fmt.Sprintf("The machine was quiet enough: 99 %% of its timers were at most %s ms late (limit: %s ms).",
+		formatMillis(toMillis(f.late)), formatMillis(toMillis(engine.maxTimerDelay))))
+}
+
+// explainSpread returns the phrase that explains the values after ± in tables. It depends on the engine and the number
+// of runs.
+func (o options) explainSpread() string {
+	independent := o.engine.profile().independent
+	switch {
+	case independent && o.runs > 1:
+		return fmt.Sprintf("medians of %d runs, ± half the 95 %% bootstrap interval of all their calls", o.runs)
+	case independent:
+		return "± is half the 95 % bootstrap interval of all calls"
+	case o.runs > 1:
+		return fmt.Sprintf("medians of %d runs, ± half their range", o.runs)
+	default:
+		return "± is half of a 95 % interval, from how much ten consecutive parts of the run differ, and never less than for independent calls"
+	}
+}
+
+// isBusy reports whether the machine was too busy for measurements in real time: its timers were later than the engine
+// tolerates.
+func (f engineResults) isBusy() bool {
+	engine := f.options.engine.profile()
+	return engine.runsInRealTime() && f.late > engine.maxTimerDelay
+}
+
+// busyText returns the warning for a machine that is too busy. late is the measured lateness of its timers.
+func (p profile) busyText(late time.Duration) string {
+	return fmt.Sprintf("THIS MACHINE IS TOO BUSY: 1 %% of its timers are more than %s ms late (limit: %s ms). "+
+		"Figures in real time mean nothing then. Wait until it is quiet, or use -engine virtual, which no machine disturbs.",
+		formatMillis(toMillis(late)), formatMillis(toMillis(p.maxTimerDelay)))
+}
+
+// formatDuration returns a phrase for the expected duration of a run, in seconds or minutes.
+func formatDuration(d time.Duration) string {
+	if d < 100*time.Second {
+		return fmt.Sprintf("this takes about %.0f seconds", max(d.Seconds(), 1))
+	}
+	return fmt.Sprintf("this takes about %.0f minutes", math.Round(d.Minutes()))
+}
+
+// toSentence returns the phrase s as a sentence, with a capital letter and a full stop.
+func toSentence(s string) string {
+	first, n := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(first)) + s[n:] + "."
+}
