@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/cachelab"
@@ -36,13 +35,7 @@ const (
 )
 
 // cachedScenarios has the scenarios of package cachelab, for the engine cached.
-var cachedScenarios = func() []scenario {
-	var all []scenario
-	for _, s := range cachelab.Scenarios {
-		all = append(all, scenario{name: s.Name, about: "DNS: " + s.Description})
-	}
-	return all
-}()
+var cachedScenarios = scenariosOfLab("DNS: ", cachelab.Scenarios)
 
 func (cachedEngine) offers(_ scenario, s strategy) bool {
 	return slices.Contains(cachelab.Contenders, s.name)
@@ -58,30 +51,18 @@ func (cachedEngine) estimate(jobs []job) (total time.Duration) {
 
 func (cachedEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	queries := j.requestCount(cachelab.Queries, quickCached)
-	task := j.progress.addTask(j.scenario.name, "all in turn", queries*len(j.strategies))
-	var done atomic.Int64
-	began := time.Now()
-	defer j.timers.measure()()
-	rows, err := cachelab.Run(ctx, cachelab.Config{
-		Scenario: j.scenario.name, Contenders: j.selectContenders(cachelab.Contenders), Queries: queries, Seed: j.seed, Peers: j.peers, Skipped: j.printSkipped,
-		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
-	})
-	if err != nil && ctx.Err() == nil {
-		task.abandon()
-		return err
-	}
-	for _, r := range rows {
-		if len(r.Calls) == 0 {
-			continue
-		}
+	return runLab(ctx, j, "all in turn", queries*len(j.strategies), keep, func(count func(int)) ([]cachelab.Row, error) {
+		return cachelab.Run(ctx, cachelab.Config{
+			Scenario: j.scenario.name, Contenders: j.selectContenders(cachelab.Contenders), Queries: queries, Seed: j.seed,
+			Peers: j.peers, Skipped: j.printSkipped, Progress: count,
+		})
+	}, func(r cachelab.Row) trial {
 		t := j.newTrial("cached", r.Contender, r.Calls)
 		each := roundFigure(float64(r.CPU.Microseconds()) / float64(r.Asked))
 		t.cpu = &each
 		if r.ConnectionMemory > 0 {
 			t.ownFigures = newWholeFigures(map[string]float64{"kb_per_connection": r.ConnectionMemory / 1000})
 		}
-		keep(t)
-	}
-	task.finishAfter(time.Since(began))
-	return err
+		return t
+	})
 }

@@ -10,20 +10,15 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
 func init() {
 	registerEngine(40, func() engine { return &dnsEngine{transport: dnsTransports[0]} })
 	registerStrategies(
-		strategy{
-			name: "single", rank: 80, about: "this library without hedging; a lost query is sent again",
-		},
-		strategy{
-			name: "fixed-10ms", rank: 90, about: "a hedge for every query after 10 ms, no budget",
-		},
-		strategy{
-			name: "miekg", rank: 230, about: "the plain client of github.com/miekg/dns",
-		},
+		strategy{name: "single", rank: 80, about: "this library without hedging; a lost query is sent again"},
+		strategy{name: "fixed-10ms", rank: 90, about: "a hedge for every query after 10 ms, no budget"},
+		strategy{name: "miekg", rank: 230, about: "the plain client of github.com/miekg/dns"},
 	)
 }
 
@@ -90,37 +85,29 @@ var dnsScenarios = func() []scenario {
 
 func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	lookups := j.requestCount(dnslab.Lookups, quickLookups)
-	task := j.progress.addTask(j.scenario.name, "all in turn", lookups)
 	var done atomic.Int64
 	began := time.Now()
 	total := int64(lookups * len(j.strategies))
 	const soon = 0.05 // of all
 	var said sync.Once
-	defer j.timers.measure()()
-	rows, err := dnslab.Run(ctx, dnslab.Config{
-		Scenario: j.scenario.name, Transport: d.transport, Contenders: j.selectContenders(dnslab.Contenders), Lookups: lookups, Seed: j.seed,
-		Workers: d.workers, Peers: j.peers, Skipped: j.printSkipped,
-		Progress: func(n int) {
-			now := done.Add(int64(n))
-			task.setDone(int(now))
-			if float64(now) > soon*float64(total) {
-				said.Do(func() {
-					j.progress.printLine("dns %s: %s", j.scenario.name, formatDuration(time.Since(began)*time.Duration(total)/time.Duration(now)))
-				})
-			}
-		},
-	})
-	if err != nil && ctx.Err() == nil {
-		task.abandon()
-		return err
-	}
-	for _, r := range rows {
+	return runLab(ctx, j, "all in turn", lookups, keep, func(count func(int)) ([]lab.Row, error) {
+		return dnslab.Run(ctx, dnslab.Config{
+			Scenario: j.scenario.name, Transport: d.transport, Contenders: j.selectContenders(dnslab.Contenders), Lookups: lookups, Seed: j.seed,
+			Workers: d.workers, Peers: j.peers, Skipped: j.printSkipped,
+			Progress: func(n int) {
+				count(n)
+				if now := done.Add(int64(n)); float64(now) > soon*float64(total) {
+					said.Do(func() {
+						j.progress.printLine("dns %s: %s", j.scenario.name, formatDuration(time.Since(began)*time.Duration(total)/time.Duration(now)))
+					})
+				}
+			},
+		})
+	}, func(r lab.Row) trial {
 		conns := int(r.Connections)
 		t := j.newTrial("dns", r.Contender, r.Calls)
 		t.independent, t.refused, t.conns = true, int(r.Denied), &conns
 		t.cost = &cost{extra: 100 * (r.SentPerCall() - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
-		keep(t)
-	}
-	task.finishAfter(time.Since(began))
-	return err
+		return t
+	})
 }

@@ -49,13 +49,7 @@ const (
 )
 
 // endpointScenarios has the scenarios of package endpointlab, for the engine endpoints.
-var endpointScenarios = func() []scenario {
-	var all []scenario
-	for _, s := range endpointlab.Scenarios {
-		all = append(all, scenario{name: s.Name, about: "a near endpoint, and one 80 ms away: " + s.Description})
-	}
-	return all
-}()
+var endpointScenarios = scenariosOfLab("a near endpoint, and one 80 ms away: ", endpointlab.Scenarios)
 
 func (endpointsEngine) estimate(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
@@ -69,15 +63,13 @@ func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		return fmt.Errorf("-rps %v: the rate of calls to endpoints is that of the scenario", j.size.rps)
 	}
 	calls := j.requestCount(endpointlab.Calls, quickCalls)
-	return j.runLab(ctx, "all in fake time", calls*len(j.strategies), keep, func(func(int)) (trials []trial, err error) {
-		rows, err := endpointlab.FakeTime.Run(ctx, endpointlab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
-		for _, r := range rows {
-			t := j.newTrial("endpoints", r.Contender, r.Calls)
-			t.failures = r.Failures
-			t.ownFigures = newWholeFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
-			trials = append(trials, t)
-		}
-		return trials, err
+	return runLab(ctx, j, "all in fake time", calls*len(j.strategies), keep, func(func(int)) ([]endpointlab.Row, error) {
+		return endpointlab.FakeTime.Run(ctx, endpointlab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
+	}, func(r endpointlab.Row) trial {
+		t := j.newTrial("endpoints", r.Contender, r.Calls)
+		t.failures = r.Failures
+		t.ownFigures = newWholeFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
+		return t
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
@@ -17,15 +16,9 @@ func init() {
 	registerEngine(50, func() engine { return faultsEngine{} })
 	registerColumns(newEngineMetric("denials", "denials", 15, "%.0f"), newEngineMetric("last_answer_ms", "last", 16, ""))
 	registerStrategies(
-		strategy{
-			name: "hedge-resolvconf", rank: 1030, about: "this library's DNS client without Upstreams, which reads resolv.conf",
-		},
-		strategy{
-			name: "hedge-upstreams", rank: 1040, about: "the same with both servers as Upstreams; with OrderStrict if they know different names",
-		},
-		strategy{
-			name: "hedge-fallback", rank: 1050, about: "the same with the second server as Fallback",
-		},
+		strategy{name: "hedge-resolvconf", rank: 1030, about: "this library's DNS client without Upstreams, which reads resolv.conf"},
+		strategy{name: "hedge-upstreams", rank: 1040, about: "the same with both servers as Upstreams; with OrderStrict if they know different names"},
+		strategy{name: "hedge-fallback", rank: 1050, about: "the same with the second server as Fallback"},
 	)
 }
 
@@ -56,13 +49,7 @@ func (faultsEngine) offers(_ scenario, s strategy) bool {
 const quickRate = 20. // questions a second
 
 // faultScenarios has the scenarios of package faultlab, for the engine faults.
-var faultScenarios = func() []scenario {
-	var all []scenario
-	for _, s := range faultlab.Scenarios {
-		all = append(all, scenario{name: s.Name, about: "DNS: " + s.Description})
-	}
-	return all
-}()
+var faultScenarios = scenariosOfLab("DNS: ", faultlab.Scenarios)
 
 // faultRate returns the number of questions that job j asks each resolver per second. The scenario determines for how
 // long they are asked.
@@ -89,31 +76,19 @@ func (faultsEngine) estimate(jobs []job) (total time.Duration) {
 
 func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	rate := faultRate(j)
-	task := j.progress.addTask(j.scenario.name, "all at once", int(rate*faultlab.DurationOf(j.scenario.name).Seconds())*len(j.strategies))
-	var done atomic.Int64
-	began := time.Now()
-	defer j.timers.measure()()
-	rows, err := faultlab.Run(ctx, faultlab.Config{
-		Scenario: j.scenario.name, Contenders: j.selectContenders(faultlab.Contenders), Rate: rate, Seed: j.seed,
-		Peers: j.peers, Skipped: j.printSkipped,
-		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
-	})
-	if err != nil && ctx.Err() == nil {
-		task.abandon()
-		return err
-	}
-	for _, r := range rows {
-		if len(r.Calls) == 0 {
-			continue
-		}
+	calls := int(rate*faultlab.DurationOf(j.scenario.name).Seconds()) * len(j.strategies)
+	return runLab(ctx, j, "all at once", calls, keep, func(count func(int)) ([]faultlab.Row, error) {
+		return faultlab.Run(ctx, faultlab.Config{
+			Scenario: j.scenario.name, Contenders: j.selectContenders(faultlab.Contenders), Rate: rate, Seed: j.seed,
+			Peers: j.peers, Skipped: j.printSkipped, Progress: count,
+		})
+	}, func(r faultlab.Row) trial {
 		sent := roundFigure(r.SentPerCall())
 		t := j.newTrial("faults", r.Contender, r.Calls)
 		t.cost, t.sent = &cost{extra: 100 * (sent - 1)}, &sent
 		t.ownFigures = newWholeFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": toMillis(r.LastAnswer)})
-		keep(t)
-	}
-	task.finishAfter(time.Since(began))
-	return err
+		return t
+	})
 }
 
 // maxLastAnswerLag is how much later than Go's resolver's our last answer may come, in milliseconds.

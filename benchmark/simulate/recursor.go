@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
@@ -16,21 +15,11 @@ func init() {
 	registerChild(reclab.ServeResolver)
 	registerEngine(60, func() engine { return recursorEngine{} })
 	registerStrategies(
-		strategy{
-			name: "hedge-off", rank: 104, about: "this library's resolver without hedging; a lost query goes to another server",
-		},
-		strategy{
-			name: "hedge-novalidate", rank: 105, about: "this library's resolver, which checks no signatures",
-		},
-		strategy{
-			name: "unbound-stock", rank: 252, about: "unbound with its defaults, which drops answers after 1.9 s, if it is installed",
-		},
-		strategy{
-			name: "unbound-validate", rank: 253, about: "unbound, which checks signatures, if it is installed",
-		},
-		strategy{
-			name: "named-validate", rank: 255, about: "BIND, which checks signatures, if it is installed",
-		},
+		strategy{name: "hedge-off", rank: 104, about: "this library's resolver without hedging; a lost query goes to another server"},
+		strategy{name: "hedge-novalidate", rank: 105, about: "this library's resolver, which checks no signatures"},
+		strategy{name: "unbound-stock", rank: 252, about: "unbound with its defaults, which drops answers after 1.9 s, if it is installed"},
+		strategy{name: "unbound-validate", rank: 253, about: "unbound, which checks signatures, if it is installed"},
+		strategy{name: "named-validate", rank: 255, about: "BIND, which checks signatures, if it is installed"},
 	)
 }
 
@@ -114,26 +103,16 @@ func (recursorEngine) estimate(jobs []job) (total time.Duration) {
 
 func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	n, rate := questionsOfJob(j)
-	task := j.progress.addTask(j.scenario.name, "all at once", n*len(j.strategies))
-	var done atomic.Int64
-	began := time.Now()
-	defer j.timers.measure()()
-	rows, err := reclab.Run(ctx, reclab.Config{
-		Scenario: j.scenario.name, Contenders: j.selectContenders(reclab.ContendersOf(j.scenario.name)), Questions: n, Rate: rate, Seed: j.seed,
-		Peers: j.peers, Skipped: j.printSkipped,
-		Progress: func(n int) { task.setDone(int(done.Add(int64(n)))) },
-	})
-	if err != nil && ctx.Err() == nil {
-		task.abandon()
-		return err
-	}
-	if len(rows) > 0 && rows[0].Stalled > 0 {
-		j.progress.printLine("%d questions are left out: this machine stood still when they were asked, or soon after", rows[0].Stalled)
-	}
-	for _, r := range rows {
-		if len(r.Calls) == 0 {
-			continue
+	return runLab(ctx, j, "all at once", n*len(j.strategies), keep, func(count func(int)) ([]reclab.Row, error) {
+		rows, err := reclab.Run(ctx, reclab.Config{
+			Scenario: j.scenario.name, Contenders: j.selectContenders(reclab.ContendersOf(j.scenario.name)), Questions: n, Rate: rate, Seed: j.seed,
+			Peers: j.peers, Skipped: j.printSkipped, Progress: count,
+		})
+		if len(rows) > 0 && rows[0].Stalled > 0 {
+			j.progress.printLine("%d questions are left out: this machine stood still when they were asked, or soon after", rows[0].Stalled)
 		}
+		return rows, err
+	}, func(r reclab.Row) trial {
 		sent := roundFigure(r.SentPerCall())
 		t := j.newTrial("recursor", r.Contender, r.Calls)
 		t.refused, t.failures, t.sent = int(r.Denied), r.Failures, &sent
@@ -146,10 +125,8 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		if r.TrapCPU > 0 {
 			t.cpuByPart = map[string]float64{traps: float64(r.TrapCPU.Microseconds())}
 		}
-		keep(t)
-	}
-	task.finishAfter(time.Since(began))
-	return err
+		return t
+	})
 }
 
 var recursorBounds = func() []bound {

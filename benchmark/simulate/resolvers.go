@@ -6,35 +6,15 @@ import "github.com/gohedge/hedge/benchmark/internal/dnsserver"
 func init() {
 	registerChild(dnsserver.ServeForwarder)
 	registerStrategies(
-		strategy{
-			name: "net-resolver", rank: 240, about: "Go's own resolver",
-		},
-		strategy{
-			name: "forwarder", rank: 245, about: "this library as a forwarder, with its defaults",
-		},
-		strategy{
-			name: "unbound", rank: 250, about: "unbound, if it is installed; resolving, it has discard-timeout 0",
-		},
-		strategy{
-			name: "named", rank: 254, about: "BIND, if it is installed",
-		},
-		strategy{
-			name: "pdns", rank: 256, about: "PowerDNS Recursor, if it is installed",
-		},
-		strategy{
-			name: "kresd", rank: 258, about: "Knot Resolver, if it is installed",
-		},
-		strategy{
-			name: "dnsdist", rank: 260, about: "dnsdist, if it is installed",
-		},
-		strategy{
-			name: "coredns", rank: 270, about: "CoreDNS, if it is installed",
-		},
-		strategy{
-			name: "sdns", rank: 272, about: "sdns, if it is installed",
-		},
-		strategy{
-			name: "hickory", rank: 274, about: "Hickory DNS, if it is installed",
-		},
+		strategy{name: "net-resolver", rank: 240, about: "Go's own resolver"},
+		strategy{name: "forwarder", rank: 245, about: "this library as a forwarder, with its defaults"},
+		strategy{name: "unbound", rank: 250, about: "unbound, if it is installed; resolving, it has discard-timeout 0"},
+		strategy{name: "named", rank: 254, about: "BIND, if it is installed"},
+		strategy{name: "pdns", rank: 256, about: "PowerDNS Recursor, if it is installed"},
+		strategy{name: "kresd", rank: 258, about: "Knot Resolver, if it is installed"},
+		strategy{name: "dnsdist", rank: 260, about: "dnsdist, if it is installed"},
+		strategy{name: "coredns", rank: 270, about: "CoreDNS, if it is installed"},
+		strategy{name: "sdns", rank: 272, about: "sdns, if it is installed"},
+		strategy{name: "hickory", rank: 274, about: "Hickory DNS, if it is installed"},
 	)
 }

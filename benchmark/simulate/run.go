@@ -62,21 +62,23 @@ func (j job) newTrial(engine, strategy string, calls []latency.Call) trial {
 	return trial{engine: engine, scenario: j.scenario, strategy: strategy, seed: j.seed, calls: calls}
 }
 
-// runLab runs a lab, a package that compares contenders, for the job, and passes its trials to keep. how says how the
-// strategies run, and calls is the number of calls of all of them, for the progress. run runs the lab and calls count with
-// the number of further calls that are done.
-func (j job) runLab(ctx context.Context, how string, calls int, keep func(trial), run func(count func(int)) ([]trial, error)) error {
+// runLab runs a lab, a package that compares contenders, for job j, and passes its trials with calls to keep. how says how
+// the strategies run, and calls is the number of calls of all of them, for the progress. measure runs the lab, and calls
+// count with the number of further calls that are done. toTrial returns the trial of a row of the lab.
+func runLab[R any](ctx context.Context, j job, how string, calls int, keep func(trial), measure func(count func(int)) ([]R, error), toTrial func(R) trial) error {
 	task := j.progress.addTask(j.scenario.name, how, calls)
 	var done atomic.Int64
 	began := time.Now()
 	defer j.timers.measure()()
-	trials, err := run(func(n int) { task.setDone(int(done.Add(int64(n)))) })
-	if err != nil && (ctx.Err() == nil || len(trials) == 0) {
+	rows, err := measure(func(n int) { task.setDone(int(done.Add(int64(n)))) })
+	if err != nil && (ctx.Err() == nil || len(rows) == 0) {
 		task.abandon()
 		return err
 	}
-	for _, t := range trials {
-		keep(t)
+	for _, r := range rows {
+		if t := toTrial(r); len(t.calls) > 0 {
+			keep(t)
+		}
 	}
 	task.finishAfter(time.Since(began))
 	return err

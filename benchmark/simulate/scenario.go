@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
@@ -37,6 +38,15 @@ type scenario struct {
 	long bool
 	// onRequest says that -scenario all leaves it out, too.
 	onRequest bool
+}
+
+// scenariosOfLab returns the scenarios of a lab, a package that compares contenders, for an engine. prefix begins their
+// descriptions.
+func scenariosOfLab(prefix string, all []lab.Scenario) (scenarios []scenario) {
+	for _, s := range all {
+		scenarios = append(scenarios, scenario{name: s.Name, about: prefix + s.Description})
+	}
+	return scenarios
 }
 
 func scenarioNames(all []scenario) (names []string) {

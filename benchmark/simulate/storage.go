@@ -84,14 +84,12 @@ func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		return fmt.Errorf("-rps %v: storage keeps %d reads in flight instead", j.size.rps, storelab.Workers)
 	}
 	reads := j.requestCount(storelab.Reads, quickReads)
-	return j.runLab(ctx, "all in fake time", reads*len(j.strategies), keep, func(func(int)) (trials []trial, err error) {
-		rows, err := storelab.FakeTime.Run(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
-		for _, r := range rows {
-			t := j.newTrial("storage", r.Contender, r.Calls)
-			t.ownFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
-			trials = append(trials, t)
-		}
-		return trials, err
+	return runLab(ctx, j, "all in fake time", reads*len(j.strategies), keep, func(func(int)) ([]storelab.Row, error) {
+		return storelab.FakeTime.Run(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
+	}, func(r storelab.Row) trial {
+		t := j.newTrial("storage", r.Contender, r.Calls)
+		t.ownFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
+		return t
 	})
 }
 
