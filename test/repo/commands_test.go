@@ -106,7 +106,9 @@ func checkGo(t *testing.T, c pageCommand, words []string) {
 	if words[0] == "-C" {
 		dir, words = words[1], words[2:]
 	}
-	require.DirExists(t, dir, "%s", c)
+	if !assert.DirExists(t, dir, "%s", c) {
+		return
+	}
 	switch words[0] {
 	case "doc":
 		checkGoDoc(t, c, words[1:])
@@ -139,7 +141,9 @@ func checkGo(t *testing.T, c pageCommand, words []string) {
 			continue
 		}
 		code := sources(t, pkg+"/*.go")
-		require.NotEmpty(t, code, "%s: no Go files in %s", c, pkg)
+		if !assert.NotEmpty(t, code, "%s: no Go files in %s", c, pkg) {
+			continue
+		}
 		checkPattern(t, c, code, "Test", patterns["-run"])
 		checkPattern(t, c, code, "Benchmark", patterns["-bench"])
 		checkFlags(t, c, pkg, flags)
@@ -173,11 +177,10 @@ func checkGoDoc(t *testing.T, c pageCommand, words []string) {
 	name := strings.Join(words[1:], "")
 	if !isPath {
 		pkg, name, _ = strings.Cut(words[0], ".")
-		require.Equal(t, "hedge", pkg, "%s", c)
+		assert.Equal(t, "hedge", pkg, "%s", c)
 		pkg = ""
 	}
 	code := sources(t, filepath.Join(".", pkg, "*.go"))
-	require.NotEmpty(t, code, "%s", c)
 	assert.Regexp(t, `(?m)^(func|type) `+name, code, "%s", c)
 }
 
