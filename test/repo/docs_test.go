@@ -244,7 +244,7 @@ func documents(t *testing.T) (names []string) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == "testdata" || name == filepath.FromSlash("benchmark/out") || strings.HasPrefix(name, ".") && name != "." && name != ".github"):
+		case d.IsDir() && (slices.Contains([]string{"testdata", "out", "dist"}, d.Name()) || strings.HasPrefix(name, ".") && name != "." && name != ".github"):
 			return filepath.SkipDir
 		case strings.HasSuffix(name, ".md"):
 			names = append(names, filepath.ToSlash(name))
