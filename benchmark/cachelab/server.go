@@ -58,7 +58,7 @@ func (s *server) prepare() error {
 		return err
 	}
 	for deadline := time.Now().Add(timeout); ; time.Sleep(50 * time.Millisecond) {
-		if err = exchange(conn, s.queries[0], time.Second); err == nil || time.Now().After(deadline) {
+		if err = exchangeQuery(conn, s.queries[0], time.Second); err == nil || time.Now().After(deadline) {
 			break
 		}
 		_ = conn.Close()
@@ -68,7 +68,7 @@ func (s *server) prepare() error {
 	}
 	for _, query := range s.queries {
 		if err == nil {
-			err = exchange(conn, query, timeout)
+			err = exchangeQuery(conn, query, timeout)
 		}
 	}
 	_ = conn.Close()
@@ -83,7 +83,7 @@ func (s *server) prepare() error {
 			return err
 		}
 		s.conns <- conn
-		if err := exchange(conn, s.queries[0], timeout); err != nil {
+		if err := exchangeQuery(conn, s.queries[0], timeout); err != nil {
 			return fmt.Errorf("connection %d of %d: %w", len(s.conns), s.scenario.connections, err)
 		}
 	}
@@ -101,9 +101,9 @@ func (s *server) openConnection() (*dns.Conn, error) {
 	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, err
 }
 
-// exchange sends a query, and waits for the answer for at most the given time. It returns an error unless the answer has
+// exchangeQuery sends a query, and waits for the answer for at most the given time. It returns an error unless the answer has
 // one record.
-func exchange(conn *dns.Conn, query []byte, wait time.Duration) error {
+func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
 		return err
 	}
@@ -156,10 +156,10 @@ func (s *server) sendQuery(query []byte) error {
 			return err
 		}
 		defer conn.Close()
-		return exchange(conn, query, timeout)
+		return exchangeQuery(conn, query, timeout)
 	}
 	conn := <-s.conns
-	err := exchange(conn, query, timeout)
+	err := exchangeQuery(conn, query, timeout)
 	if err != nil {
 		_ = conn.Close()
 		if fresh, dialErr := s.openConnection(); dialErr == nil {

@@ -116,8 +116,9 @@ func formatWholeScenario(f engineResults) string {
 // formatForwarders returns the Markdown table of DNS clients and forwarders over a lossy network: a row for each in each
 // scenario.
 func formatForwarders(f engineResults) string {
-	return f.formatRows([]string{"mean", "p50", "p95", "p99", "σ", "failed"}, func(r row) []any {
-		return []any{formatMillis(r.Mean), formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Stddev), r.Errors}
+	return f.formatRows([]string{"mean", "p50", "p95", "p99", "σ", "failed", "extra queries"}, func(r row) []any {
+		return []any{formatMillis(r.Mean), formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Stddev),
+			r.Errors, fmt.Sprintf("%.1f %%", r.Extra)}
 	})
 }
 
