@@ -24,9 +24,6 @@ type documentTable struct {
 // referenceArgs are the arguments of the run that README's table and picture show, and the table beside the peers.
 const referenceArgs = "-engine http -requests 30000 -runs 3 -strategy none,hedgedhttp-10ms,failsafe-quantile,bhope,bhope-tuned,hedge,static-best-2"
 
-// forwarderNames are the strategies that forward queries over UDP.
-const forwarderNames = "forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory"
-
 var documentTables = []documentTable{{
 	name: "headline", render: formatHeadline, picture: "docs/tail.svg",
 	args: referenceArgs, typed: "make readme",
@@ -35,7 +32,7 @@ var documentTables = []documentTable{{
 	args: referenceArgs,
 }, {
 	name: "dns", render: formatForwarders,
-	args: "-engine dns -scenario loss2 -runs 2 -strategy hedge," + forwarderNames,
+	args: "-engine dns -scenario loss2 -runs 2 -strategy hedge,forwarder,unbound,named,pdns,kresd,sdns,hickory",
 }, {
 	name: "dns-tls", render: formatForwarders,
 	args: "-engine dns -scenario loss2 -transport tls -runs 2 -strategy forwarder,unbound,named,pdns,kresd,dnsdist",
@@ -44,7 +41,7 @@ var documentTables = []documentTable{{
 	args: "-engine dns -scenario loss2 -transport https -runs 2 -strategy forwarder,dnsdist",
 }, {
 	name: "cached", render: formatCaches,
-	args: "-engine cached -scenario all -strategy " + forwarderNames,
+	args: "-engine cached -scenario all -strategy forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
 }, {
 	name: "faults", render: formatFaults, basis: "one run",
 	args: "-engine faults -scenario all",
