@@ -32,15 +32,15 @@ var documentTables = []documentTable{{
 	args: referenceArgs,
 }, {
 	name: "dns", render: formatForwarders,
-	args: "-engine dns -scenario loss2 -runs 2 -strategy hedge,forwarder,unbound,named,pdns,kresd,sdns,hickory",
+	args: "-engine dns -scenario loss2 -requests 2500 -runs 2 -strategy hedge,forwarder,unbound,named,pdns,kresd,sdns,hickory",
 }, {
 	name: "dns-tls", render: formatForwarders,
-	args: "-engine dns -scenario loss2 -transport tls -runs 2 -strategy forwarder,unbound,named,pdns,kresd,dnsdist",
+	args: "-engine dns -scenario loss2 -transport tls -requests 2500 -runs 2 -strategy forwarder,unbound,named,pdns,kresd,dnsdist",
 }, {
 	name: "dns-https", render: formatForwarders,
-	args: "-engine dns -scenario loss2 -transport https -runs 2 -strategy forwarder,dnsdist",
+	args: "-engine dns -scenario loss2 -transport https -requests 2500 -runs 2 -strategy forwarder,dnsdist",
 }, {
-	name: "cached", render: formatCaches,
+	name: "cached", render: formatCaches, basis: "medians of 3 runs",
 	args: "-engine cached -scenario all -strategy forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
 }, {
 	name: "faults", render: formatFaults, basis: "one run",
