@@ -47,7 +47,7 @@ var documentTables = []documentTable{{
 	args: "-engine faults -scenario all",
 }, {
 	name: "recursor", render: formatColdNames,
-	args: "-engine recursor -scenario broken,clean -requests 2000 -strategy hedge,unbound,named,pdns,kresd,sdns,hickory",
+	args: "-engine recursor -scenario broken -requests 2000 -strategy hedge,unbound,named,pdns,kresd,sdns,hickory",
 }, {
 	name: "signed", render: formatRecursors,
 	args: "-engine recursor -scenario mixed,signed -strategy hedge,hedge-novalidate,unbound-validate,named-validate -requests 1000 -runs 3",
