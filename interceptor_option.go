@@ -39,6 +39,8 @@ func newGRPCCallOptions(c *constructorOptions) grpccall.Options {
 // A given target is the Target or the CanonicalTarget of a ClientConn, including its query, as in
 // "dns:///orders:443?zone=a". The target of cc itself matches in any spelling.
 //
+// If an attempt fails with Unavailable, a hedge over cc starts at once, see [WithHedgeConns].
+//
 // Without this option, a hedge uses the ClientConn of the primary. With the balancer round_robin the hedge then often
 // goes to another backend, with hedge_elsewhere always (see [Interceptor]), and with pick_first never.
 func WithHedgeConn(cc *grpc.ClientConn, targets ...string) GRPCOption {

@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// maxBufferedBody is the largest number of bytes of a failed response that are buffered while hedges run.
-const maxBufferedBody = 64 << 10
+// MaxBufferedBody is the largest number of bytes of a failed response that are buffered while hedges run.
+const MaxBufferedBody = 64 << 10
 
 // BufferBody reads the body of resp, the failed response of attempt a, into memory while hedges run. The attempt's
 // connection can then serve other requests, although the caller may still get the response.
@@ -26,7 +26,7 @@ func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) 
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
 		return resp, true
-	case resp.ContentLength > maxBufferedBody || resp.StatusCode == http.StatusSwitchingProtocols:
+	case resp.ContentLength > MaxBufferedBody || resp.StatusCode == http.StatusSwitchingProtocols:
 		return resp, false
 	}
 	b := &bodyBuffer{resp: resp, source: NewBodyCloser(resp.Body, a, panicked), callerResponse: *resp, fillDone: make(chan struct{})}
@@ -56,16 +56,16 @@ type bodyBuffer struct {
 }
 
 // fillBuffer reads the original body into memory, and closes it at its end. It stops early when the caller reads or
-// closes the bodyBuffer. If the body has more than maxBufferedBody bytes, it stops and calls release.
+// closes the bodyBuffer. If the body has more than MaxBufferedBody bytes, it stops and calls release.
 func (b *bodyBuffer) fillBuffer(release func()) {
 	defer b.finishFill()
-	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), maxBufferedBody)+512)
+	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), MaxBufferedBody)+512)
 	b.err = io.ErrUnexpectedEOF // unless Read returns
 	for !b.stopFill.Load() {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
-		n, err := b.source.Read(buf[len(buf):min(cap(buf), maxBufferedBody+1)])
+		n, err := b.source.Read(buf[len(buf):min(cap(buf), MaxBufferedBody+1)])
 		buf = buf[:len(buf)+n]
 		b.mu.Lock()
 		b.beginning = buf
@@ -74,7 +74,7 @@ func (b *bodyBuffer) fillBuffer(release func()) {
 			b.err = err
 			return
 		}
-		if len(buf) > maxBufferedBody {
+		if len(buf) > MaxBufferedBody {
 			b.err = nil
 			release()
 			return

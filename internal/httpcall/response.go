@@ -94,16 +94,18 @@ func hasIdempotencyKey(req *http.Request) bool {
 
 // isLocalFailure reports whether resp and err, the result of the request req of an attempt, are a failure that an attempt at another
 // endpoint may not have: an error of the transport, 502, 504, or 503 without Retry-After. The result is false if the caller has
-// cancelled req, or if err is that of a context, such as a time limit in a RoundTripper of the program.
+// cancelled req, or if err is that of a context, such as a time limit in a RoundTripper of the program. It is also false if the body
+// of resp is too large to be buffered, because the caller then gets resp without waiting for another attempt.
 func isLocalFailure(req *http.Request, resp *http.Response, err error) bool {
 	if err != nil {
 		return !isCanceled(req) && !isContextError(err)
 	}
+	isBuffered := resp.ContentLength <= httpattempt.MaxBufferedBody
 	switch resp.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
-		return true
+		return isBuffered
 	case http.StatusServiceUnavailable:
-		return resp.Header.Get("Retry-After") == ""
+		return isBuffered && resp.Header.Get("Retry-After") == ""
 	}
 	return false
 }

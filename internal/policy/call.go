@@ -193,8 +193,8 @@ func (c *Call) isBeforeDelay(now time.Time, index int) bool {
 }
 
 // Admit decides whether a hedge may start now. The argument index is the index of the delay in the schedule after which the
-// hedge is due, or [race.AfterFailure]. If Admit returns true, the budget has paid for the hedge, and the caller must call Ended when the hedge has
-// ended.
+// hedge is due, or [race.AfterFailure]. If Admit returns true, the budget has paid for the hedge, and the caller must call
+// Ended when the hedge has ended.
 func (c *Call) Admit(index int) bool { return c.AdmitRequest(index, HedgeRequest{}, None) }
 
 // Immediate is the delay index of a hedge that starts together with the primary. If such a hedge is denied, Call.Denied does

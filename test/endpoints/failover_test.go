@@ -1,6 +1,7 @@
 package endpoints_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,10 +62,12 @@ func TestFailureStartsHedgeAtOtherEndpointAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		header []string
+		length int64 // of the body; 0: as it is
 		moves  bool
 	}{
 		"error":             {status: 0, moves: true},
 		"502":               {status: 502, moves: true},
+		"502, a large body": {status: 502, length: 1 << 20},
 		"503":               {status: 503, moves: true},
 		"503, to wait":      {status: 503, header: []string{"Retry-After: 1"}},
 		"504":               {status: 504, moves: true},
@@ -81,7 +84,7 @@ func TestFailureStartsHedgeAtOtherEndpointAtOnce(t *testing.T) {
 					rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 						resp, err := answer(req, n)
 						if resp != nil {
-							resp.ProtoMajor = proto
+							resp.ProtoMajor, resp.ContentLength = proto, cmp.Or(c.length, resp.ContentLength)
 						}
 						return resp, err
 					}
@@ -92,6 +95,7 @@ func TestFailureStartsHedgeAtOtherEndpointAtOnce(t *testing.T) {
 						assert.Equal(t, c.status, resp.StatusCode)
 						text(t, resp)
 						assert.Equal(t, 3*ms, time.Since(start))
+						synctest.Wait()
 						assert.Len(t, rt.Sent(), 1)
 						return
 					}
