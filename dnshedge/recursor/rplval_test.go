@@ -87,12 +87,12 @@ func TestUnboundValidatorScripts(t *testing.T) {
 	t.Setenv("GODEBUG", "rsa1024min=0")
 	passed, played := 0, 0
 	for _, file := range files {
-		s := parse(t, file)
-		if slices.ContainsFunc(s.Zones(), func(z *rpl.Zone) bool { return !z.Stub }) {
-			continue // package dnshedge runs the scripts for forwarders
-		}
-		played++
 		t.Run(filepath.Base(file), func(t *testing.T) {
+			s := parse(t, file)
+			if slices.ContainsFunc(s.Zones(), func(z *rpl.Zone) bool { return !z.Stub }) {
+				return // packages dnshedge and dnssec run the scripts for forwarders
+			}
+			played++
 			var err error
 			recursor.WithoutSpecialNames(func() { err = playValidator(t, s) })
 			if err == nil {
