@@ -38,23 +38,33 @@ type addressFinder struct {
 	// Only newAddressFinder, and then the goroutine of findServers, use this and the following fields. Other goroutines
 	// only send to results.
 	gluelessNames []string
-	plannedNames  map[string]bool   // names whose lookup was planned
-	pending       []question        // lookups that have not started yet
-	retried       map[question]bool // lookups that were repeated after errGlueArrived
-	queriedApexNS bool              // the NS records of the zone itself are being looked up, or were
-	limit         error             // limitError, if names are not looked up because of a limit; otherwise nil
-	localErr      error             // nameservers.LocalError of a lookup, or nil
-	returned      []netip.AddrPort  // all addresses that were returned so far
-	inProgress    []question        // running lookups
-	nameResults   map[string]int    // by name: result of the finished lookups, see countUnresolvedName
+	plannedNames  map[string]bool        // names whose lookup was planned
+	pending       []addressLookup        // lookups that have not started yet
+	retried       map[addressLookup]bool // lookups that were repeated after errGlueArrived
+	queriedParent bool                   // glue is being looked up at the parent zone, or was
+	queriedApexNS bool                   // the NS records of the zone itself are being looked up, or were
+	limit         error                  // limitError, if names are not looked up because of a limit; otherwise nil
+	localErr      error                  // nameservers.LocalError of a lookup, or nil
+	returned      []netip.AddrPort       // all addresses that were returned so far
+	inProgress    []addressLookup        // running lookups
+	nameResults   map[string]int         // by name: result of the finished lookups, see countUnresolvedName
 	results       chan lookupResult
 	isHedging     bool // the lookups are hedges, because no address is needed yet
 	budgetSpent   bool // the hedge budget has refused a lookup
 }
 
+// An addressLookup is a lookup of the addresses of a server name, of one type, or of the NS records of a zone.
+type addressLookup struct {
+	question
+	atParent bool // the servers of the parent zone are queried for glue, see lookUpGlueAtParent
+}
+
+// maxNamesAtParent is the number of server names of a zone whose glue is looked up at the parent zone.
+const maxNamesAtParent = 2
+
 // A lookupResult is the result of looking up a server name: records or an error.
 type lookupResult struct {
-	question
+	addressLookup
 	rrs      []dns.RR
 	nxdomain bool // true if the name does not exist
 	err      error
@@ -98,7 +108,7 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 	}
 	if f.results == nil {
 		f.results = make(chan lookupResult, maxParallelLookups)
-		f.plannedNames, f.retried = make(map[string]bool), make(map[question]bool)
+		f.plannedNames, f.retried = make(map[string]bool), make(map[addressLookup]bool)
 		f.nameResults = make(map[string]int)
 		f.gluelessNames = slices.Clone(f.gluelessNames)
 		rand.Shuffle(len(f.gluelessNames), func(i, j int) { f.gluelessNames[i], f.gluelessNames[j] = f.gluelessNames[j], f.gluelessNames[i] })
@@ -139,7 +149,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 	defer timer.Stop()
 	select {
 	case r := <-f.results:
-		f.inProgress = slices.DeleteFunc(f.inProgress, func(q question) bool { return q == r.question })
+		f.inProgress = slices.DeleteFunc(f.inProgress, func(a addressLookup) bool { return a == r.addressLookup })
 		addrs := f.processResult(r)
 		switch {
 		case f.isHedging:
@@ -204,7 +214,7 @@ func (f *addressFinder) planLookups(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
 			q := f.lookup.core.newInternalQuestion(name, t)
-			if _, _, ok := f.lookup.core.cache.lookUpRecords(q, time.Now()); ok || slices.Contains(f.pending, q) {
+			if _, _, ok := f.lookup.core.cache.lookUpRecords(q, time.Now()); ok || slices.Contains(f.pending, addressLookup{question: q}) {
 				continue
 			}
 			if limit := f.lookup.budget.limits.ServerNamesPerZone; !f.plannedNames[name] && len(f.plannedNames) >= limit {
@@ -212,7 +222,7 @@ func (f *addressFinder) planLookups(names []string) {
 				continue
 			}
 			f.plannedNames[name] = true
-			f.pending = append(f.pending, q)
+			f.pending = append(f.pending, addressLookup{question: q})
 		}
 	}
 }
@@ -221,8 +231,8 @@ func (f *addressFinder) planLookups(names []string) {
 // any. In the scope GluelessNames, it plans none.
 //
 // The first call plans lookups of the names with glue, because the glue may be wrong. The next call returns, in addrs,
-// the glue in other cached delegations. If there is none, it plans a lookup of the zone's own NS records in the scope
-// AllNames.
+// the glue in other cached delegations. If there is none, the following calls plan, in the scope AllNames, lookups of
+// missing glue at the parent zone, and then a lookup of the zone's own NS records.
 func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []netip.AddrPort, more bool) {
 	if e == nameservers.GluelessNames {
 		return nil, false
@@ -240,18 +250,34 @@ func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []
 			}
 		}
 	}
-	if len(addrs) > 0 || f.queriedApexNS || e < nameservers.AllNames {
+	switch {
+	case len(addrs) > 0 || f.queriedApexNS || e < nameservers.AllNames:
 		return addrs, false
+	case !f.queriedParent && f.zone.zone != ".":
+		f.queriedParent = true
+		f.planLookupsAtParent()
+	default:
+		f.queriedApexNS = true
+		f.pending = append(f.pending, addressLookup{question: c.newInternalQuestion(f.zone.zone, dns.TypeNS)})
 	}
-	f.queriedApexNS = true
-	f.pending = append(f.pending, f.lookup.core.newInternalQuestion(f.zone.zone, dns.TypeNS))
 	return nil, true
+}
+
+// planLookupsAtParent plans lookups at the parent zone of the zone's server names that are within the zone and have no
+// glue. Such names cannot be resolved in another way. It plans lookups of at most maxNamesAtParent names.
+func (f *addressFinder) planLookupsAtParent() {
+	names := slices.DeleteFunc(slices.Clone(f.zone.names[:f.zone.gluelessCount]), func(name string) bool { return !dnsname.IsWithin(name, f.zone.zone) })
+	for _, t := range f.lookup.core.types {
+		for _, name := range names[:min(len(names), maxNamesAtParent)] {
+			f.pending = append(f.pending, addressLookup{f.lookup.core.newInternalQuestion(name, t), true})
+		}
+	}
 }
 
 // nextPendingLookup returns the index in f.pending of the first lookup within the scope e. It returns -1 if there is
 // none.
 func (f *addressFinder) nextPendingLookup(e nameservers.SearchScope) int {
-	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.AllNames || !dnsname.IsWithin(q.name, f.zone.zone) })
+	return slices.IndexFunc(f.pending, func(a addressLookup) bool { return e == nameservers.AllNames || !dnsname.IsWithin(a.name, f.zone.zone) })
 }
 
 // startLookup starts the next pending lookup of a server name within the scope e, on a new goroutine. hedge is true if
@@ -264,13 +290,17 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchSco
 	if i < 0 || hedge && f.budgetSpent {
 		return false
 	}
-	q := f.pending[i]
+	a := f.pending[i]
 	f.pending = slices.Delete(f.pending, i, i+1)
-	f.inProgress = append(f.inProgress, q)
+	f.inProgress = append(f.inProgress, a)
+	k := nameLookupKey{cacheKey: answerCacheKey(a.question)}
+	if a.atParent {
+		k.childZone = f.zone.zone
+	}
 	c := f.lookup.core
 	c.running.Go(func() {
-		rrs, nxdomain, err := c.lookUpServerName(ctx, f.lookup, f.node, q, hedge)
-		f.results <- lookupResult{q, rrs, nxdomain, err}
+		rrs, nxdomain, err := c.lookUpServerName(ctx, f.lookup, f.node, k, hedge)
+		f.results <- lookupResult{a, rrs, nxdomain, err}
 	})
 	return true
 }
@@ -293,7 +323,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	}
 	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // the lookup is repeated once it is needed
 		f.budgetSpent = f.isHedging
-		f.pending = append(f.pending, r.question)
+		f.pending = append(f.pending, r.addressLookup)
 		return f.findCachedAddresses()
 	}
 	if r.qtype == dns.TypeNS { // last resort; the answer serves this task only
@@ -307,9 +337,9 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 		f.planLookups(names)
 		return nil
 	}
-	if errors.Is(r.err, errGlueArrived) && !f.retried[r.question] { // if the glue does not work, the second lookup ignores it
-		f.retried[r.question] = true
-		f.pending = append(f.pending, r.question)
+	if errors.Is(r.err, errGlueArrived) && !f.retried[r.addressLookup] { // if the glue does not work, the second lookup ignores it
+		f.retried[r.addressLookup] = true
+		f.pending = append(f.pending, r.addressLookup)
 		return f.findCachedAddresses()
 	}
 	addrs := f.addAddresses(extractAddresses(r.rrs))
@@ -335,7 +365,7 @@ func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 
 // isLookupPending reports whether a lookup of the server name is running or waits for its start.
 func (f *addressFinder) isLookupPending(name string) bool {
-	hasName := func(q question) bool { return q.name == name }
+	hasName := func(a addressLookup) bool { return a.name == name }
 	return slices.ContainsFunc(f.pending, hasName) || slices.ContainsFunc(f.inProgress, hasName)
 }
 

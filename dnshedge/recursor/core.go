@@ -42,7 +42,7 @@ type core struct {
 	// Safe for concurrent use.
 	cache       *cache
 	waits       waitgraph.Graph // waits for nameLookups and zoneQueries
-	nameLookups *waitgraph.Group[cacheKey, *nameLookup]
+	nameLookups *waitgraph.Group[nameLookupKey, *nameLookup]
 	zoneQueries *waitgraph.Group[zoneQueryKey, *zoneQuery]
 	counters    resolverCounters
 	heldBytes   atomic.Int64 // memory that waiting questions hold, in bytes, see reserveMemory
@@ -87,7 +87,7 @@ const minBytes = 1 << 20
 // applyConfig initializes the state from the fields of the Resolver r. The error names the first invalid field.
 func (c *core) applyConfig(r *Resolver) error {
 	c.conf = r
-	c.nameLookups, c.zoneQueries = waitgraph.NewGroup[cacheKey, *nameLookup](&c.waits), waitgraph.NewGroup[zoneQueryKey, *zoneQuery](&c.waits)
+	c.nameLookups, c.zoneQueries = waitgraph.NewGroup[nameLookupKey, *nameLookup](&c.waits), waitgraph.NewGroup[zoneQueryKey, *zoneQuery](&c.waits)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	if err := r.Limits.checkValues(); err != nil {
 		return err

@@ -32,10 +32,16 @@ var errTooDeep = errors.New("recursor: too many lookups of server names depend o
 // have no address.
 var errTooManyUnresolvedNames = errors.New("recursor: too many server names have no address")
 
+// A nameLookupKey identifies a nameLookup by the server name and the type of the records.
+type nameLookupKey struct {
+	cacheKey
+	childZone string // if it is not empty, the servers of this zone's parent are queried for glue, see lookUpGlueAtParent
+}
+
 // A nameLookup is a running lookup of a server name, for one address type. Several callers may wait for it. When the
 // last caller stops waiting, it is canceled.
 type nameLookup struct {
-	waitgraph.Flight[cacheKey]
+	waitgraph.Flight[nameLookupKey]
 	lookup *lookup // resolves the name, on a goroutine of its own
 
 	// The result may only be read after the end of the Flight.
@@ -52,14 +58,15 @@ func (f *nameLookup) hasGlueIn(z *delegation) bool {
 	})
 }
 
-// lookUpServerName returns the records that answer q, a question for a server name. They come from the cache, or from a
-// lookup that several callers may share. The records must not be changed. nxdomain is true if the name does not exist.
+// lookUpServerName returns the address records of the server name in k, or the NS records if k is a key of these. They
+// come from the cache, unless glue is looked up, or from a lookup that several callers may share. The records must not be changed. nxdomain is
+// true if the name does not exist.
 //
 // n is the node that waits for the result, on behalf of the lookup l. hedge is true if the wait is a hedge.
-func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Node, q question, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
-	k, w := answerCacheKey(q), waitgraph.Wait{By: n, Hedge: hedge}
+func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Node, k nameLookupKey, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
+	q, w := c.newInternalQuestion(k.name, k.qtype), waitgraph.Wait{By: n, Hedge: hedge}
 	for try := 0; ; try++ {
-		if rrs, nxdomain, ok := c.cache.lookUpRecords(q, time.Now()); ok {
+		if rrs, nxdomain, ok := c.cache.lookUpRecords(q, time.Now()); ok && k.childZone == "" {
 			return rrs, nxdomain, nil
 		}
 		if l.budget.unresolvedNames.Load() >= maxUnresolvedNames {
@@ -84,7 +91,7 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Nod
 // for its queries. It also pays for the lookup itself if needed is true: if not only hedges wait for the result.
 //
 // The error is errTooDeep or a limitError. It is called by waitgraph.Group.Join.
-func (c *core) startNameLookup(l *lookup, k cacheKey, needed bool) (*nameLookup, error) {
+func (c *core) startNameLookup(l *lookup, k nameLookupKey, needed bool) (*nameLookup, error) {
 	if l.depth >= maxLookupDepth {
 		return nil, errTooDeep
 	}
@@ -104,8 +111,14 @@ func (c *core) startNameLookup(l *lookup, k cacheKey, needed bool) (*nameLookup,
 		defer stop()
 		defer cancel(nil)
 		q := c.newInternalQuestion(k.name, k.qtype)
-		r, err := f.lookup.followAliases(ctx, q)
-		if errors.Is(err, nameservers.ErrNoServers) && !isQuestionSpecific(err) && !isLocalFailure(err) {
+		resolve := f.lookup.followAliases
+		if k.childZone != "" {
+			resolve = func(ctx context.Context, q question) (*chain.Answer, error) {
+				return f.lookup.lookUpGlueAtParent(ctx, q, k.childZone)
+			}
+		}
+		r, err := resolve(ctx, q)
+		if k.childZone == "" && errors.Is(err, nameservers.ErrNoServers) && !isQuestionSpecific(err) && !isLocalFailure(err) {
 			c.cache.addFailure(q, time.Now())
 		}
 		c.nameLookups.Finish(f, func(bool) {
@@ -116,6 +129,40 @@ func (c *core) startNameLookup(l *lookup, k cacheKey, needed bool) (*nameLookup,
 	})
 	return f, nil
 }
+
+// lookUpGlueAtParent resolves q, a question for the address of a server of the zone child, at the servers of the parent
+// zone. It is for a server name within child whose glue is missing in the referral. The records are used as glue only:
+// as addresses of servers, never as an answer. They are not cached.
+//
+// It follows aliases within child (CNAME), which a server name must not have (RFC 2181 §10.3). The error is
+// errGlueArrived if the response is a referral with glue, which is then cached.
+func (l *lookup) lookUpGlueAtParent(ctx context.Context, q question, child string) (*chain.Answer, error) {
+	z, err := l.findClosestDelegation(ctx, question{name: dnsname.Parent(child), qtype: q.qtype})
+	if err != nil {
+		return nil, err
+	}
+	for range maxGlueAliases + 1 {
+		r, err := l.queryZone(ctx, z, q, true)
+		switch {
+		case err != nil:
+			return nil, err
+		case r.kind == kindReferral && r.referral.zone == child && l.nameLookup.hasGlueIn(r.referral):
+			l.core.cache.addDelegation(r.referral, time.Now())
+			return nil, errGlueArrived
+		case r.kind != kindAnswer:
+			return nil, nameservers.ErrNoServers
+		case r.aliasTarget == "":
+			return &chain.Answer{Rcode: r.Rcode, Answer: r.Answer}, nil
+		case !dnsname.IsWithin(r.aliasTarget, child):
+			return nil, nameservers.ErrNoServers
+		}
+		q.name = r.aliasTarget
+	}
+	return nil, nameservers.ErrNoServers
+}
+
+// maxGlueAliases is the number of aliases that lookUpGlueAtParent follows.
+const maxGlueAliases = 2
 
 // A zoneQueryKey identifies a zoneQuery by zone and question. Zone queries with the same key have the same answer.
 type zoneQueryKey struct {
