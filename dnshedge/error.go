@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -49,8 +50,9 @@ var ErrTooManyQuestions = errors.New("dnshedge: too many questions wait for serv
 
 // StatusError is the error of a query over HTTPS to which the server responded with an HTTP status other than 200.
 type StatusError struct {
-	Upstream Upstream
-	Code     int
+	Upstream   Upstream
+	Code       int
+	RetryAfter time.Duration // wait that the server asks for, with the codes 429 and 503; zero: none
 }
 
 func (e *StatusError) Error() string {
@@ -75,7 +77,8 @@ func explainError(s *group.Server, err error) error {
 	}
 	var code transport.StatusError
 	if errors.As(err, &code) {
-		return &StatusError{upstreamOf(s), int(code)}
+		_, pause := group.IsUnavailable(err)
+		return &StatusError{upstreamOf(s), int(code), pause}
 	}
 	return err
 }

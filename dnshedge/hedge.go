@@ -33,7 +33,7 @@ const (
 //
 // On average, a server that loses half of the queries is asked 1.9 times per question, and a server that answers 2 % of
 // them 1.1 times. Over a stream, nothing is retransmitted while other answers arrive, for at most half of the
-// question's time and at most a second.
+// question's time and at most a second. Over a Protocol of another package, nothing is retransmitted to the same address.
 //
 // The environment variables HEDGE_DISABLED and HEDGE_MODE apply to DNS as well; see the Operation section of the
 // package documentation.

@@ -171,6 +171,46 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	return true
 }
 
+// AnswerQuery answers a query in wire format, which a client has sent over a connection of a protocol that Serve does not
+// know. It blocks until there is a response. Admit, the limits and the order of waiting questions are those of Serve, so
+// client must not be a *net.UDPAddr. A response to a query with EDNS is padded (RFC 8467).
+//
+// The result is nil if the connection must be closed without a response: m is not a query, Admit has returned Ignore, or
+// Shutdown was called. Shutdown waits for questions that were asked before.
+func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
+	if !s.beginAnswer() {
+		return nil
+	}
+	defer s.wg.Done()
+	var scratch wire.Query
+	q := s.handleMessage(&scratch, nil, m, client, wire.MaxMsg)
+	if q.drop || q.Query == nil {
+		return wire.PadResponse(q.reply, 0)
+	}
+	if s.answering.Add(1) > int64(2*s.waiting.streams.max) {
+		s.answering.Add(-1)
+		q.core.count.dropped.Add(1)
+		return wire.PadResponse(q.AppendFailure(nil, dns.RcodeServerFailure, wire.MaxMsg, wire.EDE{Code: edeOther}), 0)
+	}
+	defer s.answering.Add(-1)
+	w := q.core.enterQueue(s.ctx, &s.waiting.streams, streamSubqueueKey(client))
+	defer w.End(nil)
+	r, _ := w.answerInQueue(s.ctx, q.Query)
+	return wire.PadResponse(appendResult(nil, q.Query, r, wire.MaxMsg), 0)
+}
+
+// beginAnswer counts a question that Shutdown waits for. It returns false if Client is nil, or after Shutdown was called.
+func (s *Server) beginAnswer() bool {
+	s.init()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Client == nil || s.answersStopped {
+		return false
+	}
+	s.wg.Add(1)
+	return true
+}
+
 // readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2). It uses the memory of b if that is large
 // enough. It returns an error if the connection has been idle for IdleTimeout. A connection with questions in flight is
 // not idle.

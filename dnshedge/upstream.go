@@ -23,8 +23,8 @@ import (
 // converts it back.
 type Upstream struct {
 	// Net is the transport: "udp" (and TCP for answers that do not fit a datagram),
-	// "tcp", "tls" (DNS over TLS, RFC 7858) or "https" (DNS over HTTPS, RFC 8484).
-	// Empty is "udp".
+	// "tcp", "tls" (DNS over TLS, RFC 7858), "https" (DNS over HTTPS, RFC 8484),
+	// or the scheme of a registered Protocol. Empty is "udp".
 	Net string
 
 	// Addr is the server's host and port. If the host is a name, the Client's Dialer resolves it, and the Client never

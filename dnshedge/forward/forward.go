@@ -12,7 +12,8 @@
 //	err = f.Serve(ctx) // until ctx ends
 //
 // The queries are answered by a [dnshedge.Server]. A Forwarder adds listeners with several UDP sockets for each
-// address, DNS over HTTPS, an access list, limits for each client, and a cache that outlives a restart.
+// address, DNS over HTTPS, an access list, limits for each client, and a cache that outlives a restart. The module
+// dnshedge/quic has Listeners for DNS over QUIC and HTTP/3.
 //
 // # Clients
 //
@@ -65,6 +66,10 @@ type Config struct {
 	// protocols are HTTP/1.1 and HTTP/2. It needs a TLSConfig.
 	ListenHTTPS []string
 
+	// Listeners answer clients over protocols of other modules, such as DNS over QUIC. Serve shuts them down. If New fails,
+	// the caller must.
+	Listeners []Listener
+
 	// TLSConfig contains the certificate for ListenTLS and ListenHTTPS: see CertificateFiles. The application protocols in
 	// it are not used for ListenTLS. Nil: there is no certificate.
 	TLSConfig *tls.Config
@@ -98,8 +103,8 @@ type Limits struct {
 	// least one. Zero: no limit.
 	QuestionsPerSecond float64
 
-	// Conns limits the connections of all clients: over TCP and TLS together, and separately over HTTPS. When one more
-	// arrives, the client with the most connections loses one: see dnshedge.Server.MaxConns. Zero: no connection is
+	// Conns limits the connections of all clients: over TCP and TLS together, and separately over HTTPS and those of all
+	// Listeners. When one more arrives, the client with the most connections loses one: see dnshedge.Server.MaxConns. Zero: no connection is
 	// accepted.
 	Conns int
 
@@ -129,8 +134,10 @@ func (c *Config) validate() error {
 	switch {
 	case c.Client == nil:
 		return errors.New("forward: Config.Client is nil; want a Client")
-	case len(c.Listen)+len(c.ListenTLS)+len(c.ListenHTTPS) == 0:
-		return errors.New("forward: Config has no address; want one in Listen, ListenTLS or ListenHTTPS")
+	case len(c.Listen)+len(c.ListenTLS)+len(c.ListenHTTPS)+len(c.Listeners) == 0:
+		return errors.New("forward: Config has no address; want one in Listen, ListenTLS or ListenHTTPS, or one of Listeners")
+	case slices.Contains(c.Listeners, nil):
+		return errors.New("forward: Config.Listeners contains nil")
 	case len(c.ListenTLS)+len(c.ListenHTTPS) > 0 && (t == nil || len(t.Certificates) == 0 && t.GetCertificate == nil && t.GetConfigForClient == nil):
 		return errors.New("forward: Config.TLSConfig has no certificate; ListenTLS and ListenHTTPS need one")
 	case (c.ListenMetrics == "") != (c.Metrics == nil):
@@ -153,11 +160,12 @@ type Forwarder struct {
 	https    []*httpServer         // servers for HTTPS
 	metrics  *httpServer           // nil: there is none
 	services []service             // started by Serve
+	closing  chan struct{}         // closed when the shutdown begins
 	state    map[string]stateStore // to save, by the name of the file
 }
 
 // A service is an open listener or UDP socket of a Forwarder. Its function serve answers the queries of clients until
-// the shutdown.
+// the shutdown. The Closer is nil for a Listener of another module.
 type service struct {
 	io.Closer
 	serve func() error
@@ -178,7 +186,7 @@ func New(conf Config) (*Forwarder, error) {
 	if limits.Conns == 0 {
 		limits.ConnsPerClient = 0 // a dnshedge.Server takes 0 for its default
 	}
-	f := &Forwarder{conf: conf, access: accessControl{allowed: conf.Allow, perSecond: limits.QuestionsPerSecond}}
+	f := &Forwarder{conf: conf, closing: make(chan struct{}), access: accessControl{allowed: conf.Allow, perSecond: limits.QuestionsPerSecond}}
 	f.server = &dnshedge.Server{Client: conf.Client, Admit: f.access.admitQuery, MaxConns: limits.Conns}
 	if conf.StateFile != "" {
 		f.state = newClientParts(conf.Client).stateStores(conf.StateFile)
@@ -194,6 +202,7 @@ func New(conf Config) (*Forwarder, error) {
 		}
 		return nil, err
 	}
+	f.serveListeners()
 	return f, nil
 }
 
@@ -243,6 +252,20 @@ func (f *Forwarder) openListeners() error {
 	f.metrics = newHTTPServer(f.conf.Metrics)
 	f.services = append(f.services, service{l, func() error { return f.metrics.Serve(l) }})
 	return nil
+}
+
+// serveListeners adds the Listeners of the configuration to f.services.
+func (f *Forwarder) serveListeners() {
+	requests := &clientLimiter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
+	all := QueryHandler{
+		access: &f.access, server: f.server, closing: f.closing, slots: connlimit.New(f.conf.Limits.Conns),
+		web: &dohHandler{client: f.conf.Client, access: &f.access, requests: requests},
+	}
+	for _, l := range f.conf.Listeners {
+		h := all
+		h.conns = &clientLimiter{maxPerClient: f.conf.Limits.ConnsPerClient, byClient: make(map[netip.Addr]int)}
+		f.services = append(f.services, service{nil, func() error { return l.Serve(&h) }})
+	}
 }
 
 // listenTCP opens a TCP listener at the address at, such as "127.0.0.1:53", and adds it to f.services. The listener
@@ -298,8 +321,14 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 // shutDown answers the queries that were received, until ctx ends, and closes all listeners and connections. The
 // metrics server ends last. It has a time limit of its own, so that its clients do not delay the DNS answers.
 func (f *Forwarder) shutDown(ctx context.Context) error {
-	errs := make([]error, len(f.https)+1)
+	close(f.closing)
+	errs := make([]error, len(f.https)+1, len(f.https)+len(f.conf.Listeners)+2)
 	var wg sync.WaitGroup
+	for _, l := range f.conf.Listeners {
+		errs = append(errs, nil)
+		err := &errs[len(errs)-1]
+		wg.Go(func() { *err = l.Shutdown(ctx) })
+	}
 	for i, s := range f.https {
 		wg.Go(func() { errs[i] = s.shutDown(ctx) })
 	}

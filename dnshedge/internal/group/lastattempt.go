@@ -39,6 +39,9 @@ func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *
 func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if s.recoversLoss && len(l.selection.servers) == 1 {
+		return l.retransmission.deadline.Sub(sent)
+	}
 	return max(s.rto.currentTimeout(l.retransmission.count, true), l.retransmission.minLastAttemptTimeout(s, sent))
 }
 

@@ -47,9 +47,15 @@ type retransmissionTimer struct {
 //
 // If the next query would go to another server, the wait is at most half of the time between the last query and the
 // deadline. This limit does not apply if the next server is known to need longer for a response.
+//
+// If the next query would go to the same server, and its protocol sends lost packets again itself, the result is the
+// deadline: there is no retransmission.
 func (r *retransmissionTimer) presumedLossTime() time.Time {
 	servers := r.selection.servers
 	server, next := servers[r.lastServer], servers[r.selection.selectServer()]
+	if next == server && server.recoversLoss {
+		return r.deadline
+	}
 	wait := server.rto.currentTimeout(r.count, next == server || next.IsSilent())
 	if r.count == 0 {
 		wait += r.setupTime

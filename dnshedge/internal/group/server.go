@@ -42,6 +42,7 @@ type Server struct {
 	pool               *Pool
 	transports         []transport.Transport // one element for each of Target.Addresses, or a single element if Addresses is empty
 	preferredTransport atomic.Int32          // index in transports for the first query of each question
+	recoversLoss       bool                  // see transport.Scheme; false if there are several addresses, among which queries can choose
 
 	account serverAccount
 	*latencyEstimator
@@ -66,6 +67,7 @@ func newServer(p *Pool, name string, t Target) *Server {
 		latencyEstimator: &latencyEstimator{hedging: h, key: p.conf.Engine.Key(policy.Name{Host: name}), minLossDelay: h.MinDelay, minMissDelay: DefaultMinDelay},
 		health:           &health{host: name, log: p.conf.Log},
 		account:          serverAccount{sharedBucket: p.sharedBucket, serverBucket: budget.NewBucket(h.Share, Burst)},
+		recoversLoss:     t.Scheme.RecoversLoss && len(t.Addresses) <= 1,
 	}
 	s.account.retransmissions.tokens = Burst
 	s.key.AddBuckets(s.account.sharedBucket, s.account.serverBucket)

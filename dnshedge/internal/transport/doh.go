@@ -67,14 +67,19 @@ type PushbackError struct {
 func (e *PushbackError) Error() string { return e.Status.Error() }
 func (e *PushbackError) Unwrap() error { return e.Status }
 
-// statusError returns the error for resp, whose HTTP status code is not 200. It is a *PushbackError for the codes 429
-// and 503, and a StatusError for all others.
+// statusError returns the error for resp, whose HTTP status code is not 200: see NewStatusError.
 func statusError(resp *http.Response) error {
-	status := StatusError(resp.StatusCode)
+	return NewStatusError(resp.StatusCode, parseRetryAfter(resp.Header.Get("Retry-After"), time.Now()))
+}
+
+// NewStatusError returns the error for a response with the HTTP status code, which is not 200. It is a *PushbackError for
+// the codes 429 and 503, and a StatusError for all others. pause is the wait that the response asks for.
+func NewStatusError(code int, pause time.Duration) error {
+	status := StatusError(code)
 	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
 		return status
 	}
-	return &PushbackError{status, parseRetryAfter(resp.Header.Get("Retry-After"), time.Now())}
+	return &PushbackError{status, pause}
 }
 
 // parseRetryAfter returns the wait that a Retry-After header asks for. The header holds a number of seconds, or a date,
@@ -568,7 +573,7 @@ func (d *httpsTransport) newConn(limit int) *httpConn {
 			if limit == 1 && h.streamHolders.Load() > 0 && h.isConnected() {
 				return nil, errNoStream
 			}
-			c, err := d.dialServer(ctx, network)
+			c, err := d.DialServer(ctx, network)
 			if err != nil {
 				return nil, err
 			}

@@ -302,7 +302,7 @@ func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
 	defer func() { s.finishOpening(l, o, c, err, time.Since(start)) }()
 	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
 	defer cancel()
-	c, err = s.dialServer(ctx, "tcp")
+	c, err = s.DialServer(ctx, "tcp")
 	if err == nil && s.security != nil {
 		t := tls.Client(c, s.security)
 		if err = t.HandshakeContext(ctx); err != nil {

@@ -118,9 +118,9 @@ type Config struct {
 	Size   int             // largest UDP response in bytes that queries ask for, in their OPT record
 }
 
-// dialServer opens a connection to the server over the given network, "tcp" or "udp". If Addrs is set, it tries these
+// DialServer opens a connection to the server over the given network, "tcp" or "udp". If Addrs is set, it tries these
 // addresses in order, and the error joins the errors of all. It returns an error if the Dialer panics.
-func (c *Config) dialServer(ctx context.Context, network string) (net.Conn, error) {
+func (c *Config) DialServer(ctx context.Context, network string) (net.Conn, error) {
 	if len(c.Addrs) == 0 {
 		return usercode.DialGuarded(ctx, c.Dialer, network, c.Addr)
 	}
@@ -165,6 +165,10 @@ type Scheme struct {
 	TLS  bool                   // servers are authenticated by a TLS certificate
 	Path string                 // default URL path; empty: a URL must have no path
 	New  func(Config) Transport // returns a Transport to a server; it opens no connection
+
+	// RecoversLoss means that the protocol sends lost packets again itself, and that one lost packet delays no other query.
+	// So a query is not sent to the same server again because it is late, except as a hedge.
+	RecoversLoss bool
 }
 
 // schemes holds the registered schemes by Name. It must only be changed during initialization.

@@ -113,7 +113,7 @@ func (c *Config) fixedAddress() *net.UDPAddr {
 // openSocket returns a new UDP socket that is connected to the server. The caller must close it.
 func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 	if u.address == nil {
-		return u.dialServer(ctx, "udp")
+		return u.DialServer(ctx, "udp")
 	}
 	c, err := net.DialUDP("udp", nil, u.address) // needs half of the Dialer's allocations
 	if err != nil {

@@ -1,0 +1,109 @@
+package forward
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/connlimit"
+)
+
+// A Listener answers clients over a protocol that this package does not have, for example DNS over QUIC in the module
+// dnshedge/quic. It is open before it is passed to New.
+type Listener interface {
+	// Serve answers the queries of clients with h, until Shutdown. It then returns dnshedge.ErrServerClosed. It is called
+	// once, or never if New fails.
+	Serve(h *QueryHandler) error
+
+	// Shutdown closes the listener, answers the queries that were received before, and closes the connections of clients.
+	// If ctx ends first, it closes the connections at once and returns the cause of ctx.
+	Shutdown(ctx context.Context) error
+}
+
+// A QueryHandler answers the queries that a Listener receives. It applies the access list and the limits of its
+// Forwarder. It is safe for concurrent use.
+type QueryHandler struct {
+	access  *accessControl
+	server  *dnshedge.Server
+	web     *dohHandler
+	slots   *connlimit.Limiter // for the connections of all clients of all Listeners
+	conns   *clientLimiter     // for the connections of each client to one Listener
+	closing chan struct{}      // closed when the Forwarder shuts down
+}
+
+// IsAllowed reports whether the access list contains the client. A Listener must not answer other clients. client must be
+// a *net.UDPAddr or a *net.TCPAddr.
+func (h *QueryHandler) IsAllowed(client net.Addr) bool {
+	return h.access.allowed.Contains(clientAddress(client))
+}
+
+// AdmitConn counts a new connection of an allowed client. It returns false if the client has Limits.ConnsPerClient
+// connections to this Listener. The address of the client must have been validated, so that nobody can use up the
+// connections of others. The caller must call Close when the connection has ended.
+func (h *QueryHandler) AdmitConn(client net.Addr) (*ClientConn, bool) {
+	c := &ClientConn{handler: h, client: connlimit.ClientAddress(client)}
+	if a, ok := client.(interface{ AddrPort() netip.AddrPort }); ok {
+		c.addr = net.TCPAddrFromAddrPort(a.AddrPort()) // queries do not come in datagrams whose address may be forged
+	}
+	return c, h.conns.tryAdd(c.client)
+}
+
+// A ClientConn is a connection of a client, which QueryHandler.AdmitConn has counted. Its ServeHTTP answers requests for
+// DNS over HTTPS. It is safe for concurrent use.
+type ClientConn struct {
+	handler *QueryHandler
+	client  netip.Addr // identifies the client
+	addr    net.Addr
+
+	mu     sync.Mutex      // guards the fields below; Start sets slot before queries are answered
+	slot   *connlimit.Slot // nil: Start has not succeeded
+	closed bool
+}
+
+var _ http.Handler = (*ClientConn)(nil)
+
+// Start counts the connection among those of all clients (Limits.Conns), and must be called before queries are answered.
+// It may block. It returns false if the connection must be closed, or has been closed by Close.
+//
+// leave is called when another connection needs the place of this one. It must make the connection end: at once if inUse
+// is false, and otherwise when its queries are answered. It must not block.
+func (c *ClientConn) Start(leave func(inUse bool)) bool {
+	slot, ok := c.handler.slots.AcquireSlot(c.client, c.handler.closing, leave)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !ok || c.closed {
+		slot.Release()
+		return false
+	}
+	c.slot = slot
+	return true
+}
+
+// Answer answers a query in wire format, and blocks until there is a response: see dnshedge.Server.AnswerQuery. The result
+// is nil if the connection must be closed, because the client asks too much, or because the Forwarder shuts down.
+func (c *ClientConn) Answer(query []byte) []byte {
+	c.slot.BeginUse()
+	defer c.slot.EndUse()
+	return c.handler.server.AnswerQuery(query, c.addr)
+}
+
+// ServeHTTP answers a request for DNS over HTTPS (RFC 8484).
+func (c *ClientConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.slot.BeginUse()
+	defer c.slot.EndUse()
+	c.handler.web.ServeHTTP(w, r)
+}
+
+// Close records that the connection has ended. Further calls have no effect.
+func (c *ClientConn) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.closed = true
+		c.slot.Release()
+		c.handler.conns.remove(c.client)
+	}
+}

@@ -1,0 +1,362 @@
+package transport
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+const (
+	maxProtocolConns = 8   // open connections of a pool
+	queriesPerConn   = 100 // queries in flight on a connection at which a pool opens another one
+)
+
+// A MessageConn is a connection to a server over a protocol that another module provides. Each query has an exchange of
+// its own, so that the protocol tells which response belongs to which query. It is safe for concurrent use.
+type MessageConn interface {
+	// Exchange sends the DNS message query, whose ID is 0, and returns the response. When ctx ends, it returns soon.
+	Exchange(ctx context.Context, query []byte) (response []byte, err error)
+	// Done returns a channel that is closed when the connection has ended. The next query then needs another connection.
+	Done() <-chan struct{}
+	// Close closes the connection. Exchanges in flight end with an error.
+	Close() error
+}
+
+// RegisterProtocol makes the scheme s of another module available to FindScheme and Schemes. It must only be called by
+// init functions, and panics if the scheme is known. dial opens a connection to the server that a Config describes.
+//
+// The protocol must send lost packets again itself, so that the client never sends a query again because it is late.
+func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn, error)) {
+	if _, ok := schemes[s.Name]; ok {
+		panic("dnshedge: scheme " + s.Name + " is registered twice")
+	}
+	s.RecoversLoss = true
+	registerScheme(s, func(c Config) sender { return newProtocolTransport(c, dial) })
+}
+
+// A protocolTransport sends queries over a protocol of another module. The queries of a pool share its connections. There
+// is a pool for first queries and one for repetitions, which hedges use.
+type protocolTransport struct {
+	Config
+	dial           func(context.Context, *Config) (MessageConn, error)
+	pools          [2]messageConnPool // for first queries, and for repetitions
+	exclusiveSlots chan struct{}      // semaphore that limits queries with a connection of their own
+
+	ctx    context.Context    // ends when Close is called
+	cancel context.CancelFunc // ends ctx
+	mu     sync.Mutex         // guards closed; held from the check of closed until wg.Add
+	closed bool               // Close was called
+	wg     sync.WaitGroup     // counts goroutines that open connections or wait for responses
+}
+
+var _ sender = (*protocolTransport)(nil)
+
+// A messageConnPool holds the open connections of a protocolTransport for one purpose. It is safe for concurrent use.
+type messageConnPool struct {
+	mu      sync.Mutex // guards the fields below, and the counters of the connections
+	conns   []*pooledMessageConn
+	opening *messageConnOpening // the connection that is being opened; nil: none
+}
+
+// A pooledMessageConn is an open connection with its counters.
+type pooledMessageConn struct {
+	MessageConn
+	pool       *messageConnPool
+	inFlight   int          // queries that wait for a response
+	answers    int          // responses so far
+	lastAnswer atomic.Int64 // time of the last response, in Unix nanoseconds; 0: none
+}
+
+// A messageConnOpening is a connection that is being opened.
+type messageConnOpening struct {
+	done chan struct{} // closed when conn or err is set
+	conn *pooledMessageConn
+	err  error
+}
+
+// newProtocolTransport returns a transport to the server that c describes. It opens no connection.
+func newProtocolTransport(c Config, dial func(context.Context, *Config) (MessageConn, error)) *protocolTransport {
+	p := &protocolTransport{Config: c, dial: dial, exclusiveSlots: make(chan struct{}, maxExclusive)}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
+}
+
+// Ready implements Transport. It returns true if a connection for first queries is open.
+func (p *protocolTransport) Ready() bool {
+	l := &p.pools[0]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.removeEnded()
+	return len(l.conns) > 0
+}
+
+// Close implements Transport. It ends all queries with ErrClosed, and returns when all goroutines of the transport have
+// ended.
+func (p *protocolTransport) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cancel()
+	p.wg.Wait()
+	for i := range p.pools {
+		for _, c := range p.pools[i].conns {
+			_ = c.Close()
+		}
+	}
+}
+
+// spawnGoroutine calls f in a new goroutine, for which Close waits. It returns false, and does not call f, if the
+// transport is closed.
+func (p *protocolTransport) spawnGoroutine(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.wg.Go(f)
+	return true
+}
+
+// Exchange implements Transport. If the connection ends, and q was probably not the reason, it sends q again. If other
+// queries were in flight, the repetition uses a connection of its own.
+func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
+	if q.NeedsOwnConnection() {
+		return p.exchangeExclusively(ctx, q, w)
+	}
+	var setup time.Duration
+	for retries := 0; ; retries++ {
+		a, over, err := p.sendQuery(ctx, q, &p.pools[min(n, 1)], w)
+		setup += over.setup
+		var broken *connectionError
+		if !errors.As(err, &broken) || ctx.Err() != nil || retries == maxRetries {
+			return a, setup, err
+		}
+		switch {
+		case broken.answers > 0 || over.reused && retries == 0:
+		case broken.hadOthers:
+			p.Owner.RecordRetry()
+			return p.exchangeExclusively(ctx, q, w)
+		default:
+			return a, setup, err
+		}
+		p.Owner.RecordRetry()
+	}
+}
+
+// exchangeExclusively does the same as Exchange, over a connection that no other query uses. It waits until ctx ends if
+// maxExclusive such queries run already.
+func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
+	select {
+	case p.exclusiveSlots <- struct{}{}:
+		defer func() { <-p.exclusiveSlots }()
+	case <-ctx.Done():
+		return nil, 0, causeOf(ctx)
+	}
+	l := new(messageConnPool)
+	a, over, err := p.sendQuery(ctx, q, l, w)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		_ = c.Close()
+	}
+	return a, over.setup, err
+}
+
+// SendOnce implements sender, over the pool for first queries.
+func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
+	a, over, err := p.sendQuery(ctx, q, &p.pools[0], w)
+	return a, over.setup, over.connected, err
+}
+
+// sendQuery sends q, at most once, over a connection of the pool l, and returns the response. over describes the
+// connection, even if err is not nil.
+func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, w *QueryPath) (a *wire.Answer, over sendState, err error) {
+	start := time.Now()
+	c, reused, err := p.acquireConn(ctx, l)
+	if err != nil {
+		return nil, over, err
+	}
+	over.connected, over.reused = true, reused
+	if !reused {
+		over.setup = time.Since(start)
+	}
+	w.lastAnswer.Store(&c.lastAnswer)
+	a, err = p.waitForAnswer(ctx, c, q)
+	return a, over, err
+}
+
+// acquireConn returns a connection of the pool l, and counts a query that is in flight on it. The caller must release it
+// by fetchAnswer. reused is true if the connection was open before the call.
+//
+// It opens a connection if there is none, or if all have queriesPerConn queries in flight.
+func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *pooledMessageConn, reused bool, err error) {
+	l.mu.Lock()
+	l.removeEnded()
+	if len(l.conns) > 0 {
+		c = slices.MinFunc(l.conns, func(a, b *pooledMessageConn) int { return cmp.Compare(a.inFlight, b.inFlight) })
+		if c.inFlight < queriesPerConn || len(l.conns) == maxProtocolConns {
+			c.inFlight++
+			l.mu.Unlock()
+			return c, true, nil
+		}
+	}
+	o := l.opening
+	if o == nil {
+		o = &messageConnOpening{done: make(chan struct{})}
+		if !p.spawnGoroutine(func() { p.openConn(l, o) }) {
+			l.mu.Unlock()
+			return nil, false, ErrClosed
+		}
+		l.opening = o
+	}
+	l.mu.Unlock()
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		return nil, false, causeOf(ctx)
+	}
+	if o.err != nil {
+		return nil, false, o.err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o.conn.inFlight++
+	return o.conn, false, nil
+}
+
+// openConn opens a connection of the pool l and stores it in o. It continues even if no query waits for o any more,
+// because the next query needs the connection as well.
+func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) {
+	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
+	defer cancel()
+	start := time.Now()
+	conn, err := p.dial(ctx, &p.Config)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer close(o.done)
+	l.opening = nil
+	switch {
+	case p.ctx.Err() != nil:
+		o.err = ErrClosed
+		if err == nil {
+			_ = conn.Close()
+		}
+	case err != nil:
+		p.forgetAddress()
+		o.err = err
+	default:
+		p.Owner.RecordHandshake(time.Since(start))
+		o.conn = &pooledMessageConn{MessageConn: conn, pool: l}
+		l.conns = append(l.conns, o.conn)
+	}
+}
+
+// removeEnded removes the connections that have ended. The caller must hold mu.
+func (l *messageConnPool) removeEnded() {
+	l.conns = slices.DeleteFunc(l.conns, func(c *pooledMessageConn) bool { return c.hasEnded() })
+}
+
+// hasEnded reports whether the connection has ended.
+func (c *pooledMessageConn) hasEnded() bool {
+	select {
+	case <-c.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// waitForAnswer sends q over c and returns the response. If ctx ends first and the Owner permits it, the exchange
+// continues in the background, to measure its latency.
+func (p *protocolTransport) waitForAnswer(ctx context.Context, c *pooledMessageConn, q *wire.Query) (*wire.Answer, error) {
+	own, cancel := context.WithCancel(p.ctx) // ctx does not end the exchange at once
+	type result struct {
+		a   *wire.Answer
+		err error
+	}
+	done := make(chan result, 1)
+	if !p.spawnGoroutine(func() {
+		defer cancel()
+		a, err := p.fetchAnswer(own, c, q)
+		done <- result{a, err}
+	}) {
+		cancel()
+		c.releaseQuery(false)
+		return nil, ErrClosed
+	}
+	select {
+	case r := <-done:
+		return r.a, r.err
+	case <-ctx.Done():
+	}
+	if !p.Owner.BeginAbandonedQuery() {
+		cancel()
+		return nil, causeOf(ctx)
+	}
+	if !p.spawnGoroutine(func() {
+		defer p.Owner.EndAbandonedQuery()
+		t := time.NewTimer(p.Owner.AbandonedLifetime())
+		defer t.Stop()
+		select {
+		case <-done:
+		case <-t.C:
+			cancel()
+			<-done
+		}
+	}) {
+		p.Owner.EndAbandonedQuery()
+		cancel()
+	}
+	return nil, causeOf(ctx)
+}
+
+// fetchAnswer sends q over c, returns the response, and releases c. The error is a connectionError if the connection has
+// ended, or if the server has ended the exchange without a response.
+func (p *protocolTransport) fetchAnswer(ctx context.Context, c *pooledMessageConn, q *wire.Query) (*wire.Answer, error) {
+	p.Owner.RecordQuery()
+	start := time.Now()
+	b, err := c.Exchange(ctx, q.Append(nil, 0, wire.PackOptions{Size: p.Size, Pad: true}))
+	answers, others := c.releaseQuery(err == nil)
+	var status StatusError
+	switch {
+	case p.ctx.Err() != nil:
+		return nil, ErrClosed
+	case err != nil && ctx.Err() == nil && !errors.As(err, &status):
+		if !c.hasEnded() {
+			answers, others = 0, false // the server has ended this exchange alone
+		}
+		return nil, &connectionError{error: &closedByServerError{err}, sent: true, answers: answers, hadOthers: others}
+	case err != nil:
+		return nil, err
+	}
+	c.lastAnswer.Store(time.Now().UnixNano())
+	if err := q.Check(b, 0); err != nil {
+		p.Owner.RecordIgnored(err)
+		return nil, err
+	}
+	a, err := wire.ParseAnswer(b, q)
+	if err != nil {
+		p.Owner.RecordIgnored(err)
+		return nil, err
+	}
+	p.Owner.RecordAnswer(time.Since(start), 0)
+	return a, nil
+}
+
+// releaseQuery records that a query on the connection has ended, with a response if answered is true. It returns the
+// number of responses so far, and whether other queries are in flight.
+func (c *pooledMessageConn) releaseQuery(answered bool) (answers int, others bool) {
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	c.inFlight--
+	if answered {
+		c.answers++
+	}
+	return c.answers, c.inFlight > 0
+}
