@@ -27,7 +27,7 @@ cross: # builds the packages that depend on the system for Windows; a workflow t
 
 .PHONY: lint
 lint:
-	go run $(STATICCHECK) ./... ./benchmark/...
+	go run $(STATICCHECK) ./... ./benchmark/... ./dnshedge/quic/...
 	go run $(ACTIONLINT)
 	@! git grep -nE 'TO''DO|FIX''ME|XX''X' -- ':!Makefile'
 
@@ -84,7 +84,7 @@ examples: # runs each once; some are modules of their own
 .PHONY: api
 api: # writes what is exported into the files that TestAPIIsAsWritten compares with
 	HEDGE_WRITE_API=1 .ci/must-test -count=1 -run '^TestAPIIsAsWritten$$' ./test/repo
-	@for d in hedgeprom hedgeotel; do (cd $$d && HEDGE_WRITE_API=1 ../.ci/must-test -count=1 -run '^TestAPIIsAsWritten$$' .) || exit 1; done
+	@for d in hedgeprom hedgeotel dnshedge/quic; do (cd $$d && HEDGE_WRITE_API=1 $(CURDIR)/.ci/must-test -count=1 -run '^TestAPIIsAsWritten$$' .) || exit 1; done
 
 .PHONY: build
 build: # every module

@@ -8,7 +8,7 @@
 // queries.
 //
 // A Client supports UDP, TCP, TLS and HTTPS, keeps connections open, and may have a
-// [Cache].
+// [Cache]. The module dnshedge/quic adds DNS over QUIC and HTTP/3.
 //
 // There are three ways to use it:
 //

@@ -81,6 +81,16 @@ func TestArrowsPointDown(t *testing.T) {
 	}
 }
 
+// TestQUICUsesExportedAPI keeps module dnshedge/quic independent of the version of the root.
+func TestQUICUsesExportedAPI(t *testing.T) {
+	imports := list(t, "-f", `{{join .Imports "\n"}}`, "./dnshedge/quic")
+	require.Contains(t, imports, module+"/dnshedge")
+	for _, path := range imports {
+		assert.NotContains(t, path, module+"/internal")
+		assert.NotContains(t, path, module+"/dnshedge/internal")
+	}
+}
+
 // TestThePageCarriesTheRootAlone: what it shows of DNS clients, recursors and stores of ranges is in package observe.
 func TestThePageCarriesTheRootAlone(t *testing.T) {
 	deps := list(t, "-deps", "./debug")

@@ -18,7 +18,7 @@ import (
 )
 
 // nested are the modules below the root that are released with it.
-var nested = []string{"hedgeprom", "hedgeotel"}
+var nested = []string{"hedgeprom", "hedgeotel", "dnshedge/quic"}
 
 // TestReleasedModulesCanBeGotWithoutTheRoot follows docs/design/releasing.md on a copy of the tree, up to the tags. A module proxy in
 // a directory takes the place of the tags. What other modules are needed comes from the module cache; the network is not used.

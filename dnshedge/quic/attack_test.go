@@ -1,0 +1,198 @@
+package quic_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	quicgo "github.com/quic-go/quic-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/forward"
+	"github.com/gohedge/hedge/dnshedge/quic"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// The queries that a client cancels at once count until they are answered, so that it does not get more by cancelling
+// ("rapid reset", CVE-2023-44487).
+func TestCancelledQueriesCountUntilAnswered(t *testing.T) {
+	f := startForwarder(t, nil)
+	conn := mustDialRaw(t, f.doq.Addr())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	sent := 0
+	for ; sent < 4*quic.MaxStreams; sent++ {
+		stream, err := conn.OpenStreamSync(ctx)
+		if err != nil {
+			break
+		}
+		_, _ = stream.Write(frame(pack(t, question(fmt.Sprintf("stuck%d.example.", sent)))))
+		_ = stream.Close()
+		time.Sleep(100 * time.Microsecond) // so that the query arrives before its end
+		stream.CancelRead(requestCancelled)
+	}
+	time.Sleep(100 * time.Millisecond)
+	assert.GreaterOrEqual(t, sent, quic.MaxStreams)
+	assert.LessOrEqual(t, f.client.Stats().Queries, int64(quic.MaxStreams))
+	ask(t, f.newClient(t, "quic"), "other.example.")
+}
+
+// Incomplete queries use up the budget of their connection, which then ends, and no other one.
+func TestIncompleteQueriesHaveBudget(t *testing.T) {
+	f := startForwarder(t, nil)
+	conn := mustDialRaw(t, f.doq.Addr())
+	for range quic.MaxStreams {
+		stream, err := conn.OpenStream()
+		require.NoError(t, err)
+		go func() { _, _ = stream.Write(append([]byte{0xff, 0xff}, make([]byte, 6000)...)) }()
+	}
+	other := f.newClient(t, "quic")
+	ask(t, other, "a.example.")
+	assert.Equal(t, excessiveLoad, closeCode(t, conn))
+	ask(t, other, "b.example.")
+}
+
+// A client that announces large queries and sends nothing costs nothing, and loses its connection.
+func TestAnnouncedQueriesTakeNoMemory(t *testing.T) {
+	f := startForwarder(t, nil)
+	conn := mustDialRaw(t, f.doq.Addr())
+	for range quic.MaxStreams {
+		sendRaw(t, conn, []byte{0xff, 0xff}, false)
+	}
+	time.Sleep(300 * time.Millisecond)
+	assert.NoError(t, conn.Context().Err(), "within the budget")
+	assert.Equal(t, protocolError, closeCode(t, conn), "after the time for a query")
+}
+
+// A client that opens no flow control window for responses loses its connection.
+func TestUnreadResponsesEndConnection(t *testing.T) {
+	f := startForwarder(t, nil)
+	conn, err := dialRaw(t, f.doq.Addr(), func(_ *tls.Config, c *quicgo.Config) {
+		c.InitialStreamReceiveWindow, c.MaxStreamReceiveWindow = 1, 1
+	})
+	require.NoError(t, err)
+	m := question("long.example.")
+	m.Question[0].Qtype = dns.TypeTXT
+	sendRaw(t, conn, frame(pack(t, m)), true)
+	assert.Equal(t, excessiveLoad, closeCode(t, conn))
+}
+
+// A deafConn sends packets and receives none, so that a handshake does not end.
+type deafConn struct{ *net.UDPConn }
+
+func (c deafConn) ReadFrom(b []byte) (int, net.Addr, error) {
+	for {
+		if _, _, err := c.UDPConn.ReadFrom(b); err != nil {
+			return 0, nil, err
+		}
+	}
+}
+
+// beginHandshakes begins n handshakes, each from a socket of its own, and does not end them.
+func beginHandshakes(t *testing.T, n int, at net.Addr) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	_, trusting := dnstest.Certificate()
+	trusting = trusting.Clone()
+	trusting.ServerName, trusting.NextProtos = dnstest.Name, []string{"doq"}
+	for range n {
+		socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		require.NoError(t, err)
+		wg.Go(func() {
+			defer socket.Close()
+			tr := &quicgo.Transport{Conn: struct{ net.PacketConn }{deafConn{socket}}}
+			defer tr.Close()
+			_, _ = tr.Dial(ctx, at, trusting, nil)
+		})
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// Handshakes that do not end take memory for a few clients only. Others must prove their address first, and get answers.
+func TestUnfinishedHandshakesNeedAddressValidation(t *testing.T) {
+	f := startForwarder(t, nil)
+	stop := beginHandshakes(t, 4*quic.FreeHandshakes, f.doq.Addr())
+	defer stop()
+	require.Eventually(t, func() bool { return f.doq.UnfinishedHandshakes() == quic.FreeHandshakes }, 2*time.Second, 10*time.Millisecond)
+	ask(t, f.newClient(t, "quic"), "a.example.")
+	assert.LessOrEqual(t, f.doq.UnfinishedHandshakes(), quic.FreeHandshakes)
+	stop()
+	assert.Eventually(t, func() bool { return f.doq.UnfinishedHandshakes() == 0 }, 5*time.Second, 10*time.Millisecond)
+}
+
+// A client has as many connections as the Forwarder allows.
+func TestConnectionsOfClientAreLimited(t *testing.T) {
+	f := startForwarder(t, func(c *forward.Config, _ *tls.Config) { c.Limits = &forward.Limits{Conns: 10, ConnsPerClient: 3} })
+	for range 3 {
+		conn := mustDialRaw(t, f.doq.Addr())
+		readRaw(t, sendRaw(t, conn, frame(pack(t, question("a.example."))), true))
+	}
+	conn, err := dialRaw(t, f.doq.Addr(), nil)
+	if err == nil {
+		assert.Equal(t, excessiveLoad, closeCode(t, conn))
+	}
+	assert.Equal(t, 3, f.doq.OpenConns())
+}
+
+// When all clients have too many connections, the client with the most loses the one that was idle for longest.
+func TestIdleConnectionMakesRoom(t *testing.T) {
+	f := startForwarder(t, func(c *forward.Config, _ *tls.Config) { c.Limits = &forward.Limits{Conns: 2, ConnsPerClient: 10} })
+	var conns []*quicgo.Conn
+	for range 3 {
+		conn := mustDialRaw(t, f.doq.Addr())
+		readRaw(t, sendRaw(t, conn, frame(pack(t, question("a.example."))), true))
+		conns = append(conns, conn)
+	}
+	assert.Equal(t, noError, closeCode(t, conns[0]))
+	assert.NoError(t, conns[1].Context().Err())
+}
+
+func TestClientOutsideAccessListIsRefused(t *testing.T) {
+	f := startForwarder(t, func(c *forward.Config, _ *tls.Config) {
+		c.Allow = forward.AccessList{netip.MustParsePrefix("192.0.2.0/24")}
+	})
+	_, err := dialRaw(t, f.doq.Addr(), nil)
+	var refused *quicgo.TransportError
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, quicgo.ConnectionRefused, refused.ErrorCode)
+}
+
+// A client that asks too much loses its connection.
+func TestQuestionsAboveRateLimitEndConnection(t *testing.T) {
+	f := startForwarder(t, func(c *forward.Config, _ *tls.Config) {
+		limits := forward.DefaultLimits()
+		limits.QuestionsPerSecond = 5
+		c.Limits = &limits
+	})
+	conn := mustDialRaw(t, f.doq.Addr())
+	for range 30 {
+		sendRaw(t, conn, frame(pack(t, question("a.example."))), true)
+	}
+	assert.Equal(t, excessiveLoad, closeCode(t, conn))
+}
+
+// Shutdown answers the queries that were received, and closes the connections of clients.
+func TestShutdownAnswersQueries(t *testing.T) {
+	for _, scheme := range schemes {
+		t.Run(scheme, func(t *testing.T) {
+			f := startForwarder(t, nil)
+			c := f.newClient(t, scheme)
+			c.Hedge.Off = true
+			ask(t, c, "a.example.")
+			time.AfterFunc(100*time.Millisecond, f.stop)
+			_, _, err := c.Exchange(question("slow.example."), "")
+			assert.NoError(t, err)
+			assert.EqualValues(t, 2, c.Stats().Wire, "not sent again")
+		})
+	}
+}

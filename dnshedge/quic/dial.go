@@ -1,0 +1,204 @@
+package quic
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+const (
+	alpnDoQ   = "doq"
+	alpnHTTP3 = "h3"
+
+	idleTimeout = 30 * time.Second // of a connection on which no packet arrives
+
+	minSilence = time.Second // a connection with waiting queries on which nothing arrives for so long has ended
+	silentRTTs = 8           // or for as many round trips, if that is longer
+
+	// streamWindow and connWindow are flow control windows in bytes for responses. They suffice for a few messages of maximum
+	// size. With larger windows, a server could make this side store megabytes.
+	streamWindow = 1 << 17
+	connWindow   = 1 << 18
+)
+
+// dialConn opens a connection to the upstream with the application protocol alpn.
+func dialConn(ctx context.Context, to dnshedge.DialTarget, alpn string, config *quicgo.Config) (*upstreamConn, error) {
+	socket, err := to.DialContext(ctx, "udp")
+	if err != nil {
+		return nil, err
+	}
+	t := &quicgo.Transport{Conn: asPacketConn(socket)}
+	to.TLS.NextProtos = []string{alpn}
+	config.MaxIdleTimeout = idleTimeout
+	config.InitialStreamReceiveWindow, config.MaxStreamReceiveWindow = streamWindow, streamWindow
+	config.InitialConnectionReceiveWindow, config.MaxConnectionReceiveWindow = connWindow, connWindow
+	config.MaxIncomingStreams = -1 // a server opens none (RFC 9250 §4.3.3, RFC 9114 §6.1)
+	conn, err := t.Dial(ctx, remoteAddr(socket), to.TLS, config)
+	if err != nil {
+		_ = t.Close()
+		_ = socket.Close()
+		return nil, err
+	}
+	go func() {
+		<-conn.Context().Done()
+		_ = t.Close()
+		_ = socket.Close()
+	}()
+	return &upstreamConn{Conn: conn}, nil
+}
+
+// An upstreamConn is a QUIC connection to an upstream. It is safe for concurrent use.
+type upstreamConn struct {
+	*quicgo.Conn
+	abortCode quicgo.ApplicationErrorCode                   // sent to the server when this side ends the connection without its fault
+	exchange  func(context.Context, []byte) ([]byte, error) // sends a query over the connection
+
+	failure atomic.Pointer[error] // why this side has ended the connection; nil: it has not
+	probing atomic.Bool           // a probe waits for its response
+}
+
+// Done implements dnshedge.ProtocolConn.
+func (c *upstreamConn) Done() <-chan struct{} { return c.Context().Done() }
+
+// Close implements dnshedge.ProtocolConn.
+func (c *upstreamConn) Close() error { return c.CloseWithError(c.abortCode, "") }
+
+// fail ends the connection because of err, and sends code to the server.
+func (c *upstreamConn) fail(code quicgo.ApplicationErrorCode, err error) {
+	c.failure.CompareAndSwap(nil, &err)
+	_ = c.CloseWithError(code, err.Error())
+}
+
+// explain returns the error of a query that has failed with err: the reason if this side has ended the connection.
+func (c *upstreamConn) explain(err error) error {
+	if f := c.failure.Load(); f != nil {
+		return *f
+	}
+	return explainError(err)
+}
+
+// rootQuery asks for the NS records of the root, with RD and the ID 0.
+var rootQuery = []byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1}
+
+// sendProbe sends a query whose packets the server must acknowledge, unless a probe waits already.
+func (c *upstreamConn) sendProbe() {
+	if !c.probing.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer c.probing.Store(false)
+		ctx, cancel := context.WithTimeout(c.Context(), c.silenceTimeout())
+		defer cancel()
+		_, _ = c.exchange(ctx, rootQuery)
+	}()
+}
+
+// silenceTimeout returns how long a connection with waiting queries may receive nothing.
+func (c *upstreamConn) silenceTimeout() time.Duration {
+	return max(minSilence, silentRTTs*c.ConnectionStats().SmoothedRTT)
+}
+
+// A silenceWatch ends a connection on which nothing arrives while a query waits, because it is dead. The server may need
+// long for a response, so the watch sends a probe after half of the silenceTimeout. QUIC repeats packets that are not
+// acknowledged, so the loss of a few does not make a connection silent.
+type silenceWatch struct {
+	conn     *upstreamConn
+	received uint64 // packets that had arrived at the last check
+	probed   bool   // a probe was sent at the last check
+	stopped  atomic.Bool
+	timer    atomic.Pointer[time.Timer]
+}
+
+// watchSilence starts a silenceWatch. The caller must call stop when its query has ended.
+func (c *upstreamConn) watchSilence() (stop func()) {
+	w := &silenceWatch{conn: c, received: c.ConnectionStats().PacketsReceived}
+	w.startTimer()
+	return w.stop
+}
+
+func (w *silenceWatch) startTimer() {
+	w.timer.Store(time.AfterFunc(w.conn.silenceTimeout()/2, w.check))
+}
+
+// check ends the connection if it is dead, and otherwise sends a probe if nothing has arrived since the last check.
+func (w *silenceWatch) check() {
+	now := w.conn.ConnectionStats().PacketsReceived
+	silent := now == w.received
+	w.received = now
+	switch {
+	case w.stopped.Load():
+		return
+	case silent && w.probed:
+		w.conn.fail(w.conn.abortCode, errSilent)
+		return
+	case silent:
+		w.conn.sendProbe()
+	}
+	w.probed = silent
+	w.startTimer()
+}
+
+func (w *silenceWatch) stop() {
+	w.stopped.Store(true)
+	w.timer.Load().Stop()
+}
+
+// remoteAddr returns the remote address of socket. A Dialer's own connection may have none.
+func remoteAddr(socket net.Conn) net.Addr {
+	if a := socket.RemoteAddr(); a != nil {
+		return a
+	}
+	return new(net.UDPAddr)
+}
+
+// asPacketConn returns a net.PacketConn over a connected socket, for package quic-go.
+func asPacketConn(socket net.Conn) net.PacketConn {
+	if u, ok := socket.(*net.UDPConn); ok {
+		return connectedUDP{u}
+	}
+	return connectedSocket{socket}
+}
+
+// A connectedUDP is a connected UDP socket, to which packets are written without an address. All other methods are those of
+// the socket, so that package quic-go can use its optimizations.
+type connectedUDP struct{ *net.UDPConn }
+
+var _ quicgo.OOBCapablePacketConn = connectedUDP{}
+
+func (c connectedUDP) WriteTo(b []byte, _ net.Addr) (int, error) { return c.Write(b) }
+
+func (c connectedUDP) WriteMsgUDP(b, oob []byte, _ *net.UDPAddr) (n, oobn int, err error) {
+	return c.UDPConn.WriteMsgUDP(b, oob, nil)
+}
+
+// A connectedSocket is a connection for datagrams that a user's Dialer has made.
+type connectedSocket struct{ net.Conn }
+
+func (c connectedSocket) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, err := c.Read(b)
+	return n, remoteAddr(c.Conn), err
+}
+
+func (c connectedSocket) WriteTo(b []byte, _ net.Addr) (int, error) { return c.Write(b) }
+
+// SetReadBuffer and SetWriteBuffer do nothing. Without them, package quic-go would log a warning.
+func (c connectedSocket) SetReadBuffer(int) error  { return nil }
+func (c connectedSocket) SetWriteBuffer(int) error { return nil }
+
+// errPort53 is the error of DNS over QUIC at the port of DNS over UDP (RFC 9250 §4.1.1).
+var errPort53 = errors.New("dnshedge/quic: DNS over QUIC must not use port 53")
+
+// checkPort returns errPort53 if the address, a host and port, has that port.
+func checkPort(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil && (port == "53" || port == "domain") {
+		return errPort53
+	}
+	return err
+}

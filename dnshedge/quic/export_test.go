@@ -1,0 +1,24 @@
+package quic
+
+import "time"
+
+// In tests, clients have less time, so that they need not wait for seconds.
+func init() {
+	queryTimeout, writeTimeout, endTimeout, handshakeTimeout = time.Second, time.Second, time.Second, 2*time.Second
+}
+
+// UnfinishedHandshakes returns the number of handshakes that have not ended.
+func (l *Listener) UnfinishedHandshakes() int { return int(l.handshakes.Load()) }
+
+// OpenConns returns the number of connections whose handshake has ended.
+func (l *Listener) OpenConns() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.conns)
+}
+
+// The limits of a Listener and of a connection.
+const (
+	FreeHandshakes = freeHandshakes
+	MaxStreams     = maxStreams
+)

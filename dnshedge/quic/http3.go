@@ -1,0 +1,136 @@
+package quic
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+func init() {
+	dnshedge.RegisterProtocol(dnshedge.Protocol{Scheme: "h3", RFC: 9114, Port: http3Port, Path: "/dns-query", Dial: dialHTTP3})
+}
+
+const (
+	http3Port = "443"
+	mediaType = "application/dns-message"
+
+	http3UniStreams = 3       // for control and for the two directions of QPACK (RFC 9114 §6.2)
+	maxReplyHeader  = 1 << 14 // bytes of a response's header
+)
+
+// An http3Conn is a connection for DNS over HTTP/3 to an upstream.
+type http3Conn struct {
+	*upstreamConn
+	client *http3.ClientConn
+	url    url.URL // without a query
+	post   bool
+}
+
+var _ dnshedge.ProtocolConn = (*http3Conn)(nil)
+
+// dialHTTP3 opens a connection for DNS over HTTP/3. It implements dnshedge.Protocol.Dial.
+func dialHTTP3(ctx context.Context, to dnshedge.DialTarget) (dnshedge.ProtocolConn, error) {
+	u, err := serverURL(to)
+	if err != nil {
+		return nil, err
+	}
+	c, err := dialConn(ctx, to, alpnHTTP3, &quicgo.Config{MaxIncomingUniStreams: http3UniStreams})
+	if err != nil {
+		return nil, err
+	}
+	conn := &http3Conn{upstreamConn: c, url: u, post: to.Post}
+	conn.client = (&http3.Transport{DisableCompression: true, MaxResponseHeaderBytes: maxReplyHeader}).NewClientConn(c.Conn)
+	c.abortCode, c.exchange = quicgo.ApplicationErrorCode(http3.ErrCodeNoError), conn.Exchange
+	return conn, nil
+}
+
+// serverURL returns the URL of the upstream. It omits the default port.
+func serverURL(to dnshedge.DialTarget) (url.URL, error) {
+	host, port, err := net.SplitHostPort(to.Addr)
+	if err != nil {
+		return url.URL{}, err
+	}
+	switch {
+	case port != http3Port:
+		host = to.Addr
+	case strings.Contains(host, ":"):
+		host = "[" + host + "]"
+	}
+	path, err := url.PathUnescape(to.Path)
+	return url.URL{Scheme: "https", Host: host, Path: path, RawPath: to.Path}, err
+}
+
+// Exchange implements dnshedge.ProtocolConn. If ctx ends, the request is cancelled.
+func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) {
+	request, err := c.newRequest(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer c.watchSilence()()
+	response, err := c.client.RoundTrip(request)
+	if err != nil {
+		return nil, c.explainHTTP3(ctx, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		pause, _ := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 16)
+		return nil, &dnshedge.StatusError{Code: response.StatusCode, RetryAfter: time.Duration(pause) * time.Second}
+	}
+	if t, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err != nil || t != mediaType {
+		return nil, fmt.Errorf("dnshedge/quic: response is %q; want %s", response.Header.Get("Content-Type"), mediaType)
+	}
+	b, err := io.ReadAll(io.LimitReader(response.Body, maxMessage))
+	switch {
+	case err != nil:
+		return nil, c.explainHTTP3(ctx, err)
+	case len(b) == maxMessage:
+		return nil, errExtraData
+	case len(b) < headerLen:
+		return nil, errShortMessage
+	}
+	return b, nil
+}
+
+// newRequest returns the request for a query: a GET request that caches may answer, or a POST request.
+func (c *http3Conn) newRequest(ctx context.Context, query []byte) (*http.Request, error) {
+	u, method, body := c.url, http.MethodGet, io.Reader(nil)
+	if c.post {
+		method, body = http.MethodPost, bytes.NewReader(query)
+	} else {
+		u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(query)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", mediaType)
+	request.Header.Set("User-Agent", "")
+	if c.post {
+		request.Header.Set("Content-Type", mediaType)
+	}
+	return request, nil
+}
+
+// explainHTTP3 returns the error of a request that has failed with err: the cause of ctx if ctx has ended, or the reason for
+// which this side has ended the connection.
+func (c *http3Conn) explainHTTP3(ctx context.Context, err error) error {
+	if f := c.failure.Load(); f != nil {
+		return *f
+	}
+	return cmp.Or(context.Cause(ctx), err)
+}

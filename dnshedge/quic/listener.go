@@ -1,0 +1,313 @@
+package quic
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/forward"
+)
+
+// handshakeTimeout is the time in which a handshake must end. Half of it without a packet ends it as well. It is shorter in
+// tests.
+var handshakeTimeout = 5 * time.Second
+
+const (
+	// With freeHandshakes unfinished handshakes, a client must prove that it receives packets at its address before memory is
+	// used for it (Retry, RFC 9000 §8.1.2). With maxHandshakes, new connections are refused.
+	freeHandshakes = 32
+	maxHandshakes  = 1024
+
+	maxStreams = 128             // queries of a connection in flight, as over TCP
+	unusedTime = 2 * time.Minute // time after which a connection without queries is closed, even if it sends packets
+
+	// Flow control windows in bytes for queries.
+	queryStreamWindow = 1 << 13
+	queryConnWindow   = 1 << 16
+)
+
+var errRefused = errors.New("dnshedge/quic: connection refused")
+
+// A Listener answers clients over DNS over QUIC or HTTP/3, for a forward.Forwarder. It must be made by Listen or
+// ListenHTTP3.
+//
+// The limits of the Forwarder apply. Besides, 128 queries of a connection are answered at a time, its incomplete queries
+// may have 128 KiB, and it is closed if a query is incomplete after 5 s, if a response is not read in 5 s, or after two
+// minutes without a query. Connections end after 30 s without a packet. A client that has used too much gets
+// DOQ_EXCESSIVE_LOAD.
+type Listener struct {
+	socket    *net.UDPConn
+	transport *quicgo.Transport
+	tls       *tls.Config
+	config    *quicgo.Config
+	serve     func(*serverConn) // serves a connection until it ends
+
+	handler    *forward.QueryHandler
+	handshakes atomic.Int64 // handshakes that have not ended
+
+	mu      sync.Mutex // guards the fields below
+	inner   *quicgo.Listener
+	closing bool
+	conns   map[*serverConn]bool // open connections whose handshake has ended
+	wg      sync.WaitGroup       // connections in conns
+}
+
+var _ forward.Listener = (*Listener)(nil)
+
+// Listen opens a listener for DNS over QUIC (RFC 9250) at address, for example ":853". The port must not be 53. config must
+// have a certificate.
+func Listen(address string, config *tls.Config) (*Listener, error) {
+	if err := checkPort(address); err != nil {
+		return nil, err
+	}
+	return listen(address, config, alpnDoQ, &quicgo.Config{MaxIncomingUniStreams: -1}, (*serverConn).serveQueries)
+}
+
+// ListenHTTP3 opens a listener for DNS over HTTP/3 at address, for example ":443". config must have a certificate. The path
+// is /dns-query, and the methods are GET and POST.
+func ListenHTTP3(address string, config *tls.Config) (*Listener, error) {
+	return listen(address, config, alpnHTTP3, &quicgo.Config{MaxIncomingUniStreams: http3UniStreams}, (*serverConn).serveHTTP3)
+}
+
+func listen(address string, config *tls.Config, alpn string, quicConfig *quicgo.Config, serve func(*serverConn)) (*Listener, error) {
+	if config == nil || len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
+		return nil, errors.New("dnshedge/quic: the tls.Config has no certificate")
+	}
+	at, err := net.ResolveUDPAddr("udp", address)
+	if err != nil {
+		return nil, fmt.Errorf("dnshedge/quic: listen on %s: %w", address, err)
+	}
+	socket, err := net.ListenUDP("udp", at)
+	if err != nil {
+		return nil, fmt.Errorf("dnshedge/quic: listen on %s: %w", address, err)
+	}
+	l := &Listener{socket: socket, config: quicConfig, serve: serve, conns: make(map[*serverConn]bool)}
+	l.tls = config.Clone()
+	l.tls.NextProtos = []string{alpn}
+	quicConfig.HandshakeIdleTimeout, quicConfig.MaxIdleTimeout = handshakeTimeout/2, idleTimeout
+	quicConfig.InitialStreamReceiveWindow, quicConfig.MaxStreamReceiveWindow = queryStreamWindow, queryStreamWindow
+	quicConfig.InitialConnectionReceiveWindow, quicConfig.MaxConnectionReceiveWindow = queryConnWindow, queryConnWindow
+	quicConfig.MaxIncomingStreams = maxStreams
+	l.transport = &quicgo.Transport{
+		Conn: socket, StatelessResetKey: new(quicgo.StatelessResetKey), ConnContext: l.admitHandshake,
+		VerifySourceAddress: func(net.Addr) bool { return l.handshakes.Load() >= freeHandshakes },
+	}
+	_, _ = rand.Read(l.transport.StatelessResetKey[:]) // never fails
+	return l, nil
+}
+
+// Addr returns the address of the listener.
+func (l *Listener) Addr() net.Addr { return l.socket.LocalAddr() }
+
+// Serve implements forward.Listener.
+func (l *Listener) Serve(h *forward.QueryHandler) error {
+	inner, err := l.start(h)
+	if err != nil {
+		return err
+	}
+	for {
+		conn, err := inner.Accept(context.Background())
+		if err != nil {
+			if l.isClosing() {
+				return dnshedge.ErrServerClosed
+			}
+			return fmt.Errorf("dnshedge/quic: accept: %w", err)
+		}
+		go l.serveConn(conn)
+	}
+}
+
+// start makes the listener accept connections, whose queries h answers.
+func (l *Listener) start(h *forward.QueryHandler) (*quicgo.Listener, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing {
+		return nil, dnshedge.ErrServerClosed
+	}
+	l.handler = h
+	inner, err := l.transport.Listen(l.tls, l.config)
+	if err != nil {
+		return nil, fmt.Errorf("dnshedge/quic: listen: %w", err)
+	}
+	l.inner = inner
+	return inner, nil
+}
+
+func (l *Listener) isClosing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closing
+}
+
+// handshakeKey is the context key of a *handshake, in the context of a connection.
+type handshakeKey struct{}
+
+// A handshake is the state of a connection that package quic-go has not passed to Accept yet.
+type handshake struct {
+	end    func()              // records that the handshake has ended
+	client *forward.ClientConn // nil: the address of the client was not validated when the handshake began
+}
+
+// admitHandshake decides whether a handshake may begin. It implements quicgo.Transport.ConnContext, and ctx ends with the
+// connection.
+//
+// A connection counts for its client as soon as the client's address is validated. So clients that begin handshakes and do
+// not end them have at most their own share, and freeHandshakes of all clients who may forge addresses.
+func (l *Listener) admitHandshake(ctx context.Context, info *quicgo.ClientInfo) (context.Context, error) {
+	if !l.handler.IsAllowed(info.RemoteAddr) || l.handshakes.Load() >= maxHandshakes {
+		return nil, errRefused
+	}
+	h := new(handshake)
+	if info.AddrVerified {
+		client, ok := l.handler.AdmitConn(info.RemoteAddr)
+		if !ok {
+			return nil, errRefused
+		}
+		context.AfterFunc(ctx, client.Close)
+		h.client = client
+	}
+	l.handshakes.Add(1)
+	h.end = sync.OnceFunc(func() { l.handshakes.Add(-1) })
+	context.AfterFunc(ctx, h.end)
+	return context.WithValue(ctx, handshakeKey{}, h), nil
+}
+
+// serveConn serves a connection whose handshake has succeeded, until it ends.
+func (l *Listener) serveConn(conn *quicgo.Conn) {
+	h := conn.Context().Value(handshakeKey{}).(*handshake)
+	h.end()
+	client := h.client
+	if client == nil { // the handshake has validated the address
+		var ok bool
+		if client, ok = l.handler.AdmitConn(conn.RemoteAddr()); !ok {
+			_ = conn.CloseWithError(quicgo.ApplicationErrorCode(codeExcessiveLoad), "too many connections")
+			return
+		}
+		context.AfterFunc(conn.Context(), client.Close)
+	}
+	c := &serverConn{Conn: conn, listener: l, client: client}
+	if !client.Start(func(bool) { go c.drain() }) || !l.addConn(c) {
+		_ = conn.CloseWithError(quicgo.ApplicationErrorCode(codeExcessiveLoad), "too many connections")
+		return
+	}
+	defer l.removeConn(c)
+	c.unusedTimer = time.AfterFunc(unusedTime, c.drain)
+	defer c.unusedTimer.Stop()
+	l.serve(c)
+}
+
+// addConn adds an open connection. It returns false if the listener is closing.
+func (l *Listener) addConn(c *serverConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing {
+		return false
+	}
+	l.conns[c] = true
+	l.wg.Add(1)
+	return true
+}
+
+func (l *Listener) removeConn(c *serverConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, c)
+	l.wg.Done()
+}
+
+// Shutdown implements forward.Listener.
+func (l *Listener) Shutdown(ctx context.Context) error {
+	l.mu.Lock()
+	l.closing = true
+	if l.inner != nil {
+		_ = l.inner.Close() // connections stay open
+	}
+	for c := range l.conns {
+		go c.drain()
+	}
+	l.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		l.wg.Wait()
+		close(done)
+	}()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	return errors.Join(err, l.transport.Close(), l.socket.Close())
+}
+
+// A serverConn is a connection of a client whose handshake has ended.
+type serverConn struct {
+	*quicgo.Conn
+	listener    *Listener
+	client      *forward.ClientConn
+	unusedTimer *time.Timer // calls drain when there was no query for unusedTime
+
+	incomplete atomic.Int64 // bytes of queries that are being read
+
+	mu       sync.Mutex // guards the fields below
+	inFlight int        // queries that are being read or answered
+	draining bool       // no more queries are accepted
+}
+
+// beginQuery counts a query, which the caller must end by endQuery. It returns false if the connection accepts no more
+// queries.
+func (c *serverConn) beginQuery() bool {
+	c.unusedTimer.Reset(unusedTime)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.draining {
+		return false
+	}
+	c.inFlight++
+	return true
+}
+
+// endQuery records that a query has ended. The last query ends a connection that is draining.
+func (c *serverConn) endQuery() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inFlight--; c.inFlight == 0 && c.draining {
+		go c.finish()
+	}
+}
+
+// drain makes the connection end after its present responses. Further calls have no effect.
+func (c *serverConn) drain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.draining && c.inFlight == 0 {
+		go c.finish()
+	}
+	c.draining = true
+}
+
+// finish closes the connection when the client has had time to receive the last response. Package quic-go does not tell
+// when that is so, and discards data that is not acknowledged when a connection is closed.
+func (c *serverConn) finish() {
+	t := time.NewTimer(min(max(3*c.ConnectionStats().SmoothedRTT, 100*time.Millisecond), time.Second))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.Context().Done():
+	}
+	code := quicgo.ApplicationErrorCode(codeNoError)
+	if c.listener.tls.NextProtos[0] == alpnHTTP3 {
+		code = quicgo.ApplicationErrorCode(http3.ErrCodeNoError)
+	}
+	_ = c.CloseWithError(code, "")
+}

@@ -1,0 +1,113 @@
+package quic
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+func init() {
+	dnshedge.RegisterProtocol(dnshedge.Protocol{Scheme: "quic", RFC: 9250, Port: "853", Dial: dialDoQ})
+}
+
+// endTimeout is how long the end of a stream may follow the response. The response itself is not delayed. It is shorter in
+// tests.
+var endTimeout = 5 * time.Second
+
+// A doqConn is a connection for DNS over QUIC to an upstream.
+type doqConn struct{ *upstreamConn }
+
+var _ dnshedge.ProtocolConn = doqConn{}
+
+// dialDoQ opens a connection for DNS over QUIC. It implements dnshedge.Protocol.Dial.
+func dialDoQ(ctx context.Context, to dnshedge.DialTarget) (dnshedge.ProtocolConn, error) {
+	if err := checkPort(to.Addr); err != nil {
+		return nil, err
+	}
+	c, err := dialConn(ctx, to, alpnDoQ, &quicgo.Config{MaxIncomingUniStreams: -1})
+	if err != nil {
+		return nil, explainError(err)
+	}
+	conn := doqConn{c}
+	c.abortCode, c.exchange = quicgo.ApplicationErrorCode(codeNoError), conn.Exchange
+	return conn, nil
+}
+
+// Exchange implements dnshedge.ProtocolConn. The query has a stream of its own. If ctx ends, the server is told to stop
+// (RFC 9250 §4.3.1). If the server violates the protocol, the connection ends.
+func (c doqConn) Exchange(ctx context.Context, query []byte) ([]byte, error) {
+	if err := checkMessage(query); err != nil {
+		return nil, err
+	}
+	stream, err := c.OpenStreamSync(ctx)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	defer c.watchSilence()()
+	cancel := context.AfterFunc(ctx, func() {
+		stream.CancelRead(quicgo.StreamErrorCode(codeRequestCancelled))
+		stream.CancelWrite(quicgo.StreamErrorCode(codeRequestCancelled))
+	})
+	defer cancel()
+	if err := writeMessage(stream, query); err != nil {
+		if stopped := (*quicgo.StreamError)(nil); errors.As(err, &stopped) && stopped.Remote {
+			err = c.violation(errStopSending)
+		}
+		stream.CancelRead(quicgo.StreamErrorCode(codeRequestCancelled))
+		return nil, c.explain(err)
+	}
+	response, err := readMessage(stream, func(int) error { return nil })
+	if err == nil {
+		err = checkMessage(response)
+	}
+	switch {
+	case err == nil:
+		go c.finishStream(stream)
+		return response, nil
+	case isViolation(err):
+		return nil, c.violation(err)
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	return nil, c.explain(err)
+}
+
+// writeMessage writes the message m to the stream, and ends the sending side of the stream.
+func writeMessage(stream *quicgo.Stream, m []byte) error {
+	if _, err := stream.Write(appendFrame(make([]byte, 0, len(m)+2), m)); err != nil {
+		return err
+	}
+	return stream.Close()
+}
+
+// isViolation reports whether err means that the peer has violated RFC 9250.
+func isViolation(err error) bool {
+	switch err {
+	case errMessageID, errKeepalive, errShortMessage, errIncomplete, errExtraData, errNoStreamEnd, errNotQuery, errStopSending:
+		return true
+	}
+	return false
+}
+
+// violation ends the connection because the server has violated the protocol, and returns err.
+func (c doqConn) violation(err error) error {
+	c.fail(quicgo.ApplicationErrorCode(codeProtocolError), err)
+	return err
+}
+
+// finishStream reads the end of a stream after its response, so that its resources become free. The server must send the
+// end, and no second response.
+func (c doqConn) finishStream(stream *quicgo.Stream) {
+	_ = stream.SetReadDeadline(time.Now().Add(endTimeout))
+	switch err := readEnd(stream); {
+	case err == errExtraData:
+		_ = c.violation(err)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		_ = c.violation(errNoStreamEnd)
+	}
+}
