@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	caddy.Quiet, dnsserver.Quiet = true, true
-	if err := dnsserver.SetDirectives([]string{"bind", "hedge", "whoami"}); err != nil {
+	if err := dnsserver.SetDirectives([]string{"bind", "tls", "hedge", "forward", "whoami"}); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
