@@ -38,7 +38,7 @@ func TestDocumentListsWordClasses(t *testing.T) {
 	line("| declarations alone: `WithDeclaredMethods()` | %.0f %% | 0, since that is how they are known |", all.percent(all.declared))
 	line("| names alone | %.0f %% | %d |", all.percent(all.byName), len(all.wrong))
 	line("| both, the default, where descriptors are linked in | %.0f %% | %d |\n", all.percent(all.either), len(all.wrong))
-	line("%s\n", `The words were learned from these methods, so the zero is no promise: a method of yours can have a name that reads, and still write. Words
+	line("%s\n", `The words were learned from these methods, so the zero is no promise: a method of yours can have a reading name, and still write. Words
 learned on one half of a larger collection missed 11 of the 16 such methods of the other half. Review the table of your methods. Switch
 off by a route those whose names mislead, or use `+"`WithDeclaredMethods()`"+`, which hedges no method by its name.`)
 	line("## Names that read\n")
