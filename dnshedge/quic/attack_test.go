@@ -50,7 +50,9 @@ func TestIncompleteQueriesHaveBudget(t *testing.T) {
 	conn := mustDialRaw(t, f.doq.Addr())
 	for range quic.MaxStreams {
 		stream, err := conn.OpenStream()
-		require.NoError(t, err)
+		if err != nil {
+			break // the connection has ended
+		}
 		go func() { _, _ = stream.Write(append([]byte{0xff, 0xff}, make([]byte, 6000)...)) }()
 	}
 	other := f.newClient(t, "quic")

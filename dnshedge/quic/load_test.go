@@ -35,17 +35,17 @@ const (
 	loadQueriesPerClient = 10
 )
 
-// A slowExchanger needs 4 s for an answer.
+// A slowExchanger needs 3 s for an answer.
 type slowExchanger struct{}
 
 func (slowExchanger) ExchangeContext(ctx context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
-	if err := doubles.Sleep(ctx, 4*time.Second); err != nil {
+	if err := doubles.Sleep(ctx, 3*time.Second); err != nil {
 		return nil, 0, err
 	}
 	return dnstest.Answer(dnstest.Query{Msg: m}, "A 192.0.2.1"), 4 * time.Second, nil
 }
 
-// runLoadServer runs a forwarder that needs 4 s for an answer. For each line of its input, it prints its memory in
+// runLoadServer runs a forwarder that needs 3 s for an answer. For each line of its input, it prints its memory in
 // bytes, its goroutines and its connections. It ends with its input.
 func runLoadServer() {
 	must := func(err error) {
