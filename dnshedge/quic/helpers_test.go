@@ -78,7 +78,7 @@ func startForwarder(t testing.TB, change func(c *forward.Config, serverTLS *tls.
 		f.upstream.ServeTCP(l)
 	}
 	t.Cleanup(f.upstream.Close)
-	f.client = &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: at.LocalAddr().String()}}, Cache: new(dnshedge.Cache)}
+	f.client = &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: at.LocalAddr().String()}}, Cache: new(dnshedge.Cache), Timeout: 2 * time.Second}
 	t.Cleanup(func() { f.client.Close() })
 	serverTLS, _ := dnstest.Certificate()
 	serverTLS = serverTLS.Clone()
