@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"flag"
 	"io"
 	"log"
 	"net"
@@ -36,6 +37,9 @@ func TestMain(m *testing.M) {
 	}
 	log.SetOutput(io.Discard) // package quic-go logs that the system limits the buffers of sockets
 	doubles.PreloadNetConfig()
+	if flag.Parse(); flag.Lookup("test.fuzz").Value.String() != "" {
+		os.Exit(m.Run()) // package testing leaves goroutines behind
+	}
 	doubles.RunWithoutLeaks(m, func() {})
 }
 
