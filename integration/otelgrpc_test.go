@@ -59,15 +59,11 @@ func TestOtelgrpc(t *testing.T) {
 				_, err := client.Check(ctx, new(healthpb.HealthCheckRequest))
 				return err
 			}
-			for range 20 { // all backends are connected
-				require.NoError(t, check())
-			}
 			f.backends[0].slow.Store(int64(time.Second))
-			for range 20 {
+			for hedged.Snapshot().Stats.HedgeWins < 5 { // the backends connect one after another
 				require.NoError(t, check())
 			}
 			snapshot := hedged.Snapshot().Stats
-			require.Positive(t, snapshot.HedgeWins)
 			require.Eventually(t, func() bool { return len(spans.Ended()) == calls+int(snapshot.HedgesSent) }, 10*time.Second, time.Millisecond)
 			if filters {
 				assert.Zero(t, failed())
