@@ -88,37 +88,32 @@ func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 // fullName is true if q has the full name, and false if its name is minimised (RFC 9156). A server may refuse only
 // minimised names. A failure code for a minimised name therefore results in kindMinimisedRefused.
 func readResponse(m *dns.Msg, z *delegation, q question, fullName bool, now time.Time) *parsedResponse {
-	newResponse := func(kind responseKind) *parsedResponse {
-		return &parsedResponse{kind: kind, Response: chain.Response{Zone: z.chain, Name: q.name, Type: q.qtype}}
-	}
+	base := chain.Response{Zone: z.chain, Name: q.name, Type: q.qtype}
 	switch m.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
 	default:
 		if !fullName && (m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) {
-			return newResponse(kindMinimisedRefused)
+			return &parsedResponse{kind: kindMinimisedRefused, Response: base}
 		}
 		if m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeNotAuth {
-			return newResponse(kindLame)
+			return &parsedResponse{kind: kindLame, Response: base}
 		}
-		return newResponse(kindFailed)
+		return &parsedResponse{kind: kindFailed, Response: base}
 	}
 	if ns, inAnswer := findReferralSection(m, q); ns != nil {
 		if cut, mixed := readReferral(m, ns, z, q, now); cut != nil {
-			r := newResponse(kindReferral)
-			r.isFallback, r.referral = m.Authoritative || mixed || inAnswer, cut
-			return r
+			return &parsedResponse{kind: kindReferral, Response: base, isFallback: m.Authoritative || mixed || inAnswer, referral: cut}
 		}
 	}
-	r := newResponse(kindAnswer)
-	r.isFallback = fullName && !m.Authoritative && !z.isStub
+	r := &parsedResponse{kind: kindAnswer, Response: base, isFallback: fullName && !m.Authoritative && !z.isStub}
 	if r.nonAuthoritative = !m.Authoritative && m.RecursionAvailable && !z.isStub; r.nonAuthoritative && !fullName {
-		return newResponse(kindLame)
+		return &parsedResponse{kind: kindLame, Response: base}
 	}
 	switch {
 	case r.addAlias(m, z, q):
 	case m.Rcode != dns.RcodeYXDomain && r.addAnswerRecords(m, q): // with YXDOMAIN, records cannot be an answer
 	case m.Rcode == dns.RcodeYXDomain:
-		return newResponse(kindFailed)
+		return &parsedResponse{kind: kindFailed, Response: base}
 	case r.addReferralDS(m, z, q):
 	default:
 		soa := findSOA(m.Ns, z.zone, q.name)
@@ -128,7 +123,7 @@ func readResponse(m *dns.Msg, z *delegation, q question, fullName bool, now time
 			r.Authority = append(r.Authority, soa)
 		case !m.Authoritative && !z.isStub:
 			if !fullName || !mayBeNoData(m, z.zone) {
-				return newResponse(kindLame)
+				return &parsedResponse{kind: kindLame, Response: base}
 			}
 			r.Rcode, r.nonAuthoritative = m.Rcode, true
 		case m.Rcode == dns.RcodeNameError:
@@ -136,7 +131,7 @@ func readResponse(m *dns.Msg, z *delegation, q question, fullName bool, now time
 			r.isFallback = r.isFallback || fullName && !z.isStub && hasSOA(m.Ns) // the SOA record is of another zone
 		default:
 			if hasNSOfOtherZone(m.Ns, z.zone) {
-				return newResponse(kindLame)
+				return &parsedResponse{kind: kindLame, Response: base}
 			}
 			r.isFallback = fullName && !z.isStub
 		}

@@ -56,18 +56,12 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	if err != nil {
 		return nil, err
 	}
-	var synth *synthesizer // nil if the answer must not be validated
-	if c.validator != nil && l.nameLookup == nil && !q.cd {
-		synth = &synthesizer{validator: c.validator, validationBudget: validationBudget{l.budget, c}, questionBudget: l.budget, q: q}
-	}
+	synth := l.newSynthesizer(q)
 	minimised := &minimiser{q: q, do: c.validator != nil, disabled: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
 	for entered := (*delegation)(nil); ; {
 		if synth != nil && z != entered {
-			if r := synth.synthesizeAnswer(z); r != nil {
+			if r := synth.synthesizeOrPrefetchKeys(z); r != nil {
 				return r, nil
-			}
-			if c.validator.ShouldValidate(q.name, q.qtype) {
-				c.validator.PrefetchKeys(synth.validationBudget, z.chain) // in parallel with the query
 			}
 			entered = z
 		}
@@ -225,6 +219,29 @@ type synthesizer struct {
 	questionBudget   *questionBudget
 	q                question
 	badSignatures    bool // the answer to a minimised question had invalid signatures
+}
+
+// newSynthesizer returns a synthesizer, which answers the question q from cached DNSSEC proofs. It returns nil if q is
+// no client's question, or if its answer must not be validated.
+func (l *lookup) newSynthesizer(q question) *synthesizer {
+	c := l.core
+	if c.validator == nil || l.nameLookup != nil || q.cd {
+		return nil
+	}
+	return &synthesizer{validator: c.validator, validationBudget: validationBudget{l.budget, c}, questionBudget: l.budget, q: q}
+}
+
+// synthesizeOrPrefetchKeys returns an answer from cached DNSSEC proofs, like synthesizeAnswer, if the proofs determine
+// it. Otherwise it returns nil, and starts to look up the keys of the zone z. They are then known when the answer must
+// be validated.
+func (k *synthesizer) synthesizeOrPrefetchKeys(z *delegation) *parsedResponse {
+	if r := k.synthesizeAnswer(z); r != nil {
+		return r
+	}
+	if k.validator.ShouldValidate(k.q.name, k.q.qtype) {
+		k.validator.PrefetchKeys(k.validationBudget, z.chain)
+	}
+	return nil
 }
 
 // synthesizeAnswer returns an answer to the question from the cached DNSSEC proofs of the zone z and of zones below it

@@ -8,7 +8,6 @@ import (
 	"crypto/sha1"
 	"crypto/sha256"
 	"crypto/sha512"
-	"errors"
 
 	"github.com/miekg/dns"
 )
@@ -57,19 +56,6 @@ func hashSignedData(algorithm uint8, data []byte) []byte {
 	}
 	return data
 }
-
-// A verifier is a parsed public key that verifies signatures of one algorithm.
-type verifier interface {
-	// verify reports whether signature is a valid signature of digest, a result of hashSignedData.
-	verify(digest, signature []byte) bool
-	// cost returns the cost of verifying one signature, at least 1. The unit is described at Policy.Verifications.
-	cost() int
-}
-
-var (
-	errMalformed   = errors.New("the key is malformed")
-	errUnsupported = errors.New("the key is of a size that is not supported")
-)
 
 // newVerifier returns a verifier for the public key in b, the public key field of a DNSKEY record. The algorithm must
 // be supported. The error is errMalformed or errUnsupported.

@@ -8,34 +8,6 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A DenialKind is the conclusion from NSEC or NSEC3 records about a question.
-type DenialKind uint8
-
-const (
-	// Unproven means that the records prove nothing.
-	Unproven DenialKind = iota
-	// NameError means that neither the name nor a wildcard that matches it exists. The response code is NXDOMAIN.
-	NameError
-	// NoData means that the name, or a wildcard that matches it, has neither records of the type nor an alias. The name
-	// can be an empty non-terminal, which has no records at all. If the question is for DS, the name is not a delegation.
-	NoData
-	// NoDS means that the question is for DS, and that the name is a delegation without DS records, or may be one. Names
-	// below it are insecure.
-	NoDS
-	// NoCloserName means that no name exists between the question's name and the parent of the expanded wildcard.
-	NoCloserName
-)
-
-var kindNames = [...]string{Unproven: "nothing", NameError: "no name", NoData: "no data", NoDS: "no DS", NoCloserName: "no closer name"}
-
-// String returns the kind in words, for example "no data". For unknown values it returns "unknown".
-func (k DenialKind) String() string {
-	if int(k) < len(kindNames) {
-		return kindNames[k]
-	}
-	return "unknown"
-}
-
 // A Denial is the conclusion from the verified NSEC or NSEC3 records of a response.
 type Denial struct {
 	Kind DenialKind
