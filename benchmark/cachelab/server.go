@@ -189,7 +189,7 @@ func (s *server) toRow() Row {
 
 // close closes the connections and stops the server.
 func (s *server) close() {
-	for s.conns != nil && len(s.conns) > 0 {
+	for len(s.conns) > 0 {
 		_ = (<-s.conns).Close()
 	}
 	if s.stop != nil {
