@@ -43,6 +43,7 @@ type Backends struct {
 	Network       *netsim.Network          // in-memory network of the servers; nil: the servers use loopback
 	Delays        []atomic.Int64           // response time of each backend, in nanoseconds
 	Codes         []atomic.Uint32          // status code that each backend returns
+	IgnoresEnd    atomic.Bool              // each backend takes its whole response time, also if the attempt has ended before
 	FirstPauses   atomic.Bool              // backend 0 pauses for the first 100 ms of each second
 	RefusedHedges atomic.Int64             // number of further hedges that fail with UNAVAILABLE
 	Calls         atomic.Int64             // number of recorded calls
@@ -83,6 +84,9 @@ func (m backendService) serveAttempt(ctx context.Context) error {
 	wait := time.Duration(m.Delays[m.n].Load())
 	if in := time.Duration(time.Now().UnixNano()) % time.Second; m.FirstPauses.Load() && m.n == 0 && in < 100*time.Millisecond {
 		wait += 100*time.Millisecond - in
+	}
+	if m.IgnoresEnd.Load() {
+		ctx = context.WithoutCancel(ctx)
 	}
 	if err := doubles.Sleep(ctx, wait); err != nil {
 		return err

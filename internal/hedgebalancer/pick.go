@@ -211,9 +211,18 @@ func isCutOff(ctx context.Context, isHedge bool, info balancer.DoneInfo) bool {
 		return false
 	}
 	if isHedge && !info.BytesReceived {
-		return ctx.Err() != nil
+		return hasEnded(ctx)
 	}
 	return context.Cause(ctx) == race.ErrLost
+}
+
+// deadlineMargin allows for different clocks. A server may end an attempt this long before the client's deadline passes.
+const deadlineMargin = time.Millisecond
+
+// hasEnded reports whether ctx has ended or is about to reach its deadline.
+func hasEnded(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin
 }
 
 // releaseUnused reports to the child that the unused picks have ended that wait for the attempt. Later unused picks do

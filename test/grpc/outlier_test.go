@@ -84,7 +84,7 @@ func TestOutlierDetectionBelowHedgeElsewhereCountsFailures(t *testing.T) {
 }
 
 // TestOutlierDetectionBelowHedgeElsewhereCountsPrimaryOfEndedCall has a caller that gives up. Outlier detection then
-// counts one failure, as without hedging, although two attempts have ended.
+// counts one failure of a call, as without hedging, although two attempts have ended.
 func TestOutlierDetectionBelowHedgeElsewhereCountsPrimaryOfEndedCall(t *testing.T) {
 	for name, call := range calls {
 		for end, limit := range map[string]func(context.Context) (context.Context, context.CancelFunc){
@@ -96,24 +96,41 @@ func TestOutlierDetectionBelowHedgeElsewhereCountsPrimaryOfEndedCall(t *testing.
 				time.AfterFunc(100*ms, cancel)
 				return ctx, cancel
 			},
+			"deadline that the server observes first": func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return deadlineWithoutTimer{ctx, time.Now().Add(100 * ms)}, func() {}
+			},
 		} {
 			t.Run(name+" "+end, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f, client, ctx, counts := outlierClient(t, 2)
-					f.Delays[0].Store(int64(time.Hour))
-					f.Delays[1].Store(int64(time.Hour))
-					ctx, cancel := limit(ctx)
-					defer cancel()
-					at, err := f.RecordCall(ctx, call(client))
-					require.Error(t, err)
-					require.Len(t, at, 2)
+					f.Delays[0].Store(int64(time.Second))
+					f.Delays[1].Store(int64(time.Second))
+					f.IgnoresEnd.Store(true) // otherwise they may fail the attempts at the deadline, which counts
+					primaries := make(map[string]int)
+					for range 4 { // in each, the attempts may end in another order
+						ctx, cancel := limit(ctx)
+						at, err := f.RecordCall(ctx, call(client))
+						cancel()
+						require.Error(t, err)
+						require.Len(t, at, 2)
+						primaries[f.Addrs[at[0]-1].Addr]++
+						time.Sleep(time.Second) // the servers end
+					}
 					synctest.Wait()
-					assert.Equal(t, map[string]int{f.Addrs[at[0]-1].Addr: 1}, counts.Failures())
+					assert.Equal(t, primaries, counts.Failures())
 				})
 			})
 		}
 	}
 }
+
+// A deadlineWithoutTimer is a context that does not end at its deadline, as if its timer were late.
+type deadlineWithoutTimer struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c deadlineWithoutTimer) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // TestOutlierDetectionBelowHedgeElsewhereCountsStreamOfWinner ends a stream after its first message. That counts as a
 // failure of its backend, as without hedging.
