@@ -123,7 +123,7 @@ func (e *httpEndpoints) applyPrepare(p *httpPlay, r *http.Request) error {
 			text := "body of " + r.Host
 			p.prepared.Add(1)
 			r.Body, r.ContentLength = &preparedBody{Reader: strings.NewReader(text), p: p}, int64(len(text))
-			r.Header.Set(signature, signRequest(r.Method, r.URL.RequestURI(), r.Host, r.Header, []byte(text)))
+			r.Header.Set(signature, p.w.signRequest(r, []byte(text)))
 			return nil
 		}
 	}
@@ -134,7 +134,7 @@ func (e *httpEndpoints) applyPrepare(p *httpPlay, r *http.Request) error {
 			return err
 		}
 	}
-	r.Header.Set(signature, signRequest(r.Method, r.URL.RequestURI(), r.Host, r.Header, body))
+	r.Header.Set(signature, p.w.signRequest(r, body))
 	return nil
 }
 
@@ -158,16 +158,18 @@ const signature = "X-Signature"
 // unsignedHeaders are the signature and the headers that net/http adds.
 var unsignedHeaders = []string{signature, "Accept-Encoding", "Connection", "Content-Length", "User-Agent"}
 
-// signRequest returns a signature of a whole request.
-func signRequest(method, uri, host string, header http.Header, body []byte) string {
+// signRequest returns a signature of a whole request. A layer of hedging below adds the number of a hedge after that: while
+// the layer above has no hedge delay, the layer below hedges its requests.
+func (w *httpScenario) signRequest(r *http.Request, body []byte) string {
 	h := sha256.New()
-	fmt.Fprintln(h, method, uri, host)
+	fmt.Fprintln(h, r.Method, r.URL.RequestURI(), r.Host)
 	all := make(http.Header)
-	for name, values := range header {
+	for name, values := range r.Header {
 		all[http.CanonicalHeaderKey(name)] = values
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if !slices.Contains(unsignedHeaders, name) {
+		isAdded := w.way.layers > 1 && (name == attemptHeader || name == hedge.AttemptHeader)
+		if !isAdded && !slices.Contains(unsignedHeaders, name) {
 			fmt.Fprintln(h, name, all[name])
 		}
 	}
@@ -203,7 +205,7 @@ func (p *httpPlay) checkAtEndpoint(r *http.Request, number int) (takes time.Dura
 	if at == 1 && e.prepare != "" {
 		body, err := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		if err == nil && r.Header.Get(signature) != signRequest(r.Method, r.URL.RequestURI(), r.Host, r.Header, body) {
+		if err == nil && r.Header.Get(signature) != p.w.signRequest(r, body) {
 			p.note("6 signature", fmt.Sprintf("%s is not sent %s as Prepare has left it: %s %s %v %q", r.Host, signature, r.Method, r.URL, r.Header, body))
 		}
 	}
