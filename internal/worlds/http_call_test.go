@@ -256,6 +256,9 @@ func (r *httpResult) readBody(resp *http.Response, how string, start time.Time) 
 			r.first = time.Since(start)
 		}
 		all = append(all, buf[:n]...)
+		if how == "slowly" { // by the byte, also of the last read: how reads are split is left to the connection
+			time.Sleep(time.Duration(n) * perByte)
+		}
 		if err != nil {
 			if err != io.EOF {
 				r.bodyErr = normalizeError(err)
@@ -264,9 +267,6 @@ func (r *httpResult) readBody(resp *http.Response, how string, start time.Time) 
 		}
 		if how == "half" && len(all) >= partialRead {
 			break
-		}
-		if how == "slowly" { // by the byte: how reads are split is left to the connection
-			time.Sleep(time.Duration(n) * perByte)
 		}
 	}
 	if how == "half" { // the size of one Read depends on the connection
