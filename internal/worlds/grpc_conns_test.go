@@ -98,9 +98,9 @@ func (p *grpcPlay) applyFault(s grpc.ServerStream, conn, number, attempt int) er
 		s.SetTrailer(metadata.Pairs(actKey, strconv.Itoa(attempt)))
 		return status.Errorf(codes.Unavailable, "call %d attempt %d over connection %d", number, attempt, conn)
 	case "late":
-		waitForClient(s.Context(), 300*ms)
+		_ = waitForClient(s.Context(), 300*ms)
 	case "silent":
-		waitForClient(s.Context(), forever)
+		_ = waitForClient(s.Context(), forever)
 	}
 	return nil
 }

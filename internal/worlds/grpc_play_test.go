@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/grpctest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -283,7 +284,9 @@ func (p *grpcPlay) handleStream(s grpc.ServerStream, conn int) error {
 		p.mu.Lock()
 		p.tokens++
 		p.mu.Unlock()
-		waitForClient(ctx, tokenTakes)
+		if err := waitForClient(ctx, tokenTakes); err != nil {
+			return err
+		}
 		return s.SendMsg(&testpb.SimpleResponse{})
 	}
 	a := &grpcArrival{conn: conn, attempt: attempt, at: p.since()}
@@ -301,7 +304,9 @@ func (p *grpcPlay) handleStream(s grpc.ServerStream, conn int) error {
 		return err
 	}
 	if number == 0 {
-		waitForClient(ctx, 10*ms+p.w.past.outage)
+		if err := waitForClient(ctx, 10*ms+p.w.past.outage); err != nil {
+			return err
+		}
 		return s.SendMsg(&testpb.SimpleResponse{Username: "past"})
 	}
 	p.checkMarks(md, conn, number, attempt)
@@ -341,14 +346,10 @@ func firstNumber(md metadata.MD, key string) int {
 	return n
 }
 
-// waitForClient waits for d or until the client is gone.
-func waitForClient(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+// waitForClient waits for d. If the client leaves before that or its deadline passes, it returns the status of the end. A
+// server that went on would answer at the very deadline, when the attempts of the call time out.
+func waitForClient(ctx context.Context, d time.Duration) error {
+	return status.FromContextError(doubles.Sleep(ctx, d)).Err()
 }
 
 // applyStep applies the step of an attempt at the server.
@@ -368,7 +369,9 @@ func (p *grpcPlay) applyStep(s grpc.ServerStream, c *grpcCall, conn, attempt int
 	if act.header {
 		_ = s.SendHeader(nil)
 	}
-	waitForClient(s.Context(), 5*ms+act.wait+p.w.past.outage)
+	if err := waitForClient(s.Context(), 5*ms+act.wait+p.w.past.outage); err != nil {
+		return err
+	}
 	if act.pushBack != "" {
 		s.SetTrailer(metadata.Pairs("grpc-retry-pushback-ms", act.pushBack))
 	}
@@ -376,13 +379,16 @@ func (p *grpcPlay) applyStep(s grpc.ServerStream, c *grpcCall, conn, attempt int
 		return status.Errorf(act.code, "call %d attempt %d", c.number, attempt)
 	}
 	if !c.stream {
-		err := s.SendMsg(c.serverReply(fmt.Sprintf("call %d attempt %d %s", c.number, attempt, at)))
-		waitForClient(s.Context(), act.stall)
-		return err
+		if err := s.SendMsg(c.serverReply(fmt.Sprintf("call %d attempt %d %s", c.number, attempt, at))); err != nil {
+			return err
+		}
+		return waitForClient(s.Context(), act.stall)
 	}
 	for i := range act.messages {
 		if i > 0 {
-			waitForClient(s.Context(), act.stall)
+			if err := waitForClient(s.Context(), act.stall); err != nil {
+				return err
+			}
 		}
 		if err := s.SendMsg(&testpb.SimpleResponse{Username: fmt.Sprintf("call %d attempt %d message %d", c.number, attempt, i)}); err != nil {
 			return err
