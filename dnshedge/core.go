@@ -86,7 +86,7 @@ func newCore(conf *Client) (*core, error) {
 	}
 	c.background.init()
 	c.systemServers = sync.OnceValue(c.findSystemServers)
-	c.servers = c.newServers(hedging)
+	c.servers = c.newClientServers(hedging)
 	if err := c.servers.init(conf); err != nil {
 		return nil, err
 	}
@@ -113,9 +113,9 @@ func (c *core) reportClient() {
 	})
 }
 
-// newServers returns the clientServers of this Client with its settings, such as the timeout and the Dialer, and
+// newClientServers returns the clientServers of this Client with its settings, such as the timeout and the Dialer, and
 // without servers. The caller must then call clientServers.init, which adds the servers and the routes.
-func (c *core) newServers(hedging group.Hedging) *clientServers {
+func (c *core) newClientServers(hedging group.Hedging) *clientServers {
 	timeout := cmp.Or(c.conf.Timeout, defaultTimeout)
 	conf := group.Config{
 		Hedging: hedging, Timeout: timeout, IsOff: c.isOff, IsShadow: c.shadow,

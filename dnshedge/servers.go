@@ -42,10 +42,10 @@ type clientServers struct {
 // init sets up the servers, fallback servers and routes from the fields of conf. It returns an error if an upstream or
 // a domain in Routes is invalid.
 func (s *clientServers) init(conf *Client) (err error) {
-	if s.group, err = s.findServers(conf.Upstreams, group.UsePermanently); err != nil {
+	if s.group, err = s.acquireServers(conf.Upstreams, group.UsePermanently); err != nil {
 		return err
 	}
-	if s.fallback, err = s.findServers(conf.Fallback, group.UsePermanently); err != nil {
+	if s.fallback, err = s.acquireServers(conf.Fallback, group.UsePermanently); err != nil {
 		return err
 	}
 	s.upstreams = slices.Concat(conf.Upstreams, conf.Fallback)
@@ -63,7 +63,7 @@ func (s *clientServers) systemServers(servers []system.Server) (group.Servers, e
 	for i, server := range servers {
 		ups[i] = systemUpstream(server)
 	}
-	return s.findServers(ups, group.UseForQuestions)
+	return s.acquireServers(ups, group.UseForQuestions)
 }
 
 // systemUpstream converts a DNS server of the operating system to an Upstream, over UDP, or over TCP if the system's
@@ -75,11 +75,12 @@ func systemUpstream(server system.Server) Upstream {
 	return Upstream{Net: defaultNet, Addr: server.Addr}
 }
 
-// findServers returns the pool's servers for upstreams, in their order. Equal upstreams result in one server, because a
-// failover to the same server is useless. use says how long the pool must keep the servers.
-func (s *clientServers) findServers(ups []Upstream, use group.Usage) (out group.Servers, err error) {
+// acquireServers returns the pool's servers for upstreams, in their order, and creates those that the pool lacks. Equal
+// upstreams result in one server, because a failover to the same server is useless. use says how long the pool must keep
+// the servers.
+func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out group.Servers, err error) {
 	for _, up := range ups {
-		known, err := s.findServer(up, use)
+		known, err := s.acquireServer(up, use)
 		if err != nil {
 			return nil, err
 		}
@@ -90,9 +91,9 @@ func (s *clientServers) findServers(ups []Upstream, use group.Usage) (out group.
 	return out, nil
 }
 
-// findServer returns the pool's server for an upstream, and creates it if necessary. use says how long the pool must
+// acquireServer returns the pool's server for an upstream, and creates it if necessary. use says how long the pool must
 // keep the server. It returns an error if the upstream is invalid or the pool is closed.
-func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server, error) {
+func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.Server(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
 			return group.Target{}, err
@@ -112,7 +113,7 @@ func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server,
 // an address cannot express. The caller must call pool.Release with the server after use.
 func (s *clientServers) findServerByAddress(address string) (*group.Server, error) {
 	if i := slices.IndexFunc(s.upstreams, func(up Upstream) bool { return up.String() == address }); i >= 0 {
-		return s.findServer(s.upstreams[i], group.UseOnce)
+		return s.acquireServer(s.upstreams[i], group.UseOnce)
 	}
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
@@ -123,7 +124,7 @@ func (s *clientServers) findServerByAddress(address string) (*group.Server, erro
 	if err != nil {
 		return nil, err
 	}
-	return s.findServer(up, group.UseOnce)
+	return s.acquireServer(up, group.UseOnce)
 }
 
 // defaultServers returns the servers for names without a route: the Upstreams, or the system's servers. It returns an

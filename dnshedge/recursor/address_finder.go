@@ -170,8 +170,8 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 	return nil, nil
 }
 
-// promoteHedges records that the task needs an address now. The running lookups of server names, and later ones, are
-// then no hedges any more.
+// promoteHedges records that the task needs an address now. From then on, the lookups of server names, running or new,
+// are required work: they no longer cost tokens of the hedge budget.
 func (f *addressFinder) promoteHedges() {
 	f.isHedging, f.budgetSpent = false, false
 	f.lookup.core.waits.PromoteHedges(f.node)

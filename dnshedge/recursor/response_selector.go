@@ -31,10 +31,10 @@ type responseSelector struct {
 	task             *nameservers.Task              // the task whose responses it selects
 }
 
-// selectResponse accepts or rejects the response m from a server; an error rejects it. It implements
+// checkResponse accepts or rejects the response m from a server; an error rejects it. It implements
 // nameservers.Task.CheckResponse. It stores an accepted response in j.selected, and may keep a rejected response as the
 // fallback.
-func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error {
+func (j *responseSelector) checkResponse(m *dns.Msg, from netip.AddrPort) error {
 	j.refused = j.refused || m.Rcode == dns.RcodeRefused
 	r := readResponse(m, j.zone, j.q, j.fullName, time.Now())
 	r.From = from

@@ -281,7 +281,7 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 	t := &nameservers.Task{
 		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoidServers,
 		RequireSignatures: l.core.validator != nil && l.core.validator.ExpectsSignatures(z.chain),
-		Minimised:         !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueries.LatestUntil(s) }, CheckResponse: j.selectResponse,
+		Minimised:         !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueries.LatestUntil(s) }, CheckResponse: j.checkResponse,
 		IsHedge: func() bool { return !l.core.waits.IsNeeded(&s.Node) },
 		SpendQuery: func(hedge bool) error {
 			if tries.Add(1) > maxMinimisedAttempts && !full {

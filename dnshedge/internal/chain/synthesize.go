@@ -40,7 +40,7 @@ func (c *Validator) CacheMinimisedDenial(ctx context.Context, b WorkBudget, s *R
 		return true
 	}
 	now := time.Now()
-	w := b.Validation().SpareValidation(maxMinimisedUnits)
+	w := b.Validation().SpeculativeValidation(maxMinimisedUnits)
 	if w == nil {
 		return true
 	}

@@ -44,7 +44,7 @@ type Server struct {
 	preferredTransport atomic.Int32          // index in transports for the first query of each question
 	recoversLoss       bool                  // see transport.Scheme; false if there are several addresses, among which queries can choose
 
-	account serverAccount
+	account serverBudgets
 	*latencyEstimator
 	*health
 
@@ -66,7 +66,7 @@ func newServer(p *Pool, name string, t Target) *Server {
 		Name: name, Upstream: t.Upstream, pool: p,
 		latencyEstimator: &latencyEstimator{hedging: h, key: p.conf.Engine.Key(policy.Name{Host: name}), minLossDelay: h.MinDelay, minMissDelay: DefaultMinDelay},
 		health:           &health{host: name, log: p.conf.Log},
-		account:          serverAccount{sharedBucket: p.sharedBucket, serverBucket: budget.NewBucket(h.Share, Burst)},
+		account:          serverBudgets{sharedBucket: p.sharedBucket, serverBucket: budget.NewBucket(h.Share, Burst)},
 		recoversLoss:     t.Scheme.RecoversLoss && len(t.Addresses) <= 1,
 	}
 	s.account.retransmissions.tokens = Burst
@@ -361,9 +361,9 @@ func (s *Server) Stats() observe.DNSUpstreamStats {
 // query costs one token.
 const Burst = 20
 
-// A serverAccount holds the token buckets that limit hedges, retransmissions and failovers to one server. It is safe
+// A serverBudgets holds the token buckets that limit hedges, retransmissions and failovers to one server. It is safe
 // for concurrent use.
-type serverAccount struct {
+type serverBudgets struct {
 	sharedBucket    *budget.Bucket       // hedge budget of all servers of the Pool; also limits failovers
 	serverBucket    *budget.Bucket       // hedge budget of this server
 	retransmissions retransmissionBucket // limits retransmissions that do not use the hedge budget
@@ -372,7 +372,7 @@ type serverAccount struct {
 // earnTokens adds a fraction of a token to both buckets that pay for hedges, because a query is sent to the server:
 // to the bucket that all servers share, and to the bucket of this server. So hedges remain a fixed share of all
 // queries.
-func (p *serverAccount) earnTokens() {
+func (p *serverBudgets) earnTokens() {
 	p.sharedBucket.Deposit()
 	p.serverBucket.Deposit()
 }
@@ -382,7 +382,7 @@ func (p *serverAccount) earnTokens() {
 // denies the hedge. call.Denied then holds the reason.
 //
 // In shadow mode, the token of the shared bucket is returned, because no hedge is sent.
-func (p *serverAccount) payForHedge(call *policy.Call, n int) bool {
+func (p *serverBudgets) payForHedge(call *policy.Call, n int) bool {
 	call.Denied = policy.None
 	admitted := call.Admit(n)
 	switch {
@@ -403,18 +403,18 @@ func (p *serverAccount) payForHedge(call *policy.Call, n int) bool {
 // responses indicate packet loss and not an overloaded server.
 //
 // Only the shared hedge bucket pays for retransmissions to a silent server, because an outage must not double the load.
-func (p *serverAccount) payForRetransmission(first, silent bool) bool {
+func (p *serverBudgets) payForRetransmission(first, silent bool) bool {
 	return first && !silent && p.retransmissions.spendToken(1) || p.payForFailover() || !silent && p.spendSurplusToken()
 }
 
 // spendSurplusToken spends a token of the retransmission bucket if that bucket is at least half full, with ten
 // tokens or more. Otherwise, it spends none and returns false.
-func (p *serverAccount) spendSurplusToken() bool { return p.retransmissions.spendToken(Burst / 2) }
+func (p *serverBudgets) spendSurplusToken() bool { return p.retransmissions.spendToken(Burst / 2) }
 
 // payForFailover spends a token of the shared hedge bucket for a failover: a query to this server after another server
 // could not answer. It returns false if the bucket is empty. It also pays for retransmissions that the retransmission
 // bucket does not pay for.
-func (p *serverAccount) payForFailover() bool { return p.sharedBucket.Spend() }
+func (p *serverBudgets) payForFailover() bool { return p.sharedBucket.Spend() }
 
 // retransmissionPeriod is the time over which a retransmissionBucket counts responses. It is longer than most timeouts.
 // So the first responses to a burst of queries permit retransmissions of the other queries.

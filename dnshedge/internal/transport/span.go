@@ -160,8 +160,8 @@ type afterFunc struct{ f func() }
 
 func (a *afterFunc) endWith(error, error) { go a.f() }
 
-// causeOf returns the cause of the end of ctx, or nil if ctx has not ended. It replaces context.Cause, which does not
-// know the cause of a Span and returns its error instead.
+// causeOf returns the cause of the end of ctx, or nil if ctx has not ended. Unlike context.Cause, it also returns the
+// cause of a Span, the context of one exchange. For a Span, context.Cause returns only ctx.Err().
 func causeOf(ctx context.Context) error {
 	s, ok := ctx.(*Span)
 	if !ok {

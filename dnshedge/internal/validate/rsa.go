@@ -65,7 +65,7 @@ func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {
 	if e.BitLen() < 32 {
 		k := &rsaKey{hash: hash, key: rsa.PublicKey{N: m, E: int(e.Int64())}}
 		usual := m.BitLen() >= 1024 && sha1Allowed() // the limit is 2,048 bits where SHA-1 is not allowed
-		if e.Int64() <= math.MaxInt32 && (usual || k.isAcceptedSize()) {
+		if e.Int64() <= math.MaxInt32 && (usual || k.hasAcceptedSize()) {
 			return k, nil
 		}
 	}
@@ -78,11 +78,11 @@ type rsaKey struct {
 	key  rsa.PublicKey
 }
 
-// isAcceptedSize reports whether crypto/rsa accepts keys of this size, which depends on the GODEBUG setting rsa1024min.
+// hasAcceptedSize reports whether crypto/rsa accepts keys of this size, which depends on the GODEBUG setting rsa1024min.
 //
 // It tries to verify a signature of zero bytes. The error rsa.ErrVerification means that the key was accepted and the
 // signature was not.
-func (k *rsaKey) isAcceptedSize() bool {
+func (k *rsaKey) hasAcceptedSize() bool {
 	err := rsa.VerifyPKCS1v15(&k.key, k.hash, make([]byte, k.hash.Size()), make([]byte, k.key.Size()))
 	return errors.Is(err, rsa.ErrVerification)
 }

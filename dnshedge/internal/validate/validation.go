@@ -87,11 +87,12 @@ func (w *Validation) recordWaste(units int) {
 	w.wasted += units
 }
 
-// SpareValidation returns a Validation for work that this question does not need, but later questions may. Its limit is
-// at most units, in units of verification. The caller must pass the units that it spends to Charge.
+// SpeculativeValidation returns a Validation for work that this question does not need, but later questions may. It may
+// spend at most units, in units of verification. The caller must report the units that were spent with w.Charge.
 //
-// It returns nil if w has no spare units. Three quarters of wasteLimit are reserved for the question's own proofs.
-func (w *Validation) SpareValidation(units int) *Validation {
+// It returns nil if nothing is left for such work: at most a quarter of wasteLimit, the limit of work in vain, may be
+// spent on it and on other work in vain together.
+func (w *Validation) SpeculativeValidation(units int) *Validation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	units = min(units, w.wasteLimit()/4-w.wasted)
@@ -101,7 +102,7 @@ func (w *Validation) SpareValidation(units int) *Validation {
 	return &Validation{Policy: w.Policy, maxSpent: units}
 }
 
-// Charge counts the units of verification that were spent in a result of SpareValidation. They count as waste.
+// Charge counts the units of verification that were spent in a result of SpeculativeValidation. They count as waste.
 func (w *Validation) Charge(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
