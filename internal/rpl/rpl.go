@@ -292,8 +292,10 @@ func (e *entry) parseLine(f []string, origin string) error {
 		e.section = "HEX"
 	case f[0] == "HEX_EDNSDATA_BEGIN":
 		e.section = "EDNS"
-	case f[0] == "HEX_ANSWER_END", f[0] == "HEX_EDNSDATA_END":
+	case f[0] == "HEX_ANSWER_END":
 		e.section = ""
+	case f[0] == "HEX_EDNSDATA_END":
+		e.section = "ADDITIONAL"
 	case f[0] == "MANDATORY":
 		e.mandatory = true
 	case e.section == "EDNS": // EDNS options are ignored
@@ -334,7 +336,7 @@ func (e *entry) parseLine(f []string, origin string) error {
 			rr, err = odd, nil
 		}
 		if err != nil || to == nil || rr == nil {
-			return fmt.Errorf("record in section %q: %w", e.section, err)
+			return fmt.Errorf("record in section %q: %v", e.section, err)
 		}
 		switch rr := rr.(type) { // package dns packs bitmaps in order only, and base64 that is padded right
 		case *dns.NSEC:
