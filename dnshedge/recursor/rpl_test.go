@@ -214,6 +214,9 @@ func playResolver(t *testing.T, s *rpl.Script, prepare func(*recursor.Resolver, 
 			prepare(r, cache)
 		}
 		c := &dnshedge.Client{Exchanger: r, Cache: cache}
+		if s.Get("private-address") != "" {
+			c.RebindFilter = &dnshedge.RebindFilter{Allow: []string{s.Get("private-domain")}}
+		}
 		defer c.Close()
 		err = n.Play(func(m *dns.Msg) *dns.Msg { return serve(t, c, m) })
 	})
