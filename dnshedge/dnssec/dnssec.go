@@ -37,6 +37,11 @@ type Trust struct {
 	// insecure, like unsigned zones (RFC 9905).
 	AllowSHA1 bool
 
+	// RequireAllAlgorithms requires a valid signature by each supported algorithm of a zone's DS records or trust anchors,
+	// so that an attacker who has broken one of them cannot forge answers. A zone that changes its algorithm, and does not
+	// sign with both meanwhile, is then bogus. If it is false, one valid signature suffices (RFC 6840 §5.11).
+	RequireAllAlgorithms bool
+
 	// Report is a dry run: answers are validated and the results are counted, but a bogus answer is returned without AD,
 	// and not as a failure. The statistics then show which answers would fail.
 	Report bool

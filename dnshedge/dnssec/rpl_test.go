@@ -90,7 +90,7 @@ func play(t *testing.T, s *rpl.Script) error {
 			}
 		}
 	}
-	v := &dnssec.Validator{Exchanger: inner, Trust: dnssec.Trust{Anchors: append([]dns.RR{}, trust.Anchors...), Insecure: trust.Insecure, AllowSHA1: true}}
+	v := &dnssec.Validator{Exchanger: inner, Trust: dnssec.Trust{Anchors: append([]dns.RR{}, trust.Anchors...), Insecure: trust.Insecure, AllowSHA1: true, RequireAllAlgorithms: s.Get("harden-algo-downgrade") == "yes"}}
 	defer v.Close()
 	dnssec.ForScripts(v)
 	c := &dnshedge.Client{Exchanger: v, Cache: &dnshedge.Cache{MaxStale: -1, NoRefresh: true}, SpecialUse: dnshedge.SpecialUseOff}

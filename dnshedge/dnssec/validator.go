@@ -139,7 +139,7 @@ func (c *core) applyConfig(v *Validator) error {
 		c.maxBytes = v.MaxBytes
 	}
 	conf := chain.Config{
-		MaxBytes: c.maxBytes, Policy: validate.Policy{AllowSHA1: v.Trust.AllowSHA1},
+		MaxBytes: c.maxBytes, Policy: validate.Policy{AllowSHA1: v.Trust.AllowSHA1, RequireAllAlgorithms: v.Trust.RequireAllAlgorithms},
 		ReportBogus:  func(*chain.Zone, netip.AddrPort, string) { c.validator.Counts.Rejected.Add(1) }, // a questionBudget knows the upstreams that it has asked
 		DropReferral: func(*chain.Zone) {},                                                             // there are no referrals
 		IsLocalError: localerror.IsLocal,
@@ -221,7 +221,7 @@ func (v *Validator) Identity() (identity string) {
 		return ""
 	}
 	t := v.Trust
-	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
+	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
 }
 
 // Stats returns the statistics of the Validator. They have the same type as those of a recursor.Resolver, so that

@@ -154,7 +154,10 @@ func (c *core) startValidation(t dnssec.Trust) error {
 	if err := conf.ReadTrust("recursor: Resolver.Trust", t.Anchors, t.Insecure); err != nil {
 		return err
 	}
-	conf.Policy = validate.Policy{AllowSHA1: t.AllowSHA1, Verifications: c.limits.Verifications, NSEC3Iterations: c.limits.NSEC3Iterations}
+	conf.Policy = validate.Policy{
+		AllowSHA1: t.AllowSHA1, RequireAllAlgorithms: t.RequireAllAlgorithms,
+		Verifications: c.limits.Verifications, NSEC3Iterations: c.limits.NSEC3Iterations,
+	}
 	if adjustPolicy != nil {
 		adjustPolicy(&conf.Policy)
 	}

@@ -177,18 +177,21 @@ func (d *DSSet) UnsupportedReason(p Policy) *Reason {
 }
 
 // supportedEntries returns the records that can confirm a key, because their algorithm and digest type are supported.
-// It returns at most maxDS records. Records with SHA-1 digests are returned only if there are no others (RFC 4509 §3).
+// It returns at most maxDS records, those that hold a whole key first. Records with SHA-1 digests are returned only if
+// there are no others with a digest (RFC 4509 §3).
 //
 // The digest types are those of IANA's registry "DNSSEC Delegation Signer (DS) Resource Record (RR) Type Digest
 // Algorithms" as of 2026-11.
 func (d *DSSet) supportedEntries(p Policy) []keyDigest {
-	var strong, weak []keyDigest
+	var whole, strong, weak []keyDigest
 	for _, a := range d.entries {
 		if !p.supportsAlgorithm(a.algorithm) || !a.isDigestSupported() {
 			continue
 		}
 		switch a.digestType {
-		case 0, dns.SHA256, dns.SHA384:
+		case 0:
+			whole = append(whole, a)
+		case dns.SHA256, dns.SHA384:
 			strong = append(strong, a)
 		case dns.SHA1:
 			weak = append(weak, a)
@@ -197,7 +200,19 @@ func (d *DSSet) supportedEntries(p Policy) []keyDigest {
 	if len(strong) == 0 {
 		strong = weak
 	}
-	return strong[:min(len(strong), maxDS)]
+	usable := append(whole, strong...)
+	return usable[:min(len(usable), maxDS)]
+}
+
+// supportedAlgorithms returns the algorithms of the records that supportedEntries returns, in ascending order and without
+// duplicates.
+func (d *DSSet) supportedAlgorithms(p Policy) []uint8 {
+	var algorithms []uint8
+	for _, a := range d.supportedEntries(p) {
+		algorithms = append(algorithms, a.algorithm)
+	}
+	slices.Sort(algorithms)
+	return slices.Compact(algorithms)
 }
 
 // KeyTags returns the key tags of the records without duplicates, in the order of the records.

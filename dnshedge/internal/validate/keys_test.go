@@ -67,6 +67,45 @@ func TestKeysAreUncheckedUntilDSIsVerified(t *testing.T) {
 	assert.False(t, ok)
 }
 
+func TestPolicyRequireAllAlgorithms(t *testing.T) {
+	first, second := seeded("example.", ksk, 1), newSigner(t, "example.", dns.ECDSAP256SHA256, 256, ksk)
+	a := records(t, "www.example. 300 IN A 192.0.2.1")
+	ds := []dns.RR{first.ds(t, dns.SHA256), second.ds(t, dns.SHA256)}
+	anchors, err := validate.TrustAnchors(ds...)
+	require.NoError(t, err)
+	all := dnskeys(t, first, second)
+	signedByFirst := validate.NewRRset(all.Records, first.sign(t, all.Records))
+	signedByBoth := validate.NewRRset(all.Records, first.sign(t, all.Records), second.sign(t, all.Records, func(g *dns.RRSIG) { g.Expiration -= 3600 }))
+	strict := &validate.Validation{Policy: validate.Policy{RequireAllAlgorithms: true}}
+
+	_, status, err := new(validate.Validation).VerifyDNSKEY(anchors, signedByFirst, now)
+	require.NoError(t, err)
+	assert.Equal(t, validate.Secure, status, "one signature suffices without the setting")
+	_, status, err = strict.VerifyDNSKEY(anchors, signedByFirst, now)
+	assert.Equal(t, validate.Bogus, status)
+	ede(t, dns.ExtendedErrorCodeDNSKEYMissing, err)
+
+	k, status, err := strict.VerifyDNSKEY(anchors, signedByBoth, now)
+	require.NoError(t, err)
+	assert.Equal(t, validate.Secure, status)
+	assert.Equal(t, now.Add(10*day-time.Hour), k.Expires(), "of the signature that expires first")
+	_, err = strict.Verify(validate.NewRRset(a, first.sign(t, a)), k, now)
+	assert.Error(t, err, "records are signed by one algorithm")
+	v, err := strict.Verify(validate.NewRRset(a, first.sign(t, a), second.sign(t, a)), k, now)
+	require.NoError(t, err)
+	assert.Equal(t, validate.Secure, v.Status)
+
+	// A forged referral has fewer algorithms than the DS records.
+	fewer, _, err := strict.VerifyDNSKEY(validate.UnverifiedDS(validate.NewRRset(ds[:1])), signedByFirst, now)
+	require.NoError(t, err)
+	_, ok := fewer.WithTrustedDS(anchors)
+	assert.False(t, ok)
+	same, _, err := strict.VerifyDNSKEY(validate.UnverifiedDS(validate.NewRRset(ds)), signedByBoth, now)
+	require.NoError(t, err)
+	_, ok = same.WithTrustedDS(anchors)
+	assert.True(t, ok)
+}
+
 func TestVerifyDSRecords(t *testing.T) {
 	s, other := seeded("example.", ksk, 1), seeded("example.", zsk, 2)
 	both := dnskeys(t, s, other)

@@ -5,6 +5,9 @@ type Policy struct {
 	// AllowSHA1 enables the algorithms 5 and 7, which use SHA-1. If it is false, a zone that has no other algorithms is
 	// insecure (RFC 9905).
 	AllowSHA1 bool
+	// RequireAllAlgorithms requires a valid signature by each supported algorithm of the zone's DS records or trust
+	// anchors. If it is false, one valid signature suffices (RFC 6840 §5.11).
+	RequireAllAlgorithms bool
 	// NSEC3Iterations is the maximum number of iterations of NSEC3 records that are evaluated. If records have more, their
 	// zone is insecure (RFC 9276 §3.2). 0 means 50.
 	//

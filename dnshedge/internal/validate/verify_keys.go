@@ -58,7 +58,7 @@ func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Key
 		}
 		return nil, Bogus, r
 	}
-	g, signer, r := w.findValidSignature(dnskeys, d.zone, entries, now, false)
+	g, signer, r := w.findRequiredSignatures(dnskeys, d, entries, now, false)
 	if r != nil {
 		return nil, Bogus, r
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -48,7 +49,7 @@ func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous b
 		return o.verified, o.err
 	}
 	var o verificationResult
-	if g, _, r := w.findValidSignature(s, k.zone, k.keys, now, superfluous); r != nil {
+	if g, _, r := w.findRequiredSignatures(s, k.ds, k.keys, now, superfluous); r != nil {
 		o.err = r
 	} else {
 		o.verified = g.verifiedResult(s, now)
@@ -114,6 +115,30 @@ type signatureSearch struct {
 
 	superfluous bool   // the response does not need the RRset, so that the cost counts as waste
 	reason      Reason // fault of the signature that has reached highestStage
+}
+
+// findRequiredSignatures searches for a valid signature of the RRset s by one of the keys of the zone of d. With
+// Policy.RequireAllAlgorithms, there must be one for each supported algorithm in d. It returns the signature that expires
+// first, and its key, or the reason why a signature is missing.
+//
+// superfluous must be true if the response does not need the RRset. The cost then counts as waste.
+func (w *Validation) findRequiredSignatures(s *RRset, d *DSSet, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
+	if !w.Policy.RequireAllAlgorithms {
+		return w.findValidSignature(s, d.zone, keys, now, superfluous)
+	}
+	var first *signature
+	var signer *dnskey
+	for _, algorithm := range d.supportedAlgorithms(w.Policy) {
+		same := slices.DeleteFunc(slices.Clone(keys), func(k dnskey) bool { return k.algorithm != algorithm })
+		g, k, r := w.findValidSignature(s, d.zone, same, now, superfluous)
+		if r != nil {
+			return nil, nil, r
+		}
+		if first == nil || g.secondsSince(g.expiration, now) > first.secondsSince(first.expiration, now) {
+			first, signer = g, k
+		}
+	}
+	return first, signer, nil
 }
 
 // findValidSignature searches for a valid signature of the RRset s by one of the keys of a zone. It returns the first
