@@ -112,6 +112,9 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 		f.nameResults = make(map[string]int)
 		f.gluelessNames = slices.Clone(f.gluelessNames)
 		rand.Shuffle(len(f.gluelessNames), func(i, j int) { f.gluelessNames[i], f.gluelessNames[j] = f.gluelessNames[j], f.gluelessNames[i] })
+		if len(f.returned) == 0 { // an ordinary lookup of a name within the zone would need one of the zone's servers
+			f.planLookupsAtParent()
+		}
 		f.planLookups(f.gluelessNames)
 	}
 	f.isHedging, f.budgetSpent = true, false
@@ -253,8 +256,7 @@ func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []
 	switch {
 	case len(addrs) > 0 || f.queriedApexNS || e < nameservers.AllNames:
 		return addrs, false
-	case !f.queriedParent && f.zone.zone != ".":
-		f.queriedParent = true
+	case !f.queriedParent:
 		f.planLookupsAtParent()
 	default:
 		f.queriedApexNS = true
@@ -264,8 +266,12 @@ func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []
 }
 
 // planLookupsAtParent plans lookups at the parent zone of the zone's server names that are within the zone and have no
-// glue. Such names cannot be resolved in another way. It plans lookups of at most maxNamesAtParent names.
+// glue. It plans lookups of at most maxNamesAtParent names.
 func (f *addressFinder) planLookupsAtParent() {
+	f.queriedParent = true
+	if f.zone.zone == "." {
+		return
+	}
 	names := slices.DeleteFunc(slices.Clone(f.zone.names[:f.zone.gluelessCount]), func(name string) bool { return !dnsname.IsWithin(name, f.zone.zone) })
 	for _, t := range f.lookup.core.types {
 		for _, name := range names[:min(len(names), maxNamesAtParent)] {

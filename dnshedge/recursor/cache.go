@@ -36,6 +36,7 @@ type cacheKey struct {
 	do        bool // the question has the DO bit
 	zone      bool // the entry is the delegation of the zone name
 	isFailure bool // the entry is a failure: no server has answered the question
+	isGlue    bool // the entry holds the addresses of the server name that the parent zone has, see lookUpGlueAtParent
 }
 
 // answerCacheKey returns the key under which the answer to q is cached.
@@ -199,6 +200,35 @@ func (c *cache) addFailure(q question, now time.Time) {
 	k := answerCacheKey(q)
 	k.isFailure = true
 	c.insertEntry(k, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(q.name))}, now)
+}
+
+// addGlue caches the address records in rrs, which the servers of the parent zone have for the server name in q. Without
+// records, it caches for failureTTL that they have none.
+func (c *cache) addGlue(q question, rrs []dns.RR, now time.Time) {
+	ttl := failureTTL
+	if len(rrs) > 0 {
+		ttl = maxTTL
+	}
+	for _, rr := range rrs {
+		ttl = min(ttl, time.Duration(validTTL(rr))*time.Second)
+	}
+	k := answerCacheKey(q)
+	k.isGlue = true
+	e := &cacheEntry{answer: new(parsedResponse), expires: now.Add(ttl), size: int64(cacheEntrySize+len(q.name)) + estimateRecordMemory(rrs)}
+	e.answer.Answer = copyWithAge(rrs, 0)
+	c.insertEntry(k, e, now)
+}
+
+// lookUpGlue returns the records that addGlue has cached for q. They must not be changed. ok is false if there is no
+// entry.
+func (c *cache) lookUpGlue(q question, now time.Time) (rrs []dns.RR, ok bool) {
+	k := answerCacheKey(q)
+	k.isGlue = true
+	e := c.lookUpEntry(k, now)
+	if e == nil {
+		return nil, false
+	}
+	return e.answer.Answer, true
 }
 
 // addConfirmedReferral records that the delegation of a zone was checked at its parent zone, which knew no other

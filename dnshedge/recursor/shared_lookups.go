@@ -59,14 +59,18 @@ func (f *nameLookup) hasGlueIn(z *delegation) bool {
 }
 
 // lookUpServerName returns the address records of the server name in k, or the NS records if k is a key of these. They
-// come from the cache, unless glue is looked up, or from a lookup that several callers may share. The records must not be changed. nxdomain is
+// come from the cache, or from a lookup that several callers may share. The records must not be changed. nxdomain is
 // true if the name does not exist.
 //
 // n is the node that waits for the result, on behalf of the lookup l. hedge is true if the wait is a hedge.
 func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Node, k nameLookupKey, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
 	q, w := c.newInternalQuestion(k.name, k.qtype), waitgraph.Wait{By: n, Hedge: hedge}
 	for try := 0; ; try++ {
-		if rrs, nxdomain, ok := c.cache.lookUpRecords(q, time.Now()); ok && k.childZone == "" {
+		if k.childZone != "" {
+			if rrs, ok := c.cache.lookUpGlue(q, time.Now()); ok {
+				return rrs, false, nil
+			}
+		} else if rrs, nxdomain, ok := c.cache.lookUpRecords(q, time.Now()); ok {
 			return rrs, nxdomain, nil
 		}
 		if l.budget.unresolvedNames.Load() >= maxUnresolvedNames {
@@ -111,14 +115,20 @@ func (c *core) startNameLookup(l *lookup, k nameLookupKey, needed bool) (*nameLo
 		defer stop()
 		defer cancel(nil)
 		q := c.newInternalQuestion(k.name, k.qtype)
-		resolve := f.lookup.followAliases
+		var r *chain.Answer
+		var err error
 		if k.childZone != "" {
-			resolve = func(ctx context.Context, q question) (*chain.Answer, error) {
-				return f.lookup.lookUpGlueAtParent(ctx, q, k.childZone)
-			}
+			r, err = f.lookup.lookUpGlueAtParent(ctx, q, k.childZone)
+		} else {
+			r, err = f.lookup.followAliases(ctx, q)
 		}
-		r, err := resolve(ctx, q)
-		if k.childZone == "" && errors.Is(err, nameservers.ErrNoServers) && !isQuestionSpecific(err) && !isLocalFailure(err) {
+		failed := errors.Is(err, nameservers.ErrNoServers) && !isQuestionSpecific(err) && !isLocalFailure(err)
+		switch {
+		case k.childZone != "" && err == nil:
+			c.cache.addGlue(q, r.Answer, time.Now())
+		case k.childZone != "" && failed:
+			c.cache.addGlue(q, nil, time.Now())
+		case failed:
 			c.cache.addFailure(q, time.Now())
 		}
 		c.nameLookups.Finish(f, func(bool) {
@@ -132,7 +142,7 @@ func (c *core) startNameLookup(l *lookup, k nameLookupKey, needed bool) (*nameLo
 
 // lookUpGlueAtParent resolves q, a question for the address of a server of the zone child, at the servers of the parent
 // zone. It is for a server name within child whose glue is missing in the referral. The records are used as glue only:
-// as addresses of servers, never as an answer. They are not cached.
+// as addresses of servers, never as an answer.
 //
 // It follows aliases within child (CNAME), which a server name must not have (RFC 2181 §10.3). The error is
 // errGlueArrived if the response is a referral with glue, which is then cached.
