@@ -42,7 +42,8 @@ type ProtocolConn interface {
 	// response must have the same ID. The Client checks that it answers the question.
 	//
 	// When ctx ends, Exchange cancels the query and returns soon. A *StatusError means that the server has responded without
-	// a DNS message. Any other error means that the server has ended the exchange or the connection.
+	// a DNS message. Any other error means that the server has ended the exchange or the connection. If the connection has
+	// ended, Done must be closed before Exchange returns, or the error must be net.ErrClosed (errors.Is).
 	Exchange(ctx context.Context, query []byte) (response []byte, err error)
 
 	// Done returns a channel that is closed when the connection has ended, or accepts no further queries.

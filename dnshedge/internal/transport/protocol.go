@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,9 +21,11 @@ const (
 // A MessageConn is a connection to a server over a protocol that another module provides. Each query has an exchange of
 // its own, so that the protocol tells which response belongs to which query. It is safe for concurrent use.
 type MessageConn interface {
-	// Exchange sends the DNS message query, whose ID is 0, and returns the response. When ctx ends, it returns soon.
+	// Exchange sends the DNS message query, whose ID is 0, and returns the response. When ctx ends, it returns soon. If it
+	// fails because the connection has ended, Done is closed before, or the error is net.ErrClosed (errors.Is).
 	Exchange(ctx context.Context, query []byte) (response []byte, err error)
-	// Done returns a channel that is closed when the connection has ended. The next query then needs another connection.
+	// Done returns a channel that is closed when the connection has ended, or accepts no further queries. The next query then
+	// needs another connection.
 	Done() <-chan struct{}
 	// Close closes the connection. Exchanges in flight end with an error.
 	Close() error
@@ -62,6 +65,8 @@ type messageConnPool struct {
 	mu      sync.Mutex // guards the fields below, and the counters of the connections
 	conns   []*pooledMessageConn
 	opening *messageConnOpening // the connection that is being opened; nil: none
+	closed  bool                // the pool needs no further connection
+	room    chan struct{}       // capacity 1; full if a connection may have become free for a waiting query; nil: none has waited
 }
 
 // A pooledMessageConn is an open connection with its counters.
@@ -71,6 +76,7 @@ type pooledMessageConn struct {
 	inFlight   int          // queries that wait for a response
 	answers    int          // responses so far
 	lastAnswer atomic.Int64 // time of the last response, in Unix nanoseconds; 0: none
+	broken     atomic.Bool  // an exchange has failed because the connection has ended
 }
 
 // A messageConnOpening is a connection that is being opened.
@@ -105,7 +111,7 @@ func (p *protocolTransport) Close() {
 	p.cancel()
 	p.wg.Wait()
 	for i := range p.pools {
-		for _, c := range p.pools[i].conns {
+		for _, c := range p.pools[i].copyConns() {
 			_ = c.Close()
 		}
 	}
@@ -162,6 +168,7 @@ func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Que
 	a, over, err := p.sendQuery(ctx, q, l, w)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed = true
 	for _, c := range l.conns {
 		_ = c.Close()
 	}
@@ -177,14 +184,9 @@ func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *Quer
 // sendQuery sends q, at most once, over a connection of the pool l, and returns the response. over describes the
 // connection, even if err is not nil.
 func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, w *QueryPath) (a *wire.Answer, over sendState, err error) {
-	start := time.Now()
-	c, reused, err := p.acquireConn(ctx, l)
+	c, over, err := p.acquireConn(ctx, l)
 	if err != nil {
 		return nil, over, err
-	}
-	over.connected, over.reused = true, reused
-	if !reused {
-		over.setup = time.Since(start)
 	}
 	w.lastAnswer.Store(&c.lastAnswer)
 	a, err = p.waitForAnswer(ctx, c, q)
@@ -192,46 +194,90 @@ func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *mes
 }
 
 // acquireConn returns a connection of the pool l, and counts a query that is in flight on it. The caller must release it
-// by fetchAnswer. reused is true if the connection was open before the call.
+// by fetchAnswer. over describes the connection.
 //
-// It opens a connection if there is none, or if all have queriesPerConn queries in flight.
-func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *pooledMessageConn, reused bool, err error) {
-	l.mu.Lock()
-	l.removeEnded()
-	if len(l.conns) > 0 {
-		c = slices.MinFunc(l.conns, func(a, b *pooledMessageConn) int { return cmp.Compare(a.inFlight, b.inFlight) })
-		if c.inFlight < queriesPerConn || len(l.conns) == maxProtocolConns {
+// It opens a connection if there is none, or if all have queriesPerConn queries in flight. A query that waits for the
+// opening takes an open connection as soon as it has room.
+func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *pooledMessageConn, over sendState, err error) {
+	start := time.Now()
+	var o *messageConnOpening // the opening that the query waits for; nil: none
+	for {
+		l.mu.Lock()
+		if c = l.selectConn(o); c != nil {
 			c.inFlight++
+			l.signalRoom()
 			l.mu.Unlock()
-			return c, true, nil
+			over = sendState{connected: true, reused: o == nil || c != o.conn}
+			if o != nil {
+				over.setup = time.Since(start)
+			}
+			return c, over, nil
+		}
+		if o != nil && o.err != nil {
+			l.mu.Unlock()
+			return nil, over, o.err
+		}
+		o = p.joinOpening(l)
+		room := l.room
+		l.mu.Unlock()
+		if o == nil {
+			return nil, over, ErrClosed
+		}
+		select {
+		case <-o.done:
+		case <-room:
+		case <-ctx.Done():
+			return nil, over, causeOf(ctx)
 		}
 	}
-	o := l.opening
-	if o == nil {
-		o = &messageConnOpening{done: make(chan struct{})}
+}
+
+// selectConn returns the connection with the fewest queries in flight, or nil if the query must wait for another one. If the
+// connection that o has opened has ended already and there is no other, it returns that one, so that the query fails. o may
+// be nil. The caller must hold mu.
+func (l *messageConnPool) selectConn(o *messageConnOpening) *pooledMessageConn {
+	l.removeEnded()
+	if len(l.conns) > 0 {
+		c := slices.MinFunc(l.conns, func(a, b *pooledMessageConn) int { return cmp.Compare(a.inFlight, b.inFlight) })
+		if c.inFlight < queriesPerConn || len(l.conns) == maxProtocolConns {
+			return c
+		}
+	}
+	if o != nil && o.conn != nil && o.conn.hasEnded() {
+		return o.conn
+	}
+	return nil
+}
+
+// joinOpening returns the connection that is being opened, and starts to open one if there is none. It returns nil if the
+// transport is closed. The caller must hold l.mu.
+func (p *protocolTransport) joinOpening(l *messageConnPool) *messageConnOpening {
+	if l.room == nil {
+		l.room = make(chan struct{}, 1)
+	}
+	if l.opening == nil {
+		o := &messageConnOpening{done: make(chan struct{})}
 		if !p.spawnGoroutine(func() { p.openConn(l, o) }) {
-			l.mu.Unlock()
-			return nil, false, ErrClosed
+			return nil
 		}
 		l.opening = o
 	}
-	l.mu.Unlock()
+	return l.opening
+}
+
+// signalRoom wakes a query that waits for a connection, if a connection has room for it. The caller must hold mu.
+func (l *messageConnPool) signalRoom() {
+	if l.opening == nil || !slices.ContainsFunc(l.conns, func(c *pooledMessageConn) bool { return c.inFlight < queriesPerConn }) {
+		return
+	}
 	select {
-	case <-o.done:
-	case <-ctx.Done():
-		return nil, false, causeOf(ctx)
+	case l.room <- struct{}{}:
+	default:
 	}
-	if o.err != nil {
-		return nil, false, o.err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	o.conn.inFlight++
-	return o.conn, false, nil
 }
 
 // openConn opens a connection of the pool l and stores it in o. It continues even if no query waits for o any more,
-// because the next query needs the connection as well.
+// because the next query needs the connection as well, unless the pool is closed.
 func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) {
 	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
 	defer cancel()
@@ -242,7 +288,7 @@ func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) 
 	defer close(o.done)
 	l.opening = nil
 	switch {
-	case p.ctx.Err() != nil:
+	case p.ctx.Err() != nil || l.closed:
 		o.err = ErrClosed
 		if err == nil {
 			_ = conn.Close()
@@ -257,18 +303,25 @@ func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) 
 	}
 }
 
+// copyConns returns a copy of the list of open connections.
+func (l *messageConnPool) copyConns() []*pooledMessageConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.conns)
+}
+
 // removeEnded removes the connections that have ended. The caller must hold mu.
 func (l *messageConnPool) removeEnded() {
 	l.conns = slices.DeleteFunc(l.conns, func(c *pooledMessageConn) bool { return c.hasEnded() })
 }
 
-// hasEnded reports whether the connection has ended.
+// hasEnded reports whether the connection has ended, or accepts no further queries.
 func (c *pooledMessageConn) hasEnded() bool {
 	select {
 	case <-c.Done():
 		return true
 	default:
-		return false
+		return c.broken.Load()
 	}
 }
 
@@ -322,6 +375,9 @@ func (p *protocolTransport) fetchAnswer(ctx context.Context, c *pooledMessageCon
 	p.Owner.RecordQuery()
 	start := time.Now()
 	b, err := c.Exchange(ctx, q.Append(nil, 0, wire.PackOptions{Size: p.Size, Pad: true}))
+	if ctx.Err() == nil && errors.Is(err, net.ErrClosed) {
+		c.broken.Store(true)
+	}
 	answers, others := c.releaseQuery(err == nil)
 	var status StatusError
 	switch {
@@ -358,5 +414,6 @@ func (c *pooledMessageConn) releaseQuery(answered bool) (answers int, others boo
 	if answered {
 		c.answers++
 	}
+	c.pool.signalRoom()
 	return c.answers, c.inFlight > 0
 }
