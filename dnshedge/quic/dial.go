@@ -50,21 +50,47 @@ func dialConn(ctx context.Context, to dnshedge.DialTarget, alpn string, config *
 		_ = t.Close()
 		_ = socket.Close()
 	}()
-	return &upstreamConn{Conn: conn}, nil
+	c := &upstreamConn{Conn: conn}
+	c.usable, c.markUnusable = context.WithCancel(conn.Context())
+	c.checkStream = func(ctx context.Context) error {
+		_, err := conn.OpenStreamSync(ctx)
+		return err
+	}
+	return c, nil
 }
 
 // An upstreamConn is a QUIC connection to an upstream. It is safe for concurrent use.
 type upstreamConn struct {
 	*quicgo.Conn
-	abortCode quicgo.ApplicationErrorCode                   // sent to the server when this side ends the connection without its fault
-	exchange  func(context.Context, []byte) ([]byte, error) // sends a query over the connection
+	abortCode quicgo.ApplicationErrorCode // sent to the server when this side ends the connection without its fault
 
-	failure atomic.Pointer[error] // why this side has ended the connection; nil: it has not
-	probing atomic.Bool           // a probe waits for its response
+	// sendQuery sends rootQuery if a stream is free. It then sets probeSent, and waits for the response.
+	sendQuery func(context.Context)
+
+	failure   atomic.Pointer[error] // why this side has ended the connection; nil: it has not
+	probing   atomic.Bool           // a probe waits for a stream or for its response
+	probeSent atomic.Bool           // the probe has got a stream
+
+	usable       context.Context // ends when the connection accepts no further queries
+	markUnusable context.CancelFunc
+	checkStream  func(ctx context.Context) error // tries to open a stream; ctx has ended, so that none is opened
 }
 
-// Done implements dnshedge.ProtocolConn.
-func (c *upstreamConn) Done() <-chan struct{} { return c.Context().Done() }
+// endedContext is a context that has ended.
+var endedContext = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// Done implements dnshedge.ProtocolConn. It asks package quic-go for the state of the connection, because the context of a
+// connection ends only after the exchanges in flight have failed, and does not end if the server shuts down (RFC 9114 §5.2).
+func (c *upstreamConn) Done() <-chan struct{} {
+	if !errors.Is(c.checkStream(endedContext), context.Canceled) {
+		c.markUnusable()
+	}
+	return c.usable.Done()
+}
 
 // Close implements dnshedge.ProtocolConn.
 func (c *upstreamConn) Close() error { return c.CloseWithError(c.abortCode, "") }
@@ -86,16 +112,18 @@ func (c *upstreamConn) explain(err error) error {
 // rootQuery asks for the NS records of the root, with RD and the ID 0.
 var rootQuery = []byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1}
 
-// sendProbe sends a query whose packets the server must acknowledge, unless a probe waits already.
+// sendProbe sends a query whose packets the server must acknowledge, unless a probe waits already. If no stream is free, it
+// sends none.
 func (c *upstreamConn) sendProbe() {
 	if !c.probing.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {
 		defer c.probing.Store(false)
+		defer c.probeSent.Store(false)
 		ctx, cancel := context.WithTimeout(c.Context(), c.silenceTimeout())
 		defer cancel()
-		_, _ = c.exchange(ctx, rootQuery)
+		c.sendQuery(ctx)
 	}()
 }
 
@@ -107,19 +135,23 @@ func (c *upstreamConn) silenceTimeout() time.Duration {
 // A silenceWatch ends a connection on which nothing arrives while a query waits, because it is dead. The server may need
 // long for a response, so the watch sends a probe after half of the silenceTimeout. QUIC repeats packets that are not
 // acknowledged, so the loss of a few does not make a connection silent.
+//
+// A connection at the server's limit of streams cannot send a probe. It is silent only if the query itself is not
+// acknowledged.
 type silenceWatch struct {
-	conn     *upstreamConn
-	received uint64 // packets that had arrived at the last check
-	probed   bool   // a probe was sent at the last check
-	stopped  atomic.Bool
-	timer    atomic.Pointer[time.Timer]
+	conn      *upstreamConn
+	querySent atomic.Bool // the query was sent, and nothing had arrived since at the last check
+	received  uint64      // packets that had arrived at the last check
+	silent    bool        // nothing had arrived at the last check since the one before
+	stopped   atomic.Bool
+	timer     atomic.Pointer[time.Timer]
 }
 
-// watchSilence starts a silenceWatch. The caller must call stop when its query has ended.
-func (c *upstreamConn) watchSilence() (stop func()) {
+// watchSilence starts a silenceWatch. The caller must set querySent when its query is sent, and call stop when it has ended.
+func (c *upstreamConn) watchSilence() *silenceWatch {
 	w := &silenceWatch{conn: c, received: c.ConnectionStats().PacketsReceived}
 	w.startTimer()
-	return w.stop
+	return w
 }
 
 func (w *silenceWatch) startTimer() {
@@ -134,13 +166,15 @@ func (w *silenceWatch) check() {
 	switch {
 	case w.stopped.Load():
 		return
-	case silent && w.probed:
+	case !silent:
+		w.querySent.Store(false)
+	case w.silent && (w.querySent.Load() || w.conn.probeSent.Load()):
 		w.conn.fail(w.conn.abortCode, errSilent)
 		return
-	case silent:
+	default:
 		w.conn.sendProbe()
 	}
-	w.probed = silent
+	w.silent = silent
 	w.startTimer()
 }
 

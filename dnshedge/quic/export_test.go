@@ -22,3 +22,9 @@ const (
 	FreeHandshakes = freeHandshakes
 	MaxStreams     = maxStreams
 )
+
+// The functions of the registered protocols that open a connection.
+var (
+	DialDoQ   = dialDoQ
+	DialHTTP3 = dialHTTP3
+)

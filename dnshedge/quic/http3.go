@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
@@ -31,6 +32,8 @@ const (
 
 	http3UniStreams = 3       // for control and for the two directions of QPACK (RFC 9114 §6.2)
 	maxReplyHeader  = 1 << 14 // bytes of a response's header
+
+	streamTimeout = 100 * time.Millisecond // time in which a probe must get a stream
 )
 
 // An http3Conn is a connection for DNS over HTTP/3 to an upstream.
@@ -55,7 +58,11 @@ func dialHTTP3(ctx context.Context, to dnshedge.DialTarget) (dnshedge.ProtocolCo
 	}
 	conn := &http3Conn{upstreamConn: c, url: u, post: to.Post}
 	conn.client = (&http3.Transport{DisableCompression: true, MaxResponseHeaderBytes: maxReplyHeader}).NewClientConn(c.Conn)
-	c.abortCode, c.exchange = quicgo.ApplicationErrorCode(http3.ErrCodeNoError), conn.Exchange
+	c.abortCode, c.sendQuery = quicgo.ApplicationErrorCode(http3.ErrCodeNoError), conn.sendRootQuery
+	c.checkStream = func(ctx context.Context) error {
+		_, err := conn.client.OpenRequestStream(ctx)
+		return err
+	}
 	return conn, nil
 }
 
@@ -77,11 +84,13 @@ func serverURL(to dnshedge.DialTarget) (url.URL, error) {
 
 // Exchange implements dnshedge.ProtocolConn. If ctx ends, the request is cancelled.
 func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) {
-	request, err := c.newRequest(ctx, query)
+	watch := c.watchSilence()
+	defer watch.stop()
+	trace := &httptrace.ClientTrace{WroteHeaders: func() { watch.querySent.Store(true) }}
+	request, err := c.newRequest(httptrace.WithClientTrace(ctx, trace), query)
 	if err != nil {
 		return nil, err
 	}
-	defer c.watchSilence()()
 	response, err := c.client.RoundTrip(request)
 	if err != nil {
 		return nil, c.explainHTTP3(ctx, err)
@@ -104,6 +113,19 @@ func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) 
 		return nil, errShortMessage
 	}
 	return b, nil
+}
+
+// sendRootQuery implements upstreamConn.sendQuery. A request that gets no stream soon is cancelled.
+func (c *http3Conn) sendRootQuery(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	unsent := time.AfterFunc(streamTimeout, cancel)
+	defer unsent.Stop()
+	trace := &httptrace.ClientTrace{WroteHeaders: func() {
+		unsent.Stop()
+		c.probeSent.Store(true)
+	}}
+	_, _ = c.Exchange(httptrace.WithClientTrace(ctx, trace), rootQuery)
 }
 
 // newRequest returns the request for a query: a GET request that caches may answer, or a POST request.

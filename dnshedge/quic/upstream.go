@@ -34,7 +34,7 @@ func dialDoQ(ctx context.Context, to dnshedge.DialTarget) (dnshedge.ProtocolConn
 		return nil, explainError(err)
 	}
 	conn := doqConn{c}
-	c.abortCode, c.exchange = quicgo.ApplicationErrorCode(codeNoError), conn.Exchange
+	c.abortCode, c.sendQuery = quicgo.ApplicationErrorCode(codeNoError), conn.sendRootQuery
 	return conn, nil
 }
 
@@ -48,7 +48,24 @@ func (c doqConn) Exchange(ctx context.Context, query []byte) ([]byte, error) {
 	if err != nil {
 		return nil, c.explain(err)
 	}
-	defer c.watchSilence()()
+	return c.exchangeOver(ctx, stream, query)
+}
+
+// sendRootQuery implements upstreamConn.sendQuery.
+func (c doqConn) sendRootQuery(ctx context.Context) {
+	stream, err := c.OpenStream()
+	if err != nil {
+		return
+	}
+	c.probeSent.Store(true)
+	_, _ = c.exchangeOver(ctx, stream, rootQuery)
+}
+
+// exchangeOver sends a query over a stream of its own, and returns the response.
+func (c doqConn) exchangeOver(ctx context.Context, stream *quicgo.Stream, query []byte) ([]byte, error) {
+	watch := c.watchSilence()
+	defer watch.stop()
+	watch.querySent.Store(true)
 	cancel := context.AfterFunc(ctx, func() {
 		stream.CancelRead(quicgo.StreamErrorCode(codeRequestCancelled))
 		stream.CancelWrite(quicgo.StreamErrorCode(codeRequestCancelled))

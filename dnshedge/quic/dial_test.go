@@ -1,0 +1,209 @@
+package quic_test
+
+import (
+	"context"
+	"encoding/base64"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/quic"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// A quicServer accepts QUIC connections, and answers the queries on them.
+type quicServer struct {
+	at     net.Addr
+	answer func(conn int, query []byte) (framed []byte) // nil: no response
+
+	mu    sync.Mutex
+	conns []*quicgo.Conn
+	http3 []*http3.Server // one for each connection of HTTP/3
+}
+
+// startServer starts a server for scheme that permits so many streams on a connection.
+func startServer(t *testing.T, scheme string, streams int64, answer func(conn int, query []byte) []byte) *quicServer {
+	serverTLS, _ := dnstest.Certificate()
+	serverTLS = serverTLS.Clone()
+	serverTLS.NextProtos = []string{map[string]string{"quic": "doq", "h3": "h3"}[scheme]}
+	l, err := quicgo.ListenAddr("127.0.0.1:0", serverTLS, &quicgo.Config{MaxIncomingStreams: streams})
+	require.NoError(t, err)
+	s := &quicServer{at: l.Addr(), answer: answer}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept(context.Background())
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.conns = append(s.conns, conn)
+			number := len(s.conns)
+			h := &http3.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serveRequest(number, w, r) })}
+			s.http3 = append(s.http3, h)
+			s.mu.Unlock()
+			if scheme == "h3" {
+				wg.Go(func() { _ = h.ServeQUICConn(conn) })
+			} else {
+				wg.Go(func() { s.serveStreams(number, conn) })
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		for _, conn := range s.accepted() {
+			_ = conn.CloseWithError(noError, "")
+		}
+		wg.Wait()
+	})
+	return s
+}
+
+// accepted returns the connections so far.
+func (s *quicServer) accepted() []*quicgo.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*quicgo.Conn(nil), s.conns...)
+}
+
+func (s *quicServer) serveStreams(number int, conn *quicgo.Conn) {
+	for {
+		stream, err := conn.AcceptStream(context.Background())
+		if err != nil {
+			return
+		}
+		go func() {
+			b := make([]byte, 1024)
+			n, _ := stream.Read(b)
+			if r := s.answer(number, b[:n]); r != nil {
+				respond(stream, r)
+			}
+		}()
+	}
+}
+
+func (s *quicServer) serveRequest(number int, w http.ResponseWriter, r *http.Request) {
+	b, err := base64.RawURLEncoding.DecodeString(r.URL.Query().Get("dns"))
+	if err != nil {
+		return
+	}
+	if b = s.answer(number, frame(b)); b != nil {
+		w.Header().Set("Content-Type", mediaType)
+		_, _ = w.Write(b[2:])
+	}
+}
+
+// A connection whose streams all wait for slow answers cannot send a probe, and is not dead.
+func TestClientKeepsConnectionAtStreamLimit(t *testing.T) {
+	for _, scheme := range schemes {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t, scheme, 2, func(_ int, query []byte) []byte {
+				if strings.Contains(string(query), "slow") {
+					time.Sleep(3500 * time.Millisecond)
+				}
+				return reply(t, query)
+			})
+			c := newClient(t, scheme, s.at.String())
+			c.Hedge.Off, c.Timeout = true, 8*time.Second
+			ask(t, c, "a.example.")
+			var wg sync.WaitGroup
+			for _, name := range []string{"slow.example.", "slow.test."} {
+				wg.Go(func() { ask(t, c, name) })
+			}
+			wg.Wait()
+			assert.Len(t, s.accepted(), 1)
+		})
+	}
+}
+
+// A connection at its limit of streams is dead if the last query is not acknowledged.
+func TestClientReplacesDeadConnectionAtStreamLimit(t *testing.T) {
+	for _, scheme := range schemes {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t, scheme, 1, func(_ int, query []byte) []byte { return reply(t, query) })
+			var d lossyDialer
+			c := newClient(t, scheme, s.at.String())
+			c.Dialer, c.Hedge.Off = &d, true
+			ask(t, c, "a.example.")
+			time.Sleep(100 * time.Millisecond) // the server permits another stream
+			d.dead.Load().drops.Store(true)
+			took := ask(t, c, "b.example.")
+			assert.Greater(t, took, 900*time.Millisecond)
+			assert.Less(t, took, 2*time.Second)
+		})
+	}
+}
+
+// After a GOAWAY frame, queries use another connection, and those in flight are answered.
+func TestHTTP3ClientLeavesConnectionAfterGoAway(t *testing.T) {
+	arrived, release := make(chan struct{}), make(chan struct{})
+	s := startServer(t, "h3", 100, func(_ int, query []byte) []byte {
+		if strings.Contains(string(query), "slow") {
+			close(arrived)
+			<-release
+		}
+		return reply(t, query)
+	})
+	c := newClient(t, "h3", s.at.String())
+	c.Hedge.Off = true
+	ask(t, c, "a.example.")
+	var wg sync.WaitGroup
+	wg.Go(func() { ask(t, c, "slow.example.") })
+	<-arrived
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	wg.Go(func() { _ = s.http3[0].Shutdown(ctx) })
+	time.Sleep(200 * time.Millisecond)
+	assert.Less(t, ask(t, c, "b.example."), time.Second)
+	assert.Less(t, ask(t, c, "c.example."), time.Second)
+	close(release)
+	wg.Wait()
+	assert.Len(t, s.accepted(), 2)
+}
+
+// Done is closed before Exchange returns an error because the connection has ended.
+func TestConnectionIsDoneBeforeExchangeFails(t *testing.T) {
+	for _, scheme := range schemes {
+		t.Run(scheme, func(t *testing.T) {
+			var s *quicServer
+			s = startServer(t, scheme, 100, func(conn int, _ []byte) []byte {
+				_ = s.accepted()[conn-1].CloseWithError(noError, "")
+				return nil
+			})
+			dial := map[string]func(context.Context, dnshedge.DialTarget) (dnshedge.ProtocolConn, error){"quic": quic.DialDoQ, "h3": quic.DialHTTP3}[scheme]
+			for range 50 {
+				conn, err := dial(t.Context(), dialTarget(s.at))
+				require.NoError(t, err)
+				_, err = conn.Exchange(t.Context(), pack(t, question("a.example.")))
+				require.Error(t, err)
+				select {
+				case <-conn.Done():
+				default:
+					require.Fail(t, "the connection is not done", err)
+				}
+				_ = conn.Close()
+			}
+		})
+	}
+}
+
+// dialTarget describes the server at an address.
+func dialTarget(at net.Addr) dnshedge.DialTarget {
+	_, trusting := dnstest.Certificate()
+	trusting = trusting.Clone()
+	trusting.ServerName = dnstest.Name
+	return dnshedge.DialTarget{Addr: at.String(), Path: "/dns-query", TLS: trusting, DialContext: func(ctx context.Context, network string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, at.String())
+	}}
+}
