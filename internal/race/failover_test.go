@@ -46,9 +46,24 @@ func TestFailureStartsHedgeBesideSchedule(t *testing.T) {
 		"which has a second at most": {
 			[]part{{20 * ms, failover(forever)}, {forever, nil}},
 			[]time.Duration{0, 20 * ms}, 20*ms + time.Second, -1},
-		"which has no less than any hedge": {
-			[]part{{20 * ms, failover(ms)}, {forever, nil}},
+		"which has less than hedges of the schedule": {
+			[]part{{20 * ms, failover(30 * ms)}, {forever, nil}},
+			[]time.Duration{0, 20 * ms}, 50 * ms, -1},
+		"which has as long as hedges of the schedule if its time is not known": {
+			[]part{{20 * ms, failover(0)}, {forever, nil}},
 			[]time.Duration{0, 20 * ms}, 170 * ms, -1},
+		"while one of the schedule runs, which keeps its time": {
+			[]part{{120 * ms, failover(30 * ms)}, {forever, nil}, {forever, nil}},
+			[]time.Duration{0, 100 * ms, 120 * ms}, 250 * ms, -1},
+		"while one of the schedule runs, which gets no more time": {
+			[]part{{195 * ms, failover(5 * ms)}, {forever, nil}, {forever, nil}},
+			[]time.Duration{0, 100 * ms, 195 * ms}, 250 * ms, -1},
+		"while one of the schedule runs, which fails first": {
+			[]part{{120 * ms, failover(60 * ms)}, {30 * ms, fatal}, {forever, nil}},
+			[]time.Duration{0, 100 * ms, 120 * ms}, 180 * ms, -1},
+		"late, and the wait does not begin again": {
+			[]part{{3 * ms, failover(forever)}, {987 * ms, failover(forever)}, {forever, nil}},
+			[]time.Duration{0, 3 * ms, 990 * ms}, 3*ms + time.Second, -1},
 		"whose time ends with the start of a younger one": {
 			[]part{{20 * ms, failover(800 * ms)}, {30 * ms, failover(200 * ms)}, {forever, nil}},
 			[]time.Duration{0, 20 * ms, 50 * ms}, 250 * ms, -1},
@@ -143,5 +158,54 @@ func TestNoFailoverAfterFailureIsReleased(t *testing.T) {
 		assert.Equal(t, 120*ms, took)
 		time.Sleep(time.Hour)
 		assert.Equal(t, []int{0, 1}, s.started)
+	})
+}
+
+// TestFailureOfHedgeStartsNoneAfterFailureOfPrimary has a hedge that fails after the primary, in a way that would start
+// another hedge before.
+func TestFailureOfHedgeStartsNoneAfterFailureOfPrimary(t *testing.T) {
+	for name, test := range map[string]struct {
+		parts []part
+		began []time.Duration
+		took  time.Duration
+	}{
+		"that starts none": {
+			[]part{{120 * ms, fatal}, {30 * ms, failover(time.Second)}, {time.Hour, nil}},
+			[]time.Duration{0, 100 * ms}, 130 * ms},
+		"that starts one": {
+			[]part{{120 * ms, failover(200 * ms)}, {30 * ms, failover(time.Second)}, {time.Hour, nil}, {time.Hour, nil}},
+			[]time.Duration{0, 100 * ms, 120 * ms}, 320 * ms},
+		"that starts none, while one runs that a hedge has started": {
+			[]part{{120 * ms, fatal}, {10 * ms, failover(time.Second)}, {30 * ms, failover(time.Second)}, {time.Hour, nil}},
+			[]time.Duration{0, 100 * ms, 110 * ms}, 140 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			styles(t, func(t *testing.T, style setup) {
+				op, began := acted(test.parts...)
+				style.usual = 150 * ms
+				out, took := runMovable(t.Context(), op, style, 100*ms)
+				assert.Equal(t, test.took, took)
+				assert.Equal(t, test.began, began())
+				assert.Equal(t, -1, out.Winner)
+				time.Sleep(3 * time.Hour)
+			})
+		})
+	}
+}
+
+// queued is a LoserPolicy for which all running hedges wait for a connection.
+type queued struct{ keeper }
+
+func (queued) IsQueued(*race.Attempt) bool { return true }
+
+// TestFailureOfPrimaryDoesNotCancelItsFailover has a failover that waits for a connection.
+func TestFailureOfPrimaryDoesNotCancelItsFailover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op, _ := acted(part{20 * ms, failover(time.Second)}, part{30 * ms, nil})
+		style := detached
+		style.LoserPolicy = queued{func(func()) bool { return true }}
+		out, took := runMovable(t.Context(), op, style, 100*ms)
+		assert.Equal(t, "answer 1", out.Value)
+		assert.Equal(t, 50*ms, took)
 	})
 }

@@ -207,8 +207,9 @@ type hedgeState struct {
 // An attempt is the record that a race keeps of one of its attempts.
 type attempt struct {
 	*Attempt
-	running bool   // the attempt has not returned; not used for the primary, see [Race].primaryDone
-	ended   func() // called after the result was discarded, see [LoserPolicy]; nil: nothing to call
+	running  bool      // the attempt has not returned; not used for the primary, see [Race].primaryDone
+	ended    func()    // called after the result was discarded, see [LoserPolicy]; nil: nothing to call
+	failover *failover // nil unless a failure has started the attempt
 }
 
 // Run makes the attempts of op until an attempt succeeds or all attempts have failed, and returns the result. The primary
@@ -218,7 +219,7 @@ type attempt struct {
 // returns at once, unless the schedule moves the next hedge, see [Reschedule].
 //
 // If hedges run when the primary fails, Run waits until all hedges have failed, too, or until the time of
-// [Schedule].HedgeTimeout has passed. Then it cancels the hedges and returns the failure of the primary. If parent ends
+// [Schedule].HedgeTimeout or [Reschedule].Failover has passed. Then it cancels the hedges and returns the failure of the primary. If parent ends
 // during this wait, Run returns the failure at once. If parent ends while the primary runs, see [Options].TryAbandon.
 //
 // If the primary panics, Run panics, too, see [Panic.Rethrow]. In an asynchronous race, it does so only if no hedge has won.
@@ -348,18 +349,21 @@ func (r *Race[T]) createDueHedge() (a *Attempt, n int) {
 	if h.started > MaxHedges || !r.admitHedge(index) {
 		return nil, 0
 	}
-	return r.addHedge(due)
+	return r.addHedge(due, nil)
 }
 
 // addHedge creates the attempt of a hedge that starts now, and returns it with its number n. The argument elapsed is the time
-// since the start of the race. The caller must hold mu.
-func (r *Race[T]) addHedge(elapsed time.Duration) (a *Attempt, n int) {
+// since the start of the race. The argument f is nil for a hedge of the schedule. The caller must hold mu.
+func (r *Race[T]) addHedge(elapsed time.Duration, f *failover) (a *Attempt, n int) {
 	h, primary := r.hedges, r.Style.Primary
 	n, a = h.started, &Attempt{Context: primary.Context, Call: primary.Call, n: uint8(h.started), async: r.Style.Async, detaches: r.Style.Detach != DetachNone}
-	h.attempts[n] = attempt{Attempt: a, running: true}
-	h.failureDelay.youngest, h.failureDelay.failover = time.Now(), 0
+	h.attempts[n] = attempt{Attempt: a, running: true, failover: f}
+	now := time.Now()
+	if f == nil {
+		h.failureDelay.youngest = now
+	}
 	if n == 1 {
-		h.failureDelay.began = h.failureDelay.youngest.Add(-elapsed)
+		h.failureDelay.began = now.Add(-elapsed)
 	}
 	h.started++
 	return a, n
@@ -532,7 +536,7 @@ func (r *Race[T]) reschedule(n int, err error) {
 		r.stopTimer()
 	}
 	if change.Failover != nil {
-		r.startFailover(change)
+		r.startFailover(n, change)
 	}
 	if !change.Move || !r.armed || r.startedCount() > MaxHedges {
 		return
@@ -545,17 +549,18 @@ func (r *Race[T]) reschedule(n int, err error) {
 	}
 }
 
-// startFailover starts a hedge that is not in the schedule, because an attempt has failed. It does nothing if op does not admit
-// the hedge, or if the caller gets the failure of the primary already. The caller must hold mu.
-func (r *Race[T]) startFailover(change Reschedule) {
+// startFailover starts a hedge that is not in the schedule, because attempt n has failed. It does nothing if op does not admit the
+// hedge, or if the caller gets the failure of the primary already. After the primary has failed, it starts a hedge only for that failure
+// and for failures of the hedges that this has started, one after another. The caller must hold mu.
+func (r *Race[T]) startFailover(n int, change Reschedule) {
 	h := r.initHedges()
-	if h.started > MaxHedges || h.failureDelay.ended || !r.admitHedge(AfterFailure) {
+	f := &failover{start: time.Now(), followsPrimary: n == 0 || h.attempts[n].failover.isAfterPrimary()}
+	if r.primaryDone && !f.followsPrimary || h.started > MaxHedges || h.failureDelay.ended || !r.admitHedge(AfterFailure) {
 		return
 	}
 	r.notReusable.Store(true)
-	a, n := r.addHedge(change.Elapsed)
-	h.failureDelay.failover = change.Failover()
-	go r.runAttempt(a, n)
+	f.timeout = change.Failover()
+	go r.runAttempt(r.addHedge(change.Elapsed, f))
 }
 
 // hasScheduledHedge reports whether the race must continue although all attempts have returned, because another hedge is
@@ -626,7 +631,7 @@ func (r *Race[T]) startFailureDelay() {
 		return
 	}
 	for i := range r.startedCount() {
-		if a, running := r.attemptAt(i); running && losers.IsQueued(a) {
+		if a, running := r.attemptAt(i); running && !r.hedges.attempts[i].failover.isAfterPrimary() && losers.IsQueued(a) {
 			a.Cancel()
 		}
 	}
@@ -662,7 +667,28 @@ func (r *Race[T]) failureDeadline() time.Time {
 	if h == nil || h.failureDelay.failed.IsZero() || r.winner >= 0 || h.failureDelay.ended || r.hasScheduledHedge() {
 		return time.Time{}
 	}
-	return h.failureDelay.waitDeadline(r.schedule)
+	return h.waitDeadline(r.schedule)
+}
+
+// waitDeadline returns the time at which Run stops waiting for hedges after the primary has failed. At least one hedge must run.
+// While hedges of the schedule s run, it is the time until which s lets the youngest of them run.
+//
+// A failover that is younger, or that runs alone, may run until the end of its own timeout. However many failovers start, the wait
+// for them ends at most [MaxFailureDelay], or as long as the primary took, after the failure of the primary.
+func (h *hedgeState) waitDeadline(s Schedule) (deadline time.Time) {
+	w := &h.failureDelay
+	took := w.failed.Sub(w.began)
+	timeout := s.HedgeTimeout(took)
+	for n := h.started - 1; n > 0; n-- {
+		switch hedge := &h.attempts[n]; {
+		case !hedge.running:
+		case hedge.failover == nil:
+			return later(deadline, w.youngest.Add(timeout))
+		case deadline.IsZero():
+			deadline = hedge.failover.waitDeadline(w.failed, took, timeout)
+		}
+	}
+	return deadline
 }
 
 // cancelRunning cancels all attempts that have not returned. The caller must hold mu.
@@ -694,7 +720,7 @@ func (r *Race[T]) awaitResult() Result[T] {
 		if !r.primaryDone && stays {
 			ended = nil // the primary observes the end of the context itself, and returns its own error
 		}
-		if deadline := r.failureDeadline(); !deadline.Equal(until) { // the youngest hedge has changed
+		if deadline := r.failureDeadline(); !deadline.Equal(until) { // a hedge has started or ended
 			if hold, until = nil, deadline; !until.IsZero() {
 				hold = time.NewTimer(time.Until(until))
 				defer hold.Stop()
@@ -705,7 +731,7 @@ func (r *Race[T]) awaitResult() Result[T] {
 		r.mu.Lock()
 		switch {
 		case r.isSettled():
-		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.failureDelay.waitDeadline(r.schedule))):
+		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.waitDeadline(r.schedule))):
 			hold, until = nil, time.Time{} // another hedge has started or will start, so the failure is held longer
 		case late:
 			r.endFailureDelay()

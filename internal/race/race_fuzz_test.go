@@ -3,6 +3,7 @@ package race_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -41,7 +42,7 @@ type planned struct {
 	finished [1 + race.MaxHedges][race.Failed + 1]atomic.Int32
 	ended    [1 + race.MaxHedges]atomic.Int32
 	youngest atomic.Int64 // when the latest hedge began, in ns
-	longer   atomic.Int64 // how long it may run because a failure has started it, in ns; 0: it is in the schedule
+	longer   atomic.Int64 // how long hedges may run because a failure has started them, at most, in ns
 	beside   atomic.Int32 // hedges that are not in the schedule
 	failed   atomic.Int64 // when the primary failed
 }
@@ -62,7 +63,7 @@ func (p *planned) Admit(index int) bool {
 	if p.refuse>>index&1 != 0 {
 		return false
 	}
-	if p.longer.Store(0); index == race.MaxHedges {
+	if index == race.MaxHedges {
 		p.beside.Add(1)
 	}
 	return true
@@ -95,7 +96,7 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	switch {
 	case my.fails && my.next:
 		return &ticket{n}, &grpcattempt.FailoverError{Elapsed: time.Since(p.start), Timeout: func() time.Duration {
-			p.longer.Store(int64(10 * my.after))
+			p.longer.Store(max(p.longer.Load(), int64(10*my.after))) // the race holds its lock
 			return 10 * my.after
 		}}
 	case my.fails && my.moves:
@@ -174,7 +175,7 @@ func FuzzRun(f *testing.F) {
 			schedule := new(grpcattempt.Schedule)
 			schedule.SetDelays(delays, usual)
 			out := r.Run(ctx, op, schedule)
-			var limit int64 // until which a failure may be held
+			var limit, least int64 // until which a failure may be held, and must be held for a success
 			if at := op.failed.Load(); out.Winner < 0 && at != 0 {
 				took := time.Duration(at - start.UnixNano())
 				bound := int64(race.BoundHedgeTimeout(usual, took))
@@ -182,7 +183,13 @@ func FuzzRun(f *testing.F) {
 					bound = max(bound, int64(race.BoundHedgeTimeout(time.Duration(longer), took)))
 				}
 				limit = max(at, op.youngest.Load()+bound)
+				if op.beside.Load() > 0 && !slices.ContainsFunc(op.plans, func(p plan) bool { return p.moves }) {
+					limit = min(limit, at+int64(max(took, race.MaxFailureDelay)))
+				}
 				longest := limit
+				if least = limit; op.beside.Load() > 0 {
+					least = at // a hedge beside the schedule may have less time than the youngest one
+				}
 				if op.plans[0].moves { // a hedge that is put off may not be admitted in the end
 					longest += race.MaxHedges * int64(7*30*ms)
 				}
@@ -230,7 +237,7 @@ func FuzzRun(f *testing.F) {
 				require.Equal(t, want, op.released[n].Load() == 1, "attempt %d discarded %d times", n, op.released[n].Load())
 				require.LessOrEqual(t, op.released[n].Load(), int32(1))
 				if out.Winner < 0 && op.answered[n].Load() && !op.plans[n].fails {
-					require.True(t, ctx.Err() != nil || limit > 0 && op.at[n].Load() >= limit, "a success was not returned")
+					require.True(t, ctx.Err() != nil || least > 0 && op.at[n].Load() >= least, "a success was not returned")
 				}
 			}
 		})

@@ -31,7 +31,8 @@ type Reschedule struct {
 	Elapsed time.Duration // time since the start of the race, if Move is true or Failover is not nil
 	// Failover, if it is not nil, starts one more hedge at once, even if the primary has failed. The hedge is not in the
 	// schedule: the race calls [Op.Admit] with the index [AfterFailure]. If the hedge is admitted, the race calls Failover. It
-	// returns how long the hedge may run after the primary has failed, in place of a shorter HedgeTimeout.
+	// returns how long after its start the hedge may run when the primary has failed, or 0 for the time of HedgeTimeout. The hedge
+	// ends at most [MaxFailureDelay], or as long as the primary took, after the failure of the primary.
 	Failover func() time.Duration
 }
 
@@ -87,21 +88,39 @@ func BoundHedgeTimeout(usual, took time.Duration) time.Duration {
 // A failureDelay holds the times that determine how long Run waits for hedges after the primary has failed. The mu of the
 // race guards it.
 type failureDelay struct {
-	began    time.Time     // approximate start of the primary, set when the first hedge starts
-	youngest time.Time     // start of the hedge that was started last
-	failover time.Duration // result of Reschedule.Failover for that hedge; 0: the hedge is in the schedule
-	failed   time.Time     // time at which the primary failed while hedges ran or were due; zero: it has not
-	ended    bool          // the wait is over
+	began    time.Time // approximate start of the primary, set when the first hedge starts
+	youngest time.Time // start of the hedge of the schedule that was started last
+	failed   time.Time // time at which the primary failed while hedges ran or were due; zero: it has not
+	ended    bool      // the wait is over
 }
 
-// waitDeadline returns the time at which Run stops waiting for hedges after the primary has failed. At least one hedge must
-// have started. The schedule s determines how long the youngest hedge may run, unless a failure has started that hedge and
-// gives it more time. Then the limits of [BoundHedgeTimeout] apply.
-func (w *failureDelay) waitDeadline(s Schedule) time.Time {
-	took := w.failed.Sub(w.began)
-	timeout := s.HedgeTimeout(took)
-	if w.failover > 0 {
-		timeout = max(timeout, BoundHedgeTimeout(w.failover, took))
+// A failover describes a hedge that is not in the schedule: the failure of another attempt has started it.
+type failover struct {
+	start          time.Time
+	timeout        time.Duration // result of Reschedule.Failover; 0: HedgeTimeout applies
+	followsPrimary bool          // it was started by the failure of the primary, or of another hedge that followsPrimary
+}
+
+// isAfterPrimary returns the field followsPrimary, or false if f is nil.
+func (f *failover) isAfterPrimary() bool { return f != nil && f.followsPrimary }
+
+// waitDeadline returns the time until which f may run if the primary has failed at the time failed, after the time took. The argument
+// usual applies if f has no timeout of its own.
+func (f *failover) waitDeadline(failed time.Time, took, usual time.Duration) time.Time {
+	own, limit := f.start.Add(usual), failed.Add(max(took, MaxFailureDelay))
+	if f.timeout > 0 {
+		own = f.start.Add(BoundHedgeTimeout(f.timeout, took))
 	}
-	return w.youngest.Add(timeout)
+	if own.After(limit) {
+		return limit
+	}
+	return own
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
