@@ -44,8 +44,11 @@ type Endpoint struct {
 //
 // If an attempt fails by an error of the RoundTripper, 502, 504, or 503 without Retry-After, another hedge starts at once,
 // at an endpoint that its call has not used. Errors of contexts and of Prepare start none. The other limits of hedges
-// apply. After the primary has failed, no other hedge starts. The failure waits for that hedge for at most four times the
-// usual latency of its endpoint, and at most a second or as long as the primary took.
+// apply; the deadline of the call is compared with the usual latency of that endpoint. After the primary has failed, no
+// other hedge starts, except after a failure of that hedge.
+//
+// The failure waits for that hedge for at most four times the usual latency of its endpoint. All waiting ends at most a
+// second after the failure of the primary, or as long after it as the primary took.
 //
 // An endpoint is ejected if 8 % of its recent calls, or six in a row, failed or were overtaken by a hedge to another
 // endpoint. Then calls go to the next endpoint that is not ejected.

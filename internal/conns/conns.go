@@ -174,6 +174,9 @@ func (s *Selection) Clear() {
 type DueHedge struct {
 	Denial       observe.Reason // reason known to the caller why the hedge must not start; None if there is no such reason
 	TargetPaused bool           // the target of the call accepts no hedges for now, so only a hedge to another target may start
+	// IsTooLate reports whether a hedge that takes the given time would end after the deadline of the call. Admit calls it for a
+	// hedge that starts because an attempt has failed. The argument is 0 if the latency of the connection is not known.
+	IsTooLate func(latency time.Duration) bool
 }
 
 // Admit selects the connection of the next hedge of call c. It returns true if the hedge is admitted, and false if it
@@ -196,6 +199,12 @@ func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 		}
 	}
 	request := selected.hedgeRequest()
+	if index == race.AfterFailure && selected.conn != nil {
+		request.ExpectedLatency = s.rotation.ExpectedLatency(selected.endpointIndex())
+		if due.IsTooLate(request.ExpectedLatency) {
+			denial = observe.DeniedDeadline
+		}
+	}
 	if denial == policy.None && due.TargetPaused && !request.OtherBackend {
 		denial = observe.DeniedPaused
 	}
@@ -226,9 +235,10 @@ func (s *Selection) selectEndpoint(index, hedges int) int {
 	return s.rotation.SelectFailover(ready)
 }
 
-// FailoverTimeout returns how long hedge n, which a failure has started, may run after the primary has failed.
-func (s *Selection) FailoverTimeout(n int) time.Duration {
-	return s.rotation.FailoverTimeout(s.attempts[n].endpointIndex())
+// FailoverTimeout returns how long hedge n, which a failure has started, may run after the primary has failed. The argument usual
+// is the usual latency of the call.
+func (s *Selection) FailoverTimeout(n int, usual time.Duration) time.Duration {
+	return s.rotation.FailoverTimeout(s.attempts[n].endpointIndex(), usual)
 }
 
 // addHedge reports to the outlier detector that a hedge to endpoint i was admitted, for a call with latency key k. This
@@ -332,7 +342,7 @@ func (s *Selection) RecordResult(ctx context.Context, c *policy.Call, n int, ans
 	i, excused := s.attempts[n].endpointIndex(), refused || ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin
 	s.rotation.RecordResult(n, i, answered, excused)
 	if n > 0 && (answered || excused) {
-		s.rotation.RecordLatency(i, answered, c.AttemptLatency(n))
+		s.rotation.RecordLatency(i, answered, c.IsAfterFailure(n), c.AttemptLatency(n))
 	}
 }
 

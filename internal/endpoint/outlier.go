@@ -86,7 +86,8 @@ type outcomeStats struct {
 // A latencyEstimate estimates how long one endpoint takes to answer an attempt.
 type latencyEstimate struct {
 	expectedLatency  time.Duration // moving average of the latencies; before the first answer, the longest time that an attempt has waited for a response
-	samples          int           // number of responses, but at most minLatencies
+	samples          int           // number of responses, but at most minLatencies; 0 while they are measured again
+	answered         bool          // the endpoint has answered an attempt, so expectedLatency is known
 	lastPromptAnswer time.Time     // time of the last response that took less than the expected latency of the next endpoint
 }
 
@@ -434,11 +435,25 @@ func (d *Detector) recordUnsentHedge() {
 }
 
 // failoverTimeout returns how long a hedge to endpoint i that a failure has started may run after the primary has failed: the
-// expected latency of the endpoint times unresponsiveFactor.
-func (d *Detector) failoverTimeout(i int) time.Duration {
+// expected latency of the endpoint times unresponsiveFactor. If the endpoint has not answered yet, it is usual at least.
+func (d *Detector) failoverTimeout(i int, usual time.Duration) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return unresponsiveFactor * d.endpoints[i].expectedLatency
+	s := &d.endpoints[i]
+	if timeout := unresponsiveFactor * s.expectedLatency; s.answered || timeout > usual {
+		return timeout
+	}
+	return usual
+}
+
+// knownLatency returns the expected latency of endpoint i, or 0 if the endpoint has not answered yet.
+func (d *Detector) knownLatency(i int) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s := &d.endpoints[i]; s.answered {
+		return s.expectedLatency
+	}
+	return 0
 }
 
 // firstAvailable returns the first endpoint in candidates that is not ejected. It returns 0 if all of them are ejected.
@@ -572,7 +587,7 @@ func (d *Detector) recordAnswer(candidates Mask, i int, took time.Duration) {
 	if s.samples == 0 {
 		s.expectedLatency = took
 	}
-	s.samples = min(s.samples+1, minLatencies)
+	s.samples, s.answered = min(s.samples+1, minLatencies), true
 	s.expectedLatency += (took - s.expectedLatency) / 4
 	s.unansweredCalls = 0
 }
@@ -588,6 +603,16 @@ func (d *Detector) recordNoAnswer(i int, waited time.Duration) {
 		s.unansweredCalls = max(0, s.unansweredCalls-1)
 	}
 	s.expectedLatency = max(s.expectedLatency, waited)
+}
+
+// recordUnansweredFailover does the same as recordNoAnswer for a hedge that a failure has started. Its time limit follows from the
+// expected latency, which therefore changes only if the endpoint has not answered yet: otherwise each such hedge would lengthen the
+// limit of the next one.
+func (d *Detector) recordUnansweredFailover(i int, waited time.Duration) {
+	if known := d.knownLatency(i); known > 0 {
+		waited = min(waited, known)
+	}
+	d.recordNoAnswer(i, waited)
 }
 
 // recordFailure records that an attempt at endpoint i has failed. A failure is a bad outcome and may eject the

@@ -47,8 +47,14 @@ func (r *Rotation) SelectFailover(unused Mask) int {
 	return r.detector.selectHedge(unused&^Mask(r.excluded.Load()), 0, 0)
 }
 
-// FailoverTimeout returns how long a hedge to endpoint i that a failure has started may run after the primary has failed.
-func (r *Rotation) FailoverTimeout(i int) time.Duration { return r.detector.failoverTimeout(i) }
+// FailoverTimeout returns how long a hedge to endpoint i that a failure has started may run after the primary has failed. The
+// argument usual is the usual latency of the call, which is the minimum if the endpoint has not answered yet.
+func (r *Rotation) FailoverTimeout(i int, usual time.Duration) time.Duration {
+	return r.detector.failoverTimeout(i, usual)
+}
+
+// ExpectedLatency returns the usual latency of hedges to endpoint i, or 0 if the endpoint has not answered any.
+func (r *Rotation) ExpectedLatency(i int) time.Duration { return r.detector.knownLatency(i) }
 
 // AddHedge records that a hedge to endpoint i was admitted. It must be called before the next SelectHedge, which then
 // selects another endpoint.
@@ -83,11 +89,14 @@ func (r *Rotation) RecordResult(n, i int, answered, excused bool) {
 }
 
 // RecordLatency records how long a hedge to endpoint i took, for FailoverTimeout. If answered is false, the hedge was cancelled
-// after that time, or its server has pushed back.
-func (r *Rotation) RecordLatency(i int, answered bool, took time.Duration) {
-	if answered {
+// after that time, or its server has pushed back. The argument failover says that the failure of another attempt has started the hedge.
+func (r *Rotation) RecordLatency(i int, answered, failover bool, took time.Duration) {
+	switch {
+	case answered:
 		r.detector.recordAnswer(0, i, took)
-	} else {
+	case failover:
+		r.detector.recordUnansweredFailover(i, took)
+	default:
 		r.detector.recordNoAnswer(i, took)
 	}
 }

@@ -51,6 +51,7 @@ type Attempt struct {
 	selection *Selection   // the Selection of the call
 	number    int          // 0 is the primary
 	endpoint  int          // index in the Set
+	failover  bool         // the failure of another attempt has started the attempt
 	started   atomic.Int64 // start of the attempt, in nanoseconds after the start of the call
 }
 
@@ -110,13 +111,14 @@ func (s *Selection) SelectFailover() *Attempt {
 	if hedge.endpoint = s.detector.selectHedge(s.eligible, s.used, s.attempts[0].endpoint); s.used.Has(hedge.endpoint) {
 		return nil
 	}
+	hedge.failover = true
 	return hedge
 }
 
 // nextAttempt returns the Attempt of the next hedge, whose endpoint is not selected yet.
 func (s *Selection) nextAttempt() *Attempt {
 	hedge := &s.attempts[s.hedges+1]
-	hedge.selection, hedge.number = s, int(s.hedges)+1
+	hedge.selection, hedge.number, hedge.failover = s, int(s.hedges)+1, false
 	return hedge
 }
 
@@ -179,7 +181,7 @@ func (s *Selection) Failed(n, next int, err error) race.Reschedule {
 
 // failoverTimeout returns how long the youngest hedge, which a failure has started, may run after the primary has failed.
 func (s *Selection) failoverTimeout() time.Duration {
-	return s.detector.failoverTimeout(s.attempts[s.hedges].endpoint)
+	return s.detector.failoverTimeout(s.attempts[s.hedges].endpoint, s.delays.UsualLatency)
 }
 
 // HedgeTimeout implements [race.Schedule].
@@ -228,6 +230,12 @@ func (a *Attempt) Host() string { return a.selection.set.endpoints[a.endpoint].h
 // nil Attempt.
 func (a *Attempt) Cost() int { return a.selection.set.endpoints[a.endpoint].cost }
 
+// ExpectedLatency returns the usual latency of the attempt's endpoint, or 0 if the endpoint has not answered yet. It must not be
+// called on a nil Attempt.
+func (a *Attempt) ExpectedLatency() time.Duration {
+	return a.selection.detector.knownLatency(a.endpoint)
+}
+
 // MarkLocalFailure records that the attempt has failed in a way in which an attempt at another endpoint may not fail, such as a
 // connection error. It must be called before the race gets the failure. It must not be called on a nil Attempt.
 func (a *Attempt) MarkLocalFailure() { a.selection.localFailures.Or(1 << a.number) }
@@ -249,6 +257,8 @@ func (a *Attempt) RecordResult(answered, excused bool) {
 		if a.number > 0 && a != s.probe.sent {
 			s.detector.recordSuccess(a.endpoint)
 		}
+	case excused && a.failover:
+		s.detector.recordUnansweredFailover(a.endpoint, took)
 	case excused:
 		s.detector.recordNoAnswer(a.endpoint, took)
 	default:

@@ -1,6 +1,7 @@
 package grpccall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -57,8 +58,12 @@ func (h *hedgedCall) admitHedge(index int, cc *grpc.ClientConn, canCopy bool, de
 		return false
 	}
 	due := conns.DueHedge{TargetPaused: h.isTargetPaused()}
+	isFailover := index == race.AfterFailure
+	if isFailover {
+		due.IsTooLate = func(latency time.Duration) bool { return deadline.IsWithin(cmp.Or(latency, h.minRemainingTime())) }
+	}
 	switch own := h.client.options.HedgeConns == nil; {
-	case deadline.IsWithin(h.minRemainingTime()):
+	case !isFailover && deadline.IsWithin(h.minRemainingTime()):
 		due.Denial = observe.DeniedDeadline
 	case own && due.TargetPaused:
 		due.Denial = observe.DeniedPaused
@@ -134,7 +139,7 @@ func (h *hedgedCall) classifyStatus(a *race.Attempt, n int, err error, trailer m
 	case a.Err() == nil && (!h.client.options.NonFatalCodes[code] || n == 0 && deadline.IsTimeout(err, trailer)):
 		return race.ErrAnswer
 	case code == codes.Unavailable && !pushed && a.Err() == nil && h.client.options.HedgeConns != nil:
-		return &grpcattempt.FailoverError{Elapsed: h.ElapsedSinceBegin(), Timeout: func() time.Duration { return h.selection.FailoverTimeout(h.Hedges) }}
+		return &grpcattempt.FailoverError{Elapsed: h.ElapsedSinceBegin(), Timeout: func() time.Duration { return h.selection.FailoverTimeout(h.Hedges, h.P99Latency()) }}
 	}
 	return errNotFinal
 }

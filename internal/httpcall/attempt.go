@@ -261,6 +261,9 @@ func (c *call) admitAtEndpoint(index int) bool {
 		return false
 	}
 	request := policy.HedgeRequest{Cost: hedge.Cost(), OtherBackend: hedge.IsOtherEndpoint()}
+	if isFailover {
+		request.ExpectedLatency = hedge.ExpectedLatency()
+	}
 	if !c.AdmitRequest(index, request, policy.None) {
 		return false
 	}

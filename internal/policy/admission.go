@@ -14,6 +14,12 @@ type HedgeRequest struct {
 	// OtherBackend is true if the hedge goes to a server other than that of the primary. An outage or pushback of the primary's
 	// server does not deny it.
 	OtherBackend bool
+	// AfterFailure is true if the failure of another attempt starts the hedge. The win rate, by which the budget is reduced, does
+	// not count it. [Call.AdmitRequest] and [Call.Withdraw] set it.
+	AfterFailure bool
+	// ExpectedLatency is the usual latency of the server to which the hedge goes. The deadline of the call is compared with it. 0
+	// means that the median latency of the key applies.
+	ExpectedLatency time.Duration
 }
 
 // tokens returns the cost of the hedge in tokens, at least 1.

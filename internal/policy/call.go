@@ -45,11 +45,15 @@ type Call struct {
 	// attemptStarts holds the time from start to the start of each attempt, by attempt number. MarkHedgeStart writes the element
 	// of a hedge before the hedge starts. After that, only the goroutine of an attempt uses the element of that attempt.
 	attemptStarts [1 + race.MaxHedges]time.Duration
-	flags         atomic.Uint32 // bit n is set if hedge n was admitted, but could not be sent; and flagRescheduled
+	flags         atomic.Uint32 // bit n is set if hedge n was admitted, but could not be sent; see also the constants
 }
 
-// flagRescheduled is the bit of Call.flags that MarkRescheduled sets.
-const flagRescheduled = 1 << 31
+// Further bits of Call.flags.
+const (
+	flagAfterFailure = 1 << 8  // times 1<<n: the failure of another attempt has started hedge n
+	flagRescheduled  = 1 << 31 // set by MarkRescheduled
+	withdrawnHedges  = flagAfterFailure - 1
+)
 
 // A callProgress is the last point of its schedule that a call has reached. Points are ordered by time.
 type callProgress uint8
@@ -207,6 +211,7 @@ const Immediate = -1
 // and reports the denial, and returns false.
 func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reason) bool {
 	now := time.Now()
+	request.AfterFailure = index == race.AfterFailure
 	isBefore := c.isBeforeDelay(now, index)
 	if !isBefore {
 		c.progress = max(c.progress, reachedFirstDelay)
@@ -241,7 +246,9 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 		}
 		return false
 	}
-	c.Hedges++
+	if c.Hedges++; request.AfterFailure {
+		c.flags.Or(flagAfterFailure << c.Hedges)
+	}
 	return true
 }
 
@@ -279,6 +286,7 @@ func (c *Call) recordSlowCall(index int, isBefore bool) {
 // ctx must be the context of the attempt, because Withdraw may be called after the end of the call.
 func (c *Call) Withdraw(ctx context.Context, n int, reason observe.Reason, request HedgeRequest) {
 	c.flags.Or(1 << n)
+	request.AfterFailure = c.IsAfterFailure(n)
 	c.Key.Withdraw(time.Now(), reason, request)
 	c.notifier().Notify(func(o observe.Observer) { o.Denied(ctx, c.Key.Info, reason) })
 }
@@ -295,8 +303,11 @@ func (c *Call) MarkHedgeStart() { c.attemptStarts[c.Hedges] = time.Since(c.start
 // AttemptLatency returns the time since the start of attempt n. It must be called in the goroutine of the attempt.
 func (c *Call) AttemptLatency(n int) time.Duration { return time.Since(c.start) - c.attemptStarts[n] }
 
+// IsAfterFailure reports whether the failure of another attempt has started attempt n, see [race.AfterFailure].
+func (c *Call) IsAfterFailure(n int) bool { return c.flags.Load()&(flagAfterFailure<<n) != 0 }
+
 // SentHedges returns the number of hedges that were sent. The number can change until the race of the call is over.
-func (c *Call) SentHedges() int { return c.Hedges - bits.OnesCount32(c.flags.Load()&^flagRescheduled) }
+func (c *Call) SentHedges() int { return c.Hedges - bits.OnesCount32(c.flags.Load()&withdrawnHedges) }
 
 // Ended implements [race.Op]. It records that one admitted hedge is no longer in flight.
 func (c *Call) Ended(int) { c.Key.HedgeEnded() }
@@ -325,6 +336,7 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 		HasSlowMarker:     c.schedule != nil && c.schedule.slowMarkerIndex >= 0,
 		Slow:              c.progress == reachedSlowMarker,
 		HedgeWon:          o.hedgeWon(),
+		WonAfterFailure:   o.hedgeWon() && c.IsAfterFailure(o.Winner),
 		PredictedHedgeEnd: c.predictedHedgeEnd,
 	})
 	if c.notifier() != nil {

@@ -208,7 +208,9 @@ func (k *Key) admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 		reason = observe.DeniedBudget
 	}
 	if reason == None {
-		k.safetyChecks.winRate.hedges++
+		if !request.AfterFailure {
+			k.safetyChecks.winRate.hedges++
+		}
 		reason = k.shadow.deny()
 	}
 	if reason != None {
@@ -298,7 +300,9 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 	defer k.mu.Unlock()
 	k.countDenied(reason)
 	k.counters.Hedges--
-	k.safetyChecks.winRate.withdrawHedge()
+	if !request.AfterFailure {
+		k.safetyChecks.winRate.withdrawHedge()
+	}
 	k.account.Refund(now, k.engine.limit.Load(), request.tokens())
 }
 

@@ -61,7 +61,9 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 	k.counters.Saved += saved
 	if r.HedgeWon {
 		k.counters.Wins++
-		k.safetyChecks.winRate.wins++
+		if !r.WonAfterFailure {
+			k.safetyChecks.winRate.wins++
+		}
 	}
 	k.recordResult(r)
 	if isKnown {

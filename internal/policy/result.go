@@ -15,6 +15,7 @@ type Result struct {
 	HasSlowMarker     bool          // the schedule of the call had a slow marker
 	Slow              bool          // the call reached the slow marker of its schedule
 	HedgeWon          bool          // a hedge won and made the call faster
+	WonAfterFailure   bool          // the failure of another attempt has started the hedge that won
 	// PredictedHedgeEnd is the time from the start of the call to the predicted response to a hedge that shadow mode did not
 	// send. It is 0 if no response is predicted.
 	PredictedHedgeEnd time.Duration

@@ -10,8 +10,9 @@ const (
 	minBudgetScale = 0.1 // minimum of the scale, which still allows some hedges to win
 )
 
-// A winRateThrottle reduces the budget of a key while few of its hedges win: the budget is multiplied by scale. [Key].mu
-// guards it.
+// A winRateThrottle reduces the budget of a key while few of its hedges win: the budget is multiplied by scale. Hedges that
+// failures have started are not counted: they fail in an outage, which says nothing about hedges after delays. [Key].mu guards
+// it.
 type winRateThrottle struct {
 	scale  float64 // factor of the budget, from minBudgetScale to 1
 	hedges int     // number of hedges since scale was last reviewed

@@ -2,8 +2,12 @@ package policy
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
 )
 
 func TestWinRateThrottleHalvesBudgetOfHedgesThatDoNotWin(t *testing.T) {
@@ -24,4 +28,25 @@ func TestWinRateThrottleHalvesBudgetOfHedgesThatDoNotWin(t *testing.T) {
 	y.hedges = 0
 	y.withdrawHedge()
 	assert.Zero(t, y.hedges)
+}
+
+// TestWinRateIgnoresHedgesAfterFailures has many hedges that failures have started: none of them wins, or all do.
+func TestWinRateIgnoresHedgesAfterFailures(t *testing.T) {
+	k := New(Config{MaxHedges: 2, Share: 1, EstimatedRPS: 100, Burst: 10 * time.Second}).Key(Name{Host: "a"})
+	for winner := -1; winner <= 1; winner += 2 {
+		for range 3 * judgedHedges {
+			var c Call
+			c.Begin(t.Context(), k, 0)
+			if !assert.True(t, c.AdmitRequest(race.AfterFailure, HedgeRequest{OtherBackend: true}, None)) {
+				return
+			}
+			c.Ended(1)
+			c.End(Outcome{Answered: winner > 0, Winner: winner, LatencyUnknown: true})
+		}
+		assert.Equal(t, winRateThrottle{scale: 1}, k.safetyChecks.winRate)
+	}
+	request := HedgeRequest{AfterFailure: true}
+	k.safetyChecks.winRate.hedges = 7
+	k.Withdraw(time.Now(), observe.DeniedNotReady, request)
+	assert.Equal(t, 7, k.safetyChecks.winRate.hedges)
 }

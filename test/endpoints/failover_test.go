@@ -413,3 +413,59 @@ func TestOutageOfAllEndpointsSpendsBudgetAlone(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestDeadlineIsComparedWithLatencyOfFailover has callers whose time is too short for the endpoint to which the hedge would go, although
+// the usual latency of the call is less, and the reverse.
+func TestDeadlineIsComparedWithLatencyOfFailover(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes, timeout time.Duration
+		sent           int
+	}{
+		"too short":  {80 * ms, 60 * ms, 1},
+		"sufficient": {4 * ms, 3*ms + usual - ms, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				tr := knows(t, rt, c.takes, toFar(hedge.Endpoint{}))
+				rt.Answer = inEndpoints(rt, failsOnce(rt, 3*ms, 0), after(rt, c.takes))
+				ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
+				defer cancel()
+				start := time.Now()
+				resp, err := tr.RoundTrip(request(t, ctx, "GET", site, nil))
+				assert.Len(t, rt.Sent(), c.sent)
+				if c.sent == 1 {
+					assert.Equal(t, errDown, err)
+					assert.Equal(t, 3*ms, time.Since(start))
+					return
+				}
+				require.NoError(t, err)
+				text(t, resp)
+				assert.Equal(t, 3*ms+c.takes, time.Since(start))
+			})
+		})
+	}
+}
+
+// TestHungFailoversHoldFailuresForLatencyOfEndpoint has an endpoint that usually takes 20 ms and hangs. The calls usually take longer than a
+// failure may be held for it.
+func TestHungFailoversHoldFailuresForLatencyOfEndpoint(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = after(rt, 900*ms)
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithBudgetPercent(100))
+		warmUp(t, tr)
+		rt.Answer = inEndpoints(rt, after(rt, time.Minute), after(rt, 20*ms))
+		resp, err := tr.RoundTrip(request(t, hedge.WithDelay(t.Context(), 20*ms), "GET", site, nil))
+		require.NoError(t, err)
+		text(t, resp)
+		time.Sleep(2 * time.Minute)
+		rt.Forget()
+		rt.Answer = inEndpoints(rt, failsOnce(rt, 3*ms, 0), after(rt, time.Hour))
+		for n := range 4 {
+			start := time.Now()
+			_, err := get(t, tr, site)
+			assert.Equal(t, errDown, err)
+			assert.Equal(t, 3*ms+4*20*ms, time.Since(start), "call %d", n)
+			assert.Len(t, rt.Sent(), 2*(n+1))
+		}
+	})
+}
