@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// MaxBufferedBody is the largest number of bytes of a failed response that are buffered while hedges run.
-const MaxBufferedBody = 64 << 10
+// maxBufferedBody is the largest number of bytes of a failed response that are buffered while hedges run.
+const maxBufferedBody = 64 << 10
 
 // BufferBody reads the body of resp, the failed response of attempt a, into memory while hedges run. The attempt's
 // connection can then serve other requests, although the caller may still get the response.
@@ -24,15 +24,26 @@ const MaxBufferedBody = 64 << 10
 // the caller gets the response. It calls panicked if the original body panics.
 func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) (*http.Response, bool) {
 	switch {
-	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
+	case resp == nil || !hasBody(resp):
 		return resp, true
-	case resp.ContentLength > MaxBufferedBody || resp.StatusCode == http.StatusSwitchingProtocols:
+	case IsTooLargeToBuffer(resp) || resp.StatusCode == http.StatusSwitchingProtocols:
 		return resp, false
 	}
 	b := &bodyBuffer{resp: resp, source: NewBodyCloser(resp.Body, a, panicked), callerResponse: *resp, fillDone: make(chan struct{})}
 	b.callerResponse.Body, b.callerResponse.Trailer = b, maps.Clone(resp.Trailer)
 	go b.fillBuffer(release)
 	return &b.callerResponse, true
+}
+
+// IsTooLargeToBuffer reports whether the body of resp is known to be too large for [BufferBody]. It is false if the length is not
+// known.
+func IsTooLargeToBuffer(resp *http.Response) bool {
+	return hasBody(resp) && resp.ContentLength > maxBufferedBody
+}
+
+// hasBody reports whether resp may have a body with content. A response to HEAD has none, although it states a length.
+func hasBody(resp *http.Response) bool {
+	return resp.Body != nil && resp.Body != http.NoBody && (resp.Request == nil || resp.Request.Method != http.MethodHead)
 }
 
 // A bodyBuffer is the body of a failed response that the caller may get. A goroutine reads the original body into
@@ -56,16 +67,16 @@ type bodyBuffer struct {
 }
 
 // fillBuffer reads the original body into memory, and closes it at its end. It stops early when the caller reads or
-// closes the bodyBuffer. If the body has more than MaxBufferedBody bytes, it stops and calls release.
+// closes the bodyBuffer. If the body has more than maxBufferedBody bytes, it stops and calls release.
 func (b *bodyBuffer) fillBuffer(release func()) {
 	defer b.finishFill()
-	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), MaxBufferedBody)+512)
+	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), maxBufferedBody)+512)
 	b.err = io.ErrUnexpectedEOF // unless Read returns
 	for !b.stopFill.Load() {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
-		n, err := b.source.Read(buf[len(buf):min(cap(buf), MaxBufferedBody+1)])
+		n, err := b.source.Read(buf[len(buf):min(cap(buf), maxBufferedBody+1)])
 		buf = buf[:len(buf)+n]
 		b.mu.Lock()
 		b.beginning = buf
@@ -74,7 +85,7 @@ func (b *bodyBuffer) fillBuffer(release func()) {
 			b.err = err
 			return
 		}
-		if len(buf) > MaxBufferedBody {
+		if len(buf) > maxBufferedBody {
 			b.err = nil
 			release()
 			return

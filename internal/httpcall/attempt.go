@@ -293,7 +293,7 @@ func (c *call) roundTrip(rt http.RoundTripper, r *http.Request, n int) (*http.Re
 	err := c.prepareRequest(r, n)
 	if err == nil {
 		resp, err = sendRequest(rt, r)
-		if isLocalFailure(r, resp, err) {
+		if isLocalFailure(r, resp, err, n == 0) {
 			to.MarkLocalFailure()
 		}
 	}

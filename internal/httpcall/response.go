@@ -94,20 +94,24 @@ func hasIdempotencyKey(req *http.Request) bool {
 
 // isLocalFailure reports whether resp and err, the result of the request req of an attempt, are a failure that an attempt at another
 // endpoint may not have: an error of the transport, 502, 504, or 503 without Retry-After. The result is false if the caller has
-// cancelled req, or if err is that of a context, such as a time limit in a RoundTripper of the program. It is also false if the body
-// of resp is too large to be buffered, because the caller then gets resp without waiting for another attempt.
-func isLocalFailure(req *http.Request, resp *http.Response, err error) bool {
+// cancelled req, or if err is that of a context, such as a time limit in a RoundTripper of the program.
+//
+// The result is also false for a primary if the body of resp is known to be too large to be buffered, because the caller then gets
+// resp without waiting for another attempt. If the length is not known, a hedge starts, and ends when the body turns out too large.
+func isLocalFailure(req *http.Request, resp *http.Response, err error, isPrimary bool) bool {
 	if err != nil {
 		return !isCanceled(req) && !isContextError(err)
 	}
-	isBuffered := resp.ContentLength <= httpattempt.MaxBufferedBody
 	switch resp.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
-		return isBuffered
 	case http.StatusServiceUnavailable:
-		return isBuffered && resp.Header.Get("Retry-After") == ""
+		if resp.Header.Get("Retry-After") != "" {
+			return false
+		}
+	default:
+		return false
 	}
-	return false
+	return !isPrimary || !httpattempt.IsTooLargeToBuffer(resp)
 }
 
 // isCanceled reports whether the context of req has ended or the deprecated channel Cancel of req was closed.

@@ -60,6 +60,7 @@ func knows(t *testing.T, rt *doubles.RoundTripper, d time.Duration, opts ...hedg
 
 func TestFailureStartsHedgeAtOtherEndpointAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
+		method string // "": GET
 		status int
 		header []string
 		length int64 // of the body; 0: as it is
@@ -68,6 +69,8 @@ func TestFailureStartsHedgeAtOtherEndpointAtOnce(t *testing.T) {
 		"error":             {status: 0, moves: true},
 		"502":               {status: 502, moves: true},
 		"502, a large body": {status: 502, length: 1 << 20},
+		"502 to HEAD":       {method: "HEAD", status: 502, length: 1 << 20, moves: true},
+		"502, any length":   {status: 502, length: -1, moves: true},
 		"503":               {status: 503, moves: true},
 		"503, to wait":      {status: 503, header: []string{"Retry-After: 1"}},
 		"504":               {status: 504, moves: true},
@@ -89,7 +92,7 @@ func TestFailureStartsHedgeAtOtherEndpointAtOnce(t *testing.T) {
 						return resp, err
 					}
 					start := time.Now()
-					resp, err := get(t, tr, site)
+					resp, err := tr.RoundTrip(request(t, t.Context(), cmp.Or(c.method, "GET"), site, nil))
 					require.NoError(t, err)
 					if !c.moves {
 						assert.Equal(t, c.status, resp.StatusCode)
@@ -411,6 +414,31 @@ func TestOutageOfAllEndpointsSpendsBudgetAlone(t *testing.T) {
 		assert.LessOrEqual(t, call(calls), 1.1)
 		time.Sleep(time.Minute)
 		synctest.Wait()
+	})
+}
+
+// TestLargeFailureOfHedgeStartsNextOne has a first hedge that gets a failed response with a large body, which nobody keeps.
+func TestLargeFailureOfHedgeStartsNextOne(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr := warm(t, rt, copies(2))
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			switch req.URL.Host {
+			case "copy0.test":
+				resp, err := failsOnce(rt, 3*ms, 502)(req, n)
+				if err == nil {
+					resp.ContentLength = 1 << 20
+				}
+				return resp, err
+			case "copy1.test":
+				return quick(rt)(req, n)
+			}
+			return after(rt, time.Minute)(req, n)
+		}
+		start := time.Now()
+		resp, err := tr.RoundTrip(request(t, hedge.WithDelay(t.Context(), 50*ms), "GET", site, nil))
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Equal(t, 53*ms+usual, time.Since(start))
 	})
 }
 
