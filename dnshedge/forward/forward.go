@@ -154,14 +154,15 @@ func (c *Config) validate() error {
 // A Forwarder is a forwarding DNS server. It answers the queries of clients over UDP, TCP, TLS and HTTPS with the
 // answers of a dnshedge.Client. It must be made by New.
 type Forwarder struct {
-	conf     Config
-	access   accessControl
-	server   *dnshedge.Server      // for UDP, TCP and TLS
-	https    []*httpServer         // servers for HTTPS
-	metrics  *httpServer           // nil: there is none
-	services []service             // started by Serve
-	closing  chan struct{}         // closed when the shutdown begins
-	state    map[string]stateStore // to save, by the name of the file
+	conf         Config
+	access       accessControl
+	server       *dnshedge.Server      // for UDP, TCP and TLS
+	https        []*httpServer         // servers for HTTPS
+	metrics      *httpServer           // nil: there is none
+	services     []service             // started by Serve
+	closing      context.Context       // ends when the shutdown begins
+	startClosing context.CancelFunc    // ends closing
+	state        map[string]stateStore // to save, by the name of the file
 }
 
 // A service is an open listener or UDP socket of a Forwarder. Its function serve answers the queries of clients until
@@ -186,7 +187,8 @@ func New(conf Config) (*Forwarder, error) {
 	if limits.Conns == 0 {
 		limits.ConnsPerClient = 0 // a dnshedge.Server takes 0 for its default
 	}
-	f := &Forwarder{conf: conf, closing: make(chan struct{}), access: accessControl{allowed: conf.Allow, perSecond: limits.QuestionsPerSecond}}
+	f := &Forwarder{conf: conf, access: accessControl{allowed: conf.Allow, perSecond: limits.QuestionsPerSecond}}
+	f.closing, f.startClosing = context.WithCancel(context.Background())
 	f.server = &dnshedge.Server{Client: conf.Client, Admit: f.access.admitQuery, MaxConns: limits.Conns}
 	if conf.StateFile != "" {
 		f.state = newClientParts(conf.Client).stateStores(conf.StateFile)
@@ -321,7 +323,7 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 // shutDown answers the queries that were received, until ctx ends, and closes all listeners and connections. The
 // metrics server ends last. It has a time limit of its own, so that its clients do not delay the DNS answers.
 func (f *Forwarder) shutDown(ctx context.Context) error {
-	close(f.closing)
+	f.startClosing()
 	errs := make([]error, len(f.https)+1, len(f.https)+len(f.conf.Listeners)+2)
 	var wg sync.WaitGroup
 	for _, l := range f.conf.Listeners {

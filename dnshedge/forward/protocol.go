@@ -31,7 +31,7 @@ type QueryHandler struct {
 	web     *dohHandler
 	slots   *connlimit.Limiter // for the connections of all clients of all Listeners
 	conns   *clientLimiter     // for the connections of each client to one Listener
-	closing chan struct{}      // closed when the Forwarder shuts down
+	closing context.Context    // ends when the Forwarder shuts down
 }
 
 // IsAllowed reports whether the access list contains the client. A Listener must not answer other clients. client must be
@@ -48,7 +48,11 @@ func (h *QueryHandler) AdmitConn(client net.Addr) (*ClientConn, bool) {
 	if a, ok := client.(interface{ AddrPort() netip.AddrPort }); ok {
 		c.addr = net.TCPAddrFromAddrPort(a.AddrPort()) // queries do not come in datagrams whose address may be forged
 	}
-	return c, h.conns.tryAdd(c.client)
+	if !h.conns.tryAdd(c.client) {
+		return nil, false
+	}
+	c.ended, c.cancel = context.WithCancel(h.closing)
+	return c, true
 }
 
 // A ClientConn is a connection of a client, which QueryHandler.AdmitConn has counted. Its ServeHTTP answers requests for
@@ -57,6 +61,8 @@ type ClientConn struct {
 	handler *QueryHandler
 	client  netip.Addr // identifies the client
 	addr    net.Addr
+	ended   context.Context    // ends when the connection has ended or the Forwarder shuts down
+	cancel  context.CancelFunc // ends ended
 
 	mu     sync.Mutex      // guards the fields below; Start sets slot before queries are answered
 	slot   *connlimit.Slot // nil: Start has not succeeded
@@ -66,12 +72,16 @@ type ClientConn struct {
 var _ http.Handler = (*ClientConn)(nil)
 
 // Start counts the connection among those of all clients (Limits.Conns), and must be called before queries are answered.
-// It may block. It returns false if the connection must be closed, or has been closed by Close.
+// It may block, but not after a call of Close, which must be called even meanwhile if the connection ends. It returns
+// false if the connection must be closed, or has been closed by Close.
 //
 // leave is called when another connection needs the place of this one. It must make the connection end: at once if inUse
 // is false, and otherwise when its queries are answered. It must not block.
 func (c *ClientConn) Start(leave func(inUse bool)) bool {
-	slot, ok := c.handler.slots.AcquireSlot(c.client, c.handler.closing, leave)
+	if c.ended.Err() != nil {
+		return false // no other connection is evicted in vain
+	}
+	slot, ok := c.handler.slots.AcquireSlot(c.client, c.ended.Done(), leave)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !ok || c.closed {
@@ -99,6 +109,7 @@ func (c *ClientConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Close records that the connection has ended. Further calls have no effect.
 func (c *ClientConn) Close() {
+	c.cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {

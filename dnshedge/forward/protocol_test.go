@@ -118,6 +118,38 @@ func TestListenerConnectionsAreLimited(t *testing.T) {
 	other.Close()
 }
 
+// A connection that ends while it waits for a place does not wait any longer, and takes no place from others.
+func TestEndedConnectionStopsWaiting(t *testing.T) {
+	h, end := serveFake(t, &forward.Limits{Conns: 1, ConnsPerClient: 1})
+	defer end()
+	admit := func(ip string) *forward.ClientConn {
+		c, ok := h.AdmitConn(clientAt(ip))
+		require.True(t, ok)
+		t.Cleanup(c.Close)
+		return c
+	}
+	evicted := make(chan bool, 1)
+	evicting, open, waiting := admit("127.0.0.1"), admit("127.0.0.2"), admit("127.0.0.3")
+	require.True(t, evicting.Start(func(bool) {}))
+	require.True(t, open.Start(func(inUse bool) { evicted <- inUse }))
+	started := make(chan bool, 1)
+	go func() { started <- waiting.Start(func(bool) {}) }()
+	time.Sleep(100 * time.Millisecond)
+	waiting.Close()
+	select {
+	case ok := <-started:
+		assert.False(t, ok)
+	case <-time.After(3 * time.Second):
+		assert.Fail(t, "Start waits after Close")
+	}
+	evicting.Close()
+	ended := admit("127.0.0.4")
+	ended.Close()
+	assert.False(t, ended.Start(func(bool) {}))
+	time.Sleep(100 * time.Millisecond)
+	assert.Empty(t, evicted, "the open connection keeps its place")
+}
+
 func TestListenersAreChecked(t *testing.T) {
 	client := &dnshedge.Client{}
 	_, err := forward.New(forward.Config{Client: client, Listeners: []forward.Listener{nil}})

@@ -18,6 +18,10 @@ import (
 	"sync"
 )
 
+// maxWaiting is the number of calls of AcquireSlot that may wait at a time, because a waiting connection is open and uses
+// memory.
+const maxWaiting = 64
+
 // A Limiter limits the number of open connections to one server. A nil *Limiter allows any number. It must be made with [New],
 // and is safe for concurrent use.
 type Limiter struct {
@@ -31,6 +35,7 @@ type Limiter struct {
 	ranks        []*clientRank          // ranks[n] holds the clients with n slots
 	highestRank  int                    // largest number of slots that a client has
 	slotReleased chan struct{}          // closed when a slot is released; nil: no AcquireSlot is waiting
+	waiting      int                    // number of calls of AcquireSlot that are waiting
 }
 
 // A clientRank holds all clients that have the same number of slots, in the order in which they reached that number. The
@@ -97,7 +102,7 @@ func ClientAddress(addr net.Addr) netip.Addr {
 // idle. It must not block or use s.
 //
 // AcquireSlot returns false if the client itself has the most slots and all of them are in use. It also returns false if the
-// channel closing is closed while it waits.
+// channel closing is closed while it waits, or if it would have to wait together with 64 other calls.
 func (s *Limiter) AcquireSlot(key netip.Addr, closing <-chan struct{}, leave func(inUse bool)) (*Slot, bool) {
 	if s == nil {
 		return nil, true
@@ -113,16 +118,13 @@ func (s *Limiter) AcquireSlot(key netip.Addr, closing <-chan struct{}, leave fun
 			s.evictSlot(other)
 			break
 		}
+		if s.waiting >= maxWaiting {
+			return nil, false
+		}
 		if s.slotReleased == nil {
 			s.slotReleased = make(chan struct{})
 		}
-		freed := s.slotReleased
-		s.mu.Unlock()
-		select {
-		case <-freed:
-			s.mu.Lock()
-		case <-closing:
-			s.mu.Lock()
+		if !s.awaitRelease(closing) {
 			return nil, false
 		}
 	}
@@ -136,6 +138,26 @@ func (s *Limiter) AcquireSlot(key netip.Addr, closing <-chan struct{}, leave fun
 	s.heldSlots++
 	s.updateRank(c)
 	return t, true
+}
+
+// awaitRelease waits until a slot is released. It returns false if the channel closing is closed, even if a slot is released
+// at the same time. The caller must hold mu, which is unlocked meanwhile, and must have made slotReleased.
+func (s *Limiter) awaitRelease(closing <-chan struct{}) bool {
+	freed := s.slotReleased
+	s.waiting++
+	s.mu.Unlock()
+	select {
+	case <-freed:
+	case <-closing:
+	}
+	s.mu.Lock()
+	s.waiting--
+	select {
+	case <-closing:
+		return false
+	default:
+		return true
+	}
 }
 
 // selectVictim returns the slot to evict for a new connection of the client with the address key. It returns nil if no slot may

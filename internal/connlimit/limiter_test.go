@@ -170,6 +170,30 @@ func TestAcquireSlotWaitsForEvictedConnections(t *testing.T) {
 	})
 }
 
+// A call that would have to wait returns at once if 64 others are waiting.
+func TestAcquireSlotBoundsWaitingCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := connlimit.New(1)
+		closing := make(chan struct{})
+		time.AfterFunc(time.Minute, func() { close(closing) })
+		take := func(n int) bool {
+			_, ok := s.AcquireSlot(someone(n), closing, func(bool) {})
+			return ok
+		}
+		require.True(t, take(1))
+		require.True(t, take(2), "evicts the first, which stays open")
+		for n := range 64 {
+			go take(3 + n)
+		}
+		synctest.Wait()
+		start := time.Now()
+		assert.False(t, take(100))
+		assert.Zero(t, time.Since(start))
+		<-closing
+		synctest.Wait()
+	})
+}
+
 func TestNilLimiterSetsNoLimit(t *testing.T) {
 	var s *connlimit.Limiter
 	for range 10 {
