@@ -18,13 +18,15 @@ import (
 
 const (
 	mediaType = "application/dns-message"
+	dohPath   = "/dns-query"
 
 	// Limits of open requests, which include the requests of slow clients.
 	maxRequests         = 8192
 	maxRequestsOfClient = 2048
 )
 
-// dohHandler is an http.Handler that answers DNS over HTTPS (RFC 8484), for the methods GET and POST.
+// dohHandler is an http.Handler that answers DNS over HTTPS (RFC 8484), for the methods GET and POST. Requests for other
+// paths than dohPath count against the limits as well.
 type dohHandler struct {
 	client   *dnshedge.Client
 	access   *accessControl
@@ -50,6 +52,10 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer d.requests.remove(client)
+	if r.URL.Path != dohPath {
+		http.NotFound(w, r)
+		return
+	}
 	b, code, err := readMessage(w, r)
 	if err != nil {
 		http.Error(w, err.Error(), code)

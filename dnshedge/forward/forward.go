@@ -234,9 +234,7 @@ func (f *Forwarder) openListeners() error {
 	slots := connlimit.New(f.conf.Limits.Conns)
 	requests := &clientLimiter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
 	for _, at := range f.conf.ListenHTTPS {
-		mux := http.NewServeMux()
-		mux.Handle("/dns-query", &dohHandler{client: f.conf.Client, access: &f.access, requests: requests})
-		s := newHTTPServer(mux)
+		s := newHTTPServer(&dohHandler{client: f.conf.Client, access: &f.access, requests: requests})
 		s.stateChanged, s.ConnContext = trackConnUse, withLimitedConn
 		s.TLSConfig = f.conf.TLSConfig.Clone()
 		f.https = append(f.https, s)

@@ -459,11 +459,14 @@ func TestForwarderLimitsRateOverHTTPS(t *testing.T) {
 	defer web.CloseIdleConnections()
 	packed, err := ask("a.example.").Pack()
 	require.NoError(t, err)
-	for _, status := range []int{200, 429} {
-		resp, err := web.Post("https://"+f.ListenHTTPS[0]+"/dns-query", mediaType, bytes.NewReader(packed))
+	for _, test := range []struct {
+		path   string
+		status int
+	}{{"/dns-query", 200}, {"/dns-query", 429}, {"/other", 429}} {
+		resp, err := web.Post("https://"+f.ListenHTTPS[0]+test.path, mediaType, bytes.NewReader(packed))
 		require.NoError(t, err)
 		resp.Body.Close()
-		assert.Equal(t, status, resp.StatusCode)
+		assert.Equal(t, test.status, resp.StatusCode, test.path)
 	}
 }
 

@@ -100,7 +100,8 @@ func (c *ClientConn) Answer(query []byte) []byte {
 	return c.handler.server.AnswerQuery(query, c.addr)
 }
 
-// ServeHTTP answers a request for DNS over HTTPS (RFC 8484).
+// ServeHTTP answers a request for DNS over HTTPS (RFC 8484). The path is /dns-query; other requests get the status 404, and
+// count against the limits as well.
 func (c *ClientConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.slot.BeginUse()
 	defer c.slot.EndUse()
