@@ -86,19 +86,25 @@ func TestUnreadResponsesEndConnection(t *testing.T) {
 	assert.Equal(t, excessiveLoad, closeCode(t, conn))
 }
 
-// A deafConn sends packets and receives none, so that a handshake does not end.
-type deafConn struct{ *net.UDPConn }
+// A deafConn sends packets and receives none, so that a handshake does not end. It receives packets of the type Retry if
+// provesAddress is true.
+type deafConn struct {
+	*net.UDPConn
+	provesAddress bool
+}
 
 func (c deafConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
-		if _, _, err := c.UDPConn.ReadFrom(b); err != nil {
-			return 0, nil, err
+		n, from, err := c.UDPConn.ReadFrom(b)
+		if err != nil || c.provesAddress && n > 0 && b[0]&0xf0 == 0xf0 {
+			return n, from, err
 		}
 	}
 }
 
-// beginHandshakes begins n handshakes, each from a socket of its own, and does not end them.
-func beginHandshakes(t *testing.T, n int, at net.Addr) (stop func()) {
+// beginHandshakes begins n handshakes, each from a socket of its own, and does not end them. If the server demands it, the
+// client proves its address if provesAddress is true.
+func beginHandshakes(t *testing.T, n int, at net.Addr, provesAddress bool) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	_, trusting := dnstest.Certificate()
@@ -109,7 +115,7 @@ func beginHandshakes(t *testing.T, n int, at net.Addr) (stop func()) {
 		require.NoError(t, err)
 		wg.Go(func() {
 			defer socket.Close()
-			tr := &quicgo.Transport{Conn: struct{ net.PacketConn }{deafConn{socket}}}
+			tr := &quicgo.Transport{Conn: struct{ net.PacketConn }{deafConn{socket, provesAddress}}}
 			defer tr.Close()
 			_, _ = tr.Dial(ctx, at, trusting, nil)
 		})
@@ -123,13 +129,44 @@ func beginHandshakes(t *testing.T, n int, at net.Addr) (stop func()) {
 // Handshakes that do not end take memory for a few clients only. Others must prove their address first, and get answers.
 func TestUnfinishedHandshakesNeedAddressValidation(t *testing.T) {
 	f := startForwarder(t, nil)
-	stop := beginHandshakes(t, 4*quic.FreeHandshakes, f.doq.Addr())
+	stop := beginHandshakes(t, 4*quic.FreeHandshakes, f.doq.Addr(), false)
 	defer stop()
 	require.Eventually(t, func() bool { return f.doq.UnfinishedHandshakes() == quic.FreeHandshakes }, 2*time.Second, 10*time.Millisecond)
 	ask(t, f.newClient(t, "quic"), "a.example.")
 	assert.LessOrEqual(t, f.doq.UnfinishedHandshakes(), quic.FreeHandshakes)
 	stop()
 	assert.Eventually(t, func() bool { return f.doq.UnfinishedHandshakes() == 0 }, 5*time.Second, 10*time.Millisecond)
+}
+
+// A client that proves its address and does not end its handshakes keeps itself out, and no other client.
+func TestUnfinishedHandshakesOfClientAreLimited(t *testing.T) {
+	f := startForwarder(t, nil)
+	defer beginHandshakes(t, quic.FreeHandshakes, f.doq.Addr(), false)()
+	require.Eventually(t, func() bool { return f.doq.UnfinishedHandshakes() == quic.FreeHandshakes }, 2*time.Second, 5*time.Millisecond)
+	defer beginHandshakes(t, 3*quic.MaxClientHandshakes, f.doq.Addr(), true)()
+	limit := quic.FreeHandshakes + quic.MaxClientHandshakes
+	require.Eventually(t, func() bool { return f.doq.UnfinishedHandshakes() >= limit }, 2*time.Second, 5*time.Millisecond)
+
+	_, err := dialRaw(t, f.doq.Addr(), nil)
+	var refused *quicgo.TransportError
+	if assert.ErrorAs(t, err, &refused) {
+		assert.Equal(t, quicgo.ConnectionRefused, refused.ErrorCode)
+	}
+	assert.LessOrEqual(t, f.doq.UnfinishedHandshakes(), limit)
+
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)})
+	require.NoError(t, err)
+	defer socket.Close()
+	tr := &quicgo.Transport{Conn: socket}
+	defer tr.Close()
+	_, trusting := dnstest.Certificate()
+	trusting = trusting.Clone()
+	trusting.ServerName, trusting.NextProtos = dnstest.Name, []string{"doq"}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	conn, err := tr.Dial(ctx, f.doq.Addr(), trusting, nil)
+	require.NoError(t, err, "another client")
+	_ = conn.CloseWithError(noError, "")
 }
 
 // A client has as many connections as the Forwarder allows.

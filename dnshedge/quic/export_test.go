@@ -8,7 +8,7 @@ func init() {
 }
 
 // UnfinishedHandshakes returns the number of handshakes that have not ended.
-func (l *Listener) UnfinishedHandshakes() int { return int(l.handshakes.Load()) }
+func (l *Listener) UnfinishedHandshakes() int { return l.handshakes.count() }
 
 // OpenConns returns the number of connections whose handshake has ended.
 func (l *Listener) OpenConns() int {
@@ -19,8 +19,9 @@ func (l *Listener) OpenConns() int {
 
 // The limits of a Listener and of a connection.
 const (
-	FreeHandshakes = freeHandshakes
-	MaxStreams     = maxStreams
+	FreeHandshakes      = freeHandshakes
+	MaxClientHandshakes = maxClientHandshakes
+	MaxStreams          = maxStreams
 )
 
 // The functions of the registered protocols that open a connection.

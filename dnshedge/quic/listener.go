@@ -23,11 +23,6 @@ import (
 var handshakeTimeout = 5 * time.Second
 
 const (
-	// With freeHandshakes unfinished handshakes, a client must prove that it receives packets at its address before memory is
-	// used for it (Retry, RFC 9000 §8.1.2). With maxHandshakes, new connections are refused.
-	freeHandshakes = 32
-	maxHandshakes  = 1024
-
 	maxStreams = 128             // queries of a connection in flight, as over TCP
 	unusedTime = 2 * time.Minute // time after which a connection without queries is closed, even if it sends packets
 
@@ -53,7 +48,7 @@ type Listener struct {
 	serve     func(*serverConn) // serves a connection until it ends
 
 	handler    *forward.QueryHandler
-	handshakes atomic.Int64 // handshakes that have not ended
+	handshakes handshakeCounter
 
 	mu      sync.Mutex // guards the fields below
 	inner   *quicgo.Listener
@@ -100,7 +95,7 @@ func listen(address string, config *tls.Config, alpn string, quicConfig *quicgo.
 	quicConfig.MaxIncomingStreams = maxStreams
 	l.transport = &quicgo.Transport{
 		Conn: socket, StatelessResetKey: new(quicgo.StatelessResetKey), ConnContext: l.admitHandshake,
-		VerifySourceAddress: func(net.Addr) bool { return l.handshakes.Load() >= freeHandshakes },
+		VerifySourceAddress: func(net.Addr) bool { return l.handshakes.count() >= freeHandshakes },
 	}
 	_, _ = rand.Read(l.transport.StatelessResetKey[:]) // never fails
 	return l, nil
@@ -147,39 +142,6 @@ func (l *Listener) isClosing() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closing
-}
-
-// handshakeKey is the context key of a *handshake, in the context of a connection.
-type handshakeKey struct{}
-
-// A handshake is the state of a connection that package quic-go has not passed to Accept yet.
-type handshake struct {
-	end    func()              // records that the handshake has ended
-	client *forward.ClientConn // nil: the address of the client was not validated when the handshake began
-}
-
-// admitHandshake decides whether a handshake may begin. It implements quicgo.Transport.ConnContext, and ctx ends with the
-// connection.
-//
-// A connection counts for its client as soon as the client's address is validated. So clients that begin handshakes and do
-// not end them have at most their own share, and freeHandshakes of all clients who may forge addresses.
-func (l *Listener) admitHandshake(ctx context.Context, info *quicgo.ClientInfo) (context.Context, error) {
-	if !l.handler.IsAllowed(info.RemoteAddr) || l.handshakes.Load() >= maxHandshakes {
-		return nil, errRefused
-	}
-	h := new(handshake)
-	if info.AddrVerified {
-		client, ok := l.handler.AdmitConn(info.RemoteAddr)
-		if !ok {
-			return nil, errRefused
-		}
-		context.AfterFunc(ctx, client.Close)
-		h.client = client
-	}
-	l.handshakes.Add(1)
-	h.end = sync.OnceFunc(func() { l.handshakes.Add(-1) })
-	context.AfterFunc(ctx, h.end)
-	return context.WithValue(ctx, handshakeKey{}, h), nil
 }
 
 // serveConn serves a connection whose handshake has succeeded, until it ends.

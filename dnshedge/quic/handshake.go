@@ -1,0 +1,122 @@
+package quic
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+
+	quicgo "github.com/quic-go/quic-go"
+
+	"github.com/gohedge/hedge/dnshedge/forward"
+)
+
+const (
+	// With freeHandshakes unfinished handshakes, a client must prove that it receives packets at its address before memory is
+	// used for it (Retry, RFC 9000 §8.1.2). With maxHandshakes, new connections are refused.
+	freeHandshakes = 32
+	maxHandshakes  = 1024
+
+	// maxClientHandshakes is the limit for a client whose address is validated. Otherwise a few clients could use up
+	// maxHandshakes. Handshakes before the validation do not count, because their addresses may be forged.
+	maxClientHandshakes = 16
+)
+
+// A handshake is the state of a connection that package quic-go has not passed to Accept yet.
+type handshake struct {
+	end    func()              // records that the handshake has ended
+	client *forward.ClientConn // nil: the address of the client was not validated when the handshake began
+}
+
+// handshakeKey is the context key of a *handshake, in the context of a connection.
+type handshakeKey struct{}
+
+// admitHandshake decides whether a handshake may begin. It implements quicgo.Transport.ConnContext, and ctx ends with the
+// connection.
+//
+// A connection counts for its client as soon as the client's address is validated. So clients that begin handshakes and do
+// not end them have at most maxClientHandshakes each, and freeHandshakes of all clients who may forge addresses.
+func (l *Listener) admitHandshake(ctx context.Context, info *quicgo.ClientInfo) (context.Context, error) {
+	if !l.handler.IsAllowed(info.RemoteAddr) {
+		return nil, errRefused
+	}
+	var block netip.Addr // zero: not validated
+	if info.AddrVerified {
+		block = clientBlock(info.RemoteAddr)
+	}
+	if !l.handshakes.tryAdd(block) {
+		return nil, errRefused
+	}
+	h := &handshake{end: sync.OnceFunc(func() { l.handshakes.remove(block) })}
+	if info.AddrVerified {
+		client, ok := l.handler.AdmitConn(info.RemoteAddr)
+		if !ok {
+			h.end()
+			return nil, errRefused
+		}
+		context.AfterFunc(ctx, client.Close)
+		h.client = client
+	}
+	context.AfterFunc(ctx, h.end)
+	return context.WithValue(ctx, handshakeKey{}, h), nil
+}
+
+// clientBlock returns the addresses that count as one client, as they do for forward.Limits: an IPv4 address, the /64
+// network of an IPv6 address, or a link-local address.
+func clientBlock(client net.Addr) netip.Addr {
+	at, ok := client.(interface{ AddrPort() netip.AddrPort })
+	if !ok {
+		return netip.IPv4Unspecified()
+	}
+	ip := at.AddrPort().Addr().Unmap()
+	if ip.Is6() && !ip.IsLinkLocalUnicast() {
+		p, _ := ip.WithZone("").Prefix(64) // 64 is in range
+		ip = p.Addr()
+	}
+	return ip
+}
+
+// A handshakeCounter counts the handshakes that have not ended. It is safe for concurrent use.
+type handshakeCounter struct {
+	mu      sync.Mutex         // guards the fields below
+	total   int                // handshakes of all clients
+	byBlock map[netip.Addr]int // handshakes of clients whose address is validated, by their clientBlock
+}
+
+// count returns the number of handshakes of all clients.
+func (c *handshakeCounter) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.total
+}
+
+// tryAdd counts a handshake. It returns false and counts nothing if maxHandshakes or maxClientHandshakes is reached. The
+// zero block stands for a client whose address is not validated.
+func (c *handshakeCounter) tryAdd(block netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.total >= maxHandshakes || block.IsValid() && c.byBlock[block] >= maxClientHandshakes {
+		return false
+	}
+	c.total++
+	if block.IsValid() {
+		if c.byBlock == nil {
+			c.byBlock = make(map[netip.Addr]int)
+		}
+		c.byBlock[block]++
+	}
+	return true
+}
+
+// remove undoes one tryAdd that returned true.
+func (c *handshakeCounter) remove(block netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.total--
+	if !block.IsValid() {
+		return
+	}
+	if c.byBlock[block]--; c.byBlock[block] == 0 {
+		delete(c.byBlock, block)
+	}
+}
