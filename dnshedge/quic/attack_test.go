@@ -12,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -183,6 +184,18 @@ func TestConnectionsOfClientAreLimited(t *testing.T) {
 	assert.Equal(t, 3, f.doq.OpenConns())
 }
 
+// A connection over HTTP/3 is refused with a code of HTTP/3.
+func TestHTTP3ConnectionIsRefusedWithItsCode(t *testing.T) {
+	f := startForwarder(t, func(c *forward.Config, _ *tls.Config) { c.Limits = &forward.Limits{Conns: 10, ConnsPerClient: 1} })
+	useHTTP3 := func(c *tls.Config, _ *quicgo.Config) { c.NextProtos = []string{"h3"} }
+	_, err := dialRaw(t, f.http3.Addr(), useHTTP3)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return f.http3.OpenConns() == 1 }, 3*time.Second, time.Millisecond)
+	conn, err := dialRaw(t, f.http3.Addr(), useHTTP3)
+	require.NoError(t, err)
+	assert.EqualValues(t, http3.ErrCodeExcessiveLoad, closeCode(t, conn))
+}
+
 // When all clients have too many connections, the client with the most loses the one that was idle for longest.
 func TestIdleConnectionMakesRoom(t *testing.T) {
 	f := startForwarder(t, func(c *forward.Config, _ *tls.Config) { c.Limits = &forward.Limits{Conns: 2, ConnsPerClient: 10} })
@@ -194,6 +207,17 @@ func TestIdleConnectionMakesRoom(t *testing.T) {
 	}
 	assert.Equal(t, noError, closeCode(t, conns[0]))
 	assert.NoError(t, conns[1].Context().Err())
+}
+
+// A connection whose queries are incomplete makes room at once.
+func TestIncompleteQueriesDoNotKeepConnection(t *testing.T) {
+	f := startForwarder(t, func(c *forward.Config, _ *tls.Config) { c.Limits = &forward.Limits{Conns: 1, ConnsPerClient: 10} })
+	conn := mustDialRaw(t, f.doq.Addr())
+	readRaw(t, sendRaw(t, conn, frame(pack(t, question("a.example."))), true))
+	sendRaw(t, conn, []byte{0}, false)
+	other := mustDialRaw(t, f.doq.Addr())
+	readRaw(t, sendRaw(t, other, frame(pack(t, question("a.example."))), true))
+	assert.Equal(t, noError, closeCode(t, conn), "closed before the query has had its time")
 }
 
 func TestClientOutsideAccessListIsRefused(t *testing.T) {

@@ -31,4 +31,5 @@ func (c *serverConn) answerRequest(w http.ResponseWriter, r *http.Request) {
 	_ = control.SetReadDeadline(time.Now().Add(queryTimeout))
 	_ = control.SetWriteDeadline(time.Now().Add(queryTimeout + writeTimeout))
 	c.client.ServeHTTP(w, r)
+	c.recordAnswer()
 }

@@ -152,20 +152,38 @@ func (l *Listener) serveConn(conn *quicgo.Conn) {
 	if client == nil { // the handshake has validated the address
 		var ok bool
 		if client, ok = l.handler.AdmitConn(conn.RemoteAddr()); !ok {
-			_ = conn.CloseWithError(quicgo.ApplicationErrorCode(codeExcessiveLoad), "too many connections")
+			_ = conn.CloseWithError(l.closeCode(codeExcessiveLoad), "too many connections")
 			return
 		}
 		context.AfterFunc(conn.Context(), client.Close)
 	}
 	c := &serverConn{Conn: conn, listener: l, client: client}
-	if !client.Start(func(bool) { go c.drain() }) || !l.addConn(c) {
-		_ = conn.CloseWithError(quicgo.ApplicationErrorCode(codeExcessiveLoad), "too many connections")
+	if !client.Start(c.giveUpSlot) || !l.addConn(c) {
+		_ = conn.CloseWithError(l.closeCode(codeExcessiveLoad), "too many connections")
 		return
 	}
 	defer l.removeConn(c)
 	c.unusedTimer = time.AfterFunc(unusedTime, c.drain)
 	defer c.unusedTimer.Stop()
 	l.serve(c)
+}
+
+// closeCode returns the code that ends a connection in place of code: an error code of HTTP/3 (RFC 9114 §8.1) if the
+// listener serves HTTP/3.
+func (l *Listener) closeCode(code errorCode) quicgo.ApplicationErrorCode {
+	if l.tls.NextProtos[0] != alpnHTTP3 {
+		return quicgo.ApplicationErrorCode(code)
+	}
+	switch code {
+	case codeNoError:
+		return quicgo.ApplicationErrorCode(http3.ErrCodeNoError)
+	case codeExcessiveLoad:
+		return quicgo.ApplicationErrorCode(http3.ErrCodeExcessiveLoad)
+	case codeProtocolError:
+		return quicgo.ApplicationErrorCode(http3.ErrCodeGeneralProtocolError)
+	default:
+		return quicgo.ApplicationErrorCode(http3.ErrCodeInternalError)
+	}
 }
 
 // addConn adds an open connection. It returns false if the listener is closing.
@@ -221,9 +239,10 @@ type serverConn struct {
 
 	incomplete atomic.Int64 // bytes of queries that are being read
 
-	mu       sync.Mutex // guards the fields below
-	inFlight int        // queries that are being read or answered
-	draining bool       // no more queries are accepted
+	mu         sync.Mutex // guards the fields below
+	inFlight   int        // queries that are being read or answered
+	draining   bool       // no more queries are accepted
+	lastAnswer time.Time  // when the last response was ready to be written
 }
 
 // beginQuery counts a query, which the caller must end by endQuery. It returns false if the connection accepts no more
@@ -244,8 +263,28 @@ func (c *serverConn) endQuery() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inFlight--; c.inFlight == 0 && c.draining {
-		go c.finish()
+		go c.finish(time.Now())
 	}
+}
+
+// recordAnswer records that a response is ready to be written.
+func (c *serverConn) recordAnswer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastAnswer = time.Now()
+}
+
+// giveUpSlot makes the connection end, because another one needs its slot. If no query is being answered, it ends when the
+// client has had time to receive the last response. Then incomplete queries are lost.
+func (c *serverConn) giveUpSlot(inUse bool) {
+	if inUse {
+		go c.drain()
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.draining = true
+	go c.finish(c.lastAnswer)
 }
 
 // drain makes the connection end after its present responses. Further calls have no effect.
@@ -253,23 +292,21 @@ func (c *serverConn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.draining && c.inFlight == 0 {
-		go c.finish()
+		go c.finish(time.Now())
 	}
 	c.draining = true
 }
 
-// finish closes the connection when the client has had time to receive the last response. Package quic-go does not tell
-// when that is so, and discards data that is not acknowledged when a connection is closed.
-func (c *serverConn) finish() {
-	t := time.NewTimer(min(max(3*c.ConnectionStats().SmoothedRTT, 100*time.Millisecond), time.Second))
+// finish closes the connection when the client has had time to receive the last response, which was written at the time
+// written. Package quic-go does not tell when that is so, and discards data that is not acknowledged when a connection is
+// closed.
+func (c *serverConn) finish(written time.Time) {
+	needed := min(max(3*c.ConnectionStats().SmoothedRTT, 100*time.Millisecond), time.Second)
+	t := time.NewTimer(time.Until(written.Add(needed)))
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-c.Context().Done():
 	}
-	code := quicgo.ApplicationErrorCode(codeNoError)
-	if c.listener.tls.NextProtos[0] == alpnHTTP3 {
-		code = quicgo.ApplicationErrorCode(http3.ErrCodeNoError)
-	}
-	_ = c.CloseWithError(code, "")
+	_ = c.CloseWithError(c.listener.closeCode(codeNoError), "")
 }

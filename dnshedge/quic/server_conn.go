@@ -69,6 +69,7 @@ func (c *serverConn) answerStream(stream *quicgo.Stream) {
 		return
 	}
 	response := c.client.Answer(query)
+	c.recordAnswer()
 	if response == nil {
 		if c.listener.isClosing() {
 			stream.CancelWrite(quicgo.StreamErrorCode(codeInternalError))
@@ -115,5 +116,5 @@ func (c *serverConn) readQuery(stream *quicgo.Stream) ([]byte, error) {
 
 // abort ends the connection because of err, and sends code to the client.
 func (c *serverConn) abort(code errorCode, err error) {
-	_ = c.CloseWithError(quicgo.ApplicationErrorCode(code), err.Error())
+	_ = c.CloseWithError(c.listener.closeCode(code), err.Error())
 }
