@@ -1,35 +1,75 @@
 package quic
 
 import (
+	"context"
 	"net/http"
+	"sync"
 	"time"
 
+	quicgo "github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 )
 
-const maxHeader = 1 << 17 // bytes of a request's header, whose URL may have a message of 64 KiB; the same as over HTTPS
+const (
+	// maxHeader is the number of bytes of a request's header. Package http3 allocates as many as a client announces. Queries of
+	// more than about 6 KiB need the method POST.
+	maxHeader = 1 << 13
 
-// serveHTTP3 answers the requests of a connection, until it ends.
+	maxRequests = 100 // requests of a connection in flight; a client may expect that many (RFC 9114 §6.1)
+)
+
+// serveHTTP3 answers the requests of a connection, until it ends. At most maxRequests are answered at a time. That includes
+// requests that the client has cancelled.
+//
+// The deadlines of a stream begin before its header is read, because package http3 has no time limits.
 func (c *serverConn) serveHTTP3() {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/dns-query", c.answerRequest)
-	_ = (&http3.Server{Handler: mux, MaxHeaderBytes: maxHeader}).ServeQUICConn(c.Conn)
-}
-
-// answerRequest answers a request for DNS over HTTPS.
-func (c *serverConn) answerRequest(w http.ResponseWriter, r *http.Request) {
-	if !c.beginQuery() {
-		w.WriteHeader(http.StatusServiceUnavailable)
+	server := &http3.Server{Handler: http.HandlerFunc(c.answerRequest), MaxHeaderBytes: maxHeader}
+	conn, err := server.NewRawServerConn(c.Conn)
+	if err != nil {
+		c.abort(codeProtocolError, err) // the client permits no control stream
 		return
 	}
-	defer c.endQuery()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for {
+			stream, err := c.AcceptUniStream(context.Background())
+			if err != nil {
+				return
+			}
+			wg.Go(func() { conn.HandleUnidirectionalStream(stream) })
+		}
+	})
+	slots := make(chan struct{}, maxRequests)
+	for {
+		slots <- struct{}{}
+		stream, err := c.AcceptStream(context.Background())
+		if err != nil {
+			return
+		}
+		if !c.beginStream() {
+			stream.CancelRead(quicgo.StreamErrorCode(http3.ErrCodeRequestRejected))
+			stream.CancelWrite(quicgo.StreamErrorCode(http3.ErrCodeRequestRejected))
+			<-slots
+			continue
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			defer c.endQuery()
+			_ = stream.SetReadDeadline(time.Now().Add(queryTimeout))
+			_ = stream.SetWriteDeadline(time.Now().Add(queryTimeout + writeTimeout))
+			conn.HandleRequestStream(stream)
+		})
+	}
+}
+
+// answerRequest answers a request for DNS over HTTPS, whose header has been read. Its path may be any.
+func (c *serverConn) answerRequest(w http.ResponseWriter, r *http.Request) {
+	c.unusedTimer.Reset(unusedTime)
 	if !c.listener.handler.IsAllowed(c.RemoteAddr()) { // the address may have changed (RFC 9000 §9)
 		w.WriteHeader(http.StatusForbidden)
 		return
 	}
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(queryTimeout))
-	_ = control.SetWriteDeadline(time.Now().Add(queryTimeout + writeTimeout))
 	c.client.ServeHTTP(w, r)
 	c.recordAnswer()
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/forward"
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
@@ -128,6 +130,7 @@ func TestHTTP3ListenerObeysRFC8484(t *testing.T) {
 		{http.MethodGet, "/dns-query", "", nil, 400},
 		{http.MethodPut, "/dns-query", mediaType, query, 405},
 		{http.MethodGet, "/other", "", nil, 404},
+		{http.MethodGet, "/other?" + strings.Repeat("x", 9000), "", nil, 431},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), test.method, url+test.path, bytes.NewReader(test.body))
 		require.NoError(t, err)
@@ -145,6 +148,51 @@ func TestHTTP3ListenerObeysRFC8484(t *testing.T) {
 			assert.Regexp(t, "^max-age=(300|29[0-9])$", resp.Header.Get("Cache-Control"))
 			assert.Zero(t, len(b)%468, "padding")
 		}
+	}
+}
+
+// A request whose header is incomplete ends in time, for each of the streams that a connection may have.
+func TestHTTP3IncompleteHeaderEnds(t *testing.T) {
+	f := startForwarder(t, nil)
+	conn, err := dialRaw(t, f.http3.Addr(), func(c *tls.Config, _ *quicgo.Config) { c.NextProtos = []string{"h3"} })
+	require.NoError(t, err)
+	var streams []*quicgo.Stream
+	for len(streams) <= 100 {
+		stream, err := conn.OpenStream()
+		if err != nil {
+			break
+		}
+		header := []byte{1, 0x60, 0} // HEADERS with 8 KiB
+		if len(streams)%2 == 0 {
+			header = nil
+		}
+		_, err = stream.Write(append([]byte{0x21, 1, 0}, header...)) // a frame of a reserved type comes first
+		require.NoError(t, err)
+		streams = append(streams, stream)
+	}
+	assert.Equal(t, 100, len(streams))
+	end := time.Now().Add(4 * time.Second)
+	for _, stream := range streams {
+		_ = stream.SetReadDeadline(end)
+		_, err := stream.Read(make([]byte, 1))
+		require.EqualValues(t, http3.ErrCodeRequestIncomplete, asStreamError(err), err)
+	}
+	assert.NoError(t, conn.Context().Err())
+}
+
+// Requests for paths that do not exist count against the rate limit.
+func TestHTTP3UnknownPathsCountAgainstRateLimit(t *testing.T) {
+	f := startForwarder(t, func(c *forward.Config, _ *tls.Config) {
+		limits := forward.DefaultLimits()
+		limits.QuestionsPerSecond = 0.001
+		c.Limits = &limits
+	})
+	c, url := httpClient(t, f.http3.Addr())
+	for _, status := range []int{404, 429} {
+		resp, err := c.Get(url + "/other")
+		require.NoError(t, err)
+		resp.Body.Close()
+		assert.Equal(t, status, resp.StatusCode)
 	}
 }
 

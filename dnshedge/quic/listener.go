@@ -23,7 +23,7 @@ import (
 var handshakeTimeout = 5 * time.Second
 
 const (
-	maxStreams = 128             // queries of a connection in flight, as over TCP
+	maxStreams = 128             // queries of a connection in flight, as over TCP; over HTTP/3 there are maxRequests
 	unusedTime = 2 * time.Minute // time after which a connection without queries is closed, even if it sends packets
 
 	// Flow control windows in bytes for queries.
@@ -40,6 +40,9 @@ var errRefused = errors.New("dnshedge/quic: connection refused")
 // may have 128 KiB, and it is closed if a query is incomplete after 5 s, if a response is not read in 5 s, or after two
 // minutes without a query. Connections end after 30 s without a packet. A client that has used too much gets
 // DOQ_EXCESSIVE_LOAD.
+//
+// Over HTTP/3, 100 requests of a connection are answered at a time. A request ends, and not its connection, if it is
+// incomplete after 5 s, or if the response is not read 5 s later.
 type Listener struct {
 	socket    *net.UDPConn
 	transport *quicgo.Transport
@@ -65,13 +68,14 @@ func Listen(address string, config *tls.Config) (*Listener, error) {
 	if err := checkPort(address); err != nil {
 		return nil, err
 	}
-	return listen(address, config, alpnDoQ, &quicgo.Config{MaxIncomingUniStreams: -1}, (*serverConn).serveQueries)
+	return listen(address, config, alpnDoQ, &quicgo.Config{MaxIncomingStreams: maxStreams, MaxIncomingUniStreams: -1}, (*serverConn).serveQueries)
 }
 
 // ListenHTTP3 opens a listener for DNS over HTTP/3 at address, for example ":443". config must have a certificate. The path
-// is /dns-query, and the methods are GET and POST.
+// is /dns-query, and the methods are GET and POST. The header of a request, which includes its URL, may have 8 KiB.
 func ListenHTTP3(address string, config *tls.Config) (*Listener, error) {
-	return listen(address, config, alpnHTTP3, &quicgo.Config{MaxIncomingUniStreams: http3UniStreams}, (*serverConn).serveHTTP3)
+	limits := &quicgo.Config{MaxIncomingStreams: maxRequests, MaxIncomingUniStreams: http3UniStreams}
+	return listen(address, config, alpnHTTP3, limits, (*serverConn).serveHTTP3)
 }
 
 func listen(address string, config *tls.Config, alpn string, quicConfig *quicgo.Config, serve func(*serverConn)) (*Listener, error) {
@@ -92,7 +96,6 @@ func listen(address string, config *tls.Config, alpn string, quicConfig *quicgo.
 	quicConfig.HandshakeIdleTimeout, quicConfig.MaxIdleTimeout = handshakeTimeout/2, idleTimeout
 	quicConfig.InitialStreamReceiveWindow, quicConfig.MaxStreamReceiveWindow = queryStreamWindow, queryStreamWindow
 	quicConfig.InitialConnectionReceiveWindow, quicConfig.MaxConnectionReceiveWindow = queryConnWindow, queryConnWindow
-	quicConfig.MaxIncomingStreams = maxStreams
 	l.transport = &quicgo.Transport{
 		Conn: socket, StatelessResetKey: new(quicgo.StatelessResetKey), ConnContext: l.admitHandshake,
 		VerifySourceAddress: func(net.Addr) bool { return l.handshakes.count() >= freeHandshakes },
@@ -245,10 +248,15 @@ type serverConn struct {
 	lastAnswer time.Time  // when the last response was ready to be written
 }
 
-// beginQuery counts a query, which the caller must end by endQuery. It returns false if the connection accepts no more
-// queries.
+// beginQuery does as beginStream, and postpones the end of a connection without queries.
 func (c *serverConn) beginQuery() bool {
 	c.unusedTimer.Reset(unusedTime)
+	return c.beginStream()
+}
+
+// beginStream counts the stream of a query, which the caller must end by endQuery. It returns false if the connection accepts
+// no more queries.
+func (c *serverConn) beginStream() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.draining {
