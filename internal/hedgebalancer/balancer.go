@@ -434,7 +434,11 @@ func (f loserFilter) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 		use = call.recordedUse()
 	}
 	if use != nil && r.Done != nil {
-		r.Done = use.withoutLosers(info.Ctx, number > 0, r.Done)
+		var hedge context.Context
+		if number > 0 {
+			hedge = race.AttemptContext(info.Ctx)
+		}
+		r.Done = use.withoutLosers(info.Ctx, hedge, r.Done)
 	}
 	return r, nil
 }

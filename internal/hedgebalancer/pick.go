@@ -76,9 +76,10 @@ type HedgePick struct {
 	hedge int
 }
 
-// Value returns d for [ContextKey], and the value of the parent context for other keys.
+// Value returns d for [ContextKey] and [race.AttemptContextKey], and the value of the parent context for other keys.
 func (d *HedgePick) Value(key any) any {
-	if key == (ContextKey{}) {
+	switch key {
+	case ContextKey{}, race.AttemptContextKey{}:
 		return d
 	}
 	return d.Context.Value(key)
@@ -186,13 +187,14 @@ func (u *backendUse) recordAttemptEnd(info balancer.DoneInfo) {
 	u.releaseUnused()
 }
 
-// withoutLosers returns a Done function for the attempt with the context ctx. It calls counted, the Done function of
-// outlier detection, unless the attempt was cut off. In that case, it reports the end to the child only. The function
-// counted must do the same and count the result.
-func (u *backendUse) withoutLosers(ctx context.Context, isHedge bool, counted func(balancer.DoneInfo)) func(balancer.DoneInfo) {
+// withoutLosers returns a Done function for an RPC with the context ctx. It calls counted, the Done function of outlier
+// detection, unless the RPC was cut off. In that case, it reports the end to the child only. The function counted must do
+// the same and count the result. The argument hedge is the context of the hedge that makes the RPC; it is nil for a
+// primary.
+func (u *backendUse) withoutLosers(ctx, hedge context.Context, counted func(balancer.DoneInfo)) func(balancer.DoneInfo) {
 	return func(info balancer.DoneInfo) {
 		switch {
-		case !isCutOff(ctx, isHedge, info):
+		case !isCutOff(ctx, hedge, info):
 			counted(info)
 		case u.done != nil:
 			u.recordAttemptEnd(info)
@@ -202,16 +204,18 @@ func (u *backendUse) withoutLosers(ctx context.Context, isHedge bool, counted fu
 	}
 }
 
-// isCutOff reports whether an attempt with the context ctx ended before its backend has shown whether it works: another
-// attempt has won, or the attempt is a hedge and its call has ended. The argument info describes the end.
+// isCutOff reports whether an RPC with the context ctx ended before its backend has shown whether it works: another attempt
+// has won, or the RPC belongs to a hedge that has ended. The argument hedge is the context of that hedge, or nil. The
+// argument info describes the end.
 //
 // The primary of a call that the caller ends is not cut off in this sense. Without hedging it counts as a failure, too.
-func isCutOff(ctx context.Context, isHedge bool, info balancer.DoneInfo) bool {
+// Nor is an RPC whose own deadline passes while its hedge continues, such as one try of a retry interceptor.
+func isCutOff(ctx, hedge context.Context, info balancer.DoneInfo) bool {
 	if code := status.Code(info.Err); code != codes.Canceled && code != codes.DeadlineExceeded {
 		return false
 	}
-	if isHedge && !info.BytesReceived {
-		return hasEnded(ctx)
+	if hedge != nil && !info.BytesReceived {
+		return hasEnded(hedge)
 	}
 	return context.Cause(ctx) == race.ErrLost
 }

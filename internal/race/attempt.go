@@ -134,11 +134,14 @@ func (a *Attempt) Err() error {
 	return in.caller.endError() // the inner context gets the same error a moment later
 }
 
-// Value returns the value of the caller's context for key. It also returns values of the attempt itself: its number, and the
-// Overrides that apply to it. Package context calls Value to find the cancellable context.
+// Value returns the value of the caller's context for key. It also returns values of the attempt itself: its number, its
+// context, and the Overrides that apply to it. Package context calls Value to find the cancellable context.
 func (a *Attempt) Value(key any) any {
-	if key == (numberKey{}) {
+	switch key {
+	case numberKey{}:
 		return a.n
+	case AttemptContextKey{}:
+		return a
 	}
 	in, from := a.loadCancelContext(), a.Context
 	if a.detaches && a.n > 0 {
@@ -211,6 +214,16 @@ func AttemptNumber(ctx context.Context) (n int, ok bool) {
 	return int(v), ok
 }
 
+// AttemptContextKey is the context key of the context of an attempt, see [AttemptContext].
+type AttemptContextKey struct{}
+
+// AttemptContext returns the context of the attempt that ctx belongs to, or nil if there is none. It is the attempt for
+// which AttemptNumber returns the number. Its context does not end at a deadline that only ctx has.
+func AttemptContext(ctx context.Context) context.Context {
+	attempt, _ := ctx.Value(AttemptContextKey{}).(context.Context)
+	return attempt
+}
+
 // A PrimaryContext is the context of a primary that is sent before its race starts. It has the same values as the context of
 // an [Attempt].
 type PrimaryContext struct {
@@ -223,6 +236,8 @@ func (o *PrimaryContext) Value(key any) any {
 	switch key {
 	case numberKey{}:
 		return uint8(0)
+	case AttemptContextKey{}:
+		return o
 	case overridesKey{}:
 		return attemptOverrides(o.Context, 0, o.Call)
 	}

@@ -4,6 +4,7 @@ package grpc_test
 
 import (
 	"context"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,8 +12,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/grpctest"
@@ -22,10 +25,10 @@ func init() { grpctest.RegisterOutlierModel() }
 
 // outlierClient returns a client of n backends by hedge_elsewhere above the model of outlier detection above round_robin. Calls with
 // the context are hedged after 20 ms, and counts has what outlier detection counts of them.
-func outlierClient(t *testing.T, n int) (f *grpctest.Backends, client testpb.TestServiceClient, ctx context.Context, counts *grpctest.OutlierCounts) {
+func outlierClient(t *testing.T, n int, opts ...grpc.DialOption) (f *grpctest.Backends, client testpb.TestServiceClient, ctx context.Context, counts *grpctest.OutlierCounts) {
 	f = grpctest.NewBackends(t, n)
 	in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithMaxHedges(1))
-	client, _ = f.Client(t, grpctest.OutlierDetectionConfig("round_robin", ""), in)
+	client, _ = f.Client(t, grpctest.OutlierDetectionConfig("round_robin", ""), in, opts...)
 	counts = new(grpctest.OutlierCounts)
 	return f, client, counts.NewContext(hedge.WithDelay(t.Context(), 20*ms)), counts
 }
@@ -99,10 +102,15 @@ func TestOutlierDetectionBelowHedgeElsewhereCountsPrimaryOfEndedCall(t *testing.
 			"deadline that the server observes first": func(ctx context.Context) (context.Context, context.CancelFunc) {
 				return deadlineWithoutTimer{ctx, time.Now().Add(100 * ms)}, func() {}
 			},
+			"timeout of the method": context.WithCancel,
 		} {
 			t.Run(name+" "+end, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					f, client, ctx, counts := outlierClient(t, 2)
+					var opts []grpc.DialOption
+					if end == "timeout of the method" {
+						opts = append(opts, grpc.WithDefaultServiceConfig(grpctest.OutlierDetectionConfig("round_robin", `,"methodConfig":[{"name":[{}],"timeout":"0.1s"}]`)))
+					}
+					f, client, ctx, counts := outlierClient(t, 2, opts...)
 					f.Delays[0].Store(int64(time.Second))
 					f.Delays[1].Store(int64(time.Second))
 					f.IgnoresEnd.Store(true) // otherwise they may fail the attempts at the deadline, which counts
@@ -185,4 +193,83 @@ func TestOutlierDetectionBelowHedgeElsewhereCountsNoCallOfLoser(t *testing.T) {
 		assert.Empty(t, counts.Failures())
 		assert.Len(t, counts.All(), 30)
 	})
+}
+
+// TestOutlierDetectionBelowHedgeElsewhereCountsTimeoutOfTry has an interceptor below hedging that limits the RPC of a hedge, as
+// retries with a timeout for each try do. The timeout passes while the call continues.
+func TestOutlierDetectionBelowHedgeElsewhereCountsTimeoutOfTry(t *testing.T) {
+	limit := func(ctx context.Context) context.Context {
+		if a, _ := hedge.AttemptFromContext(ctx); a.Number > 0 {
+			ctx, cancel := context.WithTimeout(ctx, 100*ms)
+			context.AfterFunc(ctx, cancel)
+			return ctx
+		}
+		return ctx
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, client, ctx, counts := outlierClient(t, 2,
+					grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+						return invoker(limit(ctx), method, req, reply, cc, opts...)
+					}),
+					grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+						return streamer(limit(ctx), desc, cc, method, opts...)
+					}))
+				f.Delays[0].Store(int64(300 * ms))
+				f.Delays[1].Store(int64(300 * ms))
+				at, err := f.RecordCall(ctx, call(client))
+				require.NoError(t, err)
+				require.Len(t, at, 2)
+				synctest.Wait()
+				assert.Equal(t, map[string]int{f.Addrs[at[1]-1].Addr: 1}, counts.Failures())
+			})
+		})
+	}
+}
+
+// TestOutlierDetectionBelowHedgeElsewhereCountsTimeoutOfCallInAttempt has unhedged calls within the attempts of hedge.Do. Only
+// the deadline of the caller ends the hedge; a timeout that the function sets for its call does not.
+func TestOutlierDetectionBelowHedgeElsewhereCountsTimeoutOfCallInAttempt(t *testing.T) {
+	for name, limits := range map[string]struct {
+		caller, hedge time.Duration
+		failed        int64 // number of the attempt whose call counts as a failure
+	}{
+		"of the call":   {time.Hour, 100 * ms, 1},
+		"of the caller": {100 * ms, time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, client, ctx, counts := outlierClient(t, 2)
+				f.IgnoresEnd.Store(true)
+				f.Delays[0].Store(int64(300 * ms))
+				f.Delays[1].Store(int64(300 * ms))
+				hedger := hedge.NewHedger(hedge.WithBudgetPercent(100), hedge.WithMaxHedges(1))
+				ctx, cancel := context.WithTimeout(ctx, limits.caller)
+				defer cancel()
+				var attempts atomic.Int64
+				_, err := hedge.Do(ctx, hedger, "GET", func(ctx context.Context) (string, error) {
+					n := attempts.Add(1) - 1
+					if n > 0 {
+						var cancel context.CancelFunc
+						ctx, cancel = context.WithTimeout(ctx, limits.hedge)
+						defer cancel()
+					}
+					ctx = metadata.AppendToOutgoingContext(hedge.WithoutHedging(ctx), "number", strconv.FormatInt(n, 10))
+					_, err := client.UnaryCall(ctx, new(testpb.SimpleRequest))
+					return "", err
+				})
+				require.Equal(t, limits.failed == 0, err != nil, "%v", err)
+				require.EqualValues(t, 2, attempts.Load())
+				time.Sleep(time.Second) // the servers end
+				var failed []string
+				for _, c := range counts.All() {
+					if c.Code != codes.OK {
+						failed = append(failed, c.Metadata.Get("number")...)
+					}
+				}
+				assert.Equal(t, []string{strconv.FormatInt(limits.failed, 10)}, failed)
+			})
+		})
+	}
 }
