@@ -37,8 +37,8 @@ import (
 )
 
 const (
-	far     = time.Minute // the delay before a hedge, which no call here reaches
-	learned = 10_000      // calls before the clock starts
+	unreachedDelay = time.Minute // the delay before a hedge, which no call here reaches
+	warmUpCalls    = 10_000      // calls before the clock starts
 )
 
 // transports returns the contenders over HTTP. This library learns its delay, which is at least far; the delay of the
@@ -47,15 +47,15 @@ func transports(tb testing.TB, stats **hedge.Stats) map[string]func(http.RoundTr
 	return map[string]func(http.RoundTripper) http.RoundTripper{
 		"bare": func(rt http.RoundTripper) http.RoundTripper { return rt },
 		"hedge": func(rt http.RoundTripper) http.RoundTripper {
-			return hedge.New(rt, hedge.WithMinDelay(far), hedge.WithStats(stats))
+			return hedge.New(rt, hedge.WithMinDelay(unreachedDelay), hedge.WithStats(stats))
 		},
 		"hedgedhttp": func(rt http.RoundTripper) http.RoundTripper {
-			hedged, err := hedgedhttp.NewRoundTripper(far, 2, rt)
+			hedged, err := hedgedhttp.NewRoundTripper(unreachedDelay, 2, rt)
 			require.NoError(tb, err)
 			return hedged
 		},
 		"failsafe": func(rt http.RoundTripper) http.RoundTripper {
-			return failsafehttp.NewRoundTripper(rt, hedgepolicy.NewWithDelay[*http.Response](far))
+			return failsafehttp.NewRoundTripper(rt, hedgepolicy.NewWithDelay[*http.Response](unreachedDelay))
 		},
 	}
 }
@@ -66,25 +66,25 @@ func interceptors(stats **hedge.Stats) map[string]grpc.UnaryClientInterceptor {
 		"bare": func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			return invoke(ctx, method, req, reply, cc, opts...)
 		},
-		"hedge":    hedge.NewUnaryClientInterceptor(hedge.WithMinDelay(far), hedge.WithStats(stats)),
-		"failsafe": failsafegrpc.NewUnaryClientInterceptor(hedgepolicy.NewWithDelay[*wrapperspb.Int64Value](far)),
+		"hedge":    hedge.NewUnaryClientInterceptor(hedge.WithMinDelay(unreachedDelay), hedge.WithStats(stats)),
+		"failsafe": failsafegrpc.NewUnaryClientInterceptor(hedgepolicy.NewWithDelay[*wrapperspb.Int64Value](unreachedDelay)),
 	}
 }
 
 var contenders = []string{"bare", "hedge", "hedgedhttp", "failsafe"}
 
-// unhedged fails if a call was hedged, or if the client has learned from too few calls.
-func unhedged(tb testing.TB, stats *hedge.Stats) {
+// requireUnhedged fails if a call was hedged, or if the client has learned from too few calls.
+func requireUnhedged(tb testing.TB, stats *hedge.Stats) {
 	if stats != nil {
 		require.Zero(tb, stats.HedgesSent.Load())
-		require.GreaterOrEqual(tb, stats.TotalRequests.Load(), int64(learned))
+		require.GreaterOrEqual(tb, stats.TotalRequests.Load(), int64(warmUpCalls))
 	}
 }
 
-// instant is a transport that answers at once, with that major version of HTTP.
-type instant int
+// An instantTransport is an HTTP transport that answers at once. Its value is the major version of HTTP.
+type instantTransport int
 
-func (major instant) RoundTrip(req *http.Request) (*http.Response, error) {
+func (major instantTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, ProtoMajor: int(major), Body: http.NoBody, Request: req}, nil
 }
 
@@ -105,7 +105,7 @@ func BenchmarkNoHedge(b *testing.B) {
 	call := func(rt http.RoundTripper, req *http.Request) {
 		resp, err := rt.RoundTrip(req)
 		if err != nil {
-			panic(err) // instant does not fail
+			panic(err) // instantTransport does not fail
 		}
 		_ = resp.Body.Close()
 	}
@@ -116,7 +116,7 @@ func BenchmarkNoHedge(b *testing.B) {
 	}
 	for _, variant := range []struct {
 		name string
-		base instant
+		base instantTransport
 		one  func(http.RoundTripper, *http.Request)
 	}{{"http1", 1, call}, {"http1-fresh-context", 1, fresh}, {"http2", 2, call}, {"http2-fresh-context", 2, fresh}} {
 		base, one := variant.base, variant.one
@@ -127,7 +127,7 @@ func BenchmarkNoHedge(b *testing.B) {
 					rt := transports(b, &stats)[contender](base)
 					req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://host.test/", nil)
 					require.NoError(b, err)
-					for range learned {
+					for range warmUpCalls {
 						one(rt, req)
 					}
 					b.ReportAllocs()
@@ -135,7 +135,7 @@ func BenchmarkNoHedge(b *testing.B) {
 						one(rt, req)
 					}
 					if contender == "hedge" {
-						unhedged(b, stats)
+						requireUnhedged(b, stats)
 					}
 				})
 			}
@@ -144,13 +144,13 @@ func BenchmarkNoHedge(b *testing.B) {
 	b.Run("http2-ten-headers", func(b *testing.B) {
 		for _, contender := range contenders {
 			b.Run(contender, func(b *testing.B) {
-				rt := transports(b, new(*hedge.Stats))[contender](instant(2))
+				rt := transports(b, new(*hedge.Stats))[contender](instantTransport(2))
 				req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://host.test/", nil)
 				require.NoError(b, err)
 				for _, name := range []string{"Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Cookie", "If-None-Match", "Traceparent", "User-Agent", "X-Request-Id", "X-Tenant"} {
 					req.Header.Set(name, "some/value")
 				}
-				for range learned {
+				for range warmUpCalls {
 					call(rt, req)
 				}
 				b.ReportAllocs()
@@ -163,10 +163,10 @@ func BenchmarkNoHedge(b *testing.B) {
 	b.Run("http2-parallel", func(b *testing.B) {
 		for _, contender := range contenders {
 			b.Run(contender, func(b *testing.B) {
-				rt := transports(b, new(*hedge.Stats))[contender](instant(2))
+				rt := transports(b, new(*hedge.Stats))[contender](instantTransport(2))
 				req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://host.test/", nil)
 				require.NoError(b, err)
-				for range learned {
+				for range warmUpCalls {
 					call(rt, req)
 				}
 				b.ReportAllocs()
@@ -213,7 +213,7 @@ func BenchmarkNoHedge(b *testing.B) {
 					}
 				}
 				b.Run(contender, func(b *testing.B) {
-					for range learned {
+					for range warmUpCalls {
 						one()
 					}
 					b.ReportAllocs()
@@ -221,7 +221,7 @@ func BenchmarkNoHedge(b *testing.B) {
 						one()
 					}
 					if contender == "hedge" {
-						unhedged(b, stats)
+						requireUnhedged(b, stats)
 					}
 				})
 			}
@@ -236,7 +236,7 @@ func BenchmarkLoopback(b *testing.B) {
 	for _, protocol := range []struct {
 		name    string
 		connect func(tb testing.TB, contender string, stats **hedge.Stats) func() error
-	}{{"http1", http1}, {"http2", http2}, {"grpc", overGRPC}} {
+	}{{"http1", newHTTP1Call}, {"http2", newHTTP2Call}, {"grpc", newGRPCCall}} {
 		b.Run(protocol.name, func(b *testing.B) {
 			for _, callers := range []struct {
 				name string
@@ -249,9 +249,9 @@ func BenchmarkLoopback(b *testing.B) {
 						}
 						b.Run(contender, func(b *testing.B) {
 							var stats *hedge.Stats
-							loopback(b, callers.n, protocol.connect(b, "bare", new(*hedge.Stats)), protocol.connect(b, contender, &stats))
+							measureThroughput(b, callers.n, protocol.connect(b, "bare", new(*hedge.Stats)), protocol.connect(b, contender, &stats))
 							if contender == "hedge" {
-								unhedged(b, stats)
+								requireUnhedged(b, stats)
 							}
 						})
 					}
@@ -261,11 +261,11 @@ func BenchmarkLoopback(b *testing.B) {
 	}
 }
 
-// loopback makes b.N calls of a contender and as many of a bare client, in turns.
-func loopback(b *testing.B, callers int, bare, call func() error) {
+// measureThroughput makes b.N calls of a contender and as many of a bare client, in turns.
+func measureThroughput(b *testing.B, callers int, bare, call func() error) {
 	type meter struct{ took, cpu time.Duration }
 	burst := func(m *meter, f func() error, n int) {
-		before, _ := cputime.OfThisProcess()
+		before, _ := cputime.Process()
 		start := time.Now()
 		var left atomic.Int64
 		left.Store(int64(n))
@@ -282,12 +282,12 @@ func loopback(b *testing.B, callers int, bare, call func() error) {
 		}
 		wg.Wait()
 		m.took += time.Since(start)
-		after, _ := cputime.OfThisProcess()
+		after, _ := cputime.Process()
 		m.cpu += after - before
 	}
 	const turn = 2000
 	var base, mine, warmUp meter
-	for range learned / turn {
+	for range warmUpCalls / turn {
 		burst(&warmUp, bare, turn)
 		burst(&warmUp, call, turn)
 	}
@@ -310,21 +310,21 @@ var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "hello") // a client that is gone does not read it
 })
 
-func http1(tb testing.TB, contender string, stats **hedge.Stats) func() error {
+func newHTTP1Call(tb testing.TB, contender string, stats **hedge.Stats) func() error {
 	s := httptest.NewServer(hello)
 	tb.Cleanup(s.Close)
-	return overHTTP(tb, s, &http.Transport{MaxIdleConnsPerHost: 256}, contender, stats)
+	return newHTTPCall(tb, s, &http.Transport{MaxIdleConnsPerHost: 256}, contender, stats)
 }
 
-func http2(tb testing.TB, contender string, stats **hedge.Stats) func() error {
+func newHTTP2Call(tb testing.TB, contender string, stats **hedge.Stats) func() error {
 	s := httptest.NewUnstartedServer(hello)
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	tb.Cleanup(s.Close)
-	return overHTTP(tb, s, s.Client().Transport.(*http.Transport).Clone(), contender, stats)
+	return newHTTPCall(tb, s, s.Client().Transport.(*http.Transport).Clone(), contender, stats)
 }
 
-func overHTTP(tb testing.TB, s *httptest.Server, base *http.Transport, contender string, stats **hedge.Stats) func() error {
+func newHTTPCall(tb testing.TB, s *httptest.Server, base *http.Transport, contender string, stats **hedge.Stats) func() error {
 	tb.Cleanup(base.CloseIdleConnections)
 	client := &http.Client{Transport: transports(tb, stats)[contender](base)}
 	return func() error {
@@ -350,7 +350,7 @@ var echo = grpc.ServiceDesc{
 	}},
 }
 
-func overGRPC(tb testing.TB, contender string, stats **hedge.Stats) func() error {
+func newGRPCCall(tb testing.TB, contender string, stats **hedge.Stats) func() error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(tb, err)
 	s := grpc.NewServer()
@@ -370,7 +370,7 @@ func overGRPC(tb testing.TB, contender string, stats **hedge.Stats) func() error
 func BenchmarkDelay(b *testing.B) {
 	key := policy.New(policy.Config{Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: time.Millisecond, MaxKeys: 4096, HasShortBucket: true}).Key(policy.Name{Host: "host.test"})
 	now := time.Now()
-	for i := range learned {
+	for i := range warmUpCalls {
 		key.Begin(now)
 		key.RecordCall(now, policy.Result{Latency: time.Duration(i%100) * time.Millisecond, Answered: true, HasSlowMarker: true})
 	}

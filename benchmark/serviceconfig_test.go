@@ -33,13 +33,13 @@ func BenchmarkServiceConfig(b *testing.B) {
 		{"throttling", []hedge.GRPCOption{hedge.WithServiceConfig(policy + `, "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1}}`)}},
 	} {
 		b.Run(variant.name, func(b *testing.B) {
-			intercept := hedge.NewUnaryClientInterceptor(append(variant.opts, hedge.WithMinDelay(far))...)
+			intercept := hedge.NewUnaryClientInterceptor(append(variant.opts, hedge.WithMinDelay(unreachedDelay))...)
 			one := func() {
 				if err := intercept(context.Background(), method, req, reply, cc, last); err != nil {
 					panic(err) // last does not fail
 				}
 			}
-			for range learned {
+			for range warmUpCalls {
 				one()
 			}
 			b.ReportAllocs()

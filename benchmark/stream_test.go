@@ -49,7 +49,7 @@ func BenchmarkNoHedgeStream(b *testing.B) {
 	for name, request := range map[string]*wrapperspb.BytesValue{"small": wrapperspb.Bytes([]byte("id")), "16KiB": wrapperspb.Bytes(make([]byte, 16<<10))} {
 		b.Run(name, func(b *testing.B) {
 			var stats *hedge.Stats
-			stream := hedge.NewInterceptor(hedge.WithMinDelay(far), hedge.WithStats(&stats)).Stream()
+			stream := hedge.NewInterceptor(hedge.WithMinDelay(unreachedDelay), hedge.WithStats(&stats)).Stream()
 			desc, reply := &grpc.StreamDesc{ServerStreams: true}, new(wrapperspb.Int64Value)
 			one := func() {
 				ctx, cancel := context.WithCancel(context.Background())
@@ -65,14 +65,14 @@ func BenchmarkNoHedgeStream(b *testing.B) {
 					panic(err) // the streamer does not fail
 				}
 			}
-			for range learned {
+			for range warmUpCalls {
 				one()
 			}
 			b.ReportAllocs()
 			for b.Loop() {
 				one()
 			}
-			unhedged(b, stats)
+			requireUnhedged(b, stats)
 		})
 	}
 }

@@ -30,11 +30,11 @@ const (
 	timeout = 5 * time.Second
 )
 
-// A scenario determines how clients send their queries.
+// A scenario determines the transport and the number of connections over which clients send their queries.
 type scenario struct {
 	lab.Scenario
 	network     string // udp or tcp
-	connections int    // that are open during the run; 0: a new one for each query
+	connections int    // that stay open during the run; 0: each query has a new connection
 }
 
 var scenarios = []scenario{
@@ -49,7 +49,7 @@ var Scenarios = lab.ScenariosOf(scenarios)
 
 var contenders = newContenders()
 
-// newContenders returns the contenders: this library's forwarder, and all peers.
+// newContenders returns the DNS servers to compare: the forwarder of this library, and all peers.
 func newContenders() (all []lab.Contender[dnsserver.Forwarder, *exec.Cmd]) {
 	for _, name := range append([]string{"forwarder"}, dnsserver.PeerNames()...) {
 		all = append(all, lab.Contender[dnsserver.Forwarder, *exec.Cmd]{Name: name, Start: func(f dnsserver.Forwarder) (*exec.Cmd, error) { return f.Command(name) }})
@@ -78,7 +78,8 @@ type Row struct {
 	ConnectionMemory float64 // bytes of the process for each connection that stays open; 0: unknown, or there are few
 }
 
-// A cacheLab is the network of one Run, with a DNS server that the contenders ask once for each name.
+// A cacheLab is the simulated network of one Run: the contenders, and an upstream DNS server that they query once for
+// each name.
 type cacheLab struct {
 	conf     Config
 	scenario scenario
@@ -129,7 +130,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return l.rows(), ctx.Err()
 }
 
-// open builds the network and starts the DNS server that the contenders forward to.
+// open builds the simulated network and starts the upstream DNS server.
 func (l *cacheLab) open() (err error) {
 	if l.net, err = netsim.NewKernel(l.conf.Seed, append([]string{"upstream"}, Contenders...)...); err != nil {
 		return err
@@ -168,8 +169,8 @@ func (l *cacheLab) close() {
 	}
 }
 
-// startServers starts the selected contenders. It skips peers that do not start; if no contender starts, it returns
-// their errors.
+// startServers starts the contenders that the Config selects. It skips peers that do not start. If no contender starts,
+// it returns the errors of all.
 func (l *cacheLab) startServers() error {
 	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
 	if err != nil {
@@ -195,7 +196,7 @@ func (l *cacheLab) startServers() error {
 	return nil
 }
 
-// startServer starts a contender on its host, lets it fill its cache, and opens the connections of the scenario.
+// startServer starts contender c on a host of its own, and prepares it for measurements.
 func (l *cacheLab) startServer(c lab.Contender[dnsserver.Forwarder, *exec.Cmd]) (s *server, err error) {
 	dir := filepath.Join(l.dir, c.Name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -218,7 +219,7 @@ func (l *cacheLab) startServer(c lab.Contender[dnsserver.Forwarder, *exec.Cmd]) 
 	return s, nil
 }
 
-// rows returns the results of all contenders.
+// rows returns a row of results for each contender.
 func (l *cacheLab) rows() (rows []Row) {
 	for _, s := range l.servers {
 		rows = append(rows, s.toRow())

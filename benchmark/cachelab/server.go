@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A server is a running contender, with the connections of its clients and its measurements.
+// A server is a running contender: a DNS server process, the connections of its clients, and its measurements.
 type server struct {
 	name     string
 	scenario scenario
@@ -27,9 +27,9 @@ type server struct {
 	progress func(int)
 
 	queries          [][]byte       // one for each name in the cache
-	conns            chan *dns.Conn // those that no query uses
+	conns            chan *dns.Conn // idle connections
 	calls            lab.Recorder
-	asked            int
+	asked            int // queries
 	cpu              time.Duration
 	connectionMemory float64 // bytes
 }
@@ -40,8 +40,8 @@ const cachedNames = 100
 // manyConnections is the number of connections from which their memory is measured.
 const manyConnections = 1000
 
-// prepare waits until the server answers, fills its cache, opens the connections of the scenario, and measures their
-// memory.
+// prepare makes the server ready for measurements. It waits until the server answers, fills the server's cache, opens
+// the client connections of the scenario, and measures the memory of a connection.
 func (s *server) prepare() error {
 	for i := range cachedNames {
 		m := new(dns.Msg)
@@ -93,7 +93,7 @@ func (s *server) prepare() error {
 	return nil
 }
 
-// openConnection opens a connection to the server, or a socket over UDP.
+// openConnection opens a TCP connection to the server, or a UDP socket if the scenario uses UDP.
 func (s *server) openConnection() (*dns.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -101,8 +101,8 @@ func (s *server) openConnection() (*dns.Conn, error) {
 	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, err
 }
 
-// exchangeQuery sends a query, and waits for the answer for at most the given time. It returns an error unless the answer has
-// one record.
+// exchangeQuery sends a query over conn, and waits for the answer for at most the duration wait. It returns an error
+// unless the answer has exactly one record.
 func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
 		return err
@@ -124,10 +124,10 @@ func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	return nil
 }
 
-// measureRound sends a number of queries, and adds them and the processor time of the server to the measurements. It returns
-// an error if the processor time is unknown.
+// measureRound sends the given number of queries, several at a time. It records their latencies and the processor time
+// that the server used for them. It returns an error if the processor time is unknown.
 func (s *server) measureRound(ctx context.Context, queries int) error {
-	before, known := cputime.OfThreads(s.process.Pid)
+	before, known := cputime.RunningThreads(s.process.Pid)
 	start, first := time.Now(), s.asked
 	s.asked += lab.Load{Workers: workers}.Send(ctx, queries, func(i int) {
 		begin := time.Now()
@@ -139,7 +139,7 @@ func (s *server) measureRound(ctx context.Context, queries int) error {
 		s.calls.Add(call)
 		s.progress(1)
 	})
-	after, stillKnown := cputime.OfThreads(s.process.Pid)
+	after, stillKnown := cputime.RunningThreads(s.process.Pid)
 	if !known || !stillKnown {
 		return fmt.Errorf("cachelab: the processor time of %s is unknown", s.name)
 	}
@@ -147,8 +147,9 @@ func (s *server) measureRound(ctx context.Context, queries int) error {
 	return nil
 }
 
-// sendQuery sends a query over the connection that has been idle for longest, or over a new connection if the scenario has
-// none that stays open. A connection that fails is replaced.
+// sendQuery sends a query to the server and waits for the response. It uses the connection that has been idle for
+// longest, and opens a new connection in place of one that fails. If the scenario keeps no connections open, each query
+// has a new connection.
 func (s *server) sendQuery(query []byte) error {
 	if s.scenario.connections == 0 {
 		conn, err := s.openConnection()
@@ -170,7 +171,7 @@ func (s *server) sendQuery(query []byte) error {
 	return err
 }
 
-// residentMemory returns the resident memory of the server in bytes, or 0 if the system does not say it.
+// residentMemory returns the resident memory of the server process in bytes, or 0 if it is unknown.
 func (s *server) residentMemory() float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.process.Pid))
 	fields := bytes.Fields(text)
@@ -181,7 +182,7 @@ func (s *server) residentMemory() float64 {
 	return pages * float64(os.Getpagesize())
 }
 
-// toRow returns the result of the server.
+// toRow returns the measurements of the server as a row of results.
 func (s *server) toRow() Row {
 	calls := s.calls.SortedCalls()
 	return Row{Row: lab.Row{Contender: s.name, Calls: calls, Asked: s.asked, CPU: s.cpu}, ConnectionMemory: s.connectionMemory}

@@ -23,8 +23,8 @@ import (
 // lookupTimeout limits lookups of contenders that have no limit of their own.
 const lookupTimeout = 15 * time.Second
 
-// A lookupFunc looks up the address of a name by the client of a contender. It returns an error unless the answer is
-// right.
+// A lookupFunc looks up the address of a name by the DNS client of a contender. It returns an error unless the answer
+// is right.
 type lookupFunc func(ctx context.Context, name string) error
 
 // contenders start in the environment of their client, which they complete.
@@ -36,7 +36,7 @@ var contenders = append([]lab.Contender[*client, lookupFunc]{
 	{Name: "net-resolver", Start: (*client).startNetResolver},
 }, newForwarderContenders()...)
 
-// newForwarderContenders returns the contenders that are forwarders.
+// newForwarderContenders returns the contenders that are DNS forwarders, each a process of its own.
 func newForwarderContenders() (all []lab.Contender[*client, lookupFunc]) {
 	for _, name := range forwarders {
 		all = append(all, lab.Contender[*client, lookupFunc]{Name: name, Start: (*client).startForwarder})
@@ -51,7 +51,7 @@ var Contenders = lab.NamesOf(contenders)
 func Supports(contender, transport string) bool {
 	switch {
 	case slices.Contains(forwarders, contender):
-		return slices.Contains(dnsserver.TransportsOf(contender), transport)
+		return slices.Contains(dnsserver.SupportedTransports(contender), transport)
 	case contender == "miekg" || contender == "net-resolver":
 		return transport == "udp"
 	}
@@ -70,14 +70,15 @@ type client struct {
 	calls    lab.Recorder
 }
 
-// A countingDialer opens connections for a DNS client and counts them. It also counts the queries over UDP: every query
-// is one Write.
+// A countingDialer opens the connections of a DNS client and counts them. It also counts UDP queries, which are one
+// Write each.
 type countingDialer struct {
 	dnshedge.Dialer
 	queries, connections atomic.Int64
 }
 
-// DialContext opens a connection. It counts a TCP connection now, and the queries on a UDP connection later.
+// DialContext opens a connection. It counts a TCP connection at once. For a UDP socket, it counts the queries that are
+// written to the socket.
 func (d *countingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := d.Dialer.DialContext(ctx, network, address)
 	if err != nil {
@@ -90,8 +91,8 @@ func (d *countingDialer) DialContext(ctx context.Context, network, address strin
 	return &countingConn{c, d}, nil
 }
 
-// A countingConn is a UDP connection that counts the queries sent. It is a net.PacketConn: Go's resolver and miekg's
-// client recognize a UDP socket by that.
+// A countingConn is a UDP connection that counts the queries written to it. It implements net.PacketConn, by which Go's
+// resolver and miekg's client recognize a UDP socket.
 type countingConn struct {
 	net.Conn
 	*countingDialer
@@ -113,8 +114,8 @@ func (c *countingConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	return c.Conn.(net.PacketConn).WriteTo(b, to)
 }
 
-// lookupName returns the n-th name that the client looks up. It has the name of the contender, by which the servers count
-// queries.
+// lookupName returns the n-th name that the client looks up. The name contains that of the contender, so that the
+// servers can count the queries of each contender.
 func (c *client) lookupName(n int) string { return fmt.Sprintf("n%d.%s.example.", n, c.name) }
 
 // measureLookup looks up the n-th name of the run, and records the call. start is the start of the run. It records
@@ -134,8 +135,8 @@ func (c *client) measureLookup(ctx context.Context, start time.Time, n int) {
 	c.calls.Add(call)
 }
 
-// row returns the result of the client: its calls, and its counts of queries and connections.
-func (c *client) row() lab.Row {
+// toRow returns the result of the client as a row: its calls, and its counts of queries and connections.
+func (c *client) toRow() lab.Row {
 	calls := c.calls.SortedCalls()
 	r := lab.Row{Contender: c.name, Calls: calls, Asked: len(calls), Sent: c.counter.queries.Load(), Connections: c.counter.connections.Load()}
 	if c.complete != nil {
@@ -144,8 +145,8 @@ func (c *client) row() lab.Row {
 	return r
 }
 
-// upstreams returns the IP addresses of the DNS servers that clients query. These are both servers if one may be dead
-// or the lab is under load, and else the first.
+// upstreams returns the IP addresses of the DNS servers that clients query: both servers if the first may be dead or
+// the lab is under load, and otherwise the first.
 func (l *lookupLab) upstreams() []string {
 	hosts := []string{"a"}
 	if strings.HasPrefix(l.conf.Scenario, "dead") || l.conf.Workers > 0 {
@@ -158,8 +159,9 @@ func (l *lookupLab) upstreams() []string {
 	return addresses
 }
 
-// startClients starts the contenders with the given names; without names, all that support the transport. It skips peers
-// that do not start, and forwarders on a network in memory. If no contender starts, it returns their errors.
+// startClients starts the contenders with the given names, or all that support the transport if there are no names. It
+// skips peers that do not start. On a network in memory it also skips forwarders. If no contender starts, it returns
+// the errors of all.
 func (l *lookupLab) startClients(names []string) ([]*client, error) {
 	selected, err := lab.SelectByName("contender", contenders, names)
 	if err != nil {
@@ -191,7 +193,8 @@ func (l *lookupLab) startClients(names []string) ([]*client, error) {
 	return clients, nil
 }
 
-// checkAnswer returns err if it is not nil, and an error if response r does not have exactly one record.
+// checkAnswer checks the result of a DNS exchange, a response r or an error err. It returns err if that is not nil, and
+// an error if r does not have exactly one record.
 func checkAnswer(r *dns.Msg, err error) error {
 	switch {
 	case err != nil:
@@ -202,15 +205,15 @@ func checkAnswer(r *dns.Msg, err error) error {
 	return nil
 }
 
-// newQuery returns a query for the IPv4 addresses of name.
+// newQuery returns a DNS query for the IPv4 addresses of name.
 func newQuery(name string) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeA)
 	return m
 }
 
-// newHedgingStarter returns the Start function of a contender that looks up names with this library's dnshedge.Client.
-// h has the client's settings for hedging.
+// newHedgingStarter returns the Start function of a contender that looks up names by a dnshedge.Client of this library.
+// h has the hedging settings of the client.
 func newHedgingStarter(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
 	return func(c *client) (lookupFunc, error) {
 		_, trusting := dnstest.Certificate()
@@ -259,8 +262,8 @@ func (c *client) startMiekg() (lookupFunc, error) {
 	}, nil
 }
 
-// An attemptCountKey is the context key for the number of attempts of one lookup. Go's resolver dials again for each
-// attempt, and the number determines the server: the next one.
+// An attemptCountKey is the context key for the number of attempts of one lookup. Go's resolver dials once for each
+// attempt, and the number determines which server the attempt reaches.
 type attemptCountKey struct{}
 
 // startNetResolver starts Go's own resolver, net.Resolver. Each attempt of a lookup goes to the next server.

@@ -45,7 +45,7 @@ type Config struct {
 	Skipped    func(reason string) // called for each contender that cannot run here; may be nil
 }
 
-// A lookupLab is the simulated network of one Run, with two DNS servers.
+// A lookupLab is the simulated network of one Run, with two DNS servers that the clients query.
 type lookupLab struct {
 	conf    Config
 	net     *netsim.Network
@@ -98,7 +98,7 @@ func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 	}
 	var rows []lab.Row
 	for _, c := range clients {
-		rows = append(rows, c.row())
+		rows = append(rows, c.toRow())
 	}
 	return rows, ctx.Err()
 }
@@ -106,8 +106,8 @@ func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 // loadRounds is the number of parts into which the lookups of each contender under load are divided.
 const loadRounds = 10
 
-// measureUnderLoad lets one client after another look up names, with as many concurrent lookups as the Config has
-// workers. The lookups are divided into rounds, and every client has its turn in each round.
+// measureUnderLoad lets one client after another look up names, with as many concurrent lookups as Config.Workers. The
+// lookups are divided into rounds, and every client has its turn in each round.
 func (l *lookupLab) measureUnderLoad(ctx context.Context, clients []*client) {
 	start := time.Now()
 	for round := range loadRounds {
@@ -124,8 +124,8 @@ func (l *lookupLab) measureUnderLoad(ctx context.Context, clients []*client) {
 	}
 }
 
-// measureInTurns lets all clients look up names, one client after another. No client looks up a name twice, so that a
-// cache is no advantage.
+// measureInTurns lets the clients look up each name of the run one after another. The names of a client differ from
+// each other, so that a cache is no advantage.
 func (l *lookupLab) measureInTurns(ctx context.Context, clients []*client) {
 	start := time.Now()
 	lab.Load{Workers: workers}.Send(ctx, l.conf.Lookups, func(n int) {

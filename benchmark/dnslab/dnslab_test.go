@@ -34,19 +34,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const learned = time.Second // time in which a contender detects a dead server
+const detectionTime = time.Second // time in which a contender detects a dead server
 
-// at returns a latency quantile of the answered calls, with q from 0 to 1.
-func at(r lab.Row, q float64) time.Duration {
+// latencyAt returns quantile q of the latencies of the answered calls, with q from 0 to 1.
+func latencyAt(r lab.Row, q float64) time.Duration {
 	return latency.Quantile(latency.SortedAnswered(r.Calls), q)
 }
 
-func failed(r lab.Row) int { return len(r.Calls) - len(latency.SortedAnswered(r.Calls)) }
+func countFailed(r lab.Row) int { return len(r.Calls) - len(latency.SortedAnswered(r.Calls)) }
 
 // extraOf returns the queries beyond one for each lookup, as a share of all lookups.
 func extraOf(r lab.Row) float64 { return r.SentPerCall() - 1 }
 
-// meanOf returns the mean latency and its standard deviation.
+// meanOf returns the mean of the latencies and their standard deviation.
 func meanOf(r lab.Row) (mean, deviation time.Duration) {
 	all := latency.SortedAnswered(r.Calls)
 	if len(all) == 0 {
@@ -61,11 +61,11 @@ func meanOf(r lab.Row) (mean, deviation time.Duration) {
 	return time.Duration(sum / n), time.Duration(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
 }
 
-// runs has the rows by contender of one run per seed.
+// A runs value has the rows of one run for each seed, by contender.
 type runs []map[string]lab.Row
 
-// run measures once.
-func run(t *testing.T, conf dnslab.Config) map[string]lab.Row {
+// runLab runs the lab once and returns the rows by contender.
+func runLab(t *testing.T, conf dnslab.Config) map[string]lab.Row {
 	t.Helper()
 	rows, err := dnslab.Run(context.Background(), conf)
 	if errors.Is(err, netsim.ErrUnsupported) {
@@ -76,14 +76,14 @@ func run(t *testing.T, conf dnslab.Config) map[string]lab.Row {
 	for _, r := range rows {
 		out[r.Contender] = r
 		mean, dev := meanOf(r)
-		t.Logf("%-13s %-12s n %d errors %d p50 %v p95 %v p99 %v p99.9 %v mean %v σ %v extra %.2f %% hedges %d won %d denied %d", conf.Scenario, r.Contender, len(r.Calls), failed(r),
-			at(r, .5).Round(time.Microsecond), at(r, .95).Round(time.Microsecond), at(r, .99).Round(time.Microsecond), at(r, .999).Round(time.Microsecond),
+		t.Logf("%-13s %-12s n %d errors %d p50 %v p95 %v p99 %v p99.9 %v mean %v σ %v extra %.2f %% hedges %d won %d denied %d", conf.Scenario, r.Contender, len(r.Calls), countFailed(r),
+			latencyAt(r, .5).Round(time.Microsecond), latencyAt(r, .95).Round(time.Microsecond), latencyAt(r, .99).Round(time.Microsecond), latencyAt(r, .999).Round(time.Microsecond),
 			mean.Round(time.Microsecond), dev.Round(time.Microsecond), 100*extraOf(r), r.Hedges, r.Wins, r.Denied)
 	}
 	return out
 }
 
-// measure runs a scenario with each seed.
+// measure runs the lab in a scenario with each seed.
 func measure(t *testing.T, scenario, transport string, strategies ...string) (all runs) {
 	t.Helper()
 	if testing.Short() {
@@ -95,15 +95,15 @@ func measure(t *testing.T, scenario, transport string, strategies ...string) (al
 	for seed := range *seeds {
 		conf := dnslab.Config{Scenario: scenario, Transport: transport, Contenders: strategies, Lookups: *samples, Seed: uint64(seed), Memory: !*kernel}
 		if *kernel {
-			all = append(all, run(t, conf))
+			all = append(all, runLab(t, conf))
 			continue
 		}
-		synctest.Test(t, func(t *testing.T) { all = append(all, run(t, conf)) })
+		synctest.Test(t, func(t *testing.T) { all = append(all, runLab(t, conf)) })
 	}
 	return all
 }
 
-// ratio returns the median over the runs of the ratio of a figure of a to that of b.
+// ratio returns the median over all runs of the ratio of a figure of contender a to that of contender b.
 func (all runs) ratio(a, b string, f func(lab.Row) time.Duration) float64 {
 	var out []float64
 	for _, r := range all {
@@ -114,13 +114,13 @@ func (all runs) ratio(a, b string, f func(lab.Row) time.Duration) float64 {
 }
 
 func quantile(q float64) func(lab.Row) time.Duration {
-	return func(r lab.Row) time.Duration { return at(r, q) }
+	return func(r lab.Row) time.Duration { return latencyAt(r, q) }
 }
 
 const burst = 20 // hedges that the budget can save
 
-// affordable asserts that hedges cost at most a share of all queries and the burst.
-func (all runs) affordable(t *testing.T, share float64) {
+// assertWithinBudget asserts that hedges are at most the given share of all queries, in excess of one burst.
+func (all runs) assertWithinBudget(t *testing.T, share float64) {
 	t.Helper()
 	for _, r := range all {
 		ours := r["hedge"]
@@ -128,30 +128,30 @@ func (all runs) affordable(t *testing.T, share float64) {
 	}
 }
 
-func (all runs) answered(t *testing.T) {
+func (all runs) assertAllAnswered(t *testing.T) {
 	t.Helper()
 	for _, r := range all {
-		assert.Zero(t, failed(r["hedge"]))
+		assert.Zero(t, countFailed(r["hedge"]))
 	}
 }
 
 func TestLossDoesNotShow(t *testing.T) {
 	all := measure(t, "loss2", "udp", "single", "hedge", "net-resolver")
-	all.answered(t)
-	all.affordable(t, 0.05)
+	all.assertAllAnswered(t)
+	all.assertWithinBudget(t, 0.05)
 	assert.LessOrEqual(t, all.ratio("hedge", "single", quantile(.99)), 0.25, "which sends a lost query again after 200 ms")
 	assert.LessOrEqual(t, all.ratio("hedge", "net-resolver", quantile(.99)), 0.03)
 }
 
-// load runs a scenario with 24 lookups in flight.
-func load(t *testing.T, scenario string) (all runs) {
+// measureUnderLoad runs the lab in a scenario with 24 lookups in flight.
+func measureUnderLoad(t *testing.T, scenario string) (all runs) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
 	for seed := range *seeds {
 		synctest.Test(t, func(t *testing.T) {
-			all = append(all, run(t, dnslab.Config{Scenario: scenario, Contenders: []string{"hedge"}, Lookups: 4 * *samples, Seed: uint64(seed), Memory: true, Workers: 24}))
+			all = append(all, runLab(t, dnslab.Config{Scenario: scenario, Contenders: []string{"hedge"}, Lookups: 4 * *samples, Seed: uint64(seed), Memory: true, Workers: 24}))
 		})
 	}
 	return all
@@ -159,39 +159,39 @@ func load(t *testing.T, scenario string) (all runs) {
 
 // A retransmission after 50 ms, as by unbound, gives 70 ms.
 func TestLossDoesNotShowUnderLoad(t *testing.T) {
-	all := load(t, "loss2")
-	all.answered(t)
-	all.affordable(t, 0.05)
+	all := measureUnderLoad(t, "loss2")
+	all.assertAllAnswered(t)
+	all.assertWithinBudget(t, 0.05)
 	for _, r := range all {
-		assert.LessOrEqual(t, at(r["hedge"], .99), 50*time.Millisecond)
-		assert.LessOrEqual(t, at(r["hedge"], .999), 100*time.Millisecond)
+		assert.LessOrEqual(t, latencyAt(r["hedge"], .99), 50*time.Millisecond)
+		assert.LessOrEqual(t, latencyAt(r["hedge"], .999), 100*time.Millisecond)
 	}
 }
 
 func TestSpikesShrinkUnderLoad(t *testing.T) {
-	all := load(t, "spikes")
-	all.answered(t)
-	all.affordable(t, 0.05)
+	all := measureUnderLoad(t, "spikes")
+	all.assertAllAnswered(t)
+	all.assertWithinBudget(t, 0.05)
 	for _, r := range all {
-		assert.LessOrEqual(t, at(r["hedge"], .99), 70*time.Millisecond)
+		assert.LessOrEqual(t, latencyAt(r["hedge"], .99), 70*time.Millisecond)
 	}
 }
 
 func TestADeadPrimaryDoesNotShow(t *testing.T) {
 	all := measure(t, "dead-primary", "udp", "single", "hedge")
-	all.answered(t)
+	all.assertAllAnswered(t)
 	for _, r := range all {
 		ours := r["hedge"]
-		ours.Calls = slices.DeleteFunc(ours.Calls, func(c latency.Call) bool { return c.Start < learned })
-		assert.LessOrEqual(t, at(ours, .99), 30*time.Millisecond, "1.5 times a healthy server's")
+		ours.Calls = slices.DeleteFunc(ours.Calls, func(c latency.Call) bool { return c.Start < detectionTime })
+		assert.LessOrEqual(t, latencyAt(ours, .99), 30*time.Millisecond, "1.5 times a healthy server's")
 	}
 }
 
 func TestADeadGroupIsNotHammered(t *testing.T) {
 	all := measure(t, "dead", "udp", "hedge")
-	all.affordable(t, 0.05)
+	all.assertWithinBudget(t, 0.05)
 	for _, r := range all {
-		assert.Equal(t, len(r["hedge"].Calls), failed(r["hedge"]))
+		assert.Equal(t, len(r["hedge"].Calls), countFailed(r["hedge"]))
 	}
 }
 
@@ -200,10 +200,10 @@ func TestKernelSocketsAreHedgedToo(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	for _, transport := range []string{"udp", "tls", "https"} {
-		r := run(t, dnslab.Config{Scenario: "loss2", Transport: transport, Contenders: []string{"single", "hedge"}, Lookups: 400, Seed: 1})
-		assert.Zero(t, failed(r["single"]))
+		r := runLab(t, dnslab.Config{Scenario: "loss2", Transport: transport, Contenders: []string{"single", "hedge"}, Lookups: 400, Seed: 1})
+		assert.Zero(t, countFailed(r["single"]))
 		ours := r["hedge"]
-		assert.Zero(t, failed(ours))
+		assert.Zero(t, countFailed(ours))
 		// Not Extra: on a busy machine an answer may be so late that the query is sent again, which is free.
 		assert.LessOrEqual(t, float64(ours.Hedges), 0.05*float64(ours.Sent)+burst, transport)
 	}
@@ -213,9 +213,9 @@ func TestRunInMemoryNeedsNoRoot(t *testing.T) {
 	rows, err := dnslab.Run(context.Background(), dnslab.Config{Memory: true, Lookups: 64, Contenders: []string{"single", "hedge", "miekg", "net-resolver"}})
 	require.NoError(t, err)
 	for _, r := range rows {
-		assert.Zero(t, failed(r), r.Contender)
+		assert.Zero(t, countFailed(r), r.Contender)
 		assert.Equal(t, 64, len(r.Calls))
-		assert.GreaterOrEqual(t, at(r, 0), 19*time.Millisecond)
+		assert.GreaterOrEqual(t, latencyAt(r, 0), 19*time.Millisecond)
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 // forwarders are the contenders that run as processes of their own, each on a host of its own together with its clients.
 var forwarders = append([]string{"forwarder"}, dnsserver.PeerNames()...)
 
-// startForwarder starts a DNS forwarder as a process on a host of its own, and returns the function that looks up names
-// through it.
+// startForwarder starts a DNS forwarder as a process on a host of its own. It returns a function that looks up names
+// through the forwarder.
 func (c *client) startForwarder() (lookupFunc, error) {
 	if c.conf.Memory {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
@@ -29,7 +29,7 @@ func (c *client) startForwarder() (lookupFunc, error) {
 		return nil, err
 	}
 	cmd, err := dnsserver.Forwarder{
-		Peers: c.conf.Peers, Dir: dir, Upstreams: c.upstreams(), Transport: c.conf.Transport, ServerName: dnstest.Name, RootsFile: c.rootsFile(),
+		Peers: c.conf.Peers, Dir: dir, Upstreams: c.upstreams(), Transport: c.conf.Transport, ServerName: dnstest.Name, CertificateFile: c.certificateFile(),
 	}.Command(c.name)
 	if err != nil {
 		return nil, err
@@ -48,21 +48,21 @@ func (c *client) startForwarder() (lookupFunc, error) {
 			return nil, err
 		}
 	}
-	before := c.sentQueries()
-	c.complete = func(r *lab.Row) { r.Sent = c.sentQueries() - before }
+	before := c.countSentQueries()
+	c.complete = func(r *lab.Row) { r.Sent = c.countSentQueries() - before }
 	return lookup, nil
 }
 
-// sentQueries returns the number of queries that the forwarder has sent. Over TLS and HTTPS these are the queries that the
-// servers have received, as none of them is lost.
-func (c *client) sentQueries() int64 {
+// countSentQueries returns the number of queries that the forwarder has sent to the servers. Over TLS and HTTPS it is
+// the number of queries that the servers have received, since no query is lost there.
+func (c *client) countSentQueries() int64 {
 	if c.conf.Transport != "udp" {
 		return c.received[c.name].Load()
 	}
 	return c.net.Link(c.name, "a").Counters().UDP + c.net.Link(c.name, "b").Counters().UDP
 }
 
-// waitUntilReady looks up name until the answer is right, for at most 10 seconds.
+// waitUntilReady calls lookup for name until the answer is right, for at most 10 seconds.
 func waitUntilReady(lookup lookupFunc, name string) error {
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -74,8 +74,8 @@ func waitUntilReady(lookup lookupFunc, name string) error {
 	}
 }
 
-// newForwarderDir returns a new directory for the files of the forwarder. The first call makes the directory of the lab,
-// with the certificate of the servers.
+// newForwarderDir creates a directory for the files of the forwarder, and returns its path. The first call also creates
+// the directory of the lab, with the file of the servers' certificate.
 func (c *client) newForwarderDir() (dir string, err error) {
 	if c.dir == "" {
 		if c.dir, err = os.MkdirTemp("", "dnslab"); err != nil {
@@ -83,7 +83,7 @@ func (c *client) newForwarderDir() (dir string, err error) {
 		}
 		server, _ := dnstest.Certificate()
 		text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificates[0].Certificate[0]})
-		if err := os.WriteFile(c.rootsFile(), text, 0o644); err != nil {
+		if err := os.WriteFile(c.certificateFile(), text, 0o644); err != nil {
 			return "", err
 		}
 	}
@@ -91,5 +91,5 @@ func (c *client) newForwarderDir() (dir string, err error) {
 	return dir, os.Mkdir(dir, 0o755)
 }
 
-// rootsFile returns the name of the file with the certificate of the servers.
-func (l *lookupLab) rootsFile() string { return filepath.Join(l.dir, "roots.pem") }
+// certificateFile returns the path of the file with the certificate of the servers, in PEM.
+func (l *lookupLab) certificateFile() string { return filepath.Join(l.dir, "roots.pem") }

@@ -7,15 +7,14 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A scenario is a condition of the network: the delay and loss of packets on the links between the clients and both DNS
-// servers.
+// A scenario determines the delay and loss of packets on the links between the clients and each of the two DNS servers.
 type scenario struct {
 	lab.Scenario
 	links [2]link
 }
 
-// A link is the simulated network path between the clients and one server. Each direction has its own profile of delay
-// and loss.
+// A link is the simulated network path between the clients and one server. Each direction has a profile of delay and
+// loss.
 type link struct{ to, from netsim.Profile }
 
 const (
@@ -24,26 +23,26 @@ const (
 )
 
 var (
-	steadyDelay = delayAround(oneWayDelay)
+	steadyDelay = newUniformDelay(oneWayDelay)
 	steady      = netsim.Profile{Delay: steadyDelay}
 	blackHole   = netsim.Profile{BlackHole: true}
 )
 
-// delayAround returns a uniform distribution of packet delays around d.
-func delayAround(d time.Duration) netsim.Dist { return netsim.Uniform(d-jitter, d+jitter) }
+// newUniformDelay returns a uniform distribution of packet delays around d.
+func newUniformDelay(d time.Duration) netsim.Dist { return netsim.Uniform(d-jitter, d+jitter) }
 
 // scenarios have a round-trip time of 20 ms, except uniform.
 var scenarios = []scenario{
-	equalLinks("clean", "20 ms to the server", steady, steady),
-	lossyLinks("loss1", "1 % of the packets lost each way", 0.01),
-	lossyLinks("loss2", "2 % lost each way", 0.02),
-	lossyLinks("loss3", "3 % lost each way", 0.03),
-	equalLinks("spikes", "5 % of the packets 40 to 140 ms late",
+	newEqualLinksScenario("clean", "20 ms to the server", steady, steady),
+	newLossyScenario("loss1", "1 % of the packets lost each way", 0.01),
+	newLossyScenario("loss2", "2 % lost each way", 0.02),
+	newLossyScenario("loss3", "3 % lost each way", 0.03),
+	newEqualLinksScenario("spikes", "5 % of the packets 40 to 140 ms late",
 		netsim.Profile{Delay: netsim.Spikes(steadyDelay, 0.05, netsim.Uniform(40*time.Millisecond, 140*time.Millisecond))}, steady),
-	equalLinks("uniform", "200 ms to the server", netsim.Profile{Delay: delayAround(100 * time.Millisecond)}, netsim.Profile{Delay: delayAround(100 * time.Millisecond)}),
+	newEqualLinksScenario("uniform", "200 ms to the server", netsim.Profile{Delay: newUniformDelay(100 * time.Millisecond)}, netsim.Profile{Delay: newUniformDelay(100 * time.Millisecond)}),
 	{lab.Scenario{Name: "dead-primary", Description: "the first of two servers is dead"}, [2]link{{blackHole, blackHole}, {steady, steady}}},
-	equalLinks("dead", "both are", blackHole, blackHole),
-	equalLinks("burst", "2 % lost each way, in bursts", lossBursts, lossBursts),
+	newEqualLinksScenario("dead", "both are", blackHole, blackHole),
+	newEqualLinksScenario("burst", "2 % lost each way, in bursts", lossBursts, lossBursts),
 }
 
 // lossBursts loses 2 % of the packets, in bursts of five on average.
@@ -52,15 +51,15 @@ var lossBursts = netsim.Profile{Delay: steadyDelay, Burst: &netsim.Burst{GoodToB
 // Scenarios lists all scenarios.
 var Scenarios = lab.ScenariosOf(scenarios)
 
-// equalLinks returns a scenario in which both servers have the same link. to is the profile of the way to the servers,
-// and from is that of the way back.
-func equalLinks(name, description string, to, from netsim.Profile) scenario {
+// newEqualLinksScenario returns a scenario in which both servers have the same link. to is the profile of the direction
+// to the servers, and from is that of the opposite direction.
+func newEqualLinksScenario(name, description string, to, from netsim.Profile) scenario {
 	return scenario{lab.Scenario{Name: name, Description: description}, [2]link{{to, from}, {to, from}}}
 }
 
-// lossyLinks returns a scenario in which a share of the packets is lost in each direction, on the links to both
-// servers.
-func lossyLinks(name, description string, share float64) scenario {
+// newLossyScenario returns a scenario in which a share of the packets is lost in each direction, on the links to both
+// servers. share is from 0 to 1.
+func newLossyScenario(name, description string, share float64) scenario {
 	lossy := netsim.Profile{Delay: steadyDelay, Loss: share}
-	return equalLinks(name, description, lossy, lossy)
+	return newEqualLinksScenario(name, description, lossy, lossy)
 }

@@ -76,12 +76,12 @@ var FakeTime = bubble.Func[Config, []Row]{Name: "endpointlab", Call: Run}
 
 var contenders = []lab.Contender[*endpointSet, http.RoundTripper]{
 	{Name: "none", Start: func(s *endpointSet) (http.RoundTripper, error) { return s, nil }},
-	{Name: "far", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.withLastEndpoint(s), nil }},
+	{Name: "far", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointOnly(s), nil }},
 	{Name: "failover", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.withFailover(s), nil }},
 	{Name: "hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return hedge.New(s), nil }},
-	{Name: "far-hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.withLastEndpoint(hedge.New(s)), nil }},
-	{Name: "hedge-endpoints", Start: withEndpoints},
-	{Name: "hedge-endpoints-3", Start: withEndpoints},
+	{Name: "far-hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointOnly(hedge.New(s)), nil }},
+	{Name: "hedge-endpoints", Start: newEndpointsClient},
+	{Name: "hedge-endpoints-3", Start: newEndpointsClient},
 }
 
 // farCosts are the tokens that a hedge to another endpoint than the first one costs, by the name of the contender; 0
@@ -91,32 +91,35 @@ var farCosts = map[string]int{"hedge-endpoints-3": 3}
 // Contenders lists the names of all contenders, in the order of the tables.
 var Contenders = lab.NamesOf(contenders)
 
+// A roundTripperFunc is a function that implements http.RoundTripper.
 type roundTripperFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// toEndpoint returns a copy of request req that goes to the endpoint with index i.
-func toEndpoint(req *http.Request, i int) *http.Request {
+// cloneForEndpoint returns a copy of request req that is addressed to the i-th endpoint.
+func cloneForEndpoint(req *http.Request, i int) *http.Request {
 	r := req.Clone(req.Context())
-	r.URL.Host = hostOf(i)
+	r.URL.Host = endpointHostName(i)
 	return r
 }
 
-// hostOf returns the host name of the endpoint with the given index.
-func hostOf(endpoint int) string { return fmt.Sprintf("endpoint%d.test", endpoint) }
+// endpointHostName returns the host name of the endpoint with the given index.
+func endpointHostName(endpoint int) string { return fmt.Sprintf("endpoint%d.test", endpoint) }
 
-// withLastEndpoint returns a client that sends all calls to the last endpoint, by the transport rt.
-func (s *endpointSet) withLastEndpoint(rt http.RoundTripper) http.RoundTripper {
+// lastEndpointOnly returns a transport that sends all requests to the last endpoint of the set through the transport
+// rt.
+func (s *endpointSet) lastEndpointOnly(rt http.RoundTripper) http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-		return rt.RoundTrip(toEndpoint(req, len(s.endpoints)-1))
+		return rt.RoundTrip(cloneForEndpoint(req, len(s.endpoints)-1))
 	})
 }
 
-// withFailover returns a client that sends a call to the next endpoint after each error, by the transport rt.
+// withFailover returns a transport that sends a request to the endpoints one after another through the transport rt,
+// until an endpoint answers without an error.
 func (s *endpointSet) withFailover(rt http.RoundTripper) http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (resp *http.Response, err error) {
 		for i := range s.endpoints {
-			if resp, err = rt.RoundTrip(toEndpoint(req, i)); err == nil || req.Context().Err() != nil {
+			if resp, err = rt.RoundTrip(cloneForEndpoint(req, i)); err == nil || req.Context().Err() != nil {
 				break
 			}
 		}
@@ -124,11 +127,11 @@ func (s *endpointSet) withFailover(rt http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// withEndpoints returns a client of this library that chooses among all endpoints by hedge.WithEndpoints.
-func withEndpoints(s *endpointSet) (http.RoundTripper, error) {
+// newEndpointsClient returns a transport of this library that chooses among all endpoints by hedge.WithEndpoints.
+func newEndpointsClient(s *endpointSet) (http.RoundTripper, error) {
 	all := make([]hedge.Endpoint, len(s.endpoints))
 	for i := range all {
-		all[i].URL = "http://" + hostOf(i)
+		all[i].URL = "http://" + endpointHostName(i)
 		if i > 0 {
 			all[i].Cost = s.farCost
 		}
@@ -136,7 +139,8 @@ func withEndpoints(s *endpointSet) (http.RoundTripper, error) {
 	return hedge.New(s, hedge.WithEndpoints(all...)), nil
 }
 
-// An endpointSet has the simulated endpoints of one contender, and counts the attempts and the tokens of its calls.
+// An endpointSet has the simulated endpoints of one contender. It counts the attempts of each call at each endpoint,
+// and the tokens that hedges cost.
 type endpointSet struct {
 	scenario
 	farCost  int
@@ -148,7 +152,7 @@ type endpointSet struct {
 	tokens   atomic.Int64
 }
 
-// measure makes all calls of contender c, at random times, and returns its result.
+// measure makes all calls by the client of contender c, at random times, and returns the result.
 func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
 	s := &endpointSet{scenario: sc, farCost: farCosts[c.Name], start: time.Now(), seed: conf.Seed, attempts: make([][]atomic.Int32, conf.Calls)}
 	s.duration = time.Duration(float64(conf.Calls) / sc.rate * float64(time.Second))
@@ -160,7 +164,7 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*en
 		return Row{}, err
 	}
 	row := Row{Row: lab.Row{Contender: c.Name, Calls: make([]latency.Call, conf.Calls)}}
-	arrivals, failures := virtual.NewDraws(conf.Seed), atomic.Int64{}
+	arrivals, failures := virtual.NewRandomSource(conf.Seed), atomic.Int64{}
 	row.Asked = lab.Load{Gap: func(i int) time.Duration { return arrivals.ArrivalGap(i, sc.rate) }}.Send(ctx, conf.Calls, func(i int) {
 		if !s.makeCall(ctx, client, i, &row.Calls[i]) {
 			failures.Add(1)
@@ -170,11 +174,12 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*en
 	return row, nil
 }
 
-// makeCall makes the n-th call of a contender by its client, and records it. It reports whether the call was answered.
+// makeCall makes the n-th call of a contender by its client, and records the latency in call. It reports whether the
+// call was answered.
 func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n int, call *latency.Call) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+hostOf(0)+"/"+strconv.Itoa(n), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+endpointHostName(0)+"/"+strconv.Itoa(n), nil)
 	if err != nil {
 		panic(err)
 	}
@@ -198,7 +203,7 @@ func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n 
 
 var errDown = errors.New("this endpoint is down")
 
-// RoundTrip answers a request as the endpoint in its URL does: after a simulated latency, with a response or an error.
+// RoundTrip answers a request as the endpoint in its URL does: with a response or an error, after a simulated latency.
 func (s *endpointSet) RoundTrip(req *http.Request) (*http.Response, error) {
 	var i, n int
 	if _, err := fmt.Sscanf(req.URL.Host+req.URL.Path, "endpoint%d.test/%d", &i, &n); err != nil {
@@ -215,7 +220,7 @@ func (s *endpointSet) RoundTrip(req *http.Request) (*http.Response, error) {
 		header.Set("X-Attempt", strconv.Itoa(a.Number))
 	}
 	progress := float64(time.Since(s.start)) / float64(s.duration)
-	took, err := s.endpoints[i].drawAnswer(virtual.NewDraws(s.seed+1), virtual.Attempt{Request: n, N: 16*i + int(earlier)}, progress)
+	took, err := s.endpoints[i].drawOutcome(virtual.NewRandomSource(s.seed+1), virtual.Attempt{Request: n, N: 16*i + int(earlier)}, progress)
 	if sleepErr := lab.SleepContext(req.Context(), took); sleepErr != nil {
 		return nil, sleepErr
 	}

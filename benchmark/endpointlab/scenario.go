@@ -9,22 +9,22 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A scenario is a list of endpoints with their faults, and the rate of calls.
+// A scenario determines the endpoints of a run, their faults, and the rate of calls.
 type scenario struct {
 	lab.Scenario
 	rate      float64    // calls per second
 	endpoints []endpoint // in the order of preference
 }
 
-// An endpoint is a simulated server: its distance from the client, its latency and its faults.
+// An endpoint is a simulated server, with its network latency, the distribution of its response times, and its faults.
 type endpoint struct {
 	distance time.Duration // added to every answer
 	hasTail  bool          // one answer in twenty takes ten times as long
 	faults   []fault
 }
 
-// A fault slows an endpoint's answers, fails them, or suppresses them, for a part of the run. Its times are shares of
-// the run, from 0 to 1. A fault that neither slows nor fails an attempt leaves it without an answer.
+// A fault affects a share of the attempts at an endpoint for a part of the run. It multiplies their latency or makes
+// them fail. A fault that does neither leaves the attempts without an answer. Times are shares of the run, from 0 to 1.
 type fault struct {
 	from, to float64
 	share    float64 // of the attempts that meet the fault
@@ -34,11 +34,12 @@ type fault struct {
 	fails    bool    // with errDown
 }
 
+// noAnswer is the latency of an attempt without an answer: longer than any timeout.
 const noAnswer = time.Hour
 
-// drawAnswer draws the duration and the error of attempt a at the endpoint, from the random numbers d. progress is the
+// drawOutcome draws the latency and the error of attempt a at the endpoint, from the random numbers d. progress is the
 // share of the run that is over when the attempt starts, from 0 to 1.
-func (e endpoint) drawAnswer(d *virtual.Draws, a virtual.Attempt, progress float64) (took time.Duration, err error) {
+func (e endpoint) drawOutcome(d *virtual.RandomSource, a virtual.Attempt, progress float64) (took time.Duration, err error) {
 	model := virtual.LognormalLatency(5*time.Millisecond, 2*time.Millisecond)
 	if e.hasTail {
 		model = virtual.WithStragglers(model, 0.05, 10)
@@ -61,18 +62,19 @@ func (e endpoint) drawAnswer(d *virtual.Draws, a virtual.Attempt, progress float
 	return took + e.distance, nil
 }
 
-// inMiddleHalf returns fault f for the second and the third quarter of the run.
-func inMiddleHalf(f fault) fault { f.from, f.to = .25, .75; return f }
+// duringMiddleHalf returns fault f limited to the second and the third quarter of the run.
+func duringMiddleHalf(f fault) fault { f.from, f.to = .25, .75; return f }
 
-func inWholeRun(f fault) fault { f.from, f.to = 0, 1; return f }
+// duringWholeRun returns fault f for the whole run.
+func duringWholeRun(f fault) fault { f.from, f.to = 0, 1; return f }
 
-// nearAndFar returns a scenario with two endpoints: a near one, which has the given faults, and one that is 80 ms
-// farther away.
-func nearAndFar(name, description string, faults ...fault) scenario {
+// newTwoEndpointScenario returns a scenario with two endpoints: a near endpoint with the given faults, and an endpoint
+// without faults whose latency is 80 ms longer.
+func newTwoEndpointScenario(name, description string, faults ...fault) scenario {
 	return scenario{lab.Scenario{Name: "endpoints" + name, Description: description}, 100, []endpoint{{faults: faults}, {distance: farDistance}}}
 }
 
-// withChange returns the scenario after the function change has modified it.
+// withChange returns a copy of the scenario that the function change has modified.
 func (s scenario) withChange(change func(*scenario)) scenario {
 	change(&s)
 	return s
@@ -82,31 +84,31 @@ const farDistance = 80 * time.Millisecond
 
 // scenarios has first the scenarios for which the command simulate states a bound.
 var scenarios = []scenario{
-	nearAndFar("", "nothing is wrong"),
-	nearAndFar("-slow", "the near one takes five times as long for half of the time", inMiddleHalf(fault{share: 1, slowdown: 5})),
-	nearAndFar("-slower", "the near one takes sixty times as long for half of the time", inMiddleHalf(fault{share: 1, slowdown: 60})),
-	nearAndFar("-down", "the near one fails for half of the time", inMiddleHalf(fault{share: 1, fails: true})),
-	nearAndFar("-silent", "the near one does not answer for half of the time", inMiddleHalf(fault{share: 1})),
-	nearAndFar("-errors", "a tenth of the near one's answers are errors", inWholeRun(fault{share: .1, fails: true})),
-	nearAndFar("-errors-half", "the same for half of the time", inMiddleHalf(fault{share: .1, fails: true})),
-	nearAndFar("-tenth-slow", "a tenth of the near one's answers take 1 s", inWholeRun(fault{share: .1, slowdown: 200})),
-	nearAndFar("-hangs", "a tenth of the near one's calls get no answer", inWholeRun(fault{share: .1})),
-	nearAndFar("-hangs-half", "the same for half of the time", inMiddleHalf(fault{share: .1})),
+	newTwoEndpointScenario("", "nothing is wrong"),
+	newTwoEndpointScenario("-slow", "the near one takes five times as long for half of the time", duringMiddleHalf(fault{share: 1, slowdown: 5})),
+	newTwoEndpointScenario("-slower", "the near one takes sixty times as long for half of the time", duringMiddleHalf(fault{share: 1, slowdown: 60})),
+	newTwoEndpointScenario("-down", "the near one fails for half of the time", duringMiddleHalf(fault{share: 1, fails: true})),
+	newTwoEndpointScenario("-silent", "the near one does not answer for half of the time", duringMiddleHalf(fault{share: 1})),
+	newTwoEndpointScenario("-errors", "a tenth of the near one's answers are errors", duringWholeRun(fault{share: .1, fails: true})),
+	newTwoEndpointScenario("-errors-half", "the same for half of the time", duringMiddleHalf(fault{share: .1, fails: true})),
+	newTwoEndpointScenario("-tenth-slow", "a tenth of the near one's answers take 1 s", duringWholeRun(fault{share: .1, slowdown: 200})),
+	newTwoEndpointScenario("-hangs", "a tenth of the near one's calls get no answer", duringWholeRun(fault{share: .1})),
+	newTwoEndpointScenario("-hangs-half", "the same for half of the time", duringMiddleHalf(fault{share: .1})),
 
-	nearAndFar("-tail", "one in twenty of the near one's answers takes ten times as long").withChange(func(s *scenario) { s.endpoints[0].hasTail = true }),
-	nearAndFar("-flapping", "the near one fails for three seconds, and is well for three, in turn", inWholeRun(fault{share: 1, fails: true, period: 6. / 120, duration: 3. / 120})),
-	nearAndFar("-pauses", "the near one does not answer for one second in ten", inWholeRun(fault{share: 1, period: 10. / 120, duration: 1. / 120})),
-	nearAndFar("-far-down", "the far one fails for half of the time").withChange(func(s *scenario) { s.endpoints[1].faults = []fault{inMiddleHalf(fault{share: 1, fails: true})} }),
-	nearAndFar("-both", "the near one fails for half of the time, and the far one for the last second of it", inMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) {
+	newTwoEndpointScenario("-tail", "one in twenty of the near one's answers takes ten times as long").withChange(func(s *scenario) { s.endpoints[0].hasTail = true }),
+	newTwoEndpointScenario("-flapping", "the near one fails for three seconds, and is well for three, in turn", duringWholeRun(fault{share: 1, fails: true, period: 6. / 120, duration: 3. / 120})),
+	newTwoEndpointScenario("-pauses", "the near one does not answer for one second in ten", duringWholeRun(fault{share: 1, period: 10. / 120, duration: 1. / 120})),
+	newTwoEndpointScenario("-far-down", "the far one fails for half of the time").withChange(func(s *scenario) { s.endpoints[1].faults = []fault{duringMiddleHalf(fault{share: 1, fails: true})} }),
+	newTwoEndpointScenario("-both", "the near one fails for half of the time, and the far one for the last second of it", duringMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) {
 		s.endpoints[1].faults = []fault{{from: .75 - 1./120, to: .75, share: 1, fails: true}}
 	}),
-	nearAndFar("-rare", "one call a second, and the near one fails for half of the time", inMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) { s.rate = 1 }),
-	nearAndFar("-rare-silent", "one call a second, and the near one does not answer for half of the time", inMiddleHalf(fault{share: 1})).withChange(func(s *scenario) { s.rate = 1 }),
-	nearAndFar("-reversed", "calls are made for the one that is 80 ms away").withChange(func(s *scenario) { slices.Reverse(s.endpoints) }),
-	nearAndFar("-three", "a third one is 40 ms away, and fails for the second half of the time in which the near one does", inMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) {
+	newTwoEndpointScenario("-rare", "one call a second, and the near one fails for half of the time", duringMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) { s.rate = 1 }),
+	newTwoEndpointScenario("-rare-silent", "one call a second, and the near one does not answer for half of the time", duringMiddleHalf(fault{share: 1})).withChange(func(s *scenario) { s.rate = 1 }),
+	newTwoEndpointScenario("-reversed", "calls are made for the one that is 80 ms away").withChange(func(s *scenario) { slices.Reverse(s.endpoints) }),
+	newTwoEndpointScenario("-three", "a third one is 40 ms away, and fails for the second half of the time in which the near one does", duringMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) {
 		s.endpoints = slices.Insert(s.endpoints, 1, endpoint{distance: farDistance / 2, faults: []fault{{from: .5, to: .75, share: 1, fails: true}}})
 	}),
-	nearAndFar("-few-errors", "one in fifty of the near one's answers is an error", inWholeRun(fault{share: .02, fails: true})),
+	newTwoEndpointScenario("-few-errors", "one in fifty of the near one's answers is an error", duringWholeRun(fault{share: .02, fails: true})),
 }
 
 // Scenarios lists all scenarios.

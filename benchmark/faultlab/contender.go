@@ -43,8 +43,8 @@ var contenders = []lab.Contender[*resolver, resolveFunc]{
 // Contenders lists the names of all contenders, Go's resolver and unbound first.
 var Contenders = lab.NamesOf(contenders)
 
-// startResolvers starts the contenders that the Config names; without names, all. It skips a program that is not installed,
-// unless it is the only contender.
+// startResolvers starts the contenders that the Config selects. It skips a program that is not installed, unless that
+// is the only contender.
 func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver, err error) {
 	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
 	if err != nil {
@@ -69,7 +69,7 @@ func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver
 	return resolvers, nil
 }
 
-// upstreams returns the DNS servers of the scenario, one or two, as upstreams of a dnshedge.Client.
+// upstreams returns the DNS servers of the scenario in the form of dnshedge.Client.Upstreams.
 func (l *resolverLab) upstreams() (upstreams []dnshedge.Upstream) {
 	for _, address := range l.serverAddresses() {
 		upstreams = append(upstreams, dnshedge.Upstream{Net: "udp", Addr: net.JoinHostPort(address, "53")})
@@ -77,12 +77,13 @@ func (l *resolverLab) upstreams() (upstreams []dnshedge.Upstream) {
 	return upstreams
 }
 
-// startClient completes the configuration of a dnshedge.Client, and returns the function that resolves queries by it.
+// startClient completes the configuration of a dnshedge.Client. It returns a function that resolves queries by the
+// client.
 func (r *resolver) startClient(client *dnshedge.Client) (resolveFunc, error) {
 	client.Timeout, client.Dialer = Timeout, r.net.Host(r.name)
 	r.close = func() { _ = client.Close() }
 	return func(_ context.Context, q query) (result, error) {
-		m, _, err := client.Exchange(q.message(), "")
+		m, _, err := client.Exchange(q.newMessage(), "")
 		return resultOf(m, q), err
 	}, client.Validate()
 }

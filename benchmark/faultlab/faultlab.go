@@ -53,11 +53,11 @@ func (r Row) Answered() int { return len(latency.SortedAnswered(r.Calls)) }
 // A resolverLab is the simulated network of one Run, with the DNS servers of a scenario and a resolv.conf.
 type resolverLab struct {
 	scenario
-	conf          Config
-	net           *netsim.Network
-	dir           string
-	resolvConfAge time.Time // the modification time of resolv.conf
-	servers       map[string]*dnstest.Server
+	conf           Config
+	net            *netsim.Network
+	dir            string
+	resolvConfTime time.Time // the modification time of resolv.conf
+	servers        map[string]*dnstest.Server
 }
 
 // Run sends the queries of a scenario to the selected resolvers, and returns a row for each. It needs root unless
@@ -93,13 +93,13 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	err = l.measure(ctx, resolvers)
 	var rows []Row
 	for _, r := range resolvers {
-		rows = append(rows, r.row())
+		rows = append(rows, r.toRow())
 	}
 	return rows, err
 }
 
-// DurationOf returns how long queries are sent in the scenario with the given name, which must exist.
-func DurationOf(name string) time.Duration {
+// QueryTimeOf returns the duration for which queries are sent in the scenario with the given name, which must exist.
+func QueryTimeOf(name string) time.Duration {
 	sc, err := lab.FindByName("scenario", scenarios, name)
 	if err != nil {
 		panic(err) // callers take the name from Scenarios
@@ -125,7 +125,7 @@ func (l *resolverLab) open() (err error) {
 			return err
 		}
 	}
-	l.resolvConfAge = time.Now()
+	l.resolvConfTime = time.Now()
 	if l.prepare != nil {
 		return l.prepare(l)
 	}
@@ -145,7 +145,7 @@ func (l *resolverLab) close() {
 	}
 }
 
-// serverHosts returns the names of the hosts that have a DNS server, in the order of the servers.
+// serverHosts returns the names of the hosts with a DNS server, in the order in which resolvers prefer the servers.
 func (l *resolverLab) serverHosts() []string {
 	if l.second == nil {
 		return []string{"a"}
@@ -153,7 +153,7 @@ func (l *resolverLab) serverHosts() []string {
 	return []string{"a", "b"}
 }
 
-// serverAddresses returns the IP addresses of the DNS servers, in their order.
+// serverAddresses returns the IP addresses of the DNS servers, in the order in which resolvers prefer the servers.
 func (l *resolverLab) serverAddresses() (addresses []string) {
 	for _, h := range l.serverHosts() {
 		addresses = append(addresses, l.net.Host(h).Addr().String())
@@ -189,12 +189,12 @@ func (l *resolverLab) startServer(host string) error {
 	return nil
 }
 
-// resolvConf returns the path of the lab's resolv.conf. Go's resolver, and a dnshedge.Client without Upstreams, read
-// this file.
+// resolvConf returns the path of the lab's resolv.conf, from which Go's resolver and a dnshedge.Client without
+// Upstreams read the servers.
 func (l *resolverLab) resolvConf() string { return filepath.Join(l.dir, "resolv.conf") }
 
-// writeResolvConf writes the addresses of the servers on the given hosts into resolv.conf. All versions have the same
-// length and are written at once, so that no reader sees a mixture. Each version has a modification time of its own.
+// writeResolvConf writes a resolv.conf with the addresses of the servers on the given hosts. Every version has the same
+// length and is written by one Write, so that no reader gets a mixture. Every version has a later modification time.
 func (l *resolverLab) writeResolvConf(hosts ...string) error {
 	const length = 80
 	text := ""
@@ -209,8 +209,8 @@ func (l *resolverLab) writeResolvConf(hosts ...string) error {
 	if _, err := f.WriteAt([]byte(text+strings.Repeat("\n", length-len(text))), 0); err != nil {
 		return err
 	}
-	l.resolvConfAge = l.resolvConfAge.Add(time.Second)
-	return os.Chtimes(l.resolvConf(), l.resolvConfAge, l.resolvConfAge)
+	l.resolvConfTime = l.resolvConfTime.Add(time.Second)
+	return os.Chtimes(l.resolvConf(), l.resolvConfTime, l.resolvConfTime)
 }
 
 // measure sends the queries of the scenario to all resolvers at the same times, applies the scenario's events, and

@@ -18,8 +18,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// startGoResolver starts Go's own resolver in a helper process. Go's resolver reads /etc/resolv.conf alone, so the
-// process mounts the file of the lab there. On a network in memory, it runs in this process.
+// startGoResolver starts Go's own resolver. It runs in a helper process that mounts the lab's resolv.conf over
+// /etc/resolv.conf, because Go's resolver reads no other file. On a network in memory, it runs in this process.
 func (r *resolver) startGoResolver() (resolveFunc, error) {
 	if r.conf.Memory {
 		return r.startGoResolverInProcess(), nil
@@ -28,7 +28,7 @@ func (r *resolver) startGoResolver() (resolveFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	setOwnMounts(cmd)
+	unshareMounts(cmd)
 	return r.startProcess(cmd, func(q query) query {
 		if q.qtype == dns.TypeHTTPS {
 			q.qtype = typeForHTTPS
@@ -37,8 +37,8 @@ func (r *resolver) startGoResolver() (resolveFunc, error) {
 	})
 }
 
-// lookUpName resolves a name by the resolver r of package net, within Timeout. It looks up IPv4 addresses if qtype is A,
-// and otherwise TXT records.
+// lookUpName resolves a name by the resolver r of package net, within Timeout. If qtype is A it looks up IPv4
+// addresses, and otherwise TXT records.
 func lookUpName(ctx context.Context, r *net.Resolver, name string, qtype uint16) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -62,21 +62,22 @@ func lookUpName(ctx context.Context, r *net.Resolver, name string, qtype uint16)
 	return hasRecords, nil
 }
 
-// A goLookup is the state of one lookup by Go's resolver in this process. It has the servers, whose order does not
-// change, and the number of attempts.
-type goLookup struct {
+// A goLookupState is the state of one lookup by Go's resolver in this process: the servers in their order, and the
+// number of attempts so far.
+type goLookupState struct {
 	servers []string
 	dials   atomic.Int64
 }
 
+// A goLookupKey is the context key of the goLookupState.
 type goLookupKey struct{}
 
 // resolvConfInterval is the shortest time between two reads of resolv.conf by Go's resolver.
 const resolvConfInterval = 5 * time.Second
 
-// startGoResolverInProcess starts Go's resolver in this process, for a network in memory. It reads the servers from the
-// lab's resolv.conf, at most every five seconds. Each attempt of a lookup goes to the next server, beginning with the
-// first.
+// startGoResolverInProcess starts Go's resolver in this process, for a network in memory. The dial function reads the
+// servers from the lab's resolv.conf, at most every five seconds. The first attempt of a lookup goes to the first
+// server, and each further attempt to the next server.
 func (r *resolver) startGoResolverInProcess() resolveFunc {
 	var (
 		mu      sync.Mutex // guards the variables below
@@ -97,7 +98,7 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 		return known, nil
 	}
 	goResolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		l := ctx.Value(goLookupKey{}).(*goLookup)
+		l := ctx.Value(goLookupKey{}).(*goLookupState)
 		n := int(l.dials.Add(1) - 1)
 		return r.net.Host(r.name).DialContext(ctx, network, net.JoinHostPort(l.servers[n%len(l.servers)], "53"))
 	}}
@@ -106,7 +107,7 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 		if err != nil {
 			return noRecords, err
 		}
-		return lookUpName(context.WithValue(ctx, goLookupKey{}, &goLookup{servers: servers}), goResolver, q.name, q.qtype)
+		return lookUpName(context.WithValue(ctx, goLookupKey{}, &goLookupState{servers: servers}), goResolver, q.name, q.qtype)
 	}
 }
 
@@ -114,8 +115,8 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 // resolver.
 const resolverEnv = "FAULTLAB_RESOLV_CONF"
 
-// ServeGoResolver answers queries by Go's resolver in a helper process that Run has started for it, and does not return
-// in it. In any other process it returns at once. A program that calls Run calls ServeGoResolver first.
+// ServeGoResolver answers queries by Go's resolver if Run has started this process as a helper, and does not return
+// then. In any other process it returns at once. A program that calls Run must call ServeGoResolver first.
 func ServeGoResolver() {
 	file := os.Getenv(resolverEnv)
 	if file == "" {
@@ -125,8 +126,8 @@ func ServeGoResolver() {
 	os.Exit(1)
 }
 
-// serveGoResolver answers DNS queries over UDP by Go's resolver, until the process that has started this one ends. It
-// mounts file over /etc/resolv.conf. It also listens for TCP, to show that it is ready.
+// serveGoResolver answers DNS queries over UDP by Go's resolver, until the parent process ends. It mounts file over
+// /etc/resolv.conf. It also listens on TCP, to show that it is ready.
 func serveGoResolver(file string) error {
 	if err := mountResolvConf(file); err != nil {
 		return err
@@ -161,8 +162,8 @@ func serveGoResolver(file string) error {
 	}))
 }
 
-// newHelperCommand returns a command that runs this program again as a helper process. variable is a setting of the
-// environment, NAME=value. The command does not inherit variables that change Go's resolver.
+// newHelperCommand returns a command that runs this program again as a helper process, with a further environment
+// variable of the form NAME=value. The process does not inherit variables that change Go's resolver.
 func newHelperCommand(variable string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A resolveFunc resolves a DNS query by the resolver of a contender.
+// A resolveFunc resolves a DNS query by a contender.
 type resolveFunc func(context.Context, query) (result, error)
 
-// A resolver is a running contender, on the host of its name, with its recorded calls.
+// A resolver is a running contender on a host of its own, with its recorded calls.
 type resolver struct {
 	*resolverLab
 	name    string
@@ -38,15 +38,16 @@ const (
 	nameDenied
 )
 
-// message returns the query as a DNS message. It has EDNS, without which servers send no extended errors.
-func (q query) message() *dns.Msg {
+// newMessage returns the query as a DNS message. The message has EDNS, because servers send extended errors only with
+// EDNS.
+func (q query) newMessage() *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)
 	m.SetEdns0(1232, false)
 	return m
 }
 
-// resultOf returns the outcome of query q, given the response m, which may be nil.
+// resultOf returns the result of query q from the response m, which may be nil.
 func resultOf(m *dns.Msg, q query) result {
 	switch {
 	case m == nil:
@@ -59,8 +60,8 @@ func resultOf(m *dns.Msg, q query) result {
 	return noRecords
 }
 
-// measureQuery resolves q, the i-th query of the run, and records the call. start is the start of the run. It records
-// nothing if ctx has ended.
+// measureQuery resolves q, the i-th query of the run, and records the latency and the result. start is the start of the
+// run. If ctx has ended, it records nothing.
 func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q query) {
 	begin := time.Now()
 	res, err := r.resolve(ctx, q)
@@ -86,7 +87,8 @@ func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q q
 	r.calls.Add(call)
 }
 
-func (r *resolver) row() Row {
+// toRow returns the measurements of the resolver as a row of results.
+func (r *resolver) toRow() Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row := Row{Row: lab.Row{Contender: r.name, Calls: r.calls.SortedCalls(), Asked: r.asked}, Denials: r.denials, LastAnswer: r.lastAnswer}

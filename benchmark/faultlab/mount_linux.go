@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// setOwnMounts makes the command run in a mount namespace of its own, so that its mounts are invisible to other
-// processes.
-func setOwnMounts(cmd *exec.Cmd) {
+// unshareMounts makes cmd run in a mount namespace of its own, so that other processes do not see the mounts of the
+// command.
+func unshareMounts(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 }
 

@@ -8,6 +8,8 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-func setOwnMounts(*exec.Cmd) {}
+// unshareMounts does nothing, because this system has no mount namespaces.
+func unshareMounts(*exec.Cmd) {}
 
+// mountResolvConf returns netsim.ErrUnsupported, because this system has no mount namespaces.
 func mountResolvConf(string) error { return netsim.ErrUnsupported }

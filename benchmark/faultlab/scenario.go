@@ -21,8 +21,8 @@ const (
 	defaultQueryTime = 5 * time.Second
 )
 
-// A scenario has one or two DNS servers and the queries that all resolvers get. The servers, or the paths to them, have
-// faults.
+// A scenario determines one or two DNS servers, the faults of these servers or of the network paths to them, and the
+// queries that all resolvers get.
 type scenario struct {
 	lab.Scenario
 
@@ -36,13 +36,13 @@ type scenario struct {
 	events   []event                  // in the order of their times
 }
 
-// An event changes the servers or the network of the lab at a time after the first query.
+// An event is a change of the servers or of the network, at a time after the first query.
 type event struct {
 	at    time.Duration
 	apply func(*resolverLab) error
 }
 
-// A query is a DNS query that all contenders get, and the answers to it that count as right.
+// A query is a DNS query that all contenders get. It also says which answers count as right.
 type query struct {
 	name  string
 	qtype uint16
@@ -58,7 +58,7 @@ const (
 	wantNothing // the query may confuse a resolver, and is not counted
 )
 
-// queryTime returns for how long queries are sent.
+// queryTime returns the duration for which queries are sent.
 func (s *scenario) queryTime() time.Duration {
 	if s.duration > 0 {
 		return s.duration
@@ -66,13 +66,13 @@ func (s *scenario) queryTime() time.Duration {
 	return defaultQueryTime
 }
 
-// linkProfile returns the delay and the loss of packets between resolvers and servers, in each direction.
+// linkProfile returns the delay and the loss of packets between the resolvers and the servers, in each direction.
 func (s *scenario) linkProfile() netsim.Profile {
 	return netsim.Profile{Delay: netsim.Uniform(oneWayDelay-jitter, oneWayDelay+jitter), Loss: s.loss}
 }
 
-// typeForHTTPS is the type that Go's resolver looks up in place of HTTPS, which it cannot look up. A server that drops
-// one drops the other.
+// typeForHTTPS is the record type that Go's resolver looks up in place of HTTPS records, which it cannot look up. A
+// server that drops queries for one of the types also drops queries for the other.
 const typeForHTTPS = dns.TypeTXT
 
 // Scenarios lists all scenarios.
@@ -102,8 +102,8 @@ var scenarios = []scenario{{
 }, {
 	Scenario: lab.Scenario{Name: "vpn", Description: "a VPN goes up and down: resolv.conf names the second server, the first, the second; the other is out of reach"},
 	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: queryAddress,
-	duration: 18 * time.Second, prepare: switchTo("b"),
-	events: []event{{5503 * time.Millisecond, switchTo("a")}, {12003 * time.Millisecond, switchTo("b")}},
+	duration: 18 * time.Second, prepare: newServerSwitch("b"),
+	events: []event{{5503 * time.Millisecond, newServerSwitch("a")}, {12003 * time.Millisecond, newServerSwitch("b")}},
 }, {
 	Scenario: lab.Scenario{Name: "lossy", Description: "10 % of the packets are lost each way"},
 	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: queryAddress, loss: 0.1,
@@ -116,9 +116,9 @@ var scenarios = []scenario{{
 func (l *resolverLab) stopFirst() error    { l.servers["a"].Close(); return nil }
 func (l *resolverLab) restartFirst() error { return l.startServer("a") }
 
-// switchTo returns a change of the lab, for events. After it, resolv.conf names the server on host alone, and no other
-// server can be reached.
-func switchTo(host string) func(*resolverLab) error {
+// newServerSwitch returns a function for event.apply. It writes a resolv.conf that names only the server on host, and
+// makes all other servers unreachable.
+func newServerSwitch(host string) func(*resolverLab) error {
 	return func(l *resolverLab) error {
 		for _, h := range l.serverHosts() {
 			p := l.linkProfile()
@@ -129,13 +129,13 @@ func switchTo(host string) func(*resolverLab) error {
 	}
 }
 
-// queryAddress returns the i-th query, for the IPv4 addresses of a name of its own.
+// queryAddress returns the i-th query: for the IPv4 addresses of a name that no other query has.
 func queryAddress(i int) query {
 	return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA}
 }
 
-// changeEvery returns a function for scenario.query. It returns the queries of queryAddress, and applies change to the query
-// at index rest of each period.
+// changeEvery returns a function for scenario.query. The function returns the i-th query of queryAddress. It calls
+// change with each query for which i modulo period is rest.
 func changeEvery(period, rest int, change func(i int, q *query)) func(i int) query {
 	return func(i int) query {
 		q := queryAddress(i)
@@ -146,13 +146,14 @@ func changeEvery(period, rest int, change func(i int, q *query)) func(i int) que
 	}
 }
 
-// ignoreSeed returns a function that ignores its seed and returns the handler h, for servers without random faults.
+// ignoreSeed makes a function for scenario.first from the handler h of a server without random faults. The function
+// ignores its seed and returns h.
 func ignoreSeed(h dnstest.Handler) func(uint64) dnstest.Handler {
 	return func(uint64) dnstest.Handler { return h }
 }
 
-// answerAll is the handler of a DNS server that answers all queries with a record, or without one if the type is
-// unusual.
+// answerAll is the handler of a DNS server that answers all queries. The answer has a record unless the type of the
+// query is unusual.
 func answerAll(q dnstest.Query) dnstest.Reply {
 	switch q.Question[0].Qtype {
 	case dns.TypeA:
@@ -167,8 +168,8 @@ func answerAll(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeSuccess, 300, 300)}
 }
 
-// answerTenth returns the handler of a DNS server that answers one query in ten. The seed determines at random which
-// queries it answers.
+// answerTenth returns the handler of a DNS server that answers one query in ten, chosen at random. seed determines
+// which.
 func answerTenth(seed uint64) dnstest.Handler {
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 10))
@@ -182,8 +183,8 @@ func answerTenth(seed uint64) dnstest.Handler {
 	}
 }
 
-// dropHTTPS is the handler of a DNS server that does not answer queries of type HTTPS and of typeForHTTPS, and answers
-// all others.
+// dropHTTPS is the handler of a DNS server that drops queries for HTTPS records and answers all others. It also drops
+// queries for TXT records, which are typeForHTTPS: Go's resolver looks them up because it cannot look up HTTPS records.
 func dropHTTPS(q dnstest.Query) dnstest.Reply {
 	if t := q.Question[0].Qtype; t == dns.TypeHTTPS || t == typeForHTTPS {
 		return dnstest.Reply{}
@@ -191,7 +192,7 @@ func dropHTTPS(q dnstest.Query) dnstest.Reply {
 	return answerAll(q)
 }
 
-// failWith returns the handler of a DNS server that fails all queries with a response code, rcode, and the extended
+// failWith returns the handler of a DNS server that answers all queries with the response code rcode and the extended
 // error code (RFC 8914).
 func failWith(rcode int, code uint16) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
@@ -200,7 +201,7 @@ func failWith(rcode int, code uint16) dnstest.Handler {
 }
 
 // answerPrivateNames is the handler of a DNS server in a company network. It refuses queries for the root, answers
-// SERVFAIL for one of its zones, and answers all other queries.
+// SERVFAIL for one zone, and answers all other queries.
 func answerPrivateNames(q dnstest.Query) dnstest.Reply {
 	switch name := strings.ToLower(q.Question[0].Name); {
 	case name == ".":
@@ -219,8 +220,8 @@ func denyAll(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 300)}
 }
 
-// denySecondNames is the handler of a DNS server that answers NXDOMAIN for the names that only the second server knows,
-// and answers all others.
+// denySecondNames is the handler of the first of two DNS servers that know different names. It answers NXDOMAIN for the
+// names of the second server, and answers all other queries.
 func denySecondNames(q dnstest.Query) dnstest.Reply {
 	if strings.HasSuffix(strings.ToLower(q.Question[0].Name), ".second.example.") {
 		return denyAll(q)

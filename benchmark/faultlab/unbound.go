@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// startUnbound starts the program unbound as a forwarder to the servers of the lab. It has room for all queries at
-// once, and drops no answer for being late.
+// startUnbound starts the program unbound as a forwarder to the servers of the lab. It configures unbound to accept all
+// queries at once, and to drop no late answer.
 func (r *resolver) startUnbound() (resolveFunc, error) {
 	if r.conf.Memory {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
@@ -22,8 +22,8 @@ func (r *resolver) startUnbound() (resolveFunc, error) {
 	return r.startProcess(cmd, func(q query) query { return q })
 }
 
-// startProcess starts a resolver as a process on a host of its own, and returns the function that resolves queries by
-// it. translate returns the query that the process gets in place of another.
+// startProcess runs the command of a resolver on a host of its own. It returns a function that resolves queries by the
+// process. translate returns the query that is sent to the process in place of the given query.
 func (r *resolver) startProcess(cmd *exec.Cmd, translate func(query) query) (_ resolveFunc, err error) {
 	if _, err := cmd.StdinPipe(); err != nil { // it closes when this process ends
 		return nil, err
@@ -34,7 +34,7 @@ func (r *resolver) startProcess(cmd *exec.Cmd, translate func(query) query) (_ r
 	}
 	return func(ctx context.Context, q query) (result, error) {
 		q = translate(q)
-		m, err := server.Exchange(ctx, q.message())
+		m, err := server.Exchange(ctx, q.newMessage())
 		return resultOf(m, q), err
 	}, nil
 }

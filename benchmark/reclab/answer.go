@@ -9,8 +9,8 @@ import (
 
 const ednsSize = 1232 // bytes of the largest response over UDP
 
-// answerQuery returns the response of server s to a query, in wire format. tcp says whether the query came over TCP.
-// Over UDP, a response that does not fit is truncated. It returns nil if the server does not respond.
+// answerQuery returns the response of server s to a query, both in wire format. It returns nil if the server does not
+// respond. tcp says whether the query was received over TCP. A UDP response that is too large is truncated.
 func (n *internet) answerQuery(s *server, query []byte, tcp bool) []byte {
 	q := new(dns.Msg)
 	if s == nil || s.fault == dead || q.Unpack(query) != nil || q.Response {
@@ -31,7 +31,7 @@ func (n *internet) answerQuery(s *server, query []byte, tcp bool) []byte {
 	return b
 }
 
-// newResponse returns the response of server s to the query q. The server is not dead, but may have another fault.
+// newResponse returns the response of server s to the query q. The server must not be dead, but may have another fault.
 func (n *internet) newResponse(s *server, q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q)
@@ -46,7 +46,7 @@ func (n *internet) newResponse(s *server, q *dns.Msg) *dns.Msg {
 	}
 	asked := q.Question[0]
 	name := strings.ToLower(asked.Name)
-	z := n.servedZone(s, name, asked.Qtype)
+	z := n.findServedZone(s, name, asked.Qtype)
 	switch {
 	case s.fault == failing:
 		m.Rcode = dns.RcodeServerFailure
@@ -67,7 +67,7 @@ func (n *internet) newResponse(s *server, q *dns.Msg) *dns.Msg {
 	return m
 }
 
-// addAnswer adds the authoritative answer about a name of zone z to the response m. asked is the question.
+// addAnswer adds the authoritative answer about a name of zone z to the response m. asked is the question of the query.
 func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Question) {
 	m.Authoritative = true
 	header := func(rrtype uint16, ttl uint32) dns.RR_Header {
@@ -100,11 +100,11 @@ func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Questio
 	}
 }
 
-// servedZone returns the closest zone above a name that server s has, or nil. A DS record belongs to the zone above the
-// name.
-func (n *internet) servedZone(s *server, name string, qtype uint16) *zone {
+// findServedZone returns the zone of server s that contains a name: the closest zone at or above the name, or nil. For
+// a DS record it is the parent zone.
+func (n *internet) findServedZone(s *server, name string, qtype uint16) *zone {
 	if qtype == dns.TypeDS && name != "." {
-		if z := n.servedZone(s, parentName(name), 0); z != nil {
+		if z := n.findServedZone(s, parentName(name), 0); z != nil {
 			return z
 		}
 	}
@@ -119,14 +119,14 @@ func (n *internet) servedZone(s *server, name string, qtype uint16) *zone {
 	}
 }
 
-// addReferral adds a referral from one zone to a zone below it to the response m: the names and addresses of the lower
-// zone's servers.
+// addReferral adds a referral to the response m, from one zone to a zone below it. It consists of the names and
+// addresses of the lower zone's servers.
 func (n *internet) addReferral(m *dns.Msg, from, to *zone) {
 	m.Ns = delegationRecords(to)
 	m.Extra = append(n.glueRecords(from, to), m.Extra...)
 }
 
-// delegationRecords returns the NS records of a zone, which name its servers.
+// delegationRecords returns the NS records that delegate a zone to its servers.
 func delegationRecords(to *zone) (all []dns.RR) {
 	for _, s := range to.servers {
 		all = append(all, &dns.NS{Hdr: dns.RR_Header{Name: to.name, Rrtype: dns.TypeNS, Class: dns.ClassINET, Ttl: delegationTTL}, Ns: s.name})
@@ -134,8 +134,8 @@ func delegationRecords(to *zone) (all []dns.RR) {
 	return all
 }
 
-// glueRecords returns the addresses of a zone's servers that the servers of the zone from can give. The names of these
-// servers are in the zone from. The servers of com also have the addresses of names in net, and vice versa.
+// glueRecords returns the glue of a referral: the addresses of the lower zone's servers whose names are in the zone
+// from. The servers of com also have glue for names in net, and vice versa.
 func (n *internet) glueRecords(from, to *zone) (all []dns.RR) {
 	registry := from.name == "com." || from.name == "net."
 	for _, s := range to.servers {

@@ -51,8 +51,8 @@ const (
 	unboundValidator = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
 )
 
-// configureUnbound returns a function that configures the resolver unbound. settings has further lines of the
-// configuration. By default unbound drops answers after 1.9 s.
+// configureUnbound returns a function that writes the configuration of the resolver unbound. settings has further lines
+// of the configuration, for example to change the time of 1.9 s after which unbound drops answers.
 func configureUnbound(settings string) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		return peers.UnboundCommand(dir, `  port: 5353
@@ -64,8 +64,8 @@ func configureUnbound(settings string) configureFunc {
 	}
 }
 
-// configureNamed returns a function that configures the resolver BIND, the program "named". validation is a line of its
-// configuration. hasAnchor says whether BIND gets the key of the root.
+// configureNamed returns a function that writes the configuration of the resolver BIND, the program named. validation
+// is a line of the configuration. hasAnchor says whether BIND gets the root's key.
 func configureNamed(validation string, hasAnchor bool) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		anchors := ""
@@ -95,17 +95,17 @@ zone "." { type hint; file "hints"; };
 	}
 }
 
-// configurePowerDNS configures the program PowerDNS Recursor. It is a configureFunc.
+// configurePowerDNS is the configureFunc of the program PowerDNS Recursor.
 func configurePowerDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.PowerDNSCommand(dir, "--local-port=5353", "--hint-file="+filepath.Join(dir, "hints"))
 }
 
-// configureKnot configures the program Knot Resolver. It is a configureFunc.
+// configureKnot is the configureFunc of the program Knot Resolver.
 func configureKnot(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.KnotCommand(dir, 5353, "modules = { 'hints' }\nhints.root_file('"+filepath.Join(dir, "hints")+"')\n")
 }
 
-// configureSDNS configures the program sdns. It is a configureFunc.
+// configureSDNS is the configureFunc of the program sdns.
 func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	hints, err := os.ReadFile(filepath.Join(dir, "hints"))
 	if err != nil {
@@ -120,8 +120,8 @@ func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.SDNSCommand(dir, 5353, "rootservers = ["+strings.Join(servers, ", ")+"]")
 }
 
-// configureHickory configures the program Hickory DNS, which by default queries no servers in reserved networks. It is a
-// configureFunc.
+// configureHickory is the configureFunc of the program Hickory DNS. By default the program queries no servers in
+// reserved networks, such as those of the simulated internet.
 func configureHickory(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", filepath.Join(dir, "hints"), Network))
 }

@@ -4,4 +4,5 @@ package reclab
 
 import "os/exec"
 
+// killWithParent does nothing, because this system cannot kill a process together with its parent.
 func killWithParent(*exec.Cmd) {}

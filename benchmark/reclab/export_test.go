@@ -22,12 +22,12 @@ func (r Row) Quantile(q float64) time.Duration {
 // DescribeName returns the zones that the resolution of a name needs in the internet of a scenario, with their servers
 // and faults.
 func DescribeName(seed uint64, scenario, name string) (text string, zones []string) {
-	n := newInternet(newPlan(scenario, seed))
+	n := newInternet(newInternetPlan(scenario, seed))
 	var b strings.Builder
 	seen := make(map[string]bool)
 	var visit func(name string)
 	visit = func(name string) {
-		z := n.zoneOf(name)
+		z := n.findZone(name)
 		if h := z.hosts[name]; h != nil && h.alias != "" {
 			defer visit(h.alias)
 		}

@@ -31,7 +31,7 @@ const (
 	noEDNS        // responds to queries that have an OPT record with FORMERR
 )
 
-// A server is a name server of the simulated internet, with one address.
+// A server is a name server of the simulated internet. It has one address.
 type server struct {
 	addr  netip.Addr
 	name  string
@@ -52,7 +52,7 @@ type zone struct {
 	signed       *zoneSigning    // nil: the zone is not signed
 }
 
-// A host has the DNS records of a name: its addresses, or the name of which it is an alias.
+// A host has the DNS records of one name: its addresses, or the name of which it is an alias.
 type host struct {
 	alias string
 	a     []netip.Addr
@@ -60,14 +60,14 @@ type host struct {
 	ttl   uint32
 }
 
-// A question is a name and a record type that resolvers are asked for.
+// A question is the name and the record type of a DNS query that resolvers get.
 type question struct {
 	name  string
 	qtype uint16
 }
 
-// An internet is a simulated internet: the root, all zones below it, and their servers. It does not change after
-// newInternet.
+// An internet is a simulated internet: the root, all zones below it, and the name servers of all zones. It does not
+// change after newInternet.
 type internet struct {
 	zones      map[string]*zone
 	servers    map[netip.Addr]*server
@@ -76,19 +76,19 @@ type internet struct {
 	siteNames  []string         // the names that questions are about, each in a zone of its own
 
 	signedShare float64  // of the zones that are two or more levels below the root; 0: no zone is signed
-	focusZones  []*zone  // zones in which a scenario asks for many names; nil: none
+	targetZones []*zone  // zones in which a scenario asks for many names; nil: none
 	signatures  sync.Map // of record sets, by signatureKey; made when they are first needed
 }
 
-// An internetPlan has the properties from which a simulated internet is made. They are the seed, the number of sites,
-// and the kinds of its servers and signatures.
+// An internetPlan has the properties from which newInternet makes a simulated internet: the seed, the number of sites,
+// and the kinds of servers and signatures. A site is a zone that questions are about.
 type internetPlan struct {
 	seed  uint64
 	sites int  // zones that questions are about
 	clean bool // without servers that are dead, failing or refusing
 	dead  bool // all servers are dead, except those of the root and of the zones below it
 	plain bool // hosts have one IPv4 address, and no name is longer than www.example.com
-	signing
+	signingPlan
 }
 
 // regions have the shares of unicast servers and their lognormal round-trip times in milliseconds.
@@ -99,8 +99,8 @@ var regions = []struct{ share, median, sigma float64 }{
 	{0.10, 240, 0.20}, // the farthest
 }
 
-// A builder makes a simulated internet from a plan, with random numbers that follow from the seed.
-type builder struct {
+// An internetBuilder makes a simulated internet from a plan. The seed of the plan determines all random numbers.
+type internetBuilder struct {
 	*internet
 	internetPlan
 	rng      *rand.Rand
@@ -110,16 +110,16 @@ type builder struct {
 
 // newInternet makes a simulated internet from a plan: zones, servers, faults and signatures.
 func newInternet(p internetPlan) *internet {
-	b := &builder{
+	b := &internetBuilder{
 		internet:     &internet{zones: make(map[string]*zone), servers: make(map[netip.Addr]*server), topServers: make(map[*server]bool)},
 		internetPlan: p, nextAddr: Network.Addr().Next(),
 		rng: rand.New(rand.NewPCG(p.seed, 1)), extraRNG: rand.New(rand.NewPCG(p.seed, 2)),
 	}
 	tlds := b.addTopZones()
 	providers := b.addProviders(tlds)
-	networks := b.addContentNetworks()
+	cdns := b.addCDNs()
 	for i := range p.sites {
-		b.addSite(i, pickTLD(b.rng, tlds), providers, networks)
+		b.addSite(i, pickTLD(b.rng, tlds), providers, cdns)
 	}
 	for _, s := range b.servers {
 		switch {
@@ -138,28 +138,28 @@ func newInternet(p internetPlan) *internet {
 	return b.internet
 }
 
-// lognormalRTT draws a round-trip time from 3 to 320 ms from a lognormal distribution. median is its median in
-// milliseconds, and sigma is the standard deviation of the logarithm.
-func (b *builder) lognormalRTT(median, sigma float64) time.Duration {
+// drawLognormalRTT draws a round-trip time from a lognormal distribution, limited to 3 to 320 ms. median is the median
+// in milliseconds. sigma is the standard deviation of the logarithm.
+func (b *internetBuilder) drawLognormalRTT(median, sigma float64) time.Duration {
 	ms := median * math.Exp(sigma*b.rng.NormFloat64())
 	return time.Duration(min(max(ms, 3), 320) * float64(time.Millisecond))
 }
 
-// unicastRTT draws the round-trip time of a server that is in one of the regions of the world.
-func (b *builder) unicastRTT() time.Duration {
+// drawUnicastRTT draws the round-trip time of a server without anycast, which is in one of the regions of the world.
+func (b *internetBuilder) drawUnicastRTT() time.Duration {
 	x := b.rng.Float64()
 	for _, r := range regions[:len(regions)-1] {
 		if x -= r.share; x < 0 {
-			return b.lognormalRTT(r.median, r.sigma)
+			return b.drawLognormalRTT(r.median, r.sigma)
 		}
 	}
 	last := regions[len(regions)-1]
-	return b.lognormalRTT(last.median, last.sigma)
+	return b.drawLognormalRTT(last.median, last.sigma)
 }
 
-// addServer adds a name server with a round-trip time. faulty is the probability that it is dead. It is failing with
-// 0.6 times this probability, and has the fault noEDNS with 0.2 times this probability.
-func (b *builder) addServer(name string, rtt time.Duration, faulty float64) *server {
+// addServer adds a name server with the given name and round-trip time. faulty is the probability that the server is
+// dead. The probability of the fault failing is 0.6 times as high, and that of noEDNS is 0.2 times as high.
+func (b *internetBuilder) addServer(name string, rtt time.Duration, faulty float64) *server {
 	s := &server{addr: b.nextAddr, name: name, rtt: rtt}
 	b.nextAddr = b.nextAddr.Next()
 	switch x := b.rng.Float64(); {
@@ -174,9 +174,9 @@ func (b *builder) addServer(name string, rtt time.Duration, faulty float64) *ser
 	return s
 }
 
-// addZone adds a zone with its servers below the zone parent, or adds the root if parent is nil. Servers with names in
-// the zone become hosts of it.
-func (b *builder) addZone(parent *zone, name string, servers []*server) *zone {
+// addZone adds a zone with the given name and servers below the zone parent. If parent is nil, it adds the root zone.
+// Servers with names in the new zone become hosts of that zone.
+func (b *internetBuilder) addZone(parent *zone, name string, servers []*server) *zone {
 	z := &zone{
 		name: name, servers: servers,
 		children: make(map[string]*zone), hosts: make(map[string]*host), nonTerminals: make(map[string]bool),
@@ -193,8 +193,8 @@ func (b *builder) addZone(parent *zone, name string, servers []*server) *zone {
 	return z
 }
 
-// markNonTerminals records the empty non-terminals of the zone: names without records that lie between the zone and a
-// host or a zone below it.
+// markNonTerminals records the empty non-terminals of the zone (RFC 8499): names without records above a host or a
+// delegation of the zone.
 func (z *zone) markNonTerminals() {
 	markAbove := func(name string) {
 		for name = parentName(name); name != z.name && dns.IsSubDomain(z.name, name); name = parentName(name) {
@@ -209,7 +209,7 @@ func (z *zone) markNonTerminals() {
 	}
 }
 
-// parentName returns the domain name above name: the name without its first label.
+// parentName returns the parent of a domain name: the name without its first label.
 func parentName(name string) string {
 	i, end := dns.NextLabel(name, 0)
 	if end {
@@ -224,15 +224,15 @@ const (
 	countryZones = 60
 )
 
-// addTopZones adds the root and the top-level domains, and returns the latter.
-func (b *builder) addTopZones() []*zone {
+// addTopZones adds the root zone and the top-level domains, and returns the top-level domains.
+func (b *internetBuilder) addTopZones() []*zone {
 	for i := range 13 {
-		b.roots = append(b.roots, b.addServer(string(rune('a'+i))+".root-servers.net.", b.lognormalRTT(20, 0.6), 0))
+		b.roots = append(b.roots, b.addServer(string(rune('a'+i))+".root-servers.net.", b.drawLognormalRTT(20, 0.6), 0))
 	}
 	root := b.addZone(nil, ".", b.roots)
 	var gtld []*server
 	for i := range 8 {
-		gtld = append(gtld, b.addServer(string(rune('a'+i))+".gtld-servers.net.", b.lognormalRTT(28, 0.5), 0))
+		gtld = append(gtld, b.addServer(string(rune('a'+i))+".gtld-servers.net.", b.drawLognormalRTT(28, 0.5), 0))
 	}
 	tlds := []*zone{b.addZone(root, "com.", gtld), b.addZone(root, "net.", gtld)}
 	b.addZone(tlds[1], "root-servers.net.", b.roots)
@@ -241,7 +241,7 @@ func (b *builder) addTopZones() []*zone {
 		name := fmt.Sprintf("g%02d.", i)
 		var servers []*server
 		for j := range 4 + b.rng.IntN(3) {
-			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.nic.%s", j, name), b.lognormalRTT(35, 0.6), 0.005))
+			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.nic.%s", j, name), b.drawLognormalRTT(35, 0.6), 0.005))
 		}
 		tlds = append(tlds, b.addZone(root, name, servers))
 	}
@@ -249,9 +249,9 @@ func (b *builder) addTopZones() []*zone {
 		name := fmt.Sprintf("c%02d.", i)
 		var servers []*server
 		for j := range 3 + b.rng.IntN(4) {
-			rtt := b.lognormalRTT(40, 0.6)
+			rtt := b.drawLognormalRTT(40, 0.6)
 			if j%2 == 1 {
-				rtt = b.unicastRTT()
+				rtt = b.drawUnicastRTT()
 			}
 			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.nic.%s", j, name), rtt, 0.02))
 		}
@@ -265,8 +265,8 @@ func (b *builder) addTopZones() []*zone {
 	return tlds
 }
 
-// pickTLD draws a top-level domain from tlds: com with 46 %, net with 7 %, another generic one with 17 %, and else that
-// of a country.
+// pickTLD returns a random top-level domain from tlds: com with a probability of 46 %, net with 7 %, another generic
+// domain with 17 %, and otherwise a country domain.
 func pickTLD(rng *rand.Rand, tlds []*zone) *zone {
 	switch x := rng.Float64(); {
 	case x < 0.46:
@@ -285,9 +285,9 @@ const (
 	largeProviders = 30
 )
 
-// addProviders adds the zones of DNS providers, whose servers serve the zones of customers. It returns the servers of
-// each provider. tlds are the top-level domains.
-func (b *builder) addProviders(tlds []*zone) [][]*server {
+// addProviders adds DNS hosting providers: a zone below one of tlds for each provider, with servers that also serve the
+// zones of customers. It returns the servers of each provider.
+func (b *internetBuilder) addProviders(tlds []*zone) [][]*server {
 	var all [][]*server
 	for i := range providerCount {
 		tld := tlds[0]
@@ -295,7 +295,7 @@ func (b *builder) addProviders(tlds []*zone) [][]*server {
 			tld = pickTLD(b.rng, tlds)
 		}
 		name := fmt.Sprintf("dnshost%03d.%s", i, tld.name)
-		first := b.unicastRTT()
+		first := b.drawUnicastRTT()
 		faulty := 0.03
 		if i < largeProviders {
 			faulty = 0.002
@@ -305,9 +305,9 @@ func (b *builder) addProviders(tlds []*zone) [][]*server {
 			rtt := first
 			switch {
 			case i < largeProviders:
-				rtt = b.lognormalRTT(25, 0.5)
+				rtt = b.drawLognormalRTT(25, 0.5)
 			case j > 0 && b.rng.Float64() < 0.6:
-				rtt = b.unicastRTT()
+				rtt = b.drawUnicastRTT()
 			case j > 0: // in the region of the first server
 				rtt = time.Duration(float64(first) * (0.9 + 0.2*b.rng.Float64()))
 			}
@@ -322,22 +322,22 @@ func (b *builder) addProviders(tlds []*zone) [][]*server {
 	return all
 }
 
-// canAnswer reports whether a resolver can get answers from the server in spite of its fault.
+// canAnswer reports whether a resolver can get answers from the server in spite of the server's fault.
 func (s *server) canAnswer() bool { return s.fault == healthy || s.fault == noEDNS }
 
-// addContentNetworks adds the zones of content delivery networks, to whose names other names are aliases, and returns
-// them. Each has a second zone below it for the edge of the network.
-func (b *builder) addContentNetworks() []*zone {
+// addCDNs adds the zones of content delivery networks, and returns them. Names of other zones are aliases of names in
+// these zones. Each network has a second zone, below the first, for its edge servers.
+func (b *internetBuilder) addCDNs() []*zone {
 	var all []*zone
 	for i := range 6 {
 		name := fmt.Sprintf("cdn%d.net.", i)
 		var servers, edge []*server
 		for j := range 4 {
-			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.%s", j, name), b.lognormalRTT(18, 0.5), 0.005))
+			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.%s", j, name), b.drawLognormalRTT(18, 0.5), 0.005))
 		}
 		z := b.addZone(b.zones["net."], name, servers)
 		for j := range 3 {
-			edge = append(edge, b.addServer(fmt.Sprintf("n%d.edge.%s", j, name), b.lognormalRTT(15, 0.6), 0.005))
+			edge = append(edge, b.addServer(fmt.Sprintf("n%d.edge.%s", j, name), b.drawLognormalRTT(15, 0.6), 0.005))
 		}
 		b.addZone(z, "edge."+name, edge)
 		all = append(all, z)
@@ -345,18 +345,19 @@ func (b *builder) addContentNetworks() []*zone {
 	return all
 }
 
-// addSite adds the i-th site, a zone below tld that questions are about, and its host. The site has servers of its own
-// or a provider's. Its host may be an alias to a content delivery network.
-func (b *builder) addSite(i int, tld *zone, providers [][]*server, networks []*zone) {
+// addSite adds the i-th site, a zone below the top-level domain tld that questions are about, and the host of the site.
+// The zone has servers of its own or those of a provider. The host may be an alias of a name in one of cdns, the zones
+// of content delivery networks.
+func (b *internetBuilder) addSite(i int, tld *zone, providers [][]*server, cdns []*zone) {
 	name := fmt.Sprintf("site%05d.%s", i, tld.name)
 	var servers []*server
 	switch {
 	case b.rng.Float64() < 0.22: // servers of its own
-		first := b.unicastRTT()
+		first := b.drawUnicastRTT()
 		for j := range 2 + b.rng.IntN(2) {
 			rtt := first
 			if j > 0 && b.rng.Float64() < 0.5 {
-				rtt = b.unicastRTT()
+				rtt = b.drawUnicastRTT()
 			}
 			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.%s", j+1, name), rtt, 0.03))
 		}
@@ -379,7 +380,7 @@ func (b *builder) addSite(i int, tld *zone, providers [][]*server, networks []*z
 		www = "www.eu.prod." + name
 	}
 	alias := b.rng.Float64() < 0.25
-	network, end := networks[b.rng.IntN(len(networks))], b.rng.IntN(500)
+	network, end := cdns[b.rng.IntN(len(cdns))], b.rng.IntN(500)
 	if !alias {
 		z.hosts[www] = b.newHost(i, 0.005)
 	} else {
@@ -393,18 +394,18 @@ func (b *builder) addSite(i int, tld *zone, providers [][]*server, networks []*z
 	b.siteNames = append(b.siteNames, www)
 }
 
-// bigSet is a number of addresses that do not fit into a datagram.
-const bigSet = 100
+// largeAddressCount is a number of addresses that do not fit into a datagram.
+const largeAddressCount = 100
 
-// newHost returns the i-th host, with addresses that are reserved for documentation. big is the probability that it has
-// so many addresses that they do not fit into a UDP response.
-func (b *builder) newHost(i int, big float64) *host {
+// newHost returns the i-th host, with addresses that are reserved for documentation. big is the probability that the
+// addresses do not fit into a UDP response.
+func (b *internetBuilder) newHost(i int, big float64) *host {
 	h := &host{a: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}, ttl: b.drawTTL()}
 	if b.plain {
 		return h
 	}
 	if b.extraRNG.Float64() < big {
-		for j := range bigSet - 1 {
+		for j := range largeAddressCount - 1 {
 			h.a = append(h.a, netip.AddrFrom4([4]byte{203, 0, 113, byte(j)}))
 		}
 	}
@@ -414,23 +415,23 @@ func (b *builder) newHost(i int, big float64) *host {
 	return h
 }
 
-// drawTTL draws the time to live of a host's records, in seconds.
-func (b *builder) drawTTL() uint32 {
+// drawTTL draws the TTL of a host's records, in seconds.
+func (b *internetBuilder) drawTTL() uint32 {
 	if b.plain {
 		return 300
 	}
 	return []uint32{20, 60, 300}[b.extraRNG.IntN(3)]
 }
 
-// drawQuestions draws questions, count in all, about the names of the internet: each name once, in random order.
-// repeats is the share of the questions that repeat an earlier one; popular questions are repeated more often. Unless
-// the plan p is plain, a fifth of the questions are for IPv6 addresses.
+// drawQuestions returns count questions about the sites of the internet. The sites come in random order, each once.
+// repeats is the share of the questions that repeat an earlier question, more often a popular one. Unless the plan p is
+// plain, a fifth of the questions are for IPv6 addresses.
 func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []question {
 	rng := rand.New(rand.NewPCG(p.seed, 3))
 	order := rng.Perm(len(n.siteNames))
 	var all, fresh []question
 	for len(all) < count {
-		if k := len(all); len(n.focusZones) > 0 && (p.focus == randomNames || k%trapPattern.period < trapPattern.trapped) {
+		if k := len(all); len(n.targetZones) > 0 && (p.queryPattern == randomNames || k%trapPattern.period < trapPattern.trapped) {
 			all = append(all, n.drawRandomName(rng, k))
 			continue
 		}
@@ -450,18 +451,18 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 	return all
 }
 
-// drawRandomName draws the k-th question about a random name in one of the focus zones, the zones that many questions
-// are about. No host has the name.
+// drawRandomName returns the k-th question about a random name in one of the target zones. The name does not exist.
 func (n *internet) drawRandomName(rng *rand.Rand, k int) question {
-	z := n.focusZones[rng.IntN(len(n.focusZones))]
+	z := n.targetZones[rng.IntN(len(n.targetZones))]
 	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}
 }
 
-// addressesOf returns the addresses in the right answer to question q, and the number of aliases that lead to them.
-func (n *internet) addressesOf(q question) (addrs []netip.Addr, aliases int) {
+// correctAddresses returns the addresses in the right answer to question q, and the number of aliases on the way to
+// these addresses.
+func (n *internet) correctAddresses(q question) (addrs []netip.Addr, aliases int) {
 	name := q.name
 	for {
-		h := n.zoneOf(name).hosts[name]
+		h := n.findZone(name).hosts[name]
 		if h == nil {
 			return nil, aliases
 		}
@@ -476,8 +477,8 @@ func (n *internet) addressesOf(q question) (addrs []netip.Addr, aliases int) {
 	}
 }
 
-// zoneOf returns the zone of the internet that contains a domain name.
-func (n *internet) zoneOf(name string) *zone {
+// findZone returns the zone that contains a domain name: the closest zone at or above the name.
+func (n *internet) findZone(name string) *zone {
 	for {
 		if z := n.zones[name]; z != nil {
 			return z

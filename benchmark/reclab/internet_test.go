@@ -24,7 +24,7 @@ func TestInternetsAreAsDescribed(t *testing.T) {
 			}
 		}
 		for _, name := range n.siteNames {
-			z := n.zoneOf(name)
+			z := n.findZone(name)
 			tld := n.zones[z.name[strings.LastIndexByte(strings.TrimSuffix(z.name, "."), '.')+1:]]
 			require.NotNil(t, tld)
 			require.True(t, slices.ContainsFunc(z.servers, func(s *server) bool { return s.canAnswer() && s != z.refusing }), "%s can be resolved", z.name)
@@ -140,7 +140,7 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 
 	var own, hosted, alias, long string
 	for _, name := range n.siteNames {
-		z := n.zoneOf(name)
+		z := n.findZone(name)
 		switch {
 		case dns.IsSubDomain(z.name, z.servers[0].name) && parentName(z.name) == "com.":
 			own = z.name
@@ -160,9 +160,9 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 	m = ask(com, hosted, dns.TypeDS, true, false)
 	assert.True(t, m.Authoritative, "a DS record is the parent's")
 
-	m = ask(n.zoneOf(alias).servers[0], alias, dns.TypeAAAA, true, false)
+	m = ask(n.findZone(alias).servers[0], alias, dns.TypeAAAA, true, false)
 	assert.IsType(t, new(dns.CNAME), m.Answer[0])
-	z := n.zoneOf(long)
+	z := n.findZone(long)
 	m = ask(z.servers[0], parentName(long), dns.TypeA, true, false)
 	assert.Equal(t, dns.RcodeSuccess, m.Rcode, "something is below it")
 	assert.Empty(t, m.Answer)
@@ -172,13 +172,13 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 	assert.Equal(t, dns.RcodeSuccess, ask(z.servers[0], z.name, dns.TypeSOA, true, false).Rcode)
 
 	// Too big for a datagram.
-	z.hosts[long].a = make([]netip.Addr, bigSet)
+	z.hosts[long].a = make([]netip.Addr, largeAddressCount)
 	for i := range z.hosts[long].a {
 		z.hosts[long].a[i] = netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
 	}
 	assert.True(t, ask(z.servers[0], long, dns.TypeA, true, false).Truncated)
 	m = ask(z.servers[0], long, dns.TypeA, true, true)
-	assert.Len(t, m.Answer, bigSet)
+	assert.Len(t, m.Answer, largeAddressCount)
 	assert.True(t, n.hasRightAnswer(question{long, dns.TypeA}, m))
 	m.Answer = m.Answer[1:]
 	assert.False(t, n.hasRightAnswer(question{long, dns.TypeA}, m))
@@ -200,10 +200,10 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 func TestExchangesAreTheSameForAllContenders(t *testing.T) {
 	n := newInternet(internetPlan{seed: 1, sites: 10})
 	s := n.roots[0]
-	draw := func(seed uint64, d disturbance) (all []time.Duration, lost int) {
+	draw := func(seed uint64, d impairment) (all []time.Duration, lost int) {
 		network := newNetwork(n, d, seed)
 		for range 2000 {
-			took, ok := network.drawExchange(s)
+			took, ok := network.drawRoundTrip(s)
 			if !ok {
 				lost++
 				took = -1
@@ -212,10 +212,10 @@ func TestExchangesAreTheSameForAllContenders(t *testing.T) {
 		}
 		return all, lost
 	}
-	a, lost := draw(1, newDisturbance("broken"))
-	b, _ := draw(1, newDisturbance("broken"))
+	a, lost := draw(1, newImpairment("broken"))
+	b, _ := draw(1, newImpairment("broken"))
 	assert.Equal(t, a, b)
-	c, _ := draw(2, newDisturbance("broken"))
+	c, _ := draw(2, newImpairment("broken"))
 	assert.NotEqual(t, a, c)
 	assert.InDelta(t, 30, lost, 20)
 	late := 0

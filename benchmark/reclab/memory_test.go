@@ -26,8 +26,8 @@ var (
 	questions = flag.Int("questions", reclab.Questions, "of TestSlowestNames")
 )
 
-// inMemory measures a contender in memory and fake time.
-func inMemory(t *testing.T, conf reclab.Config, contender string) (row reclab.Row) {
+// measureInMemory measures a contender in memory and fake time.
+func measureInMemory(t *testing.T, conf reclab.Config, contender string) (row reclab.Row) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		conf.Memory, conf.Contenders = true, []string{contender}
@@ -48,8 +48,8 @@ func inMemory(t *testing.T, conf reclab.Config, contender string) (row reclab.Ro
 	return row
 }
 
-// ratio returns the median over the seeds of the ratio of a figure of one contender to that of another.
-func ratio(rows map[string][]reclab.Row, a, b string, figure func(reclab.Row) float64) float64 {
+// medianRatio returns the median over all seeds of the ratio of a figure of contender a to that of contender b.
+func medianRatio(rows map[string][]reclab.Row, a, b string, figure func(reclab.Row) float64) float64 {
 	var all []float64
 	for i := range rows[a] {
 		all = append(all, figure(rows[a][i])/figure(rows[b][i]))
@@ -58,12 +58,12 @@ func ratio(rows map[string][]reclab.Row, a, b string, figure func(reclab.Row) fl
 	return all[len(all)/2]
 }
 
-func quantile(q float64) func(reclab.Row) float64 {
+func latencyQuantile(q float64) func(reclab.Row) float64 {
 	return func(r reclab.Row) float64 { return float64(r.Quantile(q)) }
 }
 
-// play measures contenders in memory with three seeds, or with one in short tests.
-func play(t *testing.T, conf reclab.Config, contenders ...string) map[string][]reclab.Row {
+// measureSeeds measures contenders in memory with three seeds, or with one seed in short tests.
+func measureSeeds(t *testing.T, conf reclab.Config, contenders ...string) map[string][]reclab.Row {
 	t.Helper()
 	seeds := uint64(3)
 	if testing.Short() {
@@ -73,7 +73,7 @@ func play(t *testing.T, conf reclab.Config, contenders ...string) map[string][]r
 	for seed := range seeds {
 		for _, c := range contenders {
 			conf.Seed = seed + 1
-			rows[c] = append(rows[c], inMemory(t, conf, c))
+			rows[c] = append(rows[c], measureInMemory(t, conf, c))
 		}
 	}
 	return rows
@@ -94,19 +94,19 @@ func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
 			if testing.Short() {
 				conf.Questions = 400 // which say nothing about tails
 			}
-			rows := play(t, conf, "hedge", "hedge-off", "sequential")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.5)), tt.p50, "p50")
+			rows := measureSeeds(t, conf, "hedge", "hedge-off", "sequential")
+			assert.LessOrEqual(t, medianRatio(rows, "hedge", "sequential", latencyQuantile(.5)), tt.p50, "p50")
 			for _, r := range rows["hedge"] {
 				assert.Zero(t, r.Failures, "seed %d", r.Seed)
 			}
 			if testing.Short() {
 				return
 			}
-			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.99)), tt.p99, "p99")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.999)), tt.p999, "p99.9")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", quantile(.99)), tt.p99OfOff, "p99 of hedge-off")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", reclab.Row.SentPerCall), tt.sent, "queries")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.SentPerCall), tt.sentOfOff, "queries of hedge-off")
+			assert.LessOrEqual(t, medianRatio(rows, "hedge", "sequential", latencyQuantile(.99)), tt.p99, "p99")
+			assert.LessOrEqual(t, medianRatio(rows, "hedge", "sequential", latencyQuantile(.999)), tt.p999, "p99.9")
+			assert.LessOrEqual(t, medianRatio(rows, "hedge", "hedge-off", latencyQuantile(.99)), tt.p99OfOff, "p99 of hedge-off")
+			assert.LessOrEqual(t, medianRatio(rows, "hedge", "sequential", reclab.Row.SentPerCall), tt.sent, "queries")
+			assert.LessOrEqual(t, medianRatio(rows, "hedge", "hedge-off", reclab.Row.SentPerCall), tt.sentOfOff, "queries of hedge-off")
 		})
 	}
 }
@@ -118,25 +118,26 @@ func TestNoNameFails(t *testing.T) {
 		names, signed = 100, 50
 	}
 	for _, scenario := range []string{"plain", "repeats", "bursts"} {
-		r := inMemory(t, reclab.Config{Scenario: scenario, Questions: names, Seed: 1}, "hedge")
+		r := measureInMemory(t, reclab.Config{Scenario: scenario, Questions: names, Seed: 1}, "hedge")
 		assert.Zero(t, r.Failures, scenario)
 		assert.Len(t, r.Questions, names)
 	}
 	for _, scenario := range []string{"mixed-broken", "signed", "flood", "keytrap"} {
-		r := inMemory(t, reclab.Config{Scenario: scenario, Questions: signed, Seed: 1}, "hedge")
+		r := measureInMemory(t, reclab.Config{Scenario: scenario, Questions: signed, Seed: 1}, "hedge")
 		assert.Zero(t, r.Failures, scenario)
 	}
 }
 
-// pooled returns the ratio of a latency quantile of one contender to that of another, over the questions of all seeds.
-func pooled(rows map[string][]reclab.Row, a, b string, q float64) float64 {
+// pooledRatio returns the ratio of latency quantile q of contender a to that of contender b, over the questions of all
+// seeds.
+func pooledRatio(rows map[string][]reclab.Row, a, b string, q float64) float64 {
 	all := func(contender string) (r reclab.Row) {
 		for _, one := range rows[contender] {
 			r.Questions = append(r.Questions, one.Questions...)
 		}
 		return r
 	}
-	return quantile(q)(all(a)) / quantile(q)(all(b))
+	return latencyQuantile(q)(all(a)) / latencyQuantile(q)(all(b))
 }
 
 // The resolver fetches keys at the same time as answers. No right answer fails, and no bogus answer is accepted.
@@ -149,28 +150,28 @@ func TestValidationCostsNoRoundTrip(t *testing.T) {
 		names = 100 // which say nothing about tails
 	}
 	for _, scenario := range []string{"mixed", "signed"} {
-		rows := play(t, reclab.Config{Scenario: scenario, Questions: names}, "hedge", "hedge-novalidate")
+		rows := measureSeeds(t, reclab.Config{Scenario: scenario, Questions: names}, "hedge", "hedge-novalidate")
 		for _, r := range rows["hedge"] {
 			assert.Zero(t, r.Failures, "%s, seed %d", scenario, r.Seed)
 		}
 		if !testing.Short() {
-			p50, p99 := pooled(rows, "hedge", "hedge-novalidate", .5), pooled(rows, "hedge", "hedge-novalidate", .99)
+			p50, p99 := pooledRatio(rows, "hedge", "hedge-novalidate", .5), pooledRatio(rows, "hedge", "hedge-novalidate", .99)
 			t.Logf("%s: p50 %.3f, p99 %.3f", scenario, p50, p99)
 			assert.LessOrEqual(t, p50, 1.25, "%s: p50", scenario)
 			assert.LessOrEqual(t, p99, 1.40, "%s: p99", scenario)
-			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-novalidate", reclab.Row.SentPerCall), 1.48, "%s: queries", scenario)
+			assert.LessOrEqual(t, medianRatio(rows, "hedge", "hedge-novalidate", reclab.Row.SentPerCall), 1.48, "%s: queries", scenario)
 		}
 	}
 	for _, scenario := range []string{"mixed-broken", "signed-broken", "stale", "insecure"} {
-		for _, r := range play(t, reclab.Config{Scenario: scenario, Questions: names}, "hedge")["hedge"] {
+		for _, r := range measureSeeds(t, reclab.Config{Scenario: scenario, Questions: names}, "hedge")["hedge"] {
 			assert.Zero(t, r.Failures, "%s, seed %d: %d bogus names are answeredBogus, AD is wrong %d times", scenario, r.Seed, r.Bogus, r.WrongAD)
 		}
 	}
 }
 
 func TestAnOutageOfAllServersCostsLittleMore(t *testing.T) {
-	rows := play(t, reclab.Config{Scenario: "dead", Questions: 300}, "hedge", "hedge-off")
-	assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.SentPerCall), 1.15)
+	rows := measureSeeds(t, reclab.Config{Scenario: "dead", Questions: 300}, "hedge", "hedge-off")
+	assert.LessOrEqual(t, medianRatio(rows, "hedge", "hedge-off", reclab.Row.SentPerCall), 1.15)
 	for _, r := range rows["hedge"] {
 		assert.Equal(t, 300, r.Failures)
 	}
@@ -186,11 +187,11 @@ func TestSlowestNames(t *testing.T) {
 	for seed := range uint64(*seeds) {
 		tr := new(tracer)
 		conf := reclab.Config{Seed: seed + 1, Questions: *questions, Scenario: *scenario, Trace: tr.trace()}
-		r := inMemory(t, conf, "hedge")
+		r := measureInMemory(t, conf, "hedge")
 		slices.SortFunc(r.Questions, func(a, b reclab.Question) int { return int(b.Latency - a.Latency) })
 		for _, c := range r.Questions[:min(*slowest, len(r.Questions))] {
 			text, zones := reclab.DescribeName(conf.Seed, conf.Scenario, c.Name)
-			t.Logf("%v %s %s\n%s%s", c.Latency, c.Name, dns.TypeToString[c.Type], text, tr.during(c, zones))
+			t.Logf("%v %s %s\n%s%s", c.Latency, c.Name, dns.TypeToString[c.Type], text, tr.eventsDuring(c, zones))
 		}
 	}
 }
@@ -198,16 +199,16 @@ func TestSlowestNames(t *testing.T) {
 // A tracer records the events of a Trace.
 type tracer struct {
 	mu   sync.Mutex
-	seen []traced
+	seen []traceEvent
 }
 
-type traced struct {
+type traceEvent struct {
 	at         time.Time
 	name, text string
 }
 
-// during returns the events during a question about its zones and their delegations.
-func (t *tracer) during(c reclab.Question, zones []string) string {
+// eventsDuring returns the events during question c that are about one of zones or a delegation to one of them.
+func (t *tracer) eventsDuring(c reclab.Question, zones []string) string {
 	var b strings.Builder
 	for _, e := range t.seen {
 		at := e.at.Sub(c.Begin)
@@ -221,22 +222,22 @@ func (t *tracer) during(c reclab.Question, zones []string) string {
 	return b.String()
 }
 
-func (t *tracer) say(name, format string, args ...any) {
+func (t *tracer) record(name, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.seen = append(t.seen, traced{time.Now(), name, fmt.Sprintf(format, args...)})
+	t.seen = append(t.seen, traceEvent{time.Now(), name, fmt.Sprintf(format, args...)})
 }
 
 func (t *tracer) trace() *recursor.Trace {
 	return &recursor.Trace{
 		Attempt: func(_ context.Context, i recursor.AttemptInfo) {
-			t.say(i.Name, "ask  %d hedge %-5v %v %s %s of %s", i.Attempt, i.Hedge, i.Server, dns.TypeToString[i.Type], i.Name, i.Zone)
+			t.record(i.Name, "ask  %d hedge %-5v %v %s %s of %s", i.Attempt, i.Hedge, i.Server, dns.TypeToString[i.Type], i.Name, i.Zone)
 		},
 		Done: func(_ context.Context, i recursor.AttemptInfo, d time.Duration, err error) {
-			t.say(i.Name, "done %d %v after %v: %s of %s: %v", i.Attempt, i.Server, d, i.Name, i.Zone, err)
+			t.record(i.Name, "done %d %v after %v: %s of %s: %v", i.Attempt, i.Server, d, i.Name, i.Zone, err)
 		},
 		Answer: func(_ context.Context, i recursor.AnswerInfo) {
-			t.say(i.Name, "answer %s: %s, %d queries, %v", i.Name, dns.RcodeToString[i.Rcode], i.Queries, i.Err)
+			t.record(i.Name, "answer %s: %s, %d queries, %v", i.Name, dns.RcodeToString[i.Rcode], i.Queries, i.Err)
 		},
 	}
 }

@@ -20,19 +20,20 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A disturbance determines the loss and delay of exchanges with the simulated servers. Its shares are from 0 to 1.
-type disturbance struct {
+// An impairment determines the loss and delay of packets to and from the simulated servers. All shares are from 0 to 1.
+type impairment struct {
 	loss   float64 // share of the exchanges that are lost, independently
 	jitter float64 // standard deviation of the logarithm of round-trip times
 	spikes float64 // share of the exchanges that take 40 to 300 ms longer
-	bursts float64 // share of the seconds in which a server loses everything
+	bursts float64 // share of the seconds in which a server loses all queries
 }
 
 // A network runs the servers of a simulated internet for one contender. The seed determines the loss and delay of the
-// n-th exchange with a server: they are the same for all contenders.
+// n-th exchange with each server, so that they are the same for all contenders. An exchange is a query and its
+// response.
 type network struct {
 	internet *internet
-	disturbance
+	impairment
 	seed  uint64
 	start time.Time
 
@@ -42,15 +43,15 @@ type network struct {
 	exchanges map[*server]uint64 // so far
 }
 
-// newNetwork returns a network with the servers of the internet n. d determines the loss and delay of exchanges,
-// together with the seed.
-func newNetwork(n *internet, d disturbance, seed uint64) *network {
-	return &network{internet: n, disturbance: d, seed: seed, start: time.Now(), exchanges: make(map[*server]uint64)}
+// newNetwork returns a network with the servers of the internet n. d and seed determine the loss and delay of
+// exchanges.
+func newNetwork(n *internet, d impairment, seed uint64) *network {
+	return &network{internet: n, impairment: d, seed: seed, start: time.Now(), exchanges: make(map[*server]uint64)}
 }
 
-// drawExchange returns the duration of the next exchange with server s, a query and its response. It returns false if
-// the exchange is lost.
-func (n *network) drawExchange(s *server) (time.Duration, bool) {
+// drawRoundTrip draws the round-trip time of the next query to server s and its response. It returns false if the query
+// or the response is lost.
+func (n *network) drawRoundTrip(s *server) (time.Duration, bool) {
 	n.mu.Lock()
 	k := n.exchanges[s]
 	n.exchanges[s]++
@@ -73,14 +74,14 @@ func (n *network) drawExchange(s *server) (time.Duration, bool) {
 }
 
 // receiveQuery handles a UDP query to the server with the address to. It calls send with the response after the
-// duration of the exchange, unless the exchange is lost.
+// round-trip time. If the query or the response is lost, it does not call send.
 func (n *network) receiveQuery(to netip.Addr, query []byte, send func(response []byte)) {
 	n.udp.Add(1)
 	s := n.internet.servers[to]
 	if s == nil || s.fault == dead {
 		return
 	}
-	took, ok := n.drawExchange(s)
+	took, ok := n.drawRoundTrip(s)
 	if !ok {
 		return
 	}
@@ -89,8 +90,8 @@ func (n *network) receiveQuery(to netip.Addr, query []byte, send func(response [
 	}
 }
 
-// serveStream answers the queries on a TCP connection to the server with the address to, until the connection ends.
-// handshake is the duration of the TCP handshake, by which the first answer takes longer.
+// serveStream answers the queries on the TCP connection c to the server with the address to, until the connection ends.
+// handshake is the duration of the TCP handshake, which is added to the latency of the first answer.
 func (n *network) serveStream(c net.Conn, to netip.Addr, handshake time.Duration) {
 	defer c.Close()
 	s := n.internet.servers[to]
@@ -116,8 +117,8 @@ func (n *network) serveStream(c net.Conn, to netip.Addr, handshake time.Duration
 	}
 }
 
-// listen starts the servers of the internet in a network namespace, at port 53 of all addresses. stop ends them; their TCP
-// connections end with the resolver, the only client.
+// listen starts the servers of the internet in a network namespace, at port 53 of all addresses. stop ends the servers.
+// Their TCP connections end when the resolver, the only client, ends.
 func (n *network) listen(space *netsim.Namespace) (stop func(), err error) {
 	var pc net.PacketConn
 	var ln net.Listener
@@ -144,7 +145,8 @@ func (n *network) listen(space *netsim.Namespace) (stop func(), err error) {
 	}, nil
 }
 
-// servePackets answers UDP queries to any address of the namespace until the socket pc is closed.
+// servePackets answers the UDP queries that arrive at the socket pc, for any server of the internet, until pc is
+// closed.
 func (n *network) servePackets(pc net.PacketConn) error {
 	c := ipv4.NewPacketConn(pc)
 	if err := c.SetControlMessage(ipv4.FlagDst, true); err != nil {
@@ -166,7 +168,8 @@ func (n *network) servePackets(pc net.PacketConn) error {
 	}
 }
 
-// serveConns answers queries over TCP to any address of the namespace until the listener is closed.
+// serveConns answers the queries on TCP connections that ln accepts, for any server of the internet, until ln is
+// closed.
 func (n *network) serveConns(ln net.Listener) error {
 	for {
 		c, err := ln.Accept()
@@ -182,14 +185,15 @@ func (n *network) serveConns(ln net.Listener) error {
 	}
 }
 
-// DialContext opens a connection in memory to the simulated server at address, for a resolver in this process.
+// DialContext opens a connection in memory to the simulated server at address. It is the dial function of resolvers in
+// this process.
 func (n *network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return nil, err
 	}
 	fail := func(err error) (net.Conn, error) {
-		return nil, &net.OpError{Op: "dial", Net: network, Addr: netAddr(network, to), Err: err}
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: newSocketAddr(network, to), Err: err}
 	}
 	if !Network.Contains(to.Addr()) || to.Port() != 53 {
 		return fail(syscall.ENETUNREACH)
@@ -214,26 +218,26 @@ func (n *network) DialContext(ctx context.Context, network, address string) (net
 // clientAddress is the address of all clients in memory.
 var clientAddress = netip.MustParseAddrPort("192.0.2.53:49152")
 
-// netAddr returns the address a as that of a UDP or a TCP socket.
-func netAddr(network string, a netip.AddrPort) net.Addr {
+// newSocketAddr returns the address a as a *net.UDPAddr or a *net.TCPAddr. network is udp or tcp.
+func newSocketAddr(network string, a netip.AddrPort) net.Addr {
 	if network[:3] == "udp" {
 		return net.UDPAddrFromAddrPort(a)
 	}
 	return net.TCPAddrFromAddrPort(a)
 }
 
-// A memoryConn is a connection in memory to a simulated server: the client's end of a pipe.
+// A memoryConn is the client's end of a connection in memory to a simulated server.
 type memoryConn struct {
 	net.Conn
 	protocol string // udp or tcp
 	to       netip.AddrPort
 }
 
-func (c *memoryConn) LocalAddr() net.Addr  { return netAddr(c.protocol, clientAddress) }
-func (c *memoryConn) RemoteAddr() net.Addr { return netAddr(c.protocol, c.to) }
+func (c *memoryConn) LocalAddr() net.Addr  { return newSocketAddr(c.protocol, clientAddress) }
+func (c *memoryConn) RemoteAddr() net.Addr { return newSocketAddr(c.protocol, c.to) }
 
-// A datagramConn is a UDP socket in memory that is connected to a simulated server. It is a net.PacketConn: package dns
-// recognizes a UDP socket by that.
+// A datagramConn is a UDP socket in memory that is connected to a simulated server. It implements net.PacketConn, by
+// which package dns recognizes a UDP socket.
 type datagramConn struct {
 	memoryConn
 	servers *network

@@ -59,8 +59,8 @@ type Config struct {
 	Progress   func(int)           // called with the number of further questions that have ended, of all contenders; may be nil
 }
 
-// A Row is the result of one resolver: its questions, its costs and its mistakes. A failed question counts in Calls as
-// answered after Timeout.
+// A Row is the result of one resolver: the measurements of all questions, the costs, and the mistakes. A failed
+// question counts in Calls as answered after Timeout.
 type Row struct {
 	lab.Row
 	Scenario  string
@@ -89,7 +89,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if err := conf.setDefaults(); err != nil {
 		return nil, err
 	}
-	p := newPlan(conf.Scenario, conf.Seed)
+	p := newInternetPlan(conf.Scenario, conf.Seed)
 	n := newInternet(p)
 	resolvers, err := startResolvers(ctx, conf, n)
 	defer func() {
@@ -124,7 +124,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if monitor != nil {
 		monitor.stop()
 		for i := range rows {
-			rows[i].removeStalled(monitor.stalls)
+			rows[i].removeStalledQuestions(monitor.stalls)
 		}
 	}
 	return rows, errors.Join(append(errs, ctx.Err())...)
@@ -156,9 +156,9 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// startResolvers starts the contenders that the Config selects, each with its own network for the internet n. It skips
-// peers that do not start; if no contender starts, it returns their errors. The caller closes the resolvers that it
-// returns, also after an error.
+// startResolvers starts the contenders that conf selects, each with a network of its own for the internet n. It skips
+// peers that do not start. If no contender starts, it returns the errors of all. The caller closes the returned
+// resolvers, also after an error.
 func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []*resolver, err error) {
 	names := conf.Contenders
 	if len(names) == 0 {
@@ -198,7 +198,7 @@ func startResolver(ctx context.Context, conf Config, n *internet, name string) (
 	if slices.Contains(validatingPrograms, name) && !IsSigned(conf.Scenario) {
 		return nil, fmt.Errorf("reclab: %s validates, and nothing is signed in %s", name, conf.Scenario)
 	}
-	return c.Start(environment{ctx: ctx, conf: conf, name: name, network: newNetwork(n, newDisturbance(conf.Scenario), conf.Seed)})
+	return c.Start(environment{ctx: ctx, conf: conf, name: name, network: newNetwork(n, newImpairment(conf.Scenario), conf.Seed)})
 }
 
 // measure asks the resolver all questions, at random times with the rate of the Config, and returns the result.
@@ -211,7 +211,7 @@ func (r *resolver) measure(ctx context.Context, conf Config, questions []questio
 		cpu = r.cpu()
 	}
 	start := time.Now()
-	row.Asked = lab.Load{Gap: randomGap(rng, conf.Rate)}.Send(ctx, len(questions), func(i int) {
+	row.Asked = lab.Load{Gap: newPoissonGap(rng, conf.Rate)}.Send(ctx, len(questions), func(i int) {
 		row.Questions[i] = r.askQuestion(questions[i], start)
 		row.Questions[i].Index = int32(i)
 		conf.Progress(1)
@@ -232,23 +232,23 @@ func (r *resolver) measure(ctx context.Context, conf Config, questions []questio
 	return row, err
 }
 
-// randomGap returns a function for lab.Load.Gap: the times between calls of a Poisson process with the given rate per
-// second.
-func randomGap(rng *rand.Rand, rate float64) func(int) time.Duration {
+// newPoissonGap returns a function for lab.Load.Gap. It returns the times between the calls of a Poisson process with
+// the given rate per second.
+func newPoissonGap(rng *rand.Rand, rate float64) func(int) time.Duration {
 	return func(int) time.Duration { return time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) }
 }
 
 // trapQuestions is the number of questions about key traps alone, for their processor time.
 const trapQuestions = 200
 
-// measureTrapCPU returns the processor time that a question about a key trap costs the resolver. A key trap is a zone
-// with many keys of the same tag. The resolver has met these zones before.
+// measureTrapCPU returns the processor time that the resolver needs for a question about a key trap. The resolver has
+// queried these zones before.
 func (r *resolver) measureTrapCPU(ctx context.Context, conf Config) time.Duration {
 	if conf.Scenario != "keytrap" {
 		return 0
 	}
 	rng := rand.New(rand.NewPCG(conf.Seed, 5))
-	gap := randomGap(rng, conf.Rate)
+	gap := newPoissonGap(rng, conf.Rate)
 	start, before := time.Now(), r.cpu()
 	questions := make([]question, trapQuestions)
 	load := lab.Load{Gap: func(i int) time.Duration {
@@ -262,7 +262,7 @@ func (r *resolver) measureTrapCPU(ctx context.Context, conf Config) time.Duratio
 	return (r.cpu() - before) / trapQuestions
 }
 
-// countVerdicts computes the calls of the row and the numbers of its failures and mistakes, from the verdicts of its
+// countVerdicts sets the calls of the row, and the numbers of failures and mistakes, from the verdicts of the row's
 // questions.
 func (r *Row) countVerdicts() {
 	r.Calls, r.Failures, r.Bogus, r.WrongAD = nil, 0, 0, 0
@@ -281,7 +281,8 @@ func (r *Row) countVerdicts() {
 	}
 }
 
-// askQuestion asks the resolver a question and returns the measurement. start is the start of the run.
+// askQuestion sends question q to the resolver, waits for the answer, and returns the measurement. start is the start
+// of the run.
 func (r *resolver) askQuestion(q question, start time.Time) Question {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)

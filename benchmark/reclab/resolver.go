@@ -40,19 +40,20 @@ type environment struct {
 }
 
 // A configureFunc writes the configuration of a peer to the directory dir, and returns the command that runs the peer.
-// dir already has two files. hints has the addresses of the root servers, and anchor has the DS record of the root's key.
+// dir already has two files: hints has the addresses of the root servers, and anchor has the DS record of the root's
+// key.
 type configureFunc func(peers dnsserver.Peers, dir string) (*exec.Cmd, error)
 
 var (
-	validating         = []string{"hedge", "hedge-off", "unbound-validate", "named-validate"}
-	validatingPrograms = validating[2:]
+	validatingContenders = []string{"hedge", "hedge-off", "unbound-validate", "named-validate"}
+	validatingPrograms   = validatingContenders[2:]
 )
 
 // IsValidating reports whether the contender with the given name validates DNSSEC signatures (RFC 4035).
-func IsValidating(name string) bool { return slices.Contains(validating, name) }
+func IsValidating(name string) bool { return slices.Contains(validatingContenders, name) }
 
-// A resolver is a running contender: the function that asks it questions, and the functions that return its processor
-// time and its statistics.
+// A resolver is a running contender. It has the functions that send DNS queries to the contender, and that return its
+// processor time and its statistics.
 type resolver struct {
 	name      string
 	validates bool
@@ -63,19 +64,20 @@ type resolver struct {
 	close     func()
 }
 
-// newResolver returns a resolver for the environment e, without the functions that ask it. It validates signatures only
-// if the root is signed.
+// newResolver returns a resolver for the environment e, whose functions the caller sets. The resolver validates
+// signatures only if the root is signed.
 func newResolver(e environment) *resolver {
-	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.anchor() != "", network: e.network}
+	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.trustAnchor() != "", network: e.network}
 }
 
-// newLibraryStarter returns the Start function of a contender that is this library's recursive resolver. h has its
-// settings for hedging. It runs in a helper process, or in this process if the network is in memory.
+// newLibraryStarter returns the Start function of the contender that is the recursive resolver of this library. h has
+// the hedging settings of the resolver. The resolver runs in a helper process, or in this process if the network is in
+// memory.
 func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		s := librarySettings{Hints: e.network.internet.rootAddresses(), Hedge: h}
 		if IsValidating(e.name) {
-			s.Anchor = e.network.internet.anchor()
+			s.Anchor = e.network.internet.trustAnchor()
 		}
 		if e.conf.Memory {
 			return startInProcess(e, s)
@@ -84,8 +86,8 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	}
 }
 
-// newProgramStarter returns the Start function of a contender that is an installed program, which configure prepares.
-// The function fails with exec.ErrNotFound if the program is not installed.
+// newProgramStarter returns the Start function of a contender that is an installed program. configure writes the
+// configuration of the program. The Start function fails with exec.ErrNotFound if the program is not installed.
 func newProgramStarter(configure configureFunc) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		if e.conf.Memory {
@@ -95,19 +97,19 @@ func newProgramStarter(configure configureFunc) func(environment) (*resolver, er
 	}
 }
 
-// ownEnv is the variable with the settings of this library's resolver, in JSON.
-const ownEnv = "RECLAB_RESOLVER"
+// resolverEnv is the variable with the settings of this library's resolver, in JSON.
+const resolverEnv = "RECLAB_RESOLVER"
 
-// librarySettings configure this library's resolver: the addresses of the root servers, hedging, and the root's key for
-// the validation of signatures.
+// The librarySettings configure the recursive resolver of this library: the addresses of the root servers, hedging, and
+// the trust anchor.
 type librarySettings struct {
 	Hints  []netip.Addr
 	Hedge  recursor.Hedge
 	Anchor string // the DS record of the root's key; empty: no validation
 }
 
-// newClient returns a client with a cache around this library's resolver, and the resolver itself. d opens connections,
-// and t observes the resolver; both may be nil.
+// newClient returns a caching client of this library's recursive resolver, and the resolver. d opens the connections of
+// the resolver, and t observes the resolver. Both may be nil.
 func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshedge.Client, *recursor.Resolver) {
 	r := &recursor.Resolver{Hints: s.Hints, Hedge: s.Hedge, Dialer: d, Trace: t, NoIPv6: true, Trust: dnssec.Trust{Off: s.Anchor == ""}}
 	if s.Anchor != "" {
@@ -120,10 +122,10 @@ func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshe
 	return &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}, r
 }
 
-// ServeResolver runs this library's resolver in a helper process that Run has started for it, and does not return in
-// it. In any other process it returns at once. A program that calls Run calls ServeResolver first.
+// ServeResolver runs the recursive resolver of this library if Run has started this process as a helper, and then
+// exits. In any other process it returns at once. A program that calls Run must call ServeResolver first.
 func ServeResolver() {
-	text := os.Getenv(ownEnv)
+	text := os.Getenv(resolverEnv)
 	if text == "" {
 		return
 	}
@@ -134,8 +136,8 @@ func ServeResolver() {
 	os.Exit(0)
 }
 
-// serveLibrary answers DNS queries by this library's resolver until standard input ends. It then writes its statistics
-// to standard output. text has the librarySettings in JSON.
+// serveLibrary answers DNS queries by the recursive resolver of this library until standard input ends. It then writes
+// the statistics of the resolver to standard output. text has the librarySettings in JSON.
 func serveLibrary(text string) error {
 	var s librarySettings
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -153,7 +155,8 @@ func serveLibrary(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(r.Stats())
 }
 
-// startInProcess starts this library's resolver in this process, on the network of environment e, which is in memory.
+// startInProcess starts the recursive resolver of this library in this process. The network of the environment e must
+// be in memory.
 func startInProcess(e environment, s librarySettings) (*resolver, error) {
 	client, own := s.newClient(e.network, e.conf.Trace)
 	r := newResolver(e)
@@ -170,10 +173,10 @@ func startInProcess(e environment, s librarySettings) (*resolver, error) {
 	return r, nil
 }
 
-// startProcess starts a resolver program in a network namespace of its own, which has the servers of the simulated
-// internet. configure returns the command. isOwn says whether the program is this library's resolver, which reports
-// statistics.
-func startProcess(e environment, configure configureFunc, isOwn bool) (_ *resolver, err error) {
+// startProcess starts a resolver program in a network namespace of its own, together with the servers of the simulated
+// internet. configure returns the command of the program. isLibrary says whether the program is the resolver of this
+// library, which reports statistics.
+func startProcess(e environment, configure configureFunc, isLibrary bool) (_ *resolver, err error) {
 	var undo []func()
 	stop := sync.OnceFunc(func() {
 		for _, f := range slices.Backward(undo) {
@@ -190,7 +193,7 @@ func startProcess(e environment, configure configureFunc, isOwn bool) (_ *resolv
 		return nil, err
 	}
 	undo = append(undo, func() { _ = os.RemoveAll(dir) })
-	if err := e.network.internet.writeFiles(dir); err != nil {
+	if err := e.network.internet.writeRootFiles(dir); err != nil {
 		return nil, err
 	}
 	cmd, err := configure(e.conf.Peers, dir)
@@ -211,7 +214,7 @@ func startProcess(e environment, configure configureFunc, isOwn bool) (_ *resolv
 	r.close = stop
 	var output dnsserver.OutputTail
 	cmd.Stdout, cmd.Stderr = &output, &output
-	if isOwn {
+	if isLibrary {
 		if err := r.readStatsFrom(cmd); err != nil {
 			return nil, err
 		}
@@ -222,10 +225,10 @@ func startProcess(e environment, configure configureFunc, isOwn bool) (_ *resolv
 	}
 	undo = append(undo, kill)
 	r.cpu = func() time.Duration {
-		used, _ := cputime.OfProcess(cmd.Process.Pid)
+		used, _ := cputime.ProcessByID(cmd.Process.Pid)
 		return used
 	}
-	client := newClientIn(space)
+	client := newNamespaceClient(space)
 	r.exchange = client.Exchange
 	undo = append(undo, client.Close)
 	if err := r.waitUntilReady(e.ctx); err != nil {
@@ -234,9 +237,9 @@ func startProcess(e environment, configure configureFunc, isOwn bool) (_ *resolv
 	return r, nil
 }
 
-// writeFiles writes the files hints and anchor to dir: the addresses of the root servers, and the DS record of the
-// root's key.
-func (n *internet) writeFiles(dir string) error {
+// writeRootFiles writes two files to dir: hints has the addresses of the root servers, and anchor has the DS record of
+// the root's key.
+func (n *internet) writeRootFiles(dir string) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // some programs drop their privileges
 		return err
 	}
@@ -247,7 +250,7 @@ func (n *internet) writeFiles(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "hints"), []byte(hints.String()), 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "anchor"), []byte(n.anchor()+"\n"), 0o644)
+	return os.WriteFile(filepath.Join(dir, "anchor"), []byte(n.trustAnchor()+"\n"), 0o644)
 }
 
 // rootAddresses returns the addresses of the root servers.
@@ -258,8 +261,8 @@ func (n *internet) rootAddresses() (all []netip.Addr) {
 	return all
 }
 
-// readStatsFrom makes r.stats read the statistics of this library's resolver from the process cmd. They come when its
-// standard input is closed.
+// readStatsFrom makes r.stats return the statistics that the process cmd writes to its standard output. The process is
+// the resolver of this library, which writes them when its standard input is closed.
 func (r *resolver) readStatsFrom(cmd *exec.Cmd) error {
 	cmd.Stdout = nil
 	in, err := cmd.StdinPipe()
@@ -276,8 +279,8 @@ func (r *resolver) readStatsFrom(cmd *exec.Cmd) error {
 	return err
 }
 
-// newClientIn returns a client that sends queries to the resolver in a network namespace.
-func newClientIn(space *netsim.Namespace) *dnsserver.Client {
+// newNamespaceClient returns a client that sends DNS queries to the resolver in a network namespace.
+func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
 	return &dnsserver.Client{Timeout: Timeout, Dial: func(context.Context) (conn net.Conn, err error) {
 		err = space.Do(func() (err error) {
 			conn, err = net.Dial("udp4", listenAddress)
@@ -287,7 +290,7 @@ func newClientIn(space *netsim.Namespace) *dnsserver.Client {
 	}}
 }
 
-// runInNamespace starts a program in a network namespace. kill ends the program.
+// runInNamespace starts the command cmd in a network namespace. kill ends the program.
 func runInNamespace(space *netsim.Namespace, cmd *exec.Cmd) (kill func(), err error) {
 	killWithParent(cmd)
 	cmd.WaitDelay = time.Second // a child process of the program may hold its output open
@@ -313,8 +316,8 @@ func runInNamespace(space *netsim.Namespace, cmd *exec.Cmd) (kill func(), err er
 	}, nil
 }
 
-// newHelperCommand returns a command that runs this program again as a helper process, with this library's resolver and
-// the settings s. The resolver has one thread, as the other resolvers have.
+// newHelperCommand returns a command that runs this program again as a helper process, which is the resolver of this
+// library with the settings s. The resolver has one thread, as the other contenders have.
 func newHelperCommand(s librarySettings) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -325,12 +328,12 @@ func newHelperCommand(s librarySettings) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), ownEnv+"="+string(text), "GOMAXPROCS=1")
+	cmd.Env = append(os.Environ(), resolverEnv+"="+string(text), "GOMAXPROCS=1")
 	return cmd, nil
 }
 
-// waitUntilReady looks up a name that does not exist until the resolver answers, for at most 30 seconds. The resolver
-// then knows the servers of the root and of one zone below the root.
+// waitUntilReady queries the resolver for a name that does not exist until it answers, for at most 30 seconds. The
+// resolver has then cached the servers of the root and of one top-level domain.
 func (r *resolver) waitUntilReady(ctx context.Context) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {

@@ -13,39 +13,41 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A sequential resolver queries one server at a time, without hedges, mostly as unbound does. It chooses at random among
-// the servers that are at most 400 ms slower than the best; unknown servers count with 376 ms.
+// A sequentialResolver is a recursive resolver that queries one server at a time, without hedges, mostly as unbound
+// does. It chooses at random among the servers that are at most 400 ms slower than the best. A server with an unknown
+// round-trip time counts with 376 ms.
 //
-// Its timeout is four deviations above the mean round trip, and doubles after each timeout. It does not validate.
-type sequential struct {
+// The timeout of a server is four deviations above the mean round-trip time, and doubles after each timeout. The
+// resolver does not validate.
+type sequentialResolver struct {
 	network *network
 
 	mu      sync.Mutex // guards the fields below
 	servers map[string][]string
 	addrs   map[string][]netip.Addr
-	met     map[netip.Addr]*roundTrips
+	rtts    map[netip.Addr]*rttEstimate
 	flights map[string]chan struct{} // names of servers that are looked up
 }
 
-type roundTrips struct{ mean, deviation, backoff time.Duration }
+type rttEstimate struct{ mean, deviation, backoff time.Duration }
 
 const (
-	strange = 376 * time.Millisecond
-	band    = 400 * time.Millisecond
-	tries   = 8
+	unknownServerRTT = 376 * time.Millisecond
+	rttBand          = 400 * time.Millisecond
+	maxAttempts      = 8
 )
 
 var errUnanswered = errors.New("no server answers")
 
-// Sequential measures a sequential resolver in memory.
+// Sequential measures a sequentialResolver in memory.
 func Sequential(ctx context.Context, conf Config) (Row, error) {
 	if err := conf.setDefaults(); err != nil {
 		return Row{}, err
 	}
-	n := newInternet(newPlan(conf.Scenario, conf.Seed))
-	s := &sequential{
-		network: newNetwork(n, newDisturbance(conf.Scenario), conf.Seed), servers: make(map[string][]string), addrs: make(map[string][]netip.Addr),
-		met: make(map[netip.Addr]*roundTrips), flights: make(map[string]chan struct{}),
+	n := newInternet(newInternetPlan(conf.Scenario, conf.Seed))
+	s := &sequentialResolver{
+		network: newNetwork(n, newImpairment(conf.Scenario), conf.Seed), servers: make(map[string][]string), addrs: make(map[string][]netip.Addr),
+		rtts: make(map[netip.Addr]*rttEstimate), flights: make(map[string]chan struct{}),
 	}
 	for _, root := range n.roots {
 		s.servers["."] = append(s.servers["."], root.name)
@@ -57,10 +59,10 @@ func Sequential(ctx context.Context, conf Config) (Row, error) {
 	if err := r.waitUntilReady(ctx); err != nil {
 		return Row{}, err
 	}
-	return r.measure(ctx, conf, n.drawQuestions(newPlan(conf.Scenario, conf.Seed), conf.Questions, 0))
+	return r.measure(ctx, conf, n.drawQuestions(newInternetPlan(conf.Scenario, conf.Seed), conf.Questions, 0))
 }
 
-func (s *sequential) resolve(ctx context.Context, name string, qtype uint16, depth int) (*dns.Msg, error) {
+func (s *sequentialResolver) resolve(ctx context.Context, name string, qtype uint16, depth int) (*dns.Msg, error) {
 	if depth > 8 {
 		return nil, errUnanswered
 	}
@@ -71,12 +73,12 @@ func (s *sequential) resolve(ctx context.Context, name string, qtype uint16, dep
 			zone = parentName(zone)
 		}
 		s.mu.Unlock()
-		m, err := s.ask(ctx, zone, name, qtype, depth)
+		m, err := s.queryZone(ctx, zone, name, qtype, depth)
 		switch {
 		case err != nil:
 			return nil, err
 		case !m.Authoritative && m.Rcode == dns.RcodeSuccess:
-			s.learn(m)
+			s.cacheRecords(m)
 			continue
 		case len(m.Answer) == 1 && m.Answer[0].Header().Rrtype == dns.TypeCNAME:
 			rest, err := s.resolve(ctx, m.Answer[0].(*dns.CNAME).Target, qtype, depth+1)
@@ -90,7 +92,7 @@ func (s *sequential) resolve(ctx context.Context, name string, qtype uint16, dep
 	return nil, errUnanswered
 }
 
-func (s *sequential) learn(m *dns.Msg) {
+func (s *sequentialResolver) cacheRecords(m *dns.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	zone := m.Ns[0].Header().Name
@@ -106,15 +108,15 @@ func (s *sequential) learn(m *dns.Msg) {
 	}
 }
 
-// ask queries the servers of a zone, one after another.
-func (s *sequential) ask(ctx context.Context, zone, name string, qtype uint16, depth int) (*dns.Msg, error) {
+// queryZone queries the servers of a zone, one after another.
+func (s *sequentialResolver) queryZone(ctx context.Context, zone, name string, qtype uint16, depth int) (*dns.Msg, error) {
 	broken := make(map[netip.Addr]bool)
-	for range tries {
-		at, wait, err := s.choose(ctx, zone, broken, depth)
+	for range maxAttempts {
+		at, wait, err := s.chooseServer(ctx, zone, broken, depth)
 		if err != nil {
 			return nil, err
 		}
-		m, err := s.exchange(at, name, qtype, wait)
+		m, err := s.exchangeQuery(at, name, qtype, wait)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -128,9 +130,9 @@ func (s *sequential) ask(ctx context.Context, zone, name string, qtype uint16, d
 	return nil, errUnanswered
 }
 
-// choose returns the next server and its timeout. It looks up the names of servers one after another until it has the
-// address of a server.
-func (s *sequential) choose(ctx context.Context, zone string, broken map[netip.Addr]bool, depth int) (netip.Addr, time.Duration, error) {
+// chooseServer returns the next server of a zone and the timeout of the query. It looks up the names of servers one
+// after another until the address of a server is known.
+func (s *sequentialResolver) chooseServer(ctx context.Context, zone string, broken map[netip.Addr]bool, depth int) (netip.Addr, time.Duration, error) {
 	s.mu.Lock()
 	names := slices.Clone(s.servers[zone])
 	s.mu.Unlock()
@@ -141,7 +143,7 @@ func (s *sequential) choose(ctx context.Context, zone string, broken map[netip.A
 		for _, n := range names {
 			for _, a := range s.addrs[n] {
 				if !broken[a] {
-					expected[a] = s.expect(a)
+					expected[a] = s.expectedRTT(a)
 					best = min(best, expected[a])
 				}
 			}
@@ -149,41 +151,41 @@ func (s *sequential) choose(ctx context.Context, zone string, broken map[netip.A
 		s.mu.Unlock()
 		var near []netip.Addr
 		for a, d := range expected {
-			if d <= best+band {
+			if d <= best+rttBand {
 				near = append(near, a)
 			}
 		}
 		if len(near) > 0 {
 			a := near[rand.IntN(len(near))]
-			return a, s.wait(a), nil
+			return a, s.timeoutOf(a), nil
 		}
 		if lookedUp == len(names) {
 			return netip.Addr{}, 0, errUnanswered
 		}
-		s.lookUp(ctx, names[lookedUp], depth)
+		s.lookUpServer(ctx, names[lookedUp], depth)
 	}
 }
 
-// expect returns the expected round trip of a server. The caller holds mu.
-func (s *sequential) expect(a netip.Addr) time.Duration {
-	if t := s.met[a]; t != nil {
+// expectedRTT returns the expected round-trip time of a server. The caller holds mu.
+func (s *sequentialResolver) expectedRTT(a netip.Addr) time.Duration {
+	if t := s.rtts[a]; t != nil {
 		return max(t.mean+4*t.deviation, 50*time.Millisecond, t.backoff)
 	}
-	return strange
+	return unknownServerRTT
 }
 
-// wait returns the timeout of a server: twice the expected round trip if that is known.
-func (s *sequential) wait(a netip.Addr) time.Duration {
+// timeoutOf returns the timeout of a server: twice the expected round-trip time if that is known.
+func (s *sequentialResolver) timeoutOf(a netip.Addr) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.met[a]; t != nil && t.backoff == 0 {
-		return 2 * s.expect(a)
+	if t := s.rtts[a]; t != nil && t.backoff == 0 {
+		return 2 * s.expectedRTT(a)
 	}
-	return s.expect(a)
+	return s.expectedRTT(a)
 }
 
-// lookUp looks up the address of a server, once at a time.
-func (s *sequential) lookUp(ctx context.Context, name string, depth int) {
+// lookUpServer looks up the address of a server. Concurrent lookups of one name share the result.
+func (s *sequentialResolver) lookUpServer(ctx context.Context, name string, depth int) {
 	s.mu.Lock()
 	done := s.flights[name]
 	if done != nil || s.addrs[name] != nil {
@@ -214,8 +216,9 @@ func (s *sequential) lookUp(ctx context.Context, name string, depth int) {
 	close(done)
 }
 
-// exchange sends a query, and again over TCP or without EDNS if the server requires that.
-func (s *sequential) exchange(at netip.Addr, name string, qtype uint16, wait time.Duration) (*dns.Msg, error) {
+// exchangeQuery sends a query to a server. It sends the query again over TCP or without EDNS if the server requires
+// that.
+func (s *sequentialResolver) exchangeQuery(at netip.Addr, name string, qtype uint16, wait time.Duration) (*dns.Msg, error) {
 	q := new(dns.Msg)
 	q.SetQuestion(strings.ToLower(name), qtype)
 	q.SetEdns0(ednsSize, false)
@@ -232,7 +235,7 @@ func (s *sequential) exchange(at netip.Addr, name string, qtype uint16, wait tim
 		m, _, err := client.ExchangeWithConn(q, &dns.Conn{Conn: conn, UDPSize: ednsSize})
 		_ = conn.Close()
 		if network == "udp" {
-			s.note(at, time.Since(began), err == nil)
+			s.recordRoundTrip(at, time.Since(began), err == nil)
 		}
 		switch {
 		case err != nil:
@@ -247,21 +250,21 @@ func (s *sequential) exchange(at netip.Addr, name string, qtype uint16, wait tim
 	}
 }
 
-// note records the round trip of an exchange (RFC 6298).
-func (s *sequential) note(at netip.Addr, took time.Duration, answered bool) {
+// recordRoundTrip updates the expected round-trip time of a server after a query (RFC 6298).
+func (s *sequentialResolver) recordRoundTrip(at netip.Addr, took time.Duration, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.met[at]
+	t := s.rtts[at]
 	switch {
 	case !answered:
-		again := min(2*s.expect(at), 2*time.Minute)
+		again := min(2*s.expectedRTT(at), 2*time.Minute)
 		if t == nil {
-			t = new(roundTrips)
-			s.met[at] = t
+			t = new(rttEstimate)
+			s.rtts[at] = t
 		}
 		t.backoff = again
 	case t == nil || t.mean == 0:
-		s.met[at] = &roundTrips{mean: took, deviation: took / 2}
+		s.rtts[at] = &rttEstimate{mean: took, deviation: took / 2}
 	default:
 		off := took - t.mean
 		t.mean += off / 8

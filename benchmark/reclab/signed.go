@@ -14,35 +14,36 @@ import (
 	"github.com/gohedge/hedge/internal/signer"
 )
 
-// A signing determines the signed zones of a simulated internet, and their flaws. The zero value signs none. Otherwise
-// the root, the zones below it, and a share of the other zones are signed.
-type signing struct {
-	share float64 // of the zones that are two or more levels below the root, from 0 to 1
-	stale float64 // share of the servers with expired signatures, of the servers that are not the first of a zone
-	bogus float64 // share of the sites without a right signature, each with one of bogusFlaws
-	weak  float64 // share of the sites whose DS record has an algorithm or a digest that validators may not support
-	focus focus
+// A signingPlan determines which zones of a simulated internet are signed, and the flaws of their signatures. With the
+// zero value no zone is signed. Otherwise the root, the top-level domains, and a share of the other zones are signed.
+type signingPlan struct {
+	share        float64 // of the zones that are two or more levels below the root, from 0 to 1
+	stale        float64 // share of the servers with expired signatures, of the servers that are not the first of a zone
+	bogus        float64 // share of the sites without a right signature, each with one of bogusFlaws
+	weak         float64 // share of the sites whose DS record has an algorithm or a digest that validators may not support
+	queryPattern queryPattern
 }
 
-// A focus is the subject of many questions in a scenario: a few zones of the simulated internet.
-type focus int
+// A queryPattern determines which names the questions of a scenario are about: each site once, or many names in a few
+// zones, the target zones.
+type queryPattern int
 
 const (
-	noFocus     focus = iota // each name is asked for once
-	randomNames              // names that do not exist, in the focus zones
-	keyTraps                 // bogus names in focus zones that take long to validate, among other names
+	uniqueNames queryPattern = iota // each name is asked for once
+	randomNames                     // names that do not exist, in the target zones
+	keyTraps                        // bogus names in target zones that take long to validate, among other names
 )
 
 const (
-	focusZoneCount = 20
-	splitShare     = 0.05 // share of the sites of which a part is a zone of its own, on the same servers
-	rsaShare       = 0.3  // of the signed zones that are two or more levels below the root: RSA, and two keys
+	targetZoneCount = 20
+	splitShare      = 0.05 // share of the sites of which a part is a zone of its own, on the same servers
+	rsaShare        = 0.3  // of the signed zones that are two or more levels below the root: RSA, and two keys
 )
 
-// trapPattern is the pattern of questions about key traps: the first ones of each period.
+// trapPattern determines the questions about key traps: the first trapped questions of each period.
 var trapPattern = struct{ trapped, period int }{2, 5}
 
-// A flaw is a defect of a signed zone, for example expired signatures.
+// A flaw is a defect in the signatures or keys of a signed zone, for example expired signatures.
 type flaw int
 
 const (
@@ -60,7 +61,7 @@ const (
 // bogusFlaws are the flaws of bogus sites.
 var bogusFlaws = []flaw{expired, otherKey, unsigned, otherSigner, forged}
 
-// A zoneSigning determines the DNSSEC keys and signatures of a zone, and their flaw.
+// A zoneSigning determines the DNSSEC keys and signatures of one zone, and the flaw of the zone.
 type zoneSigning struct {
 	flaw   flaw
 	rsa    bool
@@ -76,12 +77,13 @@ type keyMaterial struct {
 	chain    *signer.Chain
 }
 
-// signZones signs zones of the internet, gives some of them a flaw, and makes the signatures of some servers expire.
-func (b *builder) signZones() {
+// signZones signs zones of the internet according to the plan. It gives some zones a flaw, and makes the signatures of
+// some servers expire.
+func (b *internetBuilder) signZones() {
 	rng := rand.New(rand.NewPCG(b.seed, 5))
 	var sites []*zone // without zones below them
 	for _, name := range b.siteNames {
-		z := b.zoneOf(name)
+		z := b.findZone(name)
 		if rng.Float64() < splitShare && z.hosts[name].alias == "" {
 			child := b.addZone(z, name, z.servers)
 			child.hosts[name], child.refusing = z.hosts[name], z.refusing
@@ -114,7 +116,7 @@ func (b *builder) signZones() {
 			b.signZone(z, &zoneSigning{flaw: []flaw{oldAlgorithm, unknownDigest}[rng.IntN(2)], denial: signer.NSEC, rsa: true})
 		}
 	}
-	b.pickFocusZones(sites)
+	b.pickTargetZones(sites)
 	b.markStaleServers(rng)
 	// Slow computations are done before the first query.
 	signer.PrecomputeRSAKeys()
@@ -125,32 +127,32 @@ func (b *builder) signZones() {
 	}
 }
 
-// signZone signs zone z with the keys and the flaw of s. The keys are made when they are first needed.
-func (b *builder) signZone(z *zone, s *zoneSigning) {
+// signZone signs zone z with the keys and the flaw of s. The keys are generated when they are first needed.
+func (b *internetBuilder) signZone(z *zone, s *zoneSigning) {
 	z.signed = s
 	s.keys = sync.OnceValue(func() keyMaterial { return z.newKeyMaterial(fmt.Sprint(b.seed)) })
 }
 
-// pickFocusZones picks the focus zones from sites, the zones that many questions are about. It may turn them into key
-// traps.
-func (b *builder) pickFocusZones(sites []*zone) {
+// pickTargetZones picks the target zones from sites: the zones that many questions of the scenario are about. In the
+// scenario keytrap it turns them into key traps.
+func (b *internetBuilder) pickTargetZones(sites []*zone) {
 	for _, z := range sites {
-		if b.focus == noFocus || len(b.focusZones) == focusZoneCount {
+		if b.queryPattern == uniqueNames || len(b.targetZones) == targetZoneCount {
 			return
 		}
-		if z.signed == nil || z.signed.flaw != sound || slices.ContainsFunc(b.focusZones, func(o *zone) bool { return o == z }) {
+		if z.signed == nil || z.signed.flaw != sound || slices.ContainsFunc(b.targetZones, func(o *zone) bool { return o == z }) {
 			continue
 		}
-		b.focusZones = append(b.focusZones, z)
-		if b.focus == keyTraps {
+		b.targetZones = append(b.targetZones, z)
+		if b.queryPattern == keyTraps {
 			b.signZone(z, &zoneSigning{flaw: keyTrapped, denial: signer.NSEC})
 		}
 	}
 }
 
-// markStaleServers makes the signatures of some servers expire. Each zone keeps a healthy server whose signatures are
-// valid.
-func (b *builder) markStaleServers(rng *rand.Rand) {
+// markStaleServers makes the signatures of some servers expire. Each zone keeps a server without faults whose
+// signatures are valid.
+func (b *internetBuilder) markStaleServers(rng *rand.Rand) {
 	first := make(map[*server]bool)
 	for _, z := range b.zones {
 		first[z.servers[0]] = true
@@ -169,8 +171,8 @@ func (b *builder) markStaleServers(rng *rand.Rand) {
 	}
 }
 
-// newKeyMaterial makes the keys of the zone, and the records that depend on them. The keys depend on the zone and on
-// seed alone.
+// newKeyMaterial generates the DNSSEC keys of the zone, and the records that depend on them. The zone and seed alone
+// determine the keys.
 func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 	algorithm, f := uint8(dns.ECDSAP256SHA256), z.signed.flaw
 	if z.signed.rsa {
@@ -203,8 +205,8 @@ func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 	return m
 }
 
-// recordTypes returns the types of the records that each name of the zone has, by name. They are needed for proofs that
-// a name or a type does not exist.
+// recordTypes returns the record types that exist at each name of the zone. Proofs of non-existence contain these
+// types.
 func (z *zone) recordTypes() map[string][]uint16 {
 	all := map[string][]uint16{z.name: {dns.TypeNS, dns.TypeSOA}}
 	for name, h := range z.hosts {
@@ -229,7 +231,7 @@ func (z *zone) recordTypes() map[string][]uint16 {
 	return all
 }
 
-// isDelegated reports whether a name below the zone belongs to another zone further below.
+// isDelegated reports whether a name below the zone belongs to a delegated zone.
 func (z *zone) isDelegated(name string) bool {
 	for ; name != z.name; name = parentName(name) {
 		if z.children[name] != nil {
@@ -239,7 +241,7 @@ func (z *zone) isDelegated(name string) bool {
 	return false
 }
 
-// keyRecords returns the DNSKEY or DS records of a name in zone z, if qtype asks for them. In a key trap it also
+// keyRecords returns the DNSKEY or DS records of a name in zone z if qtype is one of these types. In a key trap it also
 // returns an address for each name without records.
 func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	if z.signed == nil {
@@ -257,7 +259,7 @@ func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	return nil
 }
 
-// addProofs adds signatures and proofs of non-existence to the response m of server s about a name, if the query has
+// addProofs adds signatures and proofs of non-existence to m, the response of server s about a name, if the query has
 // the DO bit. It also applies the flaw of zone z.
 func (n *internet) addProofs(m *dns.Msg, s *server, z *zone, name string) {
 	if z.signed == nil {
@@ -285,7 +287,7 @@ func (n *internet) addProofs(m *dns.Msg, s *server, z *zone, name string) {
 	}
 }
 
-// forgeRecords changes the addresses and the aliases in records, so that they differ from the signed ones.
+// forgeRecords changes the addresses and the alias targets in records, so that their signatures do not match.
 func forgeRecords(all []dns.RR) {
 	for _, rr := range all {
 		switch rr := rr.(type) {
@@ -299,8 +301,8 @@ func forgeRecords(all []dns.RR) {
 	}
 }
 
-// withSignatures returns the records all of zone z, each set of records followed by its signatures. Server s determines
-// whether these have expired.
+// withSignatures returns the records all of zone z, with the signatures of each record set after the set. The
+// signatures have expired if those of server s have.
 func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.RR) {
 	for len(all) > 0 {
 		h := all[0].Header()
@@ -314,15 +316,16 @@ func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.R
 	return out
 }
 
-// A signatureKey identifies the signatures of a set of records, valid or expired ones.
+// A signatureKey identifies the signatures of a record set in the cache of signatures. A record set has valid and
+// expired signatures.
 type signatureKey struct {
 	zone, owner string
 	rrtype      uint16
 	stale       bool
 }
 
-// signaturesOf returns the signatures of a set of records in zone z, as server s sends them: one, or many in a key
-// trap.
+// signaturesOf returns the signatures of a record set in zone z, as server s sends them. There are many in a key trap,
+// and otherwise one.
 func (n *internet) signaturesOf(s *server, z *zone, set []dns.RR) (out []dns.RR) {
 	h := set[0].Header()
 	key := signatureKey{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
@@ -338,7 +341,7 @@ func (n *internet) signaturesOf(s *server, z *zone, set []dns.RR) (out []dns.RR)
 	return out
 }
 
-// signSet makes the signatures of a set of records in the zone. They have expired if stale is set.
+// signSet makes the signatures of a record set with the keys of the zone. If stale is set, the signatures have expired.
 func (z *zone) signSet(set []dns.RR, stale bool) []*dns.RRSIG {
 	keys, options := z.signed.keys(), signer.SignatureOptions{}
 	if stale || z.signed.flaw == expired {
@@ -361,32 +364,32 @@ func (z *zone) signSet(set []dns.RR, stale bool) []*dns.RRSIG {
 	return []*dns.RRSIG{key.Sign(lower, options)}
 }
 
-// A status is the result of a right validation of a name (RFC 4035 §4.3).
-type status int
+// A securityStatus is the correct result of the DNSSEC validation of a name (RFC 4035 §4.3).
+type securityStatus int
 
 const (
-	insecure status = iota // a zone between the root and the name is not signed
+	insecure securityStatus = iota // a zone between the root and the name is not signed
 	secure
 	bogus
 	undetermined // depends on the validator's support of an old algorithm
 )
 
-// statusOf returns the status that validation gives the answer to question q, including the target of an alias. The
-// flaw forged does not affect an answer without records.
-func (n *internet) statusOf(q question) status {
-	z := n.zoneOf(q.name)
-	s := n.zoneStatusOf(z)
+// securityStatusOf returns the correct result of validation for the answer to question q, including the target of an
+// alias. The flaw forged does not affect an answer without records.
+func (n *internet) securityStatusOf(q question) securityStatus {
+	z := n.findZone(q.name)
+	s := n.zoneSecurityStatus(z)
 	h := z.hosts[q.name]
 	if h == nil || h.alias == "" {
-		if addresses, _ := n.addressesOf(q); len(addresses) == 0 && z.signed != nil && z.signed.flaw == forged {
-			s = n.zoneStatusOf(n.zoneOf(parentName(z.name)))
+		if addresses, _ := n.correctAddresses(q); len(addresses) == 0 && z.signed != nil && z.signed.flaw == forged {
+			s = n.zoneSecurityStatus(n.findZone(parentName(z.name)))
 		}
 		return s
 	}
 	if s == bogus {
 		return s
 	}
-	switch target := n.statusOf(question{name: h.alias, qtype: q.qtype}); {
+	switch target := n.securityStatusOf(question{name: h.alias, qtype: q.qtype}); {
 	case target == bogus:
 		return bogus
 	case s == insecure || target == insecure:
@@ -397,11 +400,11 @@ func (n *internet) statusOf(q question) status {
 	return secure
 }
 
-// zoneStatusOf returns the status that validation gives the data of zone z.
-func (n *internet) zoneStatusOf(z *zone) status {
+// zoneSecurityStatus returns the correct result of validation for the data of zone z.
+func (n *internet) zoneSecurityStatus(z *zone) securityStatus {
 	s := secure
 	if z.name != "." {
-		s = n.zoneStatusOf(n.zoneOf(parentName(z.name)))
+		s = n.zoneSecurityStatus(n.findZone(parentName(z.name)))
 	}
 	switch {
 	case s == insecure || s == bogus:
@@ -416,9 +419,9 @@ func (n *internet) zoneStatusOf(z *zone) status {
 	return s
 }
 
-// anchor returns the trust anchor: the DS record of the root's key in the format of a zone file. It returns "" if the
-// root is not signed.
-func (n *internet) anchor() string {
+// trustAnchor returns the DS record of the root's key in the format of a zone file. It returns "" if the root is not
+// signed.
+func (n *internet) trustAnchor() string {
 	root := n.zones["."]
 	if root.signed == nil {
 		return ""

@@ -59,7 +59,7 @@ func TestSignedZonesVerify(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	p := newPlan("signed", 3)
+	p := newInternetPlan("signed", 3)
 	p.sites = 150
 	n := newInternet(p)
 	kinds := make(map[[2]any]int)
@@ -72,9 +72,9 @@ func TestSignedZonesVerify(t *testing.T) {
 		assert.Equal(t, 1, verify(t, keys, m.Answer), name)
 		ksk := keys[0].(*dns.DNSKEY)
 		if name == "." {
-			assert.Equal(t, n.anchor(), func() string { d := ksk.ToDS(dns.SHA256); d.Hdr.Ttl = delegationTTL; return d.String() }())
+			assert.Equal(t, n.trustAnchor(), func() string { d := ksk.ToDS(dns.SHA256); d.Hdr.Ttl = delegationTTL; return d.String() }())
 		} else {
-			parent := n.zoneOf(parentName(name))
+			parent := n.findZone(parentName(name))
 			m = n.exchange(t, parent, name, dns.TypeDS)
 			assert.Equal(t, ksk.ToDS(dns.SHA256).Digest, m.Answer[0].(*dns.DS).Digest, name)
 			assert.Equal(t, 1, verify(t, parent.signed.keys().records, m.Answer))
@@ -98,7 +98,7 @@ func TestSignedZonesVerify(t *testing.T) {
 }
 
 func TestDelegationsAreSignedOrProvenNotToBe(t *testing.T) {
-	p := newPlan("mixed", 3)
+	p := newInternetPlan("mixed", 3)
 	p.sites = 300
 	n := newInternet(p)
 	signedOnes, others := 0, 0
@@ -107,7 +107,7 @@ func TestDelegationsAreSignedOrProvenNotToBe(t *testing.T) {
 		if name == "." {
 			continue
 		}
-		parent := n.zoneOf(parentName(name))
+		parent := n.findZone(parentName(name))
 		if parent.signed == nil {
 			continue
 		}
@@ -132,11 +132,11 @@ func TestDelegationsAreSignedOrProvenNotToBe(t *testing.T) {
 
 func TestAPlanSignsOneInternet(t *testing.T) {
 	signatures := func(seed uint64) (all []string) {
-		p := newPlan("mixed-broken", seed)
+		p := newInternetPlan("mixed-broken", seed)
 		p.sites = 200
 		n := newInternet(p)
 		for _, name := range n.siteNames {
-			z := n.zoneOf(name)
+			z := n.findZone(name)
 			all = append(all, n.exchange(t, z, name, dns.TypeA).String())
 		}
 		for _, q := range n.drawQuestions(p, 100, 0) {
@@ -150,7 +150,7 @@ func TestAPlanSignsOneInternet(t *testing.T) {
 
 // The shares in the descriptions of the scenarios.
 func TestSignedInternetsAreAsDescribed(t *testing.T) {
-	n := newInternet(newPlan("mixed-broken", 1))
+	n := newInternet(newInternetPlan("mixed-broken", 1))
 	counts := make(map[string]int)
 	count := func(what string, is bool) {
 		if is {
@@ -158,12 +158,12 @@ func TestSignedInternetsAreAsDescribed(t *testing.T) {
 		}
 	}
 	for _, name := range n.siteNames {
-		z := n.zoneOf(name)
+		z := n.findZone(name)
 		count("signed", z.signed != nil)
 		count("bogus", z.signed != nil && z.signed.flaw != sound)
 		count("together", z.name == name)
-		count("secure", n.statusOf(question{name: name, qtype: dns.TypeA}) == secure)
-		for ; z.name != "."; z = n.zoneOf(parentName(z.name)) {
+		count("secure", n.securityStatusOf(question{name: name, qtype: dns.TypeA}) == secure)
+		for ; z.name != "."; z = n.findZone(parentName(z.name)) {
 			require.True(t, z.signed == nil || slices.ContainsFunc(z.servers, func(s *server) bool { return s.fault == healthy && !s.stale && s != z.refusing }), z.name)
 		}
 	}
@@ -177,29 +177,29 @@ func TestSignedInternetsAreAsDescribed(t *testing.T) {
 	assert.InDelta(t, 24, per("secure", sites), 6, "not all aliases lead to signed zones")
 	assert.InDelta(t, 1, per("stale", len(n.servers)), 0.6, "of those that are no zone's first")
 	for _, name := range []string{"flood", "keytrap"} {
-		n := newInternet(newPlan(name, 1))
-		assert.Len(t, n.focusZones, focusZoneCount)
-		for i, q := range n.drawQuestions(newPlan(name, 1), 50, 0) {
-			focused := slices.Contains(n.focusZones, n.zoneOf(q.name))
-			assert.Equal(t, name == "flood" || IsTrapped(int32(i)), focused)
+		n := newInternet(newInternetPlan(name, 1))
+		assert.Len(t, n.targetZones, targetZoneCount)
+		for i, q := range n.drawQuestions(newInternetPlan(name, 1), 50, 0) {
+			focused := slices.Contains(n.targetZones, n.findZone(q.name))
+			assert.Equal(t, name == "flood" || IsAboutKeyTrap(int32(i)), focused)
 		}
 	}
 }
 
 func TestVerdicts(t *testing.T) {
-	n := newInternet(newPlan("mixed-broken", 1))
+	n := newInternet(newInternetPlan("mixed-broken", 1))
 	n.signedShare = 1
-	find := func(s status) question {
+	find := func(s securityStatus) question {
 		i := slices.IndexFunc(n.siteNames, func(name string) bool {
-			h := n.zoneOf(name).hosts[name]
-			return n.statusOf(question{name: name, qtype: dns.TypeA}) == s && h.alias == ""
+			h := n.findZone(name).hosts[name]
+			return n.securityStatusOf(question{name: name, qtype: dns.TypeA}) == s && h.alias == ""
 		})
 		return question{n.siteNames[i], dns.TypeA}
 	}
 	answer := func(q question, ad bool) *dns.Msg {
 		m := new(dns.Msg)
 		m.AuthenticatedData = ad
-		addrs, _ := n.addressesOf(q)
+		addrs, _ := n.correctAddresses(q)
 		for _, a := range addrs {
 			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: a.AsSlice()})
 		}
@@ -207,7 +207,7 @@ func TestVerdicts(t *testing.T) {
 	}
 	servfail := &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: dns.RcodeServerFailure}}
 	for _, tt := range []struct {
-		status           status
+		status           securityStatus
 		ad               bool
 		validator, plain verdict
 	}{
@@ -228,8 +228,8 @@ func TestVerdicts(t *testing.T) {
 
 // The keys and signatures of a key trap have the same tag, and no signature of the record is right.
 func TestTrapsAreTraps(t *testing.T) {
-	n := newInternet(newPlan("keytrap", 1))
-	z := n.focusZones[0]
+	n := newInternet(newInternetPlan("keytrap", 1))
+	z := n.targetZones[0]
 	keys := n.exchange(t, z, z.name, dns.TypeDNSKEY).Answer
 	tags := make(map[uint16]int)
 	for _, rr := range keys {

@@ -7,19 +7,22 @@ import (
 
 const (
 	stallPeriod = 10 * time.Millisecond
-	stallLimit  = 100 * time.Millisecond // delay of a timer from which on the machine counts as stalled
-	aftermath   = 2 * time.Second        // time before the end of a stall whose questions it may delay
+	stallLimit  = 100 * time.Millisecond // shortest delay of a timer that counts as a stall
+	stallMargin = 2 * time.Second        // a stall may delay questions asked so long before its end
 )
 
-// A stallMonitor detects the times at which this machine stalls: a timer fires more than a tenth of a second late.
+// A stallMonitor detects stalls: times at which this process did not run because the machine was busy. It detects a
+// stall by a timer that fires more than 100 ms late.
 type stallMonitor struct {
 	stopping, stopped chan struct{}
 	stalls            []stall // valid after stop
 }
 
+// A stall is a period in which this process did not run.
 type stall struct{ from, to time.Time }
 
-// newStallMonitor returns a monitor that has started. It ends with stop.
+// newStallMonitor starts a goroutine that records stalls, periods in which this process did not run. The caller must
+// call stop, after which the stalls can be read.
 func newStallMonitor() *stallMonitor {
 	m := &stallMonitor{stopping: make(chan struct{}), stopped: make(chan struct{})}
 	go func() {
@@ -39,18 +42,19 @@ func newStallMonitor() *stallMonitor {
 	return m
 }
 
+// stop ends the recording of stalls.
 func (m *stallMonitor) stop() {
 	close(m.stopping)
 	<-m.stopped
 }
 
-// removeStalled removes the questions that were asked during a stall of the machine or shortly before it, with any
-// verdict. They are the same for all contenders.
-func (r *Row) removeStalled(stalls []stall) {
+// removeStalledQuestions removes the questions that were asked during one of stalls or shortly before it, right or
+// wrong. Stalls affect the same questions of all contenders.
+func (r *Row) removeStalledQuestions(stalls []stall) {
 	n := len(r.Questions)
 	r.Questions = slices.DeleteFunc(r.Questions, func(q Question) bool {
 		return slices.ContainsFunc(stalls, func(s stall) bool {
-			return q.Begin.After(s.to.Add(-max(aftermath, s.to.Sub(s.from)))) && q.Begin.Before(s.to)
+			return q.Begin.After(s.to.Add(-max(stallMargin, s.to.Sub(s.from)))) && q.Begin.Before(s.to)
 		})
 	})
 	r.Stalled = n - len(r.Questions)

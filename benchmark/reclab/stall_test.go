@@ -19,7 +19,7 @@ func TestQuestionsBeforeAStallAreLeftOut(t *testing.T) {
 		r.Questions = append(r.Questions, q)
 	}
 	r.Sent, r.Asked = 30, 10
-	r.removeStalled([]stall{{at(4.3), at(4.5)}})
+	r.removeStalledQuestions([]stall{{at(4.3), at(4.5)}})
 	assert.Equal(t, 2, r.Stalled, "those of the seconds 3 and 4")
 	assert.Len(t, r.Questions, 8)
 	assert.Equal(t, 4, r.Failures)

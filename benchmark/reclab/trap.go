@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// newTrapKeys returns the DNSKEY records of a key trap: RSA keys of a zone that all have the same tag. They have signed
-// no record.
+// newTrapKeys returns the DNSKEY records of a key trap: RSA keys of the zone that all have the same tag. No record is
+// signed with these keys.
 func newTrapKeys(zone string) (all []dns.RR) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	for len(all) < trapKeys {
@@ -41,8 +41,8 @@ const (
 	trapTag  = uint16(12345)
 )
 
-// newTrapSignatures returns the wrong signatures of a record in a key trap, as many as there are keys. They have the
-// tag of all keys. template has their other fields.
+// newTrapSignatures returns the wrong signatures of a record in a key trap, one for each of keys. They all have the
+// same key tag. template has the other fields.
 func newTrapSignatures(template *dns.RRSIG, keys []dns.RR) (all []*dns.RRSIG) {
 	rng := rand.New(rand.NewPCG(2, 6))
 	for range len(keys) - 1 { // the first has signed the keys

@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A verdict says whether a resolver's answer is right, and else how it is wrong.
+// A verdict says whether the answer of a resolver is right, and otherwise what is wrong.
 type verdict int
 
 const (
@@ -18,10 +18,10 @@ const (
 )
 
 // checkAnswer compares the answer m to question q with the simulated internet. validates says whether the resolver
-// validates signatures. It then must answer SERVFAIL where the status is bogus, and set AD exactly where it is secure.
-// Other resolvers never set AD, and any answer about a bogus name is right.
+// validates signatures. A validating resolver must answer SERVFAIL if the security status is bogus, and set AD exactly
+// if it is secure. Another resolver must never set AD, and may give any answer to a question with the status bogus.
 func (n *internet) checkAnswer(q question, m *dns.Msg, validates bool) verdict {
-	status := n.statusOf(q)
+	status := n.securityStatusOf(q)
 	switch {
 	case status == bogus && !validates:
 		return right
@@ -40,10 +40,10 @@ func (n *internet) checkAnswer(q question, m *dns.Msg, validates bool) verdict {
 }
 
 // hasRightAnswer reports whether response m to question q has the records of the simulated internet. A truncated
-// response is right: the rest is available over TCP.
+// response counts as right, because the records are available over TCP.
 func (n *internet) hasRightAnswer(q question, m *dns.Msg) bool {
-	want, aliases := n.addressesOf(q)
-	if z := n.zoneOf(q.name); z.hosts[q.name] == nil {
+	want, aliases := n.correctAddresses(q)
+	if z := n.findZone(q.name); z.hosts[q.name] == nil {
 		return m.Rcode == dns.RcodeNameError
 	}
 	if m.Rcode != dns.RcodeSuccess {

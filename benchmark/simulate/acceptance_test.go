@@ -18,8 +18,8 @@ import (
 // The table of the policy's design (lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower), and how near it must be.
 func TestReferenceComesOutAsDesigned(t *testing.T) {
 	t.Parallel()
-	long(t)
-	r := play(t, "reference", size{}, "none", "bhope", "bhope-tuned", "hedge", "hedge-1", "static-best-1", "static-best-2")
+	skipIfShort(t)
+	r := runVirtual(t, "reference", trafficSize{}, "none", "bhope", "bhope-tuned", "hedge", "hedge-1", "static-best-1", "static-best-2")
 	for name, want := range map[string][3]float64{
 		"none":        {64.2, 102.8, 0},
 		"bhope":       {63.5, 102.3, 0.4},
@@ -35,41 +35,41 @@ func TestReferenceComesOutAsDesigned(t *testing.T) {
 	ours, one, given, bare := r["hedge"], r["hedge-1"], r["bhope-tuned"], r["bhope"]
 	assert.LessOrEqual(t, ours.Extra, 10.0)
 	assert.LessOrEqual(t, one.Extra, 10.0)
-	atMost(t, "p99 against bhope-tuned", ours.P99, 1.04, given.P99)
-	atMost(t, "p99.9 against bhope-tuned", ours.P999, 0.45, given.P999)
-	atMost(t, "p99 against bhope", ours.P99, 0.30, bare.P99)
-	atMost(t, "p99.9 against bhope", ours.P999, 0.27, bare.P999)
-	atMost(t, "p99 against the best single", ours.P99, 1.05, r["static-best-1"].P99)
-	atMost(t, "p99.9 against the best pair", ours.P999, 1.15, r["static-best-2"].P999)
-	atMost(t, "p99 of one hedge against the best single", one.P99, 1.04, r["static-best-1"].P99)
-	atMost(t, "p99.9 of one hedge against the best single", one.P999, 1.10, r["static-best-1"].P999)
+	assertAtMost(t, "p99 against bhope-tuned", ours.P99, 1.04, given.P99)
+	assertAtMost(t, "p99.9 against bhope-tuned", ours.P999, 0.45, given.P999)
+	assertAtMost(t, "p99 against bhope", ours.P99, 0.30, bare.P99)
+	assertAtMost(t, "p99.9 against bhope", ours.P999, 0.27, bare.P999)
+	assertAtMost(t, "p99 against the best single", ours.P99, 1.05, r["static-best-1"].P99)
+	assertAtMost(t, "p99.9 against the best pair", ours.P999, 1.15, r["static-best-2"].P999)
+	assertAtMost(t, "p99 of one hedge against the best single", one.P99, 1.04, r["static-best-1"].P99)
+	assertAtMost(t, "p99.9 of one hedge against the best single", one.P999, 1.10, r["static-best-1"].P999)
 	assert.LessOrEqual(t, r["static-best-1"].Extra, ours.Extra)
 	assert.LessOrEqual(t, r["static-best-2"].Extra, ours.Extra)
 }
 
 func TestDriftIsFollowed(t *testing.T) {
 	t.Parallel()
-	long(t)
-	r := play(t, "drift", size{}, "bhope-tuned", "hedge")
-	atMost(t, "p99 of the slow minute", r["hedge/during"].P99, 0.45, r["bhope-tuned/during"].P99)
-	atMost(t, "p99.9 of the slow minute", r["hedge/during"].P999, 0.40, r["bhope-tuned/during"].P999)
-	atMost(t, "p99 of the minute after", r["hedge/after"].P99, 0.70, r["bhope-tuned/after"].P99)
+	skipIfShort(t)
+	r := runVirtual(t, "drift", trafficSize{}, "bhope-tuned", "hedge")
+	assertAtMost(t, "p99 of the slow minute", r["hedge/during"].P99, 0.45, r["bhope-tuned/during"].P99)
+	assertAtMost(t, "p99.9 of the slow minute", r["hedge/during"].P999, 0.40, r["bhope-tuned/during"].P999)
+	assertAtMost(t, "p99 of the minute after", r["hedge/after"].P99, 0.70, r["bhope-tuned/after"].P99)
 }
 
 func TestHangIsNotFedWithHedges(t *testing.T) {
 	t.Parallel()
-	r := play(t, "hang", size{}, "hedge")["hedge/during"]
-	atMost(t, "attempts in the hang", float64(r.Requests+r.Hedges), 1.01, float64(r.Requests))
+	r := runVirtual(t, "hang", trafficSize{}, "hedge")["hedge/during"]
+	assertAtMost(t, "attempts in the hang", float64(r.Requests+r.Hedges), 1.01, float64(r.Requests))
 }
 
 func TestOutageCostsTheBudgetAtAnyRate(t *testing.T) {
 	t.Parallel()
-	sizes := []size{{rps: 1}, {rps: 100}, {rps: 10_000, requests: 950_000}}
+	sizes := []trafficSize{{rps: 1}, {rps: 100}, {rps: 10_000, requests: 950_000}}
 	if testing.Short() {
 		sizes = sizes[:2]
 	}
 	for _, s := range sizes {
-		r := play(t, "outage", s, "hedge")
+		r := runVirtual(t, "outage", s, "hedge")
 		burst := 2 * max(100, s.rps*1.1) * 0.10 // the measured rate scatters
 		for part, row := range r {
 			assert.LessOrEqual(t, float64(row.Hedges), 0.10*float64(row.Requests)+burst, "%s at %v/s", part, s.rps)
@@ -80,9 +80,9 @@ func TestOutageCostsTheBudgetAtAnyRate(t *testing.T) {
 
 func TestWrongEstimateChangesNothing(t *testing.T) {
 	t.Parallel()
-	long(t)
-	low := play(t, "estimate-low", size{}, "hedge")["hedge/steady"]
-	high := play(t, "estimate-high", size{}, "hedge")["hedge/steady"]
+	skipIfShort(t)
+	low := runVirtual(t, "estimate-low", trafficSize{}, "hedge")["hedge/steady"]
+	high := runVirtual(t, "estimate-high", trafficSize{}, "hedge")["hedge/steady"]
 	assert.InEpsilon(t, low.P99, high.P99, 0.03)
 	assert.InEpsilon(t, low.P999, high.P999, 0.03)
 	assert.InEpsilon(t, low.Extra, high.Extra, 0.03)
@@ -90,41 +90,41 @@ func TestWrongEstimateChangesNothing(t *testing.T) {
 
 func TestHedgesThatCannotHelpAreFew(t *testing.T) {
 	t.Parallel()
-	long(t)
+	skipIfShort(t)
 	for _, name := range []string{"uniform", "bimodal"} {
-		r := play(t, name, size{}, "hedge")["hedge"]
+		r := runVirtual(t, name, trafficSize{}, "hedge")["hedge"]
 		assert.LessOrEqual(t, r.Extra, 1.5, name)
 	}
 }
 
 func TestHostThatHangsDisturbsNoOther(t *testing.T) {
 	t.Parallel()
-	long(t)
-	one := play(t, "hosts", size{}, "hedge")["hedge/during"]
-	none := play(t, "hosts-calm", size{}, "hedge")["hedge/during"]
+	skipIfShort(t)
+	one := runVirtual(t, "hosts", trafficSize{}, "hedge")["hedge/during"]
+	none := runVirtual(t, "hosts-calm", trafficSize{}, "hedge")["hedge/during"]
 	require.Equal(t, none.Requests, one.Requests)
-	atMost(t, "p99.9 of the other hosts", one.P999, 1.02, none.P999)
+	assertAtMost(t, "p99.9 of the other hosts", one.P999, 1.02, none.P999)
 }
 
 func TestQueueRecoversFromATrigger(t *testing.T) {
 	t.Parallel()
-	long(t)
-	r := play(t, "metastable", size{}, "none", "hedge")
-	atMost(t, "p99 10 to 30 s after", r["hedge/10-30s-after"].P99, 1.1, r["none/10-30s-after"].P99)
+	skipIfShort(t)
+	r := runVirtual(t, "metastable", trafficSize{}, "none", "hedge")
+	assertAtMost(t, "p99 10 to 30 s after", r["hedge/10-30s-after"].P99, 1.1, r["none/10-30s-after"].P99)
 	assert.LessOrEqual(t, r["hedge/during"].Extra, 1.0)
 }
 
 func TestOneRequestPerSecondIsEnoughToLearn(t *testing.T) {
 	t.Parallel()
-	long(t)
-	r := play(t, "low", size{}, "hedge", "static-best-1")
-	atMost(t, "p99", r["hedge"].P99, 1.08, r["static-best-1"].P99)
+	skipIfShort(t)
+	r := runVirtual(t, "low", trafficSize{}, "hedge", "static-best-1")
+	assertAtMost(t, "p99", r["hedge"].P99, 1.08, r["static-best-1"].P99)
 }
 
 // TestSharesBuyWhatTheDocumentsSay holds docs/rollout.md to its table: what each share of extra requests buys.
 func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 	t.Parallel()
-	long(t)
+	skipIfShort(t)
 	doc, err := os.ReadFile("../../docs/rollout.md")
 	require.NoError(t, err)
 	for _, percent := range []int{0, 1, 2, 5, 10} {
@@ -134,7 +134,7 @@ func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 		var measured []float64
 		for _, name := range []string{"reference", "queue-ignores-cancel"} {
 			sc := findScenario(name)
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.simulationOfSize(size{}).Run(t.Context(), 1, made, nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.simulationOfSize(trafficSize{}).Run(t.Context(), 1, made, nil)}
 			r := tr.newRow("", func(latency.Call) bool { return true })
 			measured = append(measured, r.Extra, r.P99, r.P999)
 		}

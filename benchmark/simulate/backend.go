@@ -18,26 +18,26 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A backend is the server of one contender. It answers a request after the latency that a model determines, unless the
-// client cancels the request before. The answer is the number of the attempt.
+// A backend is the server of one contender. It answers a request by the number of the attempt, after a latency that a
+// model determines, unless the client cancels the request before.
 type backend struct {
-	site   *site
-	model  virtual.Model
-	draws  sync.Pool      // of *virtual.Draws
-	asked  []atomic.Int32 // attempts that arrived, by request
-	each   int            // requests of an episode
-	opened atomic.Int64   // connections
-	worked atomic.Int64   // attempts that servers with queues worked on, of requests that count
-	stops  []func()
+	site       *site
+	model      virtual.Model
+	draws      sync.Pool      // of *virtual.RandomSource
+	asked      []atomic.Int32 // attempts that arrived, by request
+	perEpisode int            // requests
+	opened     atomic.Int64   // connections
+	worked     atomic.Int64   // attempts that servers with queues worked on, of requests that count
+	stops      []func()
 }
 
-// newBackend starts the servers of a contender for the traffic w at a site. protocol is http or grpc. requests is the
-// number of all requests, and each is the number of an episode. The servers have Limiters if strategy s asks for them.
-// seed determines the latencies.
-func newBackend(at *site, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, each int) *backend {
+// newBackend starts the servers of a contender with strategy s at a site, for the traffic of the simulation w. protocol
+// is http or grpc. requests is the number of all requests, and perEpisode is the number of requests in an
+// episode. seed determines the latencies. If the strategy says so, the servers have Limiters.
+func newBackend(at *site, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
 	b := &backend{
-		site: at, model: w.Model, asked: make([]atomic.Int32, requests), each: each,
-		draws: sync.Pool{New: func() any { return virtual.NewDraws(seed) }},
+		site: at, model: w.Model, asked: make([]atomic.Int32, requests), perEpisode: perEpisode,
+		draws: sync.Pool{New: func() any { return virtual.NewRandomSource(seed) }},
 	}
 	for _, ln := range at.listeners {
 		b.startReplica(protocol, w.Queue, s, countingListener{ln, &b.opened})
@@ -59,20 +59,20 @@ func (l countingListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// A replica is one server of a backend. With a queue, it works on one request at a time, and finishes a request even if
-// the client cancels it.
+// A replica is one server of a backend. A replica with a queue processes one request at a time, and finishes a request
+// that the client has cancelled.
 type replica struct {
 	*backend
-	line chan struct{} // full while it works, and it finishes what it has begun; nil: it has no queue
+	busy chan struct{} // full while the replica processes a request; nil: no queue
 }
 
-// startReplica starts a server that listens on ln. If q is nil, the server has no queue and requests do not wait for
-// each other. The server has a Limiter if the strategy by asks for it.
+// startReplica starts a server that accepts connections from ln. If q is nil, the server has no queue, and requests do
+// not wait for each other. If the strategy by says so, the server has a Limiter.
 func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, ln net.Listener) {
 	s := &replica{backend: b}
 	var limiter *hedge.Limiter
 	if q != nil {
-		s.line = make(chan struct{}, 1)
+		s.busy = make(chan struct{}, 1)
 		limiter = by.newLimiter()
 	}
 	if protocol == "grpc" {
@@ -106,19 +106,19 @@ func (b *backend) stopReplicas() {
 	}
 }
 
-// serveDelay serves an attempt of a request: it waits for the latency that the model determines, or until ctx ends.
-// request is the number of the request. n is the number of the attempt, from 0.
+// serveDelay serves an attempt of the request with the given ID: it waits for the latency that the model determines, or
+// until ctx ends. It returns the number n of the attempt, counted from 0.
 func (s *replica) serveDelay(ctx context.Context, request int) (n int, err error) {
 	n = int(s.asked[request].Add(1)) - 1
-	if f := s.site.config.freeze; f > 0 && request%s.each >= f {
+	if f := s.site.config.freeze; f > 0 && request%s.perEpisode >= f {
 		s.site.freezeConnection()
 	}
-	draws := s.draws.Get().(*virtual.Draws)
+	draws := s.draws.Get().(*virtual.RandomSource)
 	d := s.model(draws, virtual.Attempt{Request: request, N: n})
 	s.draws.Put(draws)
-	if s.line != nil {
-		s.line <- struct{}{}
-		defer func() { <-s.line }()
+	if s.busy != nil {
+		s.busy <- struct{}{}
+		defer func() { <-s.busy }()
 		s.worked.Add(1)
 		time.Sleep(d)
 		return n, nil
@@ -133,11 +133,11 @@ func (s *replica) serveDelay(ctx context.Context, request int) (n int, err error
 	}
 }
 
-// requestHeader names the request in its attempts.
+// requestHeader is the header of an attempt that has the request ID.
 const requestHeader = "X-Request"
 
-// ServeHTTP answers a request after its simulated latency by the number of the attempt. A header has the number of the
-// request.
+// ServeHTTP answers a request by the number of the attempt, after the simulated latency. The request has its ID in a
+// header.
 func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, err := strconv.Atoi(r.Header.Get(requestHeader))
 	if err != nil || request < 0 || request >= len(s.asked) {
@@ -152,7 +152,7 @@ func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// delayMethod promises by its name that it is safe to repeat.
+// delayMethod has the prefix Get, by which this library recognizes that the method is safe to repeat.
 const delayMethod = "/benchmark.Delay/Get"
 
 var delayService = grpc.ServiceDesc{

@@ -10,15 +10,16 @@ import (
 
 func init() {
 	registerEngine(55, func() engine { return cachedEngine{} })
-	registerColumns(newEngineMetric("kb_per_connection", "kB per connection", 20, "%.1f"))
+	registerMetrics(newEngineMetric("kb_per_connection", "kB per connection", 20, "%.1f"))
 }
 
-// cachedEngine is the mode -engine cached of simulate: it asks DNS servers for names in their caches, and measures their
-// processor time and the memory of connections. It needs root on Linux. The clients are on the host of the server.
+// cachedEngine is the engine cached of simulate. It queries DNS servers for names in their caches, and measures the
+// processor time of the servers and the memory of connections. It needs root on Linux. The clients are on the host of
+// the server.
 type cachedEngine struct{}
 
-func (cachedEngine) profile() profile {
-	return profile{
+func (cachedEngine) spec() engineSpec {
+	return engineSpec{
 		name: "cached", about: "asks DNS servers for names in their caches, over UDP and TCP (root, Linux)",
 		scenarios: cachedScenarios, refusal: "not a DNS server with a cache", runs: cachedRuns,
 		maxTimerDelay: maxTimerDelayOfCached, hidden: []string{"extra requests", "wins"},
@@ -28,23 +29,23 @@ func (cachedEngine) profile() profile {
 const (
 	cachedRuns    = 3 // unless -runs or -quick says otherwise
 	quickCached   = 2000
-	firstInCaches = 3 * time.Second // until the programs run and their caches are full
+	cacheFillTime = 3 * time.Second // until the programs run and their caches are full
 
 	// maxTimerDelayOfCached is large, because the engine measures processor time, and keeps all processors busy itself.
 	maxTimerDelayOfCached = 50 * time.Millisecond
 )
 
 // cachedScenarios has the scenarios of package cachelab, for the engine cached.
-var cachedScenarios = scenariosOfLab("DNS: ", cachelab.Scenarios)
+var cachedScenarios = newLabScenarios("DNS: ", cachelab.Scenarios)
 
-func (cachedEngine) offers(_ scenario, s strategy) bool {
+func (cachedEngine) supports(_ scenario, s strategy) bool {
 	return slices.Contains(cachelab.Contenders, s.name)
 }
 
-func (cachedEngine) estimate(jobs []job) (total time.Duration) {
+func (cachedEngine) estimateDuration(jobs []job) (total time.Duration) {
 	const usual = 60 * time.Microsecond // of a query
 	for _, j := range jobs {
-		total += firstInCaches + time.Duration(j.requestCount(cachelab.Queries, quickCached)*len(j.strategies))*usual
+		total += cacheFillTime + time.Duration(j.requestCount(cachelab.Queries, quickCached)*len(j.strategies))*usual
 	}
 	return total
 }
@@ -61,7 +62,7 @@ func (cachedEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		each := roundFigure(float64(r.CPU.Microseconds()) / float64(r.Asked))
 		t.cpu = &each
 		if r.ConnectionMemory > 0 {
-			t.ownFigures = newWholeFigures(map[string]float64{"kb_per_connection": r.ConnectionMemory / 1000})
+			t.engineFigures = newWholeScenarioFigures(map[string]float64{"kb_per_connection": r.ConnectionMemory / 1000})
 		}
 		return t
 	})

@@ -12,7 +12,7 @@ import (
 
 // The cached engine needs namespaces. It has this library's forwarder run by this test's program.
 func TestCachedEngineMeasuresServers(t *testing.T) {
-	out, stderr, code := sim(t, "-engine", "cached", "-scenario", "all", "-strategy", "forwarder", "-quick", "-format", "json", "-out", "")
+	out, stderr, code := runSimulate(t, "-engine", "cached", "-scenario", "all", "-strategy", "forwarder", "-quick", "-format", "json", "-out", "")
 	if code == failed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
@@ -26,7 +26,7 @@ func TestCachedEngineMeasuresServers(t *testing.T) {
 		require.NotNil(t, r.CPU, r.Scenario)
 		assert.Greater(t, *r.CPU, 0.5, r.Scenario)
 		assert.Less(t, *r.CPU, 2000.0, r.Scenario)
-		memory := r.own["kb_per_connection"]
+		memory := r.engineFigures["kb_per_connection"]
 		assert.Equal(t, r.Scenario == "tcp-2000", memory != nil, r.Scenario)
 		if memory != nil {
 			assert.Greater(t, *memory, 0.5)
@@ -38,7 +38,7 @@ func TestCachedEngineMeasuresServers(t *testing.T) {
 
 func TestTableOfCachesHasAColumnForEachScenario(t *testing.T) {
 	of := func(strategy string, cpu float64, memory *float64) result {
-		return result{strategy: strategy, rows: []row{{Strategy: strategy, CPU: &cpu, own: map[string]*float64{"kb_per_connection": memory}}}}
+		return result{strategy: strategy, rows: []row{{Strategy: strategy, CPU: &cpu, engineFigures: map[string]*float64{"kb_per_connection": memory}}}}
 	}
 	memory := 7.25
 	var found engineResults

@@ -20,8 +20,8 @@ const (
 	minTickDistance           = 36.0 // between labels of the horizontal axis
 )
 
-// A canvas is a chart drawn as SVG: lines between two axes, with a label beside the end of each line. Its elements have
-// CSS classes in place of colours, see newStyleSheet.
+// A canvas is a chart drawn as SVG: lines between two axes, with a label beside the end of each line. Elements have CSS
+// classes, to which newStyleSheet assigns colours.
 type canvas struct {
 	title, description string // the description is for readers who cannot see the drawing
 	x, y               axis
@@ -29,14 +29,14 @@ type canvas struct {
 	body               bytes.Buffer
 }
 
-// A lineLabel is the label of a line in a chart, and the position in pixels where the line ends.
+// A lineLabel is the label of a line in a chart. It has the position in pixels at which the line ends.
 type lineLabel struct {
 	class string
 	x, y  float64
 	texts []string // one per row; the first has the colour of the line
 }
 
-// toPixel returns the position in pixels of a point that is given in the units of the axes.
+// toPixel converts a point in the units of the axes to a position in pixels.
 func (c *canvas) toPixel(p point) (x, y float64) {
 	return plotLeft + (plotRight-plotLeft)*c.x.toFraction(p.X), plotBottom - (plotBottom-plotTop)*c.y.toFraction(p.Y)
 }
@@ -50,7 +50,7 @@ func (c *canvas) addText(class string, x, y float64, text string) {
 }
 
 // drawAxes draws the grid of the chart, the labels of the ticks, and the title of the horizontal axis. It leaves out
-// ticks of that axis whose labels would overlap.
+// ticks of the horizontal axis whose labels would overlap.
 func (c *canvas) drawAxes(xTitle string) {
 	for _, t := range c.y.ticks {
 		_, y := c.toPixel(point{c.x.low, t.value})
@@ -70,8 +70,8 @@ func (c *canvas) drawAxes(xTitle string) {
 	c.addText("tick middle", (plotLeft+plotRight)/2, plotBottom+42, xTitle)
 }
 
-// drawLine draws a line through the points that lie on the horizontal axis. texts are the rows of the line's label,
-// which drawLabels draws.
+// drawLine draws a line through the points within the horizontal axis. texts are the rows of the line's label, which
+// drawLabels draws later.
 func (c *canvas) drawLine(style lineStyle, points []point, texts ...string) {
 	var path strings.Builder
 	label := lineLabel{class: style.class, texts: texts}
@@ -88,8 +88,8 @@ func (c *canvas) drawLine(style lineStyle, points []point, texts ...string) {
 	c.labels = append(c.labels, label)
 }
 
-// drawLabels draws the labels of all lines to the right of the chart, as near to the ends of their lines as they fit. A
-// thin line connects each label with its line.
+// drawLabels draws the labels of all lines to the right of the chart, as near to the ends of the lines as possible
+// without overlap. A thin line connects each label with its line.
 func (c *canvas) drawLabels() {
 	slices.SortStableFunc(c.labels, func(a, b lineLabel) int { return cmp.Compare(a.y, b.y) })
 	var ends []float64
@@ -111,9 +111,9 @@ func (c *canvas) drawLabels() {
 	}
 }
 
-// separatePositions returns positions that are at least distance apart, for labels that must not overlap. They are as
-// near to the wanted positions, which ascend, as possible by least squares. They are between low and high, or begin at
-// low if there is not enough space.
+// separatePositions returns positions for labels that must be at least distance apart. They are as near to the wanted
+// positions, which ascend, as possible by least squares. They are between low and high, or begin at low if there is not
+// enough space.
 func separatePositions(wanted []float64, distance, low, high float64) []float64 {
 	// Less i*distance, the i-th position must only be no less than the one before. This is isotonic regression; adjacent
 	// violators are pooled.
@@ -140,8 +140,8 @@ func separatePositions(wanted []float64, distance, low, high float64) []float64 
 	return positions
 }
 
-// renderSVG returns the drawing as SVG. style is its style sheet, or empty if the drawing is part of a page that has
-// one.
+// renderSVG returns the drawing as SVG. style is the style sheet of the drawing, or empty if the drawing is part of a
+// page with a style sheet.
 func (c *canvas) renderSVG(style string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" viewBox="0 0 %[1]g %[2]g" role="img" aria-label="%s">`+"\n",

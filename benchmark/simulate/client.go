@@ -25,48 +25,49 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A sendFunc is a function that sends the request with the number id to a backend. It returns the number of the attempt
-// that was answered.
+// A sendFunc sends the request with the given ID to a backend. It returns the number of the attempt that was answered.
 type sendFunc func(ctx context.Context, id int) (attempt int, err error)
 
-// A clientSetup is the input from which a strategy makes an HTTP or gRPC client. It has the address of the server, the
-// transport or dial function to use, and a clock. The strategy stores in it how to close the client, how to count
-// refused hedges, and how to race requests.
+// A clientSetup is the input from which a strategy makes an HTTP or gRPC client: the address of the server, the
+// transport or dial function to use, and a clock. It is also the output: the strategy stores functions that close the
+// client and count refused hedges, and options for racing requests.
 type clientSetup struct {
-	clock func() time.Duration // stands still while others have their turn
-	rate  float64              // the true requests per second, for strategies that are given it; else 0
-	site  *site                // of a simulated network, else nil: a strategy can choose other addresses or other ways there
+	clock func() time.Duration // is stopped while other contenders have their turn
+	rate  float64              // the true number of requests per second, for strategies that need the rate; else 0
+	site  *site                // of a simulated network, in which a strategy can dial other addresses; else nil
 	sent  *attemptCounter      // counts attempts
 
 	// Over HTTP.
 	base    *http.Transport
-	spread  http.RoundTripper // base, or what sends to any replica
-	counted http.RoundTripper // the same, and counts the attempts of each request
+	spread  http.RoundTripper // base, or a transport that sends attempts to random replicas
+	counted http.RoundTripper // spread, and counts the attempts of each request
 	url     string            // of the server
 
 	// connect dials the gRPC server from a host of the simulated network. The connection is closed with the client.
-	connect func(dial dialer, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error)
-	policy  string // that chooses among replicas; the strategy may set another
+	connect func(dial dialFunc, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error)
+	policy  string // load balancing policy; the strategy may set another
 
 	// What the strategy may set.
-	refused func() int         // hedges
-	shut    func()             // closes the client's connections
-	style   *race.Options[int] // how requests are raced after delays; nil: the client hedges by itself
-	delays  []time.Duration    // before each hedge, where style is set; written between rounds
+	refused     func() int         // hedges
+	closeClient func()             // closes the client's connections
+	raceOptions *race.Options[int] // how requests are raced after delays; nil: the client hedges by itself
+	delays      []time.Duration    // before each hedge, where style is set; written between rounds
 }
 
-type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+// A dialFunc is a function that opens a connection, like net.Dialer.DialContext.
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// An attemptCounter counts the attempts of each request. Over a simulated network it is an observer of this library,
+// An attemptCounter counts the attempts of each request. Over a simulated network, it is an observer of this library,
 // because no transport may come between the library and the network there.
 type attemptCounter struct {
 	hedge.NopObserver
 	attempts []atomic.Int32 // by request
-	won      []atomic.Int32 // the winning attempt, by request; nil: the server says which it is
+	won      []atomic.Int32 // number of the winning attempt, by request; nil: the server sends the number
 }
 
-// startObserving returns the counter as an observer for this library, which reports attempts and winners to it.
-func (t *attemptCounter) startObserving() hedge.Observer {
+// asObserver returns the counter as an observer for a client of this library. It makes the counter record the winning
+// attempts as well.
+func (t *attemptCounter) asObserver() hedge.Observer {
 	if t.won == nil {
 		t.won = make([]atomic.Int32, len(t.attempts))
 	}
@@ -74,42 +75,42 @@ func (t *attemptCounter) startObserving() hedge.Observer {
 }
 
 func (t *attemptCounter) AttemptStart(ctx context.Context, _ hedge.KeyInfo, _ hedge.AttemptInfo) {
-	if id, ok := ctx.Value(requestKey{}).(int); ok {
+	if id, ok := ctx.Value(requestIDKey{}).(int); ok {
 		t.attempts[id].Add(1)
 	}
 }
 
 func (t *attemptCounter) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hedge.RequestResult) {
-	if id, ok := ctx.Value(requestKey{}).(int); ok {
+	if id, ok := ctx.Value(requestIDKey{}).(int); ok {
 		t.won[id].Store(int32(r.Winner))
 	}
 }
 
-// A requestKey is the key under which the context of a request has the number of the request.
-type requestKey struct{}
+// A requestIDKey is the context key for the ID of a request.
+type requestIDKey struct{}
 
-// newClient makes the strategy's client for a server's site, and returns the function that sends its requests. protocol
-// is http or grpc. setup is the input of the strategy, which newClient completes.
+// newClient makes a client of the strategy for the server at a site, and returns the function that sends requests by
+// the client. protocol is http or grpc. setup is the input of the strategy, which newClient completes.
 func (s strategy) newClient(protocol string, at *site, setup *clientSetup) (sendFunc, error) {
 	over := s.newHTTPClient
 	if protocol == "grpc" {
 		over = s.newGRPCClient
 	}
 	send, err := over(at, setup)
-	if err != nil || setup.style == nil {
+	if err != nil || setup.raceOptions == nil {
 		return send, err
 	}
 	// The client is raced after delays, without a budget.
 	return func(ctx context.Context, id int) (int, error) {
-		r := race.Race[int]{Style: *setup.style}
-		out := r.Run(ctx, raceOp(func(ctx context.Context) (int, error) { return send(ctx, id) }), &race.FixedSchedule{Delays: setup.delays})
+		r := race.Race[int]{Style: *setup.raceOptions}
+		out := r.Run(ctx, raceOperation(func(ctx context.Context) (int, error) { return send(ctx, id) }), &race.FixedSchedule{Delays: setup.delays})
 		out.Attempt.Release()
 		return out.Value, out.Err
 	}, nil
 }
 
-// newHTTPClient makes the strategy's HTTP client for a site, and returns the function that sends its requests. It
-// stores the transports for the strategy in setup.
+// newHTTPClient makes an HTTP client of the strategy for the server at a site, and returns the function that sends
+// requests by the client. It stores the transports that the strategy may use in setup.
 func (s strategy) newHTTPClient(at *site, setup *clientSetup) (sendFunc, error) {
 	setup.base = &http.Transport{MaxIdleConnsPerHost: 256}
 	scheme := "http://"
@@ -124,7 +125,7 @@ func (s strategy) newHTTPClient(at *site, setup *clientSetup) (sendFunc, error) 
 		setup.spread = randomReplica{setup.base, at}
 	}
 	setup.counted, setup.url = &countedTransport{setup.spread, setup.sent.attempts}, scheme+at.addr+"/"
-	setup.shut = setup.base.CloseIdleConnections
+	setup.closeClient = setup.base.CloseIdleConnections
 	rt, err := s.http(setup)
 	if err != nil {
 		return nil, err
@@ -133,14 +134,14 @@ func (s strategy) newHTTPClient(at *site, setup *clientSetup) (sendFunc, error) 
 	return func(ctx context.Context, id int) (int, error) { return sendGet(ctx, client, setup.url, id) }, nil
 }
 
-// newGRPCClient makes the strategy's gRPC client for a site, and returns the function that sends its requests. It
-// stores the function that dials for the strategy in setup.
+// newGRPCClient makes a gRPC client of the strategy for the server at a site, and returns the function that sends
+// requests by the client. It stores the dial function that the strategy may use in setup.
 func (s strategy) newGRPCClient(at *site, setup *clientSetup) (sendFunc, error) {
 	setup.policy = "round_robin"
 	if at.config.random {
 		setup.policy = randomPolicy
 	}
-	setup.connect = func(dial dialer, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
+	setup.connect = func(dial dialFunc, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
 		opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(chain...)}
 		if at.net != nil {
 			opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }))
@@ -158,8 +159,8 @@ func (s strategy) newGRPCClient(at *site, setup *clientSetup) (sendFunc, error) 
 		}
 		conn, err := grpc.NewClient(target, opts...)
 		if err == nil {
-			shut := setup.shut
-			setup.shut = func() { shut(); _ = conn.Close() }
+			closeClient := setup.closeClient
+			setup.closeClient = func() { closeClient(); _ = conn.Close() }
 		}
 		return conn, err
 	}
@@ -184,8 +185,8 @@ func (s strategy) newGRPCClient(at *site, setup *clientSetup) (sendFunc, error) 
 	}, nil
 }
 
-// A randomReplica is an HTTP transport that sends each attempt to a random replica of the server. The numbers of the
-// request and of the attempt determine the replica, so that it is the same for all strategies.
+// A randomReplica is an HTTP transport that sends each attempt to a random replica of the server. The request ID and
+// the number of the attempt determine the replica, so that it is the same for all strategies.
 type randomReplica struct {
 	base http.RoundTripper
 	at   *site
@@ -197,10 +198,10 @@ func (a randomReplica) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.base.RoundTrip(req)
 }
 
-// drawReplica draws the replica to which an attempt goes, an index from 0 to n-1. ctx has the numbers of the request
-// and of the attempt, which determine the result.
+// drawReplica returns the index of the replica to which an attempt goes, from 0 to n-1. The request ID and the number
+// of the attempt, both in ctx, determine the index.
 func drawReplica(ctx context.Context, n int) int {
-	id, _ := ctx.Value(requestKey{}).(int)
+	id, _ := ctx.Value(requestIDKey{}).(int)
 	attempt, _ := hedge.AttemptFromContext(ctx)
 	return rand.New(rand.NewPCG(uint64(id), uint64(attempt.Number))).IntN(n)
 }
@@ -210,7 +211,8 @@ const randomPolicy = "simulate_random"
 
 func init() { balancer.Register(base.NewBalancerBuilder(randomPolicy, randomPicker{}, base.Config{})) }
 
-// A randomPicker is the gRPC load balancing policy that sends each attempt to a random replica, as randomReplica does.
+// A randomPicker is a gRPC load balancing policy that sends each attempt to a random replica, as randomReplica does for
+// HTTP.
 type randomPicker []balancer.SubConn
 
 func (randomPicker) Build(info base.PickerBuildInfo) balancer.Picker {
@@ -226,15 +228,15 @@ func (p randomPicker) Pick(info balancer.PickInfo) (balancer.PickResult, error) 
 	return balancer.PickResult{SubConn: p[drawReplica(info.Ctx, len(p))]}, nil
 }
 
-// A raceOp is an operation that package race runs as attempts. Its results are numbers, which need no closing.
-type raceOp func(context.Context) (int, error)
+// A raceOperation is an operation whose attempts package race runs. Its results are numbers, which need not be closed.
+type raceOperation func(context.Context) (int, error)
 
-func (f raceOp) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }
-func (raceOp) Discard(int, error)                            {}
-func (raceOp) Admit(int) bool                                { return true }
-func (raceOp) Ended(int)                                     {}
+func (f raceOperation) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }
+func (raceOperation) Discard(int, error)                            {}
+func (raceOperation) Admit(int) bool                                { return true }
+func (raceOperation) Ended(int)                                     {}
 
-// sendGet sends a GET for url, with the request number id in a header. It returns the number of the attempt that was
+// sendGet sends a GET for url with the request ID id in a header. It returns the number of the attempt that was
 // answered, which the server writes into the body.
 func sendGet(ctx context.Context, client *http.Client, url string, id int) (attempt int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -254,8 +256,8 @@ func sendGet(ctx context.Context, client *http.Client, url string, id int) (atte
 	return strconv.Atoi(string(body))
 }
 
-// A countedTransport is an HTTP transport that counts the attempts of each request and sends them through another
-// transport.
+// A countedTransport is an HTTP transport that counts the attempts of each request, and sends the attempts through
+// another transport.
 type countedTransport struct {
 	next http.RoundTripper
 	sent []atomic.Int32

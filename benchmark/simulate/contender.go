@@ -14,13 +14,13 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A contender is a strategy that takes part in a run over sockets, with a client, connections and a server of its own.
-// It records its calls and their costs.
+// A contender is a strategy in a run over sockets, with a client, connections and a server of its own. It records the
+// calls and their costs.
 type contender struct {
 	strategy   strategy
 	protocol   string
-	network    *network // nil: loopback
-	fake       bool     // time
+	network    *networkConfig // nil: loopback
+	fake       bool           // time
 	simulation virtual.Simulation
 	seed       uint64
 	hidden     bool // runs only because the best static delays are computed from its calls
@@ -35,39 +35,40 @@ type contender struct {
 	used   time.Duration  // processor time
 	denied int            // hedges, by clients that are closed
 	opened int            // connections, to servers that are closed
-	worked int            // attempts, by such servers with queues
+	worked int            // attempts, by closed servers with queues
 	task   *task
 }
 
-// newContender starts a server and a client of strategy s for the traffic w. protocol is http or grpc, and requests is
-// the number of requests that the contender will send. rate is the true number of requests per second, for strategies
-// that are given it.
+// newContender starts a server and a client of strategy s for the traffic of the simulation w. protocol is http or
+// grpc. requests is the number of requests that the contender will send. rate is the true number of requests per
+// second, for strategies that are given this rate.
 func newContender(s strategy, protocol string, j job, w virtual.Simulation, requests int, rate float64) (*contender, error) {
 	c := &contender{
 		strategy: s, protocol: protocol, network: j.scenario.network, fake: j.fake, simulation: s.withLimiters(w), seed: j.seed,
 		calls: make([]latency.Call, requests),
 	}
 	c.setup = clientSetup{clock: c.watch.read, sent: &attemptCounter{attempts: make([]atomic.Int32, requests)}}
-	if s.givenRate {
+	if s.needsRate {
 		c.setup.rate = rate
 	}
 	return c, c.startEpisode()
 }
 
-// episodeLength returns the number of requests that one client sends before a new client replaces it.
-func (c *contender) episodeLength() int {
+// requestsPerClient returns the number of requests that one client sends before a new client replaces it. The requests
+// of one client are an episode.
+func (c *contender) requestsPerClient() int {
 	if c.simulation.Episodes > 0 {
 		return c.simulation.Requests
 	}
 	return len(c.calls)
 }
 
-// startEpisode starts a new server and a new client. An episode is the series of requests that one client sends.
+// startEpisode starts a new server and a new client for the next episode: the requests that one client sends.
 func (c *contender) startEpisode() error {
 	var at *site
 	var err error
 	if c.network != nil {
-		at, err = c.network.newSite(c.protocol, c.done/c.episodeLength(), c.watch.read)
+		at, err = c.network.newNetworkSite(c.protocol, c.done/c.requestsPerClient(), c.watch.read)
 		if err == nil && !c.fake {
 			at.net.EnablePreciseTiming()
 		}
@@ -77,8 +78,8 @@ func (c *contender) startEpisode() error {
 	if err != nil {
 		return err
 	}
-	c.backend = newBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.episodeLength())
-	c.setup.refused, c.setup.shut = func() int { return 0 }, func() {}
+	c.backend = newBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.requestsPerClient())
+	c.setup.refused, c.setup.closeClient = func() int { return 0 }, func() {}
 	if c.network != nil {
 		c.setup.site = at
 	}
@@ -88,8 +89,8 @@ func (c *contender) startEpisode() error {
 	return err
 }
 
-// endEpisode stops the server and the client of the current episode, and adds their counts to the contender's. Between
-// episodes it does nothing.
+// endEpisode stops the server and the client of the current episode, and adds their counts to those of the contender.
+// Between episodes it does nothing.
 func (c *contender) endEpisode() {
 	if c.backend == nil {
 		return
@@ -97,25 +98,25 @@ func (c *contender) endEpisode() {
 	c.denied += c.setup.refused()
 	c.opened += int(c.backend.opened.Load())
 	c.worked += int(c.backend.worked.Load())
-	c.setup.shut()
+	c.setup.closeClient()
 	c.backend.stopReplicas()
 	c.backend.site.closeNetwork()
 	c.backend = nil
 }
 
-// sendRound sends the next n requests, with a new server and a new client for each episode. arrivals has the random
-// times between requests in an open loop.
-func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Draws) error {
+// sendRound sends the next n requests. It starts a new episode whenever one ends. arrivals has the random times between
+// requests in an open loop.
+func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.RandomSource) error {
 	runtime.GC() // each contender pays for its own garbage
 	to := min(c.done+n, len(c.calls))
 	for c.done < to && ctx.Err() == nil {
-		if c.done > 0 && c.done%c.episodeLength() == 0 {
+		if c.done > 0 && c.done%c.requestsPerClient() == 0 {
 			c.endEpisode()
 			if err := c.startEpisode(); err != nil {
 				return err
 			}
 		}
-		at, stop := c.done%c.episodeLength(), c.episodeLength()
+		at, stop := c.done%c.requestsPerClient(), c.requestsPerClient()
 		if c.network != nil && at < c.network.freeze {
 			stop = c.network.freeze
 		}
@@ -124,15 +125,14 @@ func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Draw
 	return nil
 }
 
-// sendUntil sends requests until the contender has sent the number to, counted from its first one. In a closed loop,
-// each worker of the simulation sends one request after another. In an open loop, requests start at random times, which
-// arrivals determines.
-func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Draws) {
-	before, _ := cputime.OfThisProcess()
+// sendUntil sends requests until the total number of requests that the contender has sent is to. In a closed loop, each
+// worker sends one request after another. In an open loop, requests start at random times, which arrivals determines.
+func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.RandomSource) {
+	before, _ := cputime.Process()
 	c.watch.start()
 	defer func() {
 		c.watch.stop()
-		after, _ := cputime.OfThisProcess()
+		after, _ := cputime.Process()
 		c.used += after - before
 	}()
 	if w := &c.simulation; w.Episodes > 0 && c.done%w.Requests == 0 {
@@ -144,15 +144,15 @@ func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Dra
 	c.done += load.Send(ctx, to-from, func(i int) { c.sendRequest(from + i) })
 }
 
-// sendRequest sends the request with the number id, and records its latency and its winning attempt. An interrupt of
-// the benchmark does not cancel the request, which would then count as a failure.
+// sendRequest sends the request with the given ID, and records the latency and the winning attempt. An interrupt of the
+// benchmark does not cancel the request, which would otherwise count as a failure.
 func (c *contender) sendRequest(id int) {
-	call := latency.Call{Index: int32(id % c.episodeLength()), Start: c.watch.read()}
+	call := latency.Call{Index: int32(id % c.requestsPerClient()), Start: c.watch.read()}
 	ctx := context.Background()
 	if c.network != nil {
-		ctx = context.WithValue(ctx, requestKey{}, id)
+		ctx = context.WithValue(ctx, requestIDKey{}, id)
 		if n := len(c.network.rtts); n > 0 {
-			call.Host = int16(id / c.episodeLength() % n)
+			call.Host = int16(id / c.requestsPerClient() % n)
 		}
 	}
 	if c.simulation.Timeout > 0 {
@@ -173,7 +173,7 @@ func (c *contender) sendRequest(id int) {
 	c.calls[id] = call
 }
 
-// finishedCalls returns the calls that the contender has made so far, each with its number of hedges.
+// finishedCalls returns the calls of the contender so far, each with the number of its hedges.
 func (c *contender) finishedCalls() []latency.Call {
 	calls := c.calls[:c.done]
 	for i := range calls {
@@ -182,8 +182,8 @@ func (c *contender) finishedCalls() []latency.Call {
 	return calls
 }
 
-// toTrial returns the results of the contender, whose last episode must have ended. protocol is the name of the engine.
-// sc and seed identify the run.
+// toTrial returns the results of the contender as a trial of scenario sc with the given seed. The last episode of the
+// contender must have ended. protocol is the name of the engine.
 func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened
@@ -191,15 +191,15 @@ func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 		each := roundFigure(float64(c.worked) / float64(max(c.done, 1)))
 		t.sent = &each
 	}
-	if _, known := cputime.OfThisProcess(); known && c.done > 0 {
+	if _, known := cputime.Process(); known && c.done > 0 {
 		each := roundFigure(float64(c.used.Microseconds()) / float64(c.done))
 		t.cpu = &each
 	}
 	return t
 }
 
-// A stopwatch measures the time that a contender runs. It stands still while other contenders have their turn. Its zero
-// value stands still at 0.
+// A stopwatch measures the time that a contender runs. It is stopped while other contenders have their turn. The zero
+// value is stopped at 0.
 type stopwatch struct {
 	mu    sync.Mutex
 	ran   time.Duration

@@ -13,7 +13,7 @@ import (
 const benchmarkRuns = 5
 
 // runBenchmark runs go test five times with the arguments args, separated by spaces, and returns the output of all
-// runs. The repetition lets the benchmarks take turns. p shows the progress.
+// runs. Five runs let the benchmarks take turns. The function shows the progress in p.
 func runBenchmark(ctx context.Context, args string, p *progress) ([]byte, error) {
 	var all []byte
 	for i := range benchmarkRuns {
@@ -27,8 +27,8 @@ func runBenchmark(ctx context.Context, args string, p *progress) ([]byte, error)
 	return all, nil
 }
 
-// benchmarkResults has the values of Go benchmarks in several runs, sorted. The key is the name of the benchmark, a
-// space, and the unit of the values, for example ns/op.
+// The benchmarkResults have the sorted values of Go benchmarks in several runs. The key is the name of the benchmark, a
+// space, and the unit of the values: "BenchmarkX ns/op".
 type benchmarkResults map[string][]float64
 
 // processorSuffix matches the number of processors, which package testing appends to the names of benchmarks.
@@ -53,8 +53,8 @@ func parseBenchmark(out []byte) benchmarkResults {
 	return res
 }
 
-// median returns the median of a benchmark's values in one unit, for example ns/op, and half of their range. For an
-// even number of values, it is the lower middle one. ok is false if there are no values.
+// median returns the median m of a benchmark's values in the given unit, and half of the range of these values. For an
+// even number of values, the median is the lower middle value. ok is false if there are no values.
 func (b benchmarkResults) median(name, unit string) (m, halfRange float64, ok bool) {
 	v := b[name+" "+unit]
 	if len(v) == 0 {
@@ -63,8 +63,8 @@ func (b benchmarkResults) median(name, unit string) (m, halfRange float64, ok bo
 	return v[(len(v)-1)/2], (v[len(v)-1] - v[0]) / 2, true
 }
 
-// formatCosts returns the Markdown table of the time and the allocations that each hedging library adds to a call. It
-// subtracts the costs of the same call without a library.
+// formatCosts returns the Markdown table of the time and the allocations that each hedging library adds to a call: the
+// difference to the same call without a library.
 func formatCosts(b benchmarkResults) string {
 	kinds := []struct{ title, name string }{
 		{"HTTP/1.1", "http1"}, {"HTTP/1.1, a context per request", "http1-fresh-context"},
@@ -90,15 +90,15 @@ func formatCosts(b benchmarkResults) string {
 			base, _, _ := b.median(k.name+"/bare", "ns/op")
 			allocs, _, _ := b.median(k.name+"/"+c.name, "allocs/op")
 			baseAllocs, _, _ := b.median(k.name+"/bare", "allocs/op")
-			fmt.Fprintf(&s, " %s ns ±%s, %s allocations |", formatShort(took-base), formatShort(half), formatShort(allocs-baseAllocs))
+			fmt.Fprintf(&s, " %s ns ±%s, %s allocations |", formatThreeDigits(took-base), formatThreeDigits(half), formatThreeDigits(allocs-baseAllocs))
 		}
 		s.WriteByte('\n')
 	}
 	return s.String()
 }
 
-// formatShort returns x with three significant digits, or as a whole number from 100 on.
-func formatShort(x float64) string {
+// formatThreeDigits returns x as text with three significant digits, or as a whole number from 100 on.
+func formatThreeDigits(x float64) string {
 	if x >= 100 {
 		return strconv.FormatFloat(x, 'f', 0, 64)
 	}

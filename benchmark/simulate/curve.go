@@ -10,8 +10,8 @@ import (
 
 type point struct{ X, Y float64 }
 
-// curves are the lines of one strategy in the charts: latency by percentile, and the 99th percentile and the hedges
-// over time.
+// A curves value has the lines of one strategy in the charts: latency by percentile, and the 99th percentile and the
+// hedges over time.
 type curves struct {
 	latency []point // 1/(1−p) to milliseconds
 	p99     []point // seconds to milliseconds
@@ -30,9 +30,9 @@ func newCurves(calls []latency.Call) curves {
 	return c
 }
 
-// newLatencyCurve returns the quantiles of latencies, which are sorted, as points from the median on. x is 1/(1−p) for
-// the quantile p, and y is in milliseconds. The curve ends where ten calls are slower, because chance determines higher
-// quantiles.
+// newLatencyCurve returns the quantiles of sorted latencies as points, from the median on. The point of quantile p has
+// the horizontal position 1/(1−p) and the latency in milliseconds. The curve ends at the quantile that only ten calls
+// exceed, because chance determines higher quantiles.
 func newLatencyCurve(sorted []time.Duration) (curve []point) {
 	for i := 0; ; i++ {
 		x := 2 * math.Pow(10, float64(i)/pointsPerDecade)
@@ -43,8 +43,9 @@ func newLatencyCurve(sorted []time.Duration) (curve []point) {
 	}
 }
 
-// newTimeCurves returns two curves over time: the 99th percentile of latency, and the hedges per 100 requests. Their
-// points are equal slices of time. Both are empty if there are too few calls for two slices.
+// newTimeCurves returns two curves over time: the 99th percentile of latency, and the hedges per 100 requests. Each
+// point stands for a time slice, and all slices are equally long. Both curves are empty if there are too few calls for
+// two slices.
 func newTimeCurves(calls []latency.Call) (p99, extra []point) {
 	n := min(maxSlices, len(calls)/minSliceCalls)
 	if n < 2 {
@@ -81,8 +82,8 @@ func newTimeCurves(calls []latency.Call) (p99, extra []point) {
 	return p99, extra
 }
 
-// medianCurve returns the curve of the medians of several curves, point by point. All curves have the same horizontal
-// positions. The result is as long as the shortest of them.
+// medianCurve returns the curve whose points are the medians of the points of several curves. All curves must have the
+// same horizontal positions. The result is as long as the shortest curve.
 func medianCurve(all [][]point) []point {
 	shortest := slices.MinFunc(all, func(a, b []point) int { return len(a) - len(b) })
 	joined := slices.Clone(shortest)

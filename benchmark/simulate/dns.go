@@ -22,11 +22,11 @@ func init() {
 	)
 }
 
-// dnsEngine is the mode -engine dns of simulate: DNS clients and forwarders ask DNS servers over a simulated network,
-// through kernel sockets in network namespaces. It needs root on Linux. Forwarders run in processes of their own.
+// dnsEngine is the engine dns of simulate. DNS clients and forwarders query DNS servers over a simulated network,
+// through kernel sockets in network namespaces. It needs root on Linux. Forwarders are processes of their own.
 //
-// Extra load is every query but one per request, so it includes retransmissions. With the flag -workers, each strategy
-// runs alone, with as many questions in flight, and has two equal servers.
+// Extra requests are all queries beyond one for each lookup, so they include retransmissions. With the flag -workers,
+// each strategy runs alone, with as many lookups in flight, and has two equal servers.
 type dnsEngine struct {
 	transport string
 	workers   int // as dnslab's
@@ -35,8 +35,8 @@ type dnsEngine struct {
 // dnsTransports has the names of the transports in package dnslab, UDP first.
 var dnsTransports = []string{"udp", "tls", "https"}
 
-func (d *dnsEngine) profile() profile {
-	return profile{
+func (d *dnsEngine) spec() engineSpec {
+	return engineSpec{
 		name: "dns", about: "asks DNS servers through kernel sockets, over a simulated network (root, Linux)",
 		scenarios: dnsScenarios, refusal: "not offered for DNS over " + d.transport,
 		maxTimerDelay: maxTimerDelay, independent: true, extraTitles: []string{"σ"},
@@ -60,13 +60,13 @@ func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
 	return nil
 }
 
-func (d *dnsEngine) offers(_ scenario, s strategy) bool {
+func (d *dnsEngine) supports(_ scenario, s strategy) bool {
 	return dnslab.Supports(s.name, d.transport)
 }
 
-// estimate returns 0, which means unknown: the duration depends on the number of lost packets. run prints an estimate
-// after a twentieth of the lookups.
-func (*dnsEngine) estimate([]job) time.Duration { return 0 }
+// estimateDuration returns 0, which means unknown: the duration depends on the number of lost packets. The method run
+// prints an estimate after a twentieth of the lookups.
+func (*dnsEngine) estimateDuration([]job) time.Duration { return 0 }
 
 const quickLookups = 505
 
@@ -76,7 +76,7 @@ var dnsScenarios = func() []scenario {
 	for _, s := range dnslab.Scenarios {
 		sc := scenario{name: s.Name, about: "DNS: " + s.Description}
 		if s.Name == "dead-primary" {
-			sc.parts = []part{partBetween("after", time.Second, forever)}
+			sc.parts = []part{newPeriodPart("after", time.Second, forever)}
 		}
 		all = append(all, sc)
 	}

@@ -13,7 +13,7 @@ import (
 
 // The DNS engine needs namespaces, and skips where there are none.
 func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
-	out, stderr, code := sim(t, "-engine", "dns", "-scenario", "dead-primary", "-strategy", "single,hedge", "-requests", "600", "-format", "json", "-out", "")
+	out, stderr, code := runSimulate(t, "-engine", "dns", "-scenario", "dead-primary", "-strategy", "single,hedge", "-requests", "600", "-format", "json", "-out", "")
 	if code == failed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
@@ -26,14 +26,14 @@ func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
 		assert.Zero(t, r.Errors, r.Strategy)
 		assert.Greater(t, r.P50, 19.0)
 	}
-	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "bhope")
+	_, stderr, code = runSimulate(t, "-engine", "dns", "-strategy", "bhope")
 	assert.Equal(t, misused, code)
 	assert.Contains(t, stderr, "not offered for DNS over udp")
 }
 
 // A peer that is not there is left out with a message, and the others run.
 func TestAbsentPeersAreLeftOut(t *testing.T) {
-	out, stderr, code := sim(t, "-engine", "dns", "-strategy", "hedge,unbound", "-peer", "unbound=/nowhere/unbound", "-requests", "100", "-format", "json", "-out", "")
+	out, stderr, code := runSimulate(t, "-engine", "dns", "-strategy", "hedge,unbound", "-peer", "unbound=/nowhere/unbound", "-requests", "100", "-format", "json", "-out", "")
 	if code == failed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
@@ -44,7 +44,7 @@ func TestAbsentPeersAreLeftOut(t *testing.T) {
 	require.Len(t, rows, 1)
 	assert.Equal(t, "hedge", rows[0].Strategy)
 
-	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "unbound", "-peer", "unbound=/nowhere/unbound", "-requests", "100", "-out", "")
+	_, stderr, code = runSimulate(t, "-engine", "dns", "-strategy", "unbound", "-peer", "unbound=/nowhere/unbound", "-requests", "100", "-out", "")
 	assert.Equal(t, failed, code, "nothing is left")
 	assert.Contains(t, stderr, "/nowhere/unbound")
 }
@@ -54,7 +54,7 @@ func TestPeersThatDoNotStartAreLeftOut(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "server")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho I was called with $1\n"), 0o755))
-	_, stderr, code := sim(t, "-engine", "dns", "-strategy", "forwarder,sdns", "-peer", "sdns="+program+" this", "-requests", "100", "-out", "")
+	_, stderr, code := runSimulate(t, "-engine", "dns", "-strategy", "forwarder,sdns", "-peer", "sdns="+program+" this", "-requests", "100", "-out", "")
 	if code == failed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}

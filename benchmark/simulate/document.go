@@ -17,16 +17,16 @@ const (
 // tablePattern matches a table in a document. The text between its two comments is replaced.
 var tablePattern = regexp.MustCompile(`(?s)<!-- table:([a-z0-9-]+) -->\n.*?<!-- /table -->`)
 
-// A renderedTable is the new content of a table in a document, as Markdown, and the picture of the same run if it has
-// one.
+// A renderedTable is the new content of a table in a document, in Markdown. It also has the picture of the same run if
+// the document shows one.
 type renderedTable struct {
 	body    string
 	picture []byte
 }
 
-// updateDocuments replaces the measured tables in files. fill measures a table and returns its new content. All files
-// are checked before the first measurement, and a file is written when all of its tables are measured. A table in
-// several files is measured once.
+// updateDocuments replaces the tables of measurements in files. fill measures a table and returns its new content. It
+// is called once for a table that occurs in several files. All files are checked before the first measurement, and a
+// file is written when all of its tables are measured.
 func updateDocuments(files []string, fill func(documentTable) (renderedTable, error)) error {
 	texts := make([]string, len(files))
 	for i, file := range files {
@@ -63,8 +63,8 @@ func updateDocuments(files []string, fill func(documentTable) (renderedTable, er
 	return nil
 }
 
-// readDocument returns the text of a file of the documentation. It returns an error if the file has no table, if the name
-// of a table is unknown, or if a comment around a table is missing.
+// readDocument returns the text of a document. It returns an error if the document has no table, if the name of a table
+// is unknown, or if one of the comments around a table is missing.
 func readDocument(file string) (string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {

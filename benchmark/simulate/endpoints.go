@@ -11,49 +11,50 @@ import (
 )
 
 func init() {
-	registerChild(endpointlab.FakeTime.Serve)
+	registerHelper(endpointlab.FakeTime.Serve)
 	registerEngine(80, func() engine { return endpointsEngine{} })
-	registerColumns(newEngineMetric("tokens_pct", "tokens %", 19, "%.2f"))
+	registerMetrics(newEngineMetric("tokens_pct", "tokens %", 19, "%.2f"))
 	registerStrategies(
 		strategy{name: "far", rank: 1090, about: "all calls go to the last of the endpoints"},
 		strategy{name: "failover", rank: 1092, about: "after an error, a call goes to the next endpoint"},
 		strategy{name: "far-hedge", rank: 1094, about: "this library, all calls go to the last of the endpoints"},
-		strategy{name: steered, rank: 1096, about: "this library with WithEndpoints"},
-		strategy{name: steered + "-3", rank: 1098, about: "the same, and a hedge to another endpoint than the first one costs three tokens"},
+		strategy{name: endpointsStrategy, rank: 1096, about: "this library with WithEndpoints"},
+		strategy{name: endpointsStrategy + "-3", rank: 1098, about: "the same, and a hedge to another endpoint than the first one costs three tokens"},
 	)
 }
 
-// steered is this library with WithEndpoints. Strategies whose names begin with it are the same with options.
-const steered = "hedge-endpoints"
+// endpointsStrategy is the name of the strategy that uses WithEndpoints. Longer names with this prefix stand for the same
+// strategy with further options.
+const endpointsStrategy = "hedge-endpoints"
 
-// endpointsEngine is the mode -engine endpoints of simulate: it sends calls to endpoints that can answer in place of
-// each other. It sends 100 calls per second for two minutes, in fake time. The second endpoint is 80 ms farther away
-// than the first one. All strategies meet the same faults. A failed call counts with its timeout, two seconds.
+// endpointsEngine is the engine endpoints of simulate. It sends calls to endpoints that can answer in place of each
+// other, 100 per second for two minutes, in fake time. The latency of the second endpoint is 80 ms longer than that of
+// the first. All strategies meet the same faults. A failed call counts with its timeout, two seconds.
 type endpointsEngine struct{}
 
-func (endpointsEngine) profile() profile {
-	return profile{
+func (endpointsEngine) spec() engineSpec {
+	return engineSpec{
 		name: "endpoints", about: "sends calls to endpoints that answer alike, in fake time",
 		scenarios: endpointScenarios, refusal: "not a way to choose an endpoint",
 		population: "with 2 s for failures", checkBounds: checkEndpoints,
 	}
 }
 
-func (endpointsEngine) offers(_ scenario, s strategy) bool {
+func (endpointsEngine) supports(_ scenario, s strategy) bool {
 	return slices.Contains(endpointlab.Contenders, s.name)
 }
 
 const (
-	quickCalls = 8000
-	callTakes  = 12 * time.Microsecond // of this machine's time, about
+	quickCalls      = 8000
+	durationPerCall = 12 * time.Microsecond // of this machine's time, about
 )
 
 // endpointScenarios has the scenarios of package endpointlab, for the engine endpoints.
-var endpointScenarios = scenariosOfLab("a near endpoint, and one 80 ms away: ", endpointlab.Scenarios)
+var endpointScenarios = newLabScenarios("a near endpoint, and one 80 ms away: ", endpointlab.Scenarios)
 
-func (endpointsEngine) estimate(jobs []job) (total time.Duration) {
+func (endpointsEngine) estimateDuration(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += time.Duration(j.requestCount(endpointlab.Calls, quickCalls)*len(j.strategies)) * callTakes
+		total += time.Duration(j.requestCount(endpointlab.Calls, quickCalls)*len(j.strategies)) * durationPerCall
 	}
 	return total
 }
@@ -68,7 +69,7 @@ func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	}, func(r endpointlab.Row) trial {
 		t := j.newTrial("endpoints", r.Contender, r.Calls)
 		t.failures = r.Failures
-		t.ownFigures = newWholeFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
+		t.engineFigures = newWholeScenarioFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
 		return t
 	})
 }
@@ -77,11 +78,11 @@ func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 // other strategy.
 const maxEndpointRatio = 1.1
 
-// checkEndpoints returns report lines that say whether hedge.WithEndpoints meets two requirements. Its hedges cost no
-// more tokens than the budget allows. Its 99th percentile is about as low as that of the best other strategy that fails
-// no more calls. f has the results.
+// checkEndpoints returns report lines that say whether hedge.WithEndpoints meets two requirements in the results f. Its
+// hedges cost no more tokens than the budget allows. Its 99th percentile is about as low as that of the best other
+// strategy with no more failed calls.
 func checkEndpoints(f engineResults) (lines []string) {
-	learns := func(strategy string) bool { return strings.HasPrefix(strategy, steered) }
+	learns := func(strategy string) bool { return strings.HasPrefix(strategy, endpointsStrategy) }
 	for _, s := range f.scenarios {
 		for _, res := range s.results {
 			r := res.rows[0]
@@ -95,7 +96,7 @@ func checkEndpoints(f engineResults) (lines []string) {
 					best = other
 				}
 			}
-			tokens := *r.own["tokens_pct"]
+			tokens := *r.engineFigures["tokens_pct"]
 			line := fmt.Sprintf("%s: %s spends %.2f tokens for 100 calls, at most %.2f with one burst of each endpoint: %s",
 				r.Scenario, r.Strategy, tokens, most, formatVerdict(tokens <= most))
 			if best.Strategy != "" {

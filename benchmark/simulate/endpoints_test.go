@@ -26,7 +26,7 @@ func TestEndpointsAreAsGoodAsTheBestStaticChoice(t *testing.T) {
 		"endpoints-few-errors: hedge-endpoints-3", // the budget does not pay three tokens after each error
 		"endpoints-tenth-slow: hedge-endpoints", "endpoints-hangs: hedge-endpoints", "endpoints-hangs-half: hedge-endpoints",
 	}
-	out, stderr, code := sim(t, "-engine", "endpoints", "-scenario", "all", "-out", "")
+	out, stderr, code := runSimulate(t, "-engine", "endpoints", "-scenario", "all", "-out", "")
 	require.Equal(t, ok, code, stderr)
 	required := 0
 	for line := range strings.Lines(out) {
@@ -44,8 +44,8 @@ func TestEndpointsAreAsGoodAsTheBestStaticChoice(t *testing.T) {
 }
 
 func TestEndpointsEngineRunsAllContenders(t *testing.T) {
-	play := func(args ...string) map[string]row {
-		out, stderr, code := sim(t, append([]string{"-engine", "endpoints", "-scenario", "endpoints-down,endpoints-three", "-requests", "500", "-format", "json", "-out", ""}, args...)...)
+	runEndpoints := func(args ...string) map[string]row {
+		out, stderr, code := runSimulate(t, append([]string{"-engine", "endpoints", "-scenario", "endpoints-down,endpoints-three", "-requests", "500", "-format", "json", "-out", ""}, args...)...)
 		require.Equal(t, ok, code, stderr)
 		var rows []row
 		require.NoError(t, json.Unmarshal([]byte(out), &rows))
@@ -53,15 +53,15 @@ func TestEndpointsEngineRunsAllContenders(t *testing.T) {
 		for _, r := range rows {
 			assert.Equal(t, "endpoints", r.Engine)
 			assert.Equal(t, 500, r.Requests)
-			require.NotNil(t, r.own["tokens_pct"], r.Strategy)
+			require.NotNil(t, r.engineFigures["tokens_pct"], r.Strategy)
 			all[r.Scenario+" "+r.Strategy] = r
 		}
 		return all
 	}
-	first := play("-seed", "5")
+	first := runEndpoints("-seed", "5")
 	require.Len(t, first, 2*len(endpointlab.Contenders))
-	assert.Equal(t, first, play("-seed", "5"), "the same seed")
-	assert.NotEqual(t, first, play("-seed", "6"))
+	assert.Equal(t, first, runEndpoints("-seed", "5"), "the same seed")
+	assert.NotEqual(t, first, runEndpoints("-seed", "6"))
 
 	down := func(strategy string) row { return first["endpoints-down "+strategy] }
 	assert.InDelta(t, 250, down("none").Errors, 30, "half of the time")
@@ -69,12 +69,12 @@ func TestEndpointsEngineRunsAllContenders(t *testing.T) {
 	assert.Zero(t, down("far").Errors)
 	assert.Zero(t, down("failover").Errors)
 	assert.Equal(t, down("none").Errors, down("failover").Hedges, "a second request after each")
-	assert.Zero(t, *down("failover").own["tokens_pct"])
-	assert.InDelta(t, down("hedge").Extra, *down("hedge").own["tokens_pct"], 0.01)
-	assert.Greater(t, *down("hedge-endpoints-3").own["tokens_pct"], 1.5*down("hedge-endpoints-3").Extra, "the far ones cost three")
+	assert.Zero(t, *down("failover").engineFigures["tokens_pct"])
+	assert.InDelta(t, down("hedge").Extra, *down("hedge").engineFigures["tokens_pct"], 0.01)
+	assert.Greater(t, *down("hedge-endpoints-3").engineFigures["tokens_pct"], 1.5*down("hedge-endpoints-3").Extra, "the far ones cost three")
 	assert.Equal(t, first["endpoints-three none"].Errors, down("none").Errors, "the near endpoint meets the same")
 
-	_, stderr, code := sim(t, "-engine", "endpoints", "-rps", "100")
+	_, stderr, code := runSimulate(t, "-engine", "endpoints", "-rps", "100")
 	assert.Equal(t, failed, code)
 	assert.Contains(t, stderr, "-rps 100: the rate of calls to endpoints is that of the scenario")
 }
@@ -84,7 +84,7 @@ func TestBoundsOfEndpointsAreSaid(t *testing.T) {
 	o, err := parseOptions([]string{"-engine", "endpoints"}, os.Stderr)
 	require.NoError(t, err)
 	of := func(strategy string, p99, tokens float64, errors int) result {
-		return result{strategy: strategy, rows: []row{{Engine: "endpoints", Scenario: "endpoints", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, own: map[string]*float64{"tokens_pct": &tokens}}}}
+		return result{strategy: strategy, rows: []row{{Engine: "endpoints", Scenario: "endpoints", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, engineFigures: map[string]*float64{"tokens_pct": &tokens}}}}
 	}
 	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{
 		of("none", 100, 0, 3), of("hedge", 50, 9, 4), of("far", 200, 0, 0), of("hedge-endpoints", 110, 14.4, 3), of("hedge-endpoints-3", 230, 14.5, 2),

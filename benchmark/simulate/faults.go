@@ -12,9 +12,9 @@ import (
 )
 
 func init() {
-	registerChild(faultlab.ServeGoResolver)
+	registerHelper(faultlab.ServeGoResolver)
 	registerEngine(50, func() engine { return faultsEngine{} })
-	registerColumns(newEngineMetric("denials", "denials", 15, "%.0f"), newEngineMetric("last_answer_ms", "last", 16, ""))
+	registerMetrics(newEngineMetric("denials", "denials", 15, "%.0f"), newEngineMetric("last_answer_ms", "last", 16, ""))
 	registerStrategies(
 		strategy{name: "hedge-resolvconf", rank: 1030, about: "this library's DNS client without Upstreams, which reads resolv.conf"},
 		strategy{name: "hedge-upstreams", rank: 1040, about: "the same with both servers as Upstreams; with OrderStrict if they know different names"},
@@ -22,16 +22,16 @@ func init() {
 	)
 }
 
-// faultsEngine is the mode -engine faults of simulate: it asks DNS resolvers while one of their two servers, or its
-// path, has a fault. The resolvers are Go's own, unbound as a forwarder, and this library's Client with resolv.conf,
-// with Upstreams and with Fallback.
+// faultsEngine is the engine faults of simulate. It queries DNS resolvers while one of their two servers, or the
+// network path to the server, has a fault. The resolvers are Go's own, unbound as a forwarder, and the Client of this
+// library with resolv.conf, with Upstreams and with Fallback.
 //
-// It needs root on Linux. It asks all resolvers at the same time through kernel sockets, and a question may take ten
+// It needs root on Linux. It queries all resolvers at the same time through kernel sockets, and a question may take ten
 // seconds. Package faultlab tests the same scenarios in fake time.
 type faultsEngine struct{}
 
-func (faultsEngine) profile() profile {
-	return profile{
+func (faultsEngine) spec() engineSpec {
+	return engineSpec{
 		name: "faults", about: "asks resolvers while one of their two servers, or the way there, has a fault (root, Linux)",
 		scenarios: faultScenarios, refusal: "not a resolver that is given servers",
 		maxTimerDelay: maxTimerDelayOfFaults, hidden: []string{"extra requests", "wins"}, checkBounds: checkFaults,
@@ -42,21 +42,21 @@ func (faultsEngine) profile() profile {
 // second late.
 const maxTimerDelayOfFaults = 25 * time.Millisecond
 
-func (faultsEngine) offers(_ scenario, s strategy) bool {
+func (faultsEngine) supports(_ scenario, s strategy) bool {
 	return slices.Contains(faultlab.Contenders, s.name)
 }
 
 const quickRate = 20. // questions a second
 
 // faultScenarios has the scenarios of package faultlab, for the engine faults.
-var faultScenarios = scenariosOfLab("DNS: ", faultlab.Scenarios)
+var faultScenarios = newLabScenarios("DNS: ", faultlab.Scenarios)
 
-// faultRate returns the number of questions that job j asks each resolver per second. The scenario determines for how
-// long they are asked.
+// faultRate returns the number of questions per second that each resolver gets in job j. The scenario determines the
+// duration.
 func faultRate(j job) float64 {
 	switch {
 	case j.size.requests > 0:
-		return float64(j.size.requests) / faultlab.DurationOf(j.scenario.name).Seconds()
+		return float64(j.size.requests) / faultlab.QueryTimeOf(j.scenario.name).Seconds()
 	case j.size.rps > 0:
 		return j.size.rps
 	case j.size.quick:
@@ -65,18 +65,18 @@ func faultRate(j job) float64 {
 	return faultlab.Rate
 }
 
-// estimate returns the expected duration of the jobs. It assumes that the last answer in each job takes the longest
-// time allowed.
-func (faultsEngine) estimate(jobs []job) (total time.Duration) {
+// estimateDuration returns the expected duration of the jobs. It assumes that the last answer in each job takes the
+// longest time allowed.
+func (faultsEngine) estimateDuration(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += faultlab.DurationOf(j.scenario.name) + faultlab.Timeout
+		total += faultlab.QueryTimeOf(j.scenario.name) + faultlab.Timeout
 	}
 	return total
 }
 
 func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	rate := faultRate(j)
-	calls := int(rate*faultlab.DurationOf(j.scenario.name).Seconds()) * len(j.strategies)
+	calls := int(rate*faultlab.QueryTimeOf(j.scenario.name).Seconds()) * len(j.strategies)
 	return runLab(ctx, j, "all at once", calls, keep, func(count func(int)) ([]faultlab.Row, error) {
 		return faultlab.Run(ctx, faultlab.Config{
 			Scenario: j.scenario.name, Contenders: j.selectContenders(faultlab.Contenders), Rate: rate, Seed: j.seed,
@@ -86,7 +86,7 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		sent := roundFigure(r.SentPerCall())
 		t := j.newTrial("faults", r.Contender, r.Calls)
 		t.cost, t.sent = &cost{extra: 100 * (sent - 1)}, &sent
-		t.ownFigures = newWholeFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": toMillis(r.LastAnswer)})
+		t.engineFigures = newWholeScenarioFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": toMillis(r.LastAnswer)})
 		return t
 	})
 }
@@ -94,12 +94,12 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 // maxLastAnswerLag is how much later than Go's resolver's our last answer may come, in milliseconds.
 const maxLastAnswerLag = 100
 
-// checkFaults returns report lines that say whether this library's resolvers meet two requirements in each scenario.
-// They give as many answers as the best other resolver, less three standard deviations. Their last answer is at most
-// 100 ms later than that of Go's resolver.
+// checkFaults returns report lines that say whether the resolvers of this library meet two requirements in each
+// scenario of the results f. They give as many answers as the best other resolver, less three standard deviations.
+// Their last answer is at most 100 ms later than that of Go's resolver.
 func checkFaults(f engineResults) (lines []string) {
 	isOurs := func(strategy string) bool { return strings.HasPrefix(strategy, ours) }
-	lastAnswer := func(r row) *float64 { return r.own["last_answer_ms"] }
+	lastAnswer := func(r row) *float64 { return r.engineFigures["last_answer_ms"] }
 	for _, s := range f.scenarios {
 		best, goes := row{}, row{}
 		for _, r := range s.rows() {

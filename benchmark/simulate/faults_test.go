@@ -15,7 +15,7 @@ import (
 
 // The faults engine needs namespaces. It has Go's resolver run by this test's program.
 func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
-	out, stderr, code := sim(t, "-engine", "faults", "-scenario", "denies", "-quick", "-format", "json", "-out", "")
+	out, stderr, code := runSimulate(t, "-engine", "faults", "-scenario", "denies", "-quick", "-format", "json", "-out", "")
 	if code == failed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
@@ -27,17 +27,17 @@ func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
 		names = append(names, r.Strategy)
 		assert.Equal(t, 100, r.Requests, r.Strategy)
 		assert.Zero(t, r.Errors, r.Strategy)
-		require.NotNil(t, r.own["denials"])
+		require.NotNil(t, r.engineFigures["denials"])
 		if r.Strategy != faultlab.Unbound { // which chooses among servers by how fast they are
-			assert.Equal(t, 50., *r.own["denials"], "%s: what the first server says", r.Strategy)
+			assert.Equal(t, 50., *r.engineFigures["denials"], "%s: what the first server says", r.Strategy)
 		}
-		require.NotNil(t, r.own["last_answer_ms"])
-		assert.Greater(t, *r.own["last_answer_ms"], 4900.)
+		require.NotNil(t, r.engineFigures["last_answer_ms"])
+		assert.Greater(t, *r.engineFigures["last_answer_ms"], 4900.)
 	}
 	for _, name := range []string{faultlab.GoResolver, "hedge-resolvconf", "hedge-upstreams", "hedge-fallback"} {
 		assert.True(t, slices.Contains(names, name), name)
 	}
-	_, stderr, code = sim(t, "-engine", "faults", "-strategy", "miekg")
+	_, stderr, code = runSimulate(t, "-engine", "faults", "-strategy", "miekg")
 	assert.Equal(t, misused, code)
 	assert.Contains(t, stderr, "not a resolver that is given servers")
 }
@@ -47,7 +47,7 @@ func TestBoundsOfFaultsAreSaid(t *testing.T) {
 	require.NoError(t, err)
 	of := func(strategy string, answered int, last float64) result {
 		denials := 0.
-		return result{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, own: map[string]*float64{"denials": &denials, "last_answer_ms": &last}}}}
+		return result{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, engineFigures: map[string]*float64{"denials": &denials, "last_answer_ms": &last}}}}
 	}
 	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{
 		of("net-resolver", 80, 9900), of("unbound", 90, 12000),
@@ -65,10 +65,10 @@ func TestBoundsOfFaultsAreSaid(t *testing.T) {
 func TestTheTimeOfFaultsIsKnown(t *testing.T) {
 	o, err := parseOptions([]string{"-engine", "faults", "-scenario", "all"}, io.Discard)
 	require.NoError(t, err)
-	require.Len(t, o.listJobs(nil), 9)
-	assert.LessOrEqual(t, o.engine.estimate(o.listJobs(nil)), 150*sec)
-	for _, j := range o.listJobs(nil) {
+	require.Len(t, o.newJobs(nil), 9)
+	assert.LessOrEqual(t, o.engine.estimateDuration(o.newJobs(nil)), 150*sec)
+	for _, j := range o.newJobs(nil) {
 		j.size.requests = 500
-		assert.InDelta(t, 500, faultRate(j)*faultlab.DurationOf(j.scenario.name).Seconds(), 0.1)
+		assert.InDelta(t, 500, faultRate(j)*faultlab.QueryTimeOf(j.scenario.name).Seconds(), 0.1)
 	}
 }

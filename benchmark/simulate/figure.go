@@ -6,13 +6,15 @@ import (
 	"time"
 )
 
+// toMillis returns the duration d in milliseconds.
 func toMillis(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// roundFigure returns x, rounded to four decimals. For x in milliseconds, this is a tenth of a microsecond.
+// roundFigure returns x rounded to four decimals, for figures in results. For x in milliseconds, this is a tenth of a
+// microsecond.
 func roundFigure(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
-// formatMillis returns a number of milliseconds as text: with two decimals below 10, one decimal below 100, and as a
-// whole number otherwise.
+// formatMillis returns x, a number of milliseconds, as text: with two decimals below 10, one decimal below 100, and
+// otherwise as a whole number.
 func formatMillis(x float64) string {
 	switch {
 	case x >= 100:
@@ -24,8 +26,8 @@ func formatMillis(x float64) string {
 	}
 }
 
-// formatSpread returns the text of a spread, which tables show after a figure: a space, ±, and x milliseconds. The text
-// is empty if x is 0.
+// formatSpread returns the text after a figure in tables that says how uncertain the figure is: a space, ±, and x
+// milliseconds. The text is empty if x is 0.
 func formatSpread(x float64) string {
 	if x == 0 {
 		return ""
@@ -35,7 +37,7 @@ func formatSpread(x float64) string {
 
 func formatPercent(x float64) string { return fmt.Sprintf("%.1f %%", x) }
 
-// formatThousands returns n in decimal, with commas between groups of three digits.
+// formatThousands returns the decimal digits of n with a comma before each group of three digits.
 func formatThousands(n int) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// print writes the results to w in a format: text, md, csv or json.
-func (f engineResults) print(w io.Writer, format string) error {
+// writeResults writes the results to w in the given format: text, md, csv or json.
+func (f engineResults) writeResults(w io.Writer, format string) error {
 	switch format {
 	case "json":
 		rows := f.rows()
@@ -32,26 +32,26 @@ func (f engineResults) print(w io.Writer, format string) error {
 	}
 }
 
-// formatText returns the results as plain text: a table of each scenario with a sentence about it, an explanation of
-// the strategies, and notes. columns returns the columns of the engine's tables. terminal says whether to print this
-// library's rows in bold, as a terminal can.
-func (f engineResults) formatText(columns func(profile) []metric, terminal bool) string {
+// formatText returns the results as plain text: a table of each scenario with a sentence about the scenario, an
+// explanation of the strategies, and notes. columns returns the columns of the engine's tables. terminal says whether
+// to print the rows of this library in bold.
+func (f engineResults) formatText(columns func(engineSpec) []metric, terminal bool) string {
 	if len(f.scenarios) == 0 {
 		return ""
 	}
 	var b strings.Builder
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.about, s.describeRequests(), formatTextTable(s, columns(f.options.engine.profile()), terminal))
+		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.about, s.describeRequests(), formatTextTable(s, columns(f.options.engine.spec()), terminal))
 		if summary := s.compareWithPeers(nil); summary != "" {
 			b.WriteString(summary + "\n")
 		}
 		b.WriteByte('\n')
 	}
 	width := 0
-	for _, s := range strategiesIn(f) {
+	for _, s := range collectStrategies(f) {
 		width = max(width, len(s.name))
 	}
-	for _, s := range strategiesIn(f) {
+	for _, s := range collectStrategies(f) {
 		fmt.Fprintf(&b, "%-*s  %s\n", width, s.name, s.fullDescription())
 	}
 	b.WriteString("\n" + strings.Join(f.tableNotes(), "\n") + "\n")
@@ -64,7 +64,7 @@ func (f engineResults) formatMarkdown() string {
 	if len(f.scenarios) == 0 {
 		return ""
 	}
-	engine := f.options.engine.profile()
+	engine := f.options.engine.spec()
 	var b strings.Builder
 	for _, s := range f.scenarios {
 		fmt.Fprintf(&b, "### %s\n\n%s %s\n\n%s\n", s.scenario.name, toSentence(s.scenario.about), toSentence(s.describeRequests()), formatMarkdownTable(s.tableRows(), engine))
@@ -72,14 +72,15 @@ func (f engineResults) formatMarkdown() string {
 			b.WriteString(summary + "\n\n")
 		}
 	}
-	for _, s := range strategiesIn(f) {
+	for _, s := range collectStrategies(f) {
 		fmt.Fprintf(&b, "* *%s*: %s\n", s.name, s.fullDescription())
 	}
 	b.WriteString("\n" + strings.Join(f.tableNotes(), "\n") + "\n")
 	return b.String()
 }
 
-// writeCSV writes the results to w as CSV: a line of names, and a line for each row. Cells without a figure are empty.
+// writeCSV writes the results to w as CSV: a line with the names of all metrics, and a line for each row. Cells without
+// a figure are empty.
 func (f engineResults) writeCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	record := make([]string, len(metrics))
@@ -100,7 +101,7 @@ func (f engineResults) writeCSV(w io.Writer) error {
 	return out.Error()
 }
 
-// MarshalJSON returns the row as a JSON object with the metrics in their order. A metric without a figure is null.
+// MarshalJSON returns the row as a JSON object that has the metrics in their order. A metric without a figure is null.
 func (r row) MarshalJSON() ([]byte, error) {
 	b := []byte("{")
 	for i, m := range metrics {
@@ -116,8 +117,8 @@ func (r row) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// rowLabel returns the label of a row in tables. It is the name of the strategy, after the part of the scenario if the
-// row is about a part.
+// rowLabel returns the label of a row in tables: the name of the strategy. If the row is for a part of the scenario,
+// the name of the part comes first.
 func rowLabel(r row) string {
 	if _, part, ok := strings.Cut(r.Scenario, "/"); ok {
 		return part + ": " + r.Strategy
@@ -126,29 +127,30 @@ func rowLabel(r row) string {
 }
 
 // formatTextTable returns the table of one scenario's results as plain text, with the given columns. terminal says
-// whether this library's rows are bold.
+// whether the rows of this library are bold.
 func formatTextTable(f scenarioResults, columns []metric, terminal bool) string {
 	rows := f.tableRows()
 	table := newTextTable(rows, columns)
-	lines := []boxLine{{cells: append([]string{"ms"}, table.titles...)}, {}}
+	lines := []frameLine{{cells: append([]string{"ms"}, table.titles...)}, {}}
 	for i, r := range rows {
 		if i > 0 && rows[i-1].Scenario != r.Scenario {
-			lines = append(lines, boxLine{})
+			lines = append(lines, frameLine{})
 		}
-		lines = append(lines, boxLine{cells: append([]string{rowLabel(r)}, table.cells[i]...), bold: terminal && r.Strategy == ours})
+		lines = append(lines, frameLine{cells: append([]string{rowLabel(r)}, table.cells[i]...), bold: terminal && r.Strategy == ours})
 	}
-	return formatBox(lines)
+	return formatFramedTable(lines)
 }
 
-// A boxLine is a line of a table with a frame of line-drawing characters. A boxLine without cells is a horizontal rule.
-type boxLine struct {
+// A frameLine is a line of a table with a frame of line-drawing characters. A frameLine without cells is a horizontal
+// rule.
+type frameLine struct {
 	cells []string
 	bold  bool
 }
 
-// formatBox returns a table with a frame of line-drawing characters. The first column is aligned left, and the others
-// are aligned right. All lines have as many cells as the first one.
-func formatBox(lines []boxLine) string {
+// formatFramedTable returns a table with a frame of line-drawing characters. The first column is aligned left, and all
+// others are aligned right. All lines have as many cells as the first line.
+func formatFramedTable(lines []frameLine) string {
 	width := make([]int, len(lines[0].cells))
 	for _, l := range lines {
 		for i, c := range l.cells {
@@ -190,8 +192,8 @@ func formatBox(lines []boxLine) string {
 	return b.String()
 }
 
-// formatMarkdownTable returns result rows as a Markdown table, with all columns of an engine.
-func formatMarkdownTable(rows []row, engine profile) string {
+// formatMarkdownTable returns rows as a Markdown table with all columns of an engine.
+func formatMarkdownTable(rows []row, engine engineSpec) string {
 	table := newTextTable(rows, allColumns(engine))
 	var b strings.Builder
 	writeLine := func(first string, cells []string) {

@@ -16,13 +16,13 @@ func TestAuditKeepsWhatHelpsAndEndsWhatHarms(t *testing.T) {
 	for name, most := range map[string][2]float64{
 		"long-queue-ignores-cancel": {1.05, 0.6}, "long-many-clients-ignores-cancel": {1.10, 0.55}, "long-queue-ignores-cancel-double": {1.06, 0.7},
 	} {
-		r := play(t, name, size{}, baseline, audited, limited)
+		r := runVirtual(t, name, trafficSize{}, baseline, audited, limited)
 		none := r[baseline+"/settled"].P99
-		atMost(t, name+" audited", r[audited+"/settled"].P99, most[0], none)
-		atMost(t, name+" behind Limiters", r[limited+"/settled"].P99, most[1], none)
+		assertAtMost(t, name+" audited", r[audited+"/settled"].P99, most[0], none)
+		assertAtMost(t, name+" behind Limiters", r[limited+"/settled"].P99, most[1], none)
 	}
 	for _, name := range []string{"long-queue", "long-reference"} {
-		r := play(t, name, size{}, baseline, ours, audited)
+		r := runVirtual(t, name, trafficSize{}, baseline, ours, audited)
 		gain := func(s string) float64 { return r[baseline+"/settled"].P99 - r[s+"/settled"].P99 }
 		assert.GreaterOrEqual(t, gain(audited)/gain(ours), 0.99, name)
 	}
@@ -31,9 +31,9 @@ func TestAuditKeepsWhatHelpsAndEndsWhatHarms(t *testing.T) {
 // TestAuditOfABusyClientTakesMinutes sees by the hedges that were sent whether there is a verdict.
 func TestAuditOfABusyClientTakesMinutes(t *testing.T) {
 	t.Parallel()
-	long(t)
+	skipIfShort(t)
 	for name, harms := range map[string]bool{"long-queue-ignores-cancel-double": true, "long-queue": false} {
-		r := play(t, name, size{requests: 2_000_000}, ours, audited) // a quarter of an hour
+		r := runVirtual(t, name, trafficSize{requests: 2_000_000}, ours, audited) // a quarter of an hour
 		hedged := r[audited].Extra / r[ours].Extra
 		if harms {
 			assert.Less(t, hedged, 0.5, name)

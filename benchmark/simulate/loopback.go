@@ -10,15 +10,15 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A loopbackEngine is the mode -engine http or -engine grpc of simulate: it sends real requests over loopback sockets,
-// with the real libraries. Its value is the protocol. The server sleeps for the latency of the scenario, and stops when
-// the request is cancelled.
+// A loopbackEngine is the engine http or grpc of simulate, named by its value. It sends real requests over loopback
+// sockets, with the real libraries. The server answers after the latency of the scenario, and stops when the request is
+// cancelled.
 //
 // The strategies take turns in ten rounds, so that a disturbance of the machine affects all of them. CPU time is that
 // of client and server together.
 //
-// A scenario with a network runs over a simulated network in memory instead, for half a minute at most. Tests run it in
-// fake time.
+// A scenario with a simulated network runs over that network in memory instead of loopback sockets, for half a minute
+// at most. Tests run it in fake time.
 type loopbackEngine string
 
 func init() {
@@ -26,24 +26,24 @@ func init() {
 	registerEngine(20, func() engine { return loopbackEngine("grpc") })
 }
 
-func (l loopbackEngine) profile() profile {
-	return profile{
+func (l loopbackEngine) spec() engineSpec {
+	return engineSpec{
 		name: string(l), about: "sends requests over " + string(l) + " to a server on this machine, with the real libraries",
 		scenarios: l.scenarios(), maxTimerDelay: maxTimerDelay,
 	}
 }
 
-// scenarios returns the scenarios that run over the protocol of the engine. Over loopback sockets the server has no
-// queues, no other hosts, and no changes over time; some simulated networks have.
+// scenarios returns the scenarios that run over the protocol of the engine. Over loopback sockets, the server has no
+// queues and no other hosts, and its latencies do not change over time. Some simulated networks have these properties.
 func (l loopbackEngine) scenarios() []scenario {
 	return slices.DeleteFunc(append(virtualScenarios(), networkScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
 }
 
-func (l loopbackEngine) offers(sc scenario, s strategy) bool {
+func (l loopbackEngine) supports(sc scenario, s strategy) bool {
 	if l == "grpc" {
-		return s.grpc != nil && s.isFor(sc)
+		return s.grpc != nil && s.runsIn(sc)
 	}
-	return s.http != nil && s.isFor(sc)
+	return s.http != nil && s.runsIn(sc)
 }
 
 const (
@@ -63,12 +63,12 @@ const (
 	quickCalibration = 500
 )
 
-// run runs the scenario of job j. It starts a contender for each strategy, lets them take turns, and passes the results
-// of each to keep.
+// run runs the scenario of job j with a contender for each strategy, which take turns. It passes the results of each
+// contender to keep.
 func (l loopbackEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	simulation := j.scenario.simulationOfSize(j.size)
-	t := roundRunner{job: j, plan: j.newPlan(simulation), began: time.Now()}
-	rate, err := l.trueRate(ctx, j, simulation)
+	t := roundRunner{job: j, plan: j.newWorkPlan(simulation), began: time.Now()}
+	rate, err := l.requestRate(ctx, j, simulation)
 	if err != nil {
 		return err
 	}
@@ -97,8 +97,8 @@ func (l loopbackEngine) run(ctx context.Context, j job, keep func(trial)) error 
 	return ctx.Err()
 }
 
-// contenderNames returns the names of the job's strategies. If the best static delays are among them, it adds the two
-// strategies whose calls determine these delays: no hedging, and hedge.
+// contenderNames returns the names of the strategies that run in the job. If the best static delays are among the job's
+// strategies, it adds two others, from whose calls these delays are computed: no hedging, and hedge.
 func (j job) contenderNames() []string {
 	names := j.strategies
 	if slices.ContainsFunc(names, func(n string) bool { return findStrategy(n).isBestStatic() }) {
@@ -107,18 +107,18 @@ func (j job) contenderNames() []string {
 	return names
 }
 
-// A workPlan is the amount of work of each contender in a job: its requests, and its requests in each round. It also
-// limits the time of all contenders together.
+// A workPlan is the number of requests that each contender of a job sends, in all and in each round, and the time that
+// all contenders may take together.
 type workPlan struct {
 	requests int
-	each     int           // requests in a round
+	perRound int           // requests in a round
 	limit    time.Duration // of all contenders together; 0: none
-	takes    time.Duration // for all contenders, about
+	duration time.Duration // for all contenders, about
 }
 
-// newPlan returns the plan of the job for the traffic w. Without -requests, the number of requests depends on the time
-// that the flags allow.
-func (j job) newPlan(w virtual.Simulation) workPlan {
+// newWorkPlan returns the work plan of the job for the traffic of the simulation w. If the flag -requests is not set,
+// the number of requests depends on the time that other flags allow.
+func (j job) newWorkPlan(w virtual.Simulation) workPlan {
 	p := workPlan{requests: j.size.requests}
 	if p.requests == 0 {
 		p.limit = usualTime / time.Duration(j.share)
@@ -144,18 +144,18 @@ func (j job) newPlan(w virtual.Simulation) workPlan {
 	case p.limit > 0:
 		p.requests = min(max(int(plannedShare*float64(p.limit)/float64(each)), minRequests), maxRequests) / rounds * rounds
 	}
-	p.takes = each * time.Duration(p.requests)
+	p.duration = each * time.Duration(p.requests)
 	if p.limit > 0 {
-		p.takes = min(p.takes, p.limit)
+		p.duration = min(p.duration, p.limit)
 	}
 	units := p.requests / unit
-	p.each = (units + rounds - 1) / rounds * unit
+	p.perRound = (units + rounds - 1) / rounds * unit
 	return p
 }
 
-// expectedDuration returns the expected duration of a run with the traffic w, divided by the number of requests. In an
-// open loop the rate determines it. In a closed loop it is the latency in virtual time, plus the overhead of sockets
-// and timers, divided by the number of workers.
+// expectedDuration returns the expected duration of a run with the traffic of the simulation w, divided by the number
+// of requests. In an open loop, it follows from the rate. In a closed loop, it is the latency in virtual time plus the
+// overhead of sockets and timers, divided by the number of workers.
 func expectedDuration(w virtual.Simulation) time.Duration {
 	const added = 700 * time.Microsecond
 	w.Episodes, w.Requests = 1, 2000
@@ -170,17 +170,18 @@ func expectedDuration(w virtual.Simulation) time.Duration {
 	return sum / time.Duration(len(calls)*w.Workers)
 }
 
-func (l loopbackEngine) estimate(jobs []job) (sum time.Duration) {
+func (l loopbackEngine) estimateDuration(jobs []job) (sum time.Duration) {
 	for _, j := range jobs {
-		sum += j.newPlan(j.scenario.simulationOfSize(j.size)).takes
+		sum += j.newWorkPlan(j.scenario.simulationOfSize(j.size)).duration
 	}
 	return sum
 }
 
-// trueRate returns the requests per second, which some strategies need as a setting, and 0 if the job has none of them. In
-// an open loop it is the rate of the traffic w. In a closed loop it is measured, see the function trueRate.
-func (l loopbackEngine) trueRate(ctx context.Context, j job, w virtual.Simulation) (float64, error) {
-	i := slices.IndexFunc(j.strategies, func(n string) bool { return findStrategy(n).givenRate })
+// requestRate returns the number of requests per second, if a strategy of job j is given the rate, and otherwise 0. In
+// an open loop, it is the rate of the simulation w. In a closed loop, it is measured in the same way as by
+// measureRequestRate.
+func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simulation) (float64, error) {
+	i := slices.IndexFunc(j.strategies, func(n string) bool { return findStrategy(n).needsRate })
 	if i < 0 {
 		return 0, nil
 	}
@@ -216,8 +217,8 @@ type roundRunner struct {
 	all, bestStatics, others []*contender
 }
 
-// addContender adds a contender to the rounds. If the job does not name its strategy, the contender stays out of the
-// results.
+// addContender adds a contender to the rounds. A contender whose strategy is not among those of the job is left out of
+// the results.
 func (t *roundRunner) addContender(c *contender) {
 	if c.hidden = !slices.Contains(t.strategies, c.strategy.name); !c.hidden {
 		c.task = t.progress.addTask(t.scenario.name, c.strategy.name, t.plan.requests)
@@ -236,13 +237,13 @@ func (t *roundRunner) endEpisodes() {
 	}
 }
 
-// runRounds lets all contenders send their requests, round by round, in changing order. If ctx ends, it returns early
-// without an error.
+// runRounds lets the contenders send their requests in rounds, in an order that changes from round to round. If ctx
+// ends, it returns without an error.
 func (t *roundRunner) runRounds(ctx context.Context) (err error) {
-	arrivals := virtual.NewDraws(t.seed)
+	arrivals := virtual.NewRandomSource(t.seed)
 	turn := func(c *contender, n int) {
 		if ctx.Err() == nil && err == nil {
-			stop := t.timers.measure()
+			stop := t.timers.startMeasuring()
 			err = c.sendRound(ctx, n, arrivals)
 			stop()
 			c.task.setDone(c.done)
@@ -252,7 +253,7 @@ func (t *roundRunner) runRounds(ctx context.Context) (err error) {
 	for i := 0; i < planned && ctx.Err() == nil; i++ {
 		started := time.Now()
 		for k := range t.others { // another one begins each time
-			turn(t.others[(k+i)%len(t.others)], t.plan.each)
+			turn(t.others[(k+i)%len(t.others)], t.plan.perRound)
 		}
 		if t.plan.limit > 0 { // a slow machine plays fewer rounds
 			round := time.Since(started) * time.Duration(len(t.all)) / time.Duration(max(len(t.others), 1))
@@ -263,16 +264,16 @@ func (t *roundRunner) runRounds(ctx context.Context) (err error) {
 		if half := planned / 2; i >= half {
 			for _, c := range t.bestStatics {
 				c.setup.delays = t.bestStaticDelays(c.strategy)
-				turn(c, planned*t.plan.each*(i+1-half)/(planned-half)-c.done)
+				turn(c, planned*t.plan.perRound*(i+1-half)/(planned-half)-c.done)
 			}
 		}
 	}
 	return err
 }
 
-// bestStaticDelays returns the hedge delays that are best for the latencies measured so far without hedging. They cost
-// at most as many hedges per request as the strategy hedge so far. s determines the number of delays and the quantile
-// that they minimize.
+// bestStaticDelays returns the static hedge delays that would have been best for the calls without hedging so far. They
+// cost at most as many hedges per request as the strategy hedge has sent so far. The strategy s determines the number
+// of delays and the quantile that they minimize.
 func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64

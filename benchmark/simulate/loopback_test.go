@@ -16,13 +16,13 @@ import (
 // Loopback engines: real sockets, so only what holds on any machine.
 func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 	for engine, strategies := range map[string]string{
-		"http": strings.Join(slices.DeleteFunc(strategyNames(), func(n string) bool { return !loopbackEngine("http").offers(scenario{}, findStrategy(n)) }), ","),
+		"http": strings.Join(slices.DeleteFunc(strategyNames(), func(n string) bool { return !loopbackEngine("http").supports(scenario{}, findStrategy(n)) }), ","),
 		// failsafe-go gives one reply to all attempts, which the race detector rightly reports.
 		"grpc": "none,hedgedhttp-10ms,bhope,bhope-tuned,hedge,hedge-1,static-best-2",
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			out, stderr, code := sim(t, "-engine", engine, "-requests", "400", "-strategy", strategies, "-format", "json", "-out", "")
+			out, stderr, code := runSimulate(t, "-engine", engine, "-requests", "400", "-strategy", strategies, "-format", "json", "-out", "")
 			require.Equal(t, ok, code, stderr)
 			var rows []row
 			require.NoError(t, json.Unmarshal([]byte(out), &rows))
@@ -48,7 +48,7 @@ func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 
 func TestLoopbackKeepsAnOpenLoop(t *testing.T) {
 	start := time.Now()
-	out, stderr, code := sim(t, "-engine", "http", "-requests", "200", "-rps", "400", "-strategy", "none", "-format", "csv", "-out", "")
+	out, stderr, code := runSimulate(t, "-engine", "http", "-requests", "200", "-rps", "400", "-strategy", "none", "-format", "csv", "-out", "")
 	require.Equal(t, ok, code, stderr)
 	assert.Contains(t, out, "http,reference,none,1,200,0,")
 	assert.Greater(t, time.Since(start), 300*ms)
@@ -58,7 +58,7 @@ func TestLoopbackKeepsAnOpenLoop(t *testing.T) {
 func TestLoopbackIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var stdout bytes.Buffer
-	stderr := &watched{until: "http: this takes about", then: func() { time.AfterFunc(200*ms, cancel) }}
+	stderr := &outputWatcher{until: "http: this takes about", then: func() { time.AfterFunc(200*ms, cancel) }}
 	code := runCommand(ctx, []string{"-requests", "1000000", "-strategy", "none,hedge", "-format", "csv", "-out", ""}, &stdout, stderr, false)
 	assert.Equal(t, interrupted, code)
 	assert.Equal(t, 1, strings.Count(stdout.String(), "\n"), "the head alone: nobody has done a tenth: %s", &stdout)

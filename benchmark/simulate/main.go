@@ -76,7 +76,7 @@ import (
 )
 
 func main() {
-	serveChild()
+	serveHelper()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
 	os.Exit(runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
@@ -90,8 +90,8 @@ const (
 	interrupted = 130
 )
 
-// runCommand runs simulate with the arguments args and returns the exit code of the process. terminal says whether
-// stderr is a terminal, on which progress is drawn as bars.
+// runCommand runs simulate with the command-line arguments args, and returns the exit code of the process. terminal
+// says whether stderr is a terminal, on which the progress is shown as bars.
 func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, terminal bool) int {
 	o, err := parseOptions(args, stderr)
 	switch {

@@ -26,20 +26,20 @@ const contract = "engine scenario strategy seed requests errors p50_ms p90_ms p9
 
 func TestSameSeedSameOutput(t *testing.T) {
 	for _, format := range formats {
-		a, _, code := sim(t, small("-format", format)...)
+		a, _, code := runSimulate(t, withFewRequests("-format", format)...)
 		require.Equal(t, ok, code)
-		b, _, _ := sim(t, small("-format", format)...)
+		b, _, _ := runSimulate(t, withFewRequests("-format", format)...)
 		assert.Equal(t, a, b)
-		c, _, _ := sim(t, small("-format", format, "-seed", "2")...)
+		c, _, _ := runSimulate(t, withFewRequests("-format", format, "-seed", "2")...)
 		assert.NotEqual(t, a, c)
 	}
 }
 
 func TestGoldenTables(t *testing.T) {
-	long(t)
+	skipIfShort(t)
 	for _, format := range formats {
 		t.Run(format, func(t *testing.T) {
-			got, _, code := sim(t, small("-format", format, "-scenario", "reference,outage", "-runs", "3")...)
+			got, _, code := runSimulate(t, withFewRequests("-format", format, "-scenario", "reference,outage", "-runs", "3")...)
 			require.Equal(t, ok, code)
 			file := filepath.Join("testdata", "table."+format)
 			if *update {
@@ -53,14 +53,14 @@ func TestGoldenTables(t *testing.T) {
 }
 
 func TestColumnsKeepTheirNames(t *testing.T) {
-	out, _, code := sim(t, small("-format", "csv")...)
+	out, _, code := runSimulate(t, withFewRequests("-format", "csv")...)
 	require.Equal(t, ok, code)
 	records, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, records, 4)
 	assert.Equal(t, strings.Fields(contract), records[0])
 
-	out, _, code = sim(t, small("-format", "json")...)
+	out, _, code = runSimulate(t, withFewRequests("-format", "json")...)
 	require.Equal(t, ok, code)
 	var rows []map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
@@ -89,7 +89,7 @@ func TestColumnsKeepTheirNames(t *testing.T) {
 }
 
 func TestPhasesGetRowsOfTheirOwn(t *testing.T) {
-	out, _, code := sim(t, small("-format", "json", "-scenario", "outage")...)
+	out, _, code := runSimulate(t, withFewRequests("-format", "json", "-scenario", "outage")...)
 	require.Equal(t, ok, code)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
@@ -137,7 +137,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		{"extra", []string{`"extra"`}},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
-			stdout, stderr, code := sim(t, strings.Fields(tt.args)...)
+			stdout, stderr, code := runSimulate(t, strings.Fields(tt.args)...)
 			assert.Equal(t, misused, code)
 			assert.Empty(t, stdout)
 			assert.Equal(t, 1, strings.Count(stderr, "\n"), "one line: %s", stderr)
@@ -149,9 +149,9 @@ func TestBadFlagsAreNamed(t *testing.T) {
 }
 
 func TestHelpAndListDescribeEverything(t *testing.T) {
-	_, help, code := sim(t, "-help")
+	_, help, code := runSimulate(t, "-help")
 	assert.Equal(t, ok, code)
-	list, stderr, code := sim(t, "-list")
+	list, stderr, code := runSimulate(t, "-list")
 	assert.Equal(t, ok, code)
 	assert.Empty(t, stderr)
 	for _, text := range []string{help, list} {
@@ -166,14 +166,14 @@ func TestHelpAndListDescribeEverything(t *testing.T) {
 }
 
 func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
-	long(t)
+	skipIfShort(t)
 	var scenes []string
 	for _, sc := range virtualScenarios() {
 		if sc.name != "metastable" || !testing.Short() { // its size is fixed, by its load
 			scenes = append(scenes, sc.name)
 		}
 	}
-	out, stderr, code := sim(t, "-engine", "virtual", "-scenario", strings.Join(scenes, ","), "-requests", "2000", "-format", "json", "-out", "",
+	out, stderr, code := runSimulate(t, "-engine", "virtual", "-scenario", strings.Join(scenes, ","), "-requests", "2000", "-format", "json", "-out", "",
 		"-strategy", strings.Join(strategyNames(), ","))
 	require.Equal(t, ok, code, stderr)
 	var rows []row
@@ -188,7 +188,7 @@ func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 	for _, sc := range virtualScenarios() {
 		for _, s := range strategies {
 			if slices.Contains(scenes, sc.name) {
-				assert.Equal(t, virtualEngine{}.offers(sc, s), seen[sc.name+" "+s.name], "%s %s", sc.name, s.name)
+				assert.Equal(t, virtualEngine{}.supports(sc, s), seen[sc.name+" "+s.name], "%s %s", sc.name, s.name)
 			}
 		}
 	}
@@ -196,7 +196,7 @@ func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 
 func TestReportStandsAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
-	_, stderr, code := sim(t, "-engine", "virtual", "-requests", "5000", "-scenario", "reference,drift", "-strategy", "none,bhope-tuned,hedge", "-out", dir)
+	_, stderr, code := runSimulate(t, "-engine", "virtual", "-requests", "5000", "-scenario", "reference,drift", "-strategy", "none,bhope-tuned,hedge", "-out", dir)
 	require.Equal(t, ok, code, stderr)
 	for _, name := range []string{"virtual-reference-latency", "virtual-drift-p99", "virtual-drift-extra"} {
 		info, err := os.Stat(filepath.Join(dir, name+".svg"))
@@ -209,7 +209,7 @@ func TestReportStandsAlone(t *testing.T) {
 	assert.Equal(t, 6, strings.Count(html, "<svg"))
 	for _, name := range strategyNames() {
 		ran := name == "none" || name == "bhope-tuned" || name == "hedge"
-		assert.Equal(t, ran, describes(html, name), "described if it ran: %s", name)
+		assert.Equal(t, ran, describesStrategy(html, name), "described if it ran: %s", name)
 	}
 	assert.Contains(t, html, "± is half of a 95 % interval")
 	for _, outside := range []string{"<script", "<link", "<img", "src=", "@import", "url("} {
@@ -220,7 +220,7 @@ func TestReportStandsAlone(t *testing.T) {
 func TestUnwritableOutIsAnError(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
-	_, stderr, code := sim(t, "-engine", "virtual", "-requests", "1000", "-strategy", "none", "-out", file)
+	_, stderr, code := runSimulate(t, "-engine", "virtual", "-requests", "1000", "-strategy", "none", "-out", file)
 	assert.Equal(t, failed, code)
 	assert.Contains(t, stderr, "-out")
 }
@@ -228,7 +228,7 @@ func TestUnwritableOutIsAnError(t *testing.T) {
 func TestInterruptKeepsWhatIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var stdout bytes.Buffer
-	stderr := &watched{until: "reference none                   done in", then: cancel}
+	stderr := &outputWatcher{until: "reference none                   done in", then: cancel}
 	code := runCommand(ctx, []string{"-engine", "virtual", "-scenario", "reference,pareto", "-requests", "5000", "-strategy", "none", "-format", "csv", "-out", ""},
 		&stdout, stderr, false)
 	assert.Equal(t, interrupted, code)
@@ -238,19 +238,19 @@ func TestInterruptKeepsWhatIsDone(t *testing.T) {
 }
 
 func TestFirstCallsAreNotHedgedByOurs(t *testing.T) {
-	r := play(t, "cold", size{requests: 5000}, "none", "bhope", "hedge")
+	r := runVirtual(t, "cold", trafficSize{requests: 5000}, "none", "bhope", "hedge")
 	assert.Equal(t, 5000, r["hedge"].Requests)
 	assert.Equal(t, 250, r["hedge/first-50"].Requests)
 }
 
 // TestTitlesSayWhatWasRun has a scenario whose title says another load than it is given, and fewer requests than its part begins with.
 func TestTitlesSayWhatWasRun(t *testing.T) {
-	out, _, code := sim(t, "-engine", "virtual", "-out", "", "-runs", "1", "-scenario", "queue-ignores-cancel", "-strategy", "none", "-requests", "3000", "-rps", "1234")
+	out, _, code := runSimulate(t, "-engine", "virtual", "-out", "", "-runs", "1", "-scenario", "queue-ignores-cancel", "-strategy", "none", "-requests", "3000", "-rps", "1234")
 	require.Equal(t, ok, code)
 	title, _, _ := strings.Cut(out, "\n")
 	assert.Equal(t, "queue-ignores-cancel: 20 servers, 80 % loaded, with a queue each, that finish cancelled requests: hedging does harm here; here with 1,234 requests/s; 3,000 requests for each strategy", title)
 
-	sc := scenario{name: "x", about: "a load", parts: []part{partOfFirst("first", 5), partAfterFirst("settled", 20)}}
+	sc := scenario{name: "x", about: "a load", parts: []part{newFirstCallsPart("first", 5), newLaterCallsPart("settled", 20)}}
 	few := trial{scenario: &sc, strategy: "none", calls: make([]latency.Call, 10)}
 	assert.Len(t, scenarioResults{scenario: sc, results: []result{few.toResult()}}.tableRows(), 2, "no call is settled")
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// A metric is a figure in the result tables, for example the 99th percentile or the number of hedges. It has the name
-// for machine-readable formats, the field of row with its value, and the column in tables for people.
+// A metric is a figure in the results of a strategy, for example the 99th percentile or the number of hedges. It has
+// the name for machine-readable formats, the field of row with the value, and the column in tables for people.
 //
 // The formats and joinRuns are loops over metrics. A new metric needs a field of row and a line in the list metrics.
 type metric struct {
@@ -15,15 +15,15 @@ type metric struct {
 	field func(*row) any // a *string, *uint64, *int or *float64 into the row; nil if the row has no such figure
 
 	// Its column in tables that people read.
-	title       string                  // empty: it has no column
-	place       int                     // among the columns
-	cell        func(*row) string       // nil: the type and format determine the text
-	format      string                  // of fmt; empty: milliseconds
-	spread      func(*spreads) *float64 // the value after ±; nil: none
-	isRange     bool                    // over several runs, spread is half of their range
-	isDetail    bool                    // tables on a terminal lack it
-	isOwn       bool                    // of a single engine
-	isOnRequest bool                    // only engines that name the title have the column
+	title            string                  // empty: no column
+	place            int                     // among the columns
+	cell             func(*row) string       // nil: the type and format determine the text
+	format           string                  // of fmt; empty: milliseconds
+	spread           func(*spreads) *float64 // the value after ±; nil: none
+	isRange          bool                    // over several runs, spread is half of their range
+	isDetail         bool                    // tables on a terminal lack the column
+	isEngineSpecific bool                    // of a single engine
+	isOnRequest      bool                    // only engines that name the title have the column
 }
 
 var metrics = []metric{
@@ -52,30 +52,30 @@ var metrics = []metric{
 	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", place: 11, format: "%.2f"},
 }
 
-// registerColumns adds metrics that a single engine has. They follow the metrics of all engines, in the order of their
-// places.
-func registerColumns(own ...metric) {
+// registerMetrics adds metrics that only one engine has. They come after the metrics of all engines, in the order of
+// their positions.
+func registerMetrics(own ...metric) {
 	metrics = append(metrics, own...)
-	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.ownPlace(), b.ownPlace()) })
+	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.enginePlace(), b.enginePlace()) })
 }
 
-// newEngineMetric returns a metric that a single engine has. name is its name in machine-readable formats, and its key
-// in row.own. title is the title of the column, and place is the column's position. format is the verb of package fmt
-// for values; empty means milliseconds.
+// newEngineMetric returns a metric that only one engine has. name is the name in machine-readable formats and the key
+// in row.engineFigures. title and place are the title and the position of the column. format is the verb of package fmt
+// for values; an empty format means milliseconds.
 func newEngineMetric(name, title string, place int, format string) metric {
-	return metric{name: name, field: func(r *row) any { return r.own[name] }, title: title, place: place, format: format, isOwn: true}
+	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, place: place, format: format, isEngineSpecific: true}
 }
 
-// ownPlace returns the position of the column if the metric belongs to a single engine, and otherwise 0.
-func (m metric) ownPlace() int {
-	if m.isOwn {
+// enginePlace returns the position of the metric's column if only one engine has the metric, and otherwise 0.
+func (m metric) enginePlace() int {
+	if m.isEngineSpecific {
 		return m.place
 	}
 	return 0
 }
 
-// formatCell returns the metric's value in row r as the text of a table cell, followed by ± and its spread if it has
-// one. The text is empty if the row has no value.
+// formatCell returns the text of a table cell: the value of the metric in row r, followed by ± and the spread if there
+// is one. The text is empty if the row has no value.
 func (m metric) formatCell(r *row) string {
 	if m.cell != nil {
 		return m.cell(r)
@@ -99,14 +99,14 @@ func (m metric) formatCell(r *row) string {
 	return ""
 }
 
-// A textTable is a table of results for people: the titles of its columns, and the cells of each row as text.
+// A textTable is a table of results for people: the titles of the columns, and the cells of each row as text.
 type textTable struct {
 	titles []string
 	cells  [][]string
 }
 
-// newTextTable returns a table with the given rows and columns, latencies in milliseconds. It leaves out columns for
-// which the first row has no value. It also leaves out the number of errors if there are none.
+// newTextTable returns a table with the given rows and columns, with latencies in milliseconds. It leaves out columns
+// for which the first row has no value, and the column of errors if there are none.
 func newTextTable(rows []row, columns []metric) textTable {
 	table := textTable{cells: make([][]string, len(rows))}
 	for _, m := range columns {
@@ -123,7 +123,7 @@ func newTextTable(rows []row, columns []metric) textTable {
 }
 
 // allColumns returns the metrics that are columns in the tables of an engine, from left to right.
-func allColumns(engine profile) []metric {
+func allColumns(engine engineSpec) []metric {
 	columns := slices.DeleteFunc(slices.Clone(metrics), func(m metric) bool {
 		return m.title == "" || slices.Contains(engine.hidden, m.title) || m.isOnRequest && !slices.Contains(engine.extraTitles, m.title)
 	})
@@ -131,17 +131,17 @@ func allColumns(engine profile) []metric {
 	return columns
 }
 
-// mainColumns returns the columns of an engine's tables on a terminal: all columns without the detailed ones.
-func mainColumns(engine profile) []metric {
+// mainColumns returns the columns of an engine's tables on a terminal: all columns except detailed ones.
+func mainColumns(engine engineSpec) []metric {
 	return slices.DeleteFunc(allColumns(engine), func(m metric) bool { return m.isDetail })
 }
 
-// joinRuns joins the results of a strategy in several runs of a scenario, and stores the joined result in the first
-// one. Each figure and each point of the latency curve becomes the median of the runs. For an even number of runs it is
-// the lower one. The spread of a figure becomes half of its range.
+// joinRuns joins the results of one strategy in several runs of a scenario. Each figure and each point of the latency
+// curve becomes the median of the runs, or the lower middle value for an even number of runs. The spread of a figure
+// becomes half of its range. The joined result replaces that of the first run.
 //
-// Counts are added. The curves over time are the first run's. If calls do not depend on each other, spreads come from a
-// bootstrap of the calls of all runs.
+// Counts are added. The curves over time are those of the first run. If calls do not depend on each other, spreads come
+// from a bootstrap of the calls of all runs.
 func joinRuns(runs []result) result {
 	joined := runs[0]
 	latencies := [][]point{joined.curves.latency}
@@ -183,7 +183,7 @@ func joinRuns(runs []result) result {
 }
 
 // setMedian sets metric m in the i-th row of the first run to the median over all runs. It returns half of the range of
-// the values. T is the type of the metric.
+// the values. T is the type of the values.
 func setMedian[T int | float64](runs []result, i int, m metric) (half float64) {
 	var all []T
 	for _, run := range runs {

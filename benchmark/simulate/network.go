@@ -15,33 +15,33 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A network configures a simulated network in memory, over which a scenario sends real HTTP or gRPC requests. It determines
-// the round-trip times, the replicas of the server, and their faults.
+// A networkConfig configures a simulated network in memory, over which real HTTP or gRPC requests are sent: the
+// round-trip times, the replicas of the server, and the faults of the replicas.
 //
-// The zero value is a network without delay, with HTTP/1.1 over it. It runs in real time, or in the fake time of
-// testing/synctest, where its figures are exact.
-type network struct {
-	rtts   []time.Duration // between client and server; episodes take them in turn
+// The zero value configures a network without delay that uses HTTP/1.1. The network runs in real time, or in the fake
+// time of testing/synctest, in which its figures are exact.
+type networkConfig struct {
+	rtts   []time.Duration // round-trip times between client and server; episodes use them in turn
 	tls    bool            // HTTP is HTTP/2 over TLS
-	stream bool            // the server sends its header at once, and its body when it has waited
+	stream bool            // the server sends the header of a response at once, and the body after the latency
 
-	// The server's name stands for so many replicas, of which clients dial the
-	// first. It answers nothing for pause, once in every period.
+	// replicas is the number of replicas of the server, which share a name. Clients dial the first replica. It does not
+	// answer for the duration pause, once in every period.
 	replicas      int
 	pause, period time.Duration
-	random        bool // each attempt goes to any of them
-	rotates       bool // each lookup of the name has another replica first
+	random        bool // each attempt goes to a random replica
+	rotates       bool // each lookup of the name has a different replica first
 	gone          bool // the second replica cannot be reached
 
-	// freeze is how many requests of each episode are answered before the others
-	// are sent, under which the client's first connection goes dead; 0: it does not.
+	// freeze is the number of requests of each episode that are answered before the client's first connection is
+	// frozen. The other requests are sent after that. 0 means that the connection is not frozen.
 	freeze int
 }
 
-// A site is the place of a contender's server: its address, its listeners and its TLS configurations. It also opens the
-// connections of clients. A site is a loopback socket, or the simulated network of a scenario.
+// A site is the network location of a contender's server: a loopback socket, or hosts of a simulated network. It has
+// the address, the listeners and the TLS configurations of the server, and opens the connections of clients.
 type site struct {
-	config    *network
+	config    *networkConfig
 	addr      string // that clients dial
 	listeners []net.Listener
 
@@ -51,20 +51,20 @@ type site struct {
 	replicas      []netip.Addr
 
 	mu      sync.Mutex
-	asked   int // for the replicas
+	asked   int // lookups of the replicas
 	dialled bool
 	conns   []net.Conn // of clients
 	open    context.Context
 	end     context.CancelFunc // of open
 }
 
-// newLoopbackSite returns a site that listens on a free port of 127.0.0.1, a real socket.
+// newLoopbackSite returns a site with a TCP socket that listens on a free port of 127.0.0.1.
 func newLoopbackSite() (*site, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	return &site{config: new(network), addr: ln.Addr().String(), listeners: []net.Listener{ln}}, nil
+	return &site{config: new(networkConfig), addr: ln.Addr().String(), listeners: []net.Listener{ln}}, nil
 }
 
 // The hosts of a simulated network, besides the replicas that have no name of their own.
@@ -74,10 +74,10 @@ const (
 	server = dnstest.Name // the certificate's
 )
 
-// newSite builds the simulated network for one episode, and listens on the host of each replica. protocol is
-// http or grpc. The number of the episode selects the round-trip time. clock is the contender's stopwatch, which
-// determines when replicas pause.
-func (l *network) newSite(protocol string, episode int, clock func() time.Duration) (*site, error) {
+// newNetworkSite builds the simulated network for one episode, and returns a site that listens on the host of each
+// replica. protocol is http or grpc. The number of the episode selects the round-trip time. clock is the stopwatch of
+// the contender, which determines when replicas pause.
+func (l *networkConfig) newNetworkSite(protocol string, episode int, clock func() time.Duration) (*site, error) {
 	hosts := []string{client, detour, server}
 	for i := 1; i < l.replicas; i++ {
 		hosts = append(hosts, fmt.Sprint("replica-", i))
@@ -117,10 +117,10 @@ func (l *network) newSite(protocol string, episode int, clock func() time.Durati
 	return s, nil
 }
 
-// addPauses returns the delay distribution d of a link, with the pauses of the server added. A packet sent during a
-// pause waits until the pause ends. Each period has one pause, after its first quarter. clock returns the time that the
-// contender has run.
-func (l *network) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
+// addPauses returns a delay distribution for a link: the distribution d, with the pauses of the server. A packet sent
+// during a pause waits until the pause ends. Each period has one pause, after a quarter of the period. clock returns
+// the time that the contender has run.
+func (l *networkConfig) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.period - l.period/4
 		if at < 0 || at >= l.pause {
@@ -130,9 +130,9 @@ func (l *network) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Di
 	}
 }
 
-// dialServer connects a client to the server at addr, over the simulated network. The first connection starts at the
-// host named client, and all later ones start at the host named detour. freezeConnection therefore stops the first
-// connection alone.
+// dialServer opens a connection from a client to the server at addr, over the simulated network. The first connection
+// starts at the host named client, and all later connections start at the host named detour, so that freezeConnection
+// stops only the first.
 func (s *site) dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	first := !s.dialled
@@ -143,14 +143,14 @@ func (s *site) dialServer(ctx context.Context, network, addr string) (net.Conn, 
 		addr = replicaAddress(ips[0])
 	}
 	if first {
-		return s.dialerFrom(client)(ctx, network, addr)
+		return s.newDialFunc(client)(ctx, network, addr)
 	}
-	return s.dialerFrom(detour)(ctx, network, addr)
+	return s.newDialFunc(detour)(ctx, network, addr)
 }
 
-// dialerFrom returns a dial function whose connections start at the given host of the simulated network. closeNetwork
-// interrupts its dials and closes its connections.
-func (s *site) dialerFrom(host string) func(context.Context, string, string) (net.Conn, error) {
+// newDialFunc returns a dial function for connections from the given host of the simulated network. The method
+// closeNetwork interrupts the function and closes the connections.
+func (s *site) newDialFunc(host string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, stop := context.WithCancel(ctx)
 		defer context.AfterFunc(s.open, stop)()
@@ -165,11 +165,11 @@ func (s *site) dialerFrom(host string) func(context.Context, string, string) (ne
 }
 
 // freezeConnection makes the simulated network drop all packets between the host named client and the server. The
-// client's first connection starts at that host, so it goes dead without an error.
+// client's first connection, which starts at that host, then gets no more answers and no error.
 func (s *site) freezeConnection() { s.net.Set(client, server, netsim.Profile{BlackHole: true}) }
 
-// LookupNetIP returns the addresses of all replicas, as a DNS lookup of the server's name would. With it, a site is the
-// resolver that hedge.WithReplicas takes. If the network rotates, each lookup has another replica first.
+// LookupNetIP returns the addresses of all replicas, as a DNS lookup of the server's name would. It makes a site a
+// resolver for hedge.WithReplicas. If the network rotates, each lookup has a different replica first.
 func (s *site) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
 	if !s.config.rotates {
 		return s.replicas, nil
@@ -184,8 +184,8 @@ func (s *site) LookupNetIP(context.Context, string, string) ([]netip.Addr, error
 // replicaAddress returns the address host:port at which the replica with the given IP address listens. The port is 443.
 func replicaAddress(ip netip.Addr) string { return netip.AddrPortFrom(ip, 443).String() }
 
-// closeNetwork closes the simulated network and all connections over it, so that no request waits for an answer any
-// longer. It does nothing for a loopback socket.
+// closeNetwork closes the simulated network and all connections over that network, which ends all requests in flight.
+// It does nothing for a loopback socket.
 func (s *site) closeNetwork() {
 	if s.net == nil {
 		return

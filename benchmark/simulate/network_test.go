@@ -15,10 +15,9 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// experiment plays a scenario that has a simulated network in fake time, where its figures are
-// exact, and returns the rows as play does. hedgedhttp is left out: its
-// goroutines live outside of bubbles.
-func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row {
+// runInFakeTime runs a scenario with a simulated network in fake time, in which the figures are exact. It returns the
+// rows as runVirtual does. It leaves out hedgedhttp, whose goroutines live outside of bubbles.
+func runInFakeTime(t *testing.T, protocol, name string, seed uint64) map[string]row {
 	t.Helper()
 	l := loopbackEngine(protocol)
 	all := networkScenarios()
@@ -27,7 +26,7 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 	j := job{scenario: &all[i], seed: seed, share: 1, fake: true}
 	j.size.requests = max(j.scenario.simulation.Episodes, 1) * j.scenario.simulation.Requests // all, however long they take
 	for _, s := range strategies {
-		if l.offers(*j.scenario, s) && (s.name != "hedgedhttp-10ms" || protocol == "grpc") {
+		if l.supports(*j.scenario, s) && (s.name != "hedgedhttp-10ms" || protocol == "grpc") {
 			j.strategies = append(j.strategies, s.name)
 		}
 	}
@@ -46,8 +45,8 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 	return rows
 }
 
-// seeds returns how many seeds are played.
-func seeds() uint64 {
+// seedCount returns the number of seeds with which tests run.
+func seedCount() uint64 {
 	if testing.Short() {
 		return 1
 	}
@@ -55,10 +54,10 @@ func seeds() uint64 {
 }
 
 func TestFirstByteIsHedgedAndTheHeaderIsNot(t *testing.T) {
-	for seed := range seeds() {
-		r := experiment(t, "http", "stream", seed)
+	for seed := range seedCount() {
+		r := runInFakeTime(t, "http", "stream", seed)
 		none, first := r["none"], r["hedge-first-byte"]
-		atMost(t, "p99 to the first byte", first.P99, 0.4, none.P99)
+		assertAtMost(t, "p99 to the first byte", first.P99, 0.4, none.P99)
 		assert.LessOrEqual(t, first.Extra, 12.0)
 		for _, name := range []string{"bhope", "hedge"} {
 			assert.Zero(t, r[name].Hedges, "%s knows headers only", name)
@@ -71,11 +70,11 @@ func TestFirstByteIsHedgedAndTheHeaderIsNot(t *testing.T) {
 
 func TestCallsInFlightOnAFrozenConnectionAreAnsweredOverAnother(t *testing.T) {
 	for protocol, apart := range map[string]string{"http": "hedge", "grpc": "hedge-conn"} {
-		r := experiment(t, protocol, "frozen-h2", 1)
+		r := runInFakeTime(t, protocol, "frozen-h2", 1)
 		saved := r[apart+"/frozen"]
 		// A client begins with half of its reserve, which does not pay for all 40 hedges of its first 120 calls.
 		assert.LessOrEqual(t, saved.Errors, 2, protocol)
-		atMost(t, protocol+": the slowest", saved.Max, 3, 10+2) // twice what most take, and a dial of two round trips
+		assertAtMost(t, protocol+": the slowest", saved.Max, 3, 10+2) // twice what most take, and a dial of two round trips
 		for _, row := range r {
 			if row.Scenario == "frozen-h2/frozen" {
 				assert.Equal(t, 40, row.Requests)
@@ -88,10 +87,10 @@ func TestCallsInFlightOnAFrozenConnectionAreAnsweredOverAnother(t *testing.T) {
 }
 
 func TestFirstCallOfAWarmClientIsWarm(t *testing.T) {
-	r := experiment(t, "http", "cold", 1)
+	r := runInFakeTime(t, "http", "cold", 1)
 	for _, rtt := range []string{"0.5ms", "30ms"} {
 		warm := r["none/warm-"+rtt].P50
-		atMost(t, "first call after Warm, "+rtt, r["hedge-warm/first-"+rtt].Max, 1.2, warm)
+		assertAtMost(t, "first call after Warm, "+rtt, r["hedge-warm/first-"+rtt].Max, 1.2, warm)
 		assert.InDelta(t, 3, r["none/first-"+rtt].P50/warm, 0.01, "without: TCP, TLS and the call")
 		assert.InDelta(t, 3, r["hedge/first-"+rtt].P50/warm, 0.01)
 	}
@@ -99,13 +98,13 @@ func TestFirstCallOfAWarmClientIsWarm(t *testing.T) {
 
 func TestHedgeToAnotherReplicaOutlivesAPause(t *testing.T) {
 	var other, same float64 // sums: two seconds' budget is spent in some runs sooner than in others
-	for seed := range seeds() {
-		r := experiment(t, "http", "replica", seed)
-		atMost(t, "p99.9 against the same address", r["hedge-replicas"].P999, 0.5, r["hedge"].P999)
+	for seed := range seedCount() {
+		r := runInFakeTime(t, "http", "replica", seed)
+		assertAtMost(t, "p99.9 against the same address", r["hedge-replicas"].P999, 0.5, r["hedge"].P999)
 		other, same = other+r["hedge-replicas-2s"].P99, same+r["hedge"].P99
 		assert.LessOrEqual(t, r["hedge-replicas"].Extra, 10+100*10*100*0.1/1200, "the share, and ten seconds of it at the guessed rate")
 	}
-	atMost(t, "p99 against the same address, two seconds' budget", other, 0.5, same)
+	assertAtMost(t, "p99 against the same address, two seconds' budget", other, 0.5, same)
 }
 
 // Servers that finish what they have begun, each with a queue. The figures do not depend on the machine. HEDGE_TEST_LONG adds HTTP/2
@@ -123,13 +122,13 @@ func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			protocol, name, _ := strings.Cut(engine, " ")
-			r := experiment(t, protocol, name, 1)
+			r := runInFakeTime(t, protocol, name, 1)
 			none, hedge, limited := r["none"], r["hedge"], r["hedge-limited"]
 			assert.Zero(t, none.Errors+hedge.Errors+limited.Errors)
 			assert.Greater(t, r["hedge/settled"].P99, r["none/settled"].P99, "without Limiters hedging harms")
-			atMost(t, "p99 with Limiters", r["hedge-limited/settled"].P99, 0.75, r["none/settled"].P99)
-			atMost(t, "requests worked on", *limited.Sent, 1.035, 1)
-			atMost(t, "connections beyond those without hedging, and losers that no server worked on",
+			assertAtMost(t, "p99 with Limiters", r["hedge-limited/settled"].P99, 0.75, r["none/settled"].P99)
+			assertAtMost(t, "requests worked on", *limited.Sent, 1.035, 1)
+			assertAtMost(t, "connections beyond those without hedging, and losers that no server worked on",
 				float64(*limited.Conns-*none.Conns), 1.1, float64(limited.Hedges)-(*limited.Sent-1)*float64(limited.Requests))
 		})
 	}
@@ -137,7 +136,7 @@ func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
 
 func TestHedgesToAnotherReplicaEscapeItsStops(t *testing.T) {
 	t.Parallel()
-	long(t)
+	skipIfShort(t)
 	for _, tt := range []struct {
 		engine, scenario, strategy string
 		most                       float64
@@ -147,8 +146,8 @@ func TestHedgesToAnotherReplicaEscapeItsStops(t *testing.T) {
 		{"http", "rotate", "hedge-replicas-2s", 1.1}, {"http", "steady", "hedge-replicas-2s", 1.1}, {"http", "gone", "hedge-replicas-2s", 1.1},
 	} {
 		t.Run(tt.engine+" "+tt.scenario, func(t *testing.T) {
-			r := experiment(t, tt.engine, tt.scenario, 1)
-			atMost(t, "p99.9", r[tt.strategy].P999, tt.most, r["hedge"].P999)
+			r := runInFakeTime(t, tt.engine, tt.scenario, 1)
+			assertAtMost(t, "p99.9", r[tt.strategy].P999, tt.most, r["hedge"].P999)
 			assert.Zero(t, r[tt.strategy].Errors)
 			t.Logf("without hedging %v; the longest %v", r["none"].P999, r[tt.strategy].Max)
 		})
@@ -168,7 +167,7 @@ func TestLabsRunFromTheCommandLine(t *testing.T) {
 				}
 				names = append(names, sc.name)
 				for _, s := range strategies {
-					if l.offers(sc, s) {
+					if l.supports(sc, s) {
 						want[sc.name]++
 					}
 				}
@@ -176,7 +175,7 @@ func TestLabsRunFromTheCommandLine(t *testing.T) {
 					want[sc.name+"/"+p.name] = want[sc.name]
 				}
 			}
-			out, stderr, code := sim(t, "-engine", string(l), "-scenario", strings.Join(names, ","), "-quick", "-format", "json", "-out", "")
+			out, stderr, code := runSimulate(t, "-engine", string(l), "-scenario", strings.Join(names, ","), "-quick", "-format", "json", "-out", "")
 			require.Equal(t, ok, code, stderr)
 			var rows []row
 			require.NoError(t, json.Unmarshal([]byte(out), &rows))
@@ -190,7 +189,7 @@ func TestLabsRunFromTheCommandLine(t *testing.T) {
 			assert.Equal(t, want, got)
 		})
 	}
-	_, stderr, code := sim(t, "-engine", "http", "-scenario", "cold", "-strategy", "bhope")
+	_, stderr, code := runSimulate(t, "-engine", "http", "-scenario", "cold", "-strategy", "bhope")
 	assert.Equal(t, misused, code)
 	assert.Contains(t, stderr, "scenario cold is for none, hedge or hedge-warm")
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// options are the settings of one invocation of simulate, from its flags. They select the engine, the scenarios, the
-// strategies, the number of requests and runs, the seed, and the output.
+// The options are the settings of one run of the command: the engine, the scenarios, the strategies, the number of
+// requests and runs, the seed, and the output.
 type options struct {
 	engine     engine
 	scenarios  []scenario
 	strategies []string // nil: the engine's choice
-	size       size
+	size       trafficSize
 	seed       uint64
 	runs       int
 	format     string
@@ -31,20 +31,20 @@ type options struct {
 	args       []string
 }
 
-// selectStrategies returns the names of the strategies that run in scenario sc. These are the named strategies, or else
-// all of them. Strategies that the engine does not offer in the scenario are left out.
+// selectStrategies returns the names of the strategies that run in scenario sc: those of the flag -strategy, or else
+// all. Strategies that the engine does not support in the scenario are left out.
 func (o options) selectStrategies(sc scenario) []string {
 	names := slices.Clone(o.strategies)
 	if names == nil {
 		names = strategyNames()
 	}
-	return slices.DeleteFunc(names, func(n string) bool { return !o.engine.offers(sc, findStrategy(n)) })
+	return slices.DeleteFunc(names, func(n string) bool { return !o.engine.supports(sc, findStrategy(n)) })
 }
 
 var formats = []string{"text", "md", "csv", "json"}
 
-// parseOptions parses the command line args, without the name of the program. Each engine declares and checks its own
-// flags. If args ask for help, parseOptions writes the usage text to stderr and returns flag.ErrHelp.
+// parseOptions parses the command-line arguments args, without the name of the program. Each engine declares and checks
+// flags of its own. If args ask for help, parseOptions writes the usage text to stderr and returns flag.ErrHelp.
 func parseOptions(args []string, stderr io.Writer) (options, error) {
 	o := options{args: args, peers: make(dnsserver.Peers)}
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
@@ -94,8 +94,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	return o, err
 }
 
-// setEngine selects the engine with the given name from all. Every engine checks its own flags in fs, also if another
-// engine is selected. Unless -runs or -quick is set, the engine's default number of runs applies.
+// setEngine selects the engine with the given name from all. It lets every engine check its own flags in fs, selected
+// or not. Unless -runs or -quick is set, it sets the number of runs to the default of the engine.
 func (o *options) setEngine(name string, all []engine, fs *flag.FlagSet) error {
 	i := slices.Index(engineNames(), name)
 	if i < 0 {
@@ -109,16 +109,16 @@ func (o *options) setEngine(name string, all []engine, fs *flag.FlagSet) error {
 			}
 		}
 	}
-	if runs := o.engine.profile().runs; runs > 0 && !isFlagSet(fs, "runs") && !o.size.quick {
+	if runs := o.engine.spec().runs; runs > 0 && !isFlagSet(fs, "runs") && !o.size.quick {
 		o.runs = runs
 	}
 	return nil
 }
 
-// setScenarios selects the scenarios from scenes, the value of -scenario: comma-separated names, all, or long. If
-// scenes is empty, it selects the engine's first scenario.
+// setScenarios selects scenarios by scenes, the value of the flag -scenario: comma-separated names, all, or long. If
+// scenes is empty, it selects the first scenario of the engine.
 func (o *options) setScenarios(scenes string) error {
-	known := o.engine.profile().scenarios
+	known := o.engine.spec().scenarios
 	names := append(scenarioNames(known), "all", "long")
 	for _, name := range strings.Split(cmp.Or(scenes, names[0]), ",") {
 		if !slices.Contains(names, name) {
@@ -137,9 +137,9 @@ func (o *options) setScenarios(scenes string) error {
 	return nil
 }
 
-// setStrategies selects the strategies from named, the value of -strategy. If named is empty, the engine chooses. It
-// returns an error if no named strategy can run in a selected scenario. If scenes, the value of -scenario, is all, most
-// engines skip that scenario instead.
+// setStrategies selects strategies by named, the value of the flag -strategy. If named is empty, the engine selects
+// them. It returns an error if none of the strategies can run in a selected scenario. If scenes, the value of
+// -scenario, is all, most engines skip this scenario instead.
 func (o *options) setStrategies(named, scenes string) error {
 	if named == "" {
 		return nil
@@ -155,7 +155,7 @@ func (o *options) setStrategies(named, scenes string) error {
 		if len(o.selectStrategies(sc)) > 0 {
 			continue
 		}
-		switch refusal := o.engine.profile().refusal; {
+		switch refusal := o.engine.spec().refusal; {
 		case refusal != "":
 			return fmt.Errorf("-strategy %s: %s", named, refusal)
 		case scenes == "all": // the others go on
@@ -168,8 +168,7 @@ func (o *options) setStrategies(named, scenes string) error {
 	return nil
 }
 
-// checkCommonFlags returns an error if a flag that all engines share has an invalid value: -requests, -rps, -runs or
-// -format.
+// checkCommonFlags returns an error if a flag of all engines has an invalid value: -requests, -rps, -runs or -format.
 func (o *options) checkCommonFlags() error {
 	switch {
 	case o.size.requests < 0 || o.size.requests > 0 && o.size.requests < 100 || o.size.requests > 100_000_000:
@@ -184,22 +183,22 @@ func (o *options) checkCommonFlags() error {
 	return nil
 }
 
-// checkPeers returns an error if -peer is set and the engine starts no peers in any of the selected scenarios.
+// checkPeers returns an error if the flag -peer is set and the engine starts no DNS servers in the selected scenarios.
 func (o *options) checkPeers() error {
 	if o.readme != nil || len(o.peers) == 0 {
 		return nil
 	}
 	for _, sc := range o.scenarios {
-		if slices.ContainsFunc(strategies, func(s strategy) bool { return dnsserver.PeerOf(s.name) != "" && o.engine.offers(sc, s) }) {
+		if slices.ContainsFunc(strategies, func(s strategy) bool { return dnsserver.PeerOf(s.name) != "" && o.engine.supports(sc, s) }) {
 			return nil
 		}
 	}
 	name := slices.Min(slices.Collect(maps.Keys(o.peers)))
-	return fmt.Errorf("-peer %s=%s: engine %s starts no DNS servers", name, strings.Join(o.peers[name], " "), o.engine.profile().name)
+	return fmt.Errorf("-peer %s=%s: engine %s starts no DNS servers", name, strings.Join(o.peers[name], " "), o.engine.spec().name)
 }
 
-// checkUnusedFlags returns an error if one of the named flags differs from its default. The flags belong to the given
-// engine, which is not the selected one.
+// checkUnusedFlags returns an error if one of the flags with the given names is set to a value other than the default.
+// The flags belong to engine, which is not selected.
 func checkUnusedFlags(fs *flag.FlagSet, engine string, names ...string) error {
 	for _, name := range names {
 		if f := fs.Lookup(name); f.Value.String() != f.DefValue {
@@ -214,12 +213,12 @@ func isFlagSet(fs *flag.FlagSet, name string) (found bool) {
 	return found
 }
 
-// newChoiceError returns the error for a flag, given by its name, whose value is not one of the allowed values.
+// newChoiceError returns the error for a flag with an invalid value. name is the name of the flag.
 func newChoiceError(name, value string, allowed []string) error {
 	return fmt.Errorf("-%s %q: must be %s", name, value, joinNames(allowed))
 }
 
-// joinNames returns names as a phrase: "a, b or c". names must not be empty.
+// joinNames returns names as a phrase: "a, b or c". There must be at least one name.
 func joinNames(names []string) string {
 	n := len(names)
 	if n == 1 {
@@ -234,12 +233,12 @@ const defaultEngine = "http"
 func engineNames() []string {
 	var names []string
 	for _, e := range newEngines() {
-		names = append(names, e.profile().name)
+		names = append(names, e.spec().name)
 	}
 	return names
 }
 
-// printUsage writes the usage message to w: the flags in fs, and the list of strategies and engines.
+// printUsage writes the usage text to w: the flags in fs, and the names of all strategies and engines.
 func printUsage(w io.Writer, fs *flag.FlagSet) {
 	fs.SetOutput(w)
 	fmt.Fprint(w, "Usage: simulate [flags]\n\nPuts hedging strategies through the same traffic, side by side.\n\n")
@@ -248,14 +247,15 @@ func printUsage(w io.Writer, fs *flag.FlagSet) {
 	printList(w)
 }
 
-// printList writes the descriptions of all strategies, and of all engines with their scenarios, as -list asks for.
+// printList writes the output of the flag -list to w: the descriptions of all strategies, and of all engines with their
+// scenarios.
 func printList(w io.Writer) {
 	fmt.Fprint(w, "Strategies:\n")
 	for _, s := range strategies {
 		fmt.Fprintf(w, "  %-26s %s\n", s.name, s.fullDescription())
 	}
 	for _, e := range newEngines() {
-		p := e.profile()
+		p := e.spec()
 		fmt.Fprintf(w, "\nEngine %s %s. Runs without -quick: %d. Scenarios:\n", p.name, p.about, max(p.runs, 1))
 		for _, sc := range p.scenarios {
 			mark := ""

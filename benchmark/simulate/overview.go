@@ -21,7 +21,7 @@ var overviewRuns = []struct{ engine, heading string }{
 }
 
 // splitOverview returns the options of each run of the overview, which simulate prints if no flag selects an engine or
-// a scenario. Each run has the first scenario of one engine, and the strategies that have a title.
+// a scenario. Each run has the first scenario of one engine, and all strategies with a title.
 func (o options) splitOverview() []options {
 	if o.strategies == nil {
 		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).title == "" })
@@ -29,14 +29,14 @@ func (o options) splitOverview() []options {
 	var runs []options
 	for _, r := range overviewRuns {
 		o.engine = newEngines()[slices.Index(engineNames(), r.engine)]
-		o.scenarios = o.engine.profile().scenarios[:1]
+		o.scenarios = o.engine.spec().scenarios[:1]
 		runs = append(runs, o)
 	}
 	return runs
 }
 
-// simulateAll runs the selected engine, or all engines of the overview, and returns the results of each. If ctx ends,
-// it returns the results so far and an error. p shows the progress.
+// simulateAll runs the selected engine, or all engines of the overview, and returns the results of each engine. It
+// shows the progress in p. If ctx ends, it returns the results so far and an error.
 func simulateAll(ctx context.Context, o options, p *progress) (all []engineResults, err error) {
 	runs := []options{o}
 	if o.overview {
@@ -53,26 +53,26 @@ func simulateAll(ctx context.Context, o options, p *progress) (all []engineResul
 }
 
 // printResults writes all results to stdout in the selected format. If the machine was too busy and the format has no
-// notes, it writes a warning to stderr.
+// notes, it also writes a warning to stderr.
 func printResults(stdout, stderr io.Writer, o options, all []engineResults) error {
 	if o.overview {
 		return printOverview(stdout, all)
 	}
 	for _, found := range all {
-		if err := found.print(stdout, o.format); err != nil {
+		if err := found.writeResults(stdout, o.format); err != nil {
 			return err
 		}
 		if tables := o.format == "text" || o.format == "md"; !tables && found.isBusy() {
-			fmt.Fprintln(stderr, "simulate:", found.options.engine.profile().busyText(found.late))
+			fmt.Fprintln(stderr, "simulate:", found.options.engine.spec().busyWarning(found.late))
 		}
 	}
 	return nil
 }
 
-// printOverview writes one table of all runs, and one sentence that compares its rows. The sentence is about the last
-// run that no busy machine has disturbed.
+// printOverview writes one table with the results of all runs, and a sentence that compares the rows of the last run
+// that was not on a busy machine.
 func printOverview(w io.Writer, runs []engineResults) error {
-	lines := []boxLine{{cells: []string{"ms", "p50", "p99", "p99.9", "extra requests", "connections"}}}
+	lines := []frameLine{{cells: []string{"ms", "p50", "p99", "p99.9", "extra requests", "connections"}}}
 	titles := make(map[string]string)
 	var last engineResults
 	var comparison string
@@ -81,10 +81,10 @@ func printOverview(w io.Writer, runs []engineResults) error {
 			continue
 		}
 		last = run
-		lines = append(lines, boxLine{}, boxLine{cells: []string{overviewRuns[i].heading, "", "", "", "", ""}})
+		lines = append(lines, frameLine{}, frameLine{cells: []string{overviewRuns[i].heading, "", "", "", "", ""}})
 		for _, r := range run.scenarios[0].tableRows() {
 			titles[r.Strategy] = cmp.Or(findStrategy(r.Strategy).title, r.Strategy)
-			lines = append(lines, boxLine{cells: append([]string{titles[r.Strategy]}, headlineCells(r)...), bold: r.Strategy == ours && isTerminal(w)})
+			lines = append(lines, frameLine{cells: append([]string{titles[r.Strategy]}, headlineCells(r)...), bold: r.Strategy == ours && isTerminal(w)})
 		}
 		if sentence := run.scenarios[0].compareWithPeers(titles); sentence != "" && !run.isBusy() {
 			comparison = overviewRuns[i].heading + " " + sentence + "\n"
@@ -94,18 +94,19 @@ func printOverview(w io.Writer, runs []engineResults) error {
 		return nil
 	}
 	s := last.scenarios[0]
-	_, err := fmt.Fprintf(w, "%s %s\n%s\n%s%s\n", toSentence(s.scenario.about), toSentence(s.describeRequests()), formatBox(lines), comparison,
+	_, err := fmt.Fprintf(w, "%s %s\n%s\n%s%s\n", toSentence(s.scenario.about), toSentence(s.describeRequests()), formatFramedTable(lines), comparison,
 		strings.Join(last.tableNotes(), "\n"))
 	return err
 }
 
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// defaultOutDir returns the default of -out: the folder benchmark/out of the repository that contains the working
-// directory. The path is relative to the working directory.
+// defaultOutDir returns the default value of the flag -out: the folder benchmark/out of the repository that contains
+// the working directory, as a path relative to the working directory.
 func defaultOutDir() string {
 	const out, command = "benchmark/out", "benchmark/simulate"
 	up := "."

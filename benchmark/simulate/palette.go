@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A themedColour is a colour in charts: a CSS colour for light pages, and its counterpart for dark pages.
+// A themedColour is a colour in charts: a CSS colour for light pages, and a CSS colour for dark pages.
 type themedColour struct{ light, dark string }
 
 // The colours of a drawing besides those of its lines.
@@ -19,8 +19,8 @@ var (
 
 // The colours of lines. Colour-blind readers can tell them apart, and they are readable as text.
 var (
-	oursColour = themedColour{"#1130a6", "#7aa7ff"}
-	bareColour = themedColour{"#585459", "#bfc3c9"}
+	oursColour     = themedColour{"#1130a6", "#7aa7ff"}
+	baselineColour = themedColour{"#585459", "#bfc3c9"}
 
 	// Peers get these in the order of the tables.
 	peerColours = []themedColour{
@@ -34,7 +34,7 @@ var (
 // dashPatterns distinguish lines of one colour, as values of stroke-dasharray.
 var dashPatterns = []string{"none", "8 4", "2 4", "10 3 2 3"}
 
-// A lineStyle is the appearance of a strategy's line and label in charts: colour, dashes and width.
+// A lineStyle is the appearance of a strategy's line and label in charts: the colour, the dash pattern and the width.
 type lineStyle struct {
 	strategy string
 	class    string // of the elements
@@ -45,21 +45,21 @@ type lineStyle struct {
 
 type lineStyles []lineStyle
 
-// find returns the style of the strategy with the given name, which must have one.
-func (s lineStyles) find(strategy string) lineStyle {
+// findStyle returns the style of the strategy with the given name, which must have a style.
+func (s lineStyles) findStyle(strategy string) lineStyle {
 	return s[slices.IndexFunc(s, func(style lineStyle) bool { return style.strategy == strategy })]
 }
 
 // newLineStyles returns a style for each of the named strategies: a colour for each library, and a dash pattern for
-// each of the library's variants. This library is blue, and no hedging is grey. The best static delays, which no client
-// can know, are dashed in the colour of titles.
+// each variant of a library. This library is blue, and no hedging is grey. The best static delays, which no client can
+// know, are dashed in the colour of titles.
 func newLineStyles(strategies []string) lineStyles {
 	var styles lineStyles
-	colours := map[string]themedColour{peerOf(ours): oursColour, baseline: bareColour, "single": bareColour, bestStatic: titleColour}
+	colours := map[string]themedColour{libraryName(ours): oursColour, baseline: baselineColour, "single": baselineColour, bestStatic: titleColour}
 	lines := map[themedColour]int{titleColour: 1} // lines of each colour; none is solid in the colour of titles
 	unused := 0
 	for i, name := range strategies {
-		peer := peerOf(name)
+		peer := libraryName(name)
 		if _, ok := colours[peer]; !ok {
 			colours[peer] = peerColours[unused%len(peerColours)]
 			unused++
@@ -75,12 +75,12 @@ func newLineStyles(strategies []string) lineStyles {
 	return styles
 }
 
-// bestStatic is the peer of the strategies whose static delays are found afterwards.
+// bestStatic is the library name of the strategies with the best static delays.
 const bestStatic = "best static"
 
-// peerOf returns the library or program of a strategy: the name of the strategy up to the first hyphen. All strategies
-// with the best static delays have one peer.
-func peerOf(strategy string) string {
+// libraryName returns the name of the library or program of a strategy: the name of the strategy up to the first
+// hyphen. It returns bestStatic for all strategies with the best static delays.
+func libraryName(strategy string) string {
 	if findStrategy(strategy).isBestStatic() {
 		return bestStatic
 	}

@@ -12,11 +12,11 @@ import (
 
 func TestPeersHaveColoursAndVariantsHaveDashes(t *testing.T) {
 	styles := newLineStyles([]string{"none", "hedgedhttp-10ms", "hedgedhttp-50ms", "bhope", "bhope-tuned", "hedge", "hedge-1", "static-best-1", "static-best-2"})
-	colour := func(name string) themedColour { return styles.find(name).colour }
-	dashes := func(name string) string { return styles.find(name).dashes }
+	colour := func(name string) themedColour { return styles.findStyle(name).colour }
+	dashes := func(name string) string { return styles.findStyle(name).dashes }
 	assert.Equal(t, oursColour, colour("hedge"))
 	assert.Equal(t, oursColour, colour("hedge-1"))
-	assert.Equal(t, bareColour, colour("none"))
+	assert.Equal(t, baselineColour, colour("none"))
 	assert.Equal(t, titleColour, colour("static-best-2"))
 	assert.Equal(t, colour("hedgedhttp-10ms"), colour("hedgedhttp-50ms"))
 	assert.NotEqual(t, colour("hedgedhttp-10ms"), colour("bhope"))
@@ -27,7 +27,7 @@ func TestPeersHaveColoursAndVariantsHaveDashes(t *testing.T) {
 		assert.NotEqual(t, "none", dashes(dashed), dashed)
 	}
 	assert.NotEqual(t, dashes("static-best-1"), dashes("static-best-2"))
-	assert.Greater(t, styles.find("hedge").width, styles.find("none").width)
+	assert.Greater(t, styles.findStyle("hedge").width, styles.findStyle("none").width)
 }
 
 func TestLinesOfAScenarioLookDifferent(t *testing.T) {
@@ -48,7 +48,7 @@ func TestLinesOfAScenarioLookDifferent(t *testing.T) {
 func TestStyleSheetHasColoursForLightAndDarkPages(t *testing.T) {
 	sheet := newStyleSheet(newLineStyles([]string{"none", "hedge"}))
 	assert.Contains(t, sheet, "prefers-color-scheme:dark")
-	for _, c := range []themedColour{oursColour, bareColour, backgroundColour} {
+	for _, c := range []themedColour{oursColour, baselineColour, backgroundColour} {
 		assert.Contains(t, sheet, c.light)
 		assert.Contains(t, sheet, c.dark)
 	}
@@ -57,8 +57,8 @@ func TestStyleSheetHasColoursForLightAndDarkPages(t *testing.T) {
 // Labels have the colours of their lines. Text needs a contrast of 4.5 (WCAG 2.2, 1.4.3).
 func TestLineColoursAreReadableAsText(t *testing.T) {
 	for _, c := range lineColours() {
-		assert.GreaterOrEqual(t, contrast(t, c.light, backgroundColour.light), 4.5, c.light)
-		assert.GreaterOrEqual(t, contrast(t, c.dark, backgroundColour.dark), 4.5, c.dark)
+		assert.GreaterOrEqual(t, contrastRatio(t, c.light, backgroundColour.light), 4.5, c.light)
+		assert.GreaterOrEqual(t, contrastRatio(t, c.dark, backgroundColour.dark), 4.5, c.dark)
 	}
 }
 
@@ -68,9 +68,9 @@ func TestColourBlindReadersCanTellLinesApart(t *testing.T) {
 	for vision, matrix := range visions {
 		for i, a := range lineColours() {
 			for _, b := range lineColours()[:i] {
-				light := distance(matrix.simulate(linearRGB(t, a.light)), matrix.simulate(linearRGB(t, b.light)))
+				light := colourDistance(matrix.simulate(linearRGB(t, a.light)), matrix.simulate(linearRGB(t, b.light)))
 				assert.GreaterOrEqual(t, light, minDistance, "%s: %s and %s", vision, a.light, b.light)
-				dark := distance(matrix.simulate(linearRGB(t, a.dark)), matrix.simulate(linearRGB(t, b.dark)))
+				dark := colourDistance(matrix.simulate(linearRGB(t, a.dark)), matrix.simulate(linearRGB(t, b.dark)))
 				assert.GreaterOrEqual(t, dark, minDistance, "%s: %s and %s", vision, a.dark, b.dark)
 			}
 		}
@@ -78,7 +78,7 @@ func TestColourBlindReadersCanTellLinesApart(t *testing.T) {
 }
 
 func lineColours() []themedColour {
-	return append([]themedColour{oursColour, bareColour, titleColour}, peerColours...)
+	return append([]themedColour{oursColour, baselineColour, titleColour}, peerColours...)
 }
 
 type matrix [3][3]float64
@@ -98,7 +98,7 @@ func (m matrix) multiply(v [3]float64) (product [3]float64) {
 	return product
 }
 
-// simulate returns a colour as it is seen.
+// simulate returns a colour as a person with this colour vision sees it.
 func (m matrix) simulate(rgb [3]float64) [3]float64 {
 	seen := m.multiply(rgb)
 	for i, x := range seen {
@@ -122,7 +122,7 @@ func linearRGB(t *testing.T, colour string) (rgb [3]float64) {
 	return rgb
 }
 
-func contrast(t *testing.T, a, b string) float64 {
+func contrastRatio(t *testing.T, a, b string) float64 {
 	t.Helper()
 	luminance := func(colour string) float64 {
 		rgb := linearRGB(t, colour)
@@ -132,8 +132,8 @@ func contrast(t *testing.T, a, b string) float64 {
 	return max(x, y) / min(x, y)
 }
 
-// distance returns the distance of two colours in OKLab (Ottosson, 2020).
-func distance(a, b [3]float64) float64 {
+// colourDistance returns the distance of two colours in OKLab (Ottosson, 2020).
+func colourDistance(a, b [3]float64) float64 {
 	lab := func(rgb [3]float64) [3]float64 {
 		lms := matrix{{0.4122214708, 0.5363325363, 0.0514459929}, {0.2119034982, 0.6806995451, 0.1073969566}, {0.0883024619, 0.2817188376, 0.6299787005}}.multiply(rgb)
 		for i, x := range lms {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestHeadlinePictureAndTableShowOneRun(t *testing.T) {
-	long(t)
+	skipIfShort(t)
 	o, err := parseOptions(append(strings.Fields(referenceArgs), "-engine", "virtual", "-requests", "30000", "-runs", "2"), io.Discard)
 	require.NoError(t, err)
 	found, err := runScenarios(t.Context(), o, nil)

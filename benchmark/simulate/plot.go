@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// A chart is a kind of plot that each scenario gets, for example latency by percentile. It has titles, scales, and the
-// curve to show of each strategy.
+// A chart is a kind of plot that is drawn for each scenario, for example latency by percentile. It has titles, scales,
+// and a function that returns the curve of a strategy.
 type chart struct {
-	name           string // the end of its file's name
+	name           string // the end of the file name
 	title          string
 	xTitle, yTitle string
 	curve          func(curves) []point
@@ -31,8 +31,8 @@ var charts = []chart{
 	},
 }
 
-// newCanvas returns a drawing of the chart for one scenario: a line with a label for each strategy, in the strategy's
-// style. This library's line is on top. It returns nil if no line has two points.
+// newCanvas draws the chart for the results f of one scenario, with a labelled line for each strategy in the style of
+// the strategy. The line of this library is on top. It returns nil if no line has two points.
 func (c chart) newCanvas(f scenarioResults, styles lineStyles) *canvas {
 	lines := make(map[string][]point)
 	low, high, right := math.Inf(1), math.Inf(-1), 0.0
@@ -65,7 +65,7 @@ func (c chart) newCanvas(f scenarioResults, styles lineStyles) *canvas {
 	d.drawAxes(c.xTitle)
 	drawLine := func(name string) {
 		if line, ok := lines[name]; ok {
-			d.drawLine(styles.find(name), line, name)
+			d.drawLine(styles.findStyle(name), line, name)
 		}
 	}
 	for _, name := range f.strategies() {
@@ -78,8 +78,8 @@ func (c chart) newCanvas(f scenarioResults, styles lineStyles) *canvas {
 	return d
 }
 
-// headlineStrategies returns the strategies in README's table and picture: all strategies with a title, and this
-// library first.
+// headlineStrategies returns the strategies in README's table and picture: this library, and then all other strategies
+// with a title.
 func headlineStrategies() []strategy {
 	return filterStrategies(func(s strategy) bool { return s.title != "" })
 }
@@ -89,15 +89,15 @@ const (
 	pictureRight = 2500 // 1/(1−p) at the right edge: p99.96
 )
 
-// drawPicture returns README's picture as SVG: the latency curves of the first scenario in f. Its description has the
-// figures of README's table, from the same run.
+// drawPicture returns README's picture as SVG: the latency curves of the first scenario in the results f. The
+// description of the picture has the figures of README's table, which come from the same run.
 func drawPicture(f engineResults) []byte {
 	s := f.scenarios[0]
 	var strategies, described []string
 	highest := 0.0
 	for _, h := range headlineStrategies() {
 		strategies = append(strategies, h.name)
-		res := s.find(h.name)
+		res := s.findResult(h.name)
 		whole := res.rows[0]
 		described = append(described, fmt.Sprintf("%s: p99 %s ms, p99.9 %s ms, %s", h.title, formatMillis(whole.P99), formatMillis(whole.P999), describeCost(whole)))
 		for _, p := range res.curves.latency {
@@ -112,22 +112,22 @@ func drawPicture(f engineResults) []byte {
 	}
 	d.y.ticks[len(d.y.ticks)-1].label += " ms"
 	d.addText("quiet", 28, 63, "The published benchmark of bhope/hedge: 20 callers; 5 ms ± 2 ms, and ten times as long for one attempt in twenty.")
-	d.addText("quiet", 28, 82, fmt.Sprintf("HTTP over loopback, %s requests each, medians of %d runs.", formatThousands(s.find(ours).rows[0].Requests), f.options.runs))
+	d.addText("quiet", 28, 82, fmt.Sprintf("HTTP over loopback, %s requests each, medians of %d runs.", formatThousands(s.findResult(ours).rows[0].Requests), f.options.runs))
 	d.drawAxes("percentile of requests")
 	styles := newLineStyles(strategies)
 	for _, h := range slices.Backward(headlineStrategies()) { // the first is drawn last, above the others
-		res := s.find(h.name)
-		d.drawLine(styles.find(h.name), res.curves.latency, h.title, strings.Replace(describeCost(res.rows[0]), " requests and", ",", 1))
+		res := s.findResult(h.name)
+		d.drawLine(styles.findStyle(h.name), res.curves.latency, h.title, strings.Replace(describeCost(res.rows[0]), " requests and", ",", 1))
 	}
 	d.drawLabels()
 	for _, strategy := range []string{baseline, ours} {
-		d.drawTailValues(styles.find(strategy).class, s.find(strategy).rows[0], strategy == baseline)
+		d.drawTailValues(styles.findStyle(strategy).class, s.findResult(strategy).rows[0], strategy == baseline)
 	}
 	return d.renderSVG(newStyleSheet(styles))
 }
 
-// drawTailValues marks p99 and p99.9 of row r in a chart. It writes the values above the marks, or to their left if
-// left is set. class is the CSS class of the strategy's line.
+// drawTailValues marks p99 and p99.9 of row r in a chart, with the values above the marks, or to the left of the marks
+// if left is set. class is the CSS class of the strategy's line.
 func (c *canvas) drawTailValues(class string, r row, left bool) {
 	for _, p := range []point{{100, r.P99}, {1000, r.P999}} {
 		x, y := c.toPixel(p)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// twoResults returns hedge, and a strategy that is never faster than 10 ms.
+// twoResults returns the results of two strategies: hedge, and a strategy that is never faster than 10 ms.
 func twoResults() scenarioResults {
 	return scenarioResults{scenario: scenario{name: "a<b"}, results: []result{
 		{strategy: ours, curves: curves{latency: []point{{2, 1}, {200, 10}}, extra: []point{{0, 0}, {10, 5}}}},

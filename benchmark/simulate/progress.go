@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// progress shows how far each strategy has come in its scenario: by bars on a terminal, and by plain lines elsewhere. A
-// nil *progress shows nothing.
+// A progress shows how many requests each strategy has finished: by bars on a terminal, and otherwise by lines of text.
+// A nil *progress shows nothing.
 type progress struct {
 	to   io.Writer
 	bars bool
@@ -21,8 +21,8 @@ type progress struct {
 	drawn int        // bars on the screen
 }
 
-// newProgress returns a progress that writes to the given writer. terminal says whether the writer is a terminal, on
-// which bars are drawn until stopBars.
+// newProgress returns a progress that writes to the writer to. terminal says whether to is a terminal, on which bars
+// are drawn until stopBars is called.
 func newProgress(to io.Writer, terminal bool) *progress {
 	p := &progress{to: to, bars: terminal, end: make(chan struct{})}
 	if terminal {
@@ -60,7 +60,8 @@ func (p *progress) printLine(format string, args ...any) {
 	}
 }
 
-// writeText writes text in place of the bars, and draws the bars below it. text is empty or ends with a line break.
+// writeText writes text in place of the bars, and draws the bars below the text. text is empty or ends with a line
+// break.
 func (p *progress) writeText(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +77,7 @@ func (p *progress) writeText(text string) {
 	_, _ = io.WriteString(p.to, b.String()) // there is nowhere to report an error
 }
 
-// A task is the work of one strategy in one run of a scenario, as progress shows it.
+// A task is the work of one strategy in one run of a scenario, for the display of progress.
 type task struct {
 	p     *progress // nil: the task is not shown
 	name  string
@@ -87,8 +88,7 @@ type task struct {
 	said  time.Time // when the last plain line was written
 }
 
-// addTask returns a task with a bar of its own, for one strategy in one run of a scenario. total is the number of its
-// requests.
+// addTask adds a task with a bar for one strategy in one run of a scenario. total is the number of the task's requests.
 func (p *progress) addTask(scenario, strategy string, total int) *task {
 	t := &task{p: p, name: scenario + " " + strategy, total: total}
 	if p != nil && p.bars {
@@ -99,9 +99,10 @@ func (p *progress) addTask(scenario, strategy string, total int) *task {
 	return t
 }
 
-const everyLine = 10 * time.Second
+const lineInterval = 10 * time.Second
 
-// setDone shows that n requests of the task are done. It may be called from several goroutines, and for a nil *task.
+// setDone sets the number of finished requests of the task to n, and updates the display. It may be called from several
+// goroutines, and for a nil *task.
 func (t *task) setDone(n int) {
 	if t == nil || t.p == nil {
 		return
@@ -111,7 +112,7 @@ func (t *task) setDone(n int) {
 	if t.began.IsZero() {
 		t.began, t.said = time.Now(), time.Now()
 	}
-	isLineDue := !t.p.bars && time.Since(t.said) > everyLine
+	isLineDue := !t.p.bars && time.Since(t.said) > lineInterval
 	if isLineDue {
 		t.said = time.Now()
 	}
@@ -121,8 +122,8 @@ func (t *task) setDone(n int) {
 	}
 }
 
-// formatBar returns the task's bar as text: its name, the share of the requests that are done, and the expected time
-// for the rest. The caller holds p.mu.
+// formatBar returns the bar of the task as text: the name, the share of finished requests, and the expected time for
+// the rest. The caller holds p.mu.
 func (t *task) formatBar() string {
 	const width = 24
 	share := min(float64(t.done)/float64(max(t.total, 1)), 1)
@@ -134,19 +135,19 @@ func (t *task) formatBar() string {
 	return bar
 }
 
-// finishAfter shows that all requests of the task are done, and the time that they took.
+// finishAfter ends the display of the task. It writes that all requests are finished, and the time that they took.
 func (t *task) finishAfter(took time.Duration) {
 	t.replaceBar(fmt.Sprintf("done in %.1f s", took.Seconds()))
 }
 
-// abandon shows that the task was stopped before its end.
+// abandon ends the display of the task. It writes that the task was stopped before its end.
 func (t *task) abandon() {
 	if t.p != nil && t.p.bars {
 		t.replaceBar("stopped")
 	}
 }
 
-// replaceBar removes the task's bar and writes a line with the task's name and the text how.
+// replaceBar removes the bar of the task, and writes a line with the name of the task and the text how.
 func (t *task) replaceBar(how string) {
 	if t.p == nil {
 		return

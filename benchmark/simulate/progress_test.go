@@ -20,7 +20,7 @@ func TestProgressIsSetFromManyGoroutines(t *testing.T) {
 		for n := range 50 {
 			wg.Go(func() {
 				task.setDone(n)
-				time.Sleep(everyLine + 1)
+				time.Sleep(lineInterval + 1)
 				task.setDone(50 + n)
 			})
 		}

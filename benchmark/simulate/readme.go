@@ -12,24 +12,25 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// measurements runs the commands behind the tables of documents. It keeps the results of each run, so that tables with
-// the same arguments share one run.
-type measurements struct {
-	ctx      context.Context
-	progress *progress
-	peers    dnsserver.Peers
-	findings map[string]engineResults // by arguments
+// A documentMeasurer runs the commands that produce the tables of documents. It keeps the results of each run, so that
+// tables with the same arguments share one run.
+type documentMeasurer struct {
+	ctx           context.Context
+	progress      *progress
+	peers         dnsserver.Peers
+	resultsByArgs map[string]engineResults
 }
 
-// measureDocuments measures the tables in the files that the flag -readme names, and writes them there. p shows the
-// progress.
+// measureDocuments measures the tables in the files of the flag -readme, and writes them into these files. It shows the
+// progress in p.
 func measureDocuments(ctx context.Context, o options, p *progress) error {
-	m := &measurements{ctx: ctx, progress: p, peers: o.peers, findings: make(map[string]engineResults)}
+	m := &documentMeasurer{ctx: ctx, progress: p, peers: o.peers, resultsByArgs: make(map[string]engineResults)}
 	return updateDocuments(o.readme, m.measureTable)
 }
 
-// measureTable measures a table of a document and returns its new content. It runs Go benchmarks or this command.
-func (m *measurements) measureTable(t documentTable) (renderedTable, error) {
+// measureTable measures a table of a document by Go benchmarks or this command, and returns the new content of the
+// table.
+func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) {
 	if t.renderCosts != nil {
 		out, err := runBenchmark(m.ctx, t.benchmark, m.progress)
 		if err != nil {
@@ -38,22 +39,22 @@ func (m *measurements) measureTable(t documentTable) (renderedTable, error) {
 		basis := fmt.Sprintf("medians of %d runs, ± half their range", benchmarkRuns)
 		return renderedTable{body: appendOrigin(t.renderCosts(parseBenchmark(out)), "go test "+t.benchmark, basis)}, nil
 	}
-	found, err := m.runOnce(t.args)
+	found, err := m.runCached(t.args)
 	if err != nil {
 		return renderedTable{}, fmt.Errorf("table %s: %w", t.name, err)
 	}
 	o := found.options
-	table := renderedTable{body: appendOrigin(t.render(found), cmp.Or(t.typed, formatCommand(o.args)), cmp.Or(t.basis, o.explainSpread()))}
+	table := renderedTable{body: appendOrigin(t.render(found), cmp.Or(t.citedCommand, formatCommand(o.args)), cmp.Or(t.basis, o.explainSpread()))}
 	if t.picture != "" {
 		table.picture = drawPicture(found)
 	}
 	return table, nil
 }
 
-// runOnce runs this command with the arguments args, separated by spaces, and returns its results. Later calls with
-// the same arguments return the same results. It fails if the machine is too busy.
-func (m *measurements) runOnce(args string) (engineResults, error) {
-	if found, ok := m.findings[args]; ok {
+// runCached runs this command with the arguments args, separated by spaces, and returns the results. Later calls with
+// the same arguments return the same results. It returns an error if the machine is too busy.
+func (m *documentMeasurer) runCached(args string) (engineResults, error) {
+	if found, ok := m.resultsByArgs[args]; ok {
 		return found, nil
 	}
 	o, err := parseOptions(strings.Fields(args), os.Stderr)
@@ -66,14 +67,14 @@ func (m *measurements) runOnce(args string) (engineResults, error) {
 		return engineResults{}, err
 	}
 	if found.isBusy() {
-		return engineResults{}, errors.New(o.engine.profile().busyText(found.late))
+		return engineResults{}, errors.New(o.engine.spec().busyWarning(found.late))
 	}
-	m.findings[args] = found
+	m.resultsByArgs[args] = found
 	return found, nil
 }
 
-// appendOrigin returns a table with a line below it about its origin. The line has the command as typed, the machine,
-// the date, and basis, which explains the figures.
-func appendOrigin(table, typed, basis string) string {
-	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", table, typed, describeMachine(), time.Now().Format(time.DateOnly), basis)
+// appendOrigin returns a table followed by a line that says where the figures come from. The line has citedCommand, the
+// machine, the date, and basis, which explains the figures.
+func appendOrigin(table, citedCommand, basis string) string {
+	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", table, citedCommand, describeMachine(), time.Now().Format(time.DateOnly), basis)
 }

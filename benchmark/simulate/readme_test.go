@@ -56,18 +56,18 @@ func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "bad.md")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
-		_, stderr, code := sim(t, "-readme", good+","+file)
+		_, stderr, code := runSimulate(t, "-readme", good+","+file)
 		assert.Equal(t, failed, code, text)
 		assert.Contains(t, stderr, says)
 		assert.Contains(t, stderr, file)
 	}
-	_, stderr, code := sim(t, "-readme", good+",")
+	_, stderr, code := runSimulate(t, "-readme", good+",")
 	assert.Equal(t, failed, code)
 	assert.Contains(t, stderr, "-readme")
 }
 
 func TestTablesCiteTheirRun(t *testing.T) {
-	m := measurements{ctx: t.Context(), findings: make(map[string]engineResults)}
+	m := documentMeasurer{ctx: t.Context(), resultsByArgs: make(map[string]engineResults)}
 	const args = "-engine virtual -requests 2000 -runs 2 -strategy none,hedge"
 	table, err := m.measureTable(documentTable{args: args, render: formatWholeScenario})
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestTablesCiteTheirRun(t *testing.T) {
 		assert.Contains(t, table.body, s)
 	}
 	m.ctx = nil // a second run would fail
-	again, err := m.measureTable(documentTable{args: args, render: formatWholeScenario, typed: "make it", basis: "one run"})
+	again, err := m.measureTable(documentTable{args: args, render: formatWholeScenario, citedCommand: "make it", basis: "one run"})
 	require.NoError(t, err)
 	assert.Contains(t, again.body, "`make it`; ")
 	assert.Contains(t, again.body, "; one run.")

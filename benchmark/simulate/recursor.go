@@ -12,7 +12,7 @@ import (
 )
 
 func init() {
-	registerChild(reclab.ServeResolver)
+	registerHelper(reclab.ServeResolver)
 	registerEngine(60, func() engine { return recursorEngine{} })
 	registerStrategies(
 		strategy{name: "hedge-off", rank: 104, about: "this library's resolver without hedging; a lost query goes to another server"},
@@ -23,8 +23,8 @@ func init() {
 	)
 }
 
-// recursorEngine is the mode -engine recursor of simulate: it asks recursive DNS resolvers for names in a simulated
-// internet with thousands of servers. It asks all installed resolvers at the same time, through kernel sockets in
+// recursorEngine is the engine recursor of simulate. It queries recursive DNS resolvers for names in a simulated
+// internet with thousands of servers. It queries all installed resolvers at the same time, through kernel sockets in
 // network namespaces. It needs root on Linux.
 //
 // Resolvers start with the addresses of the root servers. A failure counts as a latency of ten seconds. Questions do
@@ -34,8 +34,8 @@ func init() {
 // signature, any answer but SERVFAIL fails.
 type recursorEngine struct{}
 
-func (recursorEngine) profile() profile {
-	return profile{
+func (recursorEngine) spec() engineSpec {
+	return engineSpec{
 		name: "recursor", about: "asks resolvers for names in an internet of thousands of simulated servers (root, Linux)",
 		scenarios: recursorScenarios, refusal: "not a resolver, or not one for this scenario", runs: recursorRuns,
 		maxTimerDelay: maxTimerDelayOfRecursor, population: "with 10 s for failures", hidden: []string{"extra requests", "wins"}, checkBounds: checkRecursor,
@@ -45,14 +45,14 @@ func (recursorEngine) profile() profile {
 // maxTimerDelayOfRecursor is twice that of other engines, because answers take ten times as long.
 const maxTimerDelayOfRecursor = 2 * maxTimerDelay
 
-// offers reports whether the resolver with the name of strategy s is compared in scenario sc.
-func (recursorEngine) offers(sc scenario, s strategy) bool {
+// supports reports whether the resolver that strategy s names is compared in scenario sc.
+func (recursorEngine) supports(sc scenario, s strategy) bool {
 	return slices.Contains(reclab.ContendersOf(sc.name), s.name)
 }
 
 const (
-	recursorRuns = 3                // unless -runs or -quick says otherwise
-	resolving    = 12 * time.Second // from the start of the programs to the first question, and from the last one to its answer
+	recursorRuns     = 3                // unless -runs or -quick says otherwise
+	resolverOverhead = 12 * time.Second // from the start of the programs to the first question, and from the last one to its answer
 
 	quickQuestions = 300
 	deadQuestions  = 1000 // in the scenario of that name, where each takes seconds
@@ -67,7 +67,7 @@ var recursorScenarios = func() []scenario {
 	for _, s := range reclab.Scenarios {
 		sc := scenario{name: s.Name, about: "names that nobody has asked for: " + s.Description, onRequest: reclab.IsSigned(s.Name)}
 		if s.Name == "keytrap" {
-			trapped := func(c latency.Call) bool { return reclab.IsTrapped(c.Index) }
+			trapped := func(c latency.Call) bool { return reclab.IsAboutKeyTrap(c.Index) }
 			sc.parts = []part{{name: traps, in: trapped}, {name: "others", in: func(c latency.Call) bool { return !trapped(c) }}}
 		}
 		all = append(all, sc)
@@ -75,8 +75,9 @@ var recursorScenarios = func() []scenario {
 	return all
 }()
 
-// questionsOfJob returns the number of questions that job j asks each resolver, and the number of questions per second.
-func questionsOfJob(j job) (n int, rate float64) {
+// questionCountAndRate returns the number n of questions that each resolver gets in job j, and the rate of questions
+// per second.
+func questionCountAndRate(j job) (n int, rate float64) {
 	n, rate = j.size.requests, j.size.rps
 	switch {
 	case n > 0:
@@ -93,16 +94,16 @@ func questionsOfJob(j job) (n int, rate float64) {
 	return n, rate
 }
 
-func (recursorEngine) estimate(jobs []job) (total time.Duration) {
+func (recursorEngine) estimateDuration(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		n, rate := questionsOfJob(j)
-		total += resolving + time.Duration(float64(n)/rate*float64(time.Second))
+		n, rate := questionCountAndRate(j)
+		total += resolverOverhead + time.Duration(float64(n)/rate*float64(time.Second))
 	}
 	return total
 }
 
 func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	n, rate := questionsOfJob(j)
+	n, rate := questionCountAndRate(j)
 	return runLab(ctx, j, "all at once", n*len(j.strategies), keep, func(count func(int)) ([]reclab.Row, error) {
 		rows, err := reclab.Run(ctx, reclab.Config{
 			Scenario: j.scenario.name, Contenders: j.selectContenders(reclab.ContendersOf(j.scenario.name)), Questions: n, Rate: rate, Seed: j.seed,
@@ -150,44 +151,45 @@ var recursorBounds = func() []bound {
 		{"clean", "sent", "unbound", 1.3, sent},
 		{"dead", "sent", "hedge-off", 1.15, sent},
 
-		{"mixed", "p50", unchecked, 1.08, p50},
-		{"mixed", "p99", unchecked, 1.12, p99},
-		{"mixed", "sent", unchecked, 1.18, sent},
-		{"signed", "p50", unchecked, 1.12, p50},
-		{"signed", "p99", unchecked, 1.15, p99},
-		{"signed", "sent", unchecked, 1.48, sent},
-		{"signed", "p50", checking, 0.6, p50},
-		{"signed", "p99", checking, 0.5, p99},
-		{"signed", "sent", checking, 1.05, sent},
-		{"signed", "CPU", unchecked, 1.7, cpu},
-		{"signed", "CPU", checking, 1.3, cpu},
-		{"signed-broken", "p99", checking, 0.35, p99},
-		{"signed-broken", "sent", checking, 1.05, sent},
-		{"mixed-broken", "p99", checking, 0.35, p99},
-		{"mixed-broken", "sent", checking, 1.05, sent},
-		{"keytrap/others", "p99", unchecked, 1.2, p99},
+		{"mixed", "p50", hedgeNotValidating, 1.08, p50},
+		{"mixed", "p99", hedgeNotValidating, 1.12, p99},
+		{"mixed", "sent", hedgeNotValidating, 1.18, sent},
+		{"signed", "p50", hedgeNotValidating, 1.12, p50},
+		{"signed", "p99", hedgeNotValidating, 1.15, p99},
+		{"signed", "sent", hedgeNotValidating, 1.48, sent},
+		{"signed", "p50", unboundValidating, 0.6, p50},
+		{"signed", "p99", unboundValidating, 0.5, p99},
+		{"signed", "sent", unboundValidating, 1.05, sent},
+		{"signed", "CPU", hedgeNotValidating, 1.7, cpu},
+		{"signed", "CPU", unboundValidating, 1.3, cpu},
+		{"signed-broken", "p99", unboundValidating, 0.35, p99},
+		{"signed-broken", "sent", unboundValidating, 1.05, sent},
+		{"mixed-broken", "p99", unboundValidating, 0.35, p99},
+		{"mixed-broken", "sent", unboundValidating, 1.05, sent},
+		{"keytrap/others", "p99", hedgeNotValidating, 1.2, p99},
 		{"keytrap/" + traps, "CPU in µs", "", 10_000, cpu},
 	}
 }()
 
-// The strategies that our resolver is compared with where zones are signed: unbound, and itself without checking signatures.
+// The strategies with which this library's resolver is compared where zones are signed: unbound, which validates, and
+// the same resolver without validation.
 const (
-	checking  = "unbound-validate"
-	unchecked = "hedge-novalidate"
+	unboundValidating  = "unbound-validate"
+	hedgeNotValidating = "hedge-novalidate"
 )
 
 // maxSentRatio limits the resolvers that are compared with this library's at p99: they send at most this many times as
 // many queries.
 const maxSentRatio = 1.3
 
-// Mistakes of resolvers that check signatures, in the counts of a result.
+// Mistakes of validating resolvers, in the counts of a result.
 const (
 	bogusAnswers = "bogus answers" // for names of which no signature is right
-	wrongAD      = "wrong AD"      // answers with AD where it must not be, or without it
+	wrongAD      = "wrong AD"      // answers with a wrong AD flag
 )
 
-// checkRecursor returns report lines that say whether this library's resolver meets its requirements. These are the
-// bounds of recursorBounds, and no more failures than the best other resolver. f has the results.
+// checkRecursor returns report lines that say whether the resolver of this library meets its requirements in the
+// results f: the bounds of recursorBounds, and no more failures than the best other resolver.
 func checkRecursor(f engineResults) (lines []string) {
 	for _, s := range f.scenarios {
 		wholes := make([]row, len(s.results))
@@ -227,9 +229,8 @@ func checkRecursor(f engineResults) (lines []string) {
 	return lines
 }
 
-// checkValidation returns report lines with the mistakes of each resolver that checks signatures, in a scenario with
-// signed zones. Mistakes are answers for names without a valid signature, and wrong AD flags. It returns nil in other
-// scenarios.
+// checkValidation returns report lines with the mistakes of each validating resolver in a scenario with signed zones:
+// answers for names without a valid signature, and wrong AD flags. In other scenarios it returns nil.
 func checkValidation(f scenarioResults) (lines []string) {
 	if !reclab.IsSigned(f.scenario.name) {
 		return nil

@@ -14,7 +14,7 @@ import (
 
 // The recursor engine needs namespaces too. It has our own resolver run by this test's program.
 func TestRecursorEngineResolvesInASimulatedInternet(t *testing.T) {
-	out, stderr, code := sim(t, "-engine", "recursor", "-quick", "-requests", "100", "-strategy", "hedge,hedge-off", "-format", "json", "-out", "")
+	out, stderr, code := runSimulate(t, "-engine", "recursor", "-quick", "-requests", "100", "-strategy", "hedge,hedge-off", "-format", "json", "-out", "")
 	if code == failed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}

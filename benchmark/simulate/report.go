@@ -19,28 +19,28 @@ var reportHTML string
 
 var reportTemplate = template.Must(template.New("report").Parse(reportHTML))
 
-// A reportPage is the content of the HTML report, which its template renders. The report loads no other file.
+// A reportPage is the content of the HTML report, for the template of the report. The report is a single file.
 type reportPage struct {
 	Command, Machine, Date string
 	Runs                   []reportRun
 	Style                  template.CSS // of the charts
 }
 
-// A reportRun is the part of the HTML report about the results of one engine: its tables with all columns as text,
-// and the charts of all scenarios as SVG.
+// A reportRun is the part of the HTML report with the results of one engine: the tables with all columns as text, and
+// the charts of all scenarios as SVG.
 type reportRun struct {
 	Text   string
 	Charts []template.HTML
 }
 
-// writeReport writes the HTML report of all results to the directory dir, and the charts of every scenario as SVG
-// files. It returns the path of the report.
+// writeReport writes two kinds of files to the directory dir: the HTML report of all results, and the charts of each
+// scenario as SVG. It returns the path of the report.
 func writeReport(dir string, all []engineResults) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("-out: %w", err)
 	}
 	var names []string
-	for _, s := range strategiesIn(all...) {
+	for _, s := range collectStrategies(all...) {
 		names = append(names, s.name)
 	}
 	styles := newLineStyles(names)
@@ -57,7 +57,7 @@ func writeReport(dir string, all []engineResults) (string, error) {
 				if drawing == nil {
 					continue
 				}
-				file := filepath.Join(dir, f.options.engine.profile().name+"-"+s.scenario.name+"-"+c.name+".svg")
+				file := filepath.Join(dir, f.options.engine.spec().name+"-"+s.scenario.name+"-"+c.name+".svg")
 				if err := os.WriteFile(file, drawing.renderSVG(sheet), 0o644); err != nil {
 					return "", err
 				}
@@ -75,12 +75,13 @@ func writeReport(dir string, all []engineResults) (string, error) {
 	return index, os.WriteFile(index, b.Bytes(), 0o644)
 }
 
+// formatCommand returns the command line of simulate with the arguments args as text.
 func formatCommand(args []string) string {
 	return strings.TrimSpace("go run ./benchmark/simulate " + strings.Join(args, " "))
 }
 
-// describeMachine returns a description of this measurement's conditions: the processor, the number of cores, the
-// version of Go, and the commit that is checked out. It leaves out what is unknown.
+// describeMachine returns a description of the conditions of a measurement: the processor, the number of cores, the
+// version of Go, and the commit that is checked out. Unknown conditions are left out.
 func describeMachine() string {
 	m := fmt.Sprintf("%s, %d cores, %s/%s", runtime.Version(), runtime.GOMAXPROCS(0), runtime.GOOS, runtime.GOARCH)
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -13,7 +13,7 @@ import (
 
 func TestReportHasLightAndDarkColoursForEachClass(t *testing.T) {
 	dir := t.TempDir()
-	_, stderr, code := sim(t, "-engine", "virtual", "-requests", "5000", "-out", dir)
+	_, stderr, code := runSimulate(t, "-engine", "virtual", "-requests", "5000", "-out", dir)
 	require.Equal(t, ok, code, stderr)
 	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
 	require.NoError(t, err)

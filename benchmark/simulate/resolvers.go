@@ -4,7 +4,7 @@ import "github.com/gohedge/hedge/benchmark/internal/dnsserver"
 
 // init registers the DNS resolvers that several engines compare. They are forwarders, except in the engine recursor.
 func init() {
-	registerChild(dnsserver.ServeForwarder)
+	registerHelper(dnsserver.ServeForwarder)
 	registerStrategies(
 		strategy{name: "net-resolver", rank: 240, about: "Go's own resolver"},
 		strategy{name: "forwarder", rank: 245, about: "this library as a forwarder, with its defaults"},

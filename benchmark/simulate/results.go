@@ -10,22 +10,22 @@ import (
 	"unicode/utf8"
 )
 
-// engineResults are the results of one engine in all scenarios that ran, with the options of the run and the lateness of
-// timers.
+// The engineResults are the results of one engine in all scenarios that ran, with the options of the run and the
+// measured lateness of timers.
 type engineResults struct {
 	options   options
 	scenarios []scenarioResults
 	late      time.Duration // the 99th percentile of the lateness of timers; 0 if time is not real
 }
 
-// scenarioResults are the results of all strategies in one scenario.
+// The scenarioResults are the results of all strategies in one scenario.
 type scenarioResults struct {
 	scenario scenario
 	results  []result
 }
 
-// rows returns the table rows of all scenarios. In each scenario, the rows of all strategies for the whole scenario
-// come first, then their rows for each part.
+// rows returns the table rows of all scenarios. For each scenario, the rows for the whole scenario come first, and then
+// those for each part.
 func (f engineResults) rows() []row {
 	var all []row
 	for _, s := range f.scenarios {
@@ -34,8 +34,8 @@ func (f engineResults) rows() []row {
 	return all
 }
 
-// rows returns the table rows of the scenario: the rows of all strategies for the whole scenario, then their rows for
-// each part.
+// rows returns the table rows of the scenario. The rows for the whole scenario come first, and then those for each
+// part.
 func (f scenarioResults) rows() []row {
 	var all []row
 	for i := range 1 + len(f.scenario.parts) {
@@ -46,8 +46,8 @@ func (f scenarioResults) rows() []row {
 	return all
 }
 
-// find returns the result of the strategy with the given name, or an empty result if it did not run.
-func (f scenarioResults) find(strategy string) result {
+// findResult returns the result of the strategy with the given name. If the strategy did not run, the result is empty.
+func (f scenarioResults) findResult(strategy string) result {
 	i := slices.IndexFunc(f.results, func(r result) bool { return r.strategy == strategy })
 	if i < 0 {
 		return result{}
@@ -63,8 +63,9 @@ func (f scenarioResults) strategies() (names []string) {
 	return names
 }
 
-// strategiesIn returns the strategies in the results of some engines, in the order of the tables, with this library first.
-func strategiesIn(all ...engineResults) []strategy {
+// collectStrategies returns the strategies that ran with one of several engines, in the order of the tables, with this
+// library first.
+func collectStrategies(all ...engineResults) []strategy {
 	return filterStrategies(func(s strategy) bool {
 		return slices.ContainsFunc(all, func(f engineResults) bool {
 			return slices.ContainsFunc(f.rows(), func(r row) bool { return r.Strategy == s.name })
@@ -73,7 +74,7 @@ func strategiesIn(all ...engineResults) []strategy {
 }
 
 // tableRows returns the rows of the scenario for tables that people read, with this library first in the whole scenario
-// and in each part. It leaves out parts without requests, which begin after the end of a short run.
+// and in each part. It leaves out parts without requests, which occur in short runs.
 func (f scenarioResults) tableRows() []row {
 	rows := slices.DeleteFunc(f.rows(), func(r row) bool { return r.Requests == 0 && r.Scenario != f.scenario.name })
 	for i, r := range rows {
@@ -87,7 +88,7 @@ func (f scenarioResults) tableRows() []row {
 	return rows
 }
 
-// describeRequests returns a phrase about the number of requests of each strategy in the scenario.
+// describeRequests returns a phrase with the number of requests that each strategy sent in the scenario.
 func (f scenarioResults) describeRequests() string {
 	var all []int
 	for _, r := range f.results {
@@ -102,15 +103,15 @@ func (f scenarioResults) describeRequests() string {
 	return formatThousands(all[0]) + " requests for each strategy"
 }
 
-// compareWithPeers returns two sentences that compare this library with no hedging and with one peer. The peer is the
-// other library with the lowest p99.9 in the whole scenario. The text is empty if this library or no hedging did not
-// run. names has titles for the names of strategies; it may be nil.
+// compareWithPeers returns two sentences that compare this library with no hedging and with the best peer: the other
+// library with the lowest p99.9 in the whole scenario. The text is empty if this library or no hedging did not run.
+// names maps names of strategies to titles, and may be nil.
 func (f scenarioResults) compareWithPeers(names map[string]string) string {
 	var us, without, peer *row
 	for _, r := range f.results {
 		whole := &r.rows[0]
-		switch peerOf(r.strategy) {
-		case peerOf(ours):
+		switch libraryName(r.strategy) {
+		case libraryName(ours):
 			if r.strategy == ours {
 				us = whole
 			}
@@ -143,14 +144,15 @@ func describeCost(r row) string {
 	return cost
 }
 
-// A bound is a requirement that a figure of a strategy in a scenario must meet: a largest value. It is a multiple of
-// another strategy's figure, or a number if no other strategy is named.
+// A bound is an upper limit that a figure of a strategy in a scenario must meet. It is a multiple of the same figure of
+// another strategy, or a number.
 type bound struct {
 	scenario, figure, other string
 	most                    float64
 	of                      func(row) float64
 }
 
+// formatVerdict returns the word for a requirement that is met or not met.
 func formatVerdict(met bool) string {
 	if met {
 		return "met"
@@ -158,8 +160,8 @@ func formatVerdict(met bool) string {
 	return "NOT MET"
 }
 
-// compareWithBounds returns a report line for each bound that applies to the scenario or to one of its parts. The line
-// compares the figure of a strategy, named of, with the bound.
+// compareWithBounds returns a report line for each of bounds that applies to the scenario or to one of its parts. The
+// line compares the figure of the strategy named of with the bound.
 func (f scenarioResults) compareWithBounds(of string, bounds []bound) (lines []string) {
 	rows := make(map[[2]string]row)
 	for _, r := range f.rows() {
@@ -186,9 +188,9 @@ func (f scenarioResults) compareWithBounds(of string, bounds []bound) (lines []s
 }
 
 // tableNotes returns the lines of text below the tables. They explain the figures, list the requirements of the engine
-// and whether they are met, and say whether the machine was quiet.
+// and whether these are met, and say whether the machine was quiet.
 func (f engineResults) tableNotes() []string {
-	engine := f.options.engine.profile()
+	engine := f.options.engine.spec()
 	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainSpread())}
 	if engine.checkBounds != nil {
 		notes = append(notes, engine.checkBounds(f)...)
@@ -197,16 +199,16 @@ func (f engineResults) tableNotes() []string {
 		return notes
 	}
 	if f.isBusy() {
-		return append(notes, engine.busyText(f.late))
+		return append(notes, engine.busyWarning(f.late))
 	}
 	return append(notes, fmt.Sprintf("The machine was quiet enough: 99 %% of its timers were at most %s ms late (limit: %s ms).",
 		formatMillis(toMillis(f.late)), formatMillis(toMillis(engine.maxTimerDelay))))
 }
 
-// explainSpread returns the phrase that explains the values after ± in tables. It depends on the engine and the number
-// of runs.
+// explainSpread returns the phrase below tables that explains the values after ±, which depend on the engine and the
+// number of runs.
 func (o options) explainSpread() string {
-	independent := o.engine.profile().independent
+	independent := o.engine.spec().independent
 	switch {
 	case independent && o.runs > 1:
 		return fmt.Sprintf("medians of %d runs, ± half the 95 %% bootstrap interval of all their calls", o.runs)
@@ -219,21 +221,21 @@ func (o options) explainSpread() string {
 	}
 }
 
-// isBusy reports whether the machine was too busy for measurements in real time: its timers were later than the engine
+// isBusy reports whether the machine was too busy for measurements in real time: timers were later than the engine
 // tolerates.
 func (f engineResults) isBusy() bool {
-	engine := f.options.engine.profile()
+	engine := f.options.engine.spec()
 	return engine.runsInRealTime() && f.late > engine.maxTimerDelay
 }
 
-// busyText returns the warning for a machine that is too busy. late is the measured lateness of its timers.
-func (p profile) busyText(late time.Duration) string {
+// busyWarning returns the warning that the machine was too busy. late is the measured lateness of timers.
+func (p engineSpec) busyWarning(late time.Duration) string {
 	return fmt.Sprintf("THIS MACHINE IS TOO BUSY: 1 %% of its timers are more than %s ms late (limit: %s ms). "+
 		"Figures in real time mean nothing then. Wait until it is quiet, or use -engine virtual, which no machine disturbs.",
 		formatMillis(toMillis(late)), formatMillis(toMillis(p.maxTimerDelay)))
 }
 
-// formatDuration returns a phrase for the expected duration of a run, in seconds or minutes.
+// formatDuration returns a phrase for the expected duration d of a run, in seconds or minutes.
 func formatDuration(d time.Duration) string {
 	if d < 100*time.Second {
 		return fmt.Sprintf("this takes about %.0f seconds", max(d.Seconds(), 1))

@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A row has the measured figures of one strategy in one scenario, or in one part of the scenario. They are latency
-// quantiles in milliseconds, numbers of requests, errors and hedges, and costs.
+// A row has the measured figures of one strategy in one scenario, or in one part of a scenario: latency quantiles in
+// milliseconds, numbers of requests, errors and hedges, and costs.
 type row struct {
 	Engine   string
 	Scenario string
@@ -35,13 +35,13 @@ type row struct {
 	CPU   *float64 // of client and server together; for recursor, of the resolver
 	Sent  *float64 // queries to servers, for recursor and faults; or attempts that servers worked on, in scenarios with queues
 
-	own map[string]*float64 // figures of single engines, by the name of their column
+	engineFigures map[string]*float64 // figures that only one engine has, by the name of the metric
 
 	spread spreads   // see options.explainSpread
 	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
 }
 
-// A trial is the measurement of one strategy in one run of a scenario: its calls, and further costs that the engine
+// A trial is the measurement of one strategy in one run of a scenario: the calls, and further costs that the engine has
 // measured.
 type trial struct {
 	engine   string
@@ -53,20 +53,20 @@ type trial struct {
 	conns    *int     // opened
 	cpu      *float64 // microseconds per request
 	cost     *cost    // if the calls do not say so
-	failures int      // calls that failed, and count with what their callers waited
+	failures int      // calls that failed, and count with the time that their callers waited
 	sent     *float64 // queries per request
 
 	independent bool               // the calls do not depend on each other
 	cpuByPart   map[string]float64 // of parts of the scenario, by name
 	counts      map[string]int     // of events, by their name
-	// ownFigures returns the figures of the engine's own columns for some calls, by index: those of a part, or of the whole scenario,
-	// which has no name. It is nil for most engines.
-	ownFigures func(part string, calls []int) map[string]float64
+	// engineFigures returns the figures of the columns that only this engine has. calls are the indices of the calls to
+	// count: those of a part of the scenario, or all calls if part is empty. It is nil for most engines.
+	engineFigures func(part string, calls []int) map[string]float64
 }
 
-// newWholeFigures returns a function for the field trial.ownFigures. The function returns figures for the whole
-// scenario, and nil for each of its parts.
-func newWholeFigures(figures map[string]float64) func(string, []int) map[string]float64 {
+// newWholeScenarioFigures returns a function for the field trial.engineFigures. The function returns figures for the
+// whole scenario, and nil for a part of the scenario.
+func newWholeScenarioFigures(figures map[string]float64) func(string, []int) map[string]float64 {
 	return func(part string, _ []int) map[string]float64 {
 		if part == "" {
 			return figures
@@ -75,15 +75,15 @@ func newWholeFigures(figures map[string]float64) func(string, []int) map[string]
 	}
 }
 
-// A cost is the cost of hedging in a whole trial: extra requests in percent, hedges that were sent, and hedges that
-// won.
+// A cost is the cost of hedging in a trial: the extra requests in percent, the hedges that were sent, and the hedges
+// that won.
 type cost struct {
 	extra        float64 // percent
 	hedges, wins int
 }
 
-// A result is the summary of a trial, without its calls. It has a row for the whole scenario and for each of its parts,
-// curves for charts, and counts of events.
+// A result is the summary of a trial without the calls. It has a row for the whole scenario and for each part of the
+// scenario, curves for charts, and counts of events.
 type result struct {
 	strategy string
 	rows     []row
@@ -114,8 +114,8 @@ func (t *trial) toResult() result {
 	return res
 }
 
-// newRow returns the figures of one part of the scenario: of the calls for which in returns true. part is the name of
-// the part. For the whole scenario, part is empty and in is always true.
+// newRow returns the figures of one part of the scenario, that is, of the calls for which in returns true. part is the
+// name of the part. For the whole scenario, part is empty, and in always returns true.
 func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	r := row{Engine: t.engine, Scenario: t.scenario.name, Strategy: t.strategy, Seed: t.seed}
 	if part != "" {
@@ -123,7 +123,7 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	}
 	var took []time.Duration
 	var sum, squares float64
-	changes := t.scenario.phaseChanges()
+	changes := t.scenario.partBoundaries()
 	phases := make([][]float64, len(changes)+1)
 	var included []int
 	for i, c := range t.calls {
@@ -153,7 +153,7 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	if r.Requests > 0 {
 		r.Extra = roundFigure(100 * float64(r.Hedges) / float64(r.Requests))
 	}
-	t.setOwnFigures(&r, part, included)
+	t.setEngineFigures(&r, part, included)
 	if n := float64(len(took)); n > 0 {
 		slices.Sort(took)
 		q := func(q float64) float64 { return roundFigure(toMillis(latency.Quantile(took, q))) }
@@ -173,15 +173,15 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	return r
 }
 
-// setOwnFigures sets the figures in r that a single engine has. part is the name of the row's part of the scenario;
-// empty means the whole. calls are the indices of the row's calls in the trial.
-func (t *trial) setOwnFigures(r *row, part string, calls []int) {
-	if t.ownFigures == nil {
+// setEngineFigures sets the figures in r that only one engine has. part is the part of the scenario that the row is
+// for, or empty for the whole scenario. calls are the indices of the row's calls in the trial.
+func (t *trial) setEngineFigures(r *row, part string, calls []int) {
+	if t.engineFigures == nil {
 		return
 	}
-	r.own = make(map[string]*float64)
-	for name, x := range t.ownFigures(part, calls) {
+	r.engineFigures = make(map[string]*float64)
+	for name, x := range t.engineFigures(part, calls) {
 		rounded := roundFigure(x)
-		r.own[name] = &rounded
+		r.engineFigures[name] = &rounded
 	}
 }

@@ -51,10 +51,10 @@ func (r *row) UnmarshalJSON(b []byte) error {
 	if given("sent_per_request") {
 		r.Sent = new(float64)
 	}
-	r.own = make(map[string]*float64)
+	r.engineFigures = make(map[string]*float64)
 	for _, m := range metrics {
-		if m.isOwn && given(m.name) {
-			r.own[m.name] = new(float64)
+		if m.isEngineSpecific && given(m.name) {
+			r.engineFigures[m.name] = new(float64)
 		}
 	}
 	for _, m := range metrics {

@@ -13,22 +13,22 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A job is one run of a scenario with one seed. It lists the strategies to run and the number of requests, and has the
-// receivers of progress and of timer lateness.
+// A job is one run of a scenario with one seed: the strategies and the number of requests. It also has the receivers of
+// the progress and of the measured lateness of timers.
 type job struct {
 	scenario   *scenario
 	strategies []string
 	seed       uint64
-	size       size
-	share      int // the job is one of that many, and gets its share of the time there is
+	size       trafficSize
+	share      int // number of jobs among which the available time is divided equally
 	progress   *progress
 	timers     *timerMonitor
 	peers      dnsserver.Peers
 	fake       bool // time, by testing/synctest
 }
 
-// requestCount returns the number of requests that each strategy sends. It is the value of -requests if that is set,
-// else quick with the flag -quick, else usual.
+// requestCount returns the number of requests that each strategy sends: the value of -requests if that is set, the
+// argument quick if the flag -quick is set, and otherwise usual.
 func (j job) requestCount(usual, quick int) int {
 	switch {
 	case j.size.requests > 0:
@@ -40,7 +40,7 @@ func (j job) requestCount(usual, quick int) int {
 }
 
 // selectContenders returns the names in all that are strategies of the job, in the order of all. If all of them are, it
-// returns nil: the lab then selects those that the scenario is for.
+// returns nil, and the lab selects the contenders of the scenario.
 func (j job) selectContenders(all []string) []string {
 	some := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(j.strategies, name) })
 	if len(some) == len(all) {
@@ -49,7 +49,7 @@ func (j job) selectContenders(all []string) []string {
 	return some
 }
 
-// printSkipped prints that a contender is left out, and the reason, which begins with the name of its lab.
+// printSkipped prints the reason for which a contender is skipped. The reason begins with the name of the lab.
 func (j job) printSkipped(reason string) {
 	if _, after, found := strings.Cut(reason, "lab: "); found {
 		reason = after
@@ -57,19 +57,22 @@ func (j job) printSkipped(reason string) {
 	j.progress.printLine("left out: %s", reason)
 }
 
-// newTrial returns a trial of the job with the calls of one strategy. engine and strategy are names.
+// newTrial returns a trial of the job with the calls of one strategy. engine and strategy are the names for the
+// results.
 func (j job) newTrial(engine, strategy string, calls []latency.Call) trial {
 	return trial{engine: engine, scenario: j.scenario, strategy: strategy, seed: j.seed, calls: calls}
 }
 
-// runLab runs a lab, a package that compares contenders, for job j, and passes its trials with calls to keep. how says how
-// the strategies run, and calls is the number of calls of all of them, for the progress. measure runs the lab, and calls
-// count with the number of further calls that are done. toTrial returns the trial of a row of the lab.
+// runLab runs the scenario of job j by a lab, a package that compares contenders. measure runs the lab and returns a
+// row for each contender. toTrial converts a row to a trial, which runLab passes to keep.
+//
+// The other parameters are for the progress. how says in which way the strategies run. calls is the number of calls of
+// all strategies. measure passes the number of further finished calls to the function count.
 func runLab[R any](ctx context.Context, j job, how string, calls int, keep func(trial), measure func(count func(int)) ([]R, error), toTrial func(R) trial) error {
 	task := j.progress.addTask(j.scenario.name, how, calls)
 	var done atomic.Int64
 	began := time.Now()
-	defer j.timers.measure()()
+	defer j.timers.startMeasuring()()
 	rows, err := measure(func(n int) { task.setDone(int(done.Add(int64(n)))) })
 	if err != nil && (ctx.Err() == nil || len(rows) == 0) {
 		task.abandon()
@@ -84,22 +87,22 @@ func runLab[R any](ctx context.Context, j job, how string, calls int, keep func(
 	return err
 }
 
-// runScenarios runs all selected scenarios with the selected engine, and shows progress in p. If ctx ends, it returns
-// the results so far and an error.
+// runScenarios runs the selected scenarios with the selected engine, and shows the progress in p. If ctx ends, it
+// returns the results so far and an error.
 func runScenarios(ctx context.Context, o options, p *progress) (found engineResults, err error) {
 	found.options = o
-	jobs := o.listJobs(p)
-	engine := o.engine.profile()
+	jobs := o.newJobs(p)
+	engine := o.engine.spec()
 	if engine.runsInRealTime() {
 		t := new(timerMonitor)
-		stop := t.measure()
-		time.Sleep(timersFirst)
+		stop := t.startMeasuring()
+		time.Sleep(initialTimerTime)
 		stop()
 		if late := t.p99(); late > engine.maxTimerDelay {
-			p.printLine("%s", engine.busyText(late))
+			p.printLine("%s", engine.busyWarning(late))
 		}
 	}
-	if duration := o.engine.estimate(jobs); duration > time.Second {
+	if duration := o.engine.estimateDuration(jobs); duration > time.Second {
 		p.printLine("%s: %s", engine.name, formatDuration(duration))
 	}
 	t := new(timerMonitor)
@@ -118,8 +121,8 @@ func runScenarios(ctx context.Context, o options, p *progress) (found engineResu
 	return found, nil
 }
 
-// runScenario runs one scenario and returns the joined results of its runs, which differ by their seeds. t measures the
-// lateness of timers meanwhile. After an error it returns the results so far.
+// runScenario does all runs of one scenario, jobs that differ by their seeds, and returns the joined results. Meanwhile
+// t measures the lateness of timers. After an error, the results are those so far.
 func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f scenarioResults, err error) {
 	var (
 		mu   sync.Mutex
@@ -138,7 +141,7 @@ func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f
 		}
 	}
 	f.scenario = *runs[0].scenario
-	f.scenario.about = f.scenario.sizedAbout(o.size)
+	f.scenario.about = f.scenario.describeWithSize(o.size)
 	for _, name := range runs[0].strategies {
 		if all := done[name]; len(all) > 0 {
 			slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })
@@ -148,9 +151,9 @@ func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f
 	return f, err
 }
 
-// listJobs returns a job for each run of each selected scenario, grouped by scenario. The runs of a scenario have
-// successive seeds. The jobs show progress in p.
-func (o options) listJobs(p *progress) []job {
+// newJobs returns a job for each run of each selected scenario, grouped by scenario. The runs of a scenario have
+// consecutive seeds. The jobs show their progress in p.
+func (o options) newJobs(p *progress) []job {
 	var all []job
 	for _, sc := range o.scenarios {
 		for i := range o.runs {

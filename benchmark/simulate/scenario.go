@@ -11,8 +11,9 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A scenario is the situation in which all strategies are compared: the traffic of the clients, and the latency and
-// faults of the server. It names the strategies and protocols that it is for, and its parts.
+// A scenario determines the traffic of the clients, and the latency and faults of the server, for which strategies are
+// compared. It also determines the strategies and protocols that are supported, and the parts that have table rows of
+// their own.
 type scenario struct {
 	name       string
 	about      string
@@ -20,29 +21,30 @@ type scenario struct {
 
 	// span fixes how long an open loop lasts: more requests come faster, not longer.
 	span time.Duration
-	// parts of it that get a row of their own.
+	// parts are the subsets of the calls that have table rows of their own.
 	parts []part
-	// estimate is the option EstimatedRPS of those that have it, as a multiple
-	// of the true rate; 0 leaves it alone.
+	// estimate is the value of the option EstimatedRPS for strategies with this option, as a multiple of the true rate.
+	// 0 means the default of the strategy.
 	estimate float64
-	// replays says that what each attempt takes is known beforehand, so that
-	// the best static delays can be searched.
-	replays bool
-	// protocols are those over which it runs in real time, too.
+	// replayable says that the latencies of attempts do not depend on the policy, so that the best static delays can be
+	// computed.
+	replayable bool
+	// protocols are the protocols over which the scenario also runs in real time.
 	protocols []string
-	// network is the simulated network over which it runs in real time, and not in virtual time; nil: loopback sockets.
-	network *network
-	// only are the strategies that it is for, besides those that are for it alone; nil: all.
+	// network is the simulated network over which the scenario runs in real time, and not in virtual time. nil means
+	// loopback sockets.
+	network *networkConfig
+	// only are the strategies that run in the scenario, besides strategies that name the scenario. nil means all.
 	only []string
-	// long says that it takes minutes: -scenario all leaves it out, and so does -quick.
+	// long says that the scenario takes minutes. -scenario all and -quick leave out long scenarios.
 	long bool
-	// onRequest says that -scenario all leaves it out, too.
+	// onRequest says that -scenario all leaves out the scenario.
 	onRequest bool
 }
 
-// scenariosOfLab returns the scenarios of a lab, a package that compares contenders, for an engine. prefix begins their
-// descriptions.
-func scenariosOfLab(prefix string, all []lab.Scenario) (scenarios []scenario) {
+// newLabScenarios converts the scenarios of a lab, a package that compares contenders, to scenarios of an engine.
+// prefix is put before each description.
+func newLabScenarios(prefix string, all []lab.Scenario) (scenarios []scenario) {
 	for _, s := range all {
 		scenarios = append(scenarios, scenario{name: s.Name, about: prefix + s.Description})
 	}
@@ -56,8 +58,8 @@ func scenarioNames(all []scenario) (names []string) {
 	return names
 }
 
-// A part of a scenario is a subset of its calls that has table rows of its own. The function in returns true for the
-// calls of the part, which may be a period of time.
+// A part of a scenario is a subset of the scenario's calls that has table rows of its own. The function in reports
+// whether a call belongs to the part. Some parts are periods of time.
 type part struct {
 	name string
 	in   func(latency.Call) bool
@@ -70,14 +72,14 @@ const (
 	sec = time.Second
 )
 
-// partBetween returns the part of a scenario with the calls that start in the period [from, to), since the start of the
-// episode.
-func partBetween(name string, from, to time.Duration) part {
+// newPeriodPart returns the part of a scenario that has the calls started in the period [from, to), since the start of
+// the episode.
+func newPeriodPart(name string, from, to time.Duration) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
 }
 
-// partOfFirst returns the part of a scenario with the first n calls of each client.
-func partOfFirst(name string, n int32) part {
+// newFirstCallsPart returns the part of a scenario that has the first n calls of each client.
+func newFirstCallsPart(name string, n int32) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Index < n }}
 }
 
@@ -93,9 +95,9 @@ const referenceMean = 7250 * time.Microsecond
 // forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
 
-// phaseChanges returns the times at which a part of the scenario begins or ends, sorted. Latencies may change there on
+// partBoundaries returns the times at which parts of the scenario begin or end, sorted. Latencies may change there on
 // purpose, which is no uncertainty of the measurement.
-func (sc scenario) phaseChanges() []time.Duration {
+func (sc scenario) partBoundaries() []time.Duration {
 	var all []time.Duration
 	for _, p := range sc.parts {
 		for _, at := range []time.Duration{p.from, p.to} {
@@ -108,9 +110,9 @@ func (sc scenario) phaseChanges() []time.Duration {
 	return slices.Compact(all)
 }
 
-// A size is the amount of traffic that the flags -requests, -rps and -quick ask for. Zero values leave it to the
-// scenario.
-type size struct {
+// A trafficSize has the values of the flags that change the amount of traffic: -requests, -rps and -quick. A zero value
+// leaves the amount to the scenario.
+type trafficSize struct {
 	requests int
 	rps      float64
 	quick    bool
@@ -119,18 +121,18 @@ type size struct {
 // quickDivisor divides the number of requests with -quick.
 const quickDivisor = 8
 
-// sizedAbout returns the description of the scenario. It adds the number of requests per second if s, the size that the
-// flags ask for, changes it.
-func (sc scenario) sizedAbout(s size) string {
+// describeWithSize returns the description of the scenario. If the flags in s change the number of requests per second,
+// the description contains the number.
+func (sc scenario) describeWithSize(s trafficSize) string {
 	if w := sc.simulationOfSize(s); w.Rate != sc.simulation.Rate {
 		return fmt.Sprintf("%s; here with %s requests/s", sc.about, formatThousands(int(math.Round(w.Rate))))
 	}
 	return sc.about
 }
 
-// simulationOfSize returns the scenario's traffic and server as a simulation. s, the size that the flags ask for,
-// determines the rate and the number of requests.
-func (sc scenario) simulationOfSize(s size) virtual.Simulation {
+// simulationOfSize returns the traffic and the server of the scenario as a simulation. The flags in s determine the
+// rate and the number of requests.
+func (sc scenario) simulationOfSize(s trafficSize) virtual.Simulation {
 	w := sc.simulation
 	if s.rps > 0 {
 		w.Workers, w.Rate = 0, s.rps

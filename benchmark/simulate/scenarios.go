@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// virtualScenarios returns the scenarios of the engine virtual, which simulates in virtual time. The scenarios with
-// protocols also run in real time, over sockets.
+// virtualScenarios returns the scenarios of the engine virtual. The scenarios with protocols also run in real time,
+// over sockets.
 func virtualScenarios() []scenario {
 	reference := referenceModel()
 	closed := func(m virtual.Model, requests int) virtual.Simulation {
@@ -31,12 +31,12 @@ func virtualScenarios() []scenario {
 		return p
 	}
 	hung := []part{
-		others(partBetween("before", 0, 30*sec)),
-		others(partBetween("during", 30*sec, 60*sec)),
-		others(partBetween("after", 60*sec, forever)),
+		others(newPeriodPart("before", 0, 30*sec)),
+		others(newPeriodPart("during", 30*sec, 60*sec)),
+		others(newPeriodPart("after", 60*sec, forever)),
 		{name: "hung-host", in: func(c latency.Call) bool { return c.Host == 0 }},
 	}
-	outage := []part{partBetween("before", 0, 60*sec), partBetween("during", 60*sec, 90*sec), partBetween("after", 90*sec, forever)}
+	outage := []part{newPeriodPart("before", 0, 60*sec), newPeriodPart("during", 60*sec, 90*sec), newPeriodPart("after", 90*sec, forever)}
 	trigger := virtual.Simulation{
 		Rate: 0.75 * 20 / referenceMean.Seconds(), Queue: &virtual.Queue{Servers: 20, Shared: true},
 		Model: virtual.DuringInterval(30*sec, 40*sec, virtual.ScaleLatency(reference, 2.5), reference),
@@ -44,26 +44,26 @@ func virtualScenarios() []scenario {
 	cold := func(m virtual.Model) virtual.Simulation {
 		return virtual.Simulation{Workers: 4, Requests: 1000, Episodes: 300, Model: m}
 	}
-	firsts := []part{partOfFirst("first-50", 50), partOfFirst("first-200", 200)}
-	steady := []part{partBetween("steady", 10*sec, forever)}
+	firsts := []part{newFirstCallsPart("first-50", 50), newFirstCallsPart("first-200", 200)}
+	steady := []part{newPeriodPart("steady", 10*sec, forever)}
 	both := []string{"http", "grpc"}
 
 	return append([]scenario{{
 		name: "reference", about: "the benchmark that bhope/hedge publishes: 20 callers; attempts take 5 ms ± 2 ms (lognormal), and one in twenty takes ten times as long",
-		simulation: closed(reference, 400_000), replays: true, protocols: both,
+		simulation: closed(reference, 400_000), replayable: true, protocols: both,
 	}, {
 		name: "pareto", about: "20 callers; a heavy tail: Pareto from 2.5 ms, shape 1.5",
-		simulation: closed(virtual.ParetoLatency(2500*time.Microsecond, 1.5), 400_000), replays: true, protocols: both,
+		simulation: closed(virtual.ParetoLatency(2500*time.Microsecond, 1.5), 400_000), replayable: true, protocols: both,
 	}, {
 		name: "bimodal", about: "20 callers; one request in five is a cache miss of 200 ms, and so are its hedges",
 		simulation: closed(virtual.MixByRequest(virtual.LognormalLatency(5*ms, 2*ms), virtual.LognormalLatency(200*ms, 25*ms), 0.20), 200_000),
-		replays:    true, protocols: both,
+		replayable: true, protocols: both,
 	}, {
 		name: "replica", about: "20 callers; one of 16 replicas is ten times slower",
-		simulation: closed(virtual.WithSlowReplica(virtual.LognormalLatency(5*ms, 2*ms), 16, 10), 400_000), replays: true, protocols: []string{"grpc"},
+		simulation: closed(virtual.WithSlowReplica(virtual.LognormalLatency(5*ms, 2*ms), 16, 10), 400_000), replayable: true, protocols: []string{"grpc"},
 	}, {
 		name: "correlated", about: "2,000 requests/s; ten replicas stop for 100 ms every 2 s, as for garbage collection",
-		simulation: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: virtual.WithPauses(virtual.LognormalLatency(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
+		simulation: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: virtual.WithPauses(virtual.LognormalLatency(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replayable: true,
 	}, {
 		name: "queue", about: "20 servers, 60 % loaded, with a queue each, that stop working on cancelled requests",
 		simulation: queue(0.6, virtual.Queue{Servers: 20, Cancel: true}),
@@ -74,16 +74,16 @@ func virtualScenarios() []scenario {
 		name: "metastable", about: "20 servers, 75 % loaded, with one queue, that finish cancelled requests and are 2.5 × slower for 10 s",
 		simulation: trigger, span: 140 * sec,
 		parts: []part{
-			partBetween("before", 0, 30*sec), partBetween("during", 30*sec, 40*sec),
-			partBetween("10-30s-after", 50*sec, 70*sec), partBetween("80s-after", 120*sec, forever),
+			newPeriodPart("before", 0, 30*sec), newPeriodPart("during", 30*sec, 40*sec),
+			newPeriodPart("10-30s-after", 50*sec, 70*sec), newPeriodPart("80s-after", 120*sec, forever),
 		},
 	}, {
 		name: "drift", about: "2,000 requests/s; three times slower in the second of three minutes",
-		simulation: open(virtual.DuringInterval(60*sec, 120*sec, virtual.ScaleLatency(reference, 3), reference), 2000), span: 180 * sec, replays: true,
-		parts: []part{partBetween("before", 0, 60*sec), partBetween("during", 60*sec, 120*sec), partBetween("after", 120*sec, forever)},
+		simulation: open(virtual.DuringInterval(60*sec, 120*sec, virtual.ScaleLatency(reference, 3), reference), 2000), span: 180 * sec, replayable: true,
+		parts: []part{newPeriodPart("before", 0, 60*sec), newPeriodPart("during", 60*sec, 120*sec), newPeriodPart("after", 120*sec, forever)},
 	}, {
 		name: "outage", about: "1,000 requests/s; everything is 50 × slower for 30 s",
-		simulation: open(virtual.DuringInterval(60*sec, 90*sec, virtual.ScaleLatency(reference, 50), reference), 1000), span: 150 * sec, replays: true,
+		simulation: open(virtual.DuringInterval(60*sec, 90*sec, virtual.ScaleLatency(reference, 50), reference), 1000), span: 150 * sec, replayable: true,
 		parts: outage,
 	}, {
 		name: "hang", about: "1,000 requests/s; nothing answers for 30 s",
@@ -101,7 +101,7 @@ func virtualScenarios() []scenario {
 		simulation: closed(virtual.ConstantLatency(20*ms, 0.01), 200_000), protocols: both,
 	}, {
 		name: "low", about: "one request/s to the reference backend",
-		simulation: virtual.Simulation{Rate: 1, Requests: 100_000, Model: reference}, replays: true,
+		simulation: virtual.Simulation{Rate: 1, Requests: 100_000, Model: reference}, replayable: true,
 	}, {
 		name: "cold", about: "300 fresh clients with 4 callers each, against the reference backend",
 		simulation: cold(reference), parts: firsts,
@@ -110,50 +110,50 @@ func virtualScenarios() []scenario {
 		simulation: cold(virtual.ScaleLatency(reference, 40)), parts: firsts,
 	}, {
 		name: "estimate-low", about: "2,000 requests/s to the reference backend; EstimatedRPS is 100 × too low",
-		simulation: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 0.01, replays: true, parts: steady,
+		simulation: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 0.01, replayable: true, parts: steady,
 	}, {
 		name: "estimate-high", about: "2,000 requests/s to the reference backend; EstimatedRPS is 100 × too high",
-		simulation: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 100, replays: true, parts: steady,
+		simulation: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: reference}, estimate: 100, replayable: true, parts: steady,
 	}}, slices.Concat(serviceScenarios(), longScenarios())...)
 }
 
-// networkScenarios returns the scenarios in which real HTTP and gRPC clients and servers run over a simulated network in
+// networkScenarios returns the scenarios in which real HTTP and gRPC clients and servers use a simulated network in
 // memory.
 func networkScenarios() []scenario {
 	usual := virtual.LognormalLatency(5*ms, 2*ms)
 	return slices.Concat(queueScenarios(), replicaScenarios(), []scenario{{
 		name: "stream", about: "30 callers; the header comes at once and the first byte later, for 10 % of attempts by 200 ms; time to first byte",
 		simulation: virtual.Simulation{Workers: 30, Requests: 6000, Model: virtual.WithDelays(usual, 0.10, 200*ms)}, protocols: []string{"http"},
-		only: []string{"none", "bhope", "hedge"}, network: &network{stream: true},
+		only: []string{"none", "bhope", "hedge"}, network: &networkConfig{stream: true},
 	}, {
 		name: "frozen-h2", about: "4 callers, who give up after 300 ms; their HTTP/2 connection goes dead; 1 ms to the server and back",
 		simulation: virtual.Simulation{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
-		protocols:  []string{"http", "grpc"}, parts: []part{partAfterFirst("frozen", 120)},
-		only: []string{"none", "hedgedhttp-10ms", "hedge"}, network: &network{rtts: []time.Duration{ms}, tls: true, freeze: 120},
+		protocols:  []string{"http", "grpc"}, parts: []part{newLaterCallsPart("frozen", 120)},
+		only: []string{"none", "hedgedhttp-10ms", "hedge"}, network: &networkConfig{rtts: []time.Duration{ms}, tls: true, freeze: 120},
 	}, {
 		name: "cold", about: "fresh clients, over TLS, 0.5 and 30 ms from a server that answers at once",
 		simulation: virtual.Simulation{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.ConstantLatency(0, 0)}, protocols: []string{"http"},
 		parts: []part{
-			partAtRTT("first-0.5ms", 0, partOfFirst("", 1)), partAtRTT("warm-0.5ms", 0, partAfterFirst("", 1)),
-			partAtRTT("first-30ms", 1, partOfFirst("", 1)), partAtRTT("warm-30ms", 1, partAfterFirst("", 1)),
+			newRTTPart("first-0.5ms", 0, newFirstCallsPart("", 1)), newRTTPart("warm-0.5ms", 0, newLaterCallsPart("", 1)),
+			newRTTPart("first-30ms", 1, newFirstCallsPart("", 1)), newRTTPart("warm-30ms", 1, newLaterCallsPart("", 1)),
 		},
-		only: []string{"none", "hedge"}, network: &network{rtts: []time.Duration{ms / 2, 30 * ms}, tls: true},
+		only: []string{"none", "hedge"}, network: &networkConfig{rtts: []time.Duration{ms / 2, 30 * ms}, tls: true},
 	}, {
 		name: "replica", about: "200 requests/s; of three replicas, the one that a client dials stops for 100 ms every 2 s",
 		simulation: virtual.Simulation{Rate: 200, Requests: 1200, Model: usual}, protocols: []string{"http"},
-		only: []string{"none", "hedge"}, network: &network{rtts: []time.Duration{ms}, replicas: 3, pause: 100 * ms, period: 2 * sec},
+		only: []string{"none", "hedge"}, network: &networkConfig{rtts: []time.Duration{ms}, replicas: 3, pause: 100 * ms, period: 2 * sec},
 	}})
 }
 
-// queueScenarios returns scenarios like the virtual one named queue-ignores-cancel, with real clients, servers and Limiters
-// over a simulated network. Each server works on one request at a time, and finishes cancelled requests.
+// queueScenarios returns scenarios like queue-ignores-cancel of the engine virtual, but with real clients, servers and
+// Limiters over a simulated network. Each server processes one request at a time, and finishes cancelled requests.
 func queueScenarios() []scenario {
 	rate := 0.8 * 20 / referenceMean.Seconds()
 	in := func(name, about string, tls bool, protocols ...string) scenario {
 		return scenario{
-			name: name, about: about, protocols: protocols, parts: []part{partAfterFirst("settled", 1000)},
+			name: name, about: about, protocols: protocols, parts: []part{newLaterCallsPart("settled", 1000)},
 			simulation: virtual.Simulation{Rate: rate, Requests: int(12 * rate), Model: referenceModel(), Queue: &virtual.Queue{Servers: 20}},
-			only:       []string{baseline, ours, limited}, network: &network{tls: tls, replicas: 20, random: true},
+			only:       []string{baseline, ours, limited}, network: &networkConfig{tls: tls, replicas: 20, random: true},
 		}
 	}
 	return []scenario{
@@ -164,13 +164,13 @@ func queueScenarios() []scenario {
 
 func replicaScenarioNames() []string { return scenarioNames(replicaScenarios()) }
 
-// replicaScenarios returns scenarios with several replicas of a server over a simulated network. One replica stops for a
-// while, is slow, or cannot be reached. They compare hedges to the replica of the first attempt with hedges to another
+// replicaScenarios returns scenarios with several replicas of a server over a simulated network. One replica pauses, is
+// slow, or cannot be reached. The scenarios compare hedges to the replica of the primary with hedges to another
 // replica.
 func replicaScenarios() []scenario {
 	usual := virtual.ConstantLatency(5*ms, 0.4)
 	both := []string{"http", "grpc"}
-	in := func(name, about string, m virtual.Model, protocols []string, l network) scenario {
+	in := func(name, about string, m virtual.Model, protocols []string, l networkConfig) scenario {
 		l.rtts, l.period = []time.Duration{ms / 2}, sec
 		return scenario{
 			name: name, about: about + ", 10 callers", simulation: virtual.Simulation{Workers: 10, Requests: 10_000, Model: m}, protocols: protocols,
@@ -180,24 +180,24 @@ func replicaScenarios() []scenario {
 	const pause = 100 * ms
 	slow := virtual.WithStragglers(usual, 0.01, 10)
 	return []scenario{
-		in("stop-2", "the first of two replicas stops for 100 ms each second", usual, both, network{replicas: 2, pause: pause}),
-		in("stop-3", "the first of three replicas stops for 100 ms each second", usual, both, network{replicas: 3, pause: pause}),
-		in("stop-10", "the first of ten replicas stops for 100 ms each second", usual, both, network{replicas: 10, pause: pause}),
-		in("stop-h2", "the first of three replicas stops for 100 ms each second, over HTTP/2", usual, both[:1], network{replicas: 3, pause: pause, tls: true}),
-		in("rotate", "the first of three replicas stops for 100 ms each second, and each lookup has another one first", usual, both[:1], network{replicas: 3, pause: pause, rotates: true}),
-		in("steady", "three replicas, none of which stops: 1 % of attempts are 10 × slower", slow, both[:1], network{replicas: 3}),
-		in("gone", "three replicas, of which the second cannot be reached: 1 % of attempts are 10 × slower", slow, both[:1], network{replicas: 3, gone: true}),
+		in("stop-2", "the first of two replicas stops for 100 ms each second", usual, both, networkConfig{replicas: 2, pause: pause}),
+		in("stop-3", "the first of three replicas stops for 100 ms each second", usual, both, networkConfig{replicas: 3, pause: pause}),
+		in("stop-10", "the first of ten replicas stops for 100 ms each second", usual, both, networkConfig{replicas: 10, pause: pause}),
+		in("stop-h2", "the first of three replicas stops for 100 ms each second, over HTTP/2", usual, both[:1], networkConfig{replicas: 3, pause: pause, tls: true}),
+		in("rotate", "the first of three replicas stops for 100 ms each second, and each lookup has another one first", usual, both[:1], networkConfig{replicas: 3, pause: pause, rotates: true}),
+		in("steady", "three replicas, none of which stops: 1 % of attempts are 10 × slower", slow, both[:1], networkConfig{replicas: 3}),
+		in("gone", "three replicas, of which the second cannot be reached: 1 % of attempts are 10 × slower", slow, both[:1], networkConfig{replicas: 3, gone: true}),
 	}
 }
 
-// partAfterFirst returns the part of a scenario with all calls of each client after the first n.
-func partAfterFirst(name string, n int32) part {
+// newLaterCallsPart returns the part of a scenario that has all calls of each client except the first n.
+func newLaterCallsPart(name string, n int32) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Index >= n }}
 }
 
-// partAtRTT returns the calls of part p at one round-trip time of a simulated network, as a part with its own name. n is the index of
-// the round-trip time in network.rtts.
-func partAtRTT(name string, n int16, p part) part {
+// newRTTPart returns the part of a scenario that has the calls of part p at one round-trip time of the simulated
+// network. n is the index of the round-trip time in networkConfig.rtts.
+func newRTTPart(name string, n int16, p part) part {
 	return part{name: name, in: func(c latency.Call) bool { return c.Host == n && p.in(c) }}
 }
 
@@ -207,8 +207,8 @@ const (
 	clientRate = 2.2 // requests per second of each
 )
 
-// serviceScenarios returns scenarios in virtual time with many clients, with servers that push back by status 503, and
-// with servers that answer by status 404.
+// serviceScenarios returns scenarios in virtual time with many clients, with servers that answer by status 503 as
+// pushback, and with servers that answer by status 404.
 func serviceScenarios() []scenario {
 	fleet := virtual.Simulation{SeparateClients: true, Hosts: clients, Rate: clients * clientRate, Requests: 300_000, Model: referenceModel()}
 	ignoring := fleet
@@ -247,11 +247,10 @@ func serviceScenarios() []scenario {
 }
 
 // longScenarios returns scenarios of 40 minutes in virtual time, for strategies with an audit (hedge.WithAudit). An
-// audit is an experiment of the client: it pauses hedging in some time slots and compares the latencies of slots with
+// audit is an experiment of the client: it pauses hedging in some time slots, and compares the latencies of slots with
 // and without hedging. Its verdict disables hedging that harms.
 //
-// Each scenario has two parts: learning, the first half, in which audits find their verdicts, and settled, the second
-// half.
+// Each scenario has two parts of equal length: learning, in which audits reach their verdicts, and settled.
 func longScenarios() []scenario {
 	const last = 40 * time.Minute
 	rate := 0.8 * 20 / referenceMean.Seconds()
@@ -261,7 +260,7 @@ func longScenarios() []scenario {
 	long := func(name, about string, w virtual.Simulation) scenario {
 		return scenario{
 			name: name, about: about, simulation: w, long: true, only: []string{baseline, ours, audited, limited},
-			parts: []part{partBetween("learning", 0, last/2), partBetween("settled", last/2, forever)},
+			parts: []part{newPeriodPart("learning", 0, last/2), newPeriodPart("settled", last/2, forever)},
 		}
 	}
 	ignoring := simulation(&virtual.Queue{Servers: 20})

@@ -11,57 +11,57 @@ import (
 
 func TestManyQuietClientsGainAsOneBusyClientDoes(t *testing.T) {
 	t.Parallel()
-	long(t)
-	r := play(t, "many-clients", size{}, "none", "bhope-tuned", "hedge")
-	atMost(t, "p99", r["hedge"].P99, 0.32, r["none"].P99)
+	skipIfShort(t)
+	r := runVirtual(t, "many-clients", trafficSize{}, "none", "bhope-tuned", "hedge")
+	assertAtMost(t, "p99", r["hedge"].P99, 0.32, r["none"].P99)
 	assert.LessOrEqual(t, r["hedge"].Extra, 10.0)
 }
 
 func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 	t.Parallel()
-	long(t)
+	skipIfShort(t)
 	sc := findScenario("many-clients-ignores-cancel")
 	for seed := range uint64(5) { // such waves differ much between seeds
 		run := func(name string) row {
-			w := sc.simulationOfSize(size{requests: 400_000})
+			w := sc.simulationOfSize(trafficSize{requests: 400_000})
 			tr := trial{engine: "virtual", scenario: &sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, findStrategy(name).virtual(virtualSetup{ctx: t.Context(), simulation: w, seed: 1 + seed}), nil)}
 			return tr.newRow("", func(latency.Call) bool { return true })
 		}
 		none, hedge := run(baseline), run(ours)
-		atMost(t, "p99", hedge.P99, 3.2, none.P99)
-		atMost(t, "p99.9", hedge.P999, 3.2, none.P999)
+		assertAtMost(t, "p99", hedge.P99, 3.2, none.P99)
+		assertAtMost(t, "p99.9", hedge.P999, 3.2, none.P999)
 	}
 }
 
 func TestALimiterMakesHedgingHelpServersThatFinishWhatIsCancelled(t *testing.T) {
 	t.Parallel()
-	long(t)
-	r := play(t, "queue-ignores-cancel", size{}, "none", "hedge", "hedge-limited")
-	atMost(t, "p99 behind a Limiter", r["hedge-limited"].P99, 0.6, r["none"].P99)
+	skipIfShort(t)
+	r := runVirtual(t, "queue-ignores-cancel", trafficSize{}, "none", "hedge", "hedge-limited")
+	assertAtMost(t, "p99 behind a Limiter", r["hedge-limited"].P99, 0.6, r["none"].P99)
 	assert.Greater(t, r["hedge"].P99, r["none"].P99, "without one hedging harms")
-	many := play(t, "many-clients-ignores-cancel", size{}, "none", "hedge-limited")
-	atMost(t, "p99 of many clients behind a Limiter", many["hedge-limited"].P99, 0.6, many["none"].P99)
+	many := runVirtual(t, "many-clients-ignores-cancel", trafficSize{}, "none", "hedge-limited")
+	assertAtMost(t, "p99 of many clients behind a Limiter", many["hedge-limited"].P99, 0.6, many["none"].P99)
 }
 
 func TestOnlyServersWithQueuesHaveLimiters(t *testing.T) {
 	var e virtualEngine
-	assert.True(t, e.offers(findScenario("queue"), findStrategy("hedge-limited")))
-	assert.False(t, e.offers(findScenario("reference"), findStrategy("hedge-limited")))
+	assert.True(t, e.supports(findScenario("queue"), findStrategy("hedge-limited")))
+	assert.False(t, e.supports(findScenario("reference"), findStrategy("hedge-limited")))
 }
 
 func TestFewPushBacksCostNothing(t *testing.T) {
 	t.Parallel()
-	long(t)
-	pushed := play(t, "pushback", size{}, "hedge")["hedge"]
-	calm := play(t, "pushback-none", size{}, "hedge")["hedge"]
-	atMost(t, "p99", pushed.P99, 1.1, calm.P99)
+	skipIfShort(t)
+	pushed := runVirtual(t, "pushback", trafficSize{}, "hedge")["hedge"]
+	calm := runVirtual(t, "pushback-none", trafficSize{}, "hedge")["hedge"]
+	assertAtMost(t, "p99", pushed.P99, 1.1, calm.P99)
 	assert.Positive(t, pushed.Errors)
 	assert.Zero(t, calm.Errors)
 }
 
 func TestAnyShareOfPushBackUpToOnePercentCostsNothing(t *testing.T) {
 	t.Parallel()
-	long(t)
+	skipIfShort(t)
 	sc := findScenario("pushback")
 	for _, rate := range []float64{100, 1000} {
 		var calm float64
@@ -73,7 +73,7 @@ func TestAnyShareOfPushBackUpToOnePercentCostsNothing(t *testing.T) {
 			if share == 0 {
 				calm = p99
 			}
-			atMost(t, fmt.Sprintf("p99 at %v/s, %v %% of 503", rate, 100*share), p99, 1.05, calm)
+			assertAtMost(t, fmt.Sprintf("p99 at %v/s, %v %% of 503", rate, 100*share), p99, 1.05, calm)
 		}
 	}
 }

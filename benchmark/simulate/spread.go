@@ -14,7 +14,7 @@ type spreads struct{ p50, p95, p99, p999, mean, stddev float64 }
 const resamples = 1000 // of independent calls
 
 // bootstrapSpreads returns half of the 95 % interval of each figure by the percentile bootstrap (Efron, Bootstrap
-// Methods, 1979). sample has latencies in milliseconds, sorted. Their calls must not depend on each other.
+// Methods, 1979). sample has sorted latencies in milliseconds, of calls that must not depend on each other.
 func bootstrapSpreads(sample []float64) spreads {
 	n := len(sample)
 	if n == 0 {
@@ -50,20 +50,20 @@ func bootstrapSpreads(sample []float64) spreads {
 	return spreads{half(0), half(1), half(2), half(3), half(4), half(5)}
 }
 
-// Calls of one run depend on each other: they share a client that learns, and a machine whose load changes. So batches of calls
-// are resampled.
+// The calls of one run depend on each other: they share a client that learns, and a machine whose load changes.
+// Therefore batches of calls are resampled.
 const (
 	batches        = 10
 	batchResamples = 100
-	student        = 2.262 // the 97.5 % quantile of Student's t distribution with batches-1 degrees of freedom
+	studentFactor  = 2.262 // the 97.5 % quantile of Student's t distribution with batches-1 degrees of freedom
 )
 
 // batchSpreads returns half of the 95 % interval of each figure of one run, whose calls may depend on each other. It
-// multiplies a standard error by Student's factor. The error comes from a bootstrap of ten consecutive batches. Ten
-// batches can agree by chance, so a quantile's interval is never below that of independent calls.
+// multiplies a standard error by Student's factor. The standard error comes from a bootstrap of ten consecutive
+// batches. Ten batches can agree by chance, so a quantile's interval is never below that of independent calls.
 //
-// phases are the latencies of the parts of the run that differ on purpose, in the order of the calls. Each phase is cut
-// into ten batches. sorted has all latencies. The result is zero if there are fewer than 100.
+// phases are the latencies of the parts of the run that differ on purpose, in the order of the calls. Each phase is
+// divided into ten batches. sorted has all latencies. The result is zero if there are fewer than 100.
 func batchSpreads(phases [][]float64, sorted []float64) spreads {
 	if len(sorted) < 10*batches {
 		return spreads{}
@@ -115,7 +115,7 @@ func batchSpreads(phases [][]float64, sorted []float64) spreads {
 		p999.add(quantile(0.999))
 		mean.add(sum / max(n, 1))
 	}
-	half := func(m moments) float64 { return student * math.Sqrt(m.variance()*batches/(batches-1)) }
+	half := func(m moments) float64 { return studentFactor * math.Sqrt(m.variance()*batches/(batches-1)) }
 	atLeast := func(q, spread float64) float64 {
 		low, high := quantileInterval(sorted, q)
 		return max(spread, (high-low)/2)
@@ -133,8 +133,8 @@ func quantileInterval(sorted []float64, q float64) (low, high float64) {
 }
 
 // newTailBucketEdges returns the edges of histogram buckets for high quantiles, in ascending order. The edges are
-// values from the highest quarter of sorted, with the highest value as the last edge. They are denser among higher
-// values, for accuracy.
+// values from the highest quarter of sorted, and the last edge is the highest value. The edges are denser among higher
+// values.
 func newTailBucketEdges(sorted []float64) []float64 {
 	n := len(sorted)
 	var edges []float64
@@ -145,7 +145,7 @@ func newTailBucketEdges(sorted []float64) []float64 {
 	return slices.Compact(edges)
 }
 
-// moments has the number, the sum and the sum of squares of some values, from which it computes their variance.
+// A moments value has the number, the sum and the sum of squares of samples, from which the variance is computed.
 type moments struct{ n, sum, squares float64 }
 
 func (m *moments) add(x float64) {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestBootstrapSpreadsAgreeWithTheory(t *testing.T) {
-	long(t)
+	skipIfShort(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	var normal []float64
 	for range 10_000 {
@@ -47,12 +47,12 @@ func TestBatchSpreadsIncludeDependenceOfCalls(t *testing.T) {
 	s := batchSpreads([][]float64{run}, sorted)
 	standard := 10 / math.Sqrt(float64(len(run)))
 	near := func(want, got float64) { t.Helper(); assert.InEpsilon(t, want, got, 0.6) } // a batch more or less decides
-	near(student*standard, s.mean)
-	near(student*standard*math.Sqrt(0.99*0.01)/0.02665, s.p99) // √(q(1-q)) over the density there
+	near(studentFactor*standard, s.mean)
+	near(studentFactor*standard*math.Sqrt(0.99*0.01)/0.02665, s.p99) // √(q(1-q)) over the density there
 
 	run, sorted = draw(3)
 	s = batchSpreads([][]float64{run}, sorted)
-	near(student*3/math.Sqrt(batches), s.mean)
+	near(studentFactor*3/math.Sqrt(batches), s.mean)
 	assert.Greater(t, s.p99, 1.0)
 }
 
@@ -66,7 +66,7 @@ func TestBatchSpreadsLeaveOutDifferencesOfPhases(t *testing.T) {
 	slices.Sort(sorted)
 	assert.Less(t, batchSpreads([][]float64{calm, slow}, sorted).mean, 0.1)
 	assert.Greater(t, batchSpreads([][]float64{slices.Concat(calm, slow)}, sorted).mean, 100.0)
-	assert.Equal(t, []time.Duration{60 * sec, 90 * sec}, findScenario("outage").phaseChanges())
+	assert.Equal(t, []time.Duration{60 * sec, 90 * sec}, findScenario("outage").partBoundaries())
 }
 
 func TestBatchSpreadsOfFewCallsAreZero(t *testing.T) {
@@ -81,7 +81,7 @@ func TestBootstrapSpreadsOfConstantsAreZero(t *testing.T) {
 
 // An interval of 95 % covers the true quantile of nineteen runs in twenty.
 func TestQuantileIntervalCoversTheQuantile(t *testing.T) {
-	long(t)
+	skipIfShort(t)
 	const runs, calls = 400, 5000
 	for _, q := range []float64{0.99, 0.999} {
 		truth := -math.Log(1 - q) // of an exponential distribution

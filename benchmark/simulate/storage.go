@@ -12,9 +12,9 @@ import (
 )
 
 func init() {
-	registerChild(storelab.FakeTime.Serve)
+	registerHelper(storelab.FakeTime.Serve)
 	registerEngine(70, func() engine { return storageEngine{} })
-	registerColumns(newEngineMetric(askedTwice, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwice, "sent twice %", 18, "%.2f"))
+	registerMetrics(newEngineMetric(askedTwice, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwice, "sent twice %", 18, "%.2f"))
 	registerStrategies(
 		strategy{
 			name: "stall-timeout", rank: 1060,
@@ -33,8 +33,8 @@ const (
 	sentTwice  = "sent_twice_pct"
 )
 
-// storageEngine is the mode -engine storage of simulate: it reads ranges of 1 MiB from an object in a simulated store,
-// 16 at a time. The store is 15 ms away. Time is fake, so the result depends on the seed alone.
+// storageEngine is the engine storage of simulate. It reads ranges of 1 MiB from an object in a simulated store that is
+// 15 ms away, 16 ranges at a time. Time is fake, so the result depends on the seed alone.
 //
 // The libraries are the real ones, except hedgedhttp, which a fixed delay stands for. The clients of Google and AWS are
 // written from their documentation; go -C integration run ./ranges/bench has the real ones.
@@ -42,20 +42,20 @@ const (
 // The first request for a range meets the same faults in all strategies.
 type storageEngine struct{}
 
-func (storageEngine) profile() profile {
-	return profile{
+func (storageEngine) spec() engineSpec {
+	return engineSpec{
 		name: "storage", about: "reads ranges of an object from a simulated store that stalls, in fake time",
 		scenarios: storageScenarios, refusal: "not a reader of ranges", checkBounds: checkStorage,
 	}
 }
 
-func (storageEngine) offers(_ scenario, s strategy) bool {
+func (storageEngine) supports(_ scenario, s strategy) bool {
 	return slices.Contains(storelab.Contenders, s.name)
 }
 
 const (
-	quickReads = 2000
-	readTakes  = 60 * time.Microsecond // of this machine's time, about
+	quickReads      = 2000
+	durationPerRead = 60 * time.Microsecond // of this machine's time, about
 )
 
 // storageScenarios has the scenarios of package storelab, for the engine storage.
@@ -72,9 +72,9 @@ var storageScenarios = func() []scenario {
 	return all
 }()
 
-func (storageEngine) estimate(jobs []job) (total time.Duration) {
+func (storageEngine) estimateDuration(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += time.Duration(j.requestCount(storelab.Reads, quickReads)*len(j.strategies)) * readTakes
+		total += time.Duration(j.requestCount(storelab.Reads, quickReads)*len(j.strategies)) * durationPerRead
 	}
 	return total
 }
@@ -88,14 +88,14 @@ func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		return storelab.FakeTime.Run(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
 	}, func(r storelab.Row) trial {
 		t := j.newTrial("storage", r.Contender, r.Calls)
-		t.ownFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
+		t.engineFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
 		return t
 	})
 }
 
-// repeatedBytes returns the columns asked_twice_pct and sent_twice_pct: the bytes that were requested and sent beyond
-// the bytes that were read, in percent. traffic has the bytes of every read of a trial, and reads are the indices of
-// the reads to count.
+// repeatedBytes returns the columns asked_twice_pct and sent_twice_pct: the bytes that were requested and sent in
+// excess of the bytes that were read, in percent. traffic has the bytes of every read of a trial. reads are the indices
+// of the reads to count.
 func repeatedBytes(traffic []storelab.Traffic, reads []int) map[string]float64 {
 	if len(reads) == 0 {
 		return nil
@@ -113,9 +113,9 @@ func repeatedBytes(traffic []storelab.Traffic, reads []int) map[string]float64 {
 var storageBounds = func() []bound {
 	p50 := func(r row) float64 { return r.P50 }
 	p99 := func(r row) float64 { return r.P99 }
-	sent := func(r row) float64 { return 100 + *r.own[sentTwice] }
+	sent := func(r row) float64 { return 100 + *r.engineFigures[sentTwice] }
 	const burst = 100 * 4 * rangeread.DefaultPartSize / storelab.Size
-	asked := func(r row) float64 { return 100 + max(0, *r.own[askedTwice]-burst/float64(r.Requests)) }
+	asked := func(r row) float64 { return 100 + max(0, *r.engineFigures[askedTwice]-burst/float64(r.Requests)) }
 	const share = 1 + rangeread.DefaultBudgetPercent/100.
 	return []bound{
 		{"storage", "p99", baseline, 0.1, p99},
@@ -128,8 +128,8 @@ var storageBounds = func() []bound {
 	}
 }()
 
-// checkStorage returns report lines that say whether package rangeread meets the requirements in storageBounds. f has
-// the results.
+// checkStorage returns report lines that say whether package rangeread meets the requirements of storageBounds in the
+// results f.
 func checkStorage(f engineResults) (lines []string) {
 	for _, s := range f.scenarios {
 		lines = append(lines, s.compareWithBounds(storelab.Rangeread, storageBounds)...)

@@ -14,10 +14,10 @@ import (
 	"github.com/gohedge/hedge/benchmark/storelab"
 )
 
-// readRanges runs the engine's scenarios and returns the rows by scenario, its part, and strategy.
+// readRanges runs the engine storage and returns the rows, by the scenario, the part, and the strategy.
 func readRanges(t *testing.T, args ...string) map[string]row {
 	t.Helper()
-	out, stderr, code := sim(t, append([]string{"-engine", "storage", "-format", "json", "-out", ""}, args...)...)
+	out, stderr, code := runSimulate(t, append([]string{"-engine", "storage", "-format", "json", "-out", ""}, args...)...)
 	require.Equal(t, ok, code, stderr)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
@@ -40,39 +40,39 @@ func TestRangereadShortensTheTailForFewBytes(t *testing.T) {
 		require.Len(t, r, 3*3+2*3)
 		for name, one := range r {
 			assert.Zero(t, one.Errors, name)
-			require.NotNil(t, one.own[sentTwice], name)
+			require.NotNil(t, one.engineFigures[sentTwice], name)
 		}
 		bytes := func(twice *float64) float64 { return 1 + *twice/100 }
 		plain, ours := r["storage none"], r["storage rangeread"]
-		atMost(t, "p99", ours.P99, 0.1, plain.P99)
-		atMost(t, "bytes sent", bytes(ours.own[sentTwice]), 1.03, bytes(plain.own[sentTwice]))
+		assertAtMost(t, "p99", ours.P99, 0.1, plain.P99)
+		assertAtMost(t, "bytes sent", bytes(ours.engineFigures[sentTwice]), 1.03, bytes(plain.engineFigures[sentTwice]))
 		assert.Greater(t, ours.Wins, 30, "two reads in a hundred have a fault")
-		atMost(t, "p99 with WithResume", r["storage hedge-resume"].P99, 0.1, plain.P99)
+		assertAtMost(t, "p99 with WithResume", r["storage hedge-resume"].P99, 0.1, plain.P99)
 
 		plain, ours = r["storage-still none"], r["storage-still rangeread"]
-		atMost(t, "p50 without faults", ours.P50, 1.01, plain.P50)
-		atMost(t, "p99.9 without faults", ours.P999, 1.01, plain.P999)
-		atMost(t, "bytes sent without faults", bytes(ours.own[sentTwice]), 1.01, bytes(plain.own[sentTwice]))
+		assertAtMost(t, "p50 without faults", ours.P50, 1.01, plain.P50)
+		assertAtMost(t, "p99.9 without faults", ours.P999, 1.01, plain.P999)
+		assertAtMost(t, "bytes sent without faults", bytes(ours.engineFigures[sentTwice]), 1.01, bytes(plain.engineFigures[sentTwice]))
 
 		plain, ours = r["storage-slow none"], r["storage-slow rangeread"]
 		const burst = 32. // MiB, and a read is one
-		assert.LessOrEqual(t, *ours.own[askedTwice], 10+100*burst/3000, "of the bytes that are read, by the budget")
+		assert.LessOrEqual(t, *ours.engineFigures[askedTwice], 10+100*burst/3000, "of the bytes that are read, by the budget")
 		slow := r["storage-slow/slow rangeread"]
-		assert.LessOrEqual(t, *slow.own[askedTwice]/100*float64(slow.Requests), 0.1*3000+burst, "in the slow time, which may spend what was saved")
-		atMost(t, "bytes sent while all is slow", bytes(slow.own[sentTwice]), 1.03, 1)
-		atMost(t, "p50 while all is slow", slow.P50, 1.01, r["storage-slow/slow none"].P50)
+		assert.LessOrEqual(t, *slow.engineFigures[askedTwice]/100*float64(slow.Requests), 0.1*3000+burst, "in the slow time, which may spend what was saved")
+		assertAtMost(t, "bytes sent while all is slow", bytes(slow.engineFigures[sentTwice]), 1.03, 1)
+		assertAtMost(t, "p50 while all is slow", slow.P50, 1.01, r["storage-slow/slow none"].P50)
 	}
 }
 
 func TestStorageEngineRunsAllContenders(t *testing.T) {
-	long(t)
+	skipIfShort(t)
 	dir := t.TempDir()
-	_, stderr, code := sim(t, "-engine", "storage", "-scenario", "storage-slow", "-requests", "500", "-out", dir)
+	_, stderr, code := runSimulate(t, "-engine", "storage", "-scenario", "storage-slow", "-requests", "500", "-out", dir)
 	require.Equal(t, ok, code, stderr)
 	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
 	require.NoError(t, err)
 	for _, name := range storelab.Contenders {
-		assert.True(t, describes(string(page), name), name)
+		assert.True(t, describesStrategy(string(page), name), name)
 		assert.Contains(t, string(page), "slow: "+name)
 	}
 	assert.Contains(t, string(page), "storage-slow: bytes sent is")
@@ -87,7 +87,7 @@ func TestStorageEngineRunsAllContenders(t *testing.T) {
 		assert.Equal(t, slices.Contains(storelab.Contenders, s.name), ran, s.name)
 	}
 
-	_, stderr, code = sim(t, "-engine", "storage", "-rps", "100")
+	_, stderr, code = runSimulate(t, "-engine", "storage", "-rps", "100")
 	assert.Equal(t, failed, code)
 	assert.Contains(t, stderr, "-rps 100: storage keeps 16 reads in flight")
 }
@@ -104,7 +104,7 @@ func TestBoundsOfRangereadAreSaid(t *testing.T) {
 	require.NoError(t, err)
 	of := func(strategy string, p99, asked, sent float64) result {
 		return result{strategy: strategy, rows: []row{{
-			Engine: "storage", Scenario: "storage", Strategy: strategy, Requests: 1000, P99: p99, own: map[string]*float64{askedTwice: &asked, sentTwice: &sent},
+			Engine: "storage", Scenario: "storage", Strategy: strategy, Requests: 1000, P99: p99, engineFigures: map[string]*float64{askedTwice: &asked, sentTwice: &sent},
 		}}}
 	}
 	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{of("none", 1000, 0, 0), of("rangeread", 101, 13.2, 3.1)}}}}

@@ -12,51 +12,53 @@ import (
 )
 
 // A strategy is a hedging library or policy with fixed settings that the benchmark compares with others. It has a name,
-// a description, and functions that make its clients over HTTP, over gRPC and in virtual time.
+// a description, and functions that make clients over HTTP, over gRPC and in virtual time.
 //
 // The files strategy_*.go and the files of engines register strategies. A new strategy needs no other change.
 type strategy struct {
 	name  string // on the command line and in every format: a contract
-	rank  int    // place in the tables, unique
-	title string // the library and how it is set up, for the overview; empty: the overview lacks the strategy
+	rank  int    // position in the tables, unique
+	title string // the library and its settings, for the overview; empty: the overview lacks the strategy
 	about string
 
-	// What stands for it where it cannot run itself, in words.
+	// Descriptions of the models that stand for the strategy in virtual time and over gRPC; empty: there is no model.
 	virtualModel, grpcModel string
 
-	scenarios []string // that it is for; nil: all that do not restrict their strategies
+	scenarios []string // in which the strategy runs; nil: all that do not restrict their strategies
 
-	// How it runs over HTTP and gRPC, and in virtual time; nil: it does not. Other engines know their strategies by name.
+	// Functions that make clients over HTTP and gRPC, and policies in virtual time; nil: not supported. Other engines find
+	// their strategies by name.
 	http    func(*clientSetup) (http.RoundTripper, error)
 	grpc    func(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
 	virtual func(virtualSetup) func() virtual.Policy
 
 	limited          bool // every server with a queue has a Limiter; for servers with queues only
-	givenRate        bool // the client is given the true request rate
-	bestStaticHedges int  // hedges per call, at the best static delays, which are found afterwards; 0: for other strategies
+	needsRate        bool // the client is given the true request rate
+	bestStaticHedges int  // hedges per call after the best static delays; 0: for other strategies
 }
 
-// A clientFamily makes the clients of one hedging library. Its values are the settings of the library.
-type clientFamily interface {
+// A clientFactory makes clients of one hedging library. The fields of its implementations are the settings of that
+// library.
+type clientFactory interface {
 	newTransport(*clientSetup) (http.RoundTripper, error)
 	newInterceptors(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
-	policyConstructor(virtualSetup) func() virtual.Policy
+	newPolicyConstructor(virtualSetup) func() virtual.Policy
 }
 
-// withClients returns s with the clients that the family f makes over HTTP, over gRPC and in virtual time.
-func (s strategy) withClients(f clientFamily) strategy {
-	s.http, s.grpc, s.virtual = f.newTransport, f.newInterceptors, f.policyConstructor
+// withClients returns a copy of s whose clients the factory f makes, over HTTP, over gRPC and in virtual time.
+func (s strategy) withClients(f clientFactory) strategy {
+	s.http, s.grpc, s.virtual = f.newTransport, f.newInterceptors, f.newPolicyConstructor
 	return s
 }
 
-// A virtualSetup is the input of a strategy for a run in virtual time. It has the simulated traffic and server, the seed,
-// and rates that the strategy may use.
+// A virtualSetup is the input from which a strategy makes a policy for a run in virtual time: the simulated traffic and
+// server, the seed, and request rates.
 type virtualSetup struct {
 	ctx        context.Context
 	simulation virtual.Simulation
 	seed       uint64
-	estimate   float64 // EstimatedRPS, for those that have this option; 0: their default
-	extra      float64 // hedges per request that hedge sent; for the best static delays only
+	estimate   float64 // the option EstimatedRPS, for strategies with this option; 0: the default of the strategy
+	extra      float64 // hedges per request that the strategy hedge sent; for the best static delays only
 }
 
 // The strategies that others are compared with.
@@ -70,7 +72,7 @@ const (
 // strategies in the order of the tables.
 var strategies []strategy
 
-// registerStrategies adds strategies to the list that -strategy selects from, in the order of their ranks.
+// registerStrategies adds strategies to the list from which the flag -strategy selects, in the order of their ranks.
 func registerStrategies(all ...strategy) {
 	strategies = append(strategies, all...)
 	slices.SortFunc(strategies, func(a, b strategy) int { return a.rank - b.rank })
@@ -89,7 +91,8 @@ func strategyNames() []string {
 	return names
 }
 
-// filterStrategies returns the strategies for which keep returns true, in the order of the tables, with this library first.
+// filterStrategies returns the strategies for which keep returns true, in the order of the tables, but with this
+// library first.
 func filterStrategies(keep func(strategy) bool) (all []strategy) {
 	for _, s := range strategies {
 		switch {
@@ -103,14 +106,14 @@ func filterStrategies(keep func(strategy) bool) (all []strategy) {
 	return all
 }
 
-// sortStrategyNames returns names of strategies in the order of the tables, each once.
+// sortStrategyNames returns the names of strategies in the order of the tables, without duplicates.
 func sortStrategyNames(names []string) []string {
 	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !slices.Contains(names, n) })
 }
 
-// isFor reports whether the strategy takes part in scenario sc. Strategies and scenarios may restrict each other by
-// name, and strategies with Limiters need a server with queues.
-func (s strategy) isFor(sc scenario) bool {
+// runsIn reports whether the strategy runs in scenario sc. A strategy may name its scenarios, a scenario may name its
+// strategies, and a strategy with Limiters needs servers with queues.
+func (s strategy) runsIn(sc scenario) bool {
 	switch {
 	case s.limited && sc.simulation.Queue == nil:
 		return false
@@ -132,8 +135,8 @@ func (s strategy) newLimiter() *hedge.Limiter {
 // calls of other strategies.
 func (s strategy) isBestStatic() bool { return s.bestStaticHedges > 0 }
 
-// fullDescription returns the description of the strategy, with the models that stand for it over gRPC and in virtual
-// time.
+// fullDescription returns the description of the strategy. It names the models that stand for the strategy over gRPC
+// and in virtual time.
 func (s strategy) fullDescription() string {
 	text := s.about
 	if s.grpcModel != "" {

@@ -11,9 +11,9 @@ import (
 	hedging "github.com/gohedge/hedge/internal/policy"
 )
 
-// A libraryClient makes the clients of this library for the benchmark, over HTTP, over gRPC and in virtual time. Its
-// fields are the options that differ from the library's defaults.
-type libraryClient struct {
+// A libraryClientFactory makes clients of this library, over HTTP, over gRPC and in virtual time. Its fields are the
+// options that differ from the defaults of the library.
+type libraryClientFactory struct {
 	maxHedges int                                   // 0: the default
 	options   func(*clientSetup) []hedge.HTTPOption // further options over HTTP; nil: none
 	warm      bool                                  // Transport.Warm before the first request
@@ -24,55 +24,55 @@ type libraryClient struct {
 
 func init() {
 	registerStrategies(
-		strategy{name: ours, rank: 100, title: "hedge (no option set)", about: "this library, no option set"}.withClients(libraryClient{}),
-		strategy{name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true}.withClients(libraryClient{}),
-		strategy{name: "hedge-1", rank: 110, about: "this library with one hedge per call"}.withClients(libraryClient{maxHedges: 1}),
+		strategy{name: ours, rank: 100, title: "hedge (no option set)", about: "this library, no option set"}.withClients(libraryClientFactory{}),
+		strategy{name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true}.withClients(libraryClientFactory{}),
+		strategy{name: "hedge-1", rank: 110, about: "this library with one hedge per call"}.withClients(libraryClientFactory{maxHedges: 1}),
 	)
 	registerStrategies(scenarioStrategies()...)
 }
 
-// scenarioStrategies returns strategies of this library with options that matter in a few scenarios. Each runs in its
-// own scenarios alone.
+// scenarioStrategies returns the strategies of this library that run only in a few scenarios, in which their options
+// matter.
 func scenarioStrategies() []strategy {
 	some := func(options ...hedge.HTTPOption) func(*clientSetup) []hedge.HTTPOption {
 		return func(*clientSetup) []hedge.HTTPOption { return options }
 	}
 	return []strategy{{
 		name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, about: "this library with WithFirstByte",
-		http: libraryClient{options: some(hedge.WithFirstByte())}.newTransport,
+		http: libraryClientFactory{options: some(hedge.WithFirstByte())}.newTransport,
 	}, {
 		name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
 		about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
-		http:  libraryClient{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.newTransport,
+		http:  libraryClientFactory{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.newTransport,
 	}, {
 		name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
-		http: libraryClient{options: func(s *clientSetup) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)} }}.newTransport,
+		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)} }}.newTransport,
 	}, {
 		name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
-		grpc: libraryClient{ownConn: true}.newInterceptors,
+		grpc: libraryClientFactory{ownConn: true}.newInterceptors,
 	}, {
 		name: "hedge-elsewhere", rank: 172, scenarios: replicaScenarioNames(), about: "this library with the policy hedge_elsewhere",
-		grpc: libraryClient{elsewhere: true}.newInterceptors,
+		grpc: libraryClientFactory{elsewhere: true}.newInterceptors,
 	}, {
 		name: audited, rank: 174, scenarios: longScenarioNames(), about: "this library with WithAudit",
-		virtual: libraryClient{audit: true}.policyConstructor,
+		virtual: libraryClientFactory{audit: true}.newPolicyConstructor,
 	}, {
 		name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
-		http: libraryClient{warm: true}.newTransport,
+		http: libraryClientFactory{warm: true}.newTransport,
 	}, {
 		name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaScenarioNames(), "replica"), about: "this library with WithReplicas",
-		http: libraryClient{options: func(s *clientSetup) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithReplicas(s.site)} }}.newTransport,
+		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithReplicas(s.site)} }}.newTransport,
 	}, {
 		name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
-		http: libraryClient{options: func(s *clientSetup) []hedge.HTTPOption {
+		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.site), hedge.WithBurst(10 * sec)}
 		}}.newTransport,
 	}}
 }
 
-// newTransport returns this library's HTTP transport with the options of l. s has the transport to wrap. It receives
-// the functions that count refused hedges and close connections.
-func (l libraryClient) newTransport(s *clientSetup) (http.RoundTripper, error) {
+// newTransport returns an HTTP transport of this library with the options of the factory. s has the transport to wrap,
+// and receives the functions that count refused hedges and close connections.
+func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
 	next := s.counted
 	if s.site != nil {
 		next = s.spread // the library must see the *http.Transport to use all of its features
@@ -82,7 +82,7 @@ func (l libraryClient) newTransport(s *clientSetup) (http.RoundTripper, error) {
 		opts = append(opts, l.options(s)...)
 	}
 	t := hedge.New(next, opts...)
-	s.shut = t.CloseIdleConnections
+	s.closeClient = t.CloseIdleConnections
 	s.refused = func() (n int) {
 		for _, k := range t.Snapshot().Keys {
 			for _, denied := range k.Denied {
@@ -97,15 +97,15 @@ func (l libraryClient) newTransport(s *clientSetup) (http.RoundTripper, error) {
 	return t, nil
 }
 
-// newInterceptors returns this library's gRPC interceptor with the options of l. s receives the function that counts
-// refused hedges.
-func (l libraryClient) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+// newInterceptors returns a gRPC interceptor of this library with the options of the factory. s receives the function
+// that counts refused hedges.
+func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	opts := []hedge.GRPCOption{hedge.WithOptions(l.commonOptions(s)...)}
 	if l.elsewhere {
 		s.policy = "hedge_elsewhere"
 	}
 	if l.ownConn {
-		conn, err := s.connect(s.site.dialerFrom(detour))
+		conn, err := s.connect(s.site.newDialFunc(detour))
 		if err != nil {
 			return nil, err
 		}
@@ -117,9 +117,9 @@ func (l libraryClient) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterc
 	return []grpc.UnaryClientInterceptor{intercept}, nil
 }
 
-// policyConstructor returns a constructor of policies for a run in virtual time. Each policy is this library's decision
-// code with the clock of the simulation, without an HTTP or gRPC client around it.
-func (l libraryClient) policyConstructor(s virtualSetup) func() virtual.Policy {
+// newPolicyConstructor returns a function that makes policies for a run in virtual time. Each policy is the decision
+// code of this library with the clock of the simulation, without an HTTP or gRPC client.
+func (l libraryClientFactory) newPolicyConstructor(s virtualSetup) func() virtual.Policy {
 	config := defaultPolicyConfig()
 	if l.maxHedges > 0 {
 		config.MaxHedges = l.maxHedges
@@ -131,19 +131,19 @@ func (l libraryClient) policyConstructor(s virtualSetup) func() virtual.Policy {
 	return func() virtual.Policy { return virtual.NewLibraryPolicy(config) }
 }
 
-// commonOptions returns the options of this library that its HTTP and gRPC clients share. s is the setup of the client.
-func (l libraryClient) commonOptions(s *clientSetup) []hedge.Option {
+// commonOptions returns the options that HTTP and gRPC clients of this library share. s is the setup of the client.
+func (l libraryClientFactory) commonOptions(s *clientSetup) []hedge.Option {
 	var opts []hedge.Option
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
 	}
 	if s.site != nil {
-		opts = append(opts, hedge.WithObserver(s.sent.startObserving()))
+		opts = append(opts, hedge.WithObserver(s.sent.asObserver()))
 	}
 	return opts
 }
 
-// defaultPolicyConfig returns the library's default configuration, hedge.DefaultConfig, as a configuration of its
+// defaultPolicyConfig returns the default configuration of this library, hedge.DefaultConfig, in the form of its
 // internal package policy.
 func defaultPolicyConfig() hedging.Config {
 	c := hedge.DefaultConfig()

@@ -12,9 +12,9 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A staticClient makes clients of the library hedgedhttp, which send one hedge after a fixed delay. Its value is the
-// delay. hedgedhttp has no gRPC client, so this library's race of attempts with the same delay stands for it.
-type staticClient time.Duration
+// A hedgedhttpClientFactory makes clients of the library hedgedhttp, which send one hedge after a fixed delay. Its
+// value is the delay. hedgedhttp has no gRPC client, so over gRPC this library races attempts after the same delay.
+type hedgedhttpClientFactory time.Duration
 
 func init() {
 	registerStrategies(
@@ -26,35 +26,35 @@ func init() {
 				return func() virtual.Policy { return virtual.StaticDelays{} }
 			},
 		},
-		staticClient(10*ms).newStrategy(strategy{name: "hedgedhttp-10ms", rank: 20, title: "hedgedhttp (10 ms)", about: "one hedge after 10 ms, no budget"}),
-		staticClient(50*ms).newStrategy(strategy{name: "hedgedhttp-50ms", rank: 30, about: "one hedge after 50 ms, no budget"}),
+		hedgedhttpClientFactory(10*ms).newStrategy(strategy{name: "hedgedhttp-10ms", rank: 20, title: "hedgedhttp (10 ms)", about: "one hedge after 10 ms, no budget"}),
+		hedgedhttpClientFactory(50*ms).newStrategy(strategy{name: "hedgedhttp-50ms", rank: 30, about: "one hedge after 50 ms, no budget"}),
 	)
 }
 
-func (d staticClient) newStrategy(s strategy) strategy {
+func (d hedgedhttpClientFactory) newStrategy(s strategy) strategy {
 	s.virtualModel = "a fixed delay without a budget"
 	s.grpcModel = "the same delay on the race of this library"
 	return s.withClients(d)
 }
 
-func (d staticClient) newTransport(s *clientSetup) (http.RoundTripper, error) {
+func (d hedgedhttpClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
 	return hedgedhttp.NewRoundTripper(time.Duration(d), 2, s.counted)
 }
 
-func (d staticClient) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
-	s.delays, s.style = []time.Duration{time.Duration(d)}, new(race.Options[int])
+func (d hedgedhttpClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+	s.delays, s.raceOptions = []time.Duration{time.Duration(d)}, new(race.Options[int])
 	return nil, nil
 }
 
-// policyConstructor returns a constructor of policies for a run in virtual time, which hedge every call after the delay
-// d.
-func (d staticClient) policyConstructor(virtualSetup) func() virtual.Policy {
+// newPolicyConstructor returns a function that makes policies for a run in virtual time. They hedge every call after
+// the delay d.
+func (d hedgedhttpClientFactory) newPolicyConstructor(virtualSetup) func() virtual.Policy {
 	return func() virtual.Policy { return virtual.StaticDelays{time.Duration(d)} }
 }
 
 func init() {
 	bestStatic := func(s strategy) strategy {
-		s.http, s.grpc = bestStaticHTTP, bestStaticGRPC
+		s.http, s.grpc = newBestStaticTransport, newBestStaticInterceptors
 		s.virtual = func(at virtualSetup) func() virtual.Policy {
 			best := at.simulation.BestStaticDelays(at.seed, s.bestStaticHedges, at.extra, s.minimizedQuantile())
 			return func() virtual.Policy { return best }
@@ -67,8 +67,8 @@ func init() {
 	)
 }
 
-// minimizedQuantile returns the quantile of latency that the best static delays minimize: 0.99 with one hedge, 0.999
-// with two.
+// minimizedQuantile returns the latency quantile that the best static delays of the strategy minimize: 0.99 with one
+// hedge, 0.999 with two.
 func (s strategy) minimizedQuantile() float64 {
 	if s.bestStaticHedges == 1 {
 		return 0.99
@@ -76,32 +76,33 @@ func (s strategy) minimizedQuantile() float64 {
 	return 0.999
 }
 
-// bestStaticHTTP returns the HTTP transport of the strategies with the best static delays. Losing attempts finish, as
-// they do with this library's transport over HTTP/1.1, so that their connections stay open.
-func bestStaticHTTP(s *clientSetup) (http.RoundTripper, error) {
-	s.style = &race.Options[int]{Async: true, LoserPolicy: &lingerPolicy{losers: loser.List{Max: 512}}}
+// newBestStaticTransport returns the HTTP transport of strategies with the best static delays. Losing attempts finish,
+// as they do with the transport of this library over HTTP/1.1, so that their connections stay open.
+func newBestStaticTransport(s *clientSetup) (http.RoundTripper, error) {
+	s.raceOptions = &race.Options[int]{Async: true, LoserPolicy: &lingerPolicy{losers: loser.List{Max: 512}}}
 	return s.counted, nil
 }
 
-// A lingerPolicy lets losing attempts of a request run on for one second. After a failure of the first attempt, the
-// request waits for its hedges.
+// A lingerPolicy is a policy of package race that lets losing attempts of a request run on for one second. If the first
+// attempt fails, the request waits for its hedges.
 type lingerPolicy struct{ losers loser.List }
 
-// Lost schedules the cancellation of attempt a, which has lost its race, in one second.
+// Lost schedules the cancellation of attempt a in one second, after a has lost the race.
 func (l *lingerPolicy) Lost(a *race.Attempt, _ int, _ bool) (ended func()) {
 	return l.losers.Add(a, time.Second)
 }
 
 func (*lingerPolicy) IsQueued(*race.Attempt) bool { return false }
 
-// Failed makes a request whose first attempt has failed wait for its hedges. It keeps the result v of the failed
-// attempt.
+// Failed makes a request whose first attempt has failed wait for the hedges of the request. It keeps the result v of
+// the failed attempt.
 func (*lingerPolicy) Failed(_ *race.Attempt, v int, _ error, _ func()) (kept int, wait bool) {
 	return v, true
 }
 
-// bestStaticGRPC makes gRPC calls race with hedges after the best static delays, without an interceptor of a library.
-func bestStaticGRPC(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
-	s.style = new(race.Options[int])
+// newBestStaticInterceptors returns no interceptors. It stores race options in s, so that gRPC calls are hedged after
+// the best static delays.
+func newBestStaticInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+	s.raceOptions = new(race.Options[int])
 	return nil, nil
 }

@@ -15,8 +15,8 @@ func TestEveryStrategyHasAPlaceAndAnEngine(t *testing.T) {
 		assert.NotEmpty(t, s.about, s.name)
 		offered := false
 		for _, e := range newEngines() {
-			for _, sc := range e.profile().scenarios {
-				offered = offered || e.offers(sc, s)
+			for _, sc := range e.spec().scenarios {
+				offered = offered || e.supports(sc, s)
 			}
 		}
 		assert.True(t, offered, "%s runs nowhere", s.name)

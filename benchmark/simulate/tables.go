@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// A documentTable is a table of measurements in the documentation, which the flag -readme measures anew. In the
-// document it stands between the comments <!-- table:NAME --> and <!-- /table -->. Its figures come from a run of
-// simulate or from Go benchmarks.
+// A documentTable is a table of measurements in the documentation, which the flag -readme replaces by new measurements.
+// In the document, it stands between the comments <!-- table:NAME --> and <!-- /table -->. The figures come from a run
+// of simulate or from Go benchmarks.
 type documentTable struct {
-	name    string
-	args    string // of this command; tables with the same arguments share one run
-	typed   string // the command that the table cites; empty: this one with args
-	basis   string // replaces the explanation of ± in tables without it
-	render  func(engineResults) string
-	picture string // file of the picture that is drawn from the same run, relative to the document; empty: none
+	name         string
+	args         string // of this command; tables with the same arguments share one run
+	citedCommand string // the command below the table; empty: this command with args
+	basis        string // explanation of the figures for tables without ±
+	render       func(engineResults) string
+	picture      string // file of the picture that is drawn from the same run, relative to the document; empty: none
 
 	benchmark   string // arguments of go test, which runs several times
 	renderCosts func(benchmarkResults) string
@@ -26,7 +26,7 @@ const referenceArgs = "-engine http -requests 30000 -runs 3 -strategy none,hedge
 
 var documentTables = []documentTable{{
 	name: "headline", render: formatHeadline, picture: "docs/tail.svg",
-	args: referenceArgs, typed: "make readme",
+	args: referenceArgs, citedCommand: "make readme",
 }, {
 	name: "reference", render: formatWholeScenario,
 	args: referenceArgs,
@@ -46,7 +46,7 @@ var documentTables = []documentTable{{
 	name: "faults", render: formatFaults, basis: "one run",
 	args: "-engine faults -scenario all",
 }, {
-	name: "recursor", render: formatColdNames,
+	name: "recursor", render: formatUncachedNames,
 	args: "-engine recursor -scenario broken -requests 2000 -strategy hedge,unbound,named,pdns,kresd,sdns,hickory",
 }, {
 	name: "signed", render: formatRecursors,
@@ -74,7 +74,7 @@ func findDocumentTable(name string) documentTable {
 	return documentTables[slices.Index(documentTableNames(), name)]
 }
 
-// formatHeadline returns README's table, which compares hedging libraries, and a sentence that compares its rows.
+// formatHeadline returns the table in README that compares hedging libraries, and a sentence that compares its rows.
 func formatHeadline(f engineResults) string {
 	s := f.scenarios[0]
 	var b strings.Builder
@@ -86,14 +86,14 @@ func formatHeadline(f engineResults) string {
 		if h.name == ours {
 			name = "**" + name + "**"
 		}
-		fmt.Fprintf(&b, "| %s | %s |\n", name, strings.Join(headlineCells(s.find(h.name).rows[0]), " | "))
+		fmt.Fprintf(&b, "| %s | %s |\n", name, strings.Join(headlineCells(s.findResult(h.name).rows[0]), " | "))
 	}
 	b.WriteString("\n" + s.compareWithPeers(names) + "\n")
 	return b.String()
 }
 
-// headlineCells returns the figures of row r in README's table and in the overview: p50, p99, p99.9, the extra requests, and
-// the number of connections.
+// headlineCells returns the cells of row r in README's table and in the overview: p50, p99, p99.9, the extra requests,
+// and the number of connections.
 func headlineCells(r row) []string {
 	connections := "–"
 	if r.Conns != nil {
@@ -107,7 +107,7 @@ func headlineCells(r row) []string {
 // formatWholeScenario returns the Markdown table of the first scenario, without rows for the parts of the scenario.
 func formatWholeScenario(f engineResults) string {
 	rows := slices.DeleteFunc(f.scenarios[0].tableRows(), func(r row) bool { return strings.Contains(r.Scenario, "/") })
-	return formatMarkdownTable(rows, f.options.engine.profile())
+	return formatMarkdownTable(rows, f.options.engine.spec())
 }
 
 // formatForwarders returns the Markdown table of DNS clients and forwarders over a lossy network: a row for each in each
@@ -119,9 +119,9 @@ func formatForwarders(f engineResults) string {
 	})
 }
 
-// formatColdNames returns the Markdown table of recursive DNS resolvers that are asked for new names: a row for each
-// resolver in each scenario.
-func formatColdNames(f engineResults) string {
+// formatUncachedNames returns the Markdown table of recursive DNS resolvers that are asked for names without cached
+// answers: a row for each resolver in each scenario.
+func formatUncachedNames(f engineResults) string {
 	return f.formatRows([]string{"p50", "p99", "σ", "failed", "queries per name"}, func(r row) []any {
 		return []any{formatMillis(r.P50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Stddev), r.Errors, fmt.Sprintf("%.2f", *r.Sent)}
 	})
@@ -160,7 +160,7 @@ func formatCaches(f engineResults) string {
 			if i := slices.IndexFunc(s.results, func(r result) bool { return r.strategy == name }); i >= 0 {
 				r := s.results[i].rows[0]
 				cell = fmt.Sprintf("%.1f", *r.CPU)
-				if each := r.own["kb_per_connection"]; each != nil {
+				if each := r.engineFigures["kb_per_connection"]; each != nil {
 					memory = fmt.Sprintf("%.1f", *each)
 				}
 			}
@@ -184,10 +184,10 @@ func formatStrategyName(name string) string {
 func formatFaults(f engineResults) string {
 	return f.formatRows([]string{"answered", "p50", "p99", "last answer", "queries per question"}, func(r row) []any {
 		answered := fmt.Sprintf("%d of %d", r.Requests-r.Errors, r.Requests)
-		if *r.own["denials"] > 0 {
-			answered += fmt.Sprintf(", %.0f denied", *r.own["denials"])
+		if *r.engineFigures["denials"] > 0 {
+			answered += fmt.Sprintf(", %.0f denied", *r.engineFigures["denials"])
 		}
-		return []any{answered, formatMillis(r.P50), formatMillis(r.P99), fmt.Sprintf("%.2f s", *r.own["last_answer_ms"]/1000), fmt.Sprintf("%.2f", *r.Sent)}
+		return []any{answered, formatMillis(r.P50), formatMillis(r.P99), fmt.Sprintf("%.2f s", *r.engineFigures["last_answer_ms"]/1000), fmt.Sprintf("%.2f", *r.Sent)}
 	})
 }
 
@@ -197,7 +197,7 @@ func formatStorage(f engineResults) string {
 	percent := func(x float64) string { return fmt.Sprintf("%.2f", x) }
 	return f.formatRows([]string{"p50", "p99", "p99.9", "extra requests %", "bytes sent twice %", "wins %"}, func(r row) []any {
 		return []any{formatMillis(r.P50), formatMillis(r.P99), formatMillis(r.P999),
-			percent(r.Extra), percent(*r.own[sentTwice]), percent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))}
+			percent(r.Extra), percent(*r.engineFigures[sentTwice]), percent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))}
 	})
 }
 
@@ -216,7 +216,7 @@ func formatEndpoints(f engineResults) string {
 		for _, r := range s.rows() {
 			fmt.Fprintf(&b, " %s |", formatMillis(r.P99))
 		}
-		with := s.find(steered).rows[0]
+		with := s.findResult(endpointsStrategy).rows[0]
 		fmt.Fprintf(&b, " %.1f | %d |\n", with.Extra, with.Errors)
 	}
 	return b.String()

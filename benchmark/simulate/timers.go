@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A timerMonitor measures how late the timers of this machine fire while strategies run in real time. The delays of
-// servers and clients are as late as these. A nil *timerMonitor measures nothing.
+// A timerMonitor measures how late timers fire on this machine while strategies run in real time. The simulated delays
+// of servers and the hedge delays of clients are as late as these timers. A nil *timerMonitor measures nothing.
 type timerMonitor struct {
 	mu   sync.Mutex
 	late []time.Duration // one for each millisecond or so
@@ -19,12 +19,13 @@ const (
 	// maxTimerDelay is the maxTimerDelay of most engines: half of what an answer usually takes in the first scenario.
 	maxTimerDelay = 2500 * time.Microsecond
 
-	// timersFirst is how long timers are measured before anything runs.
-	timersFirst = 250 * time.Millisecond
+	// initialTimerTime is how long timers are measured before anything runs.
+	initialTimerTime = 250 * time.Millisecond
 )
 
-// measure starts a measurement of timer lateness, about once per millisecond. stop ends it and stores the values.
-func (t *timerMonitor) measure() (stop func()) {
+// startMeasuring starts to measure the lateness of timers, about once per millisecond. stop ends the measurement and
+// stores the values.
+func (t *timerMonitor) startMeasuring() (stop func()) {
 	if t == nil {
 		return func() {}
 	}
@@ -49,7 +50,7 @@ func (t *timerMonitor) measure() (stop func()) {
 	return func() { close(over); <-done }
 }
 
-// p99 returns the 99th percentile of the measured lateness, or 0 if nothing was measured.
+// p99 returns the 99th percentile of the measured lateness, or 0 if there are no measurements.
 func (t *timerMonitor) p99() time.Duration {
 	if t == nil {
 		return 0

@@ -15,7 +15,7 @@ import (
 func TestTimersOfFakeTimeAreNeverLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		timers := new(timerMonitor)
-		stop := timers.measure()
+		stop := timers.startMeasuring()
 		time.Sleep(100*ms + ms/2)
 		stop()
 		assert.Len(t, timers.late, 101)
@@ -47,7 +47,7 @@ func TestBusyMachineIsSaidPlainly(t *testing.T) {
 		found := engineResults{options: o, late: tt.late, scenarios: []scenarioResults{{scenario: findScenario("reference")}}}
 		for _, format := range []string{"text", "md"} {
 			var out bytes.Buffer
-			require.NoError(t, found.print(&out, format))
+			require.NoError(t, found.writeResults(&out, format))
 			assert.Equal(t, tt.says, strings.Contains(out.String(), "TOO BUSY"), "%s at %v: %s", tt.args, tt.late, &out)
 			assert.Equal(t, tt.says, strings.Contains(out.String(), "-engine virtual"))
 		}
@@ -65,7 +65,7 @@ func TestEveryTableSaysWhatPlusMinusIs(t *testing.T) {
 		assert.Contains(t, engineResults{options: o}.tableNotes()[0], want)
 	}
 	for format, figures := range map[string]int{"text": 2, "md": 3} { // p99 and p99.9, and the mean
-		out, _, code := sim(t, small("-format", format)...)
+		out, _, code := runSimulate(t, withFewRequests("-format", format)...)
 		require.Equal(t, ok, code)
 		assert.Equal(t, 1+3*figures, strings.Count(out, "±")-strings.Count(findScenario("reference").about, "±"), "of three strategies: %s", out)
 	}
@@ -83,11 +83,11 @@ func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
 	} {
 		o, err := parseOptions(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
-		takes := o.engine.estimate(o.listJobs(nil))
+		takes := o.engine.estimateDuration(o.newJobs(nil))
 		assert.LessOrEqual(t, takes, most, args)
 		assert.Greater(t, takes, most/2, args)
 	}
 	o, err := parseOptions(strings.Fields("-requests 30000 -strategy none,hedge"), os.Stderr)
 	require.NoError(t, err)
-	assert.InEpsilon(t, 2*30_000*7950*time.Microsecond/20, o.engine.estimate(o.listJobs(nil)), 0.05, "as long as it takes")
+	assert.InEpsilon(t, 2*30_000*7950*time.Microsecond/20, o.engine.estimateDuration(o.newJobs(nil)), 0.05, "as long as it takes")
 }

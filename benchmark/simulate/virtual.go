@@ -11,25 +11,25 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// virtualEngine is the mode -engine virtual of simulate: a discrete-event simulation in virtual time. It simulates
-// about a million requests per second, with the same result for the same seed on any machine.
+// virtualEngine is the engine virtual of simulate: a discrete-event simulation in virtual time. It simulates about a
+// million requests per second, with the same result for the same seed on any machine.
 //
-// This library's policy code runs by the clock of the simulation. Models stand for hedgedhttp and failsafe-go, which
-// have clocks of their own.
+// The policy code of this library runs by the clock of the simulation. hedgedhttp and failsafe-go have clocks of their
+// own, so models stand for them.
 type virtualEngine struct{}
 
 func init() { registerEngine(5, func() engine { return virtualEngine{} }) }
 
-func (virtualEngine) profile() profile {
-	return profile{
+func (virtualEngine) spec() engineSpec {
+	return engineSpec{
 		name: "virtual", about: "simulates the clients and the server in virtual time: seconds, and the same figures on every machine",
 		scenarios: virtualScenarios(),
 	}
 }
 
-// estimate returns the expected duration of the jobs, or 0 if they are short. It measures the speed of this machine by
-// a small simulation with each strategy.
-func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
+// estimateDuration returns the expected duration of the jobs, or 0 if it is short. It measures the speed of this
+// machine by a small simulation with each strategy.
+func (virtualEngine) estimateDuration(jobs []job) (sum time.Duration) {
 	const pilot, worthIt = 5_000, 1_000_000 // requests
 	requests := make(map[string]int)        // by strategy
 	total := 0
@@ -43,7 +43,7 @@ func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 	if total < worthIt {
 		return 0 // it is over before an estimate helps
 	}
-	simulation := virtualScenarios()[0].simulationOfSize(size{requests: pilot})
+	simulation := virtualScenarios()[0].simulationOfSize(trafficSize{requests: pilot})
 	for name, n := range requests {
 		began := time.Now()
 		at := virtualSetup{ctx: context.Background(), simulation: simulation, seed: 1, extra: 0.1}
@@ -53,12 +53,12 @@ func (virtualEngine) estimate(jobs []job) (sum time.Duration) {
 	return sum / time.Duration(runtime.GOMAXPROCS(0))
 }
 
-func (virtualEngine) offers(sc scenario, s strategy) bool {
-	return s.virtual != nil && s.isFor(sc) && (sc.replays || !s.isBestStatic())
+func (virtualEngine) supports(sc scenario, s strategy) bool {
+	return s.virtual != nil && s.runsIn(sc) && (sc.replayable || !s.isBestStatic())
 }
 
-// withLimiters returns simulation w. It adds a hedge.Limiter to each server if the strategy protects servers by
-// Limiters.
+// withLimiters returns a copy of the simulation w. If the strategy protects servers by Limiters, each server of the
+// copy has a hedge.Limiter.
 func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	if s.limited {
 		q := *w.Queue
@@ -68,8 +68,8 @@ func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	return w
 }
 
-// run simulates the strategies of job j in its scenario, and passes the results of each to keep. It simulates several
-// strategies at a time, because they do not disturb each other in virtual time.
+// run simulates the strategies of job j in the scenario of the job, and passes the results of each strategy to keep. It
+// simulates several strategies at a time, which does not affect their virtual time.
 func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	simulation := j.scenario.simulationOfSize(j.size)
 	var (

@@ -21,7 +21,8 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// A rangeReader is the read function of a contender: it fills p with the bytes of the object at offset off.
+// A rangeReader is the function by which a contender reads from the store. It fills p with the bytes of the object at
+// offset off.
 type rangeReader func(ctx context.Context, p []byte, off int64) error
 
 // Names of contenders that bounds and tests refer to.
@@ -42,7 +43,7 @@ var contenders = []lab.Contender[*store, rangeReader]{
 	})},
 	{Name: "stall-timeout", Start: newStallTimeoutStarter(500 * time.Millisecond)},
 	{Name: "stall-timeout-20ms", Start: newStallTimeoutStarter(20 * time.Millisecond)},
-	{Name: "parts-4", Start: startInParts},
+	{Name: "parts-4", Start: startParallelParts},
 	{Name: "hedge-resume", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return hedge.New(base, hedge.WithResume()), nil
 	})},
@@ -61,7 +62,8 @@ var Contenders = lab.NamesOf(contenders)
 // entityTag is the version of the object.
 const entityTag = `"one"`
 
-// fetchRange requests a range from the store for package rangeread. It is a rangeread.Fetch.
+// fetchRange requests a range of the object from the store. It is the rangeread.Fetch function of the contender that
+// uses package rangeread.
 func (s *store) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
 	b, err := s.openBody(ctx, r.Offset, r.Length)
 	if err != nil {
@@ -70,8 +72,8 @@ func (s *store) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadClose
 	return b, rangeread.Info{Offset: r.Offset, Length: r.Length, Size: s.size, Tag: entityTag}, nil
 }
 
-// newTransportStarter returns the Start function of a contender that reads a range by an HTTP GET. wrap makes the
-// contender's transport from the transport of the store.
+// newTransportStarter returns the Start function of a contender that reads a range by an HTTP GET. The function wrap
+// makes the HTTP transport of the contender from that of the store.
 func newTransportStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*store) (rangeReader, error) {
 	return func(s *store) (rangeReader, error) {
 		rt, err := wrap(s)
@@ -94,7 +96,7 @@ func newTransportStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)
 	}
 }
 
-// RoundTrip answers a GET for a range of the object, as Amazon S3 does. With it, a store is an http.RoundTripper.
+// RoundTrip answers a GET for a range of the object, as Amazon S3 does. It makes a store an http.RoundTripper.
 func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	var from, to int64
 	if _, err := fmt.Sscanf(req.Header.Get("Range"), "bytes=%d-%d", &from, &to); err != nil {
@@ -118,9 +120,9 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 // startPlain starts a contender that reads each range by one request, without hedging or retries.
 var startPlain = newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
 
-// startInParts starts a contender that requests four parts of a range at the same time, as the downloader of the AWS SDK
-// does.
-func startInParts(s *store) (rangeReader, error) {
+// startParallelParts starts a contender that reads a range by four parallel requests, each for a quarter of the range.
+// The downloader of the AWS SDK works in this way.
+func startParallelParts(s *store) (rangeReader, error) {
 	const parts = 4
 	s.requestSize = Size / parts
 	read, err := startPlain(s)
@@ -136,12 +138,12 @@ func startInParts(s *store) (rangeReader, error) {
 	}, err
 }
 
-// A stallTimeout is a client that retries a request whose first byte is late, as Google's client does with
-// WithReadStallTimeout. It follows the documentation of that option.
+// A stallTimeoutClient reads from the store, and retries a request whose first byte is late. It models the option
+// WithReadStallTimeout of Google's storage client, from the documentation of that option.
 //
-// The timeout starts at a minimum and moves to the 99th percentile of the client's requests if that is longer. A retry
-// waits for a random part of a second, and twice as long each time.
-type stallTimeout struct {
+// The timeout starts at a minimum. It moves to the 99th percentile of the client's requests if that is longer. A retry
+// waits for a random part of a second, and each further retry for twice as long.
+type stallTimeoutClient struct {
 	store   *store
 	minimum time.Duration
 
@@ -150,17 +152,18 @@ type stallTimeout struct {
 	random  *rand.Rand
 }
 
-// newStallTimeoutStarter returns the Start function of a contender that retries requests whose first byte is late.
-// minimum is the shortest timeout.
+// newStallTimeoutStarter returns the Start function of a contender that reads by a stallTimeoutClient. minimum is the
+// shortest timeout.
 func newStallTimeoutStarter(minimum time.Duration) func(*store) (rangeReader, error) {
 	return func(s *store) (rangeReader, error) {
-		t := &stallTimeout{store: s, minimum: minimum, timeout: minimum, random: rand.New(rand.NewPCG(s.seed, 1))}
+		t := &stallTimeoutClient{store: s, minimum: minimum, timeout: minimum, random: rand.New(rand.NewPCG(s.seed, 1))}
 		return t.readRange, nil
 	}
 }
 
-// readRange fills p with the bytes of the object at offset off. It retries requests whose first byte is late.
-func (t *stallTimeout) readRange(ctx context.Context, p []byte, off int64) error {
+// readRange fills p with the bytes of the object at offset off. It retries each request whose first byte does not
+// arrive within the timeout.
+func (t *stallTimeoutClient) readRange(ctx context.Context, p []byte, off int64) error {
 	for maxPause := time.Second; ; maxPause = min(2*maxPause, 30*time.Second) {
 		b, err := t.openBody(ctx, off, int64(len(p)))
 		if err == nil {
@@ -176,9 +179,10 @@ func (t *stallTimeout) readRange(ctx context.Context, p []byte, off int64) error
 	}
 }
 
-// openBody sends a request for n bytes at offset off. It returns an error if the first byte does not arrive within the
-// timeout. Afterwards it adapts the timeout.
-func (t *stallTimeout) openBody(ctx context.Context, off, n int64) (*body, error) {
+// openBody requests n bytes at offset off from the store, and returns the body of the response. It returns an error if
+// the first byte does not arrive within the timeout. It then raises the timeout if the first byte was late, and
+// otherwise lowers it.
+func (t *stallTimeoutClient) openBody(ctx context.Context, off, n int64) (*body, error) {
 	t.mu.Lock()
 	limit := t.timeout
 	t.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 func PredictFirstRequest(name string, seed uint64, read int64) (firstByte, rest time.Duration) {
 	sc, _ := lab.FindByName("scenario", scenarios, name)
 	b := &body{store: &store{scenario: sc}, off: read * Size, size: Size, interval: chunkInterval, stallAt: -1}
-	firstByte = b.drawFaults(rand.New(rand.NewPCG(seed, uint64(read)*(Size/block)<<8)))
+	firstByte = b.drawFaults(rand.New(rand.NewPCG(seed, uint64(read)*(Size/faultBlock)<<8)))
 	rest = time.Duration(Size/chunkSize-1) * b.interval
 	if b.stallAt >= 0 {
 		rest += faultDelay
@@ -21,6 +21,6 @@ func PredictFirstRequest(name string, seed uint64, read int64) (firstByte, rest 
 }
 
 var (
-	FillBytes  = fillBytes
-	CheckBytes = checkBytes
+	FillBytes  = fillContent
+	CheckBytes = checkContent
 )

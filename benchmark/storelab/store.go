@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
-// A scenario is a condition of the simulated object store: whether some of its responses have faults, and whether it is
-// slow for a while.
+// A scenario is a condition of the simulated object store: some responses have faults, or the store is slow for a
+// while, or neither.
 type scenario struct {
 	lab.Scenario
 	faulty bool
@@ -39,15 +39,15 @@ const (
 	slowFactor         = 8   // of all times while the store is slow
 )
 
-// IsSlow reports whether the whole store is slow during the read with the given number, in the scenario storage-slow.
-// Three reads in ten are slow.
+// IsSlow reports whether the store is slow during the read with the given index, in the scenario storage-slow. That is
+// the case for three reads in ten.
 func IsSlow(read int32) bool { return read%1000 >= 400 && read%1000 < 700 }
 
-// block is the unit of faults in bytes: the seed determines the faults of all requests that begin in one block.
-const block = Size / 4
+// faultBlock is the unit of faults in bytes: the seed determines the faults of all requests that begin in one block.
+const faultBlock = Size / 4
 
-// A store is a simulated object store with one object, for one contender. It determines the faults of each response,
-// and counts requests and bytes.
+// A store is a simulated object store that holds one object, for one contender. It determines the faults of each
+// response, and counts requests and bytes.
 type store struct {
 	scenario
 	seed         uint64
@@ -58,31 +58,32 @@ type store struct {
 	openRequests sync.WaitGroup
 }
 
+// A readStats counts the requests and bytes of one read.
 type readStats struct {
 	requests, asked, sent atomic.Int64
-	replaced              atomic.Bool // the last byte came by a request that replaced another
+	replaced              atomic.Bool // the last byte came from a request that replaced another
 }
 
-// newStore returns the store of one contender for a scenario. seed determines the faults, and reads is the number of
-// ranges in the object.
+// newStore returns the store of one contender in scenario sc. seed determines the faults. reads is the number of ranges
+// into which the object is divided.
 func newStore(sc scenario, seed uint64, reads int) *store {
 	return &store{
 		scenario: sc, seed: seed, size: int64(reads) * Size, requestSize: Size,
-		tries: make([]atomic.Int32, reads*Size/block), reads: make([]readStats, reads),
+		tries: make([]atomic.Int32, reads*Size/faultBlock), reads: make([]readStats, reads),
 	}
 }
 
-// openBody sends a request to the store for n bytes of the object at offset off, all within one read. It returns the
-// response's body when the first byte arrives, or the error of ctx.
+// openBody requests n bytes of the object at offset off from the store, all within the range of one read. It returns
+// the body of the response when the first byte arrives, or the error of ctx.
 func (s *store) openBody(ctx context.Context, off, n int64) (*body, error) {
-	try := s.tries[off/block].Add(1) - 1
+	try := s.tries[off/faultBlock].Add(1) - 1
 	b := &body{
 		store: s, ctx: ctx, stats: &s.reads[off/Size], off: off, size: n, interval: chunkInterval, stallAt: -1,
 		isFirst: try == 0 && off%s.requestSize == 0,
 	}
 	b.stats.requests.Add(1)
 	b.stats.asked.Add(n)
-	delay := b.drawFaults(rand.New(rand.NewPCG(s.seed, uint64(off/block)<<8|uint64(try))))
+	delay := b.drawFaults(rand.New(rand.NewPCG(s.seed, uint64(off/faultBlock)<<8|uint64(try))))
 	s.openRequests.Add(1)
 	if err := lab.SleepContext(ctx, delay); err != nil {
 		s.openRequests.Done()
@@ -93,8 +94,8 @@ func (s *store) openBody(ctx context.Context, off, n int64) (*body, error) {
 	return b, nil
 }
 
-// drawFaults draws the speed and the stall of a body from random numbers, and returns the delay of its first byte. A
-// stall begins at a multiple of the page size.
+// drawFaults determines the speed of the body and the position at which it stalls, by random numbers. It returns the
+// delay of the first byte. A stall begins at a multiple of wordSpacing.
 func (b *body) drawFaults(random *rand.Rand) time.Duration {
 	delay := max(firstByteMean+time.Duration(random.NormFloat64()*float64(firstByteDeviation)), firstByteMean/2)
 	kind, share := random.IntN(faultPeriod), random.Float64()
@@ -102,7 +103,7 @@ func (b *body) drawFaults(random *rand.Rand) time.Duration {
 	case b.store.faulty && kind == 0:
 		delay += faultDelay
 	case b.store.faulty && kind == 1:
-		b.stallAt = int64(share*float64(b.size)) / page * page
+		b.stallAt = int64(share*float64(b.size)) / wordSpacing * wordSpacing
 	}
 	if b.store.slow && IsSlow(int32(b.off/Size)) {
 		delay, b.interval = delay*slowFactor, b.interval*slowFactor
@@ -110,7 +111,8 @@ func (b *body) drawFaults(random *rand.Rand) time.Duration {
 	return delay
 }
 
-// A body is the body of a response from the simulated store. It arrives in chunks, the first one at once.
+// A body is the response body of a request to the simulated store. The first chunk is available at once, and each
+// further chunk after an interval.
 type body struct {
 	store     *store
 	ctx       context.Context // of the request
@@ -126,8 +128,8 @@ type body struct {
 	once      sync.Once
 }
 
-// arrivalOf returns the time at which the byte at a position of the body arrives.
-func (b *body) arrivalOf(position int64) time.Time {
+// arrivalTime returns the time at which the byte at the given position of the body arrives.
+func (b *body) arrivalTime(position int64) time.Time {
 	d := time.Duration(position/chunkSize) * b.interval
 	if b.stallAt >= 0 && position >= b.stallAt {
 		d += faultDelay
@@ -135,9 +137,9 @@ func (b *body) arrivalOf(position int64) time.Time {
 	return b.start.Add(d)
 }
 
-// endOfChunk returns the end of the chunk around a position of the body: the position after the last byte that arrives
-// together with it.
-func (b *body) endOfChunk(position int64) int64 {
+// chunkEnd returns the end of the chunk that contains the given position of the body: the position after the last byte
+// that arrives together with that byte.
+func (b *body) chunkEnd(position int64) int64 {
 	end := min((position/chunkSize+1)*chunkSize, b.size)
 	if position < b.stallAt {
 		end = min(end, b.stallAt)
@@ -145,17 +147,17 @@ func (b *body) endOfChunk(position int64) int64 {
 	return end
 }
 
-// Read reads bytes of the response that have arrived. It waits for the next chunk if there are none.
+// Read returns bytes of the body that have arrived. If there are none, it waits for the next chunk.
 func (b *body) Read(p []byte) (int, error) {
 	position := b.position.Load()
 	if position == b.size {
 		return 0, io.EOF
 	}
-	if err := lab.SleepContext(b.ctx, time.Until(b.arrivalOf(position))); err != nil {
+	if err := lab.SleepContext(b.ctx, time.Until(b.arrivalTime(position))); err != nil {
 		return 0, err
 	}
-	n := min(int64(len(p)), b.endOfChunk(position)-position)
-	fillBytes(p[:n], b.off+position)
+	n := min(int64(len(p)), b.chunkEnd(position)-position)
+	fillContent(p[:n], b.off+position)
 	b.position.Store(position + n)
 	if position+n == b.size && (b.off+b.size)%Size == 0 && !b.isFirst {
 		b.stats.replaced.Store(true)
@@ -170,13 +172,13 @@ func (b *body) Close() error {
 	return nil
 }
 
-// finish adds the bytes that have arrived so far to the bytes sent by the store. It runs once, when the body is closed
-// or when the context of the request ends.
+// finish adds the bytes of the body that have arrived to the number of bytes sent by the store. It is called once: when
+// the body is closed, or when the context of the request ends.
 func (b *body) finish() {
 	b.once.Do(func() {
 		sent, now := b.position.Load(), time.Now()
-		for sent < b.size && !b.arrivalOf(sent).After(now) {
-			sent = b.endOfChunk(sent)
+		for sent < b.size && !b.arrivalTime(sent).After(now) {
+			sent = b.chunkEnd(sent)
 		}
 		b.stats.sent.Add(sent)
 		b.store.openRequests.Done()

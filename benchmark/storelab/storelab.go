@@ -46,7 +46,8 @@ type Row struct {
 	Traffic []Traffic // of each call
 }
 
-// Traffic is the number of bytes that one read caused: bytes requested, and bytes sent by the store.
+// Traffic is the number of bytes that one read caused: the bytes that its requests asked for, and the bytes that the
+// store sent.
 type Traffic struct {
 	Asked int64 // by its requests
 	Sent  int64 // by the store until the requests ended
@@ -71,7 +72,8 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 // FakeTime runs Run in fake time, in a helper process.
 var FakeTime = bubble.Func[Config, []Row]{Name: "storelab", Call: Run}
 
-// measure lets contender c read all ranges from a store of its own, and returns its result.
+// measure lets contender c read all ranges of the object in scenario sc, from a store of its own. It returns the
+// result.
 func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*store, rangeReader]) (Row, error) {
 	s := newStore(sc, conf.Seed, conf.Reads)
 	read, err := c.Start(s)
@@ -109,8 +111,9 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*st
 	return row, err
 }
 
-// readRange lets a contender read the range with number i into p, and records the call. start is the start of the run.
-// Failed reads are recorded as failed calls; wrong bytes are an error.
+// readRange reads the i-th range of the object into p by the function read of a contender. It records the latency in
+// call, since the start of the run. If the read fails, the call counts as failed. It returns an error if the bytes are
+// wrong.
 func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *latency.Call, start time.Time) error {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
@@ -126,27 +129,28 @@ func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *l
 		call.Winner = -1
 		return nil
 	}
-	return checkBytes(p, i*Size)
+	return checkContent(p, i*Size)
 }
 
-// page is the distance in bytes between the words of the object that depend on their offset. All other bytes are 0.
-const page = 4 << 10
+// wordSpacing is the distance in bytes between the words of the object that depend on their offset. All other bytes are 0.
+const wordSpacing = 4 << 10
 
-// wordAt returns the word of the object at offset off, which is a multiple of page.
-func wordAt(off int64) uint64 { return uint64(off+8) * 0x9E3779B97F4A7C15 }
+// contentWord returns the eight bytes of the object at offset off as an integer. off is a multiple of wordSpacing.
+func contentWord(off int64) uint64 { return uint64(off+8) * 0x9E3779B97F4A7C15 }
 
-// fillBytes writes the content of the object at offset off to p. It writes only the words that are not 0.
-func fillBytes(p []byte, off int64) {
-	for at := (page - off%page) % page; at+8 <= int64(len(p)); at += page {
-		binary.LittleEndian.PutUint64(p[at:], wordAt(off+at))
+// fillContent writes the content of the object at offset off to p. The object is zero except for one word in every
+// wordSpacing bytes, and fillContent writes only these words.
+func fillContent(p []byte, off int64) {
+	for at := (wordSpacing - off%wordSpacing) % wordSpacing; at+8 <= int64(len(p)); at += wordSpacing {
+		binary.LittleEndian.PutUint64(p[at:], contentWord(off+at))
 	}
 }
 
-// checkBytes returns an error if p differs from the content of the object at offset off. It compares only the words
-// that are not 0.
-func checkBytes(p []byte, off int64) error {
-	for at := (page - off%page) % page; at+8 <= int64(len(p)); at += page {
-		if binary.LittleEndian.Uint64(p[at:]) != wordAt(off+at) {
+// checkContent returns an error if p differs from the content of the object at offset off. It compares only the words
+// that contentWord returns.
+func checkContent(p []byte, off int64) error {
+	for at := (wordSpacing - off%wordSpacing) % wordSpacing; at+8 <= int64(len(p)); at += wordSpacing {
+		if binary.LittleEndian.Uint64(p[at:]) != contentWord(off+at) {
 			return fmt.Errorf("wrong bytes at %d", off+at)
 		}
 	}

@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// play lets contenders read in fake time: all of them if none is named.
-func play(t *testing.T, scenario string, seed uint64, contenders ...string) map[string]storelab.Row {
+// readInFakeTime lets contenders read in fake time: those named, or else all.
+func readInFakeTime(t *testing.T, scenario string, seed uint64, contenders ...string) map[string]storelab.Row {
 	t.Helper()
 	conf := storelab.Config{Scenario: scenario, Contenders: contenders, Reads: 1500, Seed: seed}
 	if testing.Short() {
@@ -44,7 +44,7 @@ func play(t *testing.T, scenario string, seed uint64, contenders ...string) map[
 
 func TestPlainReadTakesTheTimeOfItsRequest(t *testing.T) {
 	for _, scenario := range lab.NamesOf(storelab.Scenarios) {
-		r := play(t, scenario, 3, storelab.Plain)[storelab.Plain]
+		r := readInFakeTime(t, scenario, 3, storelab.Plain)[storelab.Plain]
 		late, stalled := 0, 0
 		for i, c := range r.Calls {
 			first, body := storelab.PredictFirstRequest(scenario, 3, int64(i))
@@ -79,7 +79,7 @@ func TestPlainReadTakesTheTimeOfItsRequest(t *testing.T) {
 // TestAllContendersMeetTheSameFaults: a read without a second request takes as long as a plain read.
 func TestAllContendersMeetTheSameFaults(t *testing.T) {
 	for _, scenario := range lab.NamesOf(storelab.Scenarios) {
-		rows := play(t, scenario, 1)
+		rows := readInFakeTime(t, scenario, 1)
 		plain := rows[storelab.Plain]
 		for name, r := range rows {
 			if name == "parts-4" {
@@ -98,13 +98,13 @@ func TestAllContendersMeetTheSameFaults(t *testing.T) {
 }
 
 func TestTheSameSeedGivesTheSameFigures(t *testing.T) {
-	one := play(t, "storage", 1)
-	assert.Equal(t, one, play(t, "storage", 1))
-	assert.NotEqual(t, one[storelab.Plain].Calls, play(t, "storage", 2, storelab.Plain)[storelab.Plain].Calls)
+	one := readInFakeTime(t, "storage", 1)
+	assert.Equal(t, one, readInFakeTime(t, "storage", 1))
+	assert.NotEqual(t, one[storelab.Plain].Calls, readInFakeTime(t, "storage", 2, storelab.Plain)[storelab.Plain].Calls)
 }
 
 func TestPartsAreRequestsOfTheirOwn(t *testing.T) {
-	r := play(t, "storage-still", 1, "parts-4")["parts-4"]
+	r := readInFakeTime(t, "storage-still", 1, "parts-4")["parts-4"]
 	for i, c := range r.Calls {
 		assert.EqualValues(t, 3, c.Hedges)
 		assert.Zero(t, c.Winner, "a part takes the place of nothing")
@@ -117,7 +117,7 @@ func TestPartsAreRequestsOfTheirOwn(t *testing.T) {
 func TestAStallTimeoutWatchesTheFirstByteOnly(t *testing.T) {
 	const name = "stall-timeout-20ms"
 	again, stalled := 0, 0
-	for i, c := range play(t, "storage", 1, name)[name].Calls {
+	for i, c := range readInFakeTime(t, "storage", 1, name)[name].Calls {
 		late, body := storelab.PredictFirstRequest("storage", 1, int64(i))
 		switch {
 		case late > time.Second:
@@ -140,7 +140,7 @@ func TestAStallTimeoutWatchesTheFirstByteOnly(t *testing.T) {
 // TestStalledBodiesAreResumed: rangeread and WithResume request the rest of a body that stalls, after they have
 // learned the latency of the store.
 func TestStalledBodiesAreResumed(t *testing.T) {
-	for name, r := range play(t, "storage", 1, "hedge-resume", storelab.Rangeread) {
+	for name, r := range readInFakeTime(t, "storage", 1, "hedge-resume", storelab.Rangeread) {
 		won, faults := 0, 0
 		for i, c := range r.Calls[100:] {
 			late, body := storelab.PredictFirstRequest("storage", 1, int64(i+100))
@@ -181,7 +181,7 @@ func TestAProgramRunsInFakeTime(t *testing.T) {
 func TestASecondRequestAfterADelay(t *testing.T) {
 	const name = "hedgedhttp-50ms"
 	again, most := 0, 0
-	for i, c := range play(t, "storage", 1, name)[name].Calls {
+	for i, c := range readInFakeTime(t, "storage", 1, name)[name].Calls {
 		late, body := storelab.PredictFirstRequest("storage", 1, int64(i))
 		if late < 50*time.Millisecond {
 			assert.Zero(t, c.Hedges, "read %d", i)

@@ -32,8 +32,8 @@ func main() {
 	}
 }
 
-// measurePrograms measures all programs and prints the table of their sizes. It also writes the table into the document
-// named readme unless that is empty. It returns an error for each number above its limit.
+// measurePrograms measures all programs and prints a table of their sizes. Unless readme is empty, it also writes the
+// table into the document with that file name. It returns an error for each number above its limit.
 func measurePrograms(readme string) error {
 	root, err := readRootModule()
 	if err != nil {
@@ -49,7 +49,7 @@ func measurePrograms(readme string) error {
 	for _, p := range programs {
 		w := weights[p.title]
 		over = append(over,
-			checkLimit(p.title, "bytes more", w.bytes-weights[p.above].bytes, p.limit.bytes),
+			checkLimit(p.title, "bytes more", w.bytes-weights[p.baseline].bytes, p.limit.bytes),
 			checkLimit(p.title, "modules linked", int64(w.linked), int64(p.limit.linked)),
 			checkLimit(p.title, "modules listed, those of grpc-go not counted", int64(w.listed-weights[aloneGRPC].listed), int64(p.limit.listed)))
 	}
@@ -61,22 +61,23 @@ func measurePrograms(readme string) error {
 	return errors.Join(over...)
 }
 
-// A weight is the size of a built program: its bytes, the modules linked into it, and all modules that it requires.
+// A weight has the size of a built program in bytes, the number of modules linked into the program, and the number of
+// all modules that it requires.
 type weight struct {
 	bytes  int64
 	linked int // modules in the program
 	listed int // modules that go list -m all names
 }
 
-// A limit has the largest numbers that the weight of a program may have. 0 means no limit.
+// A limit has the largest numbers that the weight of a program may have. A number of 0 means no limit.
 type limit struct {
 	bytes  int64 // beyond the bytes of the program to which it is compared
 	linked int
 	listed int // beyond the modules of a program with grpc-go alone
 }
 
-// checkLimit returns an error if number is above limit, unless limit is 0. The error names the owner of the number, a
-// program or a file, and the unit of the number.
+// checkLimit returns an error if number is above limit, unless limit is 0. For the error, owner names the program or
+// the file that has the number, and unit is the unit of the number.
 func checkLimit(owner, unit string, number, limit int64) error {
 	if limit > 0 && number > limit {
 		return fmt.Errorf("%s: %d %s; at most %d are allowed", owner, number, unit, limit)
@@ -84,16 +85,16 @@ func checkLimit(owner, unit string, number, limit int64) error {
 	return nil
 }
 
-// formatTable returns the Markdown table of program sizes: a row for each program, with its bytes and its numbers of
-// modules. Below it are lines about hedge's go.mod and the conditions of the measurement. weights has the sizes by the
-// title of the program.
+// formatTable returns the Markdown table of program sizes, with a row for each program. Below the table are lines about
+// the go.mod file of this library and the conditions of the measurement. weights has the measurements by the title of
+// the program.
 func formatTable(root rootInfo, weights map[string]weight) string {
 	var b strings.Builder
 	b.WriteString("| program | stripped | more | modules linked | `go list -m all` |\n|---|--:|--:|--:|--:|\n")
 	for _, p := range programs {
 		w, more := weights[p.title], "–"
-		if p.above != "" {
-			more = formatMB(w.bytes - weights[p.above].bytes)
+		if p.baseline != "" {
+			more = formatMB(w.bytes - weights[p.baseline].bytes)
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d |\n", p.title, formatMB(w.bytes), more, w.linked, w.listed)
 	}
@@ -102,12 +103,13 @@ func formatTable(root rootInfo, weights map[string]weight) string {
 	return b.String()
 }
 
+// formatMB returns a number of bytes as text in megabytes of 10⁶ bytes.
 func formatMB(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
 var tablePattern = regexp.MustCompile(`(?s)(<!-- table:weight -->\n).*?(<!-- /table -->)`)
 
-// writeTable replaces the table of program sizes in a document by text. The table stands between two comments, which
-// must occur once.
+// writeTable replaces the table of program sizes in a document by text. The document must contain the two comments
+// around the table exactly once.
 func writeTable(file, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
@@ -122,14 +124,15 @@ func writeTable(file, text string) error {
 	}), 0o644)
 }
 
-// A rootInfo describes the module of hedge: its folder, its version of Go, and the modules that it requires.
+// A rootInfo describes the module of this library: the folder, the version of Go, and the required modules.
 type rootInfo struct {
 	dir, goVersion   string
 	direct, indirect int
 	requires         map[string]string // versions by module path, including the peers in the benchmark's go.mod
 }
 
-// readRootModule returns the description of hedge's module, from the go.mod files of the module and of its benchmark.
+// readRootModule reads the description of this library's module from two go.mod files: that of the module, and that of
+// the benchmark.
 func readRootModule() (root rootInfo, err error) {
 	text, err := runGo(".", "list", "-m", "-f", "{{.Dir}}", hedgePath)
 	if err != nil {
@@ -159,7 +162,7 @@ func readRootModule() (root rootInfo, err error) {
 	return root, nil
 }
 
-// A modFile is the part of a go.mod file that this command needs: the version of Go and the required modules.
+// A modFile has the parts of a go.mod file that this command needs: the version of Go and the required modules.
 type modFile struct {
 	Go      string
 	Require []struct {
@@ -176,7 +179,7 @@ func readModFile(dir string) (mod modFile, err error) {
 	return mod, json.Unmarshal([]byte(text), &mod)
 }
 
-// measureProgram builds program p in a temporary module of its own, and returns its size. root has the versions of the
+// measureProgram builds program p in a temporary module, and returns the program's weight. root has the versions of the
 // modules that p needs.
 func measureProgram(root rootInfo, p program) (w weight, err error) {
 	dir, err := os.MkdirTemp("", "weight")
@@ -227,8 +230,8 @@ func measureProgram(root rootInfo, p program) (w weight, err error) {
 	return weight{bytes: built.Size(), linked: len(info.Deps), listed: strings.Count(listed, "\n")}, nil
 }
 
-// runGo runs the go command with args in the folder dir, and returns its output. It ignores workspaces, cgo and the
-// caller's GOFLAGS.
+// runGo runs the go command with args in the folder dir, and returns the output. The command ignores workspaces, cgo
+// and the caller's GOFLAGS.
 func runGo(dir string, args ...string) (string, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir = dir

@@ -10,32 +10,32 @@ const (
 	aloneResolver = "`net.Resolver` alone"
 )
 
-// A program is a small Go program whose binary size is measured. It uses hedge, another library, or none, and is
-// compared with the program that uses none.
+// A program is a small Go program whose binary size is measured. It uses this library, another library, or none. Its
+// size is compared with that of the program that uses no library.
 type program struct {
-	title  string
-	tags   string // of the build
-	above  string // title of the program with which it is compared; empty: none
-	limit  limit
-	source string
+	title    string
+	tags     string // of the build
+	baseline string // title of the program with which it is compared; empty: none
+	limit    limit
+	source   string
 }
 
 var programs = []program{{
 	title: aloneHTTP, source: httpProgram("http.DefaultTransport"),
 }, {
-	title: "with `hedge.New`", above: aloneHTTP,
+	title: "with `hedge.New`", baseline: aloneHTTP,
 	limit:  limit{linked: 9, listed: 16},
 	source: httpProgram("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
-	title: "with `hedge.New` and `-tags hedge_nogrpc`", above: aloneHTTP, tags: "hedge_nogrpc",
+	title: "with `hedge.New` and `-tags hedge_nogrpc`", baseline: aloneHTTP, tags: "hedge_nogrpc",
 	limit:  limit{bytes: 3_100_000, linked: 5, listed: 16},
 	source: httpProgram("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
-	title: "with failsafe-go", above: aloneHTTP,
+	title: "with failsafe-go", baseline: aloneHTTP,
 	source: httpProgram("failsafehttp.NewRoundTripper(nil, hedgepolicy.NewWithDelay[*http.Response](time.Second))",
 		"time", failsafePath+"/failsafehttp", failsafePath+"/hedgepolicy"),
 }, {
-	title: "with hedgedhttp", above: aloneHTTP,
+	title: "with hedgedhttp", baseline: aloneHTTP,
 	source: httpProgram("hedged()", "time", hedgedPath) + `
 func hedged() http.RoundTripper {
 	rt, err := hedgedhttp.NewRoundTripper(time.Second, 2, nil)
@@ -48,19 +48,19 @@ func hedged() http.RoundTripper {
 }, {
 	title: aloneGRPC, source: grpcProgram(""),
 }, {
-	title: "with `hedge.NewInterceptor`", above: aloneGRPC,
+	title: "with `hedge.NewInterceptor`", baseline: aloneGRPC,
 	source: grpcProgram("grpc.WithChainUnaryInterceptor(hedge.NewInterceptor().Unary())", hedgePath),
 }, {
 	title: aloneResolver, source: dnsProgram("net.DefaultResolver"),
 }, {
-	title: "with `dnshedge.Client`", above: aloneResolver,
+	title: "with `dnshedge.Client`", baseline: aloneResolver,
 	source: dnsProgram("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
 }}
 
-// httpProgram returns the Go source of a program that gets a web page, for the measurement of its binary size.
-// transport is the Go expression of its HTTP transport. imports are the packages that the expression needs.
+// httpProgram returns the Go source of a program that gets a web page. transport is the Go expression of the program's
+// HTTP transport. imports are the import paths that the expression needs.
 func httpProgram(transport string, imports ...string) string {
-	return programHead(append(imports, "fmt", "net/http")) + `
+	return formatProgramHead(append(imports, "fmt", "net/http")) + `
 	client := &http.Client{Transport: ` + transport + `}
 	resp, err := client.Get("http://localhost/")
 	if err == nil {
@@ -71,11 +71,11 @@ func httpProgram(transport string, imports ...string) string {
 `
 }
 
-// grpcProgram returns the Go source of a program that makes a gRPC call, for the measurement of its binary size. option
-// is the Go expression of a dial option, or empty. imports are the packages that the expression needs.
+// grpcProgram returns the Go source of a program that makes a gRPC call. option is the Go expression of a dial option,
+// or empty. imports are the import paths that the expression needs.
 func grpcProgram(option string, imports ...string) string {
 	imports = append(imports, "context", "fmt", grpcPath, grpcPath+"/credentials/insecure", "google.golang.org/protobuf/types/known/emptypb")
-	return programHead(imports) + `
+	return formatProgramHead(imports) + `
 	conn, err := grpc.NewClient("localhost:1", grpc.WithTransportCredentials(insecure.NewCredentials()), ` + option + `)
 	if err == nil {
 		err = conn.Invoke(context.Background(), "/shop.Shop/GetItem", new(emptypb.Empty), new(emptypb.Empty))
@@ -85,19 +85,19 @@ func grpcProgram(option string, imports ...string) string {
 `
 }
 
-// dnsProgram returns the Go source of a program that looks up a host, for the measurement of its binary size. resolver
-// is the Go expression of its *net.Resolver. imports are the packages that the expression needs.
+// dnsProgram returns the Go source of a program that looks up a host name. resolver is the Go expression of a
+// *net.Resolver. imports are the import paths that the expression needs.
 func dnsProgram(resolver string, imports ...string) string {
-	return programHead(append(imports, "context", "fmt", "net")) + `
+	return formatProgramHead(append(imports, "context", "fmt", "net")) + `
 	var resolver *net.Resolver = ` + resolver + `
 	fmt.Println(resolver.LookupHost(context.Background(), "localhost"))
 }
 `
 }
 
-// programHead returns the beginning of a Go program's source, up to the first statement of main. imports are the
-// packages that the program imports.
-func programHead(imports []string) string {
+// formatProgramHead returns the beginning of a program's Go source, up to the first statement of main. imports are the
+// import paths of the program.
+func formatProgramHead(imports []string) string {
 	text := "package main\n\n"
 	for _, path := range imports {
 		text += "import \"" + path + "\"\n"

@@ -1,5 +1,6 @@
-// Package bhope is the adaptive hedging policy of github.com/bhope/hedge, the reference that others are compared with.
-// It is written from the description of that policy, not from its code.
+// Package bhope implements the adaptive hedging policy of the Go library github.com/bhope/hedge, from which it has its
+// name. The benchmark compares other policies with this one. The package is written from the description of the policy
+// in that library's documentation, not from the library's code.
 //
 // The policy sends one hedge when a call is slower than the 90th percentile of the winners' latencies in the last 30 to
 // 60 seconds. The first 20 requests of a host, and the requests after a minute without any, are hedged after 10 ms.
@@ -16,70 +17,72 @@ import (
 )
 
 const (
-	percentile = 0.90
-	accuracy   = 0.01
-	window     = 30 * time.Second
-	warmUp     = 20 // requests
-	coldDelay  = 10 * time.Millisecond
-	minDelay   = time.Millisecond
-	share      = 0.10 // of the expected requests
-	burst      = 2 * time.Second
+	percentile   = 0.90
+	accuracy     = 0.01
+	window       = 30 * time.Second
+	warmUp       = 20 // requests
+	initialDelay = 10 * time.Millisecond
+	minDelay     = time.Millisecond
+	share        = 0.10 // of the expected requests
+	burst        = 2 * time.Second
 )
 
-// A Policy decides when a request is hedged, and whether the budget admits the hedge. It is safe for concurrent use.
-// Times are durations since any common start.
+// A Policy is the hedging policy of the library github.com/bhope/hedge: it decides when a request is hedged, and
+// whether the budget admits the hedge. All times are durations since a common start. A Policy is safe for concurrent
+// use.
 type Policy struct {
-	mu     sync.Mutex
-	hosts  map[string]*host
-	rate   float64 // tokens per second
-	full   float64
-	tokens float64
-	filled time.Duration // the time at which tokens was computed
-	denied int
+	mu         sync.Mutex
+	hosts      map[string]*host
+	rate       float64 // tokens per second
+	capacity   float64
+	tokens     float64
+	lastRefill time.Duration // the time at which tokens was computed
+	denied     int
 }
 
-// New returns a policy that expects the given number of requests per second to all hosts together. Its budget is a
-// tenth of them.
+// New returns a policy with an empty history. estimatedRPS is the expected number of requests per second to all hosts
+// together, of which the hedge budget is a tenth.
 func New(estimatedRPS float64) *Policy {
 	rate := estimatedRPS * share
-	full := max(1, rate*burst.Seconds())
-	return &Policy{hosts: make(map[string]*host), rate: rate, full: full, tokens: full}
+	capacity := max(1, rate*burst.Seconds())
+	return &Policy{hosts: make(map[string]*host), rate: rate, capacity: capacity, tokens: capacity}
 }
 
 // DefaultRPS is the default of the expected requests per second.
 const DefaultRPS = 100
 
-// A host has the latencies of one host's requests, in the current and in the previous window of 30 seconds.
+// A host has the latencies of the requests to one host, in the current and the previous window of 30 seconds.
 type host struct {
 	requests    int
 	windowStart time.Duration
 	current     *ddsketch.DDSketch
-	both        *ddsketch.DDSketch // the current and the previous window, merged once and not for each request
+	merged      *ddsketch.DDSketch // the current and the previous window, merged once and not for each request
 }
 
-// HedgeDelay counts a request to the host with the given name, and returns the delay after which it is hedged. now is
-// the time of the request.
+// HedgeDelay counts a request to the host with the given name, and returns the hedge delay of the request. now is the
+// start time of the request.
 func (p *Policy) HedgeDelay(now time.Duration, name string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.currentHost(now, name)
+	h := p.updateHost(now, name)
 	h.requests++
-	if h.requests <= warmUp || h.both.IsEmpty() {
-		return coldDelay
+	if h.requests <= warmUp || h.merged.IsEmpty() {
+		return initialDelay
 	}
-	d, err := h.both.GetValueAtQuantile(percentile)
+	d, err := h.merged.GetValueAtQuantile(percentile)
 	if err != nil {
 		panic(err) // the sketch is not empty
 	}
 	return max(minDelay, time.Duration(d))
 }
 
-// AdmitHedge takes a token for a hedge from the budget, at the time now. It reports false if there is none.
+// AdmitHedge takes a token for a hedge from the hedge budget, at the time now. It returns false if the budget has no
+// token.
 func (p *Policy) AdmitHedge(now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tokens = min(p.full, p.tokens+p.rate*(now-p.filled).Seconds())
-	p.filled = now
+	p.tokens = min(p.capacity, p.tokens+p.rate*(now-p.lastRefill).Seconds())
+	p.lastRefill = now
 	if p.tokens < 1 {
 		p.denied++
 		return false
@@ -88,39 +91,40 @@ func (p *Policy) AdmitHedge(now time.Duration) bool {
 	return true
 }
 
-// DeniedHedges returns the number of hedges for which there was no token.
+// DeniedHedges returns the number of hedges that AdmitHedge has denied.
 func (p *Policy) DeniedHedges() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.denied
 }
 
-// RecordLatency records the latency of a request to the host with the given name, from its start to its first answer.
-// now is the time of the answer.
+// RecordLatency records that a request to the host with the given name was answered at the time now, after the duration
+// took.
 func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.currentHost(now, name)
-	for _, s := range [...]*ddsketch.DDSketch{h.current, h.both} {
+	h := p.updateHost(now, name)
+	for _, s := range [...]*ddsketch.DDSketch{h.current, h.merged} {
 		if err := s.Add(float64(max(took, 1))); err != nil {
 			panic(err) // no duration is outside the sketch's range
 		}
 	}
 }
 
-// currentHost returns the host with the given name, whose windows it has moved to the time now. The caller holds mu.
-func (p *Policy) currentHost(now time.Duration, name string) *host {
+// updateHost returns the host with the given name, after its windows have been moved to the time now. The caller holds
+// mu.
+func (p *Policy) updateHost(now time.Duration, name string) *host {
 	h := p.hosts[name]
 	switch {
 	case h == nil:
-		h = &host{windowStart: now, current: newSketch(), both: newSketch()}
+		h = &host{windowStart: now, current: newSketch(), merged: newSketch()}
 		p.hosts[name] = h
 	case now-h.windowStart >= 2*window:
 		h.windowStart += (now - h.windowStart) / window * window
-		h.current, h.both = newSketch(), newSketch()
+		h.current, h.merged = newSketch(), newSketch()
 	case now-h.windowStart >= window:
 		h.windowStart += window
-		h.both, h.current = h.current.Copy(), newSketch()
+		h.merged, h.current = h.current.Copy(), newSketch()
 	}
 	return h
 }

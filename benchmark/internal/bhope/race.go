@@ -10,10 +10,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Clock returns the time since the start of a benchmark. It stands still while the benchmark pauses.
+// A Clock returns the time since the start of a benchmark, without the pauses of the benchmark.
 type Clock func() time.Duration
 
-// A RoundTripper is an HTTP transport that hedges requests of all methods by a policy.
+// A RoundTripper is an HTTP transport that hedges requests of all methods by the policy of the library
+// github.com/bhope/hedge.
 type RoundTripper struct {
 	Policy *Policy
 	Clock  Clock
@@ -22,8 +23,8 @@ type RoundTripper struct {
 
 var _ http.RoundTripper = (*RoundTripper)(nil)
 
-// RoundTrip sends a request, and a hedge if the first attempt is slow. It returns the first result, also if it is an
-// error.
+// RoundTrip sends a request, and sends it again as a hedge if the first attempt is slow. It returns the result of the
+// attempt that ends first, which may be an error.
 func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	attempt := func(ctx context.Context) (*http.Response, error) { return t.Next.RoundTrip(req.Clone(ctx)) }
 	discard := func(r *http.Response) {
@@ -40,7 +41,7 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// A cancelingBody is the body of a response. Close cancels the context of its request.
+// A cancelingBody is a response body that cancels the context of the request when it is closed.
 type cancelingBody struct {
 	io.ReadCloser
 	cancel context.CancelFunc
@@ -51,8 +52,8 @@ func (b *cancelingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// UnaryClientInterceptor returns a gRPC interceptor that hedges calls of all methods by policy p. Their messages must
-// be protobuf messages.
+// UnaryClientInterceptor returns a gRPC interceptor that hedges calls of all methods by policy p. The messages of the
+// calls must be protobuf messages.
 func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		attempt := func(ctx context.Context) (proto.Message, error) {
@@ -68,9 +69,10 @@ func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor 
 	}
 }
 
-// raceAttempts calls attempt, and calls it again as a hedge when the policy's delay has passed. The first result wins.
-// The other attempt is cancelled, and its result is passed to discard. The context of the winner lives until the caller
-// calls cancel. host is the key for latencies.
+// raceAttempts calls attempt, and calls it again as a hedge when the delay of policy p has passed. It returns the
+// result of the attempt that ends first. The other attempt is cancelled, and its result is passed to discard. The
+// caller must call cancel when the winner's context is no longer needed. host is the key under which p learns
+// latencies.
 func raceAttempts[T any](ctx context.Context, p *Policy, clock Clock, host string, attempt func(context.Context) (T, error), discard func(T)) (v T, cancel context.CancelFunc, err error) {
 	type result struct {
 		v   T

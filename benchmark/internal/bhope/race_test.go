@@ -20,15 +20,15 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/bhope"
 )
 
-// scripted answers each attempt after its own time.
-type scripted struct {
+// A scriptedTransport answers each attempt after a time of its own.
+type scriptedTransport struct {
 	takes []time.Duration
 	fails []error
 	sent  atomic.Int32
 	ended atomic.Int32 // bodies closed
 }
 
-func (s *scripted) RoundTrip(req *http.Request) (*http.Response, error) {
+func (s *scriptedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	n := s.sent.Add(1) - 1
 	select {
 	case <-time.After(s.takes[n]):
@@ -38,25 +38,25 @@ func (s *scripted) RoundTrip(req *http.Request) (*http.Response, error) {
 	if n < int32(len(s.fails)) && s.fails[n] != nil {
 		return nil, s.fails[n]
 	}
-	return &http.Response{StatusCode: 200, Body: &closed{Reader: strings.NewReader("x"), ended: &s.ended}}, nil
+	return &http.Response{StatusCode: 200, Body: &countedBody{Reader: strings.NewReader("x"), ended: &s.ended}}, nil
 }
 
-type closed struct {
+type countedBody struct {
 	io.Reader
 	ended *atomic.Int32
 }
 
-func (c *closed) Close() error { c.ended.Add(1); return nil }
+func (c *countedBody) Close() error { c.ended.Add(1); return nil }
 
-func clock() bhope.Clock {
+func newClock() bhope.Clock {
 	start := time.Now()
 	return func() time.Duration { return time.Since(start) }
 }
 
 func TestSecondAttemptAnswersForASlowFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &scripted{takes: []time.Duration{time.Hour, 5 * ms}}
-		rt := &bhope.RoundTripper{Policy: bhope.New(100), Clock: clock(), Next: s}
+		s := &scriptedTransport{takes: []time.Duration{time.Hour, 5 * ms}}
+		rt := &bhope.RoundTripper{Policy: bhope.New(100), Clock: newClock(), Next: s}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host.test/", nil)
 		require.NoError(t, err)
 		start := time.Now()
@@ -71,8 +71,8 @@ func TestSecondAttemptAnswersForASlowFirst(t *testing.T) {
 func TestFirstResultWinsThoughItIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("refused")
-		s := &scripted{takes: []time.Duration{40 * ms, ms}, fails: []error{nil, refused}}
-		rt := &bhope.RoundTripper{Policy: bhope.New(100), Clock: clock(), Next: s}
+		s := &scriptedTransport{takes: []time.Duration{40 * ms, ms}, fails: []error{nil, refused}}
+		rt := &bhope.RoundTripper{Policy: bhope.New(100), Clock: newClock(), Next: s}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host.test/", nil)
 		require.NoError(t, err)
 		_, err = rt.RoundTrip(req)
@@ -84,8 +84,8 @@ func TestRefusedHedgeWaitsForTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := bhope.New(0)
 		require.True(t, p.AdmitHedge(0))
-		s := &scripted{takes: []time.Duration{40 * ms}}
-		rt := &bhope.RoundTripper{Policy: p, Clock: clock(), Next: s}
+		s := &scriptedTransport{takes: []time.Duration{40 * ms}}
+		rt := &bhope.RoundTripper{Policy: p, Clock: newClock(), Next: s}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host.test/", nil)
 		require.NoError(t, err)
 		resp, err := rt.RoundTrip(req)
@@ -111,7 +111,7 @@ func TestInterceptorGivesTheWinnersReply(t *testing.T) {
 			return ctx.Err()
 		}
 		reply := new(wrapperspb.Int64Value)
-		intercept := bhope.UnaryClientInterceptor(bhope.New(100), clock())
+		intercept := bhope.UnaryClientInterceptor(bhope.New(100), newClock())
 		require.NoError(t, intercept(t.Context(), "/s/Get", wrapperspb.Int64(0), reply, cc, invoke))
 		assert.EqualValues(t, 2, reply.Value)
 	})

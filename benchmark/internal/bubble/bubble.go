@@ -18,15 +18,16 @@ import (
 // as JSON.
 const requestEnv = "HEDGE_BUBBLE_REQUEST"
 
-// A Func is a function that runs in the fake time of testing/synctest, which needs a test. [Func.Run] therefore starts
-// this program again, and [Func.Serve] runs the test there. The input is encoded as JSON, and the result by encoding/gob.
+// A Func is a function that runs in the fake time of testing/synctest. That package works only in tests, so [Func.Run]
+// starts this program again as a helper process, and [Func.Serve] runs a test there. The processes exchange the input
+// as JSON and the result by encoding/gob.
 type Func[In, Out any] struct {
 	Name string // unique in the program
 	Call func(context.Context, In) (Out, error)
 }
 
-// Run returns the result of the function for the input in. It starts this program again as a helper process, which must
-// call Serve first.
+// Run starts a helper process that calls the function in fake time with the input in, and returns the result. The
+// helper process is this program, which must call Serve first.
 func (f Func[In, Out]) Run(ctx context.Context, in In) (out Out, err error) {
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -49,8 +50,8 @@ func (f Func[In, Out]) Run(ctx context.Context, in In) (out Out, err error) {
 	return out, nil
 }
 
-// Serve calls the function in fake time, in a helper process that Run has started for it. It does not return in that
-// process, and returns at once in any other. A program that calls Run calls Serve first.
+// Serve calls the function in fake time if Run has started this process as a helper, and then exits. In any other
+// process it returns at once. A program that calls Run must call Serve first.
 func (f Func[In, Out]) Serve() {
 	text, ok := strings.CutPrefix(os.Getenv(requestEnv), f.Name+" ")
 	if !ok {

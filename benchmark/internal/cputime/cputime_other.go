@@ -5,5 +5,5 @@ package cputime
 
 import "time"
 
-// OfThisProcess reports false, because processor time is not measured on this system.
-func OfThisProcess() (used time.Duration, known bool) { return 0, false }
+// Process returns false, because processor time is not measured on this system.
+func Process() (used time.Duration, known bool) { return 0, false }

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// OfThisProcess returns the processor time that this process has used so far, in user and in system mode. It reports
-// false if the system does not measure it.
-func OfThisProcess() (used time.Duration, known bool) {
+// Process returns the processor time that this process has used so far, in user and in system mode. known is false if
+// the system does not measure processor time.
+func Process() (used time.Duration, known bool) {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0, false

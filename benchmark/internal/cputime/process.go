@@ -12,9 +12,10 @@ import (
 // tick is the unit of times in /proc, which is the same on all Linux systems.
 const tick = 10 * time.Millisecond
 
-// OfThreads returns the processor time that the running threads of another process have used so far, in nanoseconds. It
-// reports false on systems other than Linux.
-func OfThreads(pid int) (used time.Duration, known bool) {
+// RunningThreads returns the processor time that the running threads of the process pid have used so far. It is exact
+// to a nanosecond, and does not include threads that have ended. known is false on systems other than Linux, and if
+// there is no such process.
+func RunningThreads(pid int) (used time.Duration, known bool) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -31,9 +32,9 @@ func OfThreads(pid int) (used time.Duration, known bool) {
 	return used, len(files) > 0
 }
 
-// OfProcess returns the processor time that another process has used so far, to a hundredth of a second. It reports
-// false on systems other than Linux.
-func OfProcess(pid int) (used time.Duration, known bool) {
+// ProcessByID returns the processor time that the process pid has used so far, in multiples of 10 ms. known is false on
+// systems other than Linux, and if there is no such process.
+func ProcessByID(pid int) (used time.Duration, known bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, false

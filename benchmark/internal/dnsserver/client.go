@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Client sends DNS queries to one server over UDP. Each query in flight has a socket of its own; a socket is used
-// again after an answer. A Client is safe for concurrent use.
+// A Client sends DNS queries to one server over UDP. Each query in flight has a socket of its own, which is reused
+// after the answer. A Client is safe for concurrent use.
 type Client struct {
 	// Dial opens a UDP socket that is connected to the server.
 	Dial func(ctx context.Context) (net.Conn, error)
@@ -44,15 +44,14 @@ func (c *Client) Exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return answer, nil
 }
 
-// Close closes the sockets that no query uses.
+// Close closes the idle sockets.
 func (c *Client) Close() {
 	for conn := c.popIdle(); conn != nil; conn = c.popIdle() {
 		_ = conn.Close()
 	}
 }
 
-// popIdle removes a socket that no query uses from the list of idle sockets, and returns it. It returns nil if there
-// is none.
+// popIdle removes a socket from the list of idle sockets, and returns the socket. It returns nil if the list is empty.
 func (c *Client) popIdle() (conn *dns.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,28 +17,28 @@ const (
 	idleSeconds = 60
 )
 
-// A Forwarder is the configuration of a DNS forwarder with a cache, which listens at ListenAddress.
+// A Forwarder configures a caching DNS forwarder that listens at ListenAddress.
 type Forwarder struct {
-	Peers      Peers
-	Dir        string   // for its files
-	Upstreams  []string // IP addresses of the servers that it queries
-	Transport  string   // to these servers: udp, tls or https
-	ServerName string   // in the certificate of the servers
-	RootsFile  string   // has the certificate of the servers, in PEM
+	Peers           Peers
+	Dir             string   // for its files
+	Upstreams       []string // IP addresses of the servers that it queries
+	Transport       string   // to these servers: udp, tls or https
+	ServerName      string   // in the certificate of the servers
+	CertificateFile string   // has the certificate of the servers, in PEM
 }
 
-// transportsOf lists the transports over which each forwarder can query servers with a private certificate.
-var transportsOf = map[string][]string{
+// supportedTransports lists the transports over which each forwarder can query servers with a private certificate.
+var supportedTransports = map[string][]string{
 	"forwarder": {"udp", "tls", "https"}, "unbound": {"udp", "tls"}, "named": {"udp", "tls"}, "pdns": {"udp", "tls"}, "kresd": {"udp", "tls"},
 	"dnsdist": {"udp", "tls", "https"}, "coredns": {"udp"}, "sdns": {"udp"}, "hickory": {"udp"},
 }
 
-// TransportsOf returns the transports over which the forwarder with the given name can query servers: udp, tls, https. The
-// name is that of a peer, or forwarder for this library. It returns nil for other names.
-func TransportsOf(name string) []string { return transportsOf[name] }
+// SupportedTransports returns the transports over which a forwarder can query servers: udp, tls or https. name is that
+// of a peer, or "forwarder" for this library. It returns nil for other names.
+func SupportedTransports(name string) []string { return supportedTransports[name] }
 
-// Command returns the command for the forwarder with the given name: that of a peer, or forwarder for this library. The
-// error is exec.ErrNotFound if the program is not installed.
+// Command returns the command that runs a forwarder with this configuration. name is that of a peer, or "forwarder" for
+// this library. The error is exec.ErrNotFound if the program is not installed.
 func (f Forwarder) Command(name string) (*exec.Cmd, error) {
 	switch name {
 	case "forwarder":
@@ -49,25 +49,26 @@ func (f Forwarder) Command(name string) (*exec.Cmd, error) {
 		return f.namedCommand()
 	case "pdns":
 		return f.Peers.PowerDNSCommand(f.Dir, "--local-port=53", fmt.Sprint("--max-tcp-clients=", maxConns), fmt.Sprint("--client-tcp-timeout=", idleSeconds),
-			"--forward-zones-recurse=.="+f.joinUpstreams("%s:%d", ";"))
+			"--forward-zones-recurse=.="+f.formatUpstreams("%s:%d", ";"))
 	case "kresd":
 		return f.knotCommand()
 	case "dnsdist":
 		return f.dnsdistCommand()
 	case "coredns":
-		text := fmt.Sprintf(".:53 {\n  bind 127.0.0.1\n  cache\n  forward . %s\n}\n", f.joinUpstreams("%s:%d", " "))
+		text := fmt.Sprintf(".:53 {\n  bind 127.0.0.1\n  cache\n  forward . %s\n}\n", f.formatUpstreams("%s:%d", " "))
 		return f.Peers.ConfiguredCommand(f.Dir, text, "coredns", "-quiet", "-conf")
 	case "sdns":
-		return f.Peers.SDNSCommand(f.Dir, 53, "forwarderservers = ["+f.joinUpstreams(`"%s:%d"`, ", ")+"]")
+		return f.Peers.SDNSCommand(f.Dir, 53, "forwarderservers = ["+f.formatUpstreams(`"%s:%d"`, ", ")+"]")
 	case "hickory":
 		return f.Peers.HickoryCommand(f.Dir, 53, "type = \"forward\"\n"+
-			f.joinUpstreams("[[zones.stores.name_servers]]\nip = \"%s\"\nconnections = [{ port = %d, protocol = { type = \"udp\" } }]\ntrust_negative_responses = true\n", ""))
+			f.formatUpstreams("[[zones.stores.name_servers]]\nip = \"%s\"\nconnections = [{ port = %d, protocol = { type = \"udp\" } }]\ntrust_negative_responses = true\n", ""))
 	}
 	return nil, fmt.Errorf("no forwarder %q", name)
 }
 
-// joinUpstreams formats the address and the port of each upstream server, and joins the results.
-func (f Forwarder) joinUpstreams(format, separator string) string {
+// formatUpstreams returns the upstream servers as text. format formats the address and the port of each server, and
+// separator stands between the servers.
+func (f Forwarder) formatUpstreams(format, separator string) string {
 	port := map[string]int{"udp": 53, "tls": 853, "https": 443}[f.Transport]
 	var all []string
 	for _, address := range f.Upstreams {
@@ -76,12 +77,13 @@ func (f Forwarder) joinUpstreams(format, separator string) string {
 	return strings.Join(all, separator)
 }
 
-// UnboundForwards returns the section of unbound's configuration that forwards all queries over UDP to the servers with
+// UnboundForwards returns the section of unbound's configuration that forwards all queries over UDP to the servers at
 // the given addresses.
 func UnboundForwards(addresses []string) string {
 	return "forward-zone:\n  name: \".\"\n  forward-addr: " + strings.Join(addresses, "\n  forward-addr: ") + "\n"
 }
 
+// unboundCommand returns the command that runs unbound.
 func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
 	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n", maxConns)
 	if f.Transport == "udp" {
@@ -91,13 +93,14 @@ func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
 	for _, address := range f.Upstreams {
 		addresses = append(addresses, address+"@853#"+f.ServerName)
 	}
-	return f.Peers.UnboundCommand(f.Dir, server+"  tls-cert-bundle: \""+f.RootsFile+"\"\n", UnboundForwards(addresses)+"  forward-tls-upstream: yes\n")
+	return f.Peers.UnboundCommand(f.Dir, server+"  tls-cert-bundle: \""+f.CertificateFile+"\"\n", UnboundForwards(addresses)+"  forward-tls-upstream: yes\n")
 }
 
+// namedCommand returns the command that runs BIND, the program named.
 func (f Forwarder) namedCommand() (*exec.Cmd, error) {
-	server, upstreams := "", f.joinUpstreams("%s port %d;", " ")
+	server, upstreams := "", f.formatUpstreams("%s port %d;", " ")
 	if f.Transport == "tls" {
-		server, upstreams = fmt.Sprintf("tls upstream { ca-file %q; remote-hostname %q; };\n", f.RootsFile, f.ServerName), f.joinUpstreams("%s port %d tls upstream;", " ")
+		server, upstreams = fmt.Sprintf("tls upstream { ca-file %q; remote-hostname %q; };\n", f.CertificateFile, f.ServerName), f.formatUpstreams("%s port %d tls upstream;", " ")
 	}
 	return f.Peers.ConfiguredCommand(f.Dir, fmt.Sprintf(`%soptions {
   directory %q;
@@ -118,32 +121,33 @@ controls {};
 `, server, f.Dir, maxConns, idleSeconds/10, upstreams), "named", "-4", "-g", "-n", "1", "-c")
 }
 
+// knotCommand returns the command that runs Knot Resolver.
 func (f Forwarder) knotCommand() (*exec.Cmd, error) {
-	servers := "FORWARD({" + f.joinUpstreams("'%s@%d'", ", ") + "})"
+	servers := "FORWARD({" + f.formatUpstreams("'%s@%d'", ", ") + "})"
 	if f.Transport == "tls" {
-		servers = "TLS_FORWARD({" + f.joinUpstreams(fmt.Sprintf("{'%%s@%%d', hostname='%s', ca_file='%s'}", f.ServerName, f.RootsFile), ", ") + "})"
+		servers = "TLS_FORWARD({" + f.formatUpstreams(fmt.Sprintf("{'%%s@%%d', hostname='%s', ca_file='%s'}", f.ServerName, f.CertificateFile), ", ") + "})"
 	}
 	return f.Peers.KnotCommand(f.Dir, 53, fmt.Sprintf("net.tcp_in_idle(%d000)\n", idleSeconds)+"policy.add(policy.all(policy."+servers+"))\n")
 }
 
-// dnsdistCommand returns the command for dnsdist, which retransmits nothing.
+// dnsdistCommand returns the command that runs dnsdist, which does not retransmit queries.
 func (f Forwarder) dnsdistCommand() (*exec.Cmd, error) {
 	secure := ""
 	if f.Transport != "udp" {
-		secure = fmt.Sprintf(", tls='openssl', subjectName='%s', caStore='%s'", f.ServerName, f.RootsFile)
+		secure = fmt.Sprintf(", tls='openssl', subjectName='%s', caStore='%s'", f.ServerName, f.CertificateFile)
 	}
 	if f.Transport == "https" {
 		secure += ", dohPath='/dns-query'"
 	}
-	text := fmt.Sprintf("setLocal('127.0.0.1:53')\nsetTCPRecvTimeout(%d)\ngetPool(''):setCache(newPacketCache(10000))\n", idleSeconds) + f.joinUpstreams("newServer({address='%s:%d'"+secure+"}):setUp()\n", "")
+	text := fmt.Sprintf("setLocal('127.0.0.1:53')\nsetTCPRecvTimeout(%d)\ngetPool(''):setCache(newPacketCache(10000))\n", idleSeconds) + f.formatUpstreams("newServer({address='%s:%d'"+secure+"}):setUp()\n", "")
 	return f.Peers.ConfiguredCommand(f.Dir, text, "dnsdist", "--supervised", "--disable-syslog", "-C")
 }
 
 // upstreamsEnv is the variable with the servers of this library's forwarder, separated by spaces.
 const upstreamsEnv = "DNSSERVER_UPSTREAMS"
 
-// helperCommand returns a command that runs this program again as a helper process, which is this library's forwarder with
-// one thread.
+// helperCommand returns a command that runs this program again as a helper process. The process is the forwarder of
+// this library, with one thread.
 func (f Forwarder) helperCommand() (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -154,14 +158,15 @@ func (f Forwarder) helperCommand() (*exec.Cmd, error) {
 	upstream := "udp://%s:%d"
 	if f.Transport != "udp" {
 		upstream = f.Transport + "://%s:%d#" + f.ServerName
-		cmd.Env = append(cmd.Env, "SSL_CERT_FILE="+f.RootsFile)
+		cmd.Env = append(cmd.Env, "SSL_CERT_FILE="+f.CertificateFile)
 	}
-	cmd.Env = append(cmd.Env, upstreamsEnv+"="+f.joinUpstreams(upstream, " "))
+	cmd.Env = append(cmd.Env, upstreamsEnv+"="+f.formatUpstreams(upstream, " "))
 	return cmd, nil
 }
 
-// ServeForwarder runs this library's DNS forwarder in a helper process that Forwarder.Command describes, and does not
-// return in it. In any other process it returns at once. A program that starts forwarders calls ServeForwarder first.
+// ServeForwarder runs the DNS forwarder of this library if Forwarder.Command has described this process as a helper,
+// and does not return then. In any other process it returns at once. A program that starts forwarders must call
+// ServeForwarder first.
 func ServeForwarder() {
 	upstreams := strings.Fields(os.Getenv(upstreamsEnv))
 	if len(upstreams) == 0 {
@@ -171,7 +176,8 @@ func ServeForwarder() {
 	os.Exit(1)
 }
 
-// serveForwarder forwards queries to upstreams, which are texts for dnshedge.ParseUpstream, until an error occurs.
+// serveForwarder forwards DNS queries to upstreams until an error occurs. Each upstream is in the format of
+// dnshedge.ParseUpstream.
 func serveForwarder(upstreams []string) error {
 	client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
 	for _, text := range upstreams {

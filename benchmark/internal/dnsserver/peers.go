@@ -17,7 +17,7 @@ var programs = []struct{ peer, program string }{
 	{"sdns", "sdns"}, {"hickory", "hickory-dns"},
 }
 
-// PeerNames returns the names of all peers.
+// PeerNames returns the names of all peers, the DNS servers of other projects that the benchmark compares with.
 func PeerNames() (names []string) {
 	for _, p := range programs {
 		names = append(names, p.peer)
@@ -25,8 +25,8 @@ func PeerNames() (names []string) {
 	return names
 }
 
-// PeerOf returns the peer that runs as the contender with the given name, such as unbound for unbound-validate. It returns
-// an empty string if the contender is not a peer.
+// PeerOf returns the peer that runs as the contender with the given name: unbound for the contender unbound-validate.
+// It returns an empty string if the contender is not a peer.
 func PeerOf(contender string) string {
 	name, _, _ := strings.Cut(contender, "-")
 	if slices.Contains(PeerNames(), name) {
@@ -35,12 +35,12 @@ func PeerOf(contender string) string {
 	return ""
 }
 
-// Peers has commands that start peers, by the name of the peer. Each is a program and its first arguments. A peer without
-// a command is started by its program in PATH.
+// Peers maps the name of a peer to the command that starts the peer: a program and its first arguments. A peer without
+// an entry is started by its usual program, which must be in PATH.
 type Peers map[string][]string
 
-// Add adds the command in text, which has the form name=command. Spaces separate the arguments of the command. A command
-// of the same peer is replaced.
+// Add adds or replaces the command of a peer. text has the form name=command, with spaces between the arguments of the
+// command.
 func (p Peers) Add(text string) error {
 	name, command, _ := strings.Cut(text, "=")
 	words := strings.Fields(command)
@@ -54,8 +54,8 @@ func (p Peers) Add(text string) error {
 	return nil
 }
 
-// Command returns the command of a peer with further arguments. The error is exec.ErrNotFound if the program is not
-// installed.
+// Command returns the command of a peer, with the further arguments args. The error is exec.ErrNotFound if the program
+// is not installed.
 func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 	command := p[peer]
 	for _, known := range programs {
@@ -74,7 +74,7 @@ func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 }
 
 // ConfiguredCommand writes text, the configuration of a peer, to a file in dir. It returns the command of the peer with
-// args, and with the file as its last argument. The error is exec.ErrNotFound if the program is not installed.
+// args and the name of the file. The error is exec.ErrNotFound if the program is not installed.
 func (p Peers) ConfiguredCommand(dir, text, peer string, args ...string) (*exec.Cmd, error) {
 	file := filepath.Join(dir, peer+".conf")
 	cmd, err := p.Command(peer, append(args, file)...)
@@ -84,8 +84,8 @@ func (p Peers) ConfiguredCommand(dir, text, peer string, args ...string) (*exec.
 	return cmd, os.WriteFile(file, []byte(text), 0o644)
 }
 
-// UnboundCommand returns the command for the DNS server unbound with one thread and its files in dir. server has
-// further lines for the server section of the configuration. sections has further sections, which follow it.
+// UnboundCommand returns the command that runs the DNS server unbound, with one thread and with files in dir. server
+// has further lines for the server section of the configuration. sections has further sections of the configuration.
 func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 	return p.ConfiguredCommand(dir, `server:
   interface: 127.0.0.1
@@ -104,8 +104,9 @@ func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 `+sections, "unbound", "-d", "-c")
 }
 
-// PowerDNSCommand returns the command for the program PowerDNS Recursor with one thread, without validation, and with its
-// files in dir. settings are further arguments. Arguments have the same form in all versions; files do not.
+// PowerDNSCommand returns the command that runs PowerDNS Recursor, with one thread, without validation, and with files
+// in dir. settings are further arguments. They are not in a file, because the format of the file depends on the
+// version.
 func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error) {
 	return p.Command("pdns", append([]string{
 		"--config-dir=" + dir, "--socket-dir=" + dir, "--local-address=127.0.0.1", "--allow-from=127.0.0.0/8", "--dont-query=", "--dnssec=off",
@@ -113,9 +114,8 @@ func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error
 	}, settings...)...)
 }
 
-// KnotCommand returns the command for the program Knot Resolver without validation, and with its files in dir. It listens
-// at the given port. lua has further lines of the configuration. Modules whose queries the servers of a lab cannot answer
-// are not loaded.
+// KnotCommand returns the command that runs Knot Resolver at the given port, without validation and with files in dir.
+// lua has further lines of the configuration. Modules that query servers outside of the lab are not loaded.
 func (p Peers) KnotCommand(dir string, port int, lua string) (*exec.Cmd, error) {
 	cmd, err := p.ConfiguredCommand(dir, fmt.Sprintf(`net.listen('127.0.0.1', %d, { kind = 'dns' })
 net.ipv6 = false
@@ -130,8 +130,8 @@ cache.open(100*MB, 'lmdb://%s')
 	return cmd, err
 }
 
-// SDNSCommand returns the command for the program sdns with one thread, without validation, and with its files in dir. It
-// listens at the given port. servers is the setting with the servers that it queries.
+// SDNSCommand returns the command that runs sdns at the given port, with one thread, without validation, and with files
+// in dir. servers is the line of the configuration that names the upstream servers.
 func (p Peers) SDNSCommand(dir string, port int, servers string) (*exec.Cmd, error) {
 	cmd, err := p.ConfiguredCommand(dir, fmt.Sprintf(`version = "1.5.0"
 directory = %q
@@ -156,8 +156,8 @@ qname_min_level = 5
 	return cmd, err
 }
 
-// HickoryCommand returns the command for the program Hickory DNS with one thread and its files in dir. It listens at the
-// given port. store has the settings of the zone that is the whole name space.
+// HickoryCommand returns the command that runs Hickory DNS at the given port, with one thread and with files in dir.
+// store has the settings of the root zone, which answers all queries.
 func (p Peers) HickoryCommand(dir string, port int, store string) (*exec.Cmd, error) {
 	return p.ConfiguredCommand(dir, fmt.Sprintf(`listen_addrs_ipv4 = ["127.0.0.1"]
 listen_port = %d

@@ -64,8 +64,8 @@ func TestForwardersHaveCommandsForTheirTransports(t *testing.T) {
 		require.NoError(t, peers.Add(name+"="+program))
 	}
 	for _, name := range append([]string{"forwarder"}, dnsserver.PeerNames()...) {
-		for _, transport := range dnsserver.TransportsOf(name) {
-			f := dnsserver.Forwarder{Peers: peers, Dir: dir, Upstreams: []string{"192.0.2.7", "192.0.2.8"}, Transport: transport, ServerName: "dns.example", RootsFile: "roots.pem"}
+		for _, transport := range dnsserver.SupportedTransports(name) {
+			f := dnsserver.Forwarder{Peers: peers, Dir: dir, Upstreams: []string{"192.0.2.7", "192.0.2.8"}, Transport: transport, ServerName: "dns.example", CertificateFile: "roots.pem"}
 			cmd, err := f.Command(name)
 			require.NoError(t, err, name)
 			text, _ := os.ReadFile(filepath.Join(dir, name+".conf")) // absent if the arguments are the configuration

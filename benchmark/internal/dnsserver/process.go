@@ -15,9 +15,9 @@ import (
 // ListenAddress is where Start expects the server on its host.
 const ListenAddress = "127.0.0.1:53"
 
-// Start runs the command of a DNS server on a host, waits until the server accepts connections over TCP, and returns a
-// client of it. timeout limits the client's wait for an answer. stop ends the server and the client; it is valid also
-// with an error, which has the last output of the server.
+// Start runs the command of a DNS server on a host, and waits until the server accepts TCP connections at
+// ListenAddress. It returns a client of the server, whose Timeout is timeout. stop ends the server and the client, and
+// must be called also after an error. The error contains the last output of the server.
 func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, stop func(), err error) {
 	var output OutputTail
 	if cmd.Stderr == nil {
@@ -47,7 +47,8 @@ func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, 
 	return nil, stop, fmt.Errorf("the server does not start; its output: %s", output.String())
 }
 
-// An OutputTail is an io.Writer that keeps the last 400 bytes of a program's output. Its zero value is empty.
+// An OutputTail is an io.Writer that keeps the last 400 bytes written to it. It is used for the output of a program.
+// The zero value is empty.
 type OutputTail struct {
 	mu  sync.Mutex // guards end
 	end []byte
@@ -61,7 +62,7 @@ func (t *OutputTail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String returns the output that is kept, on one line.
+// String returns the last bytes written, on one line.
 func (t *OutputTail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

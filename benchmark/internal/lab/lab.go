@@ -2,8 +2,8 @@
 // scenarios: dnslab, faultlab, reclab, endpointlab and storelab.
 //
 // A lab lists its [Contender] values and its scenarios, which embed [Scenario]. [FindByName] and [SelectByName] return
-// what a user chooses by name. The lab starts each contender, sends it calls by a [Load], collects them with a
-// [Recorder], and reports a [Row] for it. A lab with figures of its own embeds Row in a row of its own.
+// the contenders and scenarios that a user selects. The lab starts each contender, makes calls by a [Load], collects the
+// calls with a [Recorder], and reports a [Row] for each contender. A lab with further figures embeds Row in its own type.
 package lab
 
 import (
@@ -36,21 +36,22 @@ type Scenario struct {
 
 func (s Scenario) selectionName() string { return s.Name }
 
-func (s Scenario) embedded() Scenario { return s }
+func (s Scenario) commonScenario() Scenario { return s }
 
-// ScenariosOf returns the name and the description of each of a lab's scenarios, which embed a Scenario.
-func ScenariosOf[T interface{ embedded() Scenario }](all []T) []Scenario {
+// ScenariosOf returns the names and descriptions of a lab's scenarios. The type T of the lab's scenarios must embed
+// Scenario.
+func ScenariosOf[T interface{ commonScenario() Scenario }](all []T) []Scenario {
 	scenarios := make([]Scenario, len(all))
 	for i, one := range all {
-		scenarios[i] = one.embedded()
+		scenarios[i] = one.commonScenario()
 	}
 	return scenarios
 }
 
-// Selectable is a contender or a scenario of a lab, which a user selects by its name.
+// Selectable is implemented by contenders and scenarios, which a user selects by name.
 type Selectable interface{ selectionName() string }
 
-// NamesOf returns the names of the contenders or scenarios all, in their order.
+// NamesOf returns the names of contenders or scenarios, in the order of all.
 func NamesOf[T Selectable](all []T) []string {
 	names := make([]string, len(all))
 	for i, one := range all {
@@ -59,8 +60,8 @@ func NamesOf[T Selectable](all []T) []string {
 	return names
 }
 
-// FindByName returns the contender or the scenario with the given name from all. If there is none, the error lists all
-// names. kind is contender or scenario, the word for the error.
+// FindByName returns the contender or scenario with the given name from all. If the name does not exist, the error
+// lists all names. kind is the word for the error: contender or scenario.
 func FindByName[T Selectable](kind string, all []T, name string) (found T, err error) {
 	i := slices.IndexFunc(all, func(one T) bool { return one.selectionName() == name })
 	if i < 0 {
@@ -69,8 +70,8 @@ func FindByName[T Selectable](kind string, all []T, name string) (found T, err e
 	return all[i], nil
 }
 
-// SelectByName returns the contenders or the scenarios with the given names from all, in the order of the names.
-// Without names, it returns all. kind is contender or scenario, the word for the error.
+// SelectByName returns the contenders or scenarios with the given names from all, in the order of names. If names is
+// empty, it returns all. kind is the word for errors: contender or scenario.
 func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, error) {
 	if len(names) == 0 {
 		return all, nil
@@ -85,8 +86,8 @@ func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, erro
 	return selected, nil
 }
 
-// MeasureAll measures the contenders with the given names at the same time, by the function measure, and returns a row for
-// each. Without names, it measures all. If ctx ends, it returns the results so far and the error of ctx.
+// MeasureAll calls measure for the contenders with the given names at the same time, and returns the results. If names
+// is empty, it measures all contenders. If ctx ends, it returns the results so far and the error of ctx.
 func MeasureAll[E, C, R any](ctx context.Context, all []Contender[E, C], names []string, measure func(Contender[E, C]) (R, error)) ([]R, error) {
 	selected, err := SelectByName("contender", all, names)
 	if err != nil {
@@ -108,7 +109,7 @@ func MeasureAll[E, C, R any](ctx context.Context, all []Contender[E, C], names [
 	return rows, errors.Join(errs...)
 }
 
-// A Row is the result of one contender in one run of a scenario: its calls and its costs. Figures that a lab does not
+// A Row is the result of one contender in one run of a scenario: the calls and the costs. Figures that a lab does not
 // measure are 0.
 type Row struct {
 	Contender string
@@ -126,10 +127,11 @@ type Row struct {
 	CPU         time.Duration // of the contender, for all calls; 0: unknown
 }
 
-// SentPerCall returns the number of queries or requests that the contender sent, divided by the number of calls.
+// SentPerCall returns the number of queries or requests on the network for each call.
 func (r Row) SentPerCall() float64 { return float64(r.Sent) / float64(max(r.Asked, 1)) }
 
-// A Recorder collects the calls of one contender during a run. It is safe for concurrent use; its zero value is empty.
+// A Recorder collects the calls of one contender during a run. The zero value is empty. A Recorder is safe for
+// concurrent use.
 type Recorder struct {
 	mu    sync.Mutex // guards calls
 	calls []latency.Call
@@ -141,7 +143,7 @@ func (r *Recorder) Add(c latency.Call) {
 	r.calls = append(r.calls, c)
 }
 
-// SortedCalls returns the recorded calls, sorted by Index. Nothing may be recorded after that.
+// SortedCalls returns the recorded calls, sorted by Index. No call may be added afterwards.
 func (r *Recorder) SortedCalls() []latency.Call {
 	r.mu.Lock()
 	defer r.mu.Unlock()

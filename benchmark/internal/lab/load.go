@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Load determines when the calls of a run are sent. In a closed loop, each worker sends one call after another. In an
-// open loop, calls are sent at given times.
+// A Load determines when the calls of a run are made. In a closed loop, each worker makes one call after another. In an
+// open loop, calls are made at given times.
 type Load struct {
 	// Workers send one call after another: a closed loop. 0 means an open loop.
 	Workers int
@@ -18,16 +18,15 @@ type Load struct {
 	Gap func(i int) time.Duration
 }
 
-// ConstantGap returns a function for Load.Gap that sends calls at a fixed rate per second. The first call is due at
-// once.
+// ConstantGap returns a function for Load.Gap that makes calls at a constant rate per second. The first call is due at
+// the start.
 func ConstantGap(rate float64) func(i int) time.Duration {
 	due := func(i int) time.Duration { return time.Duration(float64(i) / rate * float64(time.Second)) }
 	return func(i int) time.Duration { return due(i) - due(max(i-1, 0)) }
 }
 
-// Send makes the calls with the numbers 0 to calls-1 by the function call, and waits until all have returned. In an
-// open loop each call has a goroutine of its own. If ctx ends, Send starts no further call. It returns the number of
-// calls made.
+// Send calls the function call with the numbers 0 to calls-1, and waits until all calls have returned. In an open loop
+// each call has a goroutine of its own. If ctx ends, Send makes no further calls. It returns the number of calls made.
 func (l Load) Send(ctx context.Context, calls int, call func(i int)) (made int) {
 	var running sync.WaitGroup
 	if l.Workers == 0 {
@@ -58,7 +57,7 @@ func (l Load) Send(ctx context.Context, calls int, call func(i int)) (made int) 
 	return min(int(next.Load()), calls)
 }
 
-// SleepContext waits for the duration d. If ctx ends before, it returns the error of ctx.
+// SleepContext sleeps for the duration d. If ctx ends before, it returns the error of ctx at once.
 func SleepContext(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

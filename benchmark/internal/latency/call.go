@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Call is the measurement of one call: its start, its latency, its winning attempt, and its number of hedges.
+// A Call is the measurement of one call: the start time, the latency, the winning attempt, and the number of hedges.
 type Call struct {
 	Start   time.Duration // since the start of the episode
 	Latency time.Duration
@@ -33,7 +33,8 @@ func SortedAnswered(calls []Call) []time.Duration {
 	return all
 }
 
-// Quantile returns quantile q of sorted, by the nearest rank, with q from 0 to 1. It returns 0 if there are no values.
+// Quantile returns quantile q of sorted by the nearest-rank method, with q from 0 to 1. It returns 0 if sorted is
+// empty.
 func Quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -41,7 +42,7 @@ func Quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[RankOf(q, len(sorted))]
 }
 
-// RankOf returns the index of quantile q in n sorted values, by the nearest rank, with q from 0 to 1.
+// RankOf returns the index of quantile q in n sorted values by the nearest-rank method, with q from 0 to 1.
 func RankOf(q float64, n int) int {
 	return min(max(int(math.Ceil(q*float64(n)-1e-9))-1, 0), n-1)
 }

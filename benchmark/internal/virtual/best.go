@@ -9,11 +9,11 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// BestStaticDelays returns the hedge delays with the lowest quantile q of latency, for the random numbers of the given
-// seed. hedges is the number of delays, one or two. They cost at most extra hedges per request. No client can know
-// these delays in advance.
+// BestStaticDelays returns the static hedge delays that minimize quantile q of latency, for the random numbers of the
+// given seed. hedges is the number of delays, one or two. The delays cost at most extra hedges per request. Clients
+// cannot know these delays in advance.
 //
-// The attempts of the simulation must not wait for each other or time out. In a closed loop the model must not depend
+// The attempts of the simulation must not wait for each other or time out. In a closed loop, the model must not depend
 // on time.
 func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) StaticDelays {
 	r := s.newReplay(seed)
@@ -21,7 +21,7 @@ func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) 
 		_, cost := r.hedgedLatencies(delays)
 		return cost
 	}
-	earliest := r.earliestDelay(0, extra, func(d time.Duration) float64 { return costOf(d) })
+	earliest := r.shortestDelay(0, extra, func(d time.Duration) float64 { return costOf(d) })
 	if hedges == 1 {
 		return StaticDelays{earliest}
 	}
@@ -31,7 +31,7 @@ func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) 
 	lowest := time.Duration(math.MaxInt64)
 	first := earliest
 	for range 50 {
-		second := r.earliestDelay(first, extra, func(d time.Duration) float64 { return costOf(first, d) })
+		second := r.shortestDelay(first, extra, func(d time.Duration) float64 { return costOf(first, d) })
 		if l := r.latencyQuantile(StaticDelays{first, second}, q); l < lowest {
 			best, lowest = StaticDelays{first, second}, l
 		}
@@ -40,11 +40,11 @@ func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) 
 	return best
 }
 
-// A replay has the requests of a simulation and the latencies of their first attempts, from which it computes the
-// effect of hedge delays.
+// A replay computes the latencies that a simulation would have with given hedge delays. It has the start times of the
+// requests and the latencies of their first attempts.
 type replay struct {
 	Simulation
-	draws     *Draws
+	draws     *RandomSource
 	starts    []time.Duration // of the requests
 	primaries []time.Duration // latencies
 	longest   time.Duration   // of primaries
@@ -53,9 +53,9 @@ type replay struct {
 
 const maxReplayed = 400_000 // requests
 
-// newReplay returns the requests of the simulation's first episode with the given seed, at most maxReplayed of them.
+// newReplay returns a replay of the simulation's first episode with the given seed, for at most maxReplayed requests.
 func (s Simulation) newReplay(seed uint64) *replay {
-	p := &replay{Simulation: s, draws: newEpisodeDraws(seed, 0)}
+	p := &replay{Simulation: s, draws: newEpisodeRandomSource(seed, 0)}
 	r := &episodeRun{Simulation: s, draws: p.draws}
 	var at time.Duration
 	for i := range min(s.Requests, maxReplayed) {
@@ -70,18 +70,18 @@ func (s Simulation) newReplay(seed uint64) *replay {
 	return p
 }
 
-// attemptLatency returns the time from the start of request i to the answer of its attempt n, which starts after a
-// delay. Attempt 0 is the first one.
+// attemptLatency returns the time from the start of the request with index i to the answer of its attempt n, which
+// starts after the given delay. Attempt 0 is the primary.
 func (p *replay) attemptLatency(i, n int, delay time.Duration) time.Duration {
 	a := Attempt{Request: i, N: n, At: p.starts[i] + delay}
 	if p.Hosts > 1 {
-		a.Host = p.draws.randomOf(i, -2).IntN(p.Hosts)
+		a.Host = p.draws.attemptRandom(i, -2).IntN(p.Hosts)
 	}
 	return delay + p.Model(p.draws, a)
 }
 
-// hedgedLatencies returns the latencies of the requests that are hedged with the given delays, not sorted. cost is the
-// number of hedges per request. The slice is valid until the next call.
+// hedgedLatencies returns the latencies of the requests that are hedged with the given delays, in no order. cost is the
+// number of hedges per request. The slice is valid until the next call of hedgedLatencies.
 func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration, cost float64) {
 	p.buffer = p.buffer[:0]
 	hedges := 0
@@ -101,8 +101,8 @@ func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration
 	return p.buffer, float64(hedges) / float64(len(p.primaries))
 }
 
-// latencyQuantile returns quantile q of the latencies of all requests with the given hedge delays. Requests without a
-// hedge are the fastest.
+// latencyQuantile returns quantile q of the latencies of all requests with the given hedge delays. Requests that are
+// not hedged are the fastest.
 func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	hedged, _ := p.hedgedLatencies(delays)
 	slices.Sort(hedged)
@@ -113,9 +113,9 @@ func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	return delays[0]
 }
 
-// earliestDelay returns the shortest delay, longer than from, that costs at most extra hedges per request. cost returns
-// the hedges per request of a delay. It falls with the delay.
-func (p *replay) earliestDelay(from time.Duration, extra float64, cost func(time.Duration) float64) time.Duration {
+// shortestDelay returns the shortest hedge delay longer than from that costs at most extra hedges per request. cost
+// returns the number of hedges per request for a delay, and must decrease as the delay grows.
+func (p *replay) shortestDelay(from time.Duration, extra float64, cost func(time.Duration) float64) time.Duration {
 	const resolution = 1000 // steps per factor e
 	span := float64(p.longest-from) + 1
 	steps := int(math.Log(span+1) * resolution)

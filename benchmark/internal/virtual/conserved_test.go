@@ -15,24 +15,24 @@ import (
 // fiftyHosts simulates 50 hosts with 20 requests per second each. The first host hangs for 30 s. The next three pause
 // together: every ten seconds a third of their replicas stop for 300 ms. The other 46 hosts have no faults.
 func fiftyHosts() virtual.Simulation {
-	pausing := func(d *virtual.Draws, a virtual.Attempt) time.Duration {
+	pausing := func(d *virtual.RandomSource, a virtual.Attempt) time.Duration {
 		wait := 300*ms - a.At%(10*time.Second)
 		if wait <= 0 || a.OwnRandom(d).IntN(3) > 0 {
-			return seed()(d, a)
+			return referenceModel()(d, a)
 		}
-		return wait + seed()(d, a)
+		return wait + referenceModel()(d, a)
 	}
-	hanging := virtual.DuringInterval(60*time.Second, 90*time.Second, virtual.HangUntil(seed(), 90*time.Second), seed())
+	hanging := virtual.DuringInterval(60*time.Second, 90*time.Second, virtual.HangUntil(referenceModel(), 90*time.Second), referenceModel())
 	return virtual.Simulation{
 		Hosts: 50, Rate: 1000, Requests: 180_000, Timeout: 5 * time.Second,
-		Model: func(d *virtual.Draws, a virtual.Attempt) time.Duration {
+		Model: func(d *virtual.RandomSource, a virtual.Attempt) time.Duration {
 			switch {
 			case a.Host == 0:
 				return hanging(d, a)
 			case a.Host <= 3:
 				return pausing(d, a)
 			}
-			return seed()(d, a)
+			return referenceModel()(d, a)
 		},
 	}
 }
@@ -57,10 +57,10 @@ func TestHostsDoNotPayForOneAnother(t *testing.T) {
 			}
 		}
 		p99 := func(name string) time.Duration { return latency.Quantile(latencies(groups[name]), 0.99) }
-		t.Logf("seed %d: others %v, pausing %v, %d hedges", i+1, p99("others"), p99("pausing"), hedges(calls))
+		t.Logf("seed %d: others %v, pausing %v, %d hedges", i+1, p99("others"), p99("pausing"), countHedges(calls))
 		assert.InEpsilon(t, was.others, p99("others"), 0.02)
 		assert.InEpsilon(t, was.pausing, p99("pausing"), 0.02)
-		assert.LessOrEqual(t, hedges(calls), was.hedges)
+		assert.LessOrEqual(t, countHedges(calls), was.hedges)
 	}
 }
 

@@ -6,40 +6,41 @@ import (
 	"time"
 )
 
-// Draws are the random numbers of an episode of a simulation. Each attempt has random numbers of its own, so that all
-// policies meet the same latencies. They are not safe for concurrent use.
-type Draws struct {
+// A RandomSource generates the random numbers of one episode of a simulation. Each attempt has its own sequence of
+// numbers, so that all policies meet the same latencies. A RandomSource is not safe for concurrent use.
+type RandomSource struct {
 	seed   uint64
 	source splitMix
 	rng    *rand.Rand
 }
 
-// NewDraws returns the random numbers of the first episode of a simulation with the given seed.
-func NewDraws(seed uint64) *Draws { return newEpisodeDraws(seed, 0) }
+// NewRandomSource returns the source of the random numbers of a simulation's first episode, for the given seed.
+func NewRandomSource(seed uint64) *RandomSource { return newEpisodeRandomSource(seed, 0) }
 
-// newEpisodeDraws returns the random numbers of the episode with the given number, in a simulation with the given seed.
-func newEpisodeDraws(seed uint64, episode int) *Draws {
-	d := &Draws{seed: mixBits(seed + mixBits(uint64(episode)))}
+// newEpisodeRandomSource returns the source of the random numbers of one episode of a simulation. The first episode has
+// the number 0.
+func newEpisodeRandomSource(seed uint64, episode int) *RandomSource {
+	d := &RandomSource{seed: mixBits(seed + mixBits(uint64(episode)))}
 	d.rng = rand.New(&d.source)
 	return d
 }
 
-// randomOf returns the random numbers of an attempt, given by the numbers of its request and its attempt. Each negative
-// number of an attempt stands for another purpose, for example the arrival of the request. The result is valid until the
-// next call.
-func (d *Draws) randomOf(request, attempt int) *rand.Rand {
+// attemptRandom returns the random numbers of an attempt, given by the ID of its request and the number of the attempt.
+// Negative attempt numbers stand for other purposes, for example the arrival of the request. The result is valid until
+// the next call of attemptRandom.
+func (d *RandomSource) attemptRandom(request, attempt int) *rand.Rand {
 	d.source = splitMix(mixBits(d.seed ^ mixBits(uint64(request)<<8^uint64(attempt+128))))
 	return d.rng
 }
 
-// ArrivalGap returns the time between the arrival of a request, given by its number, and the arrival before it.
-// Arrivals are a Poisson process with the given rate per second.
-func (d *Draws) ArrivalGap(request int, rate float64) time.Duration {
-	return time.Duration(d.randomOf(request, -1).ExpFloat64() / rate * 1e9)
+// ArrivalGap returns the time between the arrivals of the previous request and the request with the given ID. Arrivals
+// are a Poisson process with the given rate per second.
+func (d *RandomSource) ArrivalGap(request int, rate float64) time.Duration {
+	return time.Duration(d.attemptRandom(request, -1).ExpFloat64() / rate * 1e9)
 }
 
-// A splitMix is SplitMix64, a generator of random numbers for many short streams (Steele, Lea, Flood: "Fast splittable
-// pseudorandom number generators", OOPSLA 2014).
+// A splitMix is the generator SplitMix64, which suits many short sequences of random numbers (Steele, Lea, Flood: "Fast
+// splittable pseudorandom number generators", OOPSLA 2014).
 type splitMix uint64
 
 func (s *splitMix) Uint64() uint64 {
@@ -47,14 +48,15 @@ func (s *splitMix) Uint64() uint64 {
 	return mixBits(uint64(*s))
 }
 
-// mixBits returns a hash of z: the output function of SplitMix64.
+// mixBits returns the output of SplitMix64 for the state z, which is a hash of z.
 func mixBits(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
 }
 
-// An Attempt identifies an attempt for a Model, by its request, its number, its host and the time of its start.
+// An Attempt identifies an attempt of a simulated call: by the ID of the request, the number of the attempt, the host,
+// and the start time.
 type Attempt struct {
 	Request int
 	N       int // 0 is the primary
@@ -62,50 +64,52 @@ type Attempt struct {
 	At      time.Duration // of its start, since the start of the episode
 }
 
-// A Model returns the latency of an attempt at the simulated backend. The result depends on the attempt and on the seed
-// of the random numbers alone.
-type Model func(d *Draws, a Attempt) time.Duration
+// A Model is a function that returns the latency of an attempt at the simulated backend. The attempt and the seed of
+// the random numbers determine the result.
+type Model func(d *RandomSource, a Attempt) time.Duration
 
-// OwnRandom returns the random numbers of this attempt alone, from d.
-func (a Attempt) OwnRandom(d *Draws) *rand.Rand { return d.randomOf(a.Request, a.N) }
+// OwnRandom returns the random numbers of d that belong to this attempt alone.
+func (a Attempt) OwnRandom(d *RandomSource) *rand.Rand { return d.attemptRandom(a.Request, a.N) }
 
-// SharedRandom returns the random numbers that all attempts of the request share, from d.
-func (a Attempt) SharedRandom(d *Draws) *rand.Rand { return d.randomOf(a.Request, -100) }
+// SharedRandom returns the random numbers of d that all attempts of the request share.
+func (a Attempt) SharedRandom(d *RandomSource) *rand.Rand { return d.attemptRandom(a.Request, -100) }
 
-// LognormalLatency returns a model of latencies with a lognormal distribution, given by its mean and its standard
-// deviation.
+// LognormalLatency returns a model with lognormally distributed latencies. mean and deviation are the mean and the
+// standard deviation of the latencies.
 func LognormalLatency(mean, deviation time.Duration) Model {
 	ratio := float64(deviation) / float64(mean)
 	sigma := math.Sqrt(math.Log(1 + ratio*ratio))
 	mu := math.Log(float64(mean)) - sigma*sigma/2
-	return func(d *Draws, a Attempt) time.Duration {
+	return func(d *RandomSource, a Attempt) time.Duration {
 		return time.Duration(math.Exp(mu + sigma*a.OwnRandom(d).NormFloat64()))
 	}
 }
 
-// SampledLatency returns a model that draws each latency from the given times.
+// SampledLatency returns a model that picks each latency at random from times.
 func SampledLatency(times []time.Duration) Model {
-	return func(d *Draws, a Attempt) time.Duration { return times[a.OwnRandom(d).IntN(len(times))] }
+	return func(d *RandomSource, a Attempt) time.Duration { return times[a.OwnRandom(d).IntN(len(times))] }
 }
 
-// ParetoLatency returns a model of latencies with a Pareto distribution: at least scale, and longer than x with
-// probability (scale/x)^shape.
+// ParetoLatency returns a model with Pareto distributed latencies: at least scale, and longer than x with probability
+// (scale/x)^shape.
 func ParetoLatency(scale time.Duration, shape float64) Model {
-	return func(d *Draws, a Attempt) time.Duration {
+	return func(d *RandomSource, a Attempt) time.Duration {
 		return time.Duration(float64(scale) * math.Pow(1-a.OwnRandom(d).Float64(), -1/shape))
 	}
 }
 
-// ConstantLatency returns a model of latencies around t. They differ from t by at most a share of it, from 0 to 1.
+// ConstantLatency returns a model with uniformly distributed latencies that differ from t by at most the given share of
+// t.
 func ConstantLatency(t time.Duration, share float64) Model {
-	return func(d *Draws, a Attempt) time.Duration {
+	return func(d *RandomSource, a Attempt) time.Duration {
 		return time.Duration(float64(t) * (1 + share*(2*a.OwnRandom(d).Float64()-1)))
 	}
 }
 
-// WithStragglers returns model m, in which the latency of a share of the attempts is multiplied by factor.
+// WithStragglers returns a model that multiplies the latency of a share of the attempts by factor. Other latencies are
+// those of m.
 func WithStragglers(m Model, share, factor float64) Model {
-	return func(d *Draws, a Attempt) time.Duration {
+	return func(d *RandomSource, a Attempt) time.Duration {
 		t := m(d, a)
 		if d.rng.Float64() < share { // the next number of the attempt
 			t = time.Duration(float64(t) * factor)
@@ -114,9 +118,10 @@ func WithStragglers(m Model, share, factor float64) Model {
 	}
 }
 
-// WithDelays returns model m, in which the latency of a share of the attempts is longer by a fixed time.
+// WithDelays returns a model that adds the duration by to the latency of a share of the attempts. Other latencies are
+// those of m.
 func WithDelays(m Model, share float64, by time.Duration) Model {
-	return func(d *Draws, a Attempt) time.Duration {
+	return func(d *RandomSource, a Attempt) time.Duration {
 		t := m(d, a)
 		if d.rng.Float64() < share { // the next number of the attempt
 			t += by
@@ -125,10 +130,10 @@ func WithDelays(m Model, share float64, by time.Duration) Model {
 	}
 }
 
-// MixByRequest returns a model that uses the model slow for all attempts of a share of the requests, and fast for the
-// others. It models a cache: the hedge of a cache miss misses as well.
+// MixByRequest returns a model that uses slow for all attempts of a share of the requests, and fast for all others. It
+// models a cache: the hedge of a cache miss is a miss as well.
 func MixByRequest(fast, slow Model, share float64) Model {
-	return func(d *Draws, a Attempt) time.Duration {
+	return func(d *RandomSource, a Attempt) time.Duration {
 		if a.SharedRandom(d).Float64() < share {
 			return slow(d, a)
 		}
@@ -136,26 +141,26 @@ func MixByRequest(fast, slow Model, share float64) Model {
 	}
 }
 
-// WithSlowReplica returns model m for n replicas, to which attempts go at random. The latency of the first replica is
-// multiplied by factor.
+// WithSlowReplica returns a model of n replicas with the latencies of m, to which attempts go at random. The latencies
+// of the first replica are multiplied by factor.
 func WithSlowReplica(m Model, n int, factor float64) Model {
-	return func(d *Draws, a Attempt) time.Duration {
-		if d.randomOf(a.Request, -40-a.N).IntN(n) > 0 {
+	return func(d *RandomSource, a Attempt) time.Duration {
+		if d.attemptRandom(a.Request, -40-a.N).IntN(n) > 0 {
 			return m(d, a)
 		}
 		return time.Duration(factor * float64(m(d, a)))
 	}
 }
 
-// WithPauses returns model m for n replicas, to which attempts go at random. Each replica stops once in every period,
-// as for garbage collection. It stops for half to one and a half times the pause, and then goes on with its attempts.
+// WithPauses returns a model of n replicas with the latencies of m, to which attempts go at random. Each replica pauses
+// once in every period, as for garbage collection. A pause lasts for half to one and a half times the duration pause.
 func WithPauses(m Model, n int, pause, period time.Duration) Model {
-	return func(d *Draws, a Attempt) time.Duration {
-		replica := d.randomOf(a.Request, -40-a.N).IntN(n)
+	return func(d *RandomSource, a Attempt) time.Duration {
+		replica := d.attemptRandom(a.Request, -40-a.N).IntN(n)
 		left := m(d, a)
 		at := a.At
 		for k := int(at / period); ; k++ {
-			r := d.randomOf(k*n+replica, -60)
+			r := d.attemptRandom(k*n+replica, -60)
 			length := pause/2 + time.Duration(r.Int64N(int64(pause)))
 			start := time.Duration(k)*period + time.Duration(r.Int64N(int64(period-length)))
 			if start+length <= at {
@@ -171,9 +176,9 @@ func WithPauses(m Model, n int, pause, period time.Duration) Model {
 }
 
 // DuringInterval returns a model that uses the model then for attempts that start in [from, to), and the model
-// otherwise for all others.
+// otherwise for all other attempts.
 func DuringInterval(from, to time.Duration, then, otherwise Model) Model {
-	return func(d *Draws, a Attempt) time.Duration {
+	return func(d *RandomSource, a Attempt) time.Duration {
 		if a.At >= from && a.At < to {
 			return then(d, a)
 		}
@@ -181,9 +186,9 @@ func DuringInterval(from, to time.Duration, then, otherwise Model) Model {
 	}
 }
 
-// WithSlowHedges returns model m, in which the latency of hedges is multiplied by factor.
+// WithSlowHedges returns a model that multiplies the latency of hedges by factor. Other latencies are those of m.
 func WithSlowHedges(m Model, factor float64) Model {
-	return func(d *Draws, a Attempt) time.Duration {
+	return func(d *RandomSource, a Attempt) time.Duration {
 		if a.N == 0 {
 			return m(d, a)
 		}
@@ -191,21 +196,21 @@ func WithSlowHedges(m Model, factor float64) Model {
 	}
 }
 
-// ScaleLatency returns model m, in which the latency of all attempts is multiplied by factor.
+// ScaleLatency returns a model that multiplies all latencies of m by factor.
 func ScaleLatency(m Model, factor float64) Model {
-	return func(d *Draws, a Attempt) time.Duration { return time.Duration(factor * float64(m(d, a))) }
+	return func(d *RandomSource, a Attempt) time.Duration { return time.Duration(factor * float64(m(d, a))) }
 }
 
-// HangUntil returns a model of a server that does not work until the given time of the simulation. All attempts then
-// take the latency of m.
+// HangUntil returns a model of a server that hangs until the given time of the simulation, and then answers after the
+// latency of m. It is for attempts that start before that time.
 func HangUntil(m Model, until time.Duration) Model {
-	return func(d *Draws, a Attempt) time.Duration { return until - a.At + m(d, a) }
+	return func(d *RandomSource, a Attempt) time.Duration { return until - a.At + m(d, a) }
 }
 
-// OnHost returns a model that uses the model then for the host with the given number, and the model otherwise for all
-// other hosts.
+// OnHost returns a model that uses the model then for attempts at the given host, and the model otherwise for attempts
+// at all other hosts.
 func OnHost(host int, then, otherwise Model) Model {
-	return func(d *Draws, a Attempt) time.Duration {
+	return func(d *RandomSource, a Attempt) time.Duration {
 		if a.Host == host {
 			return then(d, a)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// StaticDelays is the policy that hedges every call after the same delays, without a budget. Without delays it sends no
+// StaticDelays is a Policy that hedges every call after the same delays, without a budget. With no delays it sends no
 // hedges.
 type StaticDelays []time.Duration
 
@@ -19,7 +19,8 @@ func (StaticDelays) Admit(time.Duration, int, int) bool { return true }
 
 func (StaticDelays) Done(time.Duration, int, CallResult) {}
 
-// A LibraryPolicy is the policy of this library, the engine in its package policy, with the clock of the simulation.
+// A LibraryPolicy is the hedging policy of this library as a Policy: the engine in package policy, with the clock of
+// the simulation.
 type LibraryPolicy struct {
 	engine *policy.Engine
 	keys   []*policy.Key // by host
@@ -32,7 +33,7 @@ func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
 // epoch is the start of all episodes. It is not the zero time, which the engine treats as no time.
 var epoch = time.Unix(1_000_000_000, 0)
 
-// keyOf returns the learned latencies and the budget of the host with the given number, as a key of the engine.
+// keyOf returns the latency key of a host, with the learned latencies and the budget.
 func (p *LibraryPolicy) keyOf(host int) *policy.Key {
 	for len(p.keys) <= host {
 		p.keys = append(p.keys, p.engine.Key(policy.Name{Host: strconv.Itoa(len(p.keys))}))
@@ -51,7 +52,8 @@ func (p *LibraryPolicy) Admit(now time.Duration, host, index int) bool {
 	return p.keyOf(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
-// Done passes the result of the call to the engine. Losers are cancelled at once, so no hedge is in flight after that.
+// Done passes the result of a call to the engine. The losers of the call are cancelled before, so no hedge of the call
+// is in flight.
 func (p *LibraryPolicy) Done(now time.Duration, host int, r CallResult) {
 	k := p.keyOf(host)
 	for range len(r.Starts) - 1 {
@@ -68,15 +70,16 @@ func (p *LibraryPolicy) Done(now time.Duration, host int, r CallResult) {
 	})
 }
 
-// RecordPushback passes pushback without a Retry-After to the engine.
+// RecordPushback passes pushback without a Retry-After header to the engine.
 func (p *LibraryPolicy) RecordPushback(now time.Duration, host int) {
 	p.keyOf(host).RecordPushback(epoch.Add(now), 0)
 }
 
-// A BhopePolicy is the policy of the library bhope/hedge, see package bhope, in a simulation.
+// A BhopePolicy is the hedging policy of the library github.com/bhope/hedge as a Policy, see package bhope.
 type BhopePolicy struct{ policy *bhope.Policy }
 
-// NewBhopePolicy returns the policy of bhope/hedge that expects the given number of requests per second.
+// NewBhopePolicy returns the policy of the library github.com/bhope/hedge. estimatedRPS is the number of requests per
+// second that the policy expects.
 func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
 	return &BhopePolicy{policy: bhope.New(estimatedRPS)}
 }
@@ -94,9 +97,10 @@ func (p *BhopePolicy) Done(now time.Duration, host int, r CallResult) {
 	}
 }
 
-// A Failsafe is a model of the hedge policy of failsafe-go 0.9.8 with one hedge per call. The hedge delay is fixed, or
-// a moving quantile of the attempts' latencies. A budget limits the hedges in flight. All hosts share the policy.
-type Failsafe struct {
+// A FailsafePolicy is a model of the hedge policy of failsafe-go 0.9.8 with one hedge per call. The hedge delay is
+// fixed, or a moving quantile of the attempts' latencies. A budget limits the hedges in flight. All hosts share one
+// FailsafePolicy.
+type FailsafePolicy struct {
 	// Delay is the fixed delay. 0 means the moving quantile.
 	Delay time.Duration
 
@@ -115,8 +119,8 @@ const (
 	FailsafeThreshold = 20
 )
 
-// Begin returns the hedge delay. It returns none before the moving quantile has its first samples.
-func (f *Failsafe) Begin(time.Duration, int) []time.Duration {
+// Begin returns the hedge delay. It returns no delay until the moving quantile has enough samples.
+func (f *FailsafePolicy) Begin(time.Duration, int) []time.Duration {
 	f.calls++
 	switch {
 	case f.Delay > 0:
@@ -127,8 +131,8 @@ func (f *Failsafe) Begin(time.Duration, int) []time.Duration {
 	return []time.Duration{max(0, time.Duration(f.quantile.value))}
 }
 
-// Admit reports whether the budget allows one more hedge in flight, and counts the hedge then.
-func (f *Failsafe) Admit(time.Duration, int, int) bool {
+// Admit reports whether the budget allows one more hedge in flight. If so, it counts the hedge.
+func (f *FailsafePolicy) Admit(time.Duration, int, int) bool {
 	if f.hedges >= failsafeFloor && float64(f.hedges) > failsafeShare*float64(f.calls+f.hedges) {
 		return false
 	}
@@ -136,8 +140,8 @@ func (f *Failsafe) Admit(time.Duration, int, int) bool {
 	return true
 }
 
-// Done records the latency of every attempt of the call. The latency of a loser ends when it is cancelled.
-func (f *Failsafe) Done(_ time.Duration, _ int, r CallResult) {
+// Done records the latency of every attempt of a call. The latency of a loser is the time until its cancellation.
+func (f *FailsafePolicy) Done(_ time.Duration, _ int, r CallResult) {
 	f.calls--
 	f.hedges -= len(r.Starts) - 1
 	for _, start := range r.Starts {
@@ -145,8 +149,8 @@ func (f *Failsafe) Done(_ time.Duration, _ int, r CallResult) {
 	}
 }
 
-// A movingQuantile is Jambon's windowless moving percentile, an estimate of a quantile. Its value moves up or down with
-// each sample. The sizes of the steps balance at the quantile.
+// A movingQuantile estimates a quantile of a sequence of samples by Jambon's windowless moving percentile. Each sample
+// moves the estimate up or down, by steps whose sizes balance at the quantile.
 type movingQuantile struct {
 	count                 int
 	value, mean, variance float64

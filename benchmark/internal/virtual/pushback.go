@@ -2,52 +2,52 @@ package virtual
 
 import "time"
 
-// A PushbackRecorder is a policy that reacts to pushback, an answer by which the server asks for less load.
-// RecordPushback is called at the time of the answer.
+// A PushbackRecorder is a Policy that reacts to pushback, an answer by which the server asks for less load. The
+// simulation calls RecordPushback at the time of the answer.
 type PushbackRecorder interface {
 	RecordPushback(now time.Duration, host int)
 }
 
-// A separateClients is a policy that consists of one policy for each host. Each host stands for a client, and clients
-// share no state.
-type separateClients struct {
+// A perClientPolicies is a Policy that consists of one policy for each client, so that clients share no state. The
+// number of the host identifies the client.
+type perClientPolicies struct {
 	newPolicy func() Policy
 	policies  []Policy
 }
 
-func (c *separateClients) policyOf(host int) Policy {
+func (c *perClientPolicies) policyOf(host int) Policy {
 	for len(c.policies) <= host {
 		c.policies = append(c.policies, c.newPolicy())
 	}
 	return c.policies[host]
 }
 
-func (c *separateClients) Begin(now time.Duration, host int) []time.Duration {
+func (c *perClientPolicies) Begin(now time.Duration, host int) []time.Duration {
 	return c.policyOf(host).Begin(now, 0)
 }
-func (c *separateClients) Admit(now time.Duration, host, index int) bool {
+func (c *perClientPolicies) Admit(now time.Duration, host, index int) bool {
 	return c.policyOf(host).Admit(now, 0, index)
 }
-func (c *separateClients) Done(now time.Duration, host int, r CallResult) {
+func (c *perClientPolicies) Done(now time.Duration, host int, r CallResult) {
 	c.policyOf(host).Done(now, 0, r)
 }
 
-func (c *separateClients) RecordPushback(now time.Duration, host int) {
+func (c *perClientPolicies) RecordPushback(now time.Duration, host int) {
 	if p, ok := c.policyOf(host).(PushbackRecorder); ok {
 		p.RecordPushback(now, 0)
 	}
 }
 
-// newEpisodePolicy returns the policy for an episode. With SeparateClients, it calls newPolicy for each client, and
-// otherwise once.
+// newEpisodePolicy returns the policy of one episode. It calls newPolicy once for each client if SeparateClients is
+// set, and otherwise once for all.
 func (s Simulation) newEpisodePolicy(newPolicy func() Policy) Policy {
 	if s.SeparateClients {
-		return &separateClients{newPolicy: newPolicy}
+		return &perClientPolicies{newPolicy: newPolicy}
 	}
 	return newPolicy()
 }
 
-// ClientRate returns the number of requests that one client sends per second in an open loop.
+// ClientRate returns the number of requests per second that one client sends in an open loop.
 func (s Simulation) ClientRate() float64 {
 	if s.SeparateClients {
 		return s.Rate / float64(max(s.Hosts, 1))
@@ -55,19 +55,19 @@ func (s Simulation) ClientRate() float64 {
 	return s.Rate
 }
 
-// isPushback reports whether the server answers attempt n of the call with the given index by pushback.
+// isPushback reports whether the answer to attempt n of a call is pushback. index identifies the call in the episode.
 func (r *episodeRun) isPushback(index int32, n uint8) bool {
-	return r.PushbackShare > 0 && r.draws.randomOf(int(index), -80-int(n)).Float64() < r.PushbackShare
+	return r.PushbackShare > 0 && r.draws.attemptRandom(int(index), -80-int(n)).Float64() < r.PushbackShare
 }
 
-// isIgnored reports whether attempt n of the call with the given index is a hedge that is answered by "not found". This
-// answer does not end the call.
-func (r *episodeRun) isIgnored(index int32, n uint8) bool {
-	return n > 0 && r.NotFoundShare > 0 && !r.NotFoundEndsCall && r.draws.randomOf(int(index), -90).Float64() < r.NotFoundShare
+// isIgnoredNotFound reports whether attempt n of a call is a hedge whose answer "not found" does not end the call.
+// index identifies the call in the episode.
+func (r *episodeRun) isIgnoredNotFound(index int32, n uint8) bool {
+	return n > 0 && r.NotFoundShare > 0 && !r.NotFoundEndsCall && r.draws.attemptRandom(int(index), -90).Float64() < r.NotFoundShare
 }
 
-// recordPushback records that an attempt of the call id is answered by pushback. It reports whether another attempt of
-// the call is in flight.
+// recordPushback passes pushback in answer to an attempt of the call id to the policy. It reports whether another
+// attempt of the call is in flight.
 func (r *episodeRun) recordPushback(id callID) bool {
 	c := &r.live[id.slot]
 	if p, ok := r.policy.(PushbackRecorder); ok {

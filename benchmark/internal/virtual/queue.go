@@ -1,6 +1,7 @@
 package virtual
 
-// A Queue has the servers of a backend in a simulation. Attempts wait for a server, first come, first served.
+// A Queue configures the servers of a simulated backend, at which attempts wait in a queue. They are served in the
+// order of their arrival.
 type Queue struct {
 	Servers int
 	// Shared servers take jobs from one queue. Otherwise each server has a queue of its own, and each attempt goes to a
@@ -18,7 +19,7 @@ type Queue struct {
 // MaxQueuePerServer is the number of attempts per server, in work or queued, above which a hedge.Limiter rejects hedges.
 const MaxQueuePerServer = 4
 
-// A station is a queue of attempts with the servers that work on them.
+// A station is a service station of queueing theory: a queue of attempts and the servers that serve the queue.
 type station struct {
 	queued    []job
 	head      int // index of the first job in queued
@@ -27,20 +28,20 @@ type station struct {
 	idle      []*server
 }
 
-// isFull reports whether a hedge.Limiter in front of the servers would reject a hedge.
+// isFull reports whether a hedge.Limiter in front of the station's servers would reject a hedge.
 func (s *station) isFull() bool {
 	working, waiting := s.servers-len(s.idle), len(s.queued)-s.head-s.abandoned
 	return working+waiting > MaxQueuePerServer*s.servers
 }
 
-// A server works on one attempt at a time, and takes the next one from its station.
+// A server processes one attempt at a time, and takes the next attempt from the queue of its station.
 type server struct {
 	station    *station
-	generation uint32 // changes when the job does
+	generation uint32 // changes with the job
 	job        job
 }
 
-// A job is an attempt that a server works on, or that waits for a server.
+// A job is an attempt that a server processes or that waits for a server.
 type job struct {
 	call  callID
 	index int32
@@ -48,8 +49,8 @@ type job struct {
 	n     uint8
 }
 
-// newStations returns the queues of a backend with idle servers: one queue if the servers share it, and otherwise one
-// for each server.
+// newStations returns the stations of a backend, with idle servers. There is one station if all servers share a queue,
+// and otherwise one for each server.
 func (q *Queue) newStations() []station {
 	count, servers := q.Servers, 1
 	if q.Shared {
@@ -65,12 +66,12 @@ func (q *Queue) newStations() []station {
 	return all
 }
 
-// enqueueJob gives an attempt to an idle server, or appends it to a queue. It drops a hedge that a hedge.Limiter would
-// reject.
+// enqueueJob gives job j to an idle server, or appends j to a queue if all servers are busy. It drops a hedge that a
+// hedge.Limiter would reject.
 func (r *episodeRun) enqueueJob(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
-		s = &r.stations[r.draws.randomOf(int(j.index), -3-int(j.n)).IntN(n)]
+		s = &r.stations[r.draws.attemptRandom(int(j.index), -3-int(j.n)).IntN(n)]
 	}
 	if r.Queue.Limited && j.n > 0 && s.isFull() {
 		return // the call goes on without this hedge
@@ -85,7 +86,7 @@ func (r *episodeRun) enqueueJob(j job) {
 	r.live[j.call.slot].queues[j.n] = s
 }
 
-// startJob makes server s work on the attempt j. It schedules the end of the work.
+// startJob makes server s process job j, and schedules the end of the processing.
 func (r *episodeRun) startJob(s *server, j job) {
 	s.job = j
 	s.generation++
@@ -96,8 +97,8 @@ func (r *episodeRun) startJob(s *server, j job) {
 	}
 }
 
-// finishJob ends the work of server s on an attempt, which answers the call. generation identifies the attempt: if it
-// was cancelled before, nothing happens.
+// finishJob ends the processing of a job by server s, and answers the call. It does nothing if the job was cancelled
+// before, so that the generation of the server differs from the given one.
 func (r *episodeRun) finishJob(s *server, generation uint32) {
 	if s.generation != generation {
 		return
@@ -110,7 +111,7 @@ func (r *episodeRun) finishJob(s *server, generation uint32) {
 	}
 }
 
-// startNextJob makes server s work on the next attempt in its queue. If there is none, the server becomes idle.
+// startNextJob makes server s process the next job in the queue. If the queue is empty, the server becomes idle.
 func (r *episodeRun) startNextJob(s *server) {
 	s.generation++
 	st := s.station
@@ -134,9 +135,9 @@ func (r *episodeRun) startNextJob(s *server) {
 	st.idle = append(st.idle, s)
 }
 
-// cancelAttempts cancels the attempts of a call that ends, except the winner. They leave their queues and servers as
-// far as the Queue supports that.
-func (r *episodeRun) cancelAttempts(c *liveCall, winner int) {
+// cancelAttempts cancels all attempts of call c except the winner. The settings of the Queue determine whether
+// cancelled attempts leave queues and servers.
+func (r *episodeRun) cancelAttempts(c *activeCall, winner int) {
 	if r.Queue.Limited {
 		for n, st := range c.queues[:c.started] {
 			if st != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A Simulation has the requests of a client and the backend for them, which hedging policies meet in virtual time.
+// A Simulation describes the requests of a client and the backend that answers them. Hedging policies are run against
+// it in virtual time.
 type Simulation struct {
 	// Hosts is the number of backends. Each request is for a random one. 0 means one.
 	Hosts int
@@ -45,8 +46,8 @@ type Simulation struct {
 	SeparateClients bool
 }
 
-// A Policy decides when a call is hedged. A Simulation calls its methods from one goroutine. Times are since the start
-// of the episode.
+// A Policy decides when calls are hedged. A Simulation calls the methods of a Policy from one goroutine. Times are
+// since the start of the episode.
 type Policy interface {
 	// Begin counts a call that starts now. It returns the hedge delays, in rising order, at most [MaxHedges].
 	Begin(now time.Duration, host int) []time.Duration
@@ -56,8 +57,8 @@ type Policy interface {
 	Done(now time.Duration, host int, r CallResult)
 }
 
-// A CallResult is the result of a call, as a Policy learns it: the latency, the winning attempt, and the starts of all
-// attempts.
+// A CallResult is the result of a call in the form that a Policy learns from: the latency, the winning attempt, and the
+// start times of all attempts.
 type CallResult struct {
 	Latency           time.Duration   // until the answer or the failure
 	Winner            int             // the attempt that answered; -1: the call failed
@@ -70,14 +71,14 @@ type CallResult struct {
 // MaxHedges is the largest number of hedges of a call.
 const MaxHedges = 3
 
-// Run simulates all episodes with the given seed, with a new policy for each. It returns the calls in the order in
-// which they ended. If progress is not nil, it is called from time to time with the number of calls so far. If ctx
-// ends, Run returns the calls so far.
+// Run simulates all episodes with the random numbers of seed, and returns the calls in the order in which they ended.
+// It calls newPolicy at the start of each episode. If progress is not nil, Run calls it from time to time with the
+// number of calls so far. If ctx ends, Run returns the calls so far.
 func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Policy, progress func(calls int)) []latency.Call {
 	episodes := max(s.Episodes, 1)
 	calls := make([]latency.Call, 0, episodes*s.Requests)
 	for e := range episodes {
-		r := &episodeRun{Simulation: s, policy: s.newEpisodePolicy(newPolicy), draws: newEpisodeDraws(seed, e), calls: calls}
+		r := &episodeRun{Simulation: s, policy: s.newEpisodePolicy(newPolicy), draws: newEpisodeRandomSource(seed, e), calls: calls}
 		r.Hosts = max(r.Hosts, 1)
 		r.events.list = make([]event, 0, 1024)
 		if s.Queue != nil {
@@ -91,25 +92,26 @@ func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Polic
 	return calls
 }
 
-// An episodeRun is the state of one episode of a simulation: the time, the future events, the calls in flight, and the
-// queues.
+// An episodeRun is the state of the simulation of one episode: the virtual time, the scheduled events, the calls in
+// flight, and the queues of the servers.
 type episodeRun struct {
 	Simulation
 	policy Policy
-	draws  *Draws
+	draws  *RandomSource
 	events eventQueue
 	now    time.Duration
 
-	live   []liveCall // by slot
-	free   []int32    // unused slots of live
-	issued int        // requests
+	live   []activeCall // by slot
+	free   []int32      // unused slots of live
+	issued int          // requests
 
 	stations []station
 	calls    []latency.Call // that have ended, also in earlier episodes
 }
 
-// A liveCall is a call that has not ended: its attempts, its hedge delays, and the servers that work on it.
-type liveCall struct {
+// An activeCall is a call in flight: its attempts, its hedge delays, and the servers and queues in which its attempts
+// are.
+type activeCall struct {
 	generation uint32 // changes when another call gets the slot
 	host       int16
 	index      int32
@@ -125,14 +127,15 @@ type liveCall struct {
 	queues     [1 + MaxHedges]*station // in which each attempt waits
 }
 
-// A callID identifies a call of the simulation, also after the end of the call.
+// A callID identifies a call of the simulation. It stays unique after the call has ended and another call uses the same
+// slot.
 type callID struct {
 	slot       int32
 	generation uint32
 }
 
-// simulate handles all events of the episode in the order of their times. It calls progress from time to time, unless
-// that is nil. It reports false if ctx ends.
+// simulate processes all events of the episode in the order of their times. It calls progress from time to time, unless
+// progress is nil. It returns false if ctx ends first.
 func (r *episodeRun) simulate(ctx context.Context, progress func(int)) bool {
 	for range r.Workers {
 		r.startCall()
@@ -168,7 +171,7 @@ func (r *episodeRun) simulate(ctx context.Context, progress func(int)) bool {
 				r.startHedge(e.call)
 			case answered:
 				switch c := &r.live[e.call.slot]; {
-				case r.isIgnored(c.index, e.n): // the primary is in flight and will end the call
+				case r.isIgnoredNotFound(c.index, e.n): // the primary is in flight and will end the call
 				case !r.isPushback(c.index, e.n):
 					r.endCall(e.call, int(e.n))
 				case !r.recordPushback(e.call):
@@ -185,7 +188,7 @@ func (r *episodeRun) simulate(ctx context.Context, progress func(int)) bool {
 	return true
 }
 
-// nextGap returns the time to the next arrival of a request in an open loop.
+// nextGap returns the time until the next request arrives in an open loop.
 func (r *episodeRun) nextGap() time.Duration {
 	rate := r.Rate
 	if r.Load != nil {
@@ -194,7 +197,7 @@ func (r *episodeRun) nextGap() time.Duration {
 	return r.draws.ArrivalGap(r.issued, rate)
 }
 
-// startCall starts the next call of the episode, if there is one.
+// startCall starts the next call of the episode. It does nothing if all requests of the episode have been sent.
 func (r *episodeRun) startCall() {
 	if r.issued >= r.Requests {
 		return
@@ -204,12 +207,12 @@ func (r *episodeRun) startCall() {
 		slot, r.free = r.free[n-1], r.free[:n-1]
 	} else {
 		slot = int32(len(r.live))
-		r.live = append(r.live, liveCall{})
+		r.live = append(r.live, activeCall{})
 	}
 	c := &r.live[slot]
-	*c = liveCall{generation: c.generation, index: int32(r.issued), start: r.now}
+	*c = activeCall{generation: c.generation, index: int32(r.issued), start: r.now}
 	if r.Hosts > 1 {
-		c.host = int16(r.draws.randomOf(r.issued, -2).IntN(r.Hosts))
+		c.host = int16(r.draws.attemptRandom(r.issued, -2).IntN(r.Hosts))
 	}
 	r.issued++
 	id := callID{slot, c.generation}
@@ -223,8 +226,8 @@ func (r *episodeRun) startCall() {
 	r.startAttempt(id)
 }
 
-// startHedge starts a hedge that is due for the call id, if the policy admits it. It schedules the next hedge of the
-// call.
+// startHedge starts a hedge of the call id, whose delay has passed, if the policy admits the hedge. It also schedules
+// the next hedge of the call.
 func (r *episodeRun) startHedge(id callID) {
 	c := &r.live[id.slot]
 	index := int(c.next)
@@ -240,8 +243,8 @@ func (r *episodeRun) startHedge(id callID) {
 	r.startAttempt(id)
 }
 
-// startAttempt starts the next attempt of the call id: it waits for a server if the backend has a queue, or else
-// schedules the answer.
+// startAttempt starts the next attempt of the call id. The attempt waits for a server if the backend has a queue.
+// Otherwise its answer is scheduled.
 func (r *episodeRun) startAttempt(id callID) {
 	c := &r.live[id.slot]
 	n := c.started
@@ -255,8 +258,8 @@ func (r *episodeRun) startAttempt(id callID) {
 	r.events.pushEvent(event{at: r.now + d, kind: answered, call: id, n: n})
 }
 
-// endCall ends the call id and records it. winner is the number of the attempt that answered, or -1 if the call failed.
-// In a closed loop the next call starts.
+// endCall ends and records the call id. winner is the number of the attempt that answered, or -1 if the call failed. In
+// a closed loop, the next call starts.
 func (r *episodeRun) endCall(id callID, winner int) {
 	c := &r.live[id.slot]
 	result := CallResult{
