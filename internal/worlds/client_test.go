@@ -73,7 +73,7 @@ type latencyMemory struct {
 	all []callerWait
 }
 
-// A callerWait is the end and the duration of a caller's wait.
+// A callerWait is the time at which a caller stopped waiting, and for how long the caller had waited.
 type callerWait struct{ end, took time.Duration }
 
 func (m *latencyMemory) addWait(end, took time.Duration) {

@@ -70,7 +70,7 @@ func drawOption[T, O, P any](d *generator, options *[]func() O, name string, odd
 // withoutArgument adapts an option without an argument to [drawOption].
 func withoutArgument[O any](option func() O) func(bool) O { return func(bool) O { return option() } }
 
-// A pointer is a choice that may be missing.
+// A pointer is a choice for drawOption that may be absent.
 type pointer[T any] struct{ value T }
 
 func (p *pointer[T]) String() string { return fmt.Sprint(p.value) }

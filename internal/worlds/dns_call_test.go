@@ -17,7 +17,7 @@ import (
 )
 
 // newMessage returns the question of the caller.
-func (a *dnsAsk) newMessage() *dns.Msg {
+func (a *dnsQuestion) newMessage() *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(a.name, a.typ)
 	if a.upper {
@@ -33,7 +33,7 @@ func (a *dnsAsk) newMessage() *dns.Msg {
 }
 
 // newOptions returns the EDNS options of the caller.
-func (a *dnsAsk) newOptions() []dns.EDNS0 {
+func (a *dnsQuestion) newOptions() []dns.EDNS0 {
 	subnet := func(data ...byte) dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: dns.EDNS0SUBNET, Data: data} }
 	switch a.option {
 	case "subnet":
@@ -59,11 +59,11 @@ func (a *dnsAsk) newOptions() []dns.EDNS0 {
 }
 
 // isMalformed reports whether a forwarder refuses the question (RFC 7871 §7.1.1).
-func (a *dnsAsk) isMalformed() bool { return strings.HasPrefix(a.option, "odd") }
+func (a *dnsQuestion) isMalformed() bool { return strings.HasPrefix(a.option, "odd") }
 
 // forwardedOptions returns the options of the caller that servers get: all options that do not concern one hop, and
 // with a forwarder the subnet alone.
-func (a *dnsAsk) forwardedOptions(forwarded bool) string {
+func (a *dnsQuestion) forwardedOptions(forwarded bool) string {
 	if forwarded && (a.option == "private" || a.isMalformed()) {
 		return ""
 	}
@@ -99,7 +99,7 @@ func formatOptions(m *dns.Msg) (words string) {
 }
 
 // newContext returns a context with the caller's settings of hedging.
-func (a *dnsAsk) newContext() context.Context {
+func (a *dnsQuestion) newContext() context.Context {
 	ctx := context.Background()
 	switch a.values {
 	case "off":
@@ -113,16 +113,18 @@ func (a *dnsAsk) newContext() context.Context {
 }
 
 // forbidsHedges reports whether the question must not be hedged.
-func (a *dnsAsk) forbidsHedges() bool {
+func (a *dnsQuestion) forbidsHedges() bool {
 	return a.opcode != dns.OpcodeQuery || a.values == "off" || a.values == "nested"
 }
 
 // callerEndsBy reports whether the deadline or the cancellation of the caller is before a time since the question, or
 // at about that time.
-func (a *dnsAsk) callerEndsBy(took time.Duration) bool { return endsBy(a.deadline, a.cancel, took) }
+func (a *dnsQuestion) callerEndsBy(took time.Duration) bool {
+	return endsBy(a.deadline, a.cancel, took)
+}
 
 // askClient asks the Client as a caller does.
-func (p *dnsPlay) askClient(a *dnsAsk, r *dnsResult) *dnsResult {
+func (p *dnsPlay) askClient(a *dnsQuestion, r *dnsResult) *dnsResult {
 	m := a.newMessage()
 	before := m.Copy()
 	r.closed = p.w.way.change == "close" && r.began >= p.w.way.changeAt
@@ -154,7 +156,7 @@ func (p *dnsPlay) askClient(a *dnsAsk, r *dnsResult) *dnsResult {
 		overwriteMessage(out)
 	}
 	if !reflect.DeepEqual(m.Copy(), before) {
-		p.note("6 question", "%s %v: the caller's message was changed: %v", a.what, a.dnsKey, m)
+		p.note("6 question", "%s %v: the caller's message was changed: %v", a.what, a.dnsQuestionKey, m)
 	}
 	return r
 }

@@ -38,7 +38,7 @@ func (w *dnsScenario) check(s *stage) []finding {
 		if j.patient.results != nil && j.client.results != nil {
 			x, y = j.patient.results[i], j.client.results[i]
 		}
-		s.log("%s %v at %v: patient %v, client %v", a.what, a.dnsKey, a.at, x, y)
+		s.log("%s %v at %v: patient %v, client %v", a.what, a.dnsQuestionKey, a.at, x, y)
 	}
 	if j.patient.broken != "" {
 		return []finding{{"0 patient", j.patient.broken}}
@@ -73,9 +73,9 @@ func (w *dnsScenario) check(s *stage) []finding {
 }
 
 // checkQuestion checks the result of a question.
-func (j *dnsChecker) checkQuestion(a *dnsAsk, x, r *dnsResult) {
+func (j *dnsChecker) checkQuestion(a *dnsQuestion, x, r *dnsResult) {
 	say := func(promise, format string, args ...any) {
-		j.add(promise, "%s %v at %v: %s; patient %v, client %v", a.what, a.dnsKey, a.at, fmt.Sprintf(format, args...), x, r)
+		j.add(promise, "%s %v at %v: %s; patient %v, client %v", a.what, a.dnsQuestionKey, a.at, fmt.Sprintf(format, args...), x, r)
 	}
 	took := r.end - r.began
 	if most := j.latestEnd(a); took > most {
@@ -117,7 +117,7 @@ func (j *dnsChecker) checkQuestion(a *dnsAsk, x, r *dnsResult) {
 }
 
 // latestEnd returns the latest end of a question.
-func (j *dnsChecker) latestEnd(a *dnsAsk) time.Duration {
+func (j *dnsChecker) latestEnd(a *dnsQuestion) time.Duration {
 	most := j.w.client.timeout
 	switch j.w.way.front {
 	case "udp":
@@ -135,7 +135,7 @@ func (j *dnsChecker) latestEnd(a *dnsAsk) time.Duration {
 }
 
 // findFormError returns the error in the form of a response, or "".
-func findFormError(a *dnsAsk, m *dns.Msg) string {
+func findFormError(a *dnsQuestion, m *dns.Msg) string {
 	ask := a.newMessage()
 	switch {
 	case !m.Response, m.Opcode != dns.OpcodeQuery, m.RecursionDesired != ask.RecursionDesired, m.CheckingDisabled != a.cd:
@@ -157,7 +157,7 @@ func findFormError(a *dnsAsk, m *dns.Msg) string {
 // mayBeFaulty reports whether a fault of a server may affect a question between two times. A fault for all questions
 // has effects for some time after its end. A fault for some questions affects these alone. The Client may treat a
 // server without a good answer so far as down.
-func (j *dnsChecker) mayBeFaulty(server int, k dnsKey, from, until time.Duration) bool {
+func (j *dnsChecker) mayBeFaulty(server int, k dnsQuestionKey, from, until time.Duration) bool {
 	s := j.w.servers[server]
 	if s.noTCP && strings.HasPrefix(k.name, "long") {
 		return true
@@ -187,7 +187,7 @@ func (j *dnsChecker) answeredInWarmUp(server int) bool {
 }
 
 // allHealthy reports whether no fault of a server may affect a question.
-func (j *dnsChecker) allHealthy(k dnsKey, from, until time.Duration) bool {
+func (j *dnsChecker) allHealthy(k dnsQuestionKey, from, until time.Duration) bool {
 	if j.w.way.change == "resolvConf" && from < j.w.way.changeAt+6*time.Second && until > j.w.way.changeAt {
 		return false
 	}
@@ -203,18 +203,18 @@ func (j *dnsChecker) allHealthy(k dnsKey, from, until time.Duration) bool {
 }
 
 // maxAnswerTime returns the longest time of an answer if the patient resolver has one.
-func (j *dnsChecker) maxAnswerTime(a *dnsAsk, x, r *dnsResult) time.Duration {
-	return min(j.joinedTime(a, r)+j.maxOwnAnswerTime(a, x, r), j.w.client.timeout+timeTolerance)
+func (j *dnsChecker) maxAnswerTime(a *dnsQuestion, x, r *dnsResult) time.Duration {
+	return min(j.sharedQueryTime(a, r)+j.maxOwnAnswerTime(a, x, r), j.w.client.timeout+timeTolerance)
 }
 
 // maxOwnAnswerTime is maxAnswerTime without the effects of other questions.
-func (j *dnsChecker) maxOwnAnswerTime(a *dnsAsk, x, r *dnsResult) time.Duration {
+func (j *dnsChecker) maxOwnAnswerTime(a *dnsQuestion, x, r *dnsResult) time.Duration {
 	switch first := j.w.serversAt(r.began, a.name); {
-	case !j.allReturnsDetected(a, r):
+	case !j.allReturnsWereDetected(a, r):
 		return j.w.client.timeout + timeTolerance
-	case j.allHealthy(a.dnsKey, r.began, r.end):
+	case j.allHealthy(a.dnsQuestionKey, r.began, r.end):
 		return 300 * ms
-	case j.w.hasStrictOrder() && !j.mayBeFaulty(first[0], a.dnsKey, r.began, r.end) && j.w.way.change != "resolvConf":
+	case j.w.hasStrictOrder() && !j.mayBeFaulty(first[0], a.dnsQuestionKey, r.began, r.end) && j.w.way.change != "resolvConf":
 		return 300 * ms
 	case j.w.hasStrictOrder():
 		return j.w.client.timeout + timeTolerance
@@ -224,7 +224,7 @@ func (j *dnsChecker) maxOwnAnswerTime(a *dnsAsk, x, r *dnsResult) time.Duration 
 		return j.w.client.timeout + timeTolerance
 	}
 	for i, b := range j.w.asks { // equal questions at the same time share an answer
-		if o := j.patient.results[i]; b.dnsKey == a.dnsKey && b.at == a.at && o.end-o.began > x.end-x.began {
+		if o := j.patient.results[i]; b.dnsQuestionKey == a.dnsQuestionKey && b.at == a.at && o.end-o.began > x.end-x.began {
 			x = o
 		}
 	}
@@ -244,10 +244,10 @@ func (j *dnsChecker) maxOwnAnswerTime(a *dnsAsk, x, r *dnsResult) time.Duration 
 
 // slowFirstQuery returns the longest time of the first query to a server with slow answers. Without a hedge, the second
 // query follows after three times the latency of the latest answers. A truncated answer is queried over TCP after that.
-func (j *dnsChecker) slowFirstQuery(a *dnsAsk, r *dnsResult) (most time.Duration) {
+func (j *dnsChecker) slowFirstQuery(a *dnsQuestion, r *dnsResult) (most time.Duration) {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
-			if f.matches(a.dnsKey) && f.from < r.began-f.answerDelay() && f.isActiveDuring(r.began, r.began+timeTolerance) {
+			if f.matches(a.dnsQuestionKey) && f.from < r.began-f.answerDelay() && f.isActiveDuring(r.began, r.began+timeTolerance) {
 				late := f.answerDelay() + 2*oneWayDelay(s)
 				if j.w.way.net == "udp" && strings.HasPrefix(a.name, "long") {
 					if at := r.began + late; f.isActiveDuring(at, at+timeTolerance) {
@@ -262,9 +262,9 @@ func (j *dnsChecker) slowFirstQuery(a *dnsAsk, r *dnsResult) (most time.Duration
 	return most
 }
 
-// joinedTime returns the time that a question has waited for the queries of earlier callers with the same question.
+// sharedQueryTime returns the time that a question has waited for the queries of earlier callers with the same question.
 // Their time is checked, unless they end early.
-func (j *dnsChecker) joinedTime(a *dnsAsk, r *dnsResult) (most time.Duration) {
+func (j *dnsChecker) sharedQueryTime(a *dnsQuestion, r *dnsResult) (most time.Duration) {
 	for _, t := range j.client.tries {
 		if strings.EqualFold(t.Name, a.name) && t.Type == a.typ && t.began < r.began && t.end > r.began {
 			most = max(most, min(t.end, r.end)-r.began)
@@ -274,12 +274,12 @@ func (j *dnsChecker) joinedTime(a *dnsAsk, r *dnsResult) (most time.Duration) {
 }
 
 // allWithoutTCP reports whether no server has TCP.
-func (j *dnsChecker) allWithoutTCP(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) allWithoutTCP(a *dnsQuestion, r *dnsResult) bool {
 	return !slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return !j.w.servers[s].noTCP })
 }
 
 // mayFail reports whether a question may fail though the patient resolver has an answer.
-func (j *dnsChecker) mayFail(a *dnsAsk, x, r *dnsResult) bool {
+func (j *dnsChecker) mayFail(a *dnsQuestion, x, r *dnsResult) bool {
 	change := j.w.way.changeAt
 	switch j.w.way.change {
 	case "close":
@@ -305,7 +305,7 @@ func (j *dnsChecker) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 	if j.failedEverywhere(a, r) || j.w.mayBeUnread(r) {
 		return true
 	}
-	well := j.allHealthy(a.dnsKey, r.began, r.end)
+	well := j.allHealthy(a.dnsQuestionKey, r.began, r.end)
 	if j.client.passesContext() && (a.deadline > 0 || a.cancel >= 0) {
 		if a.callerEndsBy(x.end-x.began) || a.callerEndsBy(j.maxAnswerTime(a, x, r)) {
 			return true
@@ -314,7 +314,7 @@ func (j *dnsChecker) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 	if j.isCachedFailure(a, r) {
 		return true
 	}
-	return !well && (j.isDecision(a, r) || j.lacksTime(a, r) || j.isOnlyHealthy(-1, a, r) && (j.isInOutage(a, r) || j.lacksRetransmissions(a, r) || j.losesTooMany(a, r) || j.wentWhileSlow(a, r) || j.lacksTimeForTwo(a, r) || j.mayBeForged(a, r)) || j.lacksBudget(a, r) || j.lacksBudgetForReturned(a, r))
+	return !well && (j.isDecision(a, r) || j.lacksTime(a, r) || j.isOnlyHealthy(-1, a, r) && (j.isInOutage(a, r) || j.lacksRetransmissions(a, r) || j.losesTooMany(a, r) || j.disappearedWhileSlow(a, r) || j.lacksTimeForTwo(a, r) || j.mayBeForged(a, r)) || j.lacksBudget(a, r) || j.lacksBudgetForReturnedServer(a, r))
 }
 
 // failedEverywhere reports whether a question failed at every server at once: each server reports that it cannot
@@ -323,7 +323,7 @@ func (j *dnsChecker) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 //
 // If no server reports that it cannot answer, the Client waits for a server that refuses connections. If a server does,
 // the Client does not ask an apparently silent server without budget.
-func (j *dnsChecker) failedEverywhere(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) failedEverywhere(a *dnsQuestion, r *dnsResult) bool {
 	servers := j.w.serversAt(r.began, a.name)
 	said, restarts := false, false
 	for _, s := range servers {
@@ -331,7 +331,7 @@ func (j *dnsChecker) failedEverywhere(a *dnsAsk, r *dnsResult) bool {
 		case j.hasRefused(s, a, r):
 			said = true
 		case j.failedWith(s, a, r, r.began+immediately, "closes", io.EOF, syscall.ECONNRESET, syscall.EPIPE):
-		case j.failedWith(s, a, r, r.began+immediately, "down", syscall.ECONNREFUSED), r.sent.more >= burst && j.seemsGone(s, r):
+		case j.failedWith(s, a, r, r.began+immediately, "down", syscall.ECONNREFUSED), r.sent.more >= burst && j.endedAllConnections(s, r):
 			restarts = true
 		default:
 			return false
@@ -341,17 +341,18 @@ func (j *dnsChecker) failedEverywhere(a *dnsAsk, r *dnsResult) bool {
 }
 
 // hasRefused reports whether a server has reported that it cannot answer a question.
-func (j *dnsChecker) hasRefused(server int, a *dnsAsk, r *dnsResult) bool {
-	return slices.ContainsFunc(j.client.failures, func(said dnsFailed) bool {
-		return said.server == server && said.key == a.dnsKey && said.at >= r.began && said.at <= min(r.end, r.began+immediately) &&
+func (j *dnsChecker) hasRefused(server int, a *dnsQuestion, r *dnsResult) bool {
+	return slices.ContainsFunc(j.client.failures, func(said dnsSentFailure) bool {
+		return said.server == server && said.key == a.dnsQuestionKey && said.at >= r.began && said.at <= min(r.end, r.began+immediately) &&
 			slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
-				return f.isFailure() && f.matches(a.dnsKey) && f.isActiveDuring(said.at, said.at)
+				return f.isFailure() && f.matches(a.dnsQuestionKey) && f.isActiveDuring(said.at, said.at)
 			})
 	})
 }
 
-// seemsGone reports whether a server ended all connections at the start of a question.
-func (j *dnsChecker) seemsGone(server int, r *dnsResult) bool {
+// endedAllConnections reports whether a server ended all connections at the start of a question, so that the Client may
+// treat the server as down.
+func (j *dnsChecker) endedAllConnections(server int, r *dnsResult) bool {
 	return slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
 		return f.affectsAll() && f.endsConnections() && f.isActiveDuring(r.began, r.began)
 	})
@@ -359,29 +360,29 @@ func (j *dnsChecker) seemsGone(server int, r *dnsResult) bool {
 
 // failedWith reports whether a query for a question had ended by a time with one of the errors because of a fault of
 // that kind.
-func (j *dnsChecker) failedWith(server int, a *dnsAsk, r *dnsResult, until time.Duration, kind string, errs ...error) bool {
-	return slices.ContainsFunc(j.client.tries, func(t dnsTry) bool {
-		mine := strings.EqualFold(t.Name, a.name) && t.Type == a.typ && j.isTo(server, &t)
+func (j *dnsChecker) failedWith(server int, a *dnsQuestion, r *dnsResult, until time.Duration, kind string, errs ...error) bool {
+	return slices.ContainsFunc(j.client.tries, func(t dnsTracedQuery) bool {
+		mine := strings.EqualFold(t.Name, a.name) && t.Type == a.typ && j.wasSentTo(server, &t)
 		return mine && t.began >= r.began && t.end > 0 && t.end <= min(r.end, until) &&
 			slices.ContainsFunc(errs, func(err error) bool { return errors.Is(t.err, err) }) &&
 			slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
-				return f.kind == kind && f.matches(a.dnsKey) && f.isActiveDuring(t.began, t.end)
+				return f.kind == kind && f.matches(a.dnsQuestionKey) && f.isActiveDuring(t.began, t.end)
 			})
 	})
 }
 
 // lacksRetransmissions reports whether a server has lost so many datagrams until the end of a question that its answers
 // do not pay for all retransmissions.
-func (j *dnsChecker) lacksRetransmissions(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) lacksRetransmissions(a *dnsQuestion, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		lost := 0
 		for _, f := range j.w.servers[s].faults {
 			most := map[string]int{"drops1": burst - 1, "drops2": burst / 2, "half": burst / 2}[f.kind]
-			if most == 0 || !f.matches(a.dnsKey) {
+			if most == 0 || !f.matches(a.dnsQuestionKey) {
 				continue
 			}
 			for _, b := range j.w.asks {
-				if b.at <= r.end && f.matches(b.dnsKey) && f.isActiveDuring(b.at, b.at) {
+				if b.at <= r.end && f.matches(b.dnsQuestionKey) && f.isActiveDuring(b.at, b.at) {
 					lost++
 				}
 			}
@@ -395,17 +396,17 @@ func (j *dnsChecker) lacksRetransmissions(a *dnsAsk, r *dnsResult) bool {
 
 // seemsSilent reports whether one of several servers loses the first query of each question. The Client treats a server
 // as silent after three unanswered queries in a row, and asks the other servers three times more.
-func (j *dnsChecker) seemsSilent(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) seemsSilent(a *dnsQuestion, r *dnsResult) bool {
 	servers := j.w.serversAt(r.began, a.name)
 	return len(servers) > 1 && slices.ContainsFunc(servers, func(s int) bool {
 		return slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
 			before := 0
 			for _, b := range j.w.asks {
-				if b != a && b.at <= r.began && f.matches(b.dnsKey) && f.isActiveDuring(b.at, b.at) {
+				if b != a && b.at <= r.began && f.matches(b.dnsQuestionKey) && f.isActiveDuring(b.at, b.at) {
 					before++
 				}
 			}
-			return f.kind == "drops1" && f.matches(a.dnsKey) && f.isActiveDuring(r.began, r.end) && before > 0
+			return f.kind == "drops1" && f.matches(a.dnsQuestionKey) && f.isActiveDuring(r.began, r.end) && before > 0
 		})
 	})
 }
@@ -415,7 +416,7 @@ func (j *dnsChecker) seemsSilent(a *dnsAsk, r *dnsResult) bool {
 //
 // The timeout is a second at first, and later up to three times the latency of the latest answers. The last attempt
 // also waits for another server, for a second if its latency is unknown.
-func (j *dnsChecker) losesTooMany(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) losesTooMany(a *dnsQuestion, r *dnsResult) bool {
 	servers := j.w.serversAt(r.began, a.name)
 	others := time.Duration(len(servers) - 1)
 	for _, s := range servers {
@@ -428,7 +429,7 @@ func (j *dnsChecker) losesTooMany(a *dnsAsk, r *dnsResult) bool {
 			if f.from <= r.end {
 				rto = max(rto, 3*f.answerDelay())
 			}
-			if !f.matches(a.dnsKey) || !f.isActiveDuring(r.began, r.end) {
+			if !f.matches(a.dnsQuestionKey) || !f.isActiveDuring(r.began, r.end) {
 				continue
 			}
 			if f.isSilent(j.w.client.timeout) {
@@ -448,23 +449,23 @@ func (j *dnsChecker) losesTooMany(a *dnsAsk, r *dnsResult) bool {
 }
 
 // countQueries returns the number of queries at a server during a question.
-func (j *dnsChecker) countQueries(server int, a *dnsAsk, r *dnsResult) (n int) {
+func (j *dnsChecker) countQueries(server int, a *dnsQuestion, r *dnsResult) (n int) {
 	for _, q := range j.client.seen {
-		if q.server == server && q.key == a.dnsKey && q.at >= r.began && q.at <= r.end {
+		if q.server == server && q.key == a.dnsQuestionKey && q.at >= r.began && q.at <= r.end {
 			n++
 		}
 	}
 	return min(n, 8)
 }
 
-// wentWhileSlow reports whether a slow server went away before it answered, and did not return. The Client did not ask
+// disappearedWhileSlow reports whether a slow server went away before it answered, and did not return. The Client did not ask
 // it again: the retransmission timeout is up to three times the latency of the latest answers.
-func (j *dnsChecker) wentWhileSlow(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) disappearedWhileSlow(a *dnsQuestion, r *dnsResult) bool {
 	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
 		faults := j.w.servers[s].faults
 		return slices.ContainsFunc(faults, func(late *dnsFault) bool {
 			answers := r.began + late.answerDelay() + 2*oneWayDelay(s)
-			return late.answerDelay() > 0 && late.matches(a.dnsKey) && late.from < r.began-late.answerDelay() && late.isActiveDuring(r.began, r.began+timeTolerance) &&
+			return late.answerDelay() > 0 && late.matches(a.dnsQuestionKey) && late.from < r.began-late.answerDelay() && late.isActiveDuring(r.began, r.began+timeTolerance) &&
 				slices.ContainsFunc(faults, func(f *dnsFault) bool {
 					return f.kind == "down" && f.from > r.began && f.from < answers && f.until >= r.end
 				})
@@ -490,22 +491,22 @@ func (j *dnsChecker) countFailedInARow(until time.Duration) (n int) {
 
 // mayBeForged reports whether an attacker may have guessed the response of a server without TCP twice. The Client then
 // accepts no response.
-func (j *dnsChecker) mayBeForged(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) mayBeForged(a *dnsQuestion, r *dnsResult) bool {
 	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(i int) bool {
 		s := j.w.servers[i]
 		return s.noTCP && s.stray && slices.ContainsFunc(s.faults, func(f *dnsFault) bool {
-			return f.kind == "stray" && f.matches(a.dnsKey) && f.isActiveDuring(r.began, r.end)
+			return f.kind == "stray" && f.matches(a.dnsQuestionKey) && f.isActiveDuring(r.began, r.end)
 		})
 	})
 }
 
 // lacksBudget reports whether the budget for a query to another server may be empty: after two servers report that they
 // cannot answer, or after one does and all have failed for a broken zone.
-func (j *dnsChecker) lacksBudget(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) lacksBudget(a *dnsQuestion, r *dnsResult) bool {
 	failed := 0
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		if slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
-			return f.isFailure() && f.matches(a.dnsKey) && f.isActiveDuring(r.began, r.end)
+			return f.isFailure() && f.matches(a.dnsQuestionKey) && f.isActiveDuring(r.began, r.end)
 		}) {
 			failed++
 		}
@@ -513,39 +514,39 @@ func (j *dnsChecker) lacksBudget(a *dnsAsk, r *dnsResult) bool {
 	return (failed >= 2 || failed > 0 && j.w.past.broken) && r.sent.more >= burst
 }
 
-// lacksBudgetForReturned reports whether the return of a server is still undetected, no other server is healthy, and
+// lacksBudgetForReturnedServer reports whether the return of a server is still undetected, no other server is healthy, and
 // the budget for a query to the server may be empty. The server was silent, refused connections, or failed probes.
-func (j *dnsChecker) lacksBudgetForReturned(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) lacksBudgetForReturnedServer(a *dnsQuestion, r *dnsResult) bool {
 	hidden := func(s int) bool {
-		if j.lostLast(s, r.began) {
+		if j.lostLastQuery(s, r.began) {
 			return true
 		}
-		return !j.returnDetected(s, r.end) && (j.w.past.broken && !j.answeredInWarmUp(s) || slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+		return !j.returnWasDetected(s, r.end) && (j.w.past.broken && !j.answeredInWarmUp(s) || slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
 			untold := f.isFailure() && j.w.servers[s].noRoot // no probe tells that it is back
 			return f.affectsAll() && (f.isSilent(j.w.client.timeout) || f.endsConnections() || untold) && f.until < r.end
 		}))
 	}
 	servers := j.w.serversAt(r.began, a.name)
 	return r.sent.more >= burst && slices.ContainsFunc(servers, hidden) &&
-		!slices.ContainsFunc(servers, func(s int) bool { return !hidden(s) && !j.mayBeFaulty(s, a.dnsKey, r.began, r.end) })
+		!slices.ContainsFunc(servers, func(s int) bool { return !hidden(s) && !j.mayBeFaulty(s, a.dnsQuestionKey, r.began, r.end) })
 }
 
-// lostLast reports whether a server that is silent for some questions has lost the last query before a time. The Client
+// lostLastQuery reports whether a server that is silent for some questions has lost the last query before a time. The Client
 // may treat it as silent for all questions.
-func (j *dnsChecker) lostLast(server int, before time.Duration) bool {
-	var last *dnsTry
+func (j *dnsChecker) lostLastQuery(server int, before time.Duration) bool {
+	var last *dnsTracedQuery
 	for i := range j.client.tries {
-		if t := &j.client.tries[i]; t.began < before && j.isTo(server, t) && (last == nil || t.began > last.began) {
+		if t := &j.client.tries[i]; t.began < before && j.wasSentTo(server, t) && (last == nil || t.began > last.began) {
 			last = t
 		}
 	}
 	return last != nil && last.err != nil && slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
-		return f.isSilent(j.w.client.timeout) && f.matches(dnsKey{name: strings.ToLower(last.Name), typ: last.Type})
+		return f.isSilent(j.w.client.timeout) && f.matches(dnsQuestionKey{name: strings.ToLower(last.Name), typ: last.Type})
 	})
 }
 
-// isTo reports whether a query was sent to a server.
-func (j *dnsChecker) isTo(server int, t *dnsTry) bool {
+// wasSentTo reports whether a query was sent to the given server.
+func (j *dnsChecker) wasSentTo(server int, t *dnsTracedQuery) bool {
 	return strings.HasPrefix(t.Upstream.Addr, j.client.hostOf(server)+":")
 }
 
@@ -565,7 +566,7 @@ const lastPause = 400 * ms
 //
 // It also reports a server that refuses connections for the time of a question, and a server that returns too late to
 // answer: a pause takes at most half of the time that is left.
-func (j *dnsChecker) isInOutage(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) isInOutage(a *dnsQuestion, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
 			timeout := j.w.client.timeout
@@ -576,12 +577,12 @@ func (j *dnsChecker) isInOutage(a *dnsAsk, r *dnsResult) bool {
 				return true // it is asked again with half of the time at least that is left when it is back
 			}
 			mute := f.isSilent(j.w.client.timeout)
-			if !mute && !f.isSilent(probeTimeout) || !f.matches(a.dnsKey) || f.from >= r.began || f.until <= r.began {
+			if !mute && !f.isSilent(probeTimeout) || !f.matches(a.dnsQuestionKey) || f.from >= r.began || f.until <= r.began {
 				continue
 			}
 			waited := 0
 			for _, b := range j.w.asks {
-				if f.matches(b.dnsKey) && f.isActiveDuring(b.at, b.at) {
+				if f.matches(b.dnsQuestionKey) && f.isActiveDuring(b.at, b.at) {
 					waited++
 				}
 			}
@@ -595,11 +596,11 @@ func (j *dnsChecker) isInOutage(a *dnsAsk, r *dnsResult) bool {
 
 // silentUntil returns the end of the silence that the fault f causes. A return for less than half of the remaining time
 // does not count: the Client may pause for that long.
-func (j *dnsChecker) silentUntil(server int, f *dnsFault, a *dnsAsk, r *dnsResult) time.Duration {
+func (j *dnsChecker) silentUntil(server int, f *dnsFault, a *dnsQuestion, r *dnsResult) time.Duration {
 	until := f.until
 	pause := (r.began + j.w.client.timeout - until) / 2
 	for _, next := range j.w.servers[server].faults {
-		if next.isSilent(j.w.client.timeout) && next.matches(a.dnsKey) && next.from > f.until && next.from < f.until+pause {
+		if next.isSilent(j.w.client.timeout) && next.matches(a.dnsQuestionKey) && next.from > f.until && next.from < f.until+pause {
 			until = max(until, next.until)
 		}
 	}
@@ -607,9 +608,9 @@ func (j *dnsChecker) silentUntil(server int, f *dnsFault, a *dnsAsk, r *dnsResul
 }
 
 // maxServerDelay returns the longest delay of a server's answers to a question.
-func (j *dnsChecker) maxServerDelay(server int, a *dnsAsk) (d time.Duration) {
+func (j *dnsChecker) maxServerDelay(server int, a *dnsQuestion) (d time.Duration) {
 	for _, f := range j.w.servers[server].faults {
-		if f.matches(a.dnsKey) {
+		if f.matches(a.dnsQuestionKey) {
 			d = max(d, f.answerDelay())
 		}
 	}
@@ -618,11 +619,11 @@ func (j *dnsChecker) maxServerDelay(server int, a *dnsAsk) (d time.Duration) {
 
 // lacksTime reports whether so many servers are silent, or lose the first query, that there is no time to ask another
 // server. The timeout of a server without answers is a second, and doubles.
-func (j *dnsChecker) lacksTime(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) lacksTime(a *dnsQuestion, r *dnsResult) bool {
 	wait, times := time.Duration(0), time.Duration(1)
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		mute := func(f *dnsFault) bool {
-			return (f.isSilent(j.w.client.timeout) || f.losesQueries() && j.w.way.net == "udp") && f.matches(a.dnsKey) && f.isActiveDuring(r.began, r.end)
+			return (f.isSilent(j.w.client.timeout) || f.losesQueries() && j.w.way.net == "udp") && f.matches(a.dnsQuestionKey) && f.isActiveDuring(r.began, r.end)
 		}
 		if !slices.ContainsFunc(j.w.servers[s].faults, mute) {
 			continue
@@ -640,15 +641,15 @@ func (j *dnsChecker) lacksTime(a *dnsAsk, r *dnsResult) bool {
 
 // isDecision reports whether the failure is final: a decision of a server, after which the Client asks no other server,
 // or a failure at three servers.
-func (j *dnsChecker) isDecision(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) isDecision(a *dnsQuestion, r *dnsResult) bool {
 	servfails := 0
 	for i, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
-			if !f.matches(a.dnsKey) || !f.isActiveDuring(r.began, r.end) {
+			if !f.matches(a.dnsQuestionKey) || !f.isActiveDuring(r.began, r.end) {
 				continue
 			}
 			cut := f.kind == "cut" && j.w.servers[s].noTCP // it has said that it cannot answer
-			if (cut || f.kind == "closes") && j.hasNoOther(s, f, a, r) {
+			if (cut || f.kind == "closes") && j.hasNoOtherServer(s, f, a, r) {
 				return true // this question may have ended the connection
 			}
 			if f.isDecision() || i == 0 && f.isFailure() && j.w.way.by == "fallback" {
@@ -662,9 +663,9 @@ func (j *dnsChecker) isDecision(a *dnsAsk, r *dnsResult) bool {
 	return servfails >= 3 // RFC 9520: three servers are enough
 }
 
-// hasNoOther reports whether no server except one with a fault answers during a question. If both servers close
-// connections, the question fails at once and is not asked again.
-func (j *dnsChecker) hasNoOther(server int, fault *dnsFault, a *dnsAsk, r *dnsResult) bool {
+// hasNoOtherServer reports whether no server answers during a question, apart from the given server, which has the
+// given fault. If both servers close connections, the question fails at once and is not asked again.
+func (j *dnsChecker) hasNoOtherServer(server int, fault *dnsFault, a *dnsQuestion, r *dnsResult) bool {
 	return !slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
 		mute := j.w.servers[s].noTCP && strings.HasPrefix(a.name, "long")
 		return s != server && !mute && !slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
@@ -673,25 +674,25 @@ func (j *dnsChecker) hasNoOther(server int, fault *dnsFault, a *dnsAsk, r *dnsRe
 				end = r.end
 			}
 			never := f.kind == "down" || f.kind == "closes" || f.kind == "cut" && j.w.servers[s].noTCP || f.isFailure() || f.isSilent(j.w.client.timeout)
-			return never && f.matches(a.dnsKey) && f.from <= r.began && f.until >= end
+			return never && f.matches(a.dnsQuestionKey) && f.from <= r.began && f.until >= end
 		})
 	})
 }
 
 // isOnlyHealthy reports whether no other server was healthy during a question. -1 means no server at all.
-func (j *dnsChecker) isOnlyHealthy(server int, a *dnsAsk, r *dnsResult) bool {
-	return !slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return s != server && !j.mayBeFaulty(s, a.dnsKey, r.began, r.end) })
+func (j *dnsChecker) isOnlyHealthy(server int, a *dnsQuestion, r *dnsResult) bool {
+	return !slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return s != server && !j.mayBeFaulty(s, a.dnsQuestionKey, r.began, r.end) })
 }
 
 // isCachedFailure reports whether the failure may be the cached failure of an earlier question.
-func (j *dnsChecker) isCachedFailure(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) isCachedFailure(a *dnsQuestion, r *dnsResult) bool {
 	keep := 5 * time.Second
 	if j.w.way.by == "exchanger" {
 		keep = 20 * time.Second
 	}
 	for i, b := range j.w.asks {
 		x := j.client.results[i]
-		if b.dnsKey != a.dnsKey || x == r || x.succeeded() || x.began > r.began || x.end < r.began-keep {
+		if b.dnsQuestionKey != a.dnsQuestionKey || x == r || x.succeeded() || x.began > r.began || x.end < r.began-keep {
 			continue
 		}
 		y := j.patient.results[i]
@@ -704,17 +705,17 @@ func (j *dnsChecker) isCachedFailure(a *dnsAsk, r *dnsResult) bool {
 
 // isRefreshed reports whether a server has decided about a question that the Client asked in the background to refresh
 // an answer. It may ask any server for that.
-func (j *dnsChecker) isRefreshed(a *dnsAsk, r *dnsResult, keep time.Duration) bool {
-	return slices.ContainsFunc(j.client.failures, func(said dnsFailed) bool {
-		return said.key == a.dnsKey && said.at < r.began && said.at > r.began-keep-oneWayDelay(said.server) &&
+func (j *dnsChecker) isRefreshed(a *dnsQuestion, r *dnsResult, keep time.Duration) bool {
+	return slices.ContainsFunc(j.client.failures, func(said dnsSentFailure) bool {
+		return said.key == a.dnsQuestionKey && said.at < r.began && said.at > r.began-keep-oneWayDelay(said.server) &&
 			slices.ContainsFunc(j.w.servers[said.server].faults, func(f *dnsFault) bool {
-				return f.isDecision() && f.matches(a.dnsKey) && f.isActiveDuring(said.at, said.at)
+				return f.isDecision() && f.matches(a.dnsQuestionKey) && f.isActiveDuring(said.at, said.at)
 			})
 	})
 }
 
 // checkOrigin checks an answer against its original response.
-func (j *dnsChecker) checkOrigin(a *dnsAsk, r *dnsResult, say func(string, string, ...any)) {
+func (j *dnsChecker) checkOrigin(a *dnsQuestion, r *dnsResult, say func(string, string, ...any)) {
 	serial, ok := serialOf(r.msg)
 	s := j.client.said[serial]
 	if !ok || s == nil || s.at > r.end {
@@ -737,7 +738,7 @@ func (j *dnsChecker) checkOrigin(a *dnsAsk, r *dnsResult, say func(string, strin
 }
 
 // checkServer checks the server of an answer.
-func (j *dnsChecker) checkServer(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, string, ...any)) {
+func (j *dnsChecker) checkServer(a *dnsQuestion, r *dnsResult, s *dnsSentAnswer, say func(string, string, ...any)) {
 	servers := j.w.serversAt(r.began-6*time.Second, a.name)
 	if j.w.way.others { // an answer of the servers of another Client is not imported
 		servers = j.w.serversAt(r.began, a.name)
@@ -754,7 +755,7 @@ func (j *dnsChecker) checkServer(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(s
 		return
 	}
 	for _, before := range servers[:at] {
-		if !j.mayBeFaulty(before, s.key, s.at-j.w.client.timeout, s.at) && j.returnDetected(before, s.at) && !j.mayBeOvertaken(a, before, 2*oneWayDelay(0)) {
+		if !j.mayBeFaulty(before, s.key, s.at-j.w.client.timeout, s.at) && j.returnWasDetected(before, s.at) && !j.mayBeOvertaken(a, before, 2*oneWayDelay(0)) {
 			say("1 server", "it is from server %d, and nothing is wrong with server %d", s.server, before)
 		}
 	}
@@ -763,7 +764,7 @@ func (j *dnsChecker) checkServer(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(s
 // mayBeOvertaken reports whether the next server may answer before a healthy server because the caller has little time.
 // The Client asks the next server after this server's part of the time, over a connection that may be open. next is its
 // round trip.
-func (j *dnsChecker) mayBeOvertaken(a *dnsAsk, server int, next time.Duration) bool {
+func (j *dnsChecker) mayBeOvertaken(a *dnsQuestion, server int, next time.Duration) bool {
 	if a.deadline == 0 || !j.client.passesContext() {
 		return false
 	}
@@ -790,7 +791,7 @@ const growAfter = 50 * ms
 func (j *dnsChecker) exceedsStreams(server int, at time.Duration) bool {
 	n := 0
 	for i := range j.client.tries {
-		if t := &j.client.tries[i]; t.began <= at && (t.end == 0 || t.end > at) && j.isTo(server, t) {
+		if t := &j.client.tries[i]; t.began <= at && (t.end == 0 || t.end > at) && j.wasSentTo(server, t) {
 			n++
 		}
 	}
@@ -821,17 +822,17 @@ func (j *dnsChecker) asksTwice(server int) bool {
 }
 
 // lacksTimeForTwo reports whether a server is so slow that there is no time for two queries.
-func (j *dnsChecker) lacksTimeForTwo(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) lacksTimeForTwo(a *dnsQuestion, r *dnsResult) bool {
 	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
 		return j.asksTwice(s) && slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
-			return f.matches(a.dnsKey) && f.isActiveDuring(r.began, r.end) && 2*f.answerDelay()+time.Second > j.w.client.timeout
+			return f.matches(a.dnsQuestionKey) && f.isActiveDuring(r.began, r.end) && 2*f.answerDelay()+time.Second > j.w.client.timeout
 		})
 	})
 }
 
-// returnDetected reports whether there were enough queries to detect the return of a server that was gone for all
+// returnWasDetected reports whether there were enough queries to detect the return of a server that was gone for all
 // questions, or had failed them.
-func (j *dnsChecker) returnDetected(server int, at time.Duration) bool {
+func (j *dnsChecker) returnWasDetected(server int, at time.Duration) bool {
 	gone := time.Duration(-1)
 	if j.w.past.broken && !j.answeredInWarmUp(server) {
 		gone = j.w.start // it has failed all that it was asked
@@ -881,9 +882,9 @@ func (j *dnsChecker) answeredSince(server int, from, until time.Duration) bool {
 	return false
 }
 
-func (j *dnsChecker) allReturnsDetected(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) allReturnsWereDetected(a *dnsQuestion, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
-		if !j.returnDetected(s, r.began) {
+		if !j.returnWasDetected(s, r.began) {
 			return false
 		}
 	}
@@ -909,7 +910,7 @@ func findDifference(m, said *dns.Msg) string {
 }
 
 // checkTTLs checks the TTLs of an answer.
-func (j *dnsChecker) checkTTLs(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, string, ...any)) {
+func (j *dnsChecker) checkTTLs(a *dnsQuestion, r *dnsResult, s *dnsSentAnswer, say func(string, string, ...any)) {
 	c, age := &j.w.client, r.end-s.at-oneWayDelay(s.server)
 	live := s.at+oneWayDelay(s.server) >= r.began-ms
 	shared := j.w.hasStrictOrder() && age <= c.timeout // with an earlier caller, for whom it was delayed
@@ -966,9 +967,9 @@ func minTTL(m *dns.Msg) time.Duration {
 
 // wasHeldForOther reports whether a response for an earlier caller with the same question was delayed and given to both
 // callers. Its TTL may have ended then, and is checked.
-func (j *dnsChecker) wasHeldForOther(a *dnsAsk, r *dnsResult, s *dnsSaid) bool {
+func (j *dnsChecker) wasHeldForOther(a *dnsQuestion, r *dnsResult, s *dnsSentAnswer) bool {
 	for i, b := range j.w.asks {
-		if o := j.client.results[i]; b != a && b.dnsKey == a.dnsKey && o.msg != nil && o.began < r.began && (r.end-o.end).Abs() < timeTolerance && s.at+oneWayDelay(s.server) >= o.began-ms {
+		if o := j.client.results[i]; b != a && b.dnsQuestionKey == a.dnsQuestionKey && o.msg != nil && o.began < r.began && (r.end-o.end).Abs() < timeTolerance && s.at+oneWayDelay(s.server) >= o.began-ms {
 			return true
 		}
 	}
@@ -996,13 +997,13 @@ func (j *dnsChecker) maxInitialTTL(rr dns.RR) time.Duration {
 }
 
 // checkStale checks an answer that has expired.
-func (j *dnsChecker) checkStale(a *dnsAsk, r *dnsResult, s *dnsSaid, age, keep time.Duration, say func(string, string, ...any)) {
+func (j *dnsChecker) checkStale(a *dnsQuestion, r *dnsResult, s *dnsSentAnswer, age, keep time.Duration, say func(string, string, ...any)) {
 	switch {
 	case keep == 0:
 		say("1 stale", "its TTL was 0")
 	case age > keep+j.w.client.staleLimit()+j.w.client.timeout+timeTolerance:
 		say("1 stale", "it is %v old", age)
-	case j.w.client.staleAfter >= 0 && j.allHealthy(s.key, r.began-35*time.Second, r.end) && j.allHealthy(a.dnsKey, r.began-35*time.Second, r.end): // that a name does not exist, one type may have said
+	case j.w.client.staleAfter >= 0 && j.allHealthy(s.key, r.began-35*time.Second, r.end) && j.allHealthy(a.dnsQuestionKey, r.began-35*time.Second, r.end): // that a name does not exist, one type may have said
 		say("1 stale", "it is %v old, and servers would answer", age)
 	}
 }
@@ -1010,37 +1011,37 @@ func (j *dnsChecker) checkStale(a *dnsAsk, r *dnsResult, s *dnsSaid, age, keep t
 // checkCoalescing checks that equal questions have one query at a time.
 func (j *dnsChecker) checkCoalescing() {
 	for i, a := range j.w.asks {
-		if i == 0 || a.dnsKey != j.w.asks[i-1].dnsKey || a.at != j.w.asks[i-1].at || a.noRD || a.cancel >= 0 {
+		if i == 0 || a.dnsQuestionKey != j.w.asks[i-1].dnsQuestionKey || a.at != j.w.asks[i-1].at || a.noRD || a.cancel >= 0 {
 			continue
 		}
-		if !j.allHealthy(a.dnsKey, a.at, a.at+ms) || a.deadline > 0 && a.deadline < j.w.client.timeout && !(j.w.client.cache && a.isCacheable()) {
+		if !j.allHealthy(a.dnsQuestionKey, a.at, a.at+ms) || a.deadline > 0 && a.deadline < j.w.client.timeout && !(j.w.client.cache && a.isCacheable()) {
 			continue
 		}
 		n := make(map[int]int) // a server that is measured may be asked as well
 		for _, q := range j.client.seen {
-			if q.key == a.dnsKey && a.at <= q.at && q.at <= a.at+15*ms {
+			if q.key == a.dnsQuestionKey && a.at <= q.at && q.at <= a.at+15*ms {
 				n[q.server]++
 			}
 		}
 		most := 1
 		for _, b := range j.w.asks { // without a cache, a caller with less time than the others has a query of its own
-			if b.dnsKey == a.dnsKey && b.deadline > 0 && b.deadline < j.w.client.timeout && !(j.w.client.cache && b.isCacheable()) && (b.at-a.at).Abs() <= 15*ms {
+			if b.dnsQuestionKey == a.dnsQuestionKey && b.deadline > 0 && b.deadline < j.w.client.timeout && !(j.w.client.cache && b.isCacheable()) && (b.at-a.at).Abs() <= 15*ms {
 				most++
 			}
 		}
 		for _, b := range j.w.asks { // without a cache, a caller that ends early ends its query, and the next caller starts another
-			if b.dnsKey == a.dnsKey && b.cancel >= 0 && j.client.passesContext() && !(j.w.client.cache && b.isCacheable()) && b.at >= a.at-15*ms && b.at+b.cancel <= a.at+15*ms {
+			if b.dnsQuestionKey == a.dnsQuestionKey && b.cancel >= 0 && j.client.passesContext() && !(j.w.client.cache && b.isCacheable()) && b.at >= a.at-15*ms && b.at+b.cancel <= a.at+15*ms {
 				most++
 			}
 		}
-		if slices.ContainsFunc(j.w.asks, func(b *dnsAsk) bool {
-			return b.dnsKey == a.dnsKey && b.forbidsHedges() != a.forbidsHedges() && (b.at-a.at).Abs() <= 15*ms
+		if slices.ContainsFunc(j.w.asks, func(b *dnsQuestion) bool {
+			return b.dnsQuestionKey == a.dnsQuestionKey && b.forbidsHedges() != a.forbidsHedges() && (b.at-a.at).Abs() <= 15*ms
 		}) {
 			most++ // a question that may be hedged does not share the query of a question that may not (see dnshedge.Hedge)
 		}
 		for s, n := range n {
 			if n > most {
-				j.add("3 together", "%v: server %d had %d queries for the same question at once", a.dnsKey, s, n)
+				j.add("3 together", "%v: server %d had %d queries for the same question at once", a.dnsQuestionKey, s, n)
 				return
 			}
 		}

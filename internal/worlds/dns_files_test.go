@@ -99,15 +99,17 @@ func (p *dnsPlay) writeHosts() {
 }
 
 // isHosted reports whether the file of hosts answers a question.
-func (w *dnsScenario) isHosted(a *dnsAsk) bool {
+func (w *dnsScenario) isHosted(a *dnsQuestion) bool {
 	local := a.typ == dns.TypeA || a.typ == dns.TypeAAAA || a.typ == dns.TypeHTTPS || a.typ == dns.TypeANY
 	return strings.HasPrefix(w.way.files, "hosts") && a.name == hostedName && a.class == dns.ClassINET && local && !(w.way.front != "" && a.isMalformed())
 }
 
 // checkHosted checks the answer of a question that the file of hosts answers: the last address in the file, at once,
 // without a query.
-func (j *dnsChecker) checkHosted(a *dnsAsk, r *dnsResult) {
-	say := func(what string) { j.add("1 hosts", "%s %v at %v: %s; client %v", a.what, a.dnsKey, a.at, what, r) }
+func (j *dnsChecker) checkHosted(a *dnsQuestion, r *dnsResult) {
+	say := func(what string) {
+		j.add("1 hosts", "%s %v at %v: %s; client %v", a.what, a.dnsQuestionKey, a.at, what, r)
+	}
 	for _, q := range j.client.seen {
 		if q.key.name == hostedName && q.key.typ == a.typ && q.key.class == dns.ClassINET {
 			say("a server is asked")

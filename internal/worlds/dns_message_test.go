@@ -13,16 +13,16 @@ import (
 
 // withOpcode returns the message of call i: an update of a zone, or a notification. Each call has a zone of its own, by
 // which the checker counts its messages at the servers.
-func (a *dnsAsk) withOpcode(opcode, i int) *dnsAsk {
+func (a *dnsQuestion) withOpcode(opcode, i int) *dnsQuestion {
 	_, parent, _ := strings.Cut(a.name, ".")
-	m := &dnsAsk{what: a.what, at: a.at, deadline: a.deadline, cancel: a.cancel, noRD: true, edns: a.edns, upper: a.upper, values: a.values}
-	m.dnsKey = dnsKey{name: fmt.Sprintf("zone%d.%s", i, parent), typ: dns.TypeSOA, class: dns.ClassINET, opcode: opcode}
+	m := &dnsQuestion{what: a.what, at: a.at, deadline: a.deadline, cancel: a.cancel, noRD: true, edns: a.edns, upper: a.upper, values: a.values}
+	m.dnsQuestionKey = dnsQuestionKey{name: fmt.Sprintf("zone%d.%s", i, parent), typ: dns.TypeSOA, class: dns.ClassINET, opcode: opcode}
 	return m
 }
 
 // acceptMessage returns the response of a server to an update or a notification. The response to an update has no
 // sections (RFC 2136 §3.8).
-func acceptMessage(q dnstest.Query, k dnsKey) *dns.Msg {
+func acceptMessage(q dnstest.Query, k dnsQuestionKey) *dns.Msg {
 	m := dnstest.Rcode(q, dns.RcodeSuccess)
 	if k.opcode == dns.OpcodeUpdate {
 		m.Question, m.Extra = nil, nil
@@ -31,9 +31,9 @@ func acceptMessage(q dnstest.Query, k dnsKey) *dns.Msg {
 }
 
 // checkMessage checks the result of an update or a notification.
-func (j *dnsChecker) checkMessage(a *dnsAsk, r *dnsResult) {
+func (j *dnsChecker) checkMessage(a *dnsQuestion, r *dnsResult) {
 	say := func(promise, format string, args ...any) {
-		j.add(promise, "%s %v at %v: %s; client %v", a.what, a.dnsKey, a.at, fmt.Sprintf(format, args...), r)
+		j.add(promise, "%s %v at %v: %s; client %v", a.what, a.dnsQuestionKey, a.at, fmt.Sprintf(format, args...), r)
 	}
 	took := r.end - r.began
 	if most := j.latestEnd(a); took > most {
@@ -55,7 +55,7 @@ func (j *dnsChecker) checkMessage(a *dnsAsk, r *dnsResult) {
 
 // answersMessage reports whether the server of a message certainly accepts it. A server that closes the connection
 // because of another question ends the message as well: a message is not sent again.
-func (j *dnsChecker) answersMessage(a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) answersMessage(a *dnsQuestion, r *dnsResult) bool {
 	w := j.w
 	switch {
 	case w.way.by == "loop", w.way.front != "", a.callerEndsBy(300 * ms): // a Server has no zones, and Dial is for questions
@@ -68,12 +68,12 @@ func (j *dnsChecker) answersMessage(a *dnsAsk, r *dnsResult) bool {
 	closes := slices.ContainsFunc(w.servers, func(s *dnsServer) bool {
 		return slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.kind == "closes" })
 	})
-	return !closes && j.allHealthy(a.dnsKey, r.began, r.end) && j.allReturnsDetected(a, r)
+	return !closes && j.allHealthy(a.dnsQuestionKey, r.began, r.end) && j.allReturnsWereDetected(a, r)
 }
 
 // checkSentOnce checks that each update and each notification was sent once, to one server.
 func (j *dnsChecker) checkSentOnce() {
-	sent := make(map[dnsKey]int)
+	sent := make(map[dnsQuestionKey]int)
 	for _, q := range j.client.seen {
 		sent[q.key]++
 	}
@@ -81,8 +81,8 @@ func (j *dnsChecker) checkSentOnce() {
 		if a.opcode == dns.OpcodeQuery {
 			continue
 		}
-		if sent[a.dnsKey]--; sent[a.dnsKey] < 0 {
-			delete(sent, a.dnsKey) // it may not have been sent at all
+		if sent[a.dnsQuestionKey]--; sent[a.dnsQuestionKey] < 0 {
+			delete(sent, a.dnsQuestionKey) // it may not have been sent at all
 		}
 	}
 	for k, n := range sent {
@@ -100,10 +100,10 @@ func (j *dnsChecker) checkOrder() {
 	if !w.hasStrictOrder() || w.way.change == "resolvConf" {
 		return
 	}
-	known := make(map[dnsCount]bool)
+	known := make(map[dnsQueryCountKey]bool)
 	for _, q := range j.client.seen {
 		name := q.key.name
-		one := dnsCount{q.server, dnsKey{name: name}}
+		one := dnsQueryCountKey{q.server, dnsQuestionKey{name: name}}
 		if name == "." || strings.HasPrefix(name, "broken") || known[one] { // every server fails for a broken name
 			continue
 		}
@@ -114,10 +114,10 @@ func (j *dnsChecker) checkOrder() {
 			if w.way.net == "udp" && strings.HasPrefix(name, "long") {
 				again = 4 * oneWayDelay(before) // over TCP, with the handshake
 			}
-			hurried := slices.ContainsFunc(w.asks, func(a *dnsAsk) bool {
+			hurried := slices.ContainsFunc(w.asks, func(a *dnsQuestion) bool {
 				return a.name == name && a.at <= q.at && a.at > q.at-w.client.timeout-time.Second && j.mayBeOvertaken(a, before, -again)
 			})
-			if !hurried && !j.mayBeFaulty(before, q.key, q.at-w.client.timeout, q.at) && j.returnDetected(before, q.at) {
+			if !hurried && !j.mayBeFaulty(before, q.key, q.at-w.client.timeout, q.at) && j.returnWasDetected(before, q.at) {
 				j.add("3 order", "server %d is asked for %v at %v, and nothing is wrong with server %d", q.server, q.key, q.at, before)
 				return
 			}

@@ -15,7 +15,7 @@ import (
 // The patient resolver has no memory. It queries all servers in turn, each for a part of the time. It sends a query
 // again after one second, then after two seconds and so on, and accepts responses until the end.
 
-// A patientAnswer is the result of one query.
+// A patientAnswer is the result of one query of the patient resolver.
 type patientAnswer struct {
 	msg  *dns.Msg // nil: there is none
 	late bool     // nothing came in time
@@ -23,8 +23,8 @@ type patientAnswer struct {
 
 func (a patientAnswer) succeeded() bool { return (&dnsResult{msg: a.msg}).succeeded() }
 
-// askPatiently resolves a question as the patient resolver.
-func (p *dnsPlay) askPatiently(a *dnsAsk, r *dnsResult) *dnsResult {
+// resolvePatiently resolves a question by the patient resolver, which queries all servers in turn and has no memory.
+func (p *dnsPlay) resolvePatiently(a *dnsQuestion, r *dnsResult) *dnsResult {
 	if a.opcode != dns.OpcodeQuery { // which it has no answer to
 		r.end = r.began
 		return r
@@ -51,7 +51,7 @@ func (p *dnsPlay) askPatiently(a *dnsAsk, r *dnsResult) *dnsResult {
 			if failed[s] {
 				continue
 			}
-			x := p.askInTurn(ctx, a, s, begun.Add(part*time.Duration(i+1)), said)
+			x := p.queryServerInTurn(ctx, a, s, begun.Add(part*time.Duration(i+1)), said)
 			if x.succeeded() {
 				r.msg, r.end = x.msg, p.since()
 				return r
@@ -80,8 +80,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// askInTurn queries one server until the end of its part. Responses of earlier servers count as well.
-func (p *dnsPlay) askInTurn(ctx context.Context, a *dnsAsk, server int, end time.Time, said chan patientAnswer) patientAnswer {
+// queryServerInTurn queries one server until its part of the time ends. Responses of servers that were queried earlier
+// are accepted as well.
+func (p *dnsPlay) queryServerInTurn(ctx context.Context, a *dnsQuestion, server int, end time.Time, said chan patientAnswer) patientAnswer {
 	mine := make(chan patientAnswer, 10)
 	for wait := time.Second; ; wait *= 2 {
 		go func() {
@@ -111,8 +112,8 @@ func (p *dnsPlay) askInTurn(ctx context.Context, a *dnsAsk, server int, end time
 	}
 }
 
-// queryOnce queries one server once, and again over TCP if the response is truncated.
-func (p *dnsPlay) queryOnce(ctx context.Context, a *dnsAsk, server int) *dns.Msg {
+// queryOnce sends one query to a server. If the response is truncated, it sends the query again over TCP.
+func (p *dnsPlay) queryOnce(ctx context.Context, a *dnsQuestion, server int) *dns.Msg {
 	m := a.newMessage()
 	m.Id = dns.Id()
 	m.RecursionDesired = true

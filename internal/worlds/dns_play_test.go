@@ -26,7 +26,8 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A dnsPlay is one play of a dnsScenario, with the Client or the patient resolver, with its observations.
+// A dnsPlay is one play of a dnsScenario, with the Client or with the patient resolver. It has the observations of the
+// play.
 type dnsPlay struct {
 	w       *dnsScenario
 	patient bool
@@ -47,42 +48,42 @@ type dnsPlay struct {
 	mu      sync.Mutex // guards the fields below
 	open    map[int]*dnstest.Server
 	over    bool
-	seen    []dnsSeen
-	count   map[dnsCount]int
+	seen    []dnsReceivedQuery
+	count   map[dnsQueryCountKey]int
 	serial  uint16
-	said    map[uint16]*dnsSaid
+	said    map[uint16]*dnsSentAnswer
 	notes   []finding
-	strayed map[int]bool  // servers whose stray datagram has been sent
-	tries   []dnsTry      // queries of Clients, as the Trace is told
-	kept    [][2]*dns.Msg // responses of an Exchanger with their copies
+	strayed map[int]bool     // servers whose stray datagram has been sent
+	tries   []dnsTracedQuery // queries of Clients, as the Trace is told
+	kept    [][2]*dns.Msg    // responses of an Exchanger with their copies
 	dnsResponses
 }
 
 // dnsResponses are the responses of servers. They are guarded by mu of the dnsPlay.
 type dnsResponses struct {
 	answers  int // failures included
-	failures []dnsFailed
+	failures []dnsSentFailure
 }
 
-// A dnsTry is a query in the Trace.
-type dnsTry struct {
+// A dnsTracedQuery is a query of a Client, as the Trace has reported it.
+type dnsTracedQuery struct {
 	began, end time.Duration // end is 0 before it
 	dnshedge.AttemptInfo
 	err error
 }
 
-func (t *dnsTry) String() string {
+func (t *dnsTracedQuery) String() string {
 	return fmt.Sprintf("%v: %s %s of %s, attempt %d, hedge %v, ends after %v: %v",
 		t.began, t.Name, dns.TypeToString[t.Type], t.Upstream.Addr, t.Attempt, t.Hedge, t.end-t.began, t.err)
 }
 
-// dnsSent has the numbers of queries and answers until a time.
-type dnsSent struct {
+// A dnsQueryCounts has the numbers of queries and answers until a time of the play.
+type dnsQueryCounts struct {
 	resends, wire, answers int
 	more                   int // retransmissions and hedges
 }
 
-func (p *dnsPlay) countSent() (s dnsSent) {
+func (p *dnsPlay) countSent() (s dnsQueryCounts) {
 	p.mu.Lock()
 	clients := slices.Clone(p.clients)
 	s.answers = p.answers
@@ -95,13 +96,13 @@ func (p *dnsPlay) countSent() (s dnsSent) {
 	return s
 }
 
-// A dnsResult is the result of a question. Times are since the start of the play.
+// A dnsResult is the result of a question: a response or an error. Times are since the start of the play.
 type dnsResult struct {
 	began, end time.Duration
 	msg        *dns.Msg // nil: there is an error
 	err        string
 	closed     bool // the Client was closed before
-	sent       dnsSent
+	sent       dnsQueryCounts
 }
 
 func (r *dnsResult) String() string {
@@ -125,7 +126,7 @@ func (r *dnsResult) succeeded() bool {
 }
 
 func playDNS(s *stage, w *dnsScenario, patient bool) *dnsPlay {
-	p := &dnsPlay{w: w, patient: patient, open: make(map[int]*dnstest.Server), count: make(map[dnsCount]int), said: make(map[uint16]*dnsSaid), strayed: make(map[int]bool)}
+	p := &dnsPlay{w: w, patient: patient, open: make(map[int]*dnstest.Server), count: make(map[dnsQueryCountKey]int), said: make(map[uint16]*dnsSentAnswer), strayed: make(map[int]bool)}
 	dir, err := os.MkdirTemp("", "worlds")
 	if err != nil {
 		panic(err)
@@ -172,7 +173,7 @@ func (p *dnsPlay) run() {
 			time.Sleep(a.at)
 			r := &dnsResult{began: p.since()}
 			if p.patient {
-				p.results[i] = p.askPatiently(a, r)
+				p.results[i] = p.resolvePatiently(a, r)
 			} else {
 				p.results[i] = p.askClient(a, r)
 			}
@@ -420,7 +421,7 @@ func (p *dnsPlay) newTrace() *dnshedge.Trace {
 			p.started.Add(1)
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.tries = append(p.tries, dnsTry{began: p.since(), AttemptInfo: i})
+			p.tries = append(p.tries, dnsTracedQuery{began: p.since(), AttemptInfo: i})
 		},
 		Done: func(_ context.Context, i dnshedge.AttemptInfo, took time.Duration, err error) {
 			p.done.Add(1)

@@ -17,21 +17,21 @@ import (
 const immediately = 500 * ms
 
 // maxFailureTime returns the longest time of a failure.
-func (j *dnsChecker) maxFailureTime(a *dnsAsk, r *dnsResult) time.Duration {
+func (j *dnsChecker) maxFailureTime(a *dnsQuestion, r *dnsResult) time.Duration {
 	servers := j.w.serversAt(r.began, a.name)
 	if len(servers) == 0 || j.w.way.change == "netdown" || j.w.way.change == "resolvConf" {
 		return forever
 	}
-	told := !slices.ContainsFunc(servers, func(s int) bool { return !j.refusesOnly(s, a.dnsKey, r) })
-	gone := !slices.ContainsFunc(servers, func(s int) bool { return !j.isGone(s, a, r) })
+	told := !slices.ContainsFunc(servers, func(s int) bool { return !j.reportsRefusalOnly(s, a.dnsQuestionKey, r) })
+	gone := !slices.ContainsFunc(servers, func(s int) bool { return !j.refusedConnections(s, a, r) })
 	if told || gone {
 		return immediately
 	}
 	return forever
 }
 
-// refusesOnly reports whether a server reports during a question that it cannot answer, and has no other fault.
-func (j *dnsChecker) refusesOnly(server int, k dnsKey, r *dnsResult) bool {
+// reportsRefusalOnly reports whether a server reports during a question that it cannot answer, and has no other fault.
+func (j *dnsChecker) reportsRefusalOnly(server int, k dnsQuestionKey, r *dnsResult) bool {
 	s := j.w.servers[server]
 	if len(s.faults) != 1 || s.stray || s.noTCP {
 		return false
@@ -40,16 +40,16 @@ func (j *dnsChecker) refusesOnly(server int, k dnsKey, r *dnsResult) bool {
 	return f.isFailure() && f.matches(k) && f.from <= r.began && f.until >= r.end
 }
 
-// isGone reports whether a server has refused connections for the time of a question, with a query in every minute. It
+// refusedConnections reports whether a server has refused connections for the time of a question, with a query in every minute. It
 // does not restart soon.
-func (j *dnsChecker) isGone(server int, a *dnsAsk, r *dnsResult) bool {
+func (j *dnsChecker) refusedConnections(server int, a *dnsQuestion, r *dnsResult) bool {
 	s := j.w.servers[server]
 	if !slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.kind == "down" && f.from <= r.began && f.until >= r.end }) {
 		return false
 	}
 	addr := j.client.hostOf(server)
 	first, last := time.Duration(-1), r.began
-	tries := slices.SortedStableFunc(slices.Values(j.client.tries), func(a, b dnsTry) int { return cmp.Compare(a.end, b.end) }) // an answer may come after a refusal over TCP
+	tries := slices.SortedStableFunc(slices.Values(j.client.tries), func(a, b dnsTracedQuery) int { return cmp.Compare(a.end, b.end) }) // an answer may come after a refusal over TCP
 	for _, t := range slices.Backward(tries) {
 		other := j.w.way.by == "route" && isBadName(t.Name) != isBadName(a.name) || j.w.way.change == "import" && t.began < j.w.way.changeAt+j.w.client.timeout // Client
 		if t.end == 0 || t.end > r.began || !strings.HasPrefix(t.Upstream.Addr, addr+":") || other {
@@ -67,7 +67,7 @@ func (j *dnsChecker) isGone(server int, a *dnsAsk, r *dnsResult) bool {
 func isBadName(name string) bool { return strings.HasSuffix(strings.ToLower(name), ".bad.example.") }
 
 // checkDecision checks that no answer of a Fallback replaces a decision of the first server while that is healthy.
-func (j *dnsChecker) checkDecision(s *dnsSaid, say func(string, string, ...any)) {
+func (j *dnsChecker) checkDecision(s *dnsSentAnswer, say func(string, string, ...any)) {
 	w := j.w
 	if w.way.by != "fallback" || s.server == 0 || !j.answeredInWarmUp(0) || w.way.change == "netdown" {
 		return
@@ -113,7 +113,7 @@ func (j *dnsChecker) checkUnhedged() {
 		if !t.Hedge {
 			continue
 		}
-		var mine []*dnsAsk
+		var mine []*dnsQuestion
 		for _, a := range j.w.asks {
 			if a.typ == t.Type && a.name == strings.ToLower(t.Name) {
 				mine = append(mine, a)
@@ -122,8 +122,8 @@ func (j *dnsChecker) checkUnhedged() {
 		if len(mine) == 0 {
 			continue
 		}
-		kept := func(a *dnsAsk) bool { return j.w.client.cache && a.isCacheable() } // it is asked for others as well
-		if !slices.ContainsFunc(mine, func(a *dnsAsk) bool { return !a.forbidsHedges() || kept(a) }) {
+		kept := func(a *dnsQuestion) bool { return j.w.client.cache && a.isCacheable() } // it is asked for others as well
+		if !slices.ContainsFunc(mine, func(a *dnsQuestion) bool { return !a.forbidsHedges() || kept(a) }) {
 			j.add("3 once", "%s %s is hedged at %v", t.Name, dns.TypeToString[t.Type], t.began)
 			return
 		}

@@ -15,9 +15,9 @@ type dnsScenario struct {
 	way     dnsNetwork
 	client  dnsClient
 	servers []*dnsServer
-	asks    []*dnsAsk     // in the order of their times
-	start   time.Duration // when the past is over, and the calls begin
-	end     time.Duration // when all else is over, and the last questions are asked
+	asks    []*dnsQuestion // in the order of their times
+	start   time.Duration  // when the past is over, and the calls begin
+	end     time.Duration  // when all else is over, and the last questions are asked
 }
 
 // A dnsWarmUp is the questions before the calls.
@@ -88,7 +88,7 @@ var dnsFaults = []string{
 }
 
 // matches reports whether the fault affects a question, at any time.
-func (f *dnsFault) matches(k dnsKey) bool {
+func (f *dnsFault) matches(k dnsQuestionKey) bool {
 	switch f.on {
 	case "":
 		return true
@@ -147,8 +147,9 @@ func (f *dnsFault) isPolicy() bool {
 	return slices.Contains([]string{"blocked", "censored", "filtered"}, f.kind)
 }
 
-// A dnsKey identifies questions with the same answer.
-type dnsKey struct {
+// A dnsQuestionKey has the properties of a question that determine the answer. Questions with the same key have the
+// same answer.
+type dnsQuestionKey struct {
 	name       string // in lower case
 	typ, class uint16
 	do, cd     bool
@@ -157,11 +158,11 @@ type dnsKey struct {
 }
 
 // isCacheable reports whether an answer to the question may be cached.
-func (k dnsKey) isCacheable() bool {
+func (k dnsQuestionKey) isCacheable() bool {
 	return k.opcode == dns.OpcodeQuery && k.class == dns.ClassINET && k.typ != dns.TypeANY && k.options == ""
 }
 
-func (k dnsKey) String() string {
+func (k dnsQuestionKey) String() string {
 	s := k.name + " " + dns.TypeToString[k.typ]
 	if k.do {
 		s += " do"
@@ -178,9 +179,9 @@ func (k dnsKey) String() string {
 	return s + k.options
 }
 
-// A dnsAsk is a question of a caller.
-type dnsAsk struct {
-	dnsKey
+// A dnsQuestion is a question that a caller asks.
+type dnsQuestion struct {
+	dnsQuestionKey
 	what             string // past, call0, last
 	at               time.Duration
 	deadline, cancel time.Duration // since at; 0 and -1: none
@@ -196,15 +197,15 @@ func newDNSScenario(d *generator) *dnsScenario {
 	w.past.broken = drawFlag(d, "past.broken", .2)
 	w.start = time.Duration(w.past.calls)*w.past.gap + 12*time.Second
 	for i := range w.past.calls {
-		w.asks = append(w.asks, &dnsAsk{
-			dnsKey: dnsKey{name: fmt.Sprintf("past%d.good.example.", i), typ: dns.TypeA, class: dns.ClassINET}, what: "past",
+		w.asks = append(w.asks, &dnsQuestion{
+			dnsQuestionKey: dnsQuestionKey{name: fmt.Sprintf("past%d.good.example.", i), typ: dns.TypeA, class: dns.ClassINET}, what: "past",
 			at: time.Duration(i)*w.past.gap + time.Duration(i)*130*time.Microsecond, cancel: -1,
 		})
 	}
 	if w.past.broken {
 		for i := range 4 {
-			w.asks = append(w.asks, &dnsAsk{
-				dnsKey: dnsKey{name: fmt.Sprintf("broken%d.bad.example.", i), typ: dns.TypeA, class: dns.ClassINET}, what: "past",
+			w.asks = append(w.asks, &dnsQuestion{
+				dnsQuestionKey: dnsQuestionKey{name: fmt.Sprintf("broken%d.bad.example.", i), typ: dns.TypeA, class: dns.ClassINET}, what: "past",
 				at: w.start - 10*time.Second + time.Duration(i)*370*ms, cancel: -1,
 			})
 		}
@@ -219,7 +220,7 @@ func newDNSScenario(d *generator) *dnsScenario {
 	}
 	w.end = w.quietTime()
 	w.addFinalQuestions()
-	slices.SortStableFunc(w.asks, func(a, b *dnsAsk) int { return int(a.at - b.at) })
+	slices.SortStableFunc(w.asks, func(a, b *dnsQuestion) int { return int(a.at - b.at) })
 	return w
 }
 
@@ -228,12 +229,12 @@ func newDNSScenario(d *generator) *dnsScenario {
 func (w *dnsScenario) addFinalQuestions() {
 	all := w.asks
 	for i := range 10 {
-		w.asks = append(w.asks, &dnsAsk{
-			dnsKey: dnsKey{name: fmt.Sprintf("last%d.good.example.", i), typ: dns.TypeA, class: dns.ClassINET}, what: "last",
+		w.asks = append(w.asks, &dnsQuestion{
+			dnsQuestionKey: dnsQuestionKey{name: fmt.Sprintf("last%d.good.example.", i), typ: dns.TypeA, class: dns.ClassINET}, what: "last",
 			at: w.end + time.Duration(i)*(5*time.Second+170*time.Microsecond), cancel: -1,
 		})
 	}
-	again := func(a *dnsAsk, at time.Duration) {
+	again := func(a *dnsQuestion, at time.Duration) {
 		one := *a
 		one.at, one.deadline, one.cancel, one.what = at, 0, -1, "again"
 		w.asks = append(w.asks, &one)
@@ -241,10 +242,10 @@ func (w *dnsScenario) addFinalQuestions() {
 	if w.past.calls > 0 {
 		again(all[0], w.end+time.Second)
 	}
-	known := make(map[dnsKey]bool)
+	known := make(map[dnsQuestionKey]bool)
 	for _, a := range all {
-		if strings.HasPrefix(a.what, "call") && !known[a.dnsKey] && len(known) < 6 {
-			known[a.dnsKey] = true
+		if strings.HasPrefix(a.what, "call") && !known[a.dnsQuestionKey] && len(known) < 6 {
+			known[a.dnsQuestionKey] = true
 			again(a, w.end+51*time.Second+time.Duration(len(known))*170*ms)
 		}
 	}
@@ -360,9 +361,9 @@ var dnsNames = []string{
 var dnsOptions = []string{"subnet", "subnet", "subnet6", "subnetNone", "oddBits", "oddLength", "oddTwo", "cookie", "padding", "private"}
 
 // newDNSCall returns the questions of a call: one, one several times at once, or several.
-func newDNSCall(d *generator, i int, w *dnsScenario) (all []*dnsAsk) {
+func newDNSCall(d *generator, i int, w *dnsScenario) (all []*dnsQuestion) {
 	name := func(s string) string { return fmt.Sprintf("call%d.%s", i, s) }
-	a := dnsAsk{what: fmt.Sprintf("call%d", i)}
+	a := dnsQuestion{what: fmt.Sprintf("call%d", i)}
 	a.class = dns.ClassINET
 	a.at = w.start + drawPart(d, name("at"), .6, time.Duration(i)*10*time.Second, 0, 10*ms, 400*ms, 1500*ms, 7*time.Second, 25*time.Second, 50*time.Second, 400*time.Second)
 	a.at += time.Duration(i) * 1130 * time.Microsecond
@@ -389,14 +390,14 @@ func newDNSCall(d *generator, i int, w *dnsScenario) (all []*dnsAsk) {
 		a.class = dns.ClassCHAOS
 	}
 	if opcode := dns.StringToOpcode[drawPart(d, name("opcode"), .15, "QUERY", "UPDATE", "NOTIFY")]; opcode != dns.OpcodeQuery {
-		return []*dnsAsk{a.withOpcode(opcode, i)}
+		return []*dnsQuestion{a.withOpcode(opcode, i)}
 	}
 	a.options = a.forwardedOptions(w.way.front != "")
 	return a.newBurst(drawPart(d, name("burst"), .45, "", "same5", "same5", "series4", "series12", "same3late", "many30", "mixed12", "repeat8", "repeat8", "repeat20", "repeat20"))
 }
 
 // newBurst returns the questions of a call with several questions.
-func (a *dnsAsk) newBurst(kind string) (all []*dnsAsk) {
+func (a *dnsQuestion) newBurst(kind string) (all []*dnsQuestion) {
 	number, gap, other, types := 1, time.Duration(0), false, []uint16{a.typ}
 	switch kind {
 	case "same5":

@@ -13,38 +13,39 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// A dnsSaid is a correct response. Its records have its serial number.
-type dnsSaid struct {
+// A dnsSentAnswer is a correct response that a server has sent. Its records contain its serial number, by which the
+// checker recognizes the response.
+type dnsSentAnswer struct {
 	server int
 	at     time.Duration // when it was sent
-	key    dnsKey
+	key    dnsQuestionKey
 	msg    *dns.Msg
 }
 
-// A dnsFailed is a failure, or a truncated response.
-type dnsFailed struct {
+// A dnsSentFailure is a failure or a truncated response that a server has sent.
+type dnsSentFailure struct {
 	server int
 	at     time.Duration // when it was sent
-	key    dnsKey
+	key    dnsQuestionKey
 }
 
-// A dnsSeen is a query at a server.
-type dnsSeen struct {
+// A dnsReceivedQuery is a query that a server has received.
+type dnsReceivedQuery struct {
 	server int
 	at     time.Duration
-	key    dnsKey
+	key    dnsQuestionKey
 	net    string
 }
 
-// A dnsCount is the key of the number of queries for a question at a server.
-type dnsCount struct {
+// A dnsQueryCountKey is the map key for the number of queries that a server has received for a question.
+type dnsQueryCountKey struct {
 	server int
-	key    dnsKey
+	key    dnsQuestionKey
 }
 
-func keyOf(m *dns.Msg) dnsKey {
+func keyOf(m *dns.Msg) dnsQuestionKey {
 	q := m.Question[0]
-	k := dnsKey{name: strings.ToLower(q.Name), typ: q.Qtype, class: q.Qclass, cd: m.CheckingDisabled, options: formatOptions(m), opcode: m.Opcode}
+	k := dnsQuestionKey{name: strings.ToLower(q.Name), typ: q.Qtype, class: q.Qclass, cd: m.CheckingDisabled, options: formatOptions(m), opcode: m.Opcode}
 	if opt := m.IsEdns0(); opt != nil {
 		k.do = opt.Do()
 	}
@@ -129,9 +130,9 @@ func oneWayDelay(server int) time.Duration { return 10*ms + time.Duration(server
 func (p *dnsPlay) respond(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	now, k := p.since(), keyOf(q.Msg)
 	p.mu.Lock()
-	p.seen = append(p.seen, dnsSeen{s.number, now, k, q.Net})
-	n := p.count[dnsCount{s.number, k}]
-	p.count[dnsCount{s.number, k}]++
+	p.seen = append(p.seen, dnsReceivedQuery{s.number, now, k, q.Net})
+	n := p.count[dnsQueryCountKey{s.number, k}]
+	p.count[dnsQueryCountKey{s.number, k}]++
 	p.serial++
 	serial := p.serial
 	p.mu.Unlock()
@@ -162,7 +163,7 @@ func (p *dnsPlay) respond(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	}
 	p.mu.Lock()
 	p.answers++
-	p.said[serial] = &dnsSaid{s.number, now + r.Delay, k, r.Msg.Copy()}
+	p.said[serial] = &dnsSentAnswer{s.number, now + r.Delay, k, r.Msg.Copy()}
 	if r.Raw != nil { // the true response comes second
 		p.said[serial].msg = new(dns.Msg)
 		_ = p.said[serial].msg.Unpack(r.Raw)
@@ -172,11 +173,11 @@ func (p *dnsPlay) respond(s *dnsServer, q dnstest.Query) dnstest.Reply {
 }
 
 // recordFailure records a response of a server that is not an answer.
-func (p *dnsPlay) recordFailure(s *dnsServer, r dnstest.Reply, k dnsKey) {
+func (p *dnsPlay) recordFailure(s *dnsServer, r dnstest.Reply, k dnsQuestionKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answers++
-	p.failures = append(p.failures, dnsFailed{s.number, p.since() + r.Delay, k})
+	p.failures = append(p.failures, dnsSentFailure{s.number, p.since() + r.Delay, k})
 }
 
 // repeatOptions adds the options that a server has used to its response.
@@ -195,7 +196,7 @@ func repeatOptions(r, q *dns.Msg) {
 
 // applyTo applies the fault to a response, and reports whether the response is still valid. n is the number of earlier
 // queries for the question.
-func (f *dnsFault) applyTo(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (good bool) {
+func (f *dnsFault) applyTo(r *dnstest.Reply, q dnstest.Query, k dnsQuestionKey, n int) (good bool) {
 	code := func(rcode int, ede ...uint16) bool {
 		r.Msg = dnstest.Rcode(q, rcode)
 		for _, e := range ede {
@@ -235,7 +236,7 @@ func (f *dnsFault) applyTo(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (
 }
 
 // applyLoss is applyTo for faults that lose or damage a response.
-func (f *dnsFault) applyLoss(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (good bool) {
+func (f *dnsFault) applyLoss(r *dnstest.Reply, q dnstest.Query, k dnsQuestionKey, n int) (good bool) {
 	none := func() bool { *r = dnstest.Reply{}; return false }
 	switch f.kind {
 	case "drops1", "drops2":
@@ -297,7 +298,7 @@ func newTruncated(q dnstest.Query) *dns.Msg {
 }
 
 // correctResponse returns the response of a server without faults.
-func (s *dnsServer) correctResponse(q dnstest.Query, k dnsKey, serial uint16) *dns.Msg {
+func (s *dnsServer) correctResponse(q dnstest.Query, k dnsQuestionKey, serial uint16) *dns.Msg {
 	first, _, _ := strings.Cut(k.name, ".")
 	hi, lo := serial>>8, serial&255
 	records := map[uint16][]string{
@@ -353,7 +354,7 @@ func (s *dnsServer) correctResponse(q dnstest.Query, k dnsKey, serial uint16) *d
 
 // newNegative returns a response without records. The minimum of the SOA limits the TTL of short-lived responses, the
 // TTL of the SOA that of others.
-func newNegative(q dnstest.Query, rcode int, k dnsKey, serial uint16) *dns.Msg {
+func newNegative(q dnstest.Query, rcode int, k dnsQuestionKey, serial uint16) *dns.Msg {
 	m := dnstest.Negative(q, rcode, 60, 600)
 	soa := m.Ns[0].(*dns.SOA)
 	soa.Serial = uint32(serial)

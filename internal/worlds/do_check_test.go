@@ -82,7 +82,7 @@ func (w *doScenario) checkEnd(c *doCall, a, b *doResult, bound time.Duration, sa
 }
 
 // checkLeftovers checks that nothing of a call is left, and the start times of its attempts.
-func (w *doScenario) checkLeftovers(c *doCall, a, b *doResult, runs []*doRun, say reportFunc) {
+func (w *doScenario) checkLeftovers(c *doCall, a, b *doResult, runs []*doAttempt, say reportFunc) {
 	winner := int64(0)
 	if b.succeeded() {
 		winner = 1 // its context ends with the caller's, so that rows can be read

@@ -32,12 +32,12 @@ type doPlay struct {
 	hedges  atomic.Int64
 
 	mu    sync.Mutex // guards the fields below
-	runs  map[int][]*doRun
+	runs  map[int][]*doAttempt
 	notes []finding
 }
 
-// A doRun is the record of an attempt.
-type doRun struct {
+// A doAttempt is the record of one attempt of a call.
+type doAttempt struct {
 	attempt    int
 	at, failed time.Duration // since the play began; failed is 0 if it did not
 }
@@ -86,7 +86,7 @@ func (r *doResult) succeeded() bool {
 }
 
 func playDo(s *stage, w *doScenario, hedged bool, shift int) *doPlay {
-	p := &doPlay{w: w, hedged: hedged, shift: shift, runs: make(map[int][]*doRun)}
+	p := &doPlay{w: w, hedged: hedged, shift: shift, runs: make(map[int][]*doAttempt)}
 	p.broken = s.runInBubble(p.run)
 	return p
 }
@@ -216,7 +216,7 @@ var errFunction = errors.New("the function's own error")
 // runAttempt is the function of the caller.
 func (p *doPlay) runAttempt(ctx context.Context, c *doCall, r *doResult) (any, error) {
 	info, _ := hedge.AttemptFromContext(ctx)
-	run := &doRun{attempt: info.Number, at: p.since()}
+	run := &doAttempt{attempt: info.Number, at: p.since()}
 	if info.Number > 0 {
 		p.hedges.Add(1)
 	}

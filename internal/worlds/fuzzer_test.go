@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// A finding is a broken promise of a scenario.
+// A finding is a promise that does not hold in a scenario.
 type finding struct {
 	Promise string // the number in the package documentation, and a word for the failure
 	Detail  string
@@ -180,7 +180,8 @@ type fuzzer struct {
 	err    error
 }
 
-// An explanation is a set of parts that breaks a promise. A further scenario with all of them is not examined.
+// An explanation is a set of parts that breaks a promise. The fuzzer does not examine further findings in scenarios
+// with all of these parts.
 type explanation struct {
 	promise string
 	names   []string

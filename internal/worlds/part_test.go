@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A part is a property of a scenario that differs from the default.
+// A part is a property of a scenario whose value differs from the default.
 type part struct{ name, value string }
 
 func (p part) String() string { return p.name + "=" + p.value }
@@ -39,7 +39,7 @@ func parseParts(words string) (ps parts, err error) {
 	return ps, nil
 }
 
-// A generator determines the parts of a scenario: by a list of parts, or at random by a number.
+// A generator determines the parts of a scenario, from a given list of parts or at random from a number.
 type generator struct {
 	number uint64
 	given  map[string]string // values by name; nil: the parts are random

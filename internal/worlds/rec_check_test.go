@@ -18,19 +18,19 @@ type recChecker struct {
 	findings []finding
 }
 
-// A recCase is a question with its correct answer and its result.
+// A recCase is a question with the correct answer and the actual result.
 type recCase struct {
 	*recChecker
-	a *recAsk
+	a *recQuestion
 	r *recResult
-	t recTruth
+	t recCorrectAnswer
 
 	byValidator bool // the Validator has answered, and not the Resolver
 }
 
 const (
-	recTime = 4500 * ms // that a question may take
-	recNear = 25 * 40 * ms
+	maxRecTime    = 4500 * ms // that a question may take
+	maxRecLatency = 25 * 40 * ms
 )
 
 // check plays the scenario and returns the broken promises.
@@ -46,7 +46,7 @@ func (w *recScenario) check(s *stage) []finding {
 		s.log("upstream %d saw %s %s over %s at %v: %s", q.server, q.name, dns.TypeToString[q.typ], q.net, q.at, q.fault)
 	}
 	for i, a := range w.asks {
-		c := recCase{recChecker: j, a: a, r: j.p.results[i], t: j.p.data.truthOf(a.name, a.typ)}
+		c := recCase{recChecker: j, a: a, r: j.p.results[i], t: j.p.data.correctAnswerOf(a.name, a.typ)}
 		s.log("%v at %v: %v, right is %s %v %v", a, a.at, c.r, dns.RcodeToString[c.t.rcode], c.t.security, c.t.records)
 		c.checkResult()
 		if c.r = j.p.validated[i]; c.r != nil {
@@ -79,7 +79,7 @@ func (c *recCase) isValidated() bool { return c.w.client.trust != "off" && !c.a.
 // checkResult checks the result of the question.
 func (c *recCase) checkResult() {
 	took := c.r.end - c.r.began
-	most := recTime
+	most := maxRecTime
 	if c.a.deadline > 0 {
 		most = min(most, c.a.deadline)
 	}
@@ -189,8 +189,8 @@ func (c *recCase) checkAnswer() {
 			c.say("7 TTL", "%v", rr)
 		}
 	}
-	if took := c.r.end - c.r.began; c.hasZoneFlawsOnly() && took > recNear {
-		c.say("9 late", "all servers are well: %v at most", recNear)
+	if took := c.r.end - c.r.began; c.hasZoneFlawsOnly() && took > maxRecLatency {
+		c.say("9 late", "all servers are well: %v at most", maxRecLatency)
 	}
 }
 
@@ -233,7 +233,7 @@ func (c *recCase) mayBeForged() bool {
 // servers withhold the proof. The record that denies a name of the flood may be that of the delegation.
 func (c *recCase) isProvenByFlood() bool {
 	return slices.ContainsFunc(c.w.zones, func(z *recZone) bool {
-		return z.flaw == "noDSProof" && slices.ContainsFunc(c.w.asks, func(a *recAsk) bool { return a.flood == z.parent && a.at <= c.r.end })
+		return z.flaw == "noDSProof" && slices.ContainsFunc(c.w.asks, func(a *recQuestion) bool { return a.flood == z.parent && a.at <= c.r.end })
 	})
 }
 
@@ -276,7 +276,7 @@ func (c *recCase) isWellServed() bool {
 		for _, s := range z.servers {
 			f := s.fault
 			switch {
-			case f == nil || slices.Contains(recHarmless, f.kind):
+			case f == nil || slices.Contains(recHarmlessTTLRaisers, f.kind):
 				well = true
 				continue
 			case slices.Contains(recForgers, f.kind) && slices.ContainsFunc(c.t.needs, c.w.hasForeignServers):
@@ -346,7 +346,7 @@ func (c *recCase) isSignatureOf(rr dns.RR, set []dns.RR) bool {
 		if k := c.p.data.keys[z]; k != nil && z.name == sig.SignerName {
 			return slices.ContainsFunc(k.dnskeys, func(rr dns.RR) bool {
 				key := rr.(*dns.DNSKEY)
-				return key.KeyTag() == sig.KeyTag && (sig.Verify(key, set) == nil || z.signsOddly(k, sig, set))
+				return key.KeyTag() == sig.KeyTag && (sig.Verify(key, set) == nil || z.makesSameSignature(k, sig, set))
 			})
 		}
 	}

@@ -33,9 +33,9 @@ func (j *recChecker) checkFloods() {
 }
 
 // keepsProofs reports whether the Resolver caches the denials of a flood for the time of the flood.
-func (j *recChecker) keepsProofs(a *recAsk) bool {
+func (j *recChecker) keepsProofs(a *recQuestion) bool {
 	w, z := j.w, a.flood
 	steady := w.isFlawless() && w.client.change == "" && w.client.maxBytes == 0 && w.client.trust != "off" && a.deadline == 0 && a.cancel < 0 && !a.cd
 	lasting := slices.Contains([]string{"", "nsec3", "salt"}, z.denial) && (z.life == 0 || z.life > time.Hour) && z.soa != "short" && z.sigTTL == 0
-	return steady && lasting && w.validator != "resolver" && j.p.data.truthOf(a.name, a.typ).security == isSecure
+	return steady && lasting && w.validator != "resolver" && j.p.data.correctAnswerOf(a.name, a.typ).security == isSecure
 }

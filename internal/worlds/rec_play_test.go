@@ -44,8 +44,8 @@ type recPlay struct {
 	mu        sync.Mutex // guards the fields below
 	resolver  *recursor.Resolver
 	resolvers []*recursor.Resolver // the current one and earlier ones
-	seen      []recSeen
-	heard     []recSeen // by upstreams
+	seen      []recReceivedQuery
+	heard     []recReceivedQuery // by upstreams
 	notes     []finding
 	started   int // attempts that the Trace was told of
 	done      int
@@ -337,7 +337,7 @@ func (p *recPlay) DialContext(ctx context.Context, network, address string) (net
 }
 
 // newMessage returns the question of the caller.
-func (a *recAsk) newMessage() *dns.Msg {
+func (a *recQuestion) newMessage() *dns.Msg {
 	m := new(dns.Msg).SetQuestion(a.name, a.typ)
 	if a.upper {
 		m.Question[0].Name = strings.ToUpper(a.name)
@@ -350,7 +350,7 @@ func (a *recAsk) newMessage() *dns.Msg {
 }
 
 // askResolver asks the Resolver as a caller does, or a Validator or a Client, which has no Trace.
-func (p *recPlay) askResolver(a *recAsk, of dnssec.Exchanger, traceless bool) *recResult {
+func (p *recPlay) askResolver(a *recQuestion, of dnssec.Exchanger, traceless bool) *recResult {
 	r := &recResult{began: p.since()}
 	m := a.newMessage()
 	before := m.Copy()

@@ -10,7 +10,7 @@ import (
 )
 
 // A recScenario has questions to a recursor.Resolver, a tree of zones that are signed or not, and their servers with
-// faults. Its construction determines the correct answers, see recTruth.
+// faults. Its construction determines the correct answers, see recCorrectAnswer.
 type recScenario struct {
 	zones   []*recZone
 	servers []*recServer
@@ -19,9 +19,9 @@ type recScenario struct {
 	validator string       // the Exchanger of the Validator: resolver, upstreams, or "" without a Validator
 	upstreams []*recServer // resolvers that validate nothing
 
-	asks  []*recAsk     // in the order of their times
-	start time.Duration // when the past is over, and the calls begin
-	end   time.Duration // when all else is over, and the last questions are asked
+	asks  []*recQuestion // in the order of their times
+	start time.Duration  // when the past is over, and the calls begin
+	end   time.Duration  // when all else is over, and the last questions are asked
 }
 
 // A recZone is a zone with its signing and its flaws.
@@ -108,8 +108,8 @@ type recClient struct {
 	changeAt   time.Duration // since the start of the play
 }
 
-// A recAsk is a question of a caller.
-type recAsk struct {
+// A recQuestion is a question that a caller asks.
+type recQuestion struct {
 	what             string // past, call0, last
 	name             string // in lower case
 	typ              uint16
@@ -120,7 +120,7 @@ type recAsk struct {
 	deadline, cancel time.Duration // since at; 0 and -1: none
 }
 
-func (a *recAsk) String() string {
+func (a *recQuestion) String() string {
 	s := fmt.Sprintf("%s %s %s", a.what, a.name, dns.TypeToString[a.typ])
 	for _, f := range []struct {
 		set  bool
@@ -135,7 +135,9 @@ func (a *recAsk) String() string {
 
 // callerEndsBy reports whether the deadline or the cancellation of the caller is before a time since the question, or
 // at about that time.
-func (a *recAsk) callerEndsBy(took time.Duration) bool { return endsBy(a.deadline, a.cancel, took) }
+func (a *recQuestion) callerEndsBy(took time.Duration) bool {
+	return endsBy(a.deadline, a.cancel, took)
+}
 
 func newRecScenario(d *generator) *recScenario {
 	w := &recScenario{start: 10 * time.Second}
@@ -150,7 +152,7 @@ func newRecScenario(d *generator) *recScenario {
 	newRecUpstreams(d, w)
 	if drawFlag(d, "past.warm", .3) {
 		for i, z := range w.zones[1:] {
-			w.asks = append(w.asks, &recAsk{what: "past", name: "www." + z.name, typ: dns.TypeA, edns: true, do: true, at: time.Duration(i) * 1100 * ms, cancel: -1})
+			w.asks = append(w.asks, &recQuestion{what: "past", name: "www." + z.name, typ: dns.TypeA, edns: true, do: true, at: time.Duration(i) * 1100 * ms, cancel: -1})
 		}
 	}
 	for i := range drawPart(d, "calls", .6, 1, 2, 3, 4, 5) {
@@ -159,13 +161,13 @@ func newRecScenario(d *generator) *recScenario {
 	w.end = w.quietTime()
 	for i, z := range w.zones[1:] {
 		for j, name := range []string{"www.", "none."} {
-			w.asks = append(w.asks, &recAsk{
+			w.asks = append(w.asks, &recQuestion{
 				what: "last", name: name + z.name, typ: dns.TypeA, edns: true, do: true,
 				at: w.end + time.Duration(2*i+j)*(6*time.Second+170*time.Microsecond), cancel: -1,
 			})
 		}
 	}
-	slices.SortStableFunc(w.asks, func(a, b *recAsk) int { return int(a.at - b.at) })
+	slices.SortStableFunc(w.asks, func(a, b *recQuestion) int { return int(a.at - b.at) })
 	return w
 }
 
@@ -298,9 +300,9 @@ var recNames = []string{
 }
 
 // newRecCall returns the questions of a call: one, one several times at once, or several.
-func newRecCall(d *generator, i int, w *recScenario) (all []*recAsk) {
+func newRecCall(d *generator, i int, w *recScenario) (all []*recQuestion) {
 	name := func(s string) string { return fmt.Sprintf("call%d.%s", i, s) }
-	a := recAsk{what: fmt.Sprintf("call%d", i)}
+	a := recQuestion{what: fmt.Sprintf("call%d", i)}
 	a.at = w.start + drawPart(d, name("at"), .6, time.Duration(i)*5*time.Second, 0, 10*ms, 400*ms, 1500*ms, 7*time.Second, 70*time.Second, 400*time.Second, 2*time.Hour, 50*time.Hour)
 	a.at += time.Duration(i) * 1130 * time.Microsecond
 	var zones []int
@@ -321,7 +323,7 @@ func newRecCall(d *generator, i int, w *recScenario) (all []*recAsk) {
 }
 
 // newBurst returns the questions of a call with several questions.
-func (a *recAsk) newBurst(kind string, zone *recZone) (all []*recAsk) {
+func (a *recQuestion) newBurst(kind string, zone *recZone) (all []*recQuestion) {
 	number, gap := 1, time.Duration(0)
 	switch kind {
 	case "same5":
@@ -363,7 +365,7 @@ func (a *recAsk) newBurst(kind string, zone *recZone) (all []*recAsk) {
 
 // newFlood returns questions for names that a zone does not have: several in each gap of its chain. The Resolver has
 // the keys of the zone at the second question.
-func (a *recAsk) newFlood(zone *recZone) (all []*recAsk) {
+func (a *recQuestion) newFlood(zone *recZone) (all []*recQuestion) {
 	number := 40
 	if zone.many {
 		number = 150

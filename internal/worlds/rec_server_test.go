@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// A recSeen is a query at a server.
-type recSeen struct {
+// A recReceivedQuery is a query that a server has received.
+type recReceivedQuery struct {
 	at     time.Duration
 	server int
 	net    string
@@ -26,7 +26,7 @@ type recSeen struct {
 func (p *recPlay) respond(s *recServer, q dnstest.Query) dnstest.Reply {
 	now := p.since()
 	ask := q.Question[0]
-	seen := recSeen{at: now, server: s.number, net: q.Net, name: strings.ToLower(ask.Name), typ: ask.Qtype, do: q.IsEdns0() != nil && q.IsEdns0().Do()}
+	seen := recReceivedQuery{at: now, server: s.number, net: q.Net, name: strings.ToLower(ask.Name), typ: ask.Qtype, do: q.IsEdns0() != nil && q.IsEdns0().Do()}
 	if f := s.fault; f != nil && f.isActiveDuring(now, now) && (f.on == "" || f.on == dns.TypeToString[ask.Qtype]) {
 		seen.fault = f.kind
 	}
@@ -66,7 +66,7 @@ func newTruncatedReply(q dnstest.Query) *dns.Msg {
 }
 
 // applyFault applies a fault that does not depend on zones to a reply. n is the number of earlier queries for the question.
-func (o *recSeen) applyFault(r *dnstest.Reply, q dnstest.Query, n int) {
+func (o *recReceivedQuery) applyFault(r *dnstest.Reply, q dnstest.Query, n int) {
 	rcode := func(code int) { r.Msg = dnstest.Rcode(q, code); r.Msg.RecursionAvailable = false }
 	switch o.fault {
 	case "silent":
@@ -126,7 +126,7 @@ func withoutSigs(rrs []dns.RR) []dns.RR {
 }
 
 // newResponse returns the response of a server by its zones.
-func (p *recPlay) newResponse(s *recServer, q dnstest.Query, o recSeen) *dns.Msg {
+func (p *recPlay) newResponse(s *recServer, q dnstest.Query, o recReceivedQuery) *dns.Msg {
 	m := dnstest.Answer(q)
 	m.RecursionAvailable = false
 	var z *recZone
@@ -175,7 +175,7 @@ func (t *recResponse) withSignatures(rrs []dns.RR, owner string) []dns.RR {
 }
 
 // denialOf returns the proof that a name or its type does not exist.
-func (t *recResponse) denialOf(name string, f recFound) []dns.RR {
+func (t *recResponse) denialOf(name string, f recLookupResult) []dns.RR {
 	if !t.do || t.z.flaw == "bare" {
 		return nil
 	}
@@ -193,7 +193,7 @@ func (t *recResponse) addReferral(c *recZone) {
 	case len(ds) > 0:
 		t.m.Ns = append(t.m.Ns, t.withSignatures(ds, "")...)
 	case c.flaw != "noDSProof":
-		t.m.Ns = append(t.m.Ns, t.denialOf(c.name, recFound{})...)
+		t.m.Ns = append(t.m.Ns, t.denialOf(c.name, recLookupResult{})...)
 	}
 	t.addGlue(c)
 }
@@ -208,7 +208,7 @@ func (t *recResponse) addGlue(c *recZone) {
 }
 
 // addRecords adds the records of a name in the zone, with proofs.
-func (t *recResponse) addRecords(name string, typ uint16) recFound {
+func (t *recResponse) addRecords(name string, typ uint16) recLookupResult {
 	d := t.p.data
 	f := d.findName(t.z, name, typ)
 	switch {

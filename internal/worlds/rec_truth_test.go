@@ -7,8 +7,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A recTruth is the correct answer to a question, by construction.
-type recTruth struct {
+// A recCorrectAnswer is the correct answer to a question, which follows from the construction of the zones.
+type recCorrectAnswer struct {
 	rcode    int
 	records  []string // in order; without signatures
 	security recSecurity
@@ -17,7 +17,7 @@ type recTruth struct {
 	links    int
 }
 
-// A recSecurity is the result of validation. A higher value is worse.
+// A recSecurity is the correct result of DNSSEC validation. A higher value is worse.
 type recSecurity int
 
 const (
@@ -28,8 +28,8 @@ const (
 
 func (s recSecurity) String() string { return [...]string{"secure", "insecure", "bogus"}[s] }
 
-// truthOf returns the correct answer.
-func (d *recData) truthOf(name string, typ uint16) (t recTruth) {
+// correctAnswerOf returns the correct answer to the question for a name and a type.
+func (d *recData) correctAnswerOf(name string, typ uint16) (t recCorrectAnswer) {
 	seen := make(map[string]bool)
 	var rrs []dns.RR
 	for {
@@ -70,8 +70,8 @@ func formatRecords(rrs []dns.RR) (all []string) {
 	return slices.Compact(all)
 }
 
-// addNeeded adds a zone whose servers are queried, and all zones on the path to them.
-func (t *recTruth) addNeeded(w *recScenario, z *recZone) {
+// addNeeded adds a zone whose servers must be queried for the answer, and all zones on the path to that zone.
+func (t *recCorrectAnswer) addNeeded(w *recScenario, z *recZone) {
 	if slices.Contains(t.needs, z) {
 		return
 	}
@@ -84,7 +84,7 @@ func (t *recTruth) addNeeded(w *recScenario, z *recZone) {
 	}
 }
 
-// zoneOf returns the zone that answers for a name. DS records belong to the parent zone.
+// zoneOf returns the zone that answers questions for a name. For DS records it is the parent zone.
 func (w *recScenario) zoneOf(name string, typ uint16) (best *recZone) {
 	for _, z := range w.zones {
 		if z.contains(name) && (best == nil || len(z.name) > len(best.name)) && (typ != dns.TypeDS || z.name != name || z.parent == nil) {
@@ -94,7 +94,7 @@ func (w *recScenario) zoneOf(name string, typ uint16) (best *recZone) {
 	return best
 }
 
-// isAnchored reports whether a chain of trust starts at a zone.
+// isAnchored reports whether the zone is the start of a chain of trust, that is, has a trust anchor.
 func (w *recScenario) isAnchored(z *recZone) bool {
 	switch w.client.trust {
 	case "none":
@@ -111,7 +111,7 @@ func (w *recScenario) isAnchored(z *recZone) bool {
 	return z.parent == nil
 }
 
-// isCovered reports whether the name is below a trust anchor.
+// isCovered reports whether the name is at or below a trust anchor.
 func (w *recScenario) isCovered(name string, typ uint16) bool {
 	if typ == dns.TypeDS && name != "." {
 		name = parentName(name)
@@ -157,7 +157,7 @@ func (w *recScenario) zoneSecurity(z *recZone) recSecurity {
 }
 
 // recordSecurity returns the result of the validation of a name in a zone.
-func (w *recScenario) recordSecurity(z *recZone, name string, typ uint16, f recFound) recSecurity {
+func (w *recScenario) recordSecurity(z *recZone, name string, typ uint16, f recLookupResult) recSecurity {
 	if !w.isCovered(name, typ) {
 		return isInsecure
 	}

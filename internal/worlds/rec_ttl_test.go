@@ -11,16 +11,16 @@ import (
 	"github.com/gohedge/hedge/internal/signer"
 )
 
-// recRaisers are the faults by which a server raises TTLs. recHarmless are those of them that do not prevent
+// recTTLRaisers are the faults by which a server raises TTLs. recHarmlessTTLRaisers are those of them that do not prevent
 // validation: the added records cost no verification.
 var (
-	recRaisers  = []string{"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsForged", "addsEnded", "addsStranger"}
-	recHarmless = []string{"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsEnded", "addsStranger"}
+	recTTLRaisers         = []string{"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsForged", "addsEnded", "addsStranger"}
+	recHarmlessTTLRaisers = []string{"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsEnded", "addsStranger"}
 )
 
 // hasRaisedTTLs reports whether a server raises TTLs.
 func (c *recCase) hasRaisedTTLs() bool {
-	return slices.ContainsFunc(slices.Concat(c.w.servers, c.w.upstreams), func(s *recServer) bool { return s.fault != nil && slices.Contains(recRaisers, s.fault.kind) })
+	return slices.ContainsFunc(slices.Concat(c.w.servers, c.w.upstreams), func(s *recServer) bool { return s.fault != nil && slices.Contains(recTTLRaisers, s.fault.kind) })
 }
 
 // checkTTLs checks the TTLs of a secure answer. No TTL exceeds the original TTL of its record, or the remaining
@@ -105,8 +105,9 @@ func (c *recCase) signatureTTL(sig *dns.RRSIG) uint32 {
 	return min(sig.OrigTtl, uint32(max(1, int64(sig.Expiration)-c.questionTime().Unix())))
 }
 
-// signsOddly reports whether a zone with keys that package dns cannot use makes the same signature of a record set.
-func (z *recZone) signsOddly(k *recKeys, sig *dns.RRSIG, set []dns.RR) bool {
+// makesSameSignature reports whether the zone, with keys that package dns does not support, would make the same
+// signature of a record set.
+func (z *recZone) makesSameSignature(k *recKeys, sig *dns.RRSIG, set []dns.RR) bool {
 	if !strings.HasPrefix(z.keys, "rsa") {
 		return false
 	}

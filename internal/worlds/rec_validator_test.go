@@ -87,7 +87,7 @@ func (p *recPlay) closeValidator() {
 	most := int64(0)
 	for _, a := range p.w.asks {
 		cost := 64
-		if t := p.data.truthOf(a.name, a.typ); p.w.isFlawless() && p.w.upstreamsHealthy() && !t.loops {
+		if t := p.data.correctAnswerOf(a.name, a.typ); p.w.isFlawless() && p.w.upstreamsHealthy() && !t.loops {
 			cost = t.links + 2*len(p.w.zones) + 2
 		}
 		most += int64(cost)
@@ -108,7 +108,7 @@ func (p *recPlay) closeValidator() {
 // answerAsUpstream is the handler of an upstream. It follows aliases through all zones, and does not validate.
 func (p *recPlay) answerAsUpstream(u *recServer, q dnstest.Query) dnstest.Reply {
 	ask := q.Question[0]
-	seen := recSeen{at: p.since(), server: u.number, net: q.Net, name: strings.ToLower(ask.Name), typ: ask.Qtype, do: q.IsEdns0() != nil && q.IsEdns0().Do()}
+	seen := recReceivedQuery{at: p.since(), server: u.number, net: q.Net, name: strings.ToLower(ask.Name), typ: ask.Qtype, do: q.IsEdns0() != nil && q.IsEdns0().Do()}
 	if f := u.fault; f != nil && f.isActiveDuring(seen.at, seen.at) && (f.on == "" || f.on == dns.TypeToString[ask.Qtype]) {
 		seen.fault = f.kind
 	}
@@ -139,7 +139,7 @@ func (p *recPlay) answerAsUpstream(u *recServer, q dnstest.Query) dnstest.Reply 
 }
 
 // resolveAsUpstream returns the records of a name and of the targets of its aliases.
-func (p *recPlay) resolveAsUpstream(q dnstest.Query, o recSeen) *dns.Msg {
+func (p *recPlay) resolveAsUpstream(q dnstest.Query, o recReceivedQuery) *dns.Msg {
 	m := dnstest.Answer(q)
 	name := o.name
 	for range 12 {
@@ -190,7 +190,7 @@ func (c *recCase) validatorMustAnswer(took time.Duration) bool {
 	good, slow := false, 0
 	for _, u := range c.w.upstreams {
 		switch f := u.fault; {
-		case f == nil || slices.Contains(recHarmless, f.kind):
+		case f == nil || slices.Contains(recHarmlessTTLRaisers, f.kind):
 			good = true
 		case f.kind == "silent" || f.kind == "late1s" || f.kind == "drops1":
 			slow++

@@ -14,17 +14,18 @@ import (
 	"github.com/gohedge/hedge/internal/signer"
 )
 
-// recData has the records of all zones. A play makes it, because the records have the addresses of its servers.
+// A recData has the records of all zones. It belongs to one play, because the records contain the addresses of the
+// play's servers.
 type recData struct {
 	w    *recScenario
 	sets map[*recZone]map[string]map[uint16][]dns.RR
 	keys map[*recZone]*recKeys
 
 	mu   sync.Mutex // guards sigs
-	sigs map[recSig]*dns.RRSIG
+	sigs map[recSignatureKey]*dns.RRSIG
 }
 
-// recKeys has the keys of a zone.
+// A recKeys has the DNSSEC keys of a zone.
 type recKeys struct {
 	ksk, zsk []*signer.Key // they may be the same
 	dnskeys  []dns.RR
@@ -33,8 +34,8 @@ type recKeys struct {
 	chain    *signer.Chain
 }
 
-// A recSig identifies a signature.
-type recSig struct {
+// A recSignatureKey identifies a signature in the cache of signatures.
+type recSignatureKey struct {
 	zone  *recZone
 	owner string
 	typ   uint16
@@ -44,7 +45,7 @@ type recSig struct {
 }
 
 func newRecData(w *recScenario, addr func(*recServer) netip.Addr) *recData {
-	d := &recData{w: w, sets: make(map[*recZone]map[string]map[uint16][]dns.RR), keys: make(map[*recZone]*recKeys), sigs: make(map[recSig]*dns.RRSIG)}
+	d := &recData{w: w, sets: make(map[*recZone]map[string]map[uint16][]dns.RR), keys: make(map[*recZone]*recKeys), sigs: make(map[recSignatureKey]*dns.RRSIG)}
 	for _, z := range w.zones {
 		d.sets[z] = make(map[string]map[uint16][]dns.RR)
 	}
@@ -234,8 +235,8 @@ func (d *recData) makeKeys(z *recZone) {
 	d.keys[z] = k
 }
 
-// A recFound has the records of a name in a zone.
-type recFound struct {
+// A recLookupResult has the records of a name in a zone, or says that the name does not exist.
+type recLookupResult struct {
 	rrs   []dns.RR
 	owner string // of the set in the zone; "": there is none
 	wild  bool   // that is made of a wildcard, or would be
@@ -244,7 +245,7 @@ type recFound struct {
 }
 
 // findName looks up a name in the zone that contains it.
-func (d *recData) findName(z *recZone, name string, typ uint16) (f recFound) {
+func (d *recData) findName(z *recZone, name string, typ uint16) (f recLookupResult) {
 	sets := d.sets[z]
 	for above := parentName(name); name != z.name && z.contains(above); above = parentName(above) {
 		if dname := sets[above][dns.TypeDNAME]; dname != nil {
@@ -303,7 +304,7 @@ func parentName(name string) string {
 }
 
 // denialOf returns the proof that a name or its type does not exist, without signatures.
-func (d *recData) denialOf(z *recZone, name string, f recFound) []dns.RR {
+func (d *recData) denialOf(z *recZone, name string, f recLookupResult) []dns.RR {
 	k := d.keys[z]
 	switch {
 	case k == nil || z.flaw == "noProof":
@@ -377,7 +378,7 @@ func (d *recData) signRecords(z *recZone, fault string, rrs []dns.RR, owner stri
 			out = append(out, added...)
 		}
 		for i, key := range keys {
-			as := recSig{zone: z, owner: h.Name, typ: h.Rrtype, form: form, key: i}
+			as := recSignatureKey{zone: z, owner: h.Name, typ: h.Rrtype, form: form, key: i}
 			if z.life > 0 && form == "" {
 				as.until = z.expirationOf(time.Now()).Unix()
 			}
@@ -406,7 +407,7 @@ func (d *recData) signExtra(z *recZone, fault string, key *signer.Key, set []dns
 		key = d.keys[z].nobody
 	}
 	h := set[0].Header()
-	sig := d.signSet(recSig{zone: z, owner: h.Name, typ: h.Rrtype, form: fault}, key, set, owner).(*dns.RRSIG)
+	sig := d.signSet(recSignatureKey{zone: z, owner: h.Name, typ: h.Rrtype, form: fault}, key, set, owner).(*dns.RRSIG)
 	switch fault {
 	case "addsTag":
 		sig.KeyTag++
@@ -417,7 +418,7 @@ func (d *recData) signExtra(z *recZone, fault string, key *signer.Key, set []dns
 }
 
 // signSet returns the signature of a record set.
-func (d *recData) signSet(as recSig, key *signer.Key, set []dns.RR, owner string) dns.RR {
+func (d *recData) signSet(as recSignatureKey, key *signer.Key, set []dns.RR, owner string) dns.RR {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	made := d.sigs[as]
