@@ -233,6 +233,7 @@ func TestProtocolClosesLateConnectionOfOneQuery(t *testing.T) {
 		_, _, err := client.Exchange(ctx, wire.RootServers.WithOwnConnection(), 0, new(transport.QueryPath))
 		require.Error(t, err)
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		require.Len(t, s.conns, 1)
 		assert.Zero(t, s.conns[0].queries)
 		assert.True(t, s.conns[0].isClosed())
