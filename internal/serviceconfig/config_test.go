@@ -201,12 +201,12 @@ func TestParseTimeIsLinear(t *testing.T) {
 		}
 		text = append(text, `"x": 0}`...)
 		least := time.Hour
-		for range 5 {
+		for range 15 {
 			began := time.Now()
 			mustParse(t, string(text))
 			least = min(least, time.Since(began))
 		}
 		return least
 	}
-	assert.Less(t, float64(read(8000))/float64(read(1000)), 30.0)
+	assert.Less(t, float64(read(8000))/float64(read(1000)), 40.0, "64 if the time were quadratic, 8 if it is linear")
 }
