@@ -30,13 +30,8 @@ var differs = map[string]struct {
 // TestForwarderValidatorScripts plays the scripts of unbound for validators that forward, of those in the folders of the list RPL_VAL_DIR, with a
 // Validator between two Clients in the place of unbound, and says which pass. AD has to be as in the scripts.
 func TestForwarderValidatorScripts(t *testing.T) {
-	var files []string
-	for _, dir := range filepath.SplitList(os.Getenv("RPL_VAL_DIR")) {
-		scripts, err := filepath.Glob(filepath.Join(dir, "*.rpl"))
-		require.NoError(t, err)
-		require.NotEmpty(t, scripts, dir)
-		files = append(files, scripts...)
-	}
+	files, err := rpl.Files(os.Getenv("RPL_VAL_DIR"))
+	require.NoError(t, err)
 	if len(files) == 0 {
 		t.Skip("RPL_VAL_DIR names no folder of scripts")
 	}

@@ -90,13 +90,8 @@ var differsWithoutSetting = map[string]differ{
 // TestUnboundValidatorScripts runs the scripts of unbound and deckard for validating resolvers, in the folders of the
 // list RPL_VAL_DIR, and logs which pass. AD must be as in the scripts. All scripts must be readable and run to their end.
 func TestUnboundValidatorScripts(t *testing.T) {
-	var files []string
-	for _, dir := range filepath.SplitList(os.Getenv("RPL_VAL_DIR")) {
-		scripts, err := filepath.Glob(filepath.Join(dir, "*.rpl"))
-		require.NoError(t, err)
-		require.NotEmpty(t, scripts, dir)
-		files = append(files, scripts...)
-	}
+	files, err := rpl.Files(os.Getenv("RPL_VAL_DIR"))
+	require.NoError(t, err)
 	if len(files) == 0 {
 		t.Skip("RPL_VAL_DIR names no folder of scripts")
 	}

@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,6 +65,23 @@ type entry struct {
 	silent    bool   // the server does not respond, from ADJUST do_not_answer
 	mandatory bool   // a server must have sent the entry by the end of the script
 	section   string // section that the parser is in; HEX for bytes, EDNS for EDNS options
+}
+
+// Files returns the names of the scripts in folders, a list of folders as in the variable PATH. It returns nil for an
+// empty list. The error is not nil if a folder has no script.
+func Files(folders string) ([]string, error) {
+	var files []string
+	for _, dir := range filepath.SplitList(folders) {
+		scripts, err := filepath.Glob(filepath.Join(dir, "*.rpl"))
+		if err != nil {
+			return nil, err
+		}
+		if len(scripts) == 0 {
+			return nil, fmt.Errorf("rpl: folder %s has no file *.rpl", dir)
+		}
+		files = append(files, scripts...)
+	}
+	return files, nil
 }
 
 // Get returns the last value of the setting with the given key. It returns "" if there is no such setting.
