@@ -1,3 +1,5 @@
+//go:build !hedge_nogrpc
+
 package hedgeotel_test
 
 import (
