@@ -267,17 +267,7 @@ func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.
 		return nil, 0, true, causeOf(ctx)
 	}
 	sent.abandoned.Store(true)
-	d.wg.Go(func() {
-		defer d.Owner.EndAbandonedQuery()
-		t := time.NewTimer(d.Owner.AbandonedLifetime())
-		defer t.Stop()
-		select {
-		case <-done:
-		case <-t.C:
-			cancel()
-			<-done
-		}
-	})
+	d.wg.Go(func() { awaitAbandoned(d.Owner, done, cancel) })
 	return nil, 0, true, causeOf(ctx)
 }
 

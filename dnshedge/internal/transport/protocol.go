@@ -352,17 +352,7 @@ func (p *protocolTransport) waitForAnswer(ctx context.Context, c *pooledMessageC
 		cancel()
 		return nil, causeOf(ctx)
 	}
-	if !p.spawnGoroutine(func() {
-		defer p.Owner.EndAbandonedQuery()
-		t := time.NewTimer(p.Owner.AbandonedLifetime())
-		defer t.Stop()
-		select {
-		case <-done:
-		case <-t.C:
-			cancel()
-			<-done
-		}
-	}) {
+	if !p.spawnGoroutine(func() { awaitAbandoned(p.Owner, done, cancel) }) {
 		p.Owner.EndAbandonedQuery()
 		cancel()
 	}

@@ -105,6 +105,21 @@ type Owner interface {
 	StallTimeout() time.Duration
 }
 
+// awaitAbandoned waits for the end of an abandoned query, for which BeginAbandonedQuery has returned true. The channel
+// done receives the result of the query. If there is none after AbandonedLifetime, it calls cancel, which must end the
+// query. It then calls EndAbandonedQuery.
+func awaitAbandoned[T any](o Owner, done <-chan T, cancel func()) {
+	defer o.EndAbandonedQuery()
+	t := time.NewTimer(o.AbandonedLifetime())
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		cancel()
+		<-done
+	}
+}
+
 // A Config describes the server of a Transport, and how to send queries to it. Addrs, Path and Post are optional. TLS
 // must be set if the scheme uses TLS, and must not be set otherwise. All other fields must be set.
 type Config struct {
