@@ -53,8 +53,7 @@ func (h *hedgedCall) beginCall(ctx context.Context, cc *grpc.ClientConn, delay t
 // is denied if canCopy is false, because the request cannot be copied. It is also denied if its connection is not
 // ready, or if too little time remains until the deadline.
 func (h *hedgedCall) admitHedge(index int, cc *grpc.ClientConn, canCopy bool, deadline grpcattempt.Deadline) bool {
-	if h.Hedges > index && h.Hedges >= h.client.Policy.Config().MaxHedges { // a failure has started a hedge that is not in the schedule
-		h.SkipHedge(index)
+	if h.SkipSurplus(index, h.client.Policy.Config().MaxHedges) {
 		return false
 	}
 	due := conns.DueHedge{TargetPaused: h.isTargetPaused()}

@@ -247,8 +247,7 @@ func (c *call) admitAtEndpoint(index int) bool {
 		index-- // the schedule has no delay for the probe, see [endpoint.Selection.Next]
 		isProbe = index == policy.Immediate
 	}
-	if (selection.HasProbe() || c.Hedges > index) && c.Hedges >= c.client.Policy.Config().MaxHedges { // a probe or a failover is one hedge more
-		c.SkipHedge(index)
+	if c.SkipSurplus(index, c.client.Policy.Config().MaxHedges) {
 		return false
 	}
 	var hedge *endpoint.Attempt

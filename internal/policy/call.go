@@ -31,7 +31,7 @@ type Call struct {
 	// change of the mode does not allow hedges of the call.
 	denialAtStart observe.Reason
 
-	// AdmitRequest and SkipHedge write these fields while they hold the lock of the race. They may only be read after the race.
+	// AdmitRequest and SkipSurplus write these fields while they hold the lock of the race. They may only be read after the race.
 	progress callProgress // last point of its schedule that the call has reached
 	// predictedHedgeEnd is the time from start to the predicted response to a hedge that shadow mode did not send. It is the
 	// earliest prediction of the call; 0 means that there is none.
@@ -260,14 +260,19 @@ func (c *Call) predictHedgeEnd(now time.Time) {
 	}
 }
 
-// SkipHedge records that the call has reached the delay with the given index, but has already sent its maximum number of
-// hedges. If the delay is the slow marker of the schedule, the call counts as slow.
-func (c *Call) SkipHedge(index int) {
+// SkipSurplus reports whether the hedge with the given index of the schedule must be skipped, because hedges that are not in
+// the schedule, a probe or hedges after failures, have used up the maximum number maxHedges of hedges. It then records that
+// the call has reached the delay: if that is the slow marker of the schedule, the call counts as slow.
+func (c *Call) SkipSurplus(index, maxHedges int) bool {
+	if c.Hedges <= index || c.Hedges < maxHedges {
+		return false
+	}
 	isBefore := c.isBeforeDelay(time.Now(), index)
 	if !isBefore {
 		c.progress = max(c.progress, reachedFirstDelay)
 	}
 	c.recordSlowCall(index, isBefore)
+	return true
 }
 
 // recordSlowCall counts the call as slow if index is the index of the schedule's slow marker: the delay from which a call
