@@ -15,6 +15,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/grpctarget"
+	"github.com/gohedge/hedge/internal/hedgebalancer"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
@@ -325,10 +326,6 @@ func (s *Selection) Withdraw(ctx context.Context, c *policy.Call, n int, reason 
 	}
 }
 
-// deadlineMargin allows for different clocks. A server may report that a deadline has passed this long before the
-// client's deadline passes.
-const deadlineMargin = time.Millisecond
-
 // RecordResult records the result of attempt n of call c for the health of its connection. The result is a success if
 // answered is true, and otherwise a failure.
 //
@@ -338,8 +335,7 @@ func (s *Selection) RecordResult(ctx context.Context, c *policy.Call, n int, ans
 	if s.set == nil {
 		return
 	}
-	deadline, ok := ctx.Deadline()
-	i, excused := s.attempts[n].endpointIndex(), refused || ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin
+	i, excused := s.attempts[n].endpointIndex(), refused || hedgebalancer.HasEnded(ctx)
 	s.rotation.RecordResult(n, i, answered, excused)
 	if n > 0 && (answered || excused) {
 		s.rotation.RecordLatency(i, answered, c.IsAfterFailure(n), c.AttemptLatency(n))

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/gohedge/hedge/internal/hedgebalancer"
 )
 
 // A Deadline is the time at which a gRPC call times out. It comes from the timeout of the method in the service config,
@@ -40,13 +42,10 @@ func (d Deadline) Earlier(ctx context.Context) Deadline {
 	return d
 }
 
-// deadlineTolerance allows for different clocks. A server may report that a deadline has passed this long before the
-// client's deadline passes.
-const deadlineTolerance = time.Millisecond
-
-// IsWithin reports whether the deadline passes within the given time from now. It returns false for a zero Deadline.
+// IsWithin reports whether the deadline passes within the given time from now, or [hedgebalancer.DeadlineTolerance] later. It
+// returns false for a zero Deadline.
 func (d Deadline) IsWithin(fromNow time.Duration) bool {
-	return !d.IsZero() && time.Until(d.Time) < fromNow+deadlineTolerance
+	return !d.IsZero() && time.Until(d.Time) < fromNow+hedgebalancer.DeadlineTolerance
 }
 
 // LimitContext returns a child of ctx that ends at the deadline, for a hedge. The caller must call the returned

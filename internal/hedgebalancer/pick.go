@@ -215,18 +215,18 @@ func isCutOff(ctx, hedge context.Context, info balancer.DoneInfo) bool {
 		return false
 	}
 	if hedge != nil && !info.BytesReceived {
-		return hasEnded(hedge)
+		return HasEnded(hedge)
 	}
 	return context.Cause(ctx) == race.ErrLost
 }
 
-// deadlineMargin allows for different clocks. A server may end an attempt this long before the client's deadline passes.
-const deadlineMargin = time.Millisecond
+// DeadlineTolerance allows for different clocks. A server may end an attempt this long before the client's deadline passes.
+const DeadlineTolerance = time.Millisecond
 
-// hasEnded reports whether ctx has ended or is about to reach its deadline.
-func hasEnded(ctx context.Context) bool {
+// HasEnded reports whether ctx, the context of an attempt, has ended, or will reach its deadline within [DeadlineTolerance].
+func HasEnded(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
-	return ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin
+	return ctx.Err() != nil || ok && time.Until(deadline) < DeadlineTolerance
 }
 
 // releaseUnused reports to the child that the unused picks have ended that wait for the attempt. Later unused picks do
