@@ -285,7 +285,7 @@ func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {
 	case f.responseErr != nil:
-		d = race.BoundHedgeTimeout(f.usualLatency, time.Since(f.requestedAt)) - time.Since(f.remainder.sentAt)
+		d = race.HedgeTimeoutAfterFailure(f.usualLatency, time.Since(f.requestedAt)) - time.Since(f.remainder.sentAt)
 	case f.remainder != nil || f.hedgesLeft == 0 || f.stallThreshold == 0:
 		return nil
 	default:

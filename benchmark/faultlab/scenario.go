@@ -80,33 +80,33 @@ var Scenarios = lab.ScenariosOf(scenarios)
 
 var scenarios = []scenario{{
 	Scenario: lab.Scenario{Name: "tenth", Description: "the first server answers one query in ten"},
-	first:    answerTenth, second: ignoreSeed(answerAll), query: queryAddress,
+	first:    answerTenth, second: ignoreSeed(answerAll), query: addressQuery,
 }, {
 	Scenario: lab.Scenario{Name: "drops-https", Description: "every other question is of type HTTPS, which the first server drops"},
 	first:    ignoreSeed(dropHTTPS), second: ignoreSeed(answerAll),
 	query: changeEvery(2, 1, func(_ int, q *query) { q.qtype = dns.TypeHTTPS }),
 }, {
 	Scenario: lab.Scenario{Name: "refuses", Description: "the first server refuses us (EDE 18)"},
-	first:    ignoreSeed(failWith(dns.RcodeRefused, dns.ExtendedErrorCodeProhibited)), second: ignoreSeed(answerAll), query: queryAddress,
+	first:    ignoreSeed(failWith(dns.RcodeRefused, dns.ExtendedErrorCodeProhibited)), second: ignoreSeed(answerAll), query: addressQuery,
 }, {
 	Scenario: lab.Scenario{Name: "validator", Description: "the first server's validator is broken: SERVFAIL (EDE 7) for all names"},
-	first:    ignoreSeed(failWith(dns.RcodeServerFailure, dns.ExtendedErrorCodeSignatureExpired)), second: ignoreSeed(answerAll), query: queryAddress,
+	first:    ignoreSeed(failWith(dns.RcodeServerFailure, dns.ExtendedErrorCodeSignatureExpired)), second: ignoreSeed(answerAll), query: addressQuery,
 }, {
 	Scenario: lab.Scenario{Name: "probes", Description: "the first server refuses probes and fails a broken zone, and the second denies all names"},
 	first:    ignoreSeed(answerPrivateNames), second: ignoreSeed(denyAll), namesDiffer: true,
 	query: changeEvery(4, 0, func(i int, q *query) { q.name, q.want = fmt.Sprintf("n%d.broken.example.", i), wantNothing }),
 }, {
 	Scenario: lab.Scenario{Name: "restart", Description: "the only server restarts, for two seconds"},
-	first:    ignoreSeed(answerAll), query: queryAddress,
+	first:    ignoreSeed(answerAll), query: addressQuery,
 	events: []event{{1003 * time.Millisecond, (*resolverLab).stopFirst}, {3003 * time.Millisecond, (*resolverLab).restartFirst}},
 }, {
 	Scenario: lab.Scenario{Name: "vpn", Description: "a VPN goes up and down: resolv.conf names the second server, the first, the second; the other is out of reach"},
-	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: queryAddress,
+	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: addressQuery,
 	duration: 18 * time.Second, prepare: newServerSwitch("b"),
 	events: []event{{5503 * time.Millisecond, newServerSwitch("a")}, {12003 * time.Millisecond, newServerSwitch("b")}},
 }, {
 	Scenario: lab.Scenario{Name: "lossy", Description: "10 % of the packets are lost each way"},
-	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: queryAddress, loss: 0.1,
+	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: addressQuery, loss: 0.1,
 }, {
 	Scenario: lab.Scenario{Name: "denies", Description: "the first server denies every other name, and the second knows it"},
 	first:    ignoreSeed(denySecondNames), second: ignoreSeed(answerAll), namesDiffer: true,
@@ -129,16 +129,16 @@ func newServerSwitch(host string) func(*resolverLab) error {
 	}
 }
 
-// queryAddress returns the i-th query: for the IPv4 addresses of a name that no other query has.
-func queryAddress(i int) query {
+// addressQuery returns the i-th query: for the IPv4 addresses of a name that no other query has.
+func addressQuery(i int) query {
 	return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA}
 }
 
-// changeEvery returns a function for scenario.query. The function returns the i-th query of queryAddress. It calls
+// changeEvery returns a function for scenario.query. The function returns the i-th query of addressQuery. It calls
 // change with each query for which i modulo period is rest.
 func changeEvery(period, rest int, change func(i int, q *query)) func(i int) query {
 	return func(i int) query {
-		q := queryAddress(i)
+		q := addressQuery(i)
 		if i%period == rest {
 			change(i, &q)
 		}

@@ -15,7 +15,7 @@ func (r *resolver) startUnbound() (resolveFunc, error) {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
 	}
 	const server = "  do-ip6: no\n  module-config: \"iterator\"\n  outgoing-range: 4096\n  num-queries-per-thread: 2048\n  discard-timeout: 0\n"
-	cmd, err := r.conf.Peers.UnboundCommand(r.dir, server, dnsserver.UnboundForwards(r.serverAddresses()))
+	cmd, err := r.conf.Peers.UnboundCommand(r.dir, server, dnsserver.UnboundForwardZone(r.serverAddresses()))
 	if err != nil {
 		return nil, err
 	}

@@ -32,9 +32,9 @@ type engineWithFlags interface {
 	checkFlags(fs *flag.FlagSet, chosen bool) error
 }
 
-// An engineSpec describes an engine, a mode of simulate: its name, its description, its scenarios, and its default
-// number of runs. It also has the tolerated lateness of timers, the columns of the engine's tables, and the function
-// that checks requirements. The zero value of each of the last five fields gives the behaviour of most engines.
+// An engineSpec describes an engine: one of the ways in which simulate measures, for example in virtual time or over
+// real sockets. It has the engine's name, description and scenarios, its default number of runs, the tolerated lateness
+// of timers, the columns of its tables, and the function that checks requirements.
 type engineSpec struct {
 	name      string
 	about     string     // one sentence

@@ -95,8 +95,8 @@ const referenceMean = 7250 * time.Microsecond
 // forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
 
-// partBoundaries returns the times at which parts of the scenario begin or end, sorted. Latencies may change there on
-// purpose, which is no uncertainty of the measurement.
+// partBoundaries returns the times at which parts of the scenario begin or end, sorted. A change of
+// latency at a boundary belongs to the scenario, and does not count as uncertainty of the measurement.
 func (sc scenario) partBoundaries() []time.Duration {
 	var all []time.Duration
 	for _, p := range sc.parts {

@@ -46,7 +46,7 @@ var documentTables = []documentTable{{
 	name: "faults", render: formatFaults, basis: "one run",
 	args: "-engine faults -scenario all",
 }, {
-	name: "recursor", render: formatUncachedNames,
+	name: "recursor", render: formatUncachedTable,
 	args: "-engine recursor -scenario broken -requests 2000 -strategy hedge,unbound,named,pdns,kresd,sdns,hickory",
 }, {
 	name: "signed", render: formatRecursors,
@@ -119,9 +119,9 @@ func formatForwarders(f engineResults) string {
 	})
 }
 
-// formatUncachedNames returns the Markdown table of recursive DNS resolvers that are asked for names without cached
-// answers: a row for each resolver in each scenario.
-func formatUncachedNames(f engineResults) string {
+// formatUncachedTable returns the Markdown table of recursive DNS resolvers that are asked for names without cached
+// answers. A row has the latencies and failures of one resolver in one scenario.
+func formatUncachedTable(f engineResults) string {
 	return f.formatRows([]string{"p50", "p99", "σ", "failed", "queries per name"}, func(r row) []any {
 		return []any{formatMillis(r.P50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Stddev), r.Errors, fmt.Sprintf("%.2f", *r.Sent)}
 	})

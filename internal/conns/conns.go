@@ -192,7 +192,7 @@ type DueHedge struct {
 func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 	selected, denial := Attempt{}, due.Denial
 	if s.set != nil && denial == policy.None {
-		if selected = s.attemptForEndpoint(s.selectEndpoint(index, c.Hedges)); selected.conn == nil {
+		if selected = s.attemptForConn(s.selectEndpoint(index, c.Hedges)); selected.conn == nil {
 			if index == race.AfterFailure {
 				return false
 			}
@@ -252,8 +252,8 @@ func (s *Selection) addHedge(k *policy.Key, i int) {
 	added = true
 }
 
-// attemptForEndpoint returns an Attempt that uses the connection with index i, where 0 is the caller's connection.
-func (s *Selection) attemptForEndpoint(i int) Attempt {
+// attemptForConn returns an Attempt that uses the connection with index i, where 0 is the caller's connection.
+func (s *Selection) attemptForConn(i int) Attempt {
 	if i == 0 {
 		return Attempt{}
 	}
@@ -286,9 +286,9 @@ func (s *Selection) TypicalRequest() policy.HedgeRequest {
 	case s.set == nil:
 		return policy.HedgeRequest{}
 	case len(s.set.conns) > 1 && s.set.conns[0].ClientConn == s.callerConn:
-		return s.attemptForEndpoint(2).hedgeRequest()
+		return s.attemptForConn(2).hedgeRequest()
 	}
-	return s.attemptForEndpoint(1).hedgeRequest()
+	return s.attemptForConn(1).hedgeRequest()
 }
 
 // Attempt returns the stored Attempt with number n; 0 is the primary.

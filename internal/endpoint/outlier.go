@@ -91,7 +91,7 @@ type latencyEstimate struct {
 	lastPromptAnswer time.Time     // time of the last response that took less than the expected latency of the next endpoint
 }
 
-// An unansweredPrimaries value counts primaries that one endpoint has not answered yet.
+// An unansweredPrimaries value counts primaries that one endpoint has not answered yet, to find an endpoint that hangs.
 type unansweredPrimaries struct {
 	unansweredCalls int       // number of primaries since the last response
 	unansweredSince time.Time // start of the earliest of the counted primaries

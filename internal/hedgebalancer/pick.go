@@ -34,8 +34,8 @@ type HedgePicks struct {
 	refused [1 + race.MaxHedges]bool        // the hedge was not sent because there was no other backend; by number of the hedge
 }
 
-// NewContext returns the context for the hedge with the given number, by which the policy recognises the hedge. It is a
-// child of ctx. The argument primary must be the PrimaryPick of the same call.
+// NewContext returns a HedgePick, which is the context for the attempt with the given number, from 1. The policy recognises
+// the hedge by it. It is a child of ctx. The argument primary must be the PrimaryPick of the same call.
 func (p *HedgePicks) NewContext(ctx context.Context, hedge int, primary *PrimaryPick) *HedgePick {
 	return &HedgePick{ctx, primary, p, hedge}
 }

@@ -84,7 +84,8 @@ func newExperiments(c *Config) *experiments {
 // A hostVerdict is the verdict of one host's audit, as it is exported.
 type hostVerdict = audit.HostVerdict
 
-// decodeVerdicts decodes the verdicts of an export. It returns at most limit verdicts, and an error if the encoding is invalid.
+// decodeVerdicts decodes the part of an export that holds, for each host, the verdict of its audit: whether hedging helps. It
+// drops verdicts beyond limit. It returns an error if the encoding is invalid.
 func decodeVerdicts(d *decode.Decoder, limit int) ([]hostVerdict, error) {
 	return audit.DecodeVerdicts(d, limit)
 }

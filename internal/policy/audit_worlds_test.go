@@ -298,7 +298,7 @@ func (h *playedHost) endOf(c *playedCall) time.Duration {
 	if c.answer == math.MaxInt64 || c.answer > c.primary {
 		end = c.primary
 		if c.fails && c.hedges > 0 {
-			end = min(c.answer, max(c.primary, c.youngest+race.BoundHedgeTimeout(c.plan.UsualLatency, c.primary-c.began)))
+			end = min(c.answer, max(c.primary, c.youngest+race.HedgeTimeoutAfterFailure(c.plan.UsualLatency, c.primary-c.began)))
 		}
 		if !c.fails {
 			end = min(c.answer, c.primary)

@@ -48,7 +48,7 @@ func (s *shadowStats) record(now time.Time, r *Result, index int) {
 func (s *shadowStats) wouldHaveWon(r *Result, schedule *Schedule) bool {
 	limit := r.Latency
 	if r.hasFailed() && schedule != nil {
-		limit += race.BoundHedgeTimeout(schedule.UsualLatency, r.Latency)
+		limit += race.HedgeTimeoutAfterFailure(schedule.UsualLatency, r.Latency)
 	}
 	return r.PredictedHedgeEnd > 0 && r.PredictedHedgeEnd < limit
 }

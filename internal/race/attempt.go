@@ -214,7 +214,8 @@ func AttemptNumber(ctx context.Context) (n int, ok bool) {
 	return int(v), ok
 }
 
-// AttemptContextKey is the context key of the context of an attempt, see [AttemptContext].
+// AttemptContextKey is the type of the key under which a context holds the context of the attempt that it belongs to, see
+// [AttemptContext].
 type AttemptContextKey struct{}
 
 // AttemptContext returns the context of the attempt that ctx belongs to, or nil if there is none. It is the attempt for

@@ -620,7 +620,8 @@ func (r *Race[T]) setWinner(n int, v T) (T, error) {
 }
 
 // startFailureDelay is called when the primary has failed. If hedges run or are due, it delays the failure, so that Run
-// waits for them. The LoserPolicy can end the delay at once. The caller must hold mu.
+// waits for them. The LoserPolicy can end the delay at once, for example because the response of the primary cannot be kept
+// so long. The caller must hold mu.
 func (r *Race[T]) startFailureDelay() {
 	if r.isIdle() && !r.hasScheduledHedge() {
 		return

@@ -178,9 +178,9 @@ func FuzzRun(f *testing.F) {
 			var limit, least int64 // until which a failure may be held, and must be held for a success
 			if at := op.failed.Load(); out.Winner < 0 && at != 0 {
 				took := time.Duration(at - start.UnixNano())
-				bound := int64(race.BoundHedgeTimeout(usual, took))
+				bound := int64(race.HedgeTimeoutAfterFailure(usual, took))
 				if longer := op.longer.Load(); longer > 0 {
-					bound = max(bound, int64(race.BoundHedgeTimeout(time.Duration(longer), took)))
+					bound = max(bound, int64(race.HedgeTimeoutAfterFailure(time.Duration(longer), took)))
 				}
 				limit = max(at, op.youngest.Load()+bound)
 				if op.beside.Load() > 0 && !slices.ContainsFunc(op.plans, func(p plan) bool { return p.moves }) {

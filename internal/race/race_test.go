@@ -837,7 +837,7 @@ func TestBoundHedgeTimeout(t *testing.T) {
 		{ms, 50 * ms, 10 * ms}, {30 * ms, 5 * ms, 30 * ms}, {2 * time.Second, 5 * ms, time.Second}, {2 * time.Second, 3 * time.Second, 2 * time.Second},
 		{9 * time.Second, 3 * time.Second, 3 * time.Second},
 	} {
-		assert.Equal(t, c.want, race.BoundHedgeTimeout(c.usual, c.took), "%v", c)
+		assert.Equal(t, c.want, race.HedgeTimeoutAfterFailure(c.usual, c.took), "%v", c)
 	}
 }
 

@@ -61,24 +61,24 @@ func (s *FixedSchedule) Next(index int) (wait time.Duration, ok bool) {
 // Failed stops hedging if the primary, attempt 0, has failed. It changes nothing if a hedge has failed.
 func (s *FixedSchedule) Failed(n, _ int, _ error) Reschedule { return Reschedule{Stop: n == 0} }
 
-// HedgeTimeout returns how long the youngest hedge may run after the primary has failed, see [BoundHedgeTimeout]. The
+// HedgeTimeout returns how long the youngest hedge may run after the primary has failed, see [HedgeTimeoutAfterFailure]. The
 // argument took is the time until the primary failed.
 func (s *FixedSchedule) HedgeTimeout(took time.Duration) time.Duration {
-	return BoundHedgeTimeout(s.UsualLatency, took)
+	return HedgeTimeoutAfterFailure(s.UsualLatency, took)
 }
 
 const (
-	minFailureDelay = 10 * time.Millisecond // minimum result of BoundHedgeTimeout
-	// MaxFailureDelay is the maximum result of [BoundHedgeTimeout], unless the primary took longer.
+	minFailureDelay = 10 * time.Millisecond // minimum result of HedgeTimeoutAfterFailure
+	// MaxFailureDelay is the maximum result of [HedgeTimeoutAfterFailure], unless the primary took longer.
 	MaxFailureDelay = time.Second
 )
 
-// BoundHedgeTimeout returns how long after its start the youngest hedge may still run when the primary has failed. The
+// HedgeTimeoutAfterFailure returns how long after its start the youngest hedge may still run when the primary has failed. The
 // caller of the race waits for the hedge until then.
 //
 // The argument usual is the usual latency of a success, and took is the time until the primary failed. The result is usual,
 // or took if usual is 0 or negative. It is at least 10 ms, and at most the larger of took and [MaxFailureDelay].
-func BoundHedgeTimeout(usual, took time.Duration) time.Duration {
+func HedgeTimeoutAfterFailure(usual, took time.Duration) time.Duration {
 	if usual <= 0 {
 		usual = took
 	}
@@ -109,7 +109,7 @@ func (f *failover) isAfterPrimary() bool { return f != nil && f.followsPrimary }
 func (f *failover) waitDeadline(failed time.Time, took, usual time.Duration) time.Time {
 	own, limit := f.start.Add(usual), failed.Add(max(took, MaxFailureDelay))
 	if f.timeout > 0 {
-		own = f.start.Add(BoundHedgeTimeout(f.timeout, took))
+		own = f.start.Add(HedgeTimeoutAfterFailure(f.timeout, took))
 	}
 	if own.After(limit) {
 		return limit

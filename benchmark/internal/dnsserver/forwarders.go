@@ -77,9 +77,9 @@ func (f Forwarder) formatUpstreams(format, separator string) string {
 	return strings.Join(all, separator)
 }
 
-// UnboundForwards returns the section of unbound's configuration that forwards all queries over UDP to the servers at
+// UnboundForwardZone returns the section forward-zone of unbound's configuration that forwards all queries over UDP to the servers at
 // the given addresses.
-func UnboundForwards(addresses []string) string {
+func UnboundForwardZone(addresses []string) string {
 	return "forward-zone:\n  name: \".\"\n  forward-addr: " + strings.Join(addresses, "\n  forward-addr: ") + "\n"
 }
 
@@ -87,13 +87,13 @@ func UnboundForwards(addresses []string) string {
 func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
 	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n", maxConns)
 	if f.Transport == "udp" {
-		return f.Peers.UnboundCommand(f.Dir, server, UnboundForwards(f.Upstreams))
+		return f.Peers.UnboundCommand(f.Dir, server, UnboundForwardZone(f.Upstreams))
 	}
 	var addresses []string
 	for _, address := range f.Upstreams {
 		addresses = append(addresses, address+"@853#"+f.ServerName)
 	}
-	return f.Peers.UnboundCommand(f.Dir, server+"  tls-cert-bundle: \""+f.CertificateFile+"\"\n", UnboundForwards(addresses)+"  forward-tls-upstream: yes\n")
+	return f.Peers.UnboundCommand(f.Dir, server+"  tls-cert-bundle: \""+f.CertificateFile+"\"\n", UnboundForwardZone(addresses)+"  forward-tls-upstream: yes\n")
 }
 
 // namedCommand returns the command that runs BIND, the program named.

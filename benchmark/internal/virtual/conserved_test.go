@@ -17,7 +17,7 @@ import (
 func fiftyHosts() virtual.Simulation {
 	pausing := func(d *virtual.RandomSource, a virtual.Attempt) time.Duration {
 		wait := 300*ms - a.At%(10*time.Second)
-		if wait <= 0 || a.OwnRandom(d).IntN(3) > 0 {
+		if wait <= 0 || a.RandomNumbers(d).IntN(3) > 0 {
 			return referenceModel()(d, a)
 		}
 		return wait + referenceModel()(d, a)

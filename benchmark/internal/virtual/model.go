@@ -68,8 +68,9 @@ type Attempt struct {
 // the random numbers determine the result.
 type Model func(d *RandomSource, a Attempt) time.Duration
 
-// OwnRandom returns the random numbers of d that belong to this attempt alone.
-func (a Attempt) OwnRandom(d *RandomSource) *rand.Rand { return d.attemptRandom(a.Request, a.N) }
+// RandomNumbers returns the random numbers of d that belong to this attempt alone. So they do not depend on which other
+// attempts are sent.
+func (a Attempt) RandomNumbers(d *RandomSource) *rand.Rand { return d.attemptRandom(a.Request, a.N) }
 
 // SharedRandom returns the random numbers of d that all attempts of the request share.
 func (a Attempt) SharedRandom(d *RandomSource) *rand.Rand { return d.attemptRandom(a.Request, -100) }
@@ -81,20 +82,20 @@ func LognormalLatency(mean, deviation time.Duration) Model {
 	sigma := math.Sqrt(math.Log(1 + ratio*ratio))
 	mu := math.Log(float64(mean)) - sigma*sigma/2
 	return func(d *RandomSource, a Attempt) time.Duration {
-		return time.Duration(math.Exp(mu + sigma*a.OwnRandom(d).NormFloat64()))
+		return time.Duration(math.Exp(mu + sigma*a.RandomNumbers(d).NormFloat64()))
 	}
 }
 
 // SampledLatency returns a model that picks each latency at random from times.
 func SampledLatency(times []time.Duration) Model {
-	return func(d *RandomSource, a Attempt) time.Duration { return times[a.OwnRandom(d).IntN(len(times))] }
+	return func(d *RandomSource, a Attempt) time.Duration { return times[a.RandomNumbers(d).IntN(len(times))] }
 }
 
 // ParetoLatency returns a model with Pareto distributed latencies: at least scale, and longer than x with probability
 // (scale/x)^shape.
 func ParetoLatency(scale time.Duration, shape float64) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
-		return time.Duration(float64(scale) * math.Pow(1-a.OwnRandom(d).Float64(), -1/shape))
+		return time.Duration(float64(scale) * math.Pow(1-a.RandomNumbers(d).Float64(), -1/shape))
 	}
 }
 
@@ -102,7 +103,7 @@ func ParetoLatency(scale time.Duration, shape float64) Model {
 // t.
 func ConstantLatency(t time.Duration, share float64) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
-		return time.Duration(float64(t) * (1 + share*(2*a.OwnRandom(d).Float64()-1)))
+		return time.Duration(float64(t) * (1 + share*(2*a.RandomNumbers(d).Float64()-1)))
 	}
 }
 
