@@ -206,8 +206,8 @@ func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool)
 		if c = l.selectConn(o); c != nil {
 			c.inFlight++
 			l.signalRoom()
-			l.mu.Unlock()
 			over = sendState{connected: true, reused: o == nil || c != o.conn}
+			l.mu.Unlock()
 			if o != nil {
 				over.setup = time.Since(start)
 			}
