@@ -29,6 +29,7 @@ type core struct {
 	err error // error that names an invalid field; nil if the Resolver can be used
 
 	conf         *Resolver
+	trace        Trace                  // copy of Resolver.Trace, because the program may change its Trace
 	maxBytes     int64                  // limit of the estimated memory, in bytes
 	maxHeldBytes int64                  // limit of heldBytes, in bytes
 	types        []uint16               // address types to look up: A, AAAA, or both
@@ -87,6 +88,9 @@ const minBytes = 1 << 20
 // applyConfig initializes the state from the fields of the Resolver r. The error names the first invalid field.
 func (c *core) applyConfig(r *Resolver) error {
 	c.conf = r
+	if r.Trace != nil {
+		c.trace = *r.Trace
+	}
 	c.nameLookups, c.zoneQueries = waitgraph.NewGroup[nameLookupKey, *nameLookup](&c.waits), waitgraph.NewGroup[zoneQueryKey, *zoneQuery](&c.waits)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	if err := r.Limits.checkValues(); err != nil {
@@ -209,18 +213,16 @@ func (c *core) poolConfig() nameservers.Config {
 		Hedge: r.Hedge.toNameserversHedge(), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
 		MaxPerServer: c.limits.InFlight, MaxPerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes / 4, Dialer: r.Dialer,
 	}
-	if t := r.Trace; t != nil {
-		if t.Attempt != nil {
-			conf.OnQueryStart = func(ctx context.Context, a nameservers.Attempt) {
-				defer c.recoverTracePanic()
-				t.Attempt(ctx, AttemptInfo(a))
-			}
+	if c.trace.Attempt != nil {
+		conf.OnQueryStart = func(ctx context.Context, a nameservers.Attempt) {
+			defer c.recoverTracePanic()
+			c.trace.Attempt(ctx, AttemptInfo(a))
 		}
-		if t.Done != nil {
-			conf.OnQueryEnd = func(ctx context.Context, a nameservers.Attempt, took time.Duration, err error) {
-				defer c.recoverTracePanic()
-				t.Done(ctx, AttemptInfo(a), took, err)
-			}
+	}
+	if c.trace.Done != nil {
+		conf.OnQueryEnd = func(ctx context.Context, a nameservers.Attempt, took time.Duration, err error) {
+			defer c.recoverTracePanic()
+			c.trace.Done(ctx, AttemptInfo(a), took, err)
 		}
 	}
 	return conf

@@ -107,14 +107,14 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 			resp = nil
 		}
 	}
-	if t := c.conf.Trace; t != nil && t.Answer != nil {
+	if c.trace.Answer != nil {
 		info := AnswerInfo{Name: q.name, Type: q.qtype, Queries: int(b.queries.Load() + b.hedges.Load()), Proofs: int(b.synthesized.Load()), Security: security, Err: err}
 		if resp != nil {
 			info.Rcode = resp.Rcode
 		}
 		func() {
 			defer c.recoverTracePanic()
-			t.Answer(ctx, info)
+			c.trace.Answer(ctx, info)
 		}()
 	}
 	if resp != nil {

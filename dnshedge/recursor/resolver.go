@@ -62,7 +62,7 @@ type Resolver struct {
 	// Dialer opens connections to servers, with the networks "udp" and "tcp". Nil means a net.Dialer.
 	Dialer Dialer
 
-	// Trace observes queries to servers, and answers to questions. Nil means no observer.
+	// Trace observes queries to servers, and answers to questions. It is copied at the first use. Nil means no observer.
 	Trace *Trace
 
 	// Logger receives warnings:

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -627,6 +628,24 @@ func TestTraceObservesQueriesAndAnswers(t *testing.T) {
 		assert.Equal(t, 4, answers[0].Queries)
 		assert.Equal(t, dns.RcodeServerFailure, answers[1].Rcode)
 		assert.Error(t, answers[1].Err)
+	})
+}
+
+func TestResolverCopiesTraceAtFirstUse(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *testNetwork) {
+		var attempts, done, answers atomic.Int64
+		trace := &recursor.Trace{
+			Attempt: func(context.Context, recursor.AttemptInfo) { attempts.Add(1) },
+			Done:    func(context.Context, recursor.AttemptInfo, time.Duration, error) { done.Add(1) },
+			Answer:  func(context.Context, recursor.AnswerInfo) { answers.Add(1) },
+		}
+		r := w.resolver(func(r *recursor.Resolver) { r.Trace = trace })
+		require.NoError(t, r.Validate())
+		*trace = recursor.Trace{}
+		w.ask(r, "www.example. A")
+		assert.Positive(t, attempts.Load())
+		assert.Equal(t, attempts.Load(), done.Load())
+		assert.EqualValues(t, 1, answers.Load())
 	})
 }
 
