@@ -994,7 +994,7 @@ func TestResolverAsksStubZonesForSpecialUseNames(t *testing.T) {
 }
 
 func TestResolverDoesNotAskPrivateAddresses(t *testing.T) {
-	bad := []string{"0.1.2.3", "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "169.254.0.1", "::", "::1", "fc00::1", "fe80::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1"}
+	bad := []string{"0.0.0.0", "0.1.2.3", "192.0.0.192", "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "169.254.0.1", "::", "::1", "fc00::1", "fe80::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1"}
 	for _, a := range bad {
 		t.Run(a, func(t *testing.T) {
 			bubble(t, small+"\nhome.example. served "+a+"\n  www A 192.0.2.84\n", func(t *testing.T, w *testNetwork) {

@@ -236,6 +236,7 @@ func isPrivateAddress(a netip.Addr) bool {
 var specialNetworks = [...]netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"), // RFC 6598
+	netip.MustParsePrefix("192.0.0.0/24"),  // protocol assignments; a cloud has its metadata service at 192.0.0.192
 	netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("::/96"),
 	netip.MustParsePrefix("64:ff9b:1::/48"), // RFC 8215
