@@ -35,6 +35,18 @@ func bystanders(t *testing.T) int64 {
 	return 4_000
 }
 
+// keepProcessorsBusy runs HEDGE_TEST_SPINNERS goroutines that compute until the test ends. With GOMAXPROCS above that
+// number, each thread then waits long for a processor.
+func keepProcessorsBusy(t *testing.T) {
+	n, _ := strconv.Atoi(os.Getenv("HEDGE_TEST_SPINNERS"))
+	for range n {
+		go func() {
+			for t.Context().Err() == nil {
+			}
+		}()
+	}
+}
+
 // net/http (Go 1.26) can fail the next request on a connection when an HTTP/1.1 request is
 // cancelled just as its empty response arrives. Hedging cancels often; neither the requests
 // of the same Transport that are not hedged, nor those of a client that shares its base,
@@ -42,6 +54,7 @@ func bystanders(t *testing.T) int64 {
 // only those may fail.
 func TestHedgingHarmsNobodyOnTheSameBase(t *testing.T) {
 	total := bystanders(t)
+	keepProcessorsBusy(t)
 	for _, linger := range []time.Duration{0, 3 * time.Millisecond} { // one that ends while most losers are served
 		t.Run(fmt.Sprint("linger ", linger), func(t *testing.T) {
 			s := serve(t, "HTTP/1.1", func(w http.ResponseWriter, r *http.Request) {

@@ -17,6 +17,10 @@ const (
 	MaxCancelDelay = time.Second
 	// settleTime is the time after the last use of a connection in which the next request on it is not cancelled.
 	settleTime = 100 * time.Millisecond
+	// maxLateness is the delay of a timer above which the processors count as busy.
+	maxLateness = settleTime / 10
+	// maxExtensions is the maximum number of times that busy processors make a Guard wait for settleTime again.
+	maxExtensions = 9
 )
 
 // A Guard delays the cancellation of an attempt while that would break another request on the same connection. The reason is
@@ -24,8 +28,9 @@ const (
 // one of these two requests then makes the other one fail.
 //
 // Therefore a Guard observes the connection of its attempt. The attempt is not cancelled for settleTime after it got a used
-// connection. It is also not cancelled between the arrival of its response and the return of its RoundTrip. The caller and
-// the other attempts do not wait for a delayed cancellation.
+// connection, and for longer if the timer that ends this time is late: then the processors are busy, and the previous request
+// may be late as well. It is also not cancelled between the arrival of its response and the return of its RoundTrip. The
+// caller and the other attempts do not wait for a delayed cancellation.
 //
 // Most methods are hooks, which must be called on events of the attempt. The zero value is ready for Attach. A Guard is safe
 // for concurrent use, and must not be copied.
@@ -39,6 +44,7 @@ type Guard struct {
 	done       chan struct{} // closed by Returned; nil: no ResponseStarted is waiting
 	cancel     func()        // cancels the attempt; nil: Cancel was not called
 	timer      *time.Timer   // calls cancel later; nil: no cancellation is delayed
+	extensions int           // number of times that a late timer has moved settledAt
 }
 
 // States of an attempt's connection.
@@ -200,9 +206,14 @@ func (g *Guard) cancelOrDelay() {
 		g.cancel()
 		return
 	}
+	due := time.Now().Add(wait)
 	g.timer = time.AfterFunc(wait, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		if time.Since(due) > maxLateness && g.extensions < maxExtensions {
+			g.extensions++
+			g.settledAt = time.Now().Add(settleTime)
+		}
 		g.cancelOrDelay()
 	})
 }
