@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"bufio"
 	"cmp"
 	"crypto/tls"
 	"encoding/binary"
@@ -55,7 +56,7 @@ func (s *Server) startConn(conn net.Conn) {
 	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
 	conn = usercode.WrapConn(conn)
 	c := &serverConn{
-		Conn: conn, s: s, pads: pads, subqueueKey: streamSubqueueKey(conn.RemoteAddr()),
+		Conn: conn, s: s, reader: bufio.NewReaderSize(conn, queryBufferSize), pads: pads, subqueueKey: streamSubqueueKey(conn.RemoteAddr()),
 		writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined),
 	}
 	slot, ok := s.connLimiter.AcquireSlot(connlimit.ClientAddress(conn.RemoteAddr()), s.closing, c.stopReading)
@@ -69,7 +70,11 @@ func (s *Server) startConn(conn net.Conn) {
 		return
 	}
 	c.slot = slot
-	go c.serveQueries()
+	if pads {
+		go c.serveAfterHandshake()
+	} else {
+		go c.serveQueries()
+	}
 }
 
 // A serverConn is one connection of a DNS client over TCP or TLS. Its goroutine reads queries, and further goroutines
@@ -77,6 +82,8 @@ func (s *Server) startConn(conn net.Conn) {
 type serverConn struct {
 	net.Conn
 	s           *Server
+	reader      *bufio.Reader // of queries
+	inputEnded  bool          // the client sends no more
 	pads        bool          // responses are padded, because TLS does not hide their length
 	writing     chan struct{} // a mutex for writing: it holds a value while a response is written
 	waiting     chan struct{} // holds one value per question in flight
@@ -99,6 +106,19 @@ func (c *serverConn) stopReading(inUse bool) {
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 }
 
+// serveAfterHandshake performs the TLS handshake before serveQueries. Its goroutine ends with the handshake, which needs a
+// large stack.
+func (c *serverConn) serveAfterHandshake() {
+	err := c.setReadDeadline(cmp.Or(c.s.IdleTimeout, defaultIdleTimeout))
+	if secure, ok := c.Conn.(interface{ Handshake() error }); ok && err == nil {
+		err = secure.Handshake()
+	}
+	if err != nil {
+		c.stopReading(false)
+	}
+	go c.serveQueries()
+}
+
 func (c *serverConn) serveQueries() {
 	s := c.s
 	defer c.slot.Release()
@@ -107,34 +127,39 @@ func (c *serverConn) serveQueries() {
 	var wg sync.WaitGroup
 	defer wg.Wait() // a client that has closed its sending side still reads
 	from := c.RemoteAddr()
-	var scratch wire.Query
-	in, out := make([]byte, 0, 512), make([]byte, 0, 1024)
 	for {
-		m, err := c.readMessage(in[:0])
+		m, err := c.readMessage()
 		if err != nil {
+			c.inputEnded = errors.Is(err, io.EOF)
 			return
 		}
-		in = m
 		c.slot.BeginUse()
-		q := s.handleMessage(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
-		if q.Query != nil && c.answerQuery(q, &wg) {
-			continue
-		}
-		switch {
-		case q.drop:
-			return
-		case q.Query != nil:
-			q.reply = q.AppendFailure(append(out[:0], 0, 0), dns.RcodeServerFailure, wire.MaxMsg, wire.EDE{Code: edeOther})
-		}
-		out = c.padResponse(q.reply)
-		c.lockWriting()
-		err = c.writeResponse(out)
-		c.unlockWriting()
-		c.slot.EndUse()
-		if err != nil {
+		if !c.answerMessage(m, from, &wg) {
 			return
 		}
 	}
+}
+
+// answerMessage answers the message m of the client with the address from: at once, or in a new goroutine of wg if the
+// cache has no answer. It returns false if the connection must be closed. An idle connection has no memory for responses.
+func (c *serverConn) answerMessage(m []byte, from net.Addr, wg *sync.WaitGroup) bool {
+	p := responseBuffers.Get().(*responseBuffer)
+	defer responseBuffers.Put(p)
+	q := c.s.handleMessage(&p.q, append(p.b[:0], 0, 0), m, from, wire.MaxMsg)
+	switch {
+	case q.drop:
+		return false
+	case q.Query != nil && c.answerQuery(q, wg):
+		return true
+	case q.Query != nil:
+		q.reply = q.AppendFailure(append(p.b[:0], 0, 0), dns.RcodeServerFailure, wire.MaxMsg, wire.EDE{Code: edeOther})
+	}
+	p.b = c.padResponse(q.reply)
+	c.lockWriting()
+	err := c.writeResponse(p.b)
+	c.unlockWriting()
+	c.slot.EndUse()
+	return err == nil
 }
 
 // answerQuery answers a question in a new goroutine of wg and returns true. If too many questions of all streams are
@@ -211,35 +236,50 @@ func (s *Server) beginAnswer() bool {
 	return true
 }
 
-// readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2). It uses the memory of b if that is large
-// enough. It returns an error if the connection has been idle for IdleTimeout. A connection with questions in flight is
+// queryBufferSize is the size of the buffer for queries that a connection has. It is enough for a query that is padded to
+// 256 bytes (RFC 8467), with its length prefix.
+const queryBufferSize = 288
+
+// readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2). The message is valid until the next call.
+// readMessage returns an error if the connection has been idle for IdleTimeout. A connection with questions in flight is
 // not idle.
-func (c *serverConn) readMessage(b []byte) ([]byte, error) {
-	var head [2]byte
-	start, closing := time.Now(), c.s.isClosing()
+func (c *serverConn) readMessage() ([]byte, error) {
+	const prefix = 2
+	var head []byte
+	var start time.Time
+	closing := c.s.isClosing()
+	if closing {
+		start = time.Now()
+	}
 	idle := cmp.Or(c.s.IdleTimeout, defaultIdleTimeout)
 	for {
 		if err := c.setReadDeadline(idle); err != nil {
 			return nil, err
 		}
-		n, err := io.ReadFull(c, head[:])
-		if err == nil {
+		var err error
+		if head, err = c.reader.Peek(prefix); err == nil {
 			break
 		}
-		if t := net.Error(nil); n > 0 || !errors.As(err, &t) || !t.Timeout() || len(c.waiting) == 0 || c.s.isClosing() {
+		if t := net.Error(nil); len(head) > 0 || !errors.As(err, &t) || !t.Timeout() || len(c.waiting) == 0 || c.s.isClosing() {
 			return nil, err
 		}
 	}
-	n := int(binary.BigEndian.Uint16(head[:]))
-	if cap(b) < n {
-		b = make([]byte, n)
+	n := prefix + int(binary.BigEndian.Uint16(head))
+	m, err := c.reader.Peek(min(n, queryBufferSize))
+	if n > queryBufferSize && err == nil {
+		m = make([]byte, n)
+		_, err = io.ReadFull(c.reader, m)
+	} else if err == nil {
+		_, err = c.reader.Discard(n)
 	}
-	_, err := io.ReadFull(c, b[:n])
 	if closing {
-		c.drainedBytes += len(head) + n
+		c.drainedBytes += n
 		c.drainDuration += time.Since(start)
 	}
-	return b[:n], err
+	if err != nil {
+		return nil, err
+	}
+	return m[prefix:], nil
 }
 
 // setReadDeadline sets the deadline for reading the next message. It is idle from now, or after Shutdown the short time
@@ -296,13 +336,13 @@ func (c *serverConn) writeResponse(b []byte) error {
 // drainInput reads and discards input before the connection is closed, so that the client receives the last responses.
 // If a socket is closed with unread input, the kernel resets the connection, and the responses may be lost.
 //
-// It does nothing if no response was written recently. A connection that cannot be half closed is drained for 100 ms
-// only.
+// It does nothing if the client has closed its sending side, or no response was written recently. A connection that
+// cannot be half closed is drained for 100 ms only.
 func (c *serverConn) drainInput() {
 	c.s.mu.Lock()
 	idle := c.stopped && !c.wasInUse
 	c.s.mu.Unlock()
-	if idle || time.Since(c.lastWrite) > drainTime { // safe without the lock: all writers have ended
+	if idle || c.inputEnded || time.Since(c.lastWrite) > drainTime { // safe without the lock: all writers have ended
 		return
 	}
 	wait := receivedTime

@@ -185,6 +185,39 @@ func TestServerAnswersQuestionsOfConnectionConcurrently(t *testing.T) {
 	})
 }
 
+// Queries fit into the buffer of a connection, or do not, and arrive together, or byte by byte.
+func TestServerReadsQueriesOfAnyLength(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.startServer(&dnshedge.Server{Client: l.client(off(), l.up("udp", "a"))})
+		conn := l.connect("tcp")
+		var sent []byte
+		var ids []uint16
+		for _, length := range []int{100, 285, 286, 287, 288, 289, 4000, 100} {
+			q := question("x.example.", dns.TypeA).SetEdns0(1232, false)
+			q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, length-q.Len()-4)}}
+			b, err := q.Pack()
+			require.NoError(t, err)
+			require.Len(t, b, length)
+			sent, ids = append(binary.BigEndian.AppendUint16(sent, uint16(length)), b...), append(ids, q.Id)
+		}
+		_, err := conn.Conn.Write(sent)
+		require.NoError(t, err)
+		for i := range sent {
+			_, err := conn.Conn.Write(sent[i : i+1])
+			require.NoError(t, err)
+		}
+		var answered []uint16
+		for range 2 * len(ids) {
+			r, err := conn.ReadMsg()
+			require.NoError(t, err)
+			assert.Equal(t, "192.0.2.1", addr(r))
+			answered = append(answered, r.Id)
+		}
+		assert.ElementsMatch(t, append(ids, ids...), answered)
+	})
+}
+
 func TestServerClosesOnlyIdleConnections(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", after(3*time.Second, good))

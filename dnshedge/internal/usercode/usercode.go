@@ -91,6 +91,15 @@ func (c *Conn) Close() (err error) {
 	return c.conn.Close()
 }
 
+// Handshake performs the TLS handshake. It does nothing if the wrapped connection has none.
+func (c *Conn) Handshake() (err error) {
+	defer RecoverPanic(connField, &err)
+	if secure, ok := c.conn.(interface{ Handshake() error }); ok {
+		return secure.Handshake()
+	}
+	return nil
+}
+
 // CloseWrite closes the writing side. It returns errors.ErrUnsupported if the wrapped connection cannot do that.
 func (c *Conn) CloseWrite() (err error) {
 	defer RecoverPanic(connField, &err)
