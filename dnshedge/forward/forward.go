@@ -273,7 +273,11 @@ func (f *Forwarder) serveListeners() {
 //
 // slots limits the number of connections of all clients together. It is nil if serve limits that number itself.
 func (f *Forwarder) listenTCP(at string, slots *connlimit.Limiter, serve func(net.Listener) error) error {
-	inner, err := net.Listen("tcp", at)
+	var config net.ListenConfig
+	if slots == nil {
+		config.KeepAlive = -1 // a dnshedge.Server closes idle connections before the first probe
+	}
+	inner, err := config.Listen(context.Background(), "tcp", at)
 	if err != nil {
 		return fmt.Errorf("forward: listen on tcp %s: %w", at, err)
 	}

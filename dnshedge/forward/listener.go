@@ -50,18 +50,11 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		}
 		client := connlimit.ClientAddress(conn.RemoteAddr())
 		if g.access.allowed.Contains(clientAddress(conn.RemoteAddr())) && g.conns.tryAdd(client) {
-			c := &limitedConn{TCPConn: conn.(*net.TCPConn), accepted: make(chan struct{})}
-			slot, ok := g.slots.AcquireSlot(client, g.closing, c.giveUpSlot)
-			c.release = sync.OnceFunc(func() {
-				slot.Release()
-				g.conns.remove(client)
-			})
-			c.slot = slot
-			close(c.accepted)
-			if ok {
+			c := &limitedConn{TCPConn: conn.(*net.TCPConn), conns: &g.conns, client: client}
+			if c.acquireSlot(g) {
 				return c, nil
 			}
-			c.release()
+			conn = c
 		}
 		_ = conn.Close()
 	}
@@ -109,15 +102,31 @@ func (c *clientLimiter) remove(ip netip.Addr) {
 // A limitedConn is an accepted connection that counts against the connection limits until it is closed.
 type limitedConn struct {
 	*net.TCPConn
-	accepted            chan struct{} // closed when the fields below are set: the slot may be needed before
-	release             func()        // removes the connection from the counts
-	slot                *connlimit.Slot
-	busy                atomic.Bool // a request is being answered
-	closesAfterResponse atomic.Bool // the connection is closed after the next response
+	conns               *clientLimiter // counts the connection
+	client              netip.Addr
+	closed              atomic.Bool     // the connection does not count any more
+	accepted            chan struct{}   // closed when slot is set: it may be needed before; nil: there are no slots
+	slot                *connlimit.Slot // nil: there is none
+	busy                atomic.Bool     // a request is being answered
+	closesAfterResponse atomic.Bool     // the connection is closed after the next response
+}
+
+// acquireSlot gets a slot of the listener g for the connection. It returns false if the connection must be closed.
+func (c *limitedConn) acquireSlot(g *limitedListener) (ok bool) {
+	if g.slots == nil {
+		return true
+	}
+	c.accepted = make(chan struct{})
+	defer close(c.accepted)
+	c.slot, ok = g.slots.AcquireSlot(c.client, g.closing, c.giveUpSlot)
+	return ok
 }
 
 func (c *limitedConn) Close() error {
-	c.release()
+	if !c.closed.Swap(true) {
+		c.slot.Release()
+		c.conns.remove(c.client)
+	}
 	return c.TCPConn.Close()
 }
 
