@@ -1,18 +1,23 @@
 // Package cachelab compares DNS servers that answer from their caches: the processor time of a query over UDP, over few
-// and many TCP connections, and over a new connection for each query, and the memory of a connection.
+// and many TCP or TLS connections, and over a new connection for each query, and the memory of a connection.
 //
 // All contenders are forwarders with one thread. Each runs as a process on a host of its own, and its clients are on the
-// same host. The contenders take turns, so that a disturbance of the machine meets all of them.
+// same host. The contenders take turns, so that a disturbance of the machine meets all of them. Only one has open
+// connections at a time.
 package cachelab
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
@@ -26,16 +31,19 @@ const Queries = 20_000
 
 const (
 	workers = 24 // concurrent queries
-	rounds  = 5  // parts into which the queries to each contender are divided
 	timeout = 5 * time.Second
 )
 
 // A scenario determines the transport and the number of connections over which clients send their queries.
 type scenario struct {
 	lab.Scenario
-	network     string // udp or tcp
-	connections int    // that stay open during the run; 0: each query has a new connection
+	network     string // udp, tcp or tls
+	connections int    // that stay open during a round; 0: each query has a new connection
 }
+
+// rounds returns the number of parts into which the queries to each contender are divided. It is less for connections
+// that take long to open.
+func (s scenario) rounds() int { return max(1, min(5, 10_000/max(1, s.connections))) }
 
 var scenarios = []scenario{
 	{lab.Scenario{Name: "udp", Description: "over UDP"}, "udp", workers},
@@ -44,14 +52,28 @@ var scenarios = []scenario{
 	{lab.Scenario{Name: "tcp-new", Description: "over a new TCP connection for each query"}, "tcp", 0},
 }
 
-// Scenarios lists all scenarios.
-var Scenarios = lab.ScenariosOf(scenarios)
+// newManyClients returns the scenarios of ManyClients.
+func newManyClients() (all []scenario) {
+	for _, network := range []string{"tcp", "tls"} {
+		for _, n := range []int{100, 1000, 10_000, 19_000} {
+			name := fmt.Sprintf("%s-%d", network, n)
+			all = append(all, scenario{lab.Scenario{Name: name, Description: fmt.Sprintf("over %d %s connections", n, strings.ToUpper(network))}, network, n})
+		}
+	}
+	return all
+}
+
+var manyClients = newManyClients()
+
+// Scenarios lists the short scenarios. ManyClients lists the scenarios with 100 to 19,000 connections, which take long.
+var Scenarios, ManyClients = lab.ScenariosOf(scenarios), lab.ScenariosOf(manyClients)
 
 var contenders = newContenders()
 
-// newContenders returns the DNS servers to compare: the forwarder of this library, and all peers.
+// newContenders returns the DNS servers to compare: the forwarder of this library, dnsserver.BareGo, which takes part
+// where each query has a new connection, and all peers.
 func newContenders() (all []lab.Contender[dnsserver.Forwarder, *exec.Cmd]) {
-	for _, name := range append([]string{"forwarder"}, dnsserver.PeerNames()...) {
+	for _, name := range append([]string{"forwarder", dnsserver.BareGo}, dnsserver.PeerNames()...) {
 		all = append(all, lab.Contender[dnsserver.Forwarder, *exec.Cmd]{Name: name, Start: func(f dnsserver.Forwarder) (*exec.Cmd, error) { return f.Command(name) }})
 	}
 	return all
@@ -63,7 +85,7 @@ var Contenders = lab.NamesOf(contenders)
 // Config selects the scenario, the contenders and the number of queries that Run measures. The zero value measures all
 // contenders in the first scenario.
 type Config struct {
-	Scenario   string   // the name of one of Scenarios; empty: the first
+	Scenario   string   // the name of one of Scenarios or ManyClients; empty: the first of Scenarios
 	Contenders []string // names from Contenders; empty: all
 	Queries    int      // to each contender; 0: Queries
 	Seed       uint64
@@ -75,7 +97,9 @@ type Config struct {
 // A Row is the result of one contender.
 type Row struct {
 	lab.Row
-	ConnectionMemory float64 // bytes of the process for each connection that stays open; 0: unknown, or there are few
+	ConnectionMemory float64       // bytes of the process for each connection that stays open; 0: unknown, or there are few
+	KernelMemory     float64       // bytes of the kernel for the server's end of each such connection; 0: as above
+	Elapsed          time.Duration // in which all queries were answered
 }
 
 // A cacheLab is the simulated network of one Run: the contenders, and an upstream DNS server that they query once for
@@ -95,7 +119,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if conf.Scenario == "" {
 		conf.Scenario = Scenarios[0].Name
 	}
-	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
+	sc, err := lab.FindByName("scenario", slices.Concat(scenarios, manyClients), conf.Scenario)
 	if err != nil {
 		return nil, fmt.Errorf("cachelab: %w", err)
 	}
@@ -119,6 +143,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if err := l.startServers(); err != nil {
 		return nil, err
 	}
+	rounds := sc.rounds()
 	for round := range rounds {
 		for i := range l.servers {
 			queries := conf.Queries*(round+1)/rounds - conf.Queries*round/rounds
@@ -178,6 +203,9 @@ func (l *cacheLab) startServers() error {
 	}
 	var skipped []error
 	for _, c := range selected {
+		if c.Name == dnsserver.BareGo && l.scenario.connections > 0 {
+			continue
+		}
 		s, err := l.startServer(c)
 		if err == nil {
 			l.servers = append(l.servers, s)
@@ -202,7 +230,14 @@ func (l *cacheLab) startServer(c lab.Contender[dnsserver.Forwarder, *exec.Cmd]) 
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	cmd, err := c.Start(dnsserver.Forwarder{Peers: l.conf.Peers, Dir: dir, Upstreams: []string{l.net.Host("upstream").Addr().String()}, Transport: "udp"})
+	certificate := filepath.Join(dir, "server.pem")
+	if err := writeCertificate(certificate); err != nil {
+		return nil, err
+	}
+	cmd, err := c.Start(dnsserver.Forwarder{
+		Peers: l.conf.Peers, Dir: dir, Upstreams: []string{l.net.Host("upstream").Addr().String()}, Transport: "udp",
+		CertificateFile: certificate, ServesTLS: l.scenario.network == "tls",
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -217,6 +252,17 @@ func (l *cacheLab) startServer(c lab.Contender[dnsserver.Forwarder, *exec.Cmd]) 
 		return nil, err
 	}
 	return s, nil
+}
+
+// writeCertificate writes the certificate of the contenders and its key to a file in PEM.
+func writeCertificate(file string) error {
+	conf, _ := dnstest.Certificate()
+	key, err := x509.MarshalPKCS8PrivateKey(conf.Certificates[0].PrivateKey)
+	if err != nil {
+		return err
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: conf.Certificates[0].Certificate[0]})
+	return os.WriteFile(file, append(text, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...), 0o600)
 }
 
 // rows returns a row of results for each contender.

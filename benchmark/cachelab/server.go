@@ -3,17 +3,21 @@ package cachelab
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -26,12 +30,10 @@ type server struct {
 	stop     func()
 	progress func(int)
 
-	queries          [][]byte       // one for each name in the cache
-	conns            chan *dns.Conn // idle connections
-	calls            lab.Recorder
-	asked            int // queries
-	cpu              time.Duration
-	connectionMemory float64 // bytes
+	queries [][]byte       // one for each name in the cache
+	conns   chan *dns.Conn // idle connections
+	calls   lab.Recorder
+	row     Row // results, without the calls
 }
 
 // cachedNames is the number of names that clients ask for.
@@ -40,8 +42,7 @@ const cachedNames = 100
 // manyConnections is the number of connections from which their memory is measured.
 const manyConnections = 1000
 
-// prepare makes the server ready for measurements. It waits until the server answers, fills the server's cache, opens
-// the client connections of the scenario, and measures the memory of a connection.
+// prepare makes the server ready for measurements. It waits until the server answers, and fills the server's cache.
 func (s *server) prepare() error {
 	for i := range cachedNames {
 		m := new(dns.Msg)
@@ -53,52 +54,80 @@ func (s *server) prepare() error {
 		}
 		s.queries = append(s.queries, query)
 	}
-	conn, err := s.openConnection()
-	if err != nil {
-		return err
-	}
-	for deadline := time.Now().Add(timeout); ; time.Sleep(50 * time.Millisecond) {
-		if err = exchangeQuery(conn, s.queries[0], time.Second); err == nil || time.Now().After(deadline) {
-			break
-		}
-		_ = conn.Close()
-		if conn, err = s.openConnection(); err != nil {
-			return err
-		}
+	for deadline := time.Now().Add(timeout); s.exchangeOnce(s.queries[0], time.Second) != nil && time.Now().Before(deadline); {
+		time.Sleep(50 * time.Millisecond)
 	}
 	for _, query := range s.queries {
-		if err == nil {
-			err = exchangeQuery(conn, query, timeout)
-		}
-	}
-	_ = conn.Close()
-	if err != nil {
-		return err
-	}
-	before := s.residentMemory()
-	s.conns = make(chan *dns.Conn, max(s.scenario.connections, 1))
-	for range s.scenario.connections {
-		conn, err := s.openConnection()
-		if err != nil {
+		if err := s.exchangeOnce(query, timeout); err != nil {
 			return err
 		}
-		s.conns <- conn
-		if err := exchangeQuery(conn, s.queries[0], timeout); err != nil {
-			return fmt.Errorf("connection %d of %d: %w", len(s.conns), s.scenario.connections, err)
-		}
-	}
-	if s.scenario.connections >= manyConnections {
-		s.connectionMemory = (s.residentMemory() - before) / float64(s.scenario.connections)
 	}
 	return nil
 }
 
-// openConnection opens a TCP connection to the server, or a UDP socket if the scenario uses UDP.
+// openConnections opens the client connections of the scenario. The first time, it measures the memory of a connection.
+// Meanwhile the connections that are open get queries, so that the server does not close them.
+func (s *server) openConnections(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if s.scenario.connections >= manyConnections {
+		_ = lab.SleepContext(ctx, time.Second) // until the connections of other contenders have ended
+	}
+	process, kernel := s.residentMemory(), kernelMemory()
+	s.conns = make(chan *dns.Conn, max(s.scenario.connections, 1))
+	lab.Load{Workers: workers}.Send(ctx, s.scenario.connections, func(i int) {
+		conn, err := s.openConnection()
+		if err == nil {
+			if err = exchangeQuery(conn, s.queries[0], timeout); err != nil {
+				_ = conn.Close()
+			}
+		}
+		if err != nil {
+			cancel(fmt.Errorf("cachelab: %s: connection %d of %d: %w", s.name, i, s.scenario.connections, err))
+			return
+		}
+		s.conns <- conn
+		for range 3 {
+			_ = s.sendQuery(s.queries[0])
+		}
+	})
+	if n := float64(s.scenario.connections); n >= manyConnections && s.row.ConnectionMemory == 0 {
+		s.row.ConnectionMemory = (s.residentMemory() - process) / n
+		s.row.KernelMemory = (kernelMemory() - kernel) / n / 2 // the client's end is on the same machine
+	}
+	return context.Cause(ctx)
+}
+
+// closeConnections closes the connections that openConnections has opened.
+func (s *server) closeConnections() {
+	for len(s.conns) > 0 {
+		_ = (<-s.conns).Close()
+	}
+}
+
+// openConnection opens a TCP connection to the server, or a UDP socket if the scenario uses UDP. Over TLS, the first
+// query begins with the handshake.
 func (s *server) openConnection() (*dns.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	conn, err := s.host.DialContext(ctx, s.scenario.network, "127.0.0.1:53")
+	conn, err := s.host.DialContext(ctx, strings.Replace(s.scenario.network, "tls", "tcp", 1), dnsserver.ListenAddress)
+	if err == nil && s.scenario.network == "tls" {
+		_, trusting := dnstest.Certificate()
+		config := trusting.Clone()
+		config.ServerName = dnstest.Name
+		conn = tls.Client(conn, config)
+	}
 	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, err
+}
+
+// exchangeOnce sends a query over a connection of its own. See exchangeQuery.
+func (s *server) exchangeOnce(query []byte, wait time.Duration) error {
+	conn, err := s.openConnection()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return exchangeQuery(conn, query, wait)
 }
 
 // exchangeQuery sends a query over conn, and waits for the answer for at most the duration wait. It returns an error
@@ -124,12 +153,17 @@ func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	return nil
 }
 
-// measureRound sends the given number of queries, several at a time. It records their latencies and the processor time
-// that the server used for them. It returns an error if the processor time is unknown.
+// measureRound opens the connections of the scenario, sends the given number of queries, several at a time, and closes
+// the connections. It records the latencies of the queries and the processor time that the server used for them. It
+// returns an error if a connection cannot be opened, or if the processor time is unknown.
 func (s *server) measureRound(ctx context.Context, queries int) error {
+	defer s.closeConnections()
+	if err := s.openConnections(ctx); err != nil {
+		return err
+	}
 	before, known := cputime.RunningThreads(s.process.Pid)
-	start, first := time.Now(), s.asked
-	s.asked += lab.Load{Workers: workers}.Send(ctx, queries, func(i int) {
+	start, first := time.Now(), s.row.Asked
+	s.row.Asked += lab.Load{Workers: workers}.Send(ctx, queries, func(i int) {
 		begin := time.Now()
 		err := s.sendQuery(s.queries[i%len(s.queries)])
 		call := latency.Call{Start: begin.Sub(start), Latency: time.Since(begin), Index: int32(first + i)}
@@ -139,11 +173,12 @@ func (s *server) measureRound(ctx context.Context, queries int) error {
 		s.calls.Add(call)
 		s.progress(1)
 	})
+	s.row.Elapsed += time.Since(start)
 	after, stillKnown := cputime.RunningThreads(s.process.Pid)
 	if !known || !stillKnown {
 		return fmt.Errorf("cachelab: the processor time of %s is unknown", s.name)
 	}
-	s.cpu += after - before
+	s.row.CPU += after - before
 	return nil
 }
 
@@ -152,12 +187,7 @@ func (s *server) measureRound(ctx context.Context, queries int) error {
 // has a new connection.
 func (s *server) sendQuery(query []byte) error {
 	if s.scenario.connections == 0 {
-		conn, err := s.openConnection()
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return exchangeQuery(conn, query, timeout)
+		return s.exchangeOnce(query, timeout)
 	}
 	conn := <-s.conns
 	err := exchangeQuery(conn, query, timeout)
@@ -182,17 +212,29 @@ func (s *server) residentMemory() float64 {
 	return pages * float64(os.Getpagesize())
 }
 
-// toRow returns the measurements of the server as a row of results.
-func (s *server) toRow() Row {
-	calls := s.calls.SortedCalls()
-	return Row{Row: lab.Row{Contender: s.name, Calls: calls, Asked: s.asked, CPU: s.cpu}, ConnectionMemory: s.connectionMemory}
+// kernelMemory returns the memory of the objects of the kernel of this machine, such as sockets, in bytes, or 0 if it is
+// unknown. It needs root.
+func kernelMemory() (total float64) {
+	text, _ := os.ReadFile("/proc/slabinfo")
+	for line := range strings.Lines(string(text)) {
+		var name string
+		var active, all, size float64
+		if n, _ := fmt.Sscan(line, &name, &active, &all, &size); n == 4 {
+			total += active * size
+		}
+	}
+	return total
 }
 
-// close closes the connections and stops the server.
+// toRow returns the measurements of the server as a row of results.
+func (s *server) toRow() Row {
+	r := s.row
+	r.Contender, r.Calls = s.name, s.calls.SortedCalls()
+	return r
+}
+
+// close stops the server.
 func (s *server) close() {
-	for len(s.conns) > 0 {
-		_ = (<-s.conns).Close()
-	}
 	if s.stop != nil {
 		s.stop()
 	}

@@ -6,11 +6,16 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/cachelab"
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
 func init() {
 	registerEngine(55, func() engine { return cachedEngine{} })
-	registerMetrics(newEngineMetric("kb_per_connection", "kB per connection", 20, "%.1f"))
+	registerMetrics(
+		newEngineMetric("queries_per_second", "queries/s", 19, "%.0f"),
+		newEngineMetric("kb_per_connection", "kB per connection", 20, "%.1f"),
+		newEngineMetric("kernel_kb_per_connection", "of the kernel", 21, "%.1f"),
+	)
 }
 
 // cachedEngine is the engine cached of simulate. It queries DNS servers for names in their caches, and measures the
@@ -21,7 +26,7 @@ type cachedEngine struct{}
 func (cachedEngine) spec() engineSpec {
 	return engineSpec{
 		name: "cached", about: "asks DNS servers for names in their caches, over UDP and TCP (root, Linux)",
-		scenarios: cachedScenarios, refusal: "not a DNS server with a cache", runs: cachedRuns,
+		scenarios: slices.Concat(cachedScenarios, manyClients), refusal: "not a DNS server with a cache", runs: cachedRuns,
 		maxTimerDelay: maxTimerDelayOfCached, hidden: []string{"extra requests", "wins"},
 	}
 }
@@ -38,8 +43,19 @@ const (
 // cachedScenarios has the scenarios of package cachelab, for the engine cached.
 var cachedScenarios = newLabScenarios("DNS: ", cachelab.Scenarios)
 
-func (cachedEngine) supports(_ scenario, s strategy) bool {
-	return slices.Contains(cachelab.Contenders, s.name)
+// manyClients has further scenarios, which take long.
+var manyClients = newManyClients()
+
+func newManyClients() []scenario {
+	all := newLabScenarios("DNS: ", cachelab.ManyClients)
+	for i := range all {
+		all[i].long = true
+	}
+	return all
+}
+
+func (cachedEngine) supports(sc scenario, s strategy) bool {
+	return slices.Contains(cachelab.Contenders, s.name) && (s.name != dnsserver.BareGo || sc.name == "tcp-new")
 }
 
 func (cachedEngine) estimateDuration(jobs []job) (total time.Duration) {
@@ -61,9 +77,11 @@ func (cachedEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		t := j.newTrial("cached", r.Contender, r.Calls)
 		each := roundFigure(float64(r.CPU.Microseconds()) / float64(r.Asked))
 		t.cpu = &each
+		figures := map[string]float64{"queries_per_second": float64(r.Asked) / r.Elapsed.Seconds()}
 		if r.ConnectionMemory > 0 {
-			t.engineFigures = newWholeScenarioFigures(map[string]float64{"kb_per_connection": r.ConnectionMemory / 1000})
+			figures["kb_per_connection"], figures["kernel_kb_per_connection"] = r.ConnectionMemory/1000, r.KernelMemory/1000
 		}
+		t.engineFigures = newWholeScenarioFigures(figures)
 		return t
 	})
 }

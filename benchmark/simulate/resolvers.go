@@ -8,6 +8,7 @@ func init() {
 	registerStrategies(
 		strategy{name: "net-resolver", rank: 240, about: "Go's own resolver"},
 		strategy{name: "forwarder", rank: 245, about: "this library as a forwarder, with its defaults"},
+		strategy{name: dnsserver.BareGo, rank: 246, about: "a Go server that does no more than accept, read, write and close"},
 		strategy{name: "unbound", rank: 250, about: "unbound, if it is installed; resolving, it has discard-timeout 0"},
 		strategy{name: "named", rank: 254, about: "BIND, if it is installed"},
 		strategy{name: "pdns", rank: 256, about: "PowerDNS Recursor, if it is installed"},

@@ -41,7 +41,10 @@ var documentTables = []documentTable{{
 	args: "-engine dns -scenario loss2 -transport https -requests 2500 -runs 2 -strategy forwarder,dnsdist",
 }, {
 	name: "cached", render: formatCaches, basis: "medians of 3 runs",
-	args: "-engine cached -scenario all -strategy forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
+	args: "-engine cached -scenario all -strategy forwarder,bare-go,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
+}, {
+	name: "clients", render: formatManyClients,
+	args: "-engine cached -scenario udp,long -strategy forwarder,unbound -requests 50000 -runs 1",
 }, {
 	name: "faults", render: formatFaults, basis: "one run",
 	args: "-engine faults -scenario all",
@@ -167,6 +170,39 @@ func formatCaches(f engineResults) string {
 			fmt.Fprintf(&b, " %s |", cell)
 		}
 		fmt.Fprintf(&b, " %s |\n", memory)
+	}
+	return b.String()
+}
+
+// formatManyClients returns the Markdown table of DNS servers with many connections: a row for each scenario, with five
+// cells for each server. The rates are compared with those of the first scenario, which uses UDP.
+func formatManyClients(f engineResults) string {
+	var b strings.Builder
+	b.WriteString("| |")
+	for _, udp := range f.scenarios[0].results {
+		fmt.Fprintf(&b, " %s: queries/s | of UDP's | CPU µs | kB | the kernel's |", formatStrategyName(udp.strategy))
+	}
+	fmt.Fprintf(&b, "\n|---%s|\n", strings.Repeat("|--:", 5*len(f.scenarios[0].results)))
+	for _, s := range f.scenarios {
+		fmt.Fprintf(&b, "| %s |", strings.TrimPrefix(s.scenario.about, "DNS: "))
+		for _, udp := range f.scenarios[0].results {
+			i := slices.IndexFunc(s.results, func(r result) bool { return r.strategy == udp.strategy && r.rows[0].Errors == 0 })
+			if i < 0 {
+				b.WriteString(strings.Repeat(" – |", 5))
+				continue
+			}
+			r := s.results[i].rows[0]
+			rate := *r.engineFigures["queries_per_second"]
+			fmt.Fprintf(&b, " %.0f | %.2f | %.1f |", rate, rate / *udp.rows[0].engineFigures["queries_per_second"], *r.CPU)
+			for _, name := range []string{"kb_per_connection", "kernel_kb_per_connection"} {
+				if memory := r.engineFigures[name]; memory != nil {
+					fmt.Fprintf(&b, " %.1f |", *memory)
+				} else {
+					b.WriteString(" – |")
+				}
+			}
+		}
+		b.WriteByte('\n')
 	}
 	return b.String()
 }

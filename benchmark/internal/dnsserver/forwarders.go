@@ -2,6 +2,7 @@ package dnsserver
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,7 +14,7 @@ import (
 
 // Limits of the TCP connections of clients to forwarders, where the program has these settings.
 const (
-	maxConns    = 8192
+	maxConns    = 19_900 // with the usual limit of 20,000 descriptors
 	idleSeconds = 60
 )
 
@@ -25,6 +26,7 @@ type Forwarder struct {
 	Transport       string   // to these servers: udp, tls or https
 	ServerName      string   // in the certificate of the servers
 	CertificateFile string   // has the certificate of the servers, in PEM
+	ServesTLS       bool     // it serves DNS over TLS only, with the certificate and the key in CertificateFile
 }
 
 // supportedTransports lists the transports over which each forwarder can query servers with a private certificate.
@@ -40,9 +42,18 @@ func SupportedTransports(name string) []string { return supportedTransports[name
 // Command returns the command that runs a forwarder with this configuration. name is that of a peer, or "forwarder" for
 // this library. The error is exec.ErrNotFound if the program is not installed.
 func (f Forwarder) Command(name string) (*exec.Cmd, error) {
+	if f.ServesTLS && name != "forwarder" && name != "unbound" {
+		return nil, fmt.Errorf("no configuration of %s for DNS over TLS", name)
+	}
 	switch name {
 	case "forwarder":
 		return f.helperCommand()
+	case BareGo:
+		cmd, err := f.helperCommand()
+		if err == nil {
+			cmd.Env = append(cmd.Env, bareEnv+"=1")
+		}
+		return cmd, err
 	case "unbound":
 		return f.unboundCommand()
 	case "named":
@@ -85,7 +96,10 @@ func UnboundForwardZone(addresses []string) string {
 
 // unboundCommand returns the command that runs unbound.
 func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
-	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n", maxConns)
+	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", maxConns, idleSeconds)
+	if f.ServesTLS {
+		server += fmt.Sprintf("  tls-port: 53\n  tls-service-pem: %[1]q\n  tls-service-key: %[1]q\n", f.CertificateFile)
+	}
 	if f.Transport == "udp" {
 		return f.Peers.UnboundCommand(f.Dir, server, UnboundForwardZone(f.Upstreams))
 	}
@@ -143,8 +157,13 @@ func (f Forwarder) dnsdistCommand() (*exec.Cmd, error) {
 	return f.Peers.ConfiguredCommand(f.Dir, text, "dnsdist", "--supervised", "--disable-syslog", "-C")
 }
 
-// upstreamsEnv is the variable with the servers of this library's forwarder, separated by spaces.
-const upstreamsEnv = "DNSSERVER_UPSTREAMS"
+// Environment variables of a helper process: the servers of this library's forwarder, separated by spaces; the
+// certificate file of a forwarder that serves DNS over TLS; and a variable that selects the server of BareGo.
+const (
+	upstreamsEnv   = "DNSSERVER_UPSTREAMS"
+	certificateEnv = "DNSSERVER_CERTIFICATE"
+	bareEnv        = "DNSSERVER_BARE"
+)
 
 // helperCommand returns a command that runs this program again as a helper process. The process is the forwarder of
 // this library, with one thread.
@@ -161,6 +180,9 @@ func (f Forwarder) helperCommand() (*exec.Cmd, error) {
 		cmd.Env = append(cmd.Env, "SSL_CERT_FILE="+f.CertificateFile)
 	}
 	cmd.Env = append(cmd.Env, upstreamsEnv+"="+f.formatUpstreams(upstream, " "))
+	if f.ServesTLS {
+		cmd.Env = append(cmd.Env, certificateEnv+"="+f.CertificateFile)
+	}
 	return cmd, nil
 }
 
@@ -172,7 +194,11 @@ func ServeForwarder() {
 	if len(upstreams) == 0 {
 		return
 	}
-	fmt.Fprintln(os.Stderr, serveForwarder(upstreams))
+	serve := func() error { return serveForwarder(upstreams) }
+	if os.Getenv(bareEnv) != "" {
+		serve = serveBareGo
+	}
+	fmt.Fprintln(os.Stderr, serve())
 	os.Exit(1)
 }
 
@@ -189,7 +215,15 @@ func serveForwarder(upstreams []string) error {
 	}
 	limits := forward.DefaultLimits()
 	limits.Conns, limits.ConnsPerClient = maxConns, maxConns
-	server, err := forward.New(forward.Config{Client: client, Listen: []string{ListenAddress}, Limits: &limits})
+	conf := forward.Config{Client: client, Listen: []string{ListenAddress}, Limits: &limits}
+	if file := os.Getenv(certificateEnv); file != "" {
+		getCertificate, err := forward.CertificateFiles(file, file)
+		if err != nil {
+			return err
+		}
+		conf.TLSConfig, conf.ListenTLS, conf.Listen = &tls.Config{GetCertificate: getCertificate}, conf.Listen, nil
+	}
+	server, err := forward.New(conf)
 	if err != nil {
 		return err
 	}
