@@ -136,6 +136,9 @@ func readResponse(m *dns.Msg, z *delegation, q question, fullName bool, now time
 			r.isFallback = fullName && !z.isStub
 		}
 	}
+	if r.kind == kindFailed {
+		return &parsedResponse{kind: kindFailed, Response: base}
+	}
 	if q.do {
 		r.addDenialRecords(m, z.zone)
 	}
@@ -198,11 +201,16 @@ func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bo
 // z. It returns false if there is none. For DNAME, it also adds the synthesized CNAME record.
 //
 // It ignores records of the alias target, because the servers closest to the target are queried for them. If the RRset
-// is unsigned, it adds only the record to follow, because a name has at most one alias (RFC 2181 §10.1).
+// is unsigned, it adds only the record to follow, because a name has at most one alias (RFC 2181 §10.1). If there are
+// several DNAME records, it sets the kind to kindFailed.
 func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	a := chain.FindAlias(m.Answer, q.name, q.qtype, z.zone)
 	if a == nil {
 		return false
+	}
+	if a.Type == dns.TypeDNAME && chain.IsAmbiguous(a.Records) {
+		r.kind = kindFailed
+		return true
 	}
 	first := len(r.Answer)
 	r.Answer = append(r.Answer, a.Records...)

@@ -66,6 +66,12 @@ func nearestDNAME(answer []dns.RR, name, zone string) (nearest *dns.DNAME) {
 	return nearest
 }
 
+// IsAmbiguous reports whether an RRset of CNAME or DNAME records has different records. It must have only one (RFC 2181
+// §10.1, RFC 6672 §2.4).
+func IsAmbiguous(records []dns.RR) bool {
+	return slices.ContainsFunc(records, func(rr dns.RR) bool { return !dns.IsDuplicate(records[0], rr) })
+}
+
 // newAlias returns an Alias with the records of the answer section that have the given owner and type. Target and
 // Synthesized are not set.
 func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {

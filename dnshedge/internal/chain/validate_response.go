@@ -209,6 +209,9 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 		if err != nil {
 			return err
 		}
+		if (set.Type == dns.TypeCNAME || set.Type == dns.TypeDNAME) && IsAmbiguous(set.Records) {
+			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a name has several aliases", Zone: k.Zone(), Name: set.Name, Type: set.Type}
+		}
 		s.signedByZone = true
 		found.addRRset(set, v)
 		if v.Encloser >= 0 && set.Type == dns.TypeDNAME { // RFC 4592 §4.4; unbound refuses it as well
