@@ -561,7 +561,7 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 	var last *keyEntry
 	var bad []netip.AddrPort
 	for range maxServers {
-		if r := c.inheritBogusParent(z); r != nil {
+		if r := c.inheritFromParent(z); r != nil {
 			return nil, r
 		}
 		resp, err := b.Query(ctx, z.Parent, z.Name, dns.TypeDS, bad)
@@ -569,8 +569,10 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 			if why := findLimitReason(err); why != nil {
 				return nil, newBogusEntry(why)
 			}
-			if r := c.inheritBogusParent(z); r != nil { // servers of a bogus parent may be silent
-				return nil, r
+			if _, failed := c.lookUpKeys(ctx, b, z.Parent); failed == nil { // servers of a bogus or insecure parent may be silent
+				if r := c.inheritFromParent(z); r != nil {
+					return nil, r
+				}
 			}
 			last = c.newUnreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
 			break
@@ -599,13 +601,13 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 	return nil, last
 }
 
-// inheritBogusParent returns the cache entry that the zone z inherits from a bogus parent zone. It returns nil if the
-// parent zone is not bogus in the cache, or if z has a trust anchor of its own.
-func (c *Validator) inheritBogusParent(z *Zone) *keyEntry {
+// inheritFromParent returns the cache entry that the zone z inherits from a parent zone that is not secure. It returns nil
+// if the cache does not have the status of the parent zone, or if z has a trust anchor of its own.
+func (c *Validator) inheritFromParent(z *Zone) *keyEntry {
 	if a := c.anchors.nearestAnchor(z.Name); a != nil && dnsname.IsBelow(a.zone, z.Parent.Name) {
 		return nil // an island of security
 	}
-	if r := c.applicableEntry(z.Parent, time.Now()); r != nil && r.status == validate.Bogus {
+	if r := c.applicableEntry(z.Parent, time.Now()); r != nil && r.status != validate.Secure && !r.isNonexistent {
 		return r.newInheritedEntry()
 	}
 	return nil
