@@ -3,6 +3,7 @@ package resolvers
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -66,13 +67,40 @@ func warm(t *testing.T, all ...*resolver) {
 	}
 }
 
+// peersRoot is the root of another Debian, which has other versions of unbound and BIND.
+var peersRoot = flag.String("peers", "", "folder with the root of a Debian `suite`: its unbound and BIND are started by chroot, in place of those in PATH")
+
+// configurationFolder returns a new folder for configurations, and its path for programs in peersRoot.
+func configurationFolder(t *testing.T) (dir, seen string) {
+	t.Helper()
+	if *peersRoot == "" {
+		dir = t.TempDir()
+		require.NoError(t, os.Chmod(dir, 0o755))
+		return dir, dir
+	}
+	dir, err := os.MkdirTemp(filepath.Join(*peersRoot, "tmp"), "resolvers")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	return dir, filepath.Join("/tmp", filepath.Base(dir))
+}
+
+// findPeer returns the command that starts a program of a peer.
+func findPeer(program string) ([]string, error) {
+	if *peersRoot == "" {
+		path, err := exec.LookPath(program)
+		return []string{path}, err
+	}
+	path := filepath.Join("/usr/sbin", program)
+	_, err := os.Stat(filepath.Join(*peersRoot, path))
+	return []string{"chroot", *peersRoot, path}, err
+}
+
 // startPeers starts unbound and BIND. The test is skipped if a program is missing.
 func startPeers(t *testing.T, l *lab, unbound, named string) (peers []*resolver) {
 	t.Helper()
-	dir := t.TempDir()
-	require.NoError(t, os.Chmod(dir, 0o755))
-	hints := filepath.Join(dir, "hints")
-	require.NoError(t, os.WriteFile(hints, fmt.Appendf(nil, ". 3600000 NS a.root.\na.root. 3600000 A %s\n", rootAddr), 0o644))
+	dir, seen := configurationFolder(t)
+	hints := filepath.Join(seen, "hints")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "hints"), fmt.Appendf(nil, ". 3600000 NS a.root.\na.root. 3600000 A %s\n", rootAddr), 0o644))
 	for i, p := range []struct {
 		program, conf string
 		args          []string
@@ -80,16 +108,17 @@ func startPeers(t *testing.T, l *lab, unbound, named string) (peers []*resolver)
 		{"unbound", unbound, []string{"-d", "-c"}},
 		{"named", named, []string{"-f", "-n", "1", "-c"}},
 	} {
-		path, err := exec.LookPath(p.program)
+		command, err := findPeer(p.program)
 		if err != nil {
 			t.Skip(err)
 		}
 		// BIND listens only at addresses that a device has.
 		r := &resolver{p.program, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(5301+i)), netip.AddrFrom4([4]byte{198, 19, 0, byte(1 + i)}), l}
-		conf := filepath.Join(dir, p.program+".conf")
-		text := strings.NewReplacer("PORT", fmt.Sprint(r.at.Port()), "FROM", r.from.String(), "HINTS", hints, "DIR", dir).Replace(p.conf)
-		require.NoError(t, os.WriteFile(conf, []byte(text), 0o644))
-		run(t, l, exec.Command(path, append(p.args, conf)...))
+		conf := p.program + ".conf"
+		text := strings.NewReplacer("PORT", fmt.Sprint(r.at.Port()), "FROM", r.from.String(), "HINTS", hints, "DIR", seen).Replace(p.conf)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, conf), []byte(text), 0o644))
+		command = slices.Concat(command, p.args, []string{filepath.Join(seen, conf)})
+		run(t, l, exec.Command(command[0], command[1:]...))
 		peers = append(peers, r)
 	}
 	return peers
@@ -214,6 +243,7 @@ type ask struct {
 	subnet      bool          // with the client's subnet (RFC 7871)
 	noRecursion bool          // without RD
 	signed      bool          // with DO
+	unchecked   bool          // with CD
 	within      time.Duration // how long it waits; zero: patience
 }
 
@@ -222,7 +252,7 @@ func (a ask) String() string { return a.name + " " + dns.TypeToString[a.qtype] }
 // message returns the question as a message.
 func (a ask) message() *dns.Msg {
 	m := new(dns.Msg).SetQuestion(a.name, a.qtype)
-	m.RecursionDesired = !a.noRecursion
+	m.RecursionDesired, m.CheckingDisabled = !a.noRecursion, a.unchecked
 	m.SetEdns0(1232, a.signed)
 	if a.subnet {
 		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: net.IP{198, 51, 100, 0}})

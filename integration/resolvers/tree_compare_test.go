@@ -1,0 +1,226 @@
+package resolvers
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A run of five minutes with other versions of unbound and BIND, and the tree of one seed:
+//
+//	go test ./resolvers -run RandomTrees -v -trees.time 5m -trees.first 1000 -peers /srv/peers
+//	go test ./resolvers -run RandomTrees -v -trees.count 1 -trees.first 1234
+var (
+	firstTree = flag.Uint64("trees.first", 1, "`seed` of the first random tree")
+	treeCount = flag.Uint64("trees.count", 24, "number of random trees; the zones and answers of a single one are printed")
+	treeTime  = flag.Duration("trees.time", 0, "how long random trees are compared, in place of trees.count")
+)
+
+// treesAtOnce is the number of trees that share a root and resolvers.
+const treesAtOnce = 48
+
+// A judgement is the result of one question at one resolver.
+type judgement struct {
+	kind string // secure, insecure, bogus (there is an answer with CD), fails, or silent
+	data string // rcode and records without signatures, if it is secure or insecure
+}
+
+// trust is higher if a client trusts the data more.
+func (j judgement) trust() int {
+	return max(0, slices.Index([]string{"", "insecure", "secure"}, j.kind))
+}
+
+// summary is the kind, the rcode and the number of records.
+func (j judgement) summary() string {
+	rcode, records, found := strings.Cut(j.data, " ")
+	if n := strings.Count(records, ", "); found {
+		return fmt.Sprintf("%s %s/%d", j.kind, rcode, n+1)
+	}
+	return strings.TrimSpace(j.kind + " " + rcode)
+}
+
+// A treeAnswer is what unbound, BIND and our resolver find of a question.
+type treeAnswer struct {
+	treeQuestion
+	seed   uint64
+	faults string
+	found  [3]judgement
+}
+
+// difference says who differs; "" means nobody.
+func (a treeAnswer) difference() string {
+	unbound, named, ours := a.found[0], a.found[1], a.found[2]
+	switch lower, higher := min(unbound.trust(), named.trust()), max(unbound.trust(), named.trust()); {
+	case ours == unbound && ours == named:
+		return ""
+	case slices.ContainsFunc(a.found[:], func(j judgement) bool { return j.kind == "silent" }):
+		return "silence"
+	case ours.kind == "secure" && !slices.ContainsFunc(a.found[:2], func(j judgement) bool { return j.kind == "bogus" || j.kind == "insecure" }):
+		return "we reach more"
+	case ours.trust() > higher:
+		return "we trust more"
+	case ours.trust() < lower:
+		return "we trust less"
+	case unbound.trust() > lower:
+		return "unbound trusts more"
+	case named.trust() > lower:
+		return "BIND trusts more"
+	case ours == unbound:
+		return "BIND differs"
+	case ours == named:
+		return "unbound differs"
+	}
+	return "we differ"
+}
+
+// group is the key by which differences are counted.
+func (a treeAnswer) group() string {
+	text := fmt.Sprintf("%-20s | %-55s | %-12s", a.difference(), a.faults, a.kind)
+	for _, j := range a.found {
+		text += " | " + j.summary()
+	}
+	return text
+}
+
+// treesDiffer are the faults for which we trust more than unbound and BIND, and why.
+var treesDiffer = []struct{ fault, why string }{
+	{"NXDOMAIN", "the response code has no signature, and follows the proof (RFC 4035 §5.4); unbound does the same for NSEC only"},
+	{"lame: ", "below a zone that is proven to be unsigned nothing needs a proof (RFC 4035 §4.3), though no server of that zone answers"},
+	{"delegates to itself", "the same"},
+	{"refers to another zone", "the same"},
+	{"private algorithm", "the zone is insecure (RFC 4035 §5.2); see validatorsDiffer for BIND, and unbound looks for the keys of a wrong signer"},
+}
+
+// isExplained reports whether treesDiffer has the reason of a difference.
+func (a treeAnswer) isExplained() bool {
+	return slices.ContainsFunc(treesDiffer, func(d struct{ fault, why string }) bool {
+		return strings.Contains(a.faults, d.fault) && (a.found[2].kind == "insecure" || d.fault == "NXDOMAIN")
+	})
+}
+
+// askTrees asks all questions about the trees of some seeds. It skips the test if a resolver is missing.
+func askTrees(t *testing.T, seeds []uint64) (all []treeAnswer) {
+	l := newLab(t)
+	root := l.addSigned(nil, &signedZone{algorithm: dns.ECDSAP256SHA256})
+	var trees []*tree
+	for _, seed := range seeds {
+		trees = append(trees, newTree(l, root, seed))
+	}
+	l.open(t)
+	resolvers := validators(t, l, root.ds()[0].(*dns.DS))
+	answers := make([][]treeAnswer, len(trees))
+	room := make(chan struct{}, 24) // trees at a time, so that the machine is not what is compared
+	var wg sync.WaitGroup
+	for i, tree := range trees {
+		wg.Go(func() {
+			room <- struct{}{}
+			defer func() { <-room }()
+			answers[i] = tree.askQuestions(t, resolvers)
+		})
+	}
+	wg.Wait()
+	all = slices.Concat(answers...)
+	if len(seeds) == 1 {
+		t.Log(trees[0])
+		for _, a := range all {
+			t.Log(a, a.found)
+		}
+	}
+	return all
+}
+
+// askQuestions asks the questions about a tree one after the other, and the failed ones again with CD.
+func (t *tree) askQuestions(tt *testing.T, resolvers []*resolver) (all []treeAnswer) {
+	each := func(f func(i int, r *resolver)) {
+		var wg sync.WaitGroup
+		for i, r := range resolvers {
+			wg.Go(func() { f(i, r) })
+		}
+		wg.Wait()
+	}
+	for _, q := range t.drawQuestions() {
+		a := treeAnswer{treeQuestion: q, seed: t.seed, faults: t.faultsOf(q)}
+		each(func(i int, r *resolver) { a.found[i] = judgeOutcome(r.ask(tt.Context(), q.ask)) })
+		all = append(all, a)
+	}
+	for k := range all {
+		a := &all[k]
+		each(func(i int, r *resolver) {
+			if again := a.ask; a.found[i].kind == "fails" {
+				again.unchecked = true
+				if judgeOutcome(r.ask(tt.Context(), again)).trust() > 0 {
+					a.found[i].kind = "bogus"
+				}
+			}
+		})
+	}
+	return all
+}
+
+func judgeOutcome(o outcome) judgement {
+	switch {
+	case o.err != nil:
+		return judgement{kind: "silent"}
+	case !o.answered():
+		return judgement{kind: "fails"}
+	}
+	o.msg.Answer = without(o.msg.Answer, dns.TypeRRSIG)
+	return judgement{o.security(), o.String()}
+}
+
+// TestRandomTreesAreTrustedAsByUnboundAndBIND: our resolver trusts no more than unbound and BIND do, but for treesDiffer. All differences
+// are printed, except those that are not found again.
+func TestRandomTreesAreTrustedAsByUnboundAndBIND(t *testing.T) {
+	if testing.Short() {
+		t.Skip("asks hundreds of questions")
+	}
+	groups, played, questions, silent, once := make(map[string][]treeAnswer), 0, 0, 0, 0
+	seed, end, began := *firstTree, *firstTree+*treeCount, time.Now()
+	for ; *treeTime == 0 && seed < end || time.Since(began) < *treeTime; seed += treesAtOnce {
+		var seeds, suspects []uint64
+		for s := seed; s < seed+treesAtOnce && (s < end || *treeTime > 0); s++ {
+			seeds = append(seeds, s)
+		}
+		var all []treeAnswer
+		t.Run(fmt.Sprint("from ", seed), func(t *testing.T) { all = askTrees(t, seeds) })
+		if len(all) == 0 {
+			t.Skip("there is no network namespace, unbound or BIND")
+		}
+		played, questions = played+len(seeds), questions+len(all)
+		found := make(map[string]string)
+		for _, a := range all {
+			switch a.difference() {
+			case "":
+			case "silence":
+				silent++
+			default:
+				found[a.String()], suspects = a.group(), append(suspects, a.seed)
+			}
+		}
+		t.Run(fmt.Sprint("again from ", seed), func(t *testing.T) { all = askTrees(t, slices.Compact(suspects)) })
+		for _, a := range all {
+			if group := a.group(); found[a.String()] == group {
+				groups[group] = append(groups[group], a)
+				delete(found, a.String())
+			}
+		}
+		once += len(found)
+	}
+	table := ""
+	for _, group := range slices.Sorted(maps.Keys(groups)) {
+		a := groups[group][0]
+		table += fmt.Sprintf("\n%4d %6d %s", len(groups[group]), a.seed, group)
+		if a.difference() == "we trust more" && !a.isExplained() {
+			t.Errorf("seed %d, %v, %s: %v", a.seed, a, a.faults, a.found)
+		}
+	}
+	t.Logf("%d seeds, %d questions; %d have no answer in time; %d groups of differences, and %d differences that are not found again\n"+
+		"questions, a seed, difference | faults | question | unbound | BIND | ours%s", played, questions, silent, len(groups), once, table)
+}
