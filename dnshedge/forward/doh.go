@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"crypto/tls"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
@@ -28,7 +28,7 @@ const (
 // dohHandler is an http.Handler that answers DNS over HTTPS (RFC 8484), for the methods GET and POST. Requests for other
 // paths than dohPath count against the limits as well.
 type dohHandler struct {
-	client   *dnshedge.Client
+	server   *dnshedge.Server // answers the queries; it has no Admit, because access decides before
 	access   *accessControl
 	requests *clientLimiter
 }
@@ -61,18 +61,15 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), code)
 		return
 	}
-	m := new(dns.Msg)
-	if err := m.Unpack(b); err != nil || m.Response {
+	response := d.server.AnswerQuery(b, at)
+	if response == nil {
 		http.Error(w, "not a DNS query", http.StatusBadRequest)
 		return
 	}
-	d.client.ServeDNS(&responseWriter{tls: r.TLS, remote: at, send: func(b []byte) error {
-		w.Header().Set("Content-Type", mediaType)
-		w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", maxAge(b)))
-		announceClose(w, r)
-		_, err := w.Write(b)
-		return err
-	}}, m)
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", wire.HTTPMaxAge(response)))
+	announceClose(w, r)
+	_, _ = w.Write(response) // if this fails, the client is gone
 }
 
 // readMessage returns the DNS message in an HTTP request, in wire format. The message is in the URL (GET) or in the
@@ -97,43 +94,3 @@ func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, er
 	}
 	return b, 0, nil
 }
-
-// maxAge returns how long an HTTP cache may store the DNS response b, in seconds (RFC 8484 §5.1). b is in wire format.
-// The result is the lowest TTL in the answer section. If that section is empty, it is the negative TTL of the SOA
-// record.
-//
-// The result is 0 if the response has neither, or if its response code is a failure other than NXDOMAIN.
-func maxAge(b []byte) uint32 {
-	m := new(dns.Msg)
-	if m.Unpack(b) != nil || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
-		return 0
-	}
-	age, known := ^uint32(0), false
-	for _, rr := range m.Answer {
-		age, known = min(age, rr.Header().Ttl), true
-	}
-	for _, rr := range m.Ns {
-		if soa, ok := rr.(*dns.SOA); ok && len(m.Answer) == 0 {
-			age, known = min(soa.Hdr.Ttl, soa.Minttl), true
-		}
-	}
-	if !known {
-		return 0
-	}
-	return age
-}
-
-// A responseWriter is the dns.ResponseWriter through which a Client answers one HTTP request. It passes the response,
-// in wire format, to its function send. Methods that Client.ServeDNS does not call panic.
-type responseWriter struct {
-	dns.ResponseWriter // nil
-	tls                *tls.ConnectionState
-	remote             net.Addr
-	send               func([]byte) error
-}
-
-var _ dns.ConnectionStater = (*responseWriter)(nil) // makes the Client pad the response, and call Write
-
-func (r *responseWriter) ConnectionState() *tls.ConnectionState { return r.tls }
-func (r *responseWriter) RemoteAddr() net.Addr                  { return r.remote }
-func (r *responseWriter) Write(b []byte) (int, error)           { return len(b), r.send(b) }

@@ -157,6 +157,7 @@ type Forwarder struct {
 	conf         Config
 	access       accessControl
 	server       *dnshedge.Server      // for UDP, TCP and TLS
+	webServer    *dnshedge.Server      // for the queries over HTTPS that a dohHandler has admitted
 	https        []*httpServer         // servers for HTTPS
 	metrics      *httpServer           // nil: there is none
 	services     []service             // started by Serve
@@ -190,6 +191,7 @@ func New(conf Config) (*Forwarder, error) {
 	f := &Forwarder{conf: conf, access: accessControl{allowed: conf.Allow, perSecond: limits.QuestionsPerSecond}}
 	f.closing, f.startClosing = context.WithCancel(context.Background())
 	f.server = &dnshedge.Server{Client: conf.Client, Admit: f.access.admitQuery, MaxConns: limits.Conns}
+	f.webServer = &dnshedge.Server{Client: conf.Client}
 	if conf.StateFile != "" {
 		f.state = newClientParts(conf.Client).stateStores(conf.StateFile)
 	}
@@ -234,7 +236,7 @@ func (f *Forwarder) openListeners() error {
 	slots := connlimit.New(f.conf.Limits.Conns)
 	requests := &clientLimiter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
 	for _, at := range f.conf.ListenHTTPS {
-		s := newHTTPServer(&dohHandler{client: f.conf.Client, access: &f.access, requests: requests})
+		s := newHTTPServer(&dohHandler{server: f.webServer, access: &f.access, requests: requests})
 		s.stateChanged, s.ConnContext = trackConnUse, withLimitedConn
 		s.TLSConfig = f.conf.TLSConfig.Clone()
 		f.https = append(f.https, s)
@@ -259,7 +261,7 @@ func (f *Forwarder) serveListeners() {
 	requests := &clientLimiter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
 	all := QueryHandler{
 		access: &f.access, server: f.server, closing: f.closing, slots: connlimit.New(f.conf.Limits.Conns),
-		web: &dohHandler{client: f.conf.Client, access: &f.access, requests: requests},
+		web: &dohHandler{server: f.webServer, access: &f.access, requests: requests},
 	}
 	for _, l := range f.conf.Listeners {
 		h := all

@@ -95,7 +95,7 @@ func TestDoHHandlerLimitsRequests(t *testing.T) {
 		return new(dns.Msg).SetReply(m), nil
 	})}
 	defer c.Close()
-	d := &dohHandler{client: c, access: &accessControl{}, requests: &clientLimiter{maxPerClient: 1, maxTotal: 2, byClient: make(map[netip.Addr]int)}}
+	d := &dohHandler{server: &dnshedge.Server{Client: c}, access: &accessControl{}, requests: &clientLimiter{maxPerClient: 1, maxTotal: 2, byClient: make(map[netip.Addr]int)}}
 	request := func(from, name string) int {
 		b, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
 		assert.NoError(t, err)

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"time"
 
@@ -144,6 +145,29 @@ func (a *Answer) SubtractTTL(d time.Duration) {
 		ttl := binary.BigEndian.Uint32(m[off:])
 		binary.BigEndian.PutUint32(m[off:], ttl-min(ttl, n))
 	}
+}
+
+// HTTPMaxAge returns how long an HTTP cache may store the response b, in seconds (RFC 8484 §5.1). It is the lowest TTL in
+// the answer section. If that section is empty, it is the negative TTL of the SOA record.
+//
+// It is 0 if b has neither, if b is malformed, or if the response code is a failure other than NXDOMAIN.
+func HTTPMaxAge(b []byte) uint32 {
+	if len(b) < HeaderLen || b[3]&15 != dns.RcodeSuccess && b[3]&15 != dns.RcodeNameError {
+		return 0
+	}
+	age, known, hasAnswer := uint32(math.MaxUint32), false, b[6]|b[7] != 0
+	err := walkRecords(b, func(r messageRecord) {
+		switch {
+		case r.section == answer:
+			age, known = min(age, binary.BigEndian.Uint32(b[r.ttl:])), true
+		case r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && !hasAnswer:
+			age, known = r.negativeTTL(b), true
+		}
+	})
+	if err != nil || !known {
+		return 0
+	}
+	return age
 }
 
 // toSeconds returns d in whole seconds, but at most the largest valid TTL.

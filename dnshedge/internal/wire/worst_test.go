@@ -255,6 +255,11 @@ var worst = map[string]func(q *dns.Msg, size int) []byte{
 		b.add(2, []byte{0}, dns.TypeOPT, slices.Repeat([]byte{0, 15, 0, 2, 0, 0}, (size-len(b.b)-11)/6))
 		return b.b
 	},
+	"cookies": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.add(2, []byte{0}, dns.TypeOPT, slices.Repeat([]byte{0, 10, 0, 1, 0}, (size-len(b.b)-11)/5))
+		return b.b
+	},
 }
 
 func worstQuestion() *dns.Msg {
@@ -279,7 +284,8 @@ var readings = map[string]func(b []byte, m *dns.Msg, q *wire.Query){
 			a.Message(m, q, wire.ResponseOptions{})
 		}
 	},
-	"msg": func(b []byte, m *dns.Msg, q *wire.Query) { _, _ = wire.ParseMsg(b) },
+	"msg":     func(b []byte, m *dns.Msg, q *wire.Query) { _, _ = wire.ParseMsg(b) },
+	"max-age": func(b []byte, m *dns.Msg, q *wire.Query) { wire.HTTPMaxAge(b) },
 }
 
 // BenchmarkWorst parses the responses that take longest. A response of 64 KiB takes less than 10 ms, and a UDP message
