@@ -29,8 +29,11 @@ func newHTTPServer(h http.Handler) *httpServer {
 	s.Server = &http.Server{
 		Handler: h, ReadHeaderTimeout: idleTime, ReadTimeout: 2 * idleTime, WriteTimeout: 2 * idleTime, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 1 << 17, // a message of 64 KiB in a URL
-		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: 128},
-		ConnState:      s.trackNewConns,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 128,
+			WriteByteTimeout:     2 * idleTime, // over HTTP/2, WriteTimeout ends no connection whose client reads nothing
+		},
+		ConnState: s.trackNewConns,
 	}
 	return s
 }
