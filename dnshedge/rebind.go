@@ -16,9 +16,9 @@ import (
 // name may be used to access the host.
 //
 // The filter removes A and AAAA records with these addresses: private, loopback, link-local, site-local, unspecified,
-// shared (100.64.0.0/10), and IPv6 addresses that embed them (RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes HTTPS
-// and SVCB records with a private address as a hint. A filtered answer has the extended error 15, Blocked (RFC 8914),
-// and no AD bit.
+// shared (100.64.0.0/10), and IPv6 addresses that embed them (RFC 3056, RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes
+// HTTPS and SVCB records with a private address as a hint. A filtered answer has the extended error 15, Blocked (RFC
+// 8914), and no AD bit.
 //
 // The filter is not applied to special-use names, the hosts file, names in Client.Routes, and names in domains for
 // which the system has separate servers. It is not applied to answers that another Client has stored in the Cache.
@@ -106,6 +106,7 @@ var (
 	sharedNetwork         = netip.MustParsePrefix("100.64.0.0/10")  // RFC 6598
 	ipv4CompatibleNetwork = netip.MustParsePrefix("::/96")          // RFC 4291 §2.5.5.1
 	nat64Network          = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052 §2.1
+	network6to4           = netip.MustParsePrefix("2002::/16")      // RFC 3056 §2: the IPv4 address follows the prefix
 	localNAT64Network     = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215: translated within a network
 	siteLocalNetwork      = netip.MustParsePrefix("fec0::/10")      // RFC 3879
 )
@@ -116,6 +117,9 @@ func isPrivateAddress(ip netip.Addr) bool {
 	if ipv4CompatibleNetwork.Contains(ip) || nat64Network.Contains(ip) {
 		b := ip.As16()
 		ip = netip.AddrFrom4([4]byte(b[12:])) // ::1 becomes 0.0.0.1, which thisNetwork contains
+	} else if network6to4.Contains(ip) {
+		b := ip.As16()
+		ip = netip.AddrFrom4([4]byte(b[2:]))
 	}
 	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || thisNetwork.Contains(ip) || sharedNetwork.Contains(ip) ||
 		localNAT64Network.Contains(ip) || siteLocalNetwork.Contains(ip)
