@@ -3,8 +3,10 @@ package quic_test
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"sync"
 	"testing"
@@ -43,6 +45,37 @@ func TestCancelledQueriesCountUntilAnswered(t *testing.T) {
 	assert.GreaterOrEqual(t, sent, quic.MaxStreams)
 	assert.LessOrEqual(t, f.client.Stats().Queries, int64(quic.MaxStreams))
 	ask(t, f.newClient(t, "quic"), "other.example.")
+}
+
+// The same over HTTP/3, by STOP_SENDING and RESET_STREAM.
+func TestHTTP3CancelledRequestsCountUntilAnswered(t *testing.T) {
+	f := startForwarder(t, nil)
+	conn, err := dialRaw(t, f.http3.Addr(), func(c *tls.Config, _ *quicgo.Config) { c.NextProtos = []string{"h3"} })
+	require.NoError(t, err)
+	client := new(http3.Transport).NewClientConn(conn)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range 1000 {
+		query := base64.RawURLEncoding.EncodeToString(pack(t, question(fmt.Sprintf("stuck%d.example.", i))))
+		r, err := http.NewRequest(http.MethodGet, "https://"+dnstest.Name+"/dns-query?dns="+query, nil)
+		require.NoError(t, err)
+		stream, err := client.OpenRequestStream(ctx)
+		if err != nil {
+			break // the Listener permits no more streams
+		}
+		require.NoError(t, stream.SendRequestHeader(r))
+		wg.Go(func() {
+			time.Sleep(time.Millisecond) // so that the request arrives before its end
+			stream.CancelWrite(quicgo.StreamErrorCode(http3.ErrCodeRequestCanceled))
+			stream.CancelRead(quicgo.StreamErrorCode(http3.ErrCodeRequestCanceled))
+		})
+	}
+	wg.Wait()
+	time.Sleep(100 * time.Millisecond)
+	assert.Positive(t, f.client.Stats().Queries)
+	assert.LessOrEqual(t, f.client.Stats().Queries, int64(quic.MaxRequests))
+	ask(t, f.newClient(t, "h3"), "other.example.")
 }
 
 // Incomplete queries use up the budget of their connection, which then ends, and no other one.

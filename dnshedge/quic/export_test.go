@@ -22,6 +22,7 @@ const (
 	FreeHandshakes      = freeHandshakes
 	MaxClientHandshakes = maxClientHandshakes
 	MaxStreams          = maxStreams
+	MaxRequests         = maxRequests
 )
 
 // The functions of the registered protocols that open a connection.
