@@ -12,9 +12,9 @@ import (
 func init() {
 	registerEngine(55, func() engine { return cachedEngine{} })
 	registerMetrics(
-		newEngineMetric("queries_per_second", "queries/s", 19, "%.0f"),
 		newEngineMetric("kb_per_connection", "kB per connection", 20, "%.1f"),
 		newEngineMetric("kernel_kb_per_connection", "of the kernel", 21, "%.1f"),
+		newEngineMetric("queries_per_second", "queries/s", 22, "%.0f"),
 	)
 }
 

@@ -22,7 +22,8 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // contract is what the machine-readable formats promise, in this order.
 const contract = "engine scenario strategy seed requests errors p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms " +
-	"extra_pct hedges wins denied conns_opened cpu_us_per_request sent_per_request denials last_answer_ms asked_twice_pct sent_twice_pct tokens_pct kb_per_connection"
+	"extra_pct hedges wins denied conns_opened cpu_us_per_request sent_per_request denials last_answer_ms asked_twice_pct sent_twice_pct tokens_pct kb_per_connection " +
+	"kernel_kb_per_connection queries_per_second"
 
 func TestSameSeedSameOutput(t *testing.T) {
 	for _, format := range formats {
