@@ -89,6 +89,7 @@ func renderDNS(s observe.DNSStats) dnsView {
 		n int64
 		labeledValue
 	}{
+		{s.SearchMisses, labeledValue{"search_misses", "search misses", "", "no such name in a search domain"}},
 		{s.Retries, labeledValue{"retries", "connection closed", "", "sent again"}},
 		{s.Abandoned, labeledValue{"abandoned", "without a caller", "", "queries that ran on"}},
 		{s.Ignored, labeledValue{"ignored", "messages ignored", "", "strange, damaged, forged"}},

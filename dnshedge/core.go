@@ -41,6 +41,7 @@ type core struct {
 	flightsMu     sync.Mutex                          // guards flights and its Flights
 	flights       flight.Group[string, *sharedFlight] // running exchanges that callers with the same question share, by question and by whether hedging is allowed
 	systemServers func() []*system.Servers            // the system's servers that are asked, directly or through Exchangers; called only if there is a Cache
+	search        *system.SearchDomains               // domains that a net.Resolver may have appended to names
 	systemVersion atomic.Uint64                       // sum of the versions of systemServers when cache entries were last invalidated; 0: not yet determined
 	count         *counters
 
@@ -53,7 +54,7 @@ type core struct {
 type counters struct {
 	queries, hits, stale, shared, refreshes atomic.Int64
 	local, fallbacks, failures, dropped     atomic.Int64
-	observerPanics                          atomic.Int64
+	searchMisses, observerPanics            atomic.Int64
 	group                                   group.Counters
 }
 
@@ -67,6 +68,7 @@ func newCore(conf *Client) (*core, error) {
 		refreshes:  budget.NewBucket(hedging.Share, group.Burst),
 		queryQueue: fairQueue{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
 		flights:    make(flight.Group[string, *sharedFlight]),
+		search:     system.NewSearchDomains(conf.ResolvConf),
 		count:      new(counters),
 	}
 	c.clientQueues = newClientQueues(conf.MaxInFlight)

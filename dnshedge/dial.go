@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/deadline"
@@ -51,7 +53,7 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 
 // Resolver returns a net.Resolver that asks this Client. It can be the Resolver of a net.Dialer, and so of an
 // http.Transport, or net.DefaultResolver. Search domains, ndots and /etc/hosts have the same effect as in Go's own
-// resolver.
+// resolver. CompleteNames limits the search domains to names without a dot.
 func (c *Client) Resolver() *net.Resolver { return &net.Resolver{PreferGo: true, Dial: c.Dial} }
 
 // connAddr is the local or remote address of an inProcessConn.
@@ -130,6 +132,9 @@ func (k *inProcessConn) Write(b []byte) (int, error) {
 // queueAnswer answers the question q, and makes the response, or the error, available to Read.
 func (k *inProcessConn) queueAnswer(q *wire.Query) {
 	b, err := k.core.appendAnswer(k.ctx, make([]byte, 2, 514), q, wire.MaxMsg)
+	if err == nil && int(b[2+3]&15) == dns.RcodeNameError && k.core.search.Contains(q, time.Now()) {
+		k.core.count.searchMisses.Add(1)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.queued--

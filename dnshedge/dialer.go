@@ -22,6 +22,33 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
+// CompleteNames returns a Dialer that connects through d, and for which host names with a dot are complete: it adds the
+// final dot, so that resolvers do not append search domains of resolv.conf to them. Names without a dot are unchanged.
+// Nil: a net.Dialer. For example, for an http.Transport:
+//
+//	base.DialContext = dnshedge.CompleteNames(&net.Dialer{Resolver: client.Resolver()}).DialContext
+//
+// Without CompleteNames, a net.Resolver first appends each search domain to a name that has fewer dots than the option
+// ndots. Kubernetes sets ndots to 5. A name such as api.default, which needs a search domain, is then not found.
+// Stats.SearchMisses counts the wasted questions.
+func CompleteNames(d Dialer) Dialer {
+	if d == nil {
+		d = new(net.Dialer)
+	}
+	return completeNamesDialer{d}
+}
+
+// A completeNamesDialer is the Dialer that CompleteNames returns.
+type completeNamesDialer struct{ Dialer }
+
+func (d completeNamesDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if _, notIP := netip.ParseAddr(host); err == nil && notIP != nil && strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
+		address = net.JoinHostPort(host+".", port)
+	}
+	return d.Dialer.DialContext(ctx, network, address)
+}
+
 // A dialConfig holds the settings with which a Client connects to its upstreams: the Dialer, the TLS configuration and
 // the TLS sessions. Its fields do not change.
 type dialConfig struct {

@@ -91,6 +91,7 @@ func newDNSMetrics(labels prometheus.Labels) *dnsMetrics {
 	client("cache_hits_total", "Questions answered from the cache.", func(s *observe.DNSStats) int64 { return s.Hits })
 	client("stale_answers_total", "Questions answered with an expired answer.", func(s *observe.DNSStats) int64 { return s.Stale })
 	client("local_answers_total", "Questions answered without cache and servers.", func(s *observe.DNSStats) int64 { return s.Local })
+	client("search_misses_total", "Questions for names that do not exist in a search domain.", func(s *observe.DNSStats) int64 { return s.SearchMisses })
 	client("failures_total", "Exchanges without any answer.", func(s *observe.DNSStats) int64 { return s.Failures })
 	client("dropped_total", "Questions that ended because there were too many.", func(s *observe.DNSStats) int64 { return s.Dropped })
 	client("resends_total", "Queries sent again because they were taken for lost.", func(s *observe.DNSStats) int64 { return s.Resends })

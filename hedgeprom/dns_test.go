@@ -21,7 +21,7 @@ func (r *resolver) Stats() observe.DNSStats { return observe.DNSStats(*r) }
 
 func newResolver(name string) *resolver {
 	return &resolver{
-		Name: name, Queries: 100, Hits: 60, Stale: 3, Local: 9, Failures: 2, Dropped: 8, Resends: 4, Failovers: 5, Fallbacks: 6, Ignored: 7,
+		Name: name, Queries: 100, Hits: 60, Stale: 3, Local: 9, SearchMisses: 11, Failures: 2, Dropped: 8, Resends: 4, Failovers: 5, Fallbacks: 6, Ignored: 7,
 		Cache: &observe.DNSCacheStats{Entries: 30, Bytes: 5000, MaxBytes: 1 << 24},
 		Upstreams: []observe.DNSUpstreamStats{
 			{Upstream: "udp://192.0.2.1:53", Queries: 40, Hedges: 3, HedgeWins: 2, SRTT: 20 * time.Millisecond, Loss: 0.02, Failing: true},
@@ -91,6 +91,9 @@ hedge_dns_resends_total{client="shop"} 4
 # TYPE hedge_dns_round_trip_seconds gauge
 hedge_dns_round_trip_seconds{client="shop",host="udp://192.0.2.1:53"} 0.02
 hedge_dns_round_trip_seconds{client="shop",host="udp://192.0.2.2:53"} 0
+# HELP hedge_dns_search_misses_total Questions for names that do not exist in a search domain.
+# TYPE hedge_dns_search_misses_total counter
+hedge_dns_search_misses_total{client="shop"} 11
 # HELP hedge_dns_stale_answers_total Questions answered with an expired answer.
 # TYPE hedge_dns_stale_answers_total counter
 hedge_dns_stale_answers_total{client="shop"} 3

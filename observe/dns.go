@@ -18,6 +18,10 @@ type DNSStats struct {
 	Failures  int64 `json:"failures"`  // exchanges with servers that ended without a usable response
 	Dropped   int64 `json:"dropped"`   // questions rejected because too many were in progress
 
+	// SearchMisses counts the questions of a net.Resolver, see dnshedge.Client.Resolver, for names below a search domain of
+	// resolv.conf that do not exist. Most are names with dots to which the resolver has appended the domain.
+	SearchMisses int64 `json:"search_misses"`
+
 	Wire       int64 `json:"wire"`        // queries sent to servers, for any reason
 	Hedges     int64 `json:"hedges"`      // queries sent because a response was late
 	HedgeWins  int64 `json:"hedge_wins"`  // hedges whose response was used

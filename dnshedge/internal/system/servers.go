@@ -236,7 +236,7 @@ func (f *Servers) readConfig(k *systemState) error {
 		return err
 	}
 	k.defaultServers, k.changed, k.size = nil, info.ModTime(), info.Size()
-	named, options := parseResolvConf(string(text))
+	named, options, _ := parseResolvConf(string(text))
 	k.rotate = slices.Contains(options, "rotate")
 	stream := slices.ContainsFunc(options, func(o string) bool { return o == "use-vc" || o == "usevc" || o == "tcp" }) // of Linux, FreeBSD and OpenBSD
 	for _, s := range named {
@@ -250,9 +250,9 @@ func (f *Servers) readConfig(k *systemState) error {
 	return nil
 }
 
-// parseResolvConf returns the servers and options in a resolv.conf file. Lines may have any length. Package dns, in
-// contrast, stops without an error at a line above 64 KiB.
-func parseResolvConf(text string) (servers, options []string) {
+// parseResolvConf returns the servers, options and search domains in a resolv.conf file. Lines may have any length.
+// Package dns, in contrast, stops without an error at a line above 64 KiB.
+func parseResolvConf(text string) (servers, options, search []string) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
 		if len(words) < 2 {
@@ -263,7 +263,11 @@ func parseResolvConf(text string) (servers, options []string) {
 			servers = append(servers, words[1])
 		case "options":
 			options = append(options, words[1:]...)
+		case "search":
+			search = words[1:]
+		case "domain":
+			search = words[1:2]
 		}
 	}
-	return servers, options
+	return servers, options, search
 }

@@ -1,0 +1,62 @@
+package system
+
+import (
+	"cmp"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/domain"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// A SearchDomains is the search list of a resolv.conf file: the domains that Go's resolver appends to names. The file is
+// read again five seconds after it was last read. A SearchDomains is safe for concurrent use.
+type SearchDomains struct {
+	path string // the file; empty: there is none, and no search domain
+
+	mu      sync.Mutex // guards the fields below
+	read    time.Time  // when the file was last read; zero: never
+	domains map[string]struct{}
+}
+
+// NewSearchDomains returns the search domains in the file at path. If path is empty, it is the file of the system, which
+// Windows does not have.
+func NewSearchDomains(path string) *SearchDomains {
+	return &SearchDomains{path: cmp.Or(path, systemConf)}
+}
+
+// Contains reports whether the name of q lies below one of the domains. It returns false for the domains themselves.
+func (s *SearchDomains) Contains(q *wire.Query, now time.Time) bool {
+	s.mu.Lock()
+	if s.read.IsZero() || now.Sub(s.read) >= checkInterval {
+		s.read, s.domains = now, readSearchDomains(s.path)
+	}
+	domains := s.domains
+	s.mu.Unlock()
+	_, n := domain.LongestMatch(domains, q)
+	return n > 0 && n < len(q.Name)
+}
+
+// readSearchDomains returns the search domains in the file at path, by domain.ParseKey. If the file lists none or cannot
+// be read, it returns the domain of this machine's host name, as Go's resolver does.
+func readSearchDomains(path string) map[string]struct{} {
+	if path == "" {
+		return nil
+	}
+	text, _ := os.ReadFile(path)
+	_, _, search := parseResolvConf(string(text))
+	if search == nil {
+		name, _ := os.Hostname()
+		_, of, _ := strings.Cut(name, ".")
+		search = []string{of}
+	}
+	domains := make(map[string]struct{})
+	for _, name := range search {
+		if key, err := domain.ParseKey(name); err == nil && len(key) > 1 { // the root is no search domain
+			domains[key] = struct{}{}
+		}
+	}
+	return domains
+}
