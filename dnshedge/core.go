@@ -175,6 +175,10 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 		c.count.hits.Add(1)
 		c.refreshes.Deposit()
 		c.trace.reportLocalAnswer(ctx, q, FromCache, nil)
+		if c.trace.timesLookups() {
+			a, _, err := f.answerFor(q)
+			c.trace.reportLookup(ctx, q, now, a, err)
+		}
 	}
 	return f, ok
 }
@@ -186,6 +190,17 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 // the call may outlast ctx: it returns when the servers have answered or stay ends. If stay is nil, the call returns
 // when ctx ends.
 func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, address string) *result {
+	if !c.trace.timesLookups() {
+		return c.findAnswer(ctx, stay, query, address)
+	}
+	start := time.Now()
+	r := c.findAnswer(ctx, nil, query, address) // not stay, because the call must not outlast ctx
+	c.trace.reportLookup(ctx, query, start, r.answer, r.err)
+	return r
+}
+
+// findAnswer does what answerQuestion describes, except that it does not report the lookup to Trace.
+func (c *core) findAnswer(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
 	switch {
@@ -598,7 +613,7 @@ func (c *core) originOf(q question) (from answerOrigin) {
 // in the response, and AA is cleared, as in the responses of a forwarder. After an error, appendAnswer returns b
 // unchanged and the error.
 func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
-	if f, ok := c.answerFromFreshCache(context.Background(), q); ok {
+	if f, ok := c.answerFromFreshCache(ctx, q); ok {
 		return f.appendResponse(b, q, limit), nil
 	}
 	r := c.answerQuestion(ctx, context.Background(), q, "") // the second context keeps the flight in this goroutine; Client.Close ends it

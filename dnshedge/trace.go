@@ -2,11 +2,15 @@ package dnshedge
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/observe"
 )
 
 // Trace is a set of functions that a Client calls on events. Each may be nil. They are called from several goroutines
@@ -21,6 +25,10 @@ type Trace struct {
 	Done func(context.Context, AttemptInfo, time.Duration, error)
 	// Answer is called with the answer to a question, or with its error.
 	Answer func(context.Context, AnswerInfo)
+	// Lookup is called when a question of a caller has ended, in any way, including that its context has ended. The
+	// context is the caller's. With Resolver, a lookup of a host has a question for each address family, and the context
+	// lacks the caller's values after the caller's context has ended.
+	Lookup func(context.Context, observe.DNSLookup)
 }
 
 // AttemptInfo describes one attempt: a query that is sent to one server. Functions of Trace receive it.
@@ -108,4 +116,29 @@ func (t *tracer) reportLocalAnswer(ctx context.Context, q *wire.Query, from Sour
 	if t != nil && t.Answer != nil {
 		t.callGuarded(func() { t.Answer(ctx, AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: from, Err: err}) })
 	}
+}
+
+// timesLookups reports whether t has the function Lookup. t may be nil.
+func (t *tracer) timesLookups() bool { return t != nil && t.Lookup != nil }
+
+// reportLookup calls t.Lookup for the question q, which has ended with the answer a or with err. Its caller has waited
+// since start. t.Lookup must not be nil.
+func (t *tracer) reportLookup(ctx context.Context, q *wire.Query, start time.Time, a *wire.Answer, err error) {
+	l := observe.DNSLookup{Name: q.PresentationName(), Type: q.Type, Duration: time.Since(start), ErrorType: lookupErrorType(a, err)}
+	t.callGuarded(func() { t.Lookup(ctx, l) })
+}
+
+// lookupErrorType returns the DNSLookup.ErrorType of a question with the answer a, or with err.
+func lookupErrorType(a *wire.Answer, err error) string {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case err != nil || a.Rcode() == dns.RcodeServerFailure:
+		return "try_again"
+	case a.Rcode() == dns.RcodeSuccess:
+		return ""
+	case a.Rcode() == dns.RcodeNameError:
+		return "host_not_found"
+	}
+	return "no_recovery"
 }

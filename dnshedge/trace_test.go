@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/observe"
 )
 
 func TestClientCopiesTraceAtFirstUse(t *testing.T) {
@@ -73,5 +75,68 @@ func TestTraceReportsWinner(t *testing.T) {
 		}, answers)
 		synctest.Wait()
 		assert.Equal(t, []done{{attempts[1], 20 * ms, false}, {attempts[0], 120 * ms, true}}, ended)
+	})
+}
+
+func TestTraceReportsLookupsInContextOfCaller(t *testing.T) {
+	bubble(t, func(l *lab) {
+		handlers := map[string]dnstest.Handler{
+			"x.example.": good, "late.example.": after(time.Second, good), "slow.example.": after(time.Second, good), "none.example.": rcode(dns.RcodeNameError),
+			"fails.example.": rcode(dns.RcodeServerFailure), "refused.example.": rcode(dns.RcodeRefused),
+		}
+		l.serve("a", func(q dnstest.Query) dnstest.Reply { return handlers[q.Question[0].Name](q) })
+		type callKey struct{}
+		var mu sync.Mutex
+		var lookups []observe.DNSLookup
+		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache), Hedge: dnshedge.Hedge{Off: true}, Trace: &dnshedge.Trace{
+			Lookup: func(ctx context.Context, got observe.DNSLookup) {
+				mu.Lock()
+				defer mu.Unlock()
+				if got.Name != "slow.example." { // Go's resolver drops the values of a context that has ended
+					assert.Equal(t, "call", ctx.Value(callKey{}), got.Name)
+				}
+				lookups = append(lookups, got)
+			},
+		}}, l.up("udp", "a"))
+		call := context.WithValue(background, callKey{}, "call")
+		for range 2 { // then from the cache
+			_, err := c.Resolver().LookupNetIP(call, "ip4", "x.example.")
+			require.NoError(t, err)
+		}
+		for _, name := range []string{"none.example.", "fails.example.", "refused.example."} {
+			_, _, err := c.ExchangeContext(call, question(name, dns.TypeA), "")
+			require.NoError(t, err)
+		}
+		impatient, cancel := context.WithTimeout(call, 300*ms)
+		defer cancel()
+		_, _, err := c.ExchangeContext(impatient, question("late.example.", dns.TypeA), "")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		loser, lose := context.WithCancel(call)
+		time.AfterFunc(200*ms, lose)
+		_, _, err = c.ExchangeContext(loser, question("late.example.", dns.TypeA), "")
+		require.ErrorIs(t, err, context.Canceled)
+
+		impatient, cancel = context.WithTimeout(call, 300*ms)
+		defer cancel()
+		_, err = c.Resolver().LookupNetIP(impatient, "ip4", "slow.example.")
+		require.Error(t, err)
+		synctest.Wait()
+
+		mu.Lock()
+		defer mu.Unlock()
+		require.Len(t, lookups, 8)
+		for i := range lookups[3:5] { // failures are asked for again
+			lookups[3+i].Duration = 0
+		}
+		assert.Equal(t, []observe.DNSLookup{
+			{Name: "x.example.", Type: dns.TypeA, Duration: 20 * ms},
+			{Name: "x.example.", Type: dns.TypeA},
+			{Name: "none.example.", Type: dns.TypeA, Duration: 20 * ms, ErrorType: "host_not_found"},
+			{Name: "fails.example.", Type: dns.TypeA, ErrorType: "try_again"},
+			{Name: "refused.example.", Type: dns.TypeA, ErrorType: "no_recovery"},
+			{Name: "late.example.", Type: dns.TypeA, Duration: 300 * ms, ErrorType: "try_again"},
+			{Name: "late.example.", Type: dns.TypeA, Duration: 200 * ms, ErrorType: "canceled"},
+			{Name: "slow.example.", Type: dns.TypeA, Duration: 300 * ms, ErrorType: "canceled"},
+		}, lookups)
 	})
 }

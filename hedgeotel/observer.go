@@ -47,6 +47,11 @@
 //	hedge.limiter.requests   requests at the Limiter
 //	hedge.limiter.waited     histogram: time in the queue in seconds
 //
+// A dnshedge.Client whose Trace.Lookup is [Observer.LookupDone] has the metric of OpenTelemetry's conventions, with the
+// attributes dns.question.name and error.type. Its exemplars, and the event dns.lookup, name the call that waited:
+//
+//	dns.lookup.duration  histogram: duration of each DNS question in seconds, including answers from the cache
+//
 // All other metrics have the attributes server.address and hedge.protocol and, if not empty, hedge.client (see
 // hedge.WithName) and hedge.route. The server.address is the gRPC target, the key of hedge.Do, or the DNS upstream for
 // these protocols. Values are formatted as by [observe.KeyInfo.Printable]. The cardinality limit of the SDK bounds the
@@ -101,6 +106,7 @@ type Observer struct {
 	endpointAttempts, endpointBad              metric.Int64Counter
 	gauges                                     *stateGauges
 
+	lookup  metric.Float64Histogram // duration of DNS questions, as OpenTelemetry's conventions define it
 	limited metric.Int64Counter     // requests at Limiters
 	waited  metric.Float64Histogram // time in the queues of Limiters
 
@@ -158,6 +164,7 @@ func New(opts ...Option) (*Observer, error) {
 	o.saved = m.newTimeHistogram("hedge.saved", "Estimated time that each win of a hedge saved.", savedBounds...)
 	o.endpointAttempts = m.newCounter("hedge.endpoint.attempts", "{attempt}", "Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.")
 	o.endpointBad = m.newCounter("hedge.endpoint.bad", "{attempt}", "Attempts at an endpoint that failed, or that were slower than an attempt at another endpoint.")
+	o.lookup = m.newTimeHistogram("dns.lookup.duration", "Measures the time taken to perform a DNS lookup.", lookupBounds...)
 	o.limited = m.newCounter("hedge.limiter.requests", "{request}", "Requests that came to the Limiter, by outcome.")
 	o.waited = m.newTimeHistogram("hedge.limiter.waited", "How long requests waited in a Limiter's queue, by outcome.", timeBounds...)
 	var err error

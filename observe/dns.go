@@ -40,6 +40,24 @@ type DNSStats struct {
 	Upstreams []DNSUpstreamStats `json:"upstreams"`       // one entry per upstream server, sorted by name
 }
 
+// A DNSLookup describes a DNS question whose caller no longer waits. The function Lookup of a dnshedge.Trace receives it.
+type DNSLookup struct {
+	Name     string        // as in the question, with the final dot
+	Type     uint16        // record type of the question
+	Duration time.Duration // time that the caller waited
+
+	// ErrorType is empty if there was no error, or else one of the following values:
+	//
+	//   - host_not_found: the name does not exist
+	//   - try_again: timeout, SERVFAIL, or another error that may end by itself
+	//   - no_recovery: any other response code
+	//   - canceled: the caller's context was cancelled, for example because the lookup belongs to a hedge that lost; a
+	//     net.Resolver also cancels a lookup whose caller has timed out
+	//
+	// The first three are those of getaddrinfo, which OpenTelemetry's conventions recommend.
+	ErrorType string
+}
+
 // DNSCacheStats is the fill level of the response cache of a dnshedge.Client.
 type DNSCacheStats struct {
 	Entries  int   `json:"entries"`   // cached responses; approximate while the cache changes
