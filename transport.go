@@ -2,6 +2,7 @@ package hedge
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"time"
@@ -141,13 +142,33 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // connection takes to open, plus 0.1s.
 //
 // If existing connections are busy, Warm opens fewer new connections, because the host may have a connection limit that
-// is not known. TLS sessions are resumed if the TLSClientConfig has a ClientSessionCache.
+// is not known. TLS sessions are resumed if the TLSClientConfig has a ClientSessionCache, see [ResumeTLSSessions].
 //
 // Warm returns early if ctx ends. Its error joins the errors of all unreachable URLs, each with scheme and host only.
 // Warm returns an error if n is less than 1. If the wrapped RoundTripper panics, Warm panics as RoundTrip does.
 func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
 	t.mustBeInitialized()
 	return t.calls.Warm(ctx, n, urls...)
+}
+
+// ResumeTLSSessions returns a copy of base whose connections resume TLS sessions: a later handshake with the same host
+// then needs no certificate and no signature. An *http.Transport does not resume sessions unless its TLSClientConfig has
+// a ClientSessionCache. If base has one, the copy shares it; otherwise the copy keeps the sessions of 64 hosts.
+//
+// A session lets the server recognize the client. A DialTLSContext function makes handshakes of its own, so its sessions
+// are not resumed. base is not changed, and the copy shares no connections with it.
+func ResumeTLSSessions(base *http.Transport) *http.Transport {
+	t := base.Clone() // also initializes the protocols of base
+	if t.TLSClientConfig == nil {
+		t.TLSClientConfig = new(tls.Config)
+	}
+	if t.TLSClientConfig.ClientSessionCache == nil {
+		t.TLSClientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+	}
+	if base.TLSNextProto["h2"] != nil { // with a TLSClientConfig, HTTP/2 is no longer the default
+		t.ForceAttemptHTTP2 = true
+	}
+	return t
 }
 
 // LatencyEstimate returns quantile q, in [0, 1], of the recent latencies of calls to host through rt, as seen by

@@ -1,0 +1,54 @@
+package livetests_test
+
+import (
+	"crypto/tls"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+)
+
+func TestResumeTLSSessionsResumesSecondConnection(t *testing.T) {
+	for _, protocol := range []string{"HTTP/1.1+TLS", "HTTP/2"} {
+		t.Run(protocol, func(t *testing.T) {
+			s := serve(t, protocol, func(http.ResponseWriter, *http.Request) {})
+			plain := base(t, s)
+			plain.DisableKeepAlives = true // each request has a new connection
+			resuming := hedge.ResumeTLSSessions(plain)
+			again := hedge.ResumeTLSSessions(resuming) // shares the sessions
+			resumed := func(tr *http.Transport) bool {
+				resp, err := hedge.Wrap(&http.Client{Transport: tr}).Get(s.URL)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				return resp.TLS.DidResume
+			}
+			assert.Equal(t, []bool{false, true, true}, []bool{resumed(resuming), resumed(resuming), resumed(again)})
+			assert.Equal(t, []bool{false, false}, []bool{resumed(plain), resumed(plain)}, "the caller's Transport is unchanged")
+			assert.Nil(t, plain.TLSClientConfig.ClientSessionCache)
+		})
+	}
+}
+
+func TestResumeTLSSessionsKeepsProtocols(t *testing.T) {
+	used := new(http.Transport)
+	_, err := used.RoundTrip(new(http.Request)) // initializes its protocols
+	require.Error(t, err)
+	for name, row := range map[string]struct {
+		base  *http.Transport
+		http2 bool
+	}{
+		"zero":     {new(http.Transport), true},
+		"used":     {used, true},
+		"default":  {http.DefaultTransport.(*http.Transport), true},
+		"config":   {&http.Transport{TLSClientConfig: new(tls.Config)}, false},
+		"disabled": {&http.Transport{TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}, false},
+	} {
+		tr := hedge.ResumeTLSSessions(row.base)
+		_, err := tr.RoundTrip(new(http.Request))
+		require.Error(t, err)
+		assert.Equal(t, row.http2, tr.TLSNextProto["h2"] != nil, name)
+	}
+}
