@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestLastSetupNeedsFewLookupsAndHandshakes(t *testing.T) {
+	_, _ = (&net.Resolver{PreferGo: true}).LookupHost(context.Background(), "localhost") // as in main
+	synctest.Test(t, func(t *testing.T) {
+		row, err := runService(t.Context(), setups[len(setups)-1])
+		require.NoError(t, err)
+		assert.LessOrEqual(t, row.Lookups, 4.)
+		assert.LessOrEqual(t, row.Full+row.Resumed, 4.)
+		assert.Greater(t, row.P50, 14*ms, "the network and the work of the services take as long")
+	})
+}
+
+func TestClientLosesNoTimeToPools(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		row, err := runPool(t.Context(), 0)
+		require.NoError(t, err)
+		assert.Zero(t, row.Failed)
+		assert.Less(t, row.Max, 1000*ms, "threads wait for 5 s after a lost packet")
+	})
+}

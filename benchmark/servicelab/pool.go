@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/bubble"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
+	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+const (
+	lookupRate = 100 // per second
+	lookups    = 3000
+)
+
+// A poolRow is the result of lookups by a pool of threads or by a dnshedge.Client.
+type poolRow struct {
+	P50, P99, Max time.Duration
+	Failed        int64
+}
+
+// measurePool measures lookups by a pool with the given number of threads. 0: by a dnshedge.Client.
+var measurePool = bubble.Func[int, poolRow]{Name: "pool", Call: runPool}
+
+// printPools measures and prints the table of lookups by pools.
+func printPools(ctx context.Context, w io.Writer) error {
+	fmt.Fprint(w, "\n| 100 lookups a second | p50 ms | p99 ms | longest ms | failed |\n|---|--:|--:|--:|--:|\n")
+	for _, threads := range []int{4, 16, 64, 0} {
+		r, err := measurePool.Run(ctx, threads)
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprintf("%d resolver threads", threads)
+		if threads == 0 {
+			name = "`dnshedge.Client`"
+		}
+		fmt.Fprintf(w, "| %s | %.0f | %.0f | %.0f | %d |\n", name, millis(r.P50), millis(r.P99), millis(r.Max), r.Failed)
+	}
+	return nil
+}
+
+// runPool looks up 100 new names a second, while one packet in a hundred is lost each way. A lookup by a pool waits for a
+// thread, and keeps it until the lookup has ended, as getaddrinfo does. The threads use Go's resolver, which sends a lost
+// query again after 5 s, as getaddrinfo does too.
+func runPool(ctx context.Context, threads int) (row poolRow, err error) {
+	n, nameserver, err := startNetwork(netsim.Profile{Delay: netsim.Constant(5 * ms), Loss: 0.01})
+	if err != nil {
+		return row, err
+	}
+	defer n.Close()
+	defer nameserver.Close()
+	client := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "nameserver:53"}}, Dialer: n.Host("client")}
+	defer client.Close()
+	pool, resolver := make(chan struct{}, lookups), client.Resolver()
+	if threads > 0 {
+		pool, resolver = make(chan struct{}, threads), newGoResolver(n)
+	}
+	latencies := make([]time.Duration, lookups)
+	var failed atomic.Int64
+	lab.Load{Gap: lab.ConstantGap(lookupRate)}.Send(ctx, lookups, func(i int) {
+		start := time.Now()
+		pool <- struct{}{}
+		if _, err := resolver.LookupNetIP(ctx, "ip", fmt.Sprintf("n%d.example.", i)); err != nil {
+			failed.Add(1)
+		}
+		<-pool
+		latencies[i] = time.Since(start)
+	})
+	slices.Sort(latencies)
+	return poolRow{P50: latency.Quantile(latencies, 0.5), P99: latency.Quantile(latencies, 0.99), Max: latencies[lookups-1], Failed: failed.Load()}, nil
+}
