@@ -102,3 +102,23 @@ func TestOptOutDeniesNoSignedDelegation(t *testing.T) {
 		assert.Contains(t, w.security(r, "www.example.tld. A"), "bogus")
 	})
 }
+
+// TestOptOutProofDoesNotMakeNXDOMAIN has a server that answers NOERROR with the proof that a name has no NSEC3 record. With
+// opt-out, the name may be that of an unsigned delegation.
+func TestOptOutProofDoesNotMakeNXDOMAIN(t *testing.T) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
+		w.sign("unsigned.tld.")
+		optOut(w, "tld.", "192.0.2.1 192.0.2.2")
+		w.updateServers("192.0.2.1 192.0.2.2", func(s *server) {
+			right := s.change
+			s.change = func(q query, r *dns.Msg) *dns.Msg {
+				r = right(q, r)
+				r.Rcode = dns.RcodeSuccess
+				return r
+			}
+		})
+		m := w.ask(newValidatingResolver(w), "no.tld. A")
+		assert.Equal(t, dns.RcodeSuccess, m.Rcode)
+		assert.False(t, m.AuthenticatedData)
+	})
+}

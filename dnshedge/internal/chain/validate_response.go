@@ -289,8 +289,10 @@ func (a *verifiedRecords) addProofs(w *validate.Validation, sets []*validate.RRs
 // verifyDenial verifies a negative answer with the keys k of a zone, and sets its status. sets are the RRsets of the
 // authority section.
 //
-// It also sets Rcode according to the proof, because signatures do not cover the response code. If the proof is not
-// valid, the error is a *validate.Reason.
+// It also sets Rcode according to the proof, because signatures do not cover the response code. It leaves NOERROR if the
+// proof has opt-out, because the name may then be that of an unsigned delegation.
+//
+// If the proof is not valid, the error is a *validate.Reason.
 func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, k *validate.Keys, now time.Time) error {
 	den, err := w.VerifyDenial(s.Name, s.Type, sets, k, now)
 	if err != nil {
@@ -318,7 +320,7 @@ func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, 
 			found.ttl = min(found.ttl, soa.Minttl) // RFC 2308 §5
 		}
 	}
-	gone := den.Kind == validate.NameError
+	gone := den.Kind == validate.NameError && (den.Status != validate.Insecure || s.Rcode == dns.RcodeNameError)
 	if den.Kind == validate.NoDS && den.OptOut && s.Rcode == dns.RcodeNameError { // the records may also prove NXDOMAIN
 		all, err := w.VerifyDenial(s.Name, dns.TypeNone, sets, k, now)
 		gone = err == nil && all.Kind == validate.NameError
