@@ -46,6 +46,9 @@ func (j judgement) summary() string {
 	return strings.TrimSpace(j.kind + " " + rcode)
 }
 
+// isNegative reports whether it is secure that there are no records.
+func (j judgement) isNegative() bool { return j.kind == "secure" && !strings.Contains(j.data, " ") }
+
 // A treeAnswer is what unbound, BIND and our resolver find of a question.
 type treeAnswer struct {
 	treeQuestion
@@ -95,13 +98,14 @@ var treesDiffer = []struct{ fault, why string }{
 	{"lame: ", "below a zone that is proven to be unsigned nothing needs a proof (RFC 4035 §4.3), though no server of that zone answers"},
 	{"delegates to itself", "the same"},
 	{"refers to another zone", "the same"},
+	{"denial", "the proof is that of another question (RFC 8198), which is turned off for both"},
 	{"private algorithm", "the zone is insecure (RFC 4035 §5.2); see validatorsDiffer for BIND, and unbound looks for the keys of a wrong signer"},
 }
 
 // isExplained reports whether treesDiffer has the reason of a difference.
 func (a treeAnswer) isExplained() bool {
 	return slices.ContainsFunc(treesDiffer, func(d struct{ fault, why string }) bool {
-		return strings.Contains(a.faults, d.fault) && (a.found[2].kind == "insecure" || d.fault == "NXDOMAIN")
+		return strings.Contains(a.faults, d.fault) && (a.found[2].kind == "insecure" || d.fault == "NXDOMAIN" || d.fault == "denial" && a.found[2].isNegative())
 	})
 }
 

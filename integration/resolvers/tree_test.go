@@ -97,7 +97,7 @@ func (t *tree) drawZone(parent *signedZone, above *treeZone, name string) {
 // drawFault adds a fault of treeFaults to a zone, or one of flaws if it is signed.
 func (t *tree) drawFault(z *treeZone) {
 	f := treeFaults[t.rng.IntN(len(treeFaults))]
-	if !z.unsigned && t.rng.IntN(2) == 0 {
+	if !z.unsigned && z.rekey == nil && z.delve == nil && t.rng.IntN(2) == 0 { // some flaws need keys, which another one takes away
 		flaw := flaws[1+t.rng.IntN(len(flaws)-1)] // the first is none
 		f = treeFault{flaw.name, func(t *tree, z *treeZone) { flaw.change(z.signedZone, t.rng) }}
 	}
