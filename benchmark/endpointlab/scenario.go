@@ -47,7 +47,7 @@ func (e endpoint) drawOutcome(d *virtual.RandomSource, a virtual.Attempt, progre
 	took = model(d, a)
 	a.N += 8 // random numbers other than those of the latency
 	for _, f := range e.faults {
-		if progress < f.from || progress >= f.to || f.period > 0 && math.Mod(progress-f.from, f.period) >= f.duration || a.RandomNumbers(d).Float64() >= f.share {
+		if progress < f.from || progress >= f.to || f.period > 0 && math.Mod(progress-f.from, f.period) >= f.duration || a.Rand(d).Float64() >= f.share {
 			continue
 		}
 		switch {

@@ -288,7 +288,7 @@ func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
 	if len(took) == 0 {
 		return nil
 	}
-	simulation := virtual.Simulation{Workers: 1, Requests: min(50_000, 20*len(took)), Model: virtual.SampledLatency(took)}
+	simulation := virtual.Simulation{Workers: 1, Requests: min(50_000, 20*len(took)), Model: virtual.EmpiricalLatency(took)}
 	return simulation.BestStaticDelays(t.seed, s.bestStaticHedges, extra, s.minimizedQuantile())
 }
 

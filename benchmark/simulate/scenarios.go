@@ -39,7 +39,7 @@ func virtualScenarios() []scenario {
 	outage := []part{newPeriodPart("before", 0, 60*sec), newPeriodPart("during", 60*sec, 90*sec), newPeriodPart("after", 90*sec, forever)}
 	trigger := virtual.Simulation{
 		Rate: 0.75 * 20 / referenceMean.Seconds(), Queue: &virtual.Queue{Servers: 20, Shared: true},
-		Model: virtual.DuringInterval(30*sec, 40*sec, virtual.ScaleLatency(reference, 2.5), reference),
+		Model: virtual.WithIntervalModel(30*sec, 40*sec, virtual.ScaleLatency(reference, 2.5), reference),
 	}
 	cold := func(m virtual.Model) virtual.Simulation {
 		return virtual.Simulation{Workers: 4, Requests: 1000, Episodes: 300, Model: m}
@@ -56,7 +56,7 @@ func virtualScenarios() []scenario {
 		simulation: closed(virtual.ParetoLatency(2500*time.Microsecond, 1.5), 400_000), replayable: true, protocols: both,
 	}, {
 		name: "bimodal", about: "20 callers; one request in five is a cache miss of 200 ms, and so are its hedges",
-		simulation: closed(virtual.MixByRequest(virtual.LognormalLatency(5*ms, 2*ms), virtual.LognormalLatency(200*ms, 25*ms), 0.20), 200_000),
+		simulation: closed(virtual.WithCacheMisses(virtual.LognormalLatency(5*ms, 2*ms), virtual.LognormalLatency(200*ms, 25*ms), 0.20), 200_000),
 		replayable: true, protocols: both,
 	}, {
 		name: "replica", about: "20 callers; one of 16 replicas is ten times slower",
@@ -79,26 +79,26 @@ func virtualScenarios() []scenario {
 		},
 	}, {
 		name: "drift", about: "2,000 requests/s; three times slower in the second of three minutes",
-		simulation: open(virtual.DuringInterval(60*sec, 120*sec, virtual.ScaleLatency(reference, 3), reference), 2000), span: 180 * sec, replayable: true,
+		simulation: open(virtual.WithIntervalModel(60*sec, 120*sec, virtual.ScaleLatency(reference, 3), reference), 2000), span: 180 * sec, replayable: true,
 		parts: []part{newPeriodPart("before", 0, 60*sec), newPeriodPart("during", 60*sec, 120*sec), newPeriodPart("after", 120*sec, forever)},
 	}, {
 		name: "outage", about: "1,000 requests/s; everything is 50 × slower for 30 s",
-		simulation: open(virtual.DuringInterval(60*sec, 90*sec, virtual.ScaleLatency(reference, 50), reference), 1000), span: 150 * sec, replayable: true,
+		simulation: open(virtual.WithIntervalModel(60*sec, 90*sec, virtual.ScaleLatency(reference, 50), reference), 1000), span: 150 * sec, replayable: true,
 		parts: outage,
 	}, {
 		name: "hang", about: "1,000 requests/s; nothing answers for 30 s",
-		simulation: open(virtual.DuringInterval(60*sec, 90*sec, virtual.HangUntil(reference, 90*sec), reference), 1000), span: 150 * sec,
+		simulation: open(virtual.WithIntervalModel(60*sec, 90*sec, virtual.WithHangUntil(reference, 90*sec), reference), 1000), span: 150 * sec,
 		parts: outage,
 	}, {
 		name: "hosts", about: "1,000 requests/s to ten hosts, of which one hangs for 30 s; the parts show the other nine",
-		simulation: tenHosts(virtual.OnHost(0, virtual.DuringInterval(30*sec, 60*sec, virtual.HangUntil(reference, forever/2), reference), reference)),
+		simulation: tenHosts(virtual.WithHostModel(0, virtual.WithIntervalModel(30*sec, 60*sec, virtual.WithHangUntil(reference, forever/2), reference), reference)),
 		span:       90 * sec, parts: hung,
 	}, {
 		name: "hosts-calm", about: "1,000 requests/s to ten hosts, of which none hangs",
 		simulation: tenHosts(reference), span: 90 * sec, parts: hung[:3],
 	}, {
 		name: "uniform", about: "20 callers; every answer takes 20 ms ± 1 %",
-		simulation: closed(virtual.ConstantLatency(20*ms, 0.01), 200_000), protocols: both,
+		simulation: closed(virtual.UniformLatency(20*ms, 0.01), 200_000), protocols: both,
 	}, {
 		name: "low", about: "one request/s to the reference backend",
 		simulation: virtual.Simulation{Rate: 1, Requests: 100_000, Model: reference}, replayable: true,
@@ -132,7 +132,7 @@ func networkScenarios() []scenario {
 		only: []string{"none", "hedgedhttp-10ms", "hedge"}, network: &networkConfig{rtts: []time.Duration{ms}, tls: true, freeze: 120},
 	}, {
 		name: "cold", about: "fresh clients, over TLS, 0.5 and 30 ms from a server that answers at once",
-		simulation: virtual.Simulation{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.ConstantLatency(0, 0)}, protocols: []string{"http"},
+		simulation: virtual.Simulation{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.UniformLatency(0, 0)}, protocols: []string{"http"},
 		parts: []part{
 			newRTTPart("first-0.5ms", 0, newFirstCallsPart("", 1)), newRTTPart("warm-0.5ms", 0, newLaterCallsPart("", 1)),
 			newRTTPart("first-30ms", 1, newFirstCallsPart("", 1)), newRTTPart("warm-30ms", 1, newLaterCallsPart("", 1)),
@@ -168,7 +168,7 @@ func replicaScenarioNames() []string { return scenarioNames(replicaScenarios()) 
 // slow, or cannot be reached. The scenarios compare hedges to the replica of the primary with hedges to another
 // replica.
 func replicaScenarios() []scenario {
-	usual := virtual.ConstantLatency(5*ms, 0.4)
+	usual := virtual.UniformLatency(5*ms, 0.4)
 	both := []string{"http", "grpc"}
 	in := func(name, about string, m virtual.Model, protocols []string, l networkConfig) scenario {
 		l.rtts, l.period = []time.Duration{ms / 2}, sec

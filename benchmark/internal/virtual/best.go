@@ -44,40 +44,41 @@ func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) 
 // requests and the latencies of their first attempts.
 type replay struct {
 	Simulation
-	draws     *RandomSource
-	starts    []time.Duration // of the requests
-	primaries []time.Duration // latencies
-	longest   time.Duration   // of primaries
-	buffer    []time.Duration // for hedgedLatencies
+	random           *RandomSource
+	starts           []time.Duration // of the requests
+	primaryLatencies []time.Duration
+	longestPrimary   time.Duration   // of primaryLatencies
+	buffer           []time.Duration // for hedgedLatencies
 }
 
-const maxReplayed = 400_000 // requests
+const maxReplayRequests = 400_000
 
-// newReplay returns a replay of the simulation's first episode with the given seed, for at most maxReplayed requests.
+// newReplay returns a replay of the simulation's first episode with the given seed, for at most maxReplayRequests
+// requests.
 func (s Simulation) newReplay(seed uint64) *replay {
-	p := &replay{Simulation: s, draws: newEpisodeRandomSource(seed, 0)}
-	r := &episodeRun{Simulation: s, draws: p.draws}
+	p := &replay{Simulation: s, random: newEpisodeRandomSource(seed, 0)}
+	r := &episodeRun{Simulation: s, random: p.random}
 	var at time.Duration
-	for i := range min(s.Requests, maxReplayed) {
+	for i := range min(s.Requests, maxReplayRequests) {
 		if s.Workers == 0 {
 			r.issued = i
-			at += r.nextGap()
+			at += r.nextInterarrivalTime()
 		}
 		p.starts = append(p.starts, at)
-		p.primaries = append(p.primaries, p.attemptLatency(i, 0, 0))
+		p.primaryLatencies = append(p.primaryLatencies, p.answerTime(i, 0, 0))
 	}
-	p.longest = slices.Max(p.primaries)
+	p.longestPrimary = slices.Max(p.primaryLatencies)
 	return p
 }
 
-// attemptLatency returns the time from the start of the request with index i to the answer of its attempt n, which
+// answerTime returns the time from the start of the request with index i to the answer of its attempt n, which
 // starts after the given delay. Attempt 0 is the primary.
-func (p *replay) attemptLatency(i, n int, delay time.Duration) time.Duration {
+func (p *replay) answerTime(i, n int, delay time.Duration) time.Duration {
 	a := Attempt{Request: i, N: n, At: p.starts[i] + delay}
 	if p.Hosts > 1 {
-		a.Host = p.draws.attemptRandom(i, -2).IntN(p.Hosts)
+		a.Host = p.random.attemptRand(i, -2).IntN(p.Hosts)
 	}
-	return delay + p.Model(p.draws, a)
+	return delay + p.Model(p.random, a)
 }
 
 // hedgedLatencies returns the latencies of the requests that are hedged with the given delays, in no order. cost is the
@@ -85,7 +86,7 @@ func (p *replay) attemptLatency(i, n int, delay time.Duration) time.Duration {
 func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration, cost float64) {
 	p.buffer = p.buffer[:0]
 	hedges := 0
-	for i, l := range p.primaries {
+	for i, l := range p.primaryLatencies {
 		if l <= delays[0] {
 			continue
 		}
@@ -94,11 +95,11 @@ func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration
 				break
 			}
 			hedges++
-			l = min(l, p.attemptLatency(i, n+1, d))
+			l = min(l, p.answerTime(i, n+1, d))
 		}
 		p.buffer = append(p.buffer, l)
 	}
-	return p.buffer, float64(hedges) / float64(len(p.primaries))
+	return p.buffer, float64(hedges) / float64(len(p.primaryLatencies))
 }
 
 // latencyQuantile returns quantile q of the latencies of all requests with the given hedge delays. Requests that are
@@ -106,8 +107,8 @@ func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration
 func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	hedged, _ := p.hedgedLatencies(delays)
 	slices.Sort(hedged)
-	others := len(p.primaries) - len(hedged)
-	if rank := latency.RankOf(q, len(p.primaries)); rank >= others {
+	others := len(p.primaryLatencies) - len(hedged)
+	if rank := latency.RankOf(q, len(p.primaryLatencies)); rank >= others {
 		return hedged[rank-others]
 	}
 	return delays[0]
@@ -117,7 +118,7 @@ func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 // returns the number of hedges per request for a delay, and must decrease as the delay grows.
 func (p *replay) shortestDelay(from time.Duration, extra float64, cost func(time.Duration) float64) time.Duration {
 	const resolution = 1000 // steps per factor e
-	span := float64(p.longest-from) + 1
+	span := float64(p.longestPrimary-from) + 1
 	steps := int(math.Log(span+1) * resolution)
 	at := func(i int) time.Duration { return from + time.Duration(math.Expm1(float64(i)/resolution)) }
 	return at(sort.Search(steps, func(i int) bool { return cost(at(i)) <= extra }))

@@ -17,12 +17,12 @@ import (
 func fiftyHosts() virtual.Simulation {
 	pausing := func(d *virtual.RandomSource, a virtual.Attempt) time.Duration {
 		wait := 300*ms - a.At%(10*time.Second)
-		if wait <= 0 || a.RandomNumbers(d).IntN(3) > 0 {
+		if wait <= 0 || a.Rand(d).IntN(3) > 0 {
 			return referenceModel()(d, a)
 		}
 		return wait + referenceModel()(d, a)
 	}
-	hanging := virtual.DuringInterval(60*time.Second, 90*time.Second, virtual.HangUntil(referenceModel(), 90*time.Second), referenceModel())
+	hanging := virtual.WithIntervalModel(60*time.Second, 90*time.Second, virtual.WithHangUntil(referenceModel(), 90*time.Second), referenceModel())
 	return virtual.Simulation{
 		Hosts: 50, Rate: 1000, Requests: 180_000, Timeout: 5 * time.Second,
 		Model: func(d *virtual.RandomSource, a virtual.Attempt) time.Duration {

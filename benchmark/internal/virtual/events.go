@@ -5,11 +5,11 @@ import "time"
 type eventKind uint8
 
 const (
-	arrival    eventKind = iota // of a request
-	hedgeDue                    // of a call
-	answered                    // an attempt
-	serverDone                  // with its job
-	timedOut                    // a call
+	requestArrived eventKind = iota
+	hedgeDue                 // of a call
+	attemptAnswered
+	jobFinished
+	callTimedOut
 )
 
 // An event is a change of the simulation at a scheduled time: the arrival of a request, the start of a hedge, an
@@ -17,7 +17,7 @@ const (
 type event struct {
 	at     time.Duration
 	seq    uint64 // events at the same time happen in the order in which they were pushed
-	call   callID // for arrival: unused; for serverDone: its generation is that of the server
+	call   callID // for requestArrived: unused; for jobFinished: its generation is that of the server
 	server *server
 	n      uint8 // attempt
 	kind   eventKind

@@ -20,23 +20,23 @@ func NewRandomSource(seed uint64) *RandomSource { return newEpisodeRandomSource(
 // newEpisodeRandomSource returns the source of the random numbers of one episode of a simulation. The first episode has
 // the number 0.
 func newEpisodeRandomSource(seed uint64, episode int) *RandomSource {
-	d := &RandomSource{seed: mixBits(seed + mixBits(uint64(episode)))}
+	d := &RandomSource{seed: mix64(seed + mix64(uint64(episode)))}
 	d.rng = rand.New(&d.source)
 	return d
 }
 
-// attemptRandom returns the random numbers of an attempt, given by the ID of its request and the number of the attempt.
+// attemptRand returns the random numbers of an attempt, given by the ID of its request and the number of the attempt.
 // Negative attempt numbers stand for other purposes, for example the arrival of the request. The result is valid until
-// the next call of attemptRandom.
-func (d *RandomSource) attemptRandom(request, attempt int) *rand.Rand {
-	d.source = splitMix(mixBits(d.seed ^ mixBits(uint64(request)<<8^uint64(attempt+128))))
+// the next call of attemptRand.
+func (d *RandomSource) attemptRand(request, attempt int) *rand.Rand {
+	d.source = splitMix(mix64(d.seed ^ mix64(uint64(request)<<8^uint64(attempt+128))))
 	return d.rng
 }
 
-// ArrivalGap returns the time between the arrivals of the previous request and the request with the given ID. Arrivals
-// are a Poisson process with the given rate per second.
-func (d *RandomSource) ArrivalGap(request int, rate float64) time.Duration {
-	return time.Duration(d.attemptRandom(request, -1).ExpFloat64() / rate * 1e9)
+// InterarrivalTime returns the time between the arrivals of the previous request and the request with the given ID.
+// Arrivals are a Poisson process with the given rate per second.
+func (d *RandomSource) InterarrivalTime(request int, rate float64) time.Duration {
+	return time.Duration(d.attemptRand(request, -1).ExpFloat64() / rate * 1e9)
 }
 
 // A splitMix is the generator SplitMix64, which suits many short sequences of random numbers (Steele, Lea, Flood: "Fast
@@ -45,11 +45,11 @@ type splitMix uint64
 
 func (s *splitMix) Uint64() uint64 {
 	*s += 0x9e3779b97f4a7c15
-	return mixBits(uint64(*s))
+	return mix64(uint64(*s))
 }
 
-// mixBits returns the output of SplitMix64 for the state z, which is a hash of z.
-func mixBits(z uint64) uint64 {
+// mix64 returns the output of SplitMix64 for the state z, which is a hash of z.
+func mix64(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
@@ -68,12 +68,12 @@ type Attempt struct {
 // the random numbers determine the result.
 type Model func(d *RandomSource, a Attempt) time.Duration
 
-// RandomNumbers returns the random numbers of d that belong to this attempt alone. So they do not depend on which other
+// Rand returns the random numbers of d that belong to this attempt alone. So they do not depend on which other
 // attempts are sent.
-func (a Attempt) RandomNumbers(d *RandomSource) *rand.Rand { return d.attemptRandom(a.Request, a.N) }
+func (a Attempt) Rand(d *RandomSource) *rand.Rand { return d.attemptRand(a.Request, a.N) }
 
-// SharedRandom returns the random numbers of d that all attempts of the request share.
-func (a Attempt) SharedRandom(d *RandomSource) *rand.Rand { return d.attemptRandom(a.Request, -100) }
+// RequestRand returns the random numbers of d that all attempts of the request share.
+func (a Attempt) RequestRand(d *RandomSource) *rand.Rand { return d.attemptRand(a.Request, -100) }
 
 // LognormalLatency returns a model with lognormally distributed latencies. mean and deviation are the mean and the
 // standard deviation of the latencies.
@@ -82,28 +82,28 @@ func LognormalLatency(mean, deviation time.Duration) Model {
 	sigma := math.Sqrt(math.Log(1 + ratio*ratio))
 	mu := math.Log(float64(mean)) - sigma*sigma/2
 	return func(d *RandomSource, a Attempt) time.Duration {
-		return time.Duration(math.Exp(mu + sigma*a.RandomNumbers(d).NormFloat64()))
+		return time.Duration(math.Exp(mu + sigma*a.Rand(d).NormFloat64()))
 	}
 }
 
-// SampledLatency returns a model that picks each latency at random from times.
-func SampledLatency(times []time.Duration) Model {
-	return func(d *RandomSource, a Attempt) time.Duration { return times[a.RandomNumbers(d).IntN(len(times))] }
+// EmpiricalLatency returns a model that picks each latency at random from times.
+func EmpiricalLatency(times []time.Duration) Model {
+	return func(d *RandomSource, a Attempt) time.Duration { return times[a.Rand(d).IntN(len(times))] }
 }
 
 // ParetoLatency returns a model with Pareto distributed latencies: at least scale, and longer than x with probability
 // (scale/x)^shape.
 func ParetoLatency(scale time.Duration, shape float64) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
-		return time.Duration(float64(scale) * math.Pow(1-a.RandomNumbers(d).Float64(), -1/shape))
+		return time.Duration(float64(scale) * math.Pow(1-a.Rand(d).Float64(), -1/shape))
 	}
 }
 
-// ConstantLatency returns a model with uniformly distributed latencies that differ from t by at most the given share of
+// UniformLatency returns a model with uniformly distributed latencies that differ from t by at most the given share of
 // t.
-func ConstantLatency(t time.Duration, share float64) Model {
+func UniformLatency(t time.Duration, share float64) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
-		return time.Duration(float64(t) * (1 + share*(2*a.RandomNumbers(d).Float64()-1)))
+		return time.Duration(float64(t) * (1 + share*(2*a.Rand(d).Float64()-1)))
 	}
 }
 
@@ -131,11 +131,11 @@ func WithDelays(m Model, share float64, by time.Duration) Model {
 	}
 }
 
-// MixByRequest returns a model that uses slow for all attempts of a share of the requests, and fast for all others. It
-// models a cache: the hedge of a cache miss is a miss as well.
-func MixByRequest(fast, slow Model, share float64) Model {
+// WithCacheMisses returns a model that uses slow for all attempts of a share of the requests, and fast for all others.
+// It models a cache: the hedge of a cache miss is a miss as well.
+func WithCacheMisses(fast, slow Model, share float64) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
-		if a.SharedRandom(d).Float64() < share {
+		if a.RequestRand(d).Float64() < share {
 			return slow(d, a)
 		}
 		return fast(d, a)
@@ -146,7 +146,7 @@ func MixByRequest(fast, slow Model, share float64) Model {
 // of the first replica are multiplied by factor.
 func WithSlowReplica(m Model, n int, factor float64) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
-		if d.attemptRandom(a.Request, -40-a.N).IntN(n) > 0 {
+		if d.attemptRand(a.Request, -40-a.N).IntN(n) > 0 {
 			return m(d, a)
 		}
 		return time.Duration(factor * float64(m(d, a)))
@@ -157,11 +157,11 @@ func WithSlowReplica(m Model, n int, factor float64) Model {
 // once in every period, as for garbage collection. A pause lasts for half to one and a half times the duration pause.
 func WithPauses(m Model, n int, pause, period time.Duration) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
-		replica := d.attemptRandom(a.Request, -40-a.N).IntN(n)
+		replica := d.attemptRand(a.Request, -40-a.N).IntN(n)
 		left := m(d, a)
 		at := a.At
 		for k := int(at / period); ; k++ {
-			r := d.attemptRandom(k*n+replica, -60)
+			r := d.attemptRand(k*n+replica, -60)
 			length := pause/2 + time.Duration(r.Int64N(int64(pause)))
 			start := time.Duration(k)*period + time.Duration(r.Int64N(int64(period-length)))
 			if start+length <= at {
@@ -176,9 +176,9 @@ func WithPauses(m Model, n int, pause, period time.Duration) Model {
 	}
 }
 
-// DuringInterval returns a model that uses the model then for attempts that start in [from, to), and the model
+// WithIntervalModel returns a model that uses the model then for attempts that start in [from, to), and the model
 // otherwise for all other attempts.
-func DuringInterval(from, to time.Duration, then, otherwise Model) Model {
+func WithIntervalModel(from, to time.Duration, then, otherwise Model) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		if a.At >= from && a.At < to {
 			return then(d, a)
@@ -202,15 +202,15 @@ func ScaleLatency(m Model, factor float64) Model {
 	return func(d *RandomSource, a Attempt) time.Duration { return time.Duration(factor * float64(m(d, a))) }
 }
 
-// HangUntil returns a model of a server that hangs until the given time of the simulation, and then answers after the
-// latency of m. It is for attempts that start before that time.
-func HangUntil(m Model, until time.Duration) Model {
+// WithHangUntil returns a model of a server that hangs until the given time of the simulation, and then answers after
+// the latency of m. It is for attempts that start before that time.
+func WithHangUntil(m Model, until time.Duration) Model {
 	return func(d *RandomSource, a Attempt) time.Duration { return until - a.At + m(d, a) }
 }
 
-// OnHost returns a model that uses the model then for attempts at the given host, and the model otherwise for attempts
-// at all other hosts.
-func OnHost(host int, then, otherwise Model) Model {
+// WithHostModel returns a model that uses the model then for attempts at the given host, and the model otherwise for
+// attempts at all other hosts.
+func WithHostModel(host int, then, otherwise Model) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		if a.Host == host {
 			return then(d, a)

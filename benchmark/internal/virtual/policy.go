@@ -13,11 +13,11 @@ import (
 // hedges.
 type StaticDelays []time.Duration
 
-func (s StaticDelays) Begin(time.Duration, int) []time.Duration { return s }
+func (s StaticDelays) StartCall(time.Duration, int) []time.Duration { return s }
 
-func (StaticDelays) Admit(time.Duration, int, int) bool { return true }
+func (StaticDelays) AdmitHedge(time.Duration, int, int) bool { return true }
 
-func (StaticDelays) Done(time.Duration, int, CallResult) {}
+func (StaticDelays) RecordResult(time.Duration, int, CallResult) {}
 
 // A LibraryPolicy is the hedging policy of this library as a Policy: the engine in package policy, with the clock of
 // the simulation.
@@ -33,29 +33,29 @@ func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
 // epoch is the start of all episodes. It is not the zero time, which the engine treats as no time.
 var epoch = time.Unix(1_000_000_000, 0)
 
-// keyOf returns the latency key of a host, with the learned latencies and the budget.
-func (p *LibraryPolicy) keyOf(host int) *policy.Key {
+// hostKey returns the latency key of a host, with the learned latencies and the budget.
+func (p *LibraryPolicy) hostKey(host int) *policy.Key {
 	for len(p.keys) <= host {
 		p.keys = append(p.keys, p.engine.Key(policy.Name{Host: strconv.Itoa(len(p.keys))}))
 	}
 	return p.keys[host]
 }
 
-func (p *LibraryPolicy) Begin(now time.Duration, host int) []time.Duration {
-	if schedule := p.keyOf(host).Begin(epoch.Add(now)); schedule != nil {
+func (p *LibraryPolicy) StartCall(now time.Duration, host int) []time.Duration {
+	if schedule := p.hostKey(host).Begin(epoch.Add(now)); schedule != nil {
 		return schedule.Delays
 	}
 	return nil
 }
 
-func (p *LibraryPolicy) Admit(now time.Duration, host, index int) bool {
-	return p.keyOf(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
+func (p *LibraryPolicy) AdmitHedge(now time.Duration, host, index int) bool {
+	return p.hostKey(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
-// Done passes the result of a call to the engine. The losers of the call are cancelled before, so no hedge of the call
-// is in flight.
-func (p *LibraryPolicy) Done(now time.Duration, host int, r CallResult) {
-	k := p.keyOf(host)
+// RecordResult passes the result of a call to the engine. The losers of the call are cancelled before, so no hedge of
+// the call is in flight.
+func (p *LibraryPolicy) RecordResult(now time.Duration, host int, r CallResult) {
+	k := p.hostKey(host)
 	for range len(r.Starts) - 1 {
 		k.HedgeEnded()
 	}
@@ -72,7 +72,7 @@ func (p *LibraryPolicy) Done(now time.Duration, host int, r CallResult) {
 
 // RecordPushback passes pushback without a Retry-After header to the engine.
 func (p *LibraryPolicy) RecordPushback(now time.Duration, host int) {
-	p.keyOf(host).RecordPushback(epoch.Add(now), 0)
+	p.hostKey(host).RecordPushback(epoch.Add(now), 0)
 }
 
 // A BhopePolicy is the hedging policy of the library github.com/bhope/hedge as a Policy, see package bhope.
@@ -84,14 +84,14 @@ func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
 	return &BhopePolicy{policy: bhope.New(estimatedRPS)}
 }
 
-func (p *BhopePolicy) Begin(now time.Duration, host int) []time.Duration {
+func (p *BhopePolicy) StartCall(now time.Duration, host int) []time.Duration {
 	return []time.Duration{p.policy.HedgeDelay(now, strconv.Itoa(host))}
 }
 
-func (p *BhopePolicy) Admit(now time.Duration, _, _ int) bool { return p.policy.AdmitHedge(now) }
+func (p *BhopePolicy) AdmitHedge(now time.Duration, _, _ int) bool { return p.policy.AdmitHedge(now) }
 
-// Done records the latency of the winner, or the time until the call failed.
-func (p *BhopePolicy) Done(now time.Duration, host int, r CallResult) {
+// RecordResult records the latency of the winner, or the time until the call failed.
+func (p *BhopePolicy) RecordResult(now time.Duration, host int, r CallResult) {
 	if !r.PushedBack {
 		p.policy.RecordLatency(now, strconv.Itoa(host), r.Latency)
 	}
@@ -110,8 +110,8 @@ type FailsafePolicy struct {
 }
 
 const (
-	failsafeShare = 0.20 // of the attempts in flight: the default of failsafe-go
-	failsafeFloor = 3    // hedges in flight that are always allowed: the default of failsafe-go
+	failsafeBudgetShare = 0.20 // of the attempts in flight: the default of failsafe-go
+	failsafeMinHedges   = 3    // hedges in flight that are always allowed: the default of failsafe-go
 
 	// The parameters of the quantile, which have no defaults. These values suit a budget of a tenth of the calls.
 	FailsafeQuantile  = 0.90
@@ -119,8 +119,8 @@ const (
 	FailsafeThreshold = 20
 )
 
-// Begin returns the hedge delay. It returns no delay until the moving quantile has enough samples.
-func (f *FailsafePolicy) Begin(time.Duration, int) []time.Duration {
+// StartCall returns the hedge delay. It returns no delay until the moving quantile has enough samples.
+func (f *FailsafePolicy) StartCall(time.Duration, int) []time.Duration {
 	f.calls++
 	switch {
 	case f.Delay > 0:
@@ -131,17 +131,18 @@ func (f *FailsafePolicy) Begin(time.Duration, int) []time.Duration {
 	return []time.Duration{max(0, time.Duration(f.quantile.value))}
 }
 
-// Admit reports whether the budget allows one more hedge in flight. If so, it counts the hedge.
-func (f *FailsafePolicy) Admit(time.Duration, int, int) bool {
-	if f.hedges >= failsafeFloor && float64(f.hedges) > failsafeShare*float64(f.calls+f.hedges) {
+// AdmitHedge reports whether the budget allows one more hedge in flight. If so, it counts the hedge.
+func (f *FailsafePolicy) AdmitHedge(time.Duration, int, int) bool {
+	if f.hedges >= failsafeMinHedges && float64(f.hedges) > failsafeBudgetShare*float64(f.calls+f.hedges) {
 		return false
 	}
 	f.hedges++
 	return true
 }
 
-// Done records the latency of every attempt of a call. The latency of a loser is the time until its cancellation.
-func (f *FailsafePolicy) Done(_ time.Duration, _ int, r CallResult) {
+// RecordResult records the latency of every attempt of a call. The latency of a loser is the time until its
+// cancellation.
+func (f *FailsafePolicy) RecordResult(_ time.Duration, _ int, r CallResult) {
 	f.calls--
 	f.hedges -= len(r.Starts) - 1
 	for _, start := range r.Starts {

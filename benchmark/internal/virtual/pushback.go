@@ -15,25 +15,25 @@ type perClientPolicies struct {
 	policies  []Policy
 }
 
-func (c *perClientPolicies) policyOf(host int) Policy {
+func (c *perClientPolicies) clientPolicy(host int) Policy {
 	for len(c.policies) <= host {
 		c.policies = append(c.policies, c.newPolicy())
 	}
 	return c.policies[host]
 }
 
-func (c *perClientPolicies) Begin(now time.Duration, host int) []time.Duration {
-	return c.policyOf(host).Begin(now, 0)
+func (c *perClientPolicies) StartCall(now time.Duration, host int) []time.Duration {
+	return c.clientPolicy(host).StartCall(now, 0)
 }
-func (c *perClientPolicies) Admit(now time.Duration, host, index int) bool {
-	return c.policyOf(host).Admit(now, 0, index)
+func (c *perClientPolicies) AdmitHedge(now time.Duration, host, index int) bool {
+	return c.clientPolicy(host).AdmitHedge(now, 0, index)
 }
-func (c *perClientPolicies) Done(now time.Duration, host int, r CallResult) {
-	c.policyOf(host).Done(now, 0, r)
+func (c *perClientPolicies) RecordResult(now time.Duration, host int, r CallResult) {
+	c.clientPolicy(host).RecordResult(now, 0, r)
 }
 
 func (c *perClientPolicies) RecordPushback(now time.Duration, host int) {
-	if p, ok := c.policyOf(host).(PushbackRecorder); ok {
+	if p, ok := c.clientPolicy(host).(PushbackRecorder); ok {
 		p.RecordPushback(now, 0)
 	}
 }
@@ -57,19 +57,19 @@ func (s Simulation) ClientRate() float64 {
 
 // isPushback reports whether the answer to attempt n of a call is pushback. index identifies the call in the episode.
 func (r *episodeRun) isPushback(index int32, n uint8) bool {
-	return r.PushbackShare > 0 && r.draws.attemptRandom(int(index), -80-int(n)).Float64() < r.PushbackShare
+	return r.PushbackShare > 0 && r.random.attemptRand(int(index), -80-int(n)).Float64() < r.PushbackShare
 }
 
 // isIgnoredNotFound reports whether attempt n of a call is a hedge whose answer "not found" does not end the call.
 // index identifies the call in the episode.
 func (r *episodeRun) isIgnoredNotFound(index int32, n uint8) bool {
-	return n > 0 && r.NotFoundShare > 0 && !r.NotFoundEndsCall && r.draws.attemptRandom(int(index), -90).Float64() < r.NotFoundShare
+	return n > 0 && r.NotFoundShare > 0 && !r.NotFoundEndsCall && r.random.attemptRand(int(index), -90).Float64() < r.NotFoundShare
 }
 
 // recordPushback passes pushback in answer to an attempt of the call id to the policy. It reports whether another
 // attempt of the call is in flight.
 func (r *episodeRun) recordPushback(id callID) bool {
-	c := &r.live[id.slot]
+	c := &r.activeCalls[id.slot]
 	if p, ok := r.policy.(PushbackRecorder); ok {
 		p.RecordPushback(r.now, int(c.host))
 	}

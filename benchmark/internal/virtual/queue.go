@@ -16,7 +16,8 @@ type Queue struct {
 	Limited bool
 }
 
-// MaxQueuePerServer is the number of attempts per server, in work or queued, above which a hedge.Limiter rejects hedges.
+// MaxQueuePerServer is the number of attempts per server, in work or queued, above which a hedge.Limiter rejects
+// hedges.
 const MaxQueuePerServer = 4
 
 // A station is a service station of queueing theory: a queue of attempts and the servers that serve the queue.
@@ -71,7 +72,7 @@ func (q *Queue) newStations() []station {
 func (r *episodeRun) enqueueJob(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
-		s = &r.stations[r.draws.attemptRandom(int(j.index), -3-int(j.n)).IntN(n)]
+		s = &r.stations[r.random.attemptRand(int(j.index), -3-int(j.n)).IntN(n)]
 	}
 	if r.Queue.Limited && j.n > 0 && s.isFull() {
 		return // the call goes on without this hedge
@@ -83,16 +84,16 @@ func (r *episodeRun) enqueueJob(j job) {
 		return
 	}
 	s.queued = append(s.queued, j)
-	r.live[j.call.slot].queues[j.n] = s
+	r.activeCalls[j.call.slot].queues[j.n] = s
 }
 
 // startJob makes server s process job j, and schedules the end of the processing.
 func (r *episodeRun) startJob(s *server, j job) {
 	s.job = j
 	s.generation++
-	d := r.Model(r.draws, Attempt{Request: int(j.index), N: int(j.n), Host: int(j.host), At: r.now})
-	r.events.pushEvent(event{at: r.now + d, kind: serverDone, server: s, call: callID{generation: s.generation}})
-	if c := &r.live[j.call.slot]; c.generation == j.call.generation {
+	d := r.Model(r.random, Attempt{Request: int(j.index), N: int(j.n), Host: int(j.host), At: r.now})
+	r.events.pushEvent(event{at: r.now + d, kind: jobFinished, server: s, call: callID{generation: s.generation}})
+	if c := &r.activeCalls[j.call.slot]; c.generation == j.call.generation {
 		c.servers[j.n], c.queues[j.n] = s, nil
 	}
 }
@@ -105,8 +106,8 @@ func (r *episodeRun) finishJob(s *server, generation uint32) {
 	}
 	j := s.job
 	r.startNextJob(s)
-	if r.live[j.call.slot].generation == j.call.generation {
-		r.live[j.call.slot].servers[j.n] = nil
+	if r.activeCalls[j.call.slot].generation == j.call.generation {
+		r.activeCalls[j.call.slot].servers[j.n] = nil
 		r.endCall(j.call, int(j.n))
 	}
 }
@@ -121,7 +122,7 @@ func (r *episodeRun) startNextJob(s *server) {
 			st.queued = st.queued[:copy(st.queued, st.queued[st.head:])]
 			st.head = 0
 		}
-		if r.live[j.call.slot].generation != j.call.generation {
+		if r.activeCalls[j.call.slot].generation != j.call.generation {
 			if r.Queue.Limited {
 				st.abandoned--
 			}

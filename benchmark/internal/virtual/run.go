@@ -20,7 +20,8 @@ import (
 type Simulation struct {
 	// Hosts is the number of backends. Each request is for a random one. 0 means one.
 	Hosts int
-	// Workers send one request after another: a closed loop. 0 means an open loop: requests arrive at random times at Rate.
+	// Workers send one request after another: a closed loop. 0 means an open loop: requests arrive at random times at
+	// Rate.
 	Workers int
 	Rate    float64 // requests per second
 	// Load multiplies the rate, by the time since the start of the episode. nil means a constant rate.
@@ -49,12 +50,12 @@ type Simulation struct {
 // A Policy decides when calls are hedged. A Simulation calls the methods of a Policy from one goroutine. Times are
 // since the start of the episode.
 type Policy interface {
-	// Begin counts a call that starts now. It returns the hedge delays, in rising order, at most [MaxHedges].
-	Begin(now time.Duration, host int) []time.Duration
-	// Admit reports whether a hedge starts. It is called when a call has no answer after the delay with that index.
-	Admit(now time.Duration, host, index int) bool
-	// Done records the result of a call.
-	Done(now time.Duration, host int, r CallResult)
+	// StartCall counts a call that starts now. It returns the hedge delays, in rising order, at most [MaxHedges].
+	StartCall(now time.Duration, host int) []time.Duration
+	// AdmitHedge reports whether a hedge starts. It is called when a call has no answer after the delay with that index.
+	AdmitHedge(now time.Duration, host, index int) bool
+	// RecordResult records the result of a call.
+	RecordResult(now time.Duration, host int, r CallResult)
 }
 
 // A CallResult is the result of a call in the form that a Policy learns from: the latency, the winning attempt, and the
@@ -63,7 +64,7 @@ type CallResult struct {
 	Latency           time.Duration   // until the answer or the failure
 	Winner            int             // the attempt that answered; -1: the call failed
 	PushedBack        bool            // all attempts were answered by pushback
-	HasDelay          bool            // Begin returned a hedge delay
+	HasDelay          bool            // StartCall returned a hedge delay
 	ReachedFirstDelay bool            // the call had no answer then
 	Starts            []time.Duration // of the attempts, since the start of the call
 }
@@ -78,13 +79,13 @@ func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Polic
 	episodes := max(s.Episodes, 1)
 	calls := make([]latency.Call, 0, episodes*s.Requests)
 	for e := range episodes {
-		r := &episodeRun{Simulation: s, policy: s.newEpisodePolicy(newPolicy), draws: newEpisodeRandomSource(seed, e), calls: calls}
+		r := &episodeRun{Simulation: s, policy: s.newEpisodePolicy(newPolicy), random: newEpisodeRandomSource(seed, e), calls: calls}
 		r.Hosts = max(r.Hosts, 1)
 		r.events.list = make([]event, 0, 1024)
 		if s.Queue != nil {
 			r.stations = s.Queue.newStations()
 		}
-		if !r.simulate(ctx, progress) {
+		if !r.processEvents(ctx, progress) {
 			return r.calls
 		}
 		calls = r.calls
@@ -97,13 +98,13 @@ func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Polic
 type episodeRun struct {
 	Simulation
 	policy Policy
-	draws  *RandomSource
+	random *RandomSource
 	events eventQueue
 	now    time.Duration
 
-	live   []activeCall // by slot
-	free   []int32      // unused slots of live
-	issued int          // requests
+	activeCalls []activeCall // by slot
+	freeSlots   []int32      // unused slots of activeCalls
+	issued      int          // requests
 
 	stations []station
 	calls    []latency.Call // that have ended, also in earlier episodes
@@ -112,19 +113,19 @@ type episodeRun struct {
 // An activeCall is a call in flight: its attempts, its hedge delays, and the servers and queues in which its attempts
 // are.
 type activeCall struct {
-	generation uint32 // changes when another call gets the slot
-	host       int16
-	index      int32
-	started    uint8 // attempts
-	next       uint8 // index of the next delay
-	denied     uint8 // hedges
-	pushbacks  uint8
-	reached    bool // the first delay
-	start      time.Duration
-	delays     []time.Duration
-	starts     [1 + MaxHedges]time.Duration
-	servers    [1 + MaxHedges]*server  // that work on each attempt
-	queues     [1 + MaxHedges]*station // in which each attempt waits
+	generation        uint32 // changes when another call gets the slot
+	host              int16
+	index             int32
+	started           uint8 // attempts
+	nextDelay         uint8 // index of the next delay
+	denied            uint8 // hedges
+	pushbacks         uint8
+	reachedFirstDelay bool
+	start             time.Duration
+	delays            []time.Duration
+	starts            [1 + MaxHedges]time.Duration
+	servers           [1 + MaxHedges]*server  // that work on each attempt
+	queues            [1 + MaxHedges]*station // in which each attempt waits
 }
 
 // A callID identifies a call of the simulation. It stays unique after the call has ended and another call uses the same
@@ -134,14 +135,14 @@ type callID struct {
 	generation uint32
 }
 
-// simulate processes all events of the episode in the order of their times. It calls progress from time to time, unless
-// progress is nil. It returns false if ctx ends first.
-func (r *episodeRun) simulate(ctx context.Context, progress func(int)) bool {
+// processEvents processes all events of the episode in the order of their times. It calls progress from time to time,
+// unless progress is nil. It returns false if ctx ends first.
+func (r *episodeRun) processEvents(ctx context.Context, progress func(int)) bool {
 	for range r.Workers {
 		r.startCall()
 	}
 	if r.Workers == 0 {
-		r.events.pushEvent(event{at: r.nextGap(), kind: arrival})
+		r.events.pushEvent(event{at: r.nextInterarrivalTime(), kind: requestArrived})
 	}
 	for n := 0; len(r.events.list) > 0; n++ {
 		if n%65536 == 0 {
@@ -155,29 +156,29 @@ func (r *episodeRun) simulate(ctx context.Context, progress func(int)) bool {
 		e := r.events.popEvent()
 		r.now = e.at
 		switch e.kind {
-		case arrival:
+		case requestArrived:
 			r.startCall()
 			if r.issued < r.Requests {
-				r.events.pushEvent(event{at: r.now + r.nextGap(), kind: arrival})
+				r.events.pushEvent(event{at: r.now + r.nextInterarrivalTime(), kind: requestArrived})
 			}
-		case serverDone:
+		case jobFinished:
 			r.finishJob(e.server, e.call.generation)
 		default:
-			if r.live[e.call.slot].generation != e.call.generation {
+			if r.activeCalls[e.call.slot].generation != e.call.generation {
 				continue // the call has ended
 			}
 			switch e.kind {
 			case hedgeDue:
 				r.startHedge(e.call)
-			case answered:
-				switch c := &r.live[e.call.slot]; {
+			case attemptAnswered:
+				switch c := &r.activeCalls[e.call.slot]; {
 				case r.isIgnoredNotFound(c.index, e.n): // the primary is in flight and will end the call
 				case !r.isPushback(c.index, e.n):
 					r.endCall(e.call, int(e.n))
 				case !r.recordPushback(e.call):
 					r.endCall(e.call, -1)
 				}
-			case timedOut:
+			case callTimedOut:
 				r.endCall(e.call, -1)
 			}
 		}
@@ -188,13 +189,13 @@ func (r *episodeRun) simulate(ctx context.Context, progress func(int)) bool {
 	return true
 }
 
-// nextGap returns the time until the next request arrives in an open loop.
-func (r *episodeRun) nextGap() time.Duration {
+// nextInterarrivalTime returns the time until the next request arrives in an open loop.
+func (r *episodeRun) nextInterarrivalTime() time.Duration {
 	rate := r.Rate
 	if r.Load != nil {
 		rate *= r.Load(r.now)
 	}
-	return r.draws.ArrivalGap(r.issued, rate)
+	return r.random.InterarrivalTime(r.issued, rate)
 }
 
 // startCall starts the next call of the episode. It does nothing if all requests of the episode have been sent.
@@ -203,25 +204,25 @@ func (r *episodeRun) startCall() {
 		return
 	}
 	var slot int32
-	if n := len(r.free); n > 0 {
-		slot, r.free = r.free[n-1], r.free[:n-1]
+	if n := len(r.freeSlots); n > 0 {
+		slot, r.freeSlots = r.freeSlots[n-1], r.freeSlots[:n-1]
 	} else {
-		slot = int32(len(r.live))
-		r.live = append(r.live, activeCall{})
+		slot = int32(len(r.activeCalls))
+		r.activeCalls = append(r.activeCalls, activeCall{})
 	}
-	c := &r.live[slot]
+	c := &r.activeCalls[slot]
 	*c = activeCall{generation: c.generation, index: int32(r.issued), start: r.now}
 	if r.Hosts > 1 {
-		c.host = int16(r.draws.attemptRandom(r.issued, -2).IntN(r.Hosts))
+		c.host = int16(r.random.attemptRand(r.issued, -2).IntN(r.Hosts))
 	}
 	r.issued++
 	id := callID{slot, c.generation}
-	c.delays = r.policy.Begin(r.now, int(c.host))
+	c.delays = r.policy.StartCall(r.now, int(c.host))
 	if len(c.delays) > 0 {
 		r.events.pushEvent(event{at: r.now + c.delays[0], kind: hedgeDue, call: id})
 	}
 	if r.Timeout > 0 {
-		r.events.pushEvent(event{at: r.now + r.Timeout, kind: timedOut, call: id})
+		r.events.pushEvent(event{at: r.now + r.Timeout, kind: callTimedOut, call: id})
 	}
 	r.startAttempt(id)
 }
@@ -229,14 +230,14 @@ func (r *episodeRun) startCall() {
 // startHedge starts a hedge of the call id, whose delay has passed, if the policy admits the hedge. It also schedules
 // the next hedge of the call.
 func (r *episodeRun) startHedge(id callID) {
-	c := &r.live[id.slot]
-	index := int(c.next)
-	c.next++
-	c.reached = true
-	if int(c.next) < len(c.delays) {
-		r.events.pushEvent(event{at: c.start + c.delays[c.next], kind: hedgeDue, call: id})
+	c := &r.activeCalls[id.slot]
+	index := int(c.nextDelay)
+	c.nextDelay++
+	c.reachedFirstDelay = true
+	if int(c.nextDelay) < len(c.delays) {
+		r.events.pushEvent(event{at: c.start + c.delays[c.nextDelay], kind: hedgeDue, call: id})
 	}
-	if !r.policy.Admit(r.now, int(c.host), index) {
+	if !r.policy.AdmitHedge(r.now, int(c.host), index) {
 		c.denied++
 		return
 	}
@@ -246,7 +247,7 @@ func (r *episodeRun) startHedge(id callID) {
 // startAttempt starts the next attempt of the call id. The attempt waits for a server if the backend has a queue.
 // Otherwise its answer is scheduled.
 func (r *episodeRun) startAttempt(id callID) {
-	c := &r.live[id.slot]
+	c := &r.activeCalls[id.slot]
 	n := c.started
 	c.started++
 	c.starts[n] = r.now - c.start
@@ -254,24 +255,24 @@ func (r *episodeRun) startAttempt(id callID) {
 		r.enqueueJob(job{call: id, index: c.index, host: c.host, n: n})
 		return
 	}
-	d := r.Model(r.draws, Attempt{Request: int(c.index), N: int(n), Host: int(c.host), At: r.now})
-	r.events.pushEvent(event{at: r.now + d, kind: answered, call: id, n: n})
+	d := r.Model(r.random, Attempt{Request: int(c.index), N: int(n), Host: int(c.host), At: r.now})
+	r.events.pushEvent(event{at: r.now + d, kind: attemptAnswered, call: id, n: n})
 }
 
 // endCall ends and records the call id. winner is the number of the attempt that answered, or -1 if the call failed. In
 // a closed loop, the next call starts.
 func (r *episodeRun) endCall(id callID, winner int) {
-	c := &r.live[id.slot]
+	c := &r.activeCalls[id.slot]
 	result := CallResult{
-		Latency: r.now - c.start, Winner: winner, PushedBack: c.pushbacks == c.started, HasDelay: len(c.delays) > 0, ReachedFirstDelay: c.reached,
+		Latency: r.now - c.start, Winner: winner, PushedBack: c.pushbacks == c.started, HasDelay: len(c.delays) > 0, ReachedFirstDelay: c.reachedFirstDelay,
 		Starts: c.starts[:c.started],
 	}
-	r.policy.Done(r.now, int(c.host), result)
+	r.policy.RecordResult(r.now, int(c.host), result)
 	r.calls = append(r.calls, latency.Call{
 		Start: c.start, Latency: result.Latency, Index: c.index, Host: c.host, Winner: int8(winner), Hedges: c.started - 1, Denied: c.denied,
 	})
 	c.generation++
-	r.free = append(r.free, id.slot)
+	r.freeSlots = append(r.freeSlots, id.slot)
 	if r.Queue != nil {
 		r.cancelAttempts(c, winner)
 	}

@@ -102,12 +102,12 @@ func TestModelsHaveTheirMoments(t *testing.T) {
 	sorted := latencies(run(virtual.ParetoLatency(2*ms, 1.5)))
 	assert.InEpsilon(t, float64(2*ms)*math.Pow(0.01, -1/1.5), latency.Quantile(sorted, 0.99), 0.03)
 
-	sorted = latencies(run(virtual.ConstantLatency(20*ms, 0.01)))
+	sorted = latencies(run(virtual.UniformLatency(20*ms, 0.01)))
 	assert.GreaterOrEqual(t, sorted[0], 19800*time.Microsecond)
 	assert.LessOrEqual(t, sorted[len(sorted)-1], 20200*time.Microsecond)
 
 	// A replica stops for 5 % of the time: that share of the attempts meets it stopped.
-	sorted = latencies(run(virtual.WithPauses(virtual.ConstantLatency(ms/100, 0), 10, 100*ms, 2*time.Second)))
+	sorted = latencies(run(virtual.WithPauses(virtual.UniformLatency(ms/100, 0), 10, 100*ms, 2*time.Second)))
 	slow := len(sorted) - indexOnly(slices.BinarySearch(sorted, ms))
 	assert.InEpsilon(t, 0.05, float64(slow)/float64(len(sorted)), 0.05)
 }
@@ -121,7 +121,7 @@ func TestQueueTimesFollowPollaczekKhinchine(t *testing.T) {
 	const load = 0.7
 	for _, shared := range []bool{true, false} {
 		w := virtual.Simulation{
-			Rate: load * 1000, Requests: 400_000, Model: virtual.ConstantLatency(ms, 0),
+			Rate: load * 1000, Requests: 400_000, Model: virtual.UniformLatency(ms, 0),
 			Queue: &virtual.Queue{Servers: 1, Shared: shared},
 		}
 		want := float64(ms) * (1 + load/(2*(1-load)))
@@ -129,7 +129,7 @@ func TestQueueTimesFollowPollaczekKhinchine(t *testing.T) {
 	}
 	// Twenty queues, each with a twentieth of the arrivals, are twenty such systems.
 	w := virtual.Simulation{
-		Rate: 20 * load * 1000, Requests: 1_000_000, Model: virtual.ConstantLatency(ms, 0), Queue: &virtual.Queue{Servers: 20},
+		Rate: 20 * load * 1000, Requests: 1_000_000, Model: virtual.UniformLatency(ms, 0), Queue: &virtual.Queue{Servers: 20},
 	}
 	assert.InEpsilon(t, float64(ms)*(1+load/(2*(1-load))), meanLatency(w.Run(t.Context(), 1, newUnhedged, nil)), 0.03)
 }
@@ -175,14 +175,14 @@ func countByWinner(calls []latency.Call) map[int]int {
 }
 
 func TestCallsFailAtTheirTimeout(t *testing.T) {
-	w := virtual.Simulation{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.HangUntil(referenceModel(), time.Hour)}
+	w := virtual.Simulation{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.WithHangUntil(referenceModel(), time.Hour)}
 	for _, c := range w.Run(t.Context(), 1, newStatic(10*ms), nil) {
 		assert.Equal(t, latency.Call{Start: c.Start, Latency: 50 * ms, Index: c.Index, Winner: -1, Hedges: 1}, c)
 	}
 }
 
 func TestMixByRequestSlowsTheHedgeAsWell(t *testing.T) {
-	w := virtual.Simulation{Workers: 2, Requests: 10_000, Model: virtual.MixByRequest(virtual.ConstantLatency(ms, 0), virtual.ConstantLatency(100*ms, 0), 0.2)}
+	w := virtual.Simulation{Workers: 2, Requests: 10_000, Model: virtual.WithCacheMisses(virtual.UniformLatency(ms, 0), virtual.UniformLatency(100*ms, 0), 0.2)}
 	calls := w.Run(t.Context(), 1, newStatic(10*ms), nil)
 	assert.InEpsilon(t, 0.2, float64(countHedges(calls))/10_000, 0.05)
 	for _, c := range calls {
@@ -233,14 +233,14 @@ func TestBestStaticDelaysUseTheBudgetAndBeatOtherDelays(t *testing.T) {
 }
 
 func TestBestStaticDelaysReplayTheTimeline(t *testing.T) {
-	m := virtual.DuringInterval(5*time.Second, 10*time.Second, virtual.ScaleLatency(referenceModel(), 3), referenceModel())
+	m := virtual.WithIntervalModel(5*time.Second, 10*time.Second, virtual.ScaleLatency(referenceModel(), 3), referenceModel())
 	w := virtual.Simulation{Rate: 1000, Requests: 15_000, Model: m}
 	best := w.BestStaticDelays(1, 1, 0.05, 0.99)
 	calls := w.Run(t.Context(), 1, newStatic(best...), nil)
 	assert.InEpsilon(t, 0.05, float64(countHedges(calls))/15_000, 0.01)
 }
 func TestNotFoundOfAHedgeDoesNotEndTheCall(t *testing.T) {
-	model := virtual.WithStragglers(virtual.ConstantLatency(10*time.Millisecond, 0), 0.5, 10)
+	model := virtual.WithStragglers(virtual.UniformLatency(10*time.Millisecond, 0), 0.5, 10)
 	for _, ends := range []bool{false, true} {
 		w := virtual.Simulation{Rate: 100, Requests: 2000, Model: model, NotFoundShare: 1, NotFoundEndsCall: ends}
 		won := 0
