@@ -38,17 +38,17 @@ const detectionTime = time.Second // time in which a contender detects a dead se
 
 // latencyAt returns quantile q of the latencies of the answered calls, with q from 0 to 1.
 func latencyAt(r lab.Row, q float64) time.Duration {
-	return latency.Quantile(latency.SortedAnswered(r.Calls), q)
+	return latency.Quantile(latency.SortedLatencies(r.Calls), q)
 }
 
-func countFailed(r lab.Row) int { return len(r.Calls) - len(latency.SortedAnswered(r.Calls)) }
+func countFailed(r lab.Row) int { return len(r.Calls) - len(latency.SortedLatencies(r.Calls)) }
 
 // extraOf returns the queries beyond one for each lookup, as a share of all lookups.
 func extraOf(r lab.Row) float64 { return r.SentPerCall() - 1 }
 
 // meanOf returns the mean of the latencies and their standard deviation.
 func meanOf(r lab.Row) (mean, deviation time.Duration) {
-	all := latency.SortedAnswered(r.Calls)
+	all := latency.SortedLatencies(r.Calls)
 	if len(all) == 0 {
 		return 0, 0
 	}

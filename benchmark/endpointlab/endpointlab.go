@@ -165,7 +165,7 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*en
 	}
 	row := Row{Row: lab.Row{Contender: c.Name, Calls: make([]latency.Call, conf.Calls)}}
 	arrivals, failures := virtual.NewRandomSource(conf.Seed), atomic.Int64{}
-	row.Asked = lab.Load{Gap: func(i int) time.Duration { return arrivals.InterarrivalTime(i, sc.rate) }}.Send(ctx, conf.Calls, func(i int) {
+	row.Asked = lab.Load{Interarrival: func(i int) time.Duration { return arrivals.InterarrivalTime(i, sc.rate) }}.Send(ctx, conf.Calls, func(i int) {
 		if !s.makeCall(ctx, client, i, &row.Calls[i]) {
 			failures.Add(1)
 		}

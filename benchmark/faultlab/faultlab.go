@@ -48,7 +48,7 @@ type Row struct {
 }
 
 // Answered returns the number of queries with a right answer.
-func (r Row) Answered() int { return len(latency.SortedAnswered(r.Calls)) }
+func (r Row) Answered() int { return len(latency.SortedLatencies(r.Calls)) }
 
 // A resolverLab is the simulated network of one Run, with the DNS servers of a scenario and a resolv.conf.
 type resolverLab struct {
@@ -232,7 +232,7 @@ func (l *resolverLab) measure(ctx context.Context, resolvers []*resolver) error 
 	queries := int(l.queryTime().Seconds() * l.conf.Rate)
 	for _, r := range resolvers {
 		running.Go(func() {
-			lab.Load{Gap: lab.ConstantGap(l.conf.Rate)}.Send(ctx, queries, func(i int) {
+			lab.Load{Interarrival: lab.ConstantRate(l.conf.Rate)}.Send(ctx, queries, func(i int) {
 				r.measureQuery(ctx, start, i, l.query(i))
 				l.conf.Progress(1)
 			})

@@ -77,7 +77,7 @@ func configureNamed(validation string, hasAnchor bool) configureFunc {
 			}
 			anchors = fmt.Sprintf("trust-anchors { . static-ds %s %s %s \"%s\"; };", f[4], f[5], f[6], strings.Join(f[7:], ""))
 		}
-		return peers.ConfiguredCommand(dir, `options {
+		return peers.CommandWithConfig(dir, `options {
   directory "`+dir+`";
   listen-on port 5353 { 127.0.0.1; };
   listen-on-v6 { none; };

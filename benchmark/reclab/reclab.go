@@ -211,7 +211,7 @@ func (r *resolver) measure(ctx context.Context, conf Config, questions []questio
 		cpu = r.cpu()
 	}
 	start := time.Now()
-	row.Asked = lab.Load{Gap: newPoissonGap(rng, conf.Rate)}.Send(ctx, len(questions), func(i int) {
+	row.Asked = lab.Load{Interarrival: newPoissonGap(rng, conf.Rate)}.Send(ctx, len(questions), func(i int) {
 		row.Questions[i] = r.askQuestion(questions[i], start)
 		row.Questions[i].Index = int32(i)
 		conf.Progress(1)
@@ -232,8 +232,8 @@ func (r *resolver) measure(ctx context.Context, conf Config, questions []questio
 	return row, err
 }
 
-// newPoissonGap returns a function for lab.Load.Gap. It returns the times between the calls of a Poisson process with
-// the given rate per second.
+// newPoissonGap returns a function for lab.Load.Interarrival. It returns the times between the calls of a Poisson
+// process with the given rate per second.
 func newPoissonGap(rng *rand.Rand, rate float64) func(int) time.Duration {
 	return func(int) time.Duration { return time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) }
 }
@@ -251,7 +251,7 @@ func (r *resolver) measureTrapCPU(ctx context.Context, conf Config) time.Duratio
 	gap := newPoissonGap(rng, conf.Rate)
 	start, before := time.Now(), r.cpu()
 	questions := make([]question, trapQuestions)
-	load := lab.Load{Gap: func(i int) time.Duration {
+	load := lab.Load{Interarrival: func(i int) time.Duration {
 		d := gap(i)
 		questions[i] = r.network.internet.drawRandomName(rng, i)
 		return d

@@ -162,7 +162,7 @@ func runService(ctx context.Context, s clientSetup) (row serviceRow, err error) 
 	client, stop := newClient(s, n, config)
 	defer stop()
 	latencies := make([]time.Duration, requests)
-	lab.Load{Gap: lab.ConstantGap(rate)}.Send(ctx, requests, func(i int) {
+	lab.Load{Interarrival: lab.ConstantRate(rate)}.Send(ctx, requests, func(i int) {
 		start := time.Now()
 		var calls sync.WaitGroup
 		for _, host := range services {

@@ -140,7 +140,7 @@ func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Ran
 		c.done++
 	}
 	from := c.done
-	load := lab.Load{Workers: c.simulation.Workers, Gap: func(i int) time.Duration { return arrivals.InterarrivalTime(from+i, c.simulation.Rate) }}
+	load := lab.Load{Workers: c.simulation.Workers, Interarrival: func(i int) time.Duration { return arrivals.InterarrivalTime(from+i, c.simulation.Rate) }}
 	c.done += load.Send(ctx, to-from, func(i int) { c.sendRequest(from + i) })
 }
 

@@ -25,7 +25,7 @@ const (
 )
 
 func newCurves(calls []latency.Call) curves {
-	c := curves{latency: newLatencyCurve(latency.SortedAnswered(calls))}
+	c := curves{latency: newLatencyCurve(latency.SortedLatencies(calls))}
 	c.p99, c.extra = newTimeCurves(calls)
 	return c
 }

@@ -280,7 +280,7 @@ func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
 	for _, other := range t.all {
 		switch other.strategy.name {
 		case baseline:
-			took = latency.SortedAnswered(other.finishedCalls())
+			took = latency.SortedLatencies(other.finishedCalls())
 		case ours:
 			extra = hedgesPerRequest(other.finishedCalls())
 		}

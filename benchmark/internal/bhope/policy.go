@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	percentile   = 0.90
-	accuracy     = 0.01
-	window       = 30 * time.Second
-	warmUp       = 20 // requests
-	initialDelay = 10 * time.Millisecond
-	minDelay     = time.Millisecond
-	share        = 0.10 // of the expected requests
-	burst        = 2 * time.Second
+	delayQuantile  = 0.90
+	sketchAccuracy = 0.01
+	windowLength   = 30 * time.Second
+	warmUpRequests = 20
+	initialDelay   = 10 * time.Millisecond
+	minDelay       = time.Millisecond
+	budgetShare    = 0.10 // of the expected requests
+	budgetBurst    = 2 * time.Second
 )
 
 // A Policy is the hedging policy of the library github.com/bhope/hedge: it decides when a request is hedged, and
@@ -32,7 +32,7 @@ const (
 // use.
 type Policy struct {
 	mu         sync.Mutex
-	hosts      map[string]*host
+	hosts      map[string]*hostLatencies
 	rate       float64 // tokens per second
 	capacity   float64
 	tokens     float64
@@ -43,16 +43,17 @@ type Policy struct {
 // New returns a policy with an empty history. estimatedRPS is the expected number of requests per second to all hosts
 // together, of which the hedge budget is a tenth.
 func New(estimatedRPS float64) *Policy {
-	rate := estimatedRPS * share
-	capacity := max(1, rate*burst.Seconds())
-	return &Policy{hosts: make(map[string]*host), rate: rate, capacity: capacity, tokens: capacity}
+	rate := estimatedRPS * budgetShare
+	capacity := max(1, rate*budgetBurst.Seconds())
+	return &Policy{hosts: make(map[string]*hostLatencies), rate: rate, capacity: capacity, tokens: capacity}
 }
 
 // DefaultRPS is the default of the expected requests per second.
 const DefaultRPS = 100
 
-// A host has the latencies of the requests to one host, in the current and the previous window of 30 seconds.
-type host struct {
+// The hostLatencies are the latencies of the requests to one host, in the current and the previous window of 30
+// seconds.
+type hostLatencies struct {
 	requests    int
 	windowStart time.Duration
 	current     *ddsketch.DDSketch
@@ -66,10 +67,10 @@ func (p *Policy) HedgeDelay(now time.Duration, name string) time.Duration {
 	defer p.mu.Unlock()
 	h := p.updateHost(now, name)
 	h.requests++
-	if h.requests <= warmUp || h.merged.IsEmpty() {
+	if h.requests <= warmUpRequests || h.merged.IsEmpty() {
 		return initialDelay
 	}
-	d, err := h.merged.GetValueAtQuantile(percentile)
+	d, err := h.merged.GetValueAtQuantile(delayQuantile)
 	if err != nil {
 		panic(err) // the sketch is not empty
 	}
@@ -113,24 +114,24 @@ func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duratio
 
 // updateHost returns the host with the given name, after its windows have been moved to the time now. The caller holds
 // mu.
-func (p *Policy) updateHost(now time.Duration, name string) *host {
+func (p *Policy) updateHost(now time.Duration, name string) *hostLatencies {
 	h := p.hosts[name]
 	switch {
 	case h == nil:
-		h = &host{windowStart: now, current: newSketch(), merged: newSketch()}
+		h = &hostLatencies{windowStart: now, current: newSketch(), merged: newSketch()}
 		p.hosts[name] = h
-	case now-h.windowStart >= 2*window:
-		h.windowStart += (now - h.windowStart) / window * window
+	case now-h.windowStart >= 2*windowLength:
+		h.windowStart += (now - h.windowStart) / windowLength * windowLength
 		h.current, h.merged = newSketch(), newSketch()
-	case now-h.windowStart >= window:
-		h.windowStart += window
+	case now-h.windowStart >= windowLength:
+		h.windowStart += windowLength
 		h.merged, h.current = h.current.Copy(), newSketch()
 	}
 	return h
 }
 
 func newSketch() *ddsketch.DDSketch {
-	s, err := ddsketch.NewDefaultDDSketch(accuracy)
+	s, err := ddsketch.NewDefaultDDSketch(sketchAccuracy)
 	if err != nil {
 		panic(err) // accuracy is in (0, 1)
 	}

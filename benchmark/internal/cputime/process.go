@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// tick is the unit of times in /proc, which is the same on all Linux systems.
-const tick = 10 * time.Millisecond
+// clockTick is the unit of times in /proc, which is the same on all Linux systems.
+const clockTick = 10 * time.Millisecond
 
 // RunningThreads returns the processor time that the running threads of the process pid have used so far. It is exact
 // to a nanosecond, and does not include threads that have ended. known is false on systems other than Linux, and if
@@ -50,7 +50,7 @@ func ProcessByID(pid int) (used time.Duration, known bool) {
 		if err != nil {
 			return 0, false
 		}
-		used += time.Duration(n) * tick
+		used += time.Duration(n) * clockTick
 	}
 	return used, true
 }

@@ -14,8 +14,8 @@ import (
 
 // Limits of the TCP connections of clients to forwarders, where the program has these settings.
 const (
-	maxConns    = 19_900 // with the usual limit of 20,000 descriptors
-	idleSeconds = 60
+	maxTCPConns    = 19_900 // with the usual limit of 20,000 descriptors
+	tcpIdleSeconds = 60
 )
 
 // A Forwarder configures a caching DNS forwarder that listens at ListenAddress.
@@ -59,7 +59,7 @@ func (f Forwarder) Command(name string) (*exec.Cmd, error) {
 	case "named":
 		return f.namedCommand()
 	case "pdns":
-		return f.Peers.PowerDNSCommand(f.Dir, "--local-port=53", fmt.Sprint("--max-tcp-clients=", maxConns), fmt.Sprint("--client-tcp-timeout=", idleSeconds),
+		return f.Peers.PowerDNSCommand(f.Dir, "--local-port=53", fmt.Sprint("--max-tcp-clients=", maxTCPConns), fmt.Sprint("--client-tcp-timeout=", tcpIdleSeconds),
 			"--forward-zones-recurse=.="+f.formatUpstreams("%s:%d", ";"))
 	case "kresd":
 		return f.knotCommand()
@@ -67,7 +67,7 @@ func (f Forwarder) Command(name string) (*exec.Cmd, error) {
 		return f.dnsdistCommand()
 	case "coredns":
 		text := fmt.Sprintf(".:53 {\n  bind 127.0.0.1\n  cache\n  forward . %s\n}\n", f.formatUpstreams("%s:%d", " "))
-		return f.Peers.ConfiguredCommand(f.Dir, text, "coredns", "-quiet", "-conf")
+		return f.Peers.CommandWithConfig(f.Dir, text, "coredns", "-quiet", "-conf")
 	case "sdns":
 		return f.Peers.SDNSCommand(f.Dir, 53, "forwarderservers = ["+f.formatUpstreams(`"%s:%d"`, ", ")+"]")
 	case "hickory":
@@ -96,7 +96,7 @@ func UnboundForwardZone(addresses []string) string {
 
 // unboundCommand returns the command that runs unbound.
 func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
-	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", maxConns, idleSeconds)
+	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", maxTCPConns, tcpIdleSeconds)
 	if f.ServesTLS {
 		server += fmt.Sprintf("  tls-port: 53\n  tls-service-pem: %[1]q\n  tls-service-key: %[1]q\n", f.CertificateFile)
 	}
@@ -116,7 +116,7 @@ func (f Forwarder) namedCommand() (*exec.Cmd, error) {
 	if f.Transport == "tls" {
 		server, upstreams = fmt.Sprintf("tls upstream { ca-file %q; remote-hostname %q; };\n", f.CertificateFile, f.ServerName), f.formatUpstreams("%s port %d tls upstream;", " ")
 	}
-	return f.Peers.ConfiguredCommand(f.Dir, fmt.Sprintf(`%soptions {
+	return f.Peers.CommandWithConfig(f.Dir, fmt.Sprintf(`%soptions {
   directory %q;
   listen-on port 53 { 127.0.0.1; };
   listen-on-v6 { none; };
@@ -132,7 +132,7 @@ func (f Forwarder) namedCommand() (*exec.Cmd, error) {
   forwarders { %s };
 };
 controls {};
-`, server, f.Dir, maxConns, idleSeconds/10, upstreams), "named", "-4", "-g", "-n", "1", "-c")
+`, server, f.Dir, maxTCPConns, tcpIdleSeconds/10, upstreams), "named", "-4", "-g", "-n", "1", "-c")
 }
 
 // knotCommand returns the command that runs Knot Resolver.
@@ -141,7 +141,7 @@ func (f Forwarder) knotCommand() (*exec.Cmd, error) {
 	if f.Transport == "tls" {
 		servers = "TLS_FORWARD({" + f.formatUpstreams(fmt.Sprintf("{'%%s@%%d', hostname='%s', ca_file='%s'}", f.ServerName, f.CertificateFile), ", ") + "})"
 	}
-	return f.Peers.KnotCommand(f.Dir, 53, fmt.Sprintf("net.tcp_in_idle(%d000)\n", idleSeconds)+"policy.add(policy.all(policy."+servers+"))\n")
+	return f.Peers.KnotCommand(f.Dir, 53, fmt.Sprintf("net.tcp_in_idle(%d000)\n", tcpIdleSeconds)+"policy.add(policy.all(policy."+servers+"))\n")
 }
 
 // dnsdistCommand returns the command that runs dnsdist, which does not retransmit queries.
@@ -153,8 +153,8 @@ func (f Forwarder) dnsdistCommand() (*exec.Cmd, error) {
 	if f.Transport == "https" {
 		secure += ", dohPath='/dns-query'"
 	}
-	text := fmt.Sprintf("setLocal('127.0.0.1:53')\nsetTCPRecvTimeout(%d)\ngetPool(''):setCache(newPacketCache(10000))\n", idleSeconds) + f.formatUpstreams("newServer({address='%s:%d'"+secure+"}):setUp()\n", "")
-	return f.Peers.ConfiguredCommand(f.Dir, text, "dnsdist", "--supervised", "--disable-syslog", "-C")
+	text := fmt.Sprintf("setLocal('127.0.0.1:53')\nsetTCPRecvTimeout(%d)\ngetPool(''):setCache(newPacketCache(10000))\n", tcpIdleSeconds) + f.formatUpstreams("newServer({address='%s:%d'"+secure+"}):setUp()\n", "")
+	return f.Peers.CommandWithConfig(f.Dir, text, "dnsdist", "--supervised", "--disable-syslog", "-C")
 }
 
 // Environment variables of a helper process: the servers of this library's forwarder, separated by spaces; the
@@ -214,7 +214,7 @@ func serveForwarder(upstreams []string) error {
 		client.Upstreams = append(client.Upstreams, upstream)
 	}
 	limits := forward.DefaultLimits()
-	limits.Conns, limits.ConnsPerClient = maxConns, maxConns
+	limits.Conns, limits.ConnsPerClient = maxTCPConns, maxTCPConns
 	conf := forward.Config{Client: client, Listen: []string{ListenAddress}, Limits: &limits}
 	if file := os.Getenv(certificateEnv); file != "" {
 		getCertificate, err := forward.CertificateFiles(file, file)

@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// programs lists the peers, which are DNS servers of other projects, and their programs.
-var programs = []struct{ peer, program string }{
+// peerPrograms lists the peers, which are DNS servers of other projects, and their programs.
+var peerPrograms = []struct{ peer, program string }{
 	{"unbound", "unbound"}, {"named", "named"}, {"pdns", "pdns_recursor"}, {"kresd", "kresd"}, {"dnsdist", "dnsdist"}, {"coredns", "coredns"},
 	{"sdns", "sdns"}, {"hickory", "hickory-dns"},
 }
 
 // PeerNames returns the names of all peers, the DNS servers of other projects that the benchmark compares with.
 func PeerNames() (names []string) {
-	for _, p := range programs {
+	for _, p := range peerPrograms {
 		names = append(names, p.peer)
 	}
 	return names
@@ -58,7 +58,7 @@ func (p Peers) Add(text string) error {
 // is not installed.
 func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 	command := p[peer]
-	for _, known := range programs {
+	for _, known := range peerPrograms {
 		if known.peer == peer && command == nil {
 			command = []string{known.program}
 		}
@@ -73,9 +73,9 @@ func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 	return exec.Command(path, slices.Concat(command[1:], args)...), nil
 }
 
-// ConfiguredCommand writes text, the configuration of a peer, to a file in dir. It returns the command of the peer with
+// CommandWithConfig writes text, the configuration of a peer, to a file in dir. It returns the command of the peer with
 // args and the name of the file. The error is exec.ErrNotFound if the program is not installed.
-func (p Peers) ConfiguredCommand(dir, text, peer string, args ...string) (*exec.Cmd, error) {
+func (p Peers) CommandWithConfig(dir, text, peer string, args ...string) (*exec.Cmd, error) {
 	file := filepath.Join(dir, peer+".conf")
 	cmd, err := p.Command(peer, append(args, file)...)
 	if err != nil {
@@ -87,7 +87,7 @@ func (p Peers) ConfiguredCommand(dir, text, peer string, args ...string) (*exec.
 // UnboundCommand returns the command that runs the DNS server unbound, with one thread and with files in dir. server
 // has further lines for the server section of the configuration. sections has further sections of the configuration.
 func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
-	return p.ConfiguredCommand(dir, `server:
+	return p.CommandWithConfig(dir, `server:
   interface: 127.0.0.1
   access-control: 127.0.0.0/8 allow
   username: ""
@@ -117,7 +117,7 @@ func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error
 // KnotCommand returns the command that runs Knot Resolver at the given port, without validation and with files in dir.
 // lua has further lines of the configuration. Modules that query servers outside of the lab are not loaded.
 func (p Peers) KnotCommand(dir string, port int, lua string) (*exec.Cmd, error) {
-	cmd, err := p.ConfiguredCommand(dir, fmt.Sprintf(`net.listen('127.0.0.1', %d, { kind = 'dns' })
+	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`net.listen('127.0.0.1', %d, { kind = 'dns' })
 net.ipv6 = false
 option('ALLOW_LOCAL', true)
 trust_anchors.remove('.')
@@ -133,7 +133,7 @@ cache.open(100*MB, 'lmdb://%s')
 // SDNSCommand returns the command that runs sdns at the given port, with one thread, without validation, and with files
 // in dir. servers is the line of the configuration that names the upstream servers.
 func (p Peers) SDNSCommand(dir string, port int, servers string) (*exec.Cmd, error) {
-	cmd, err := p.ConfiguredCommand(dir, fmt.Sprintf(`version = "1.5.0"
+	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`version = "1.5.0"
 directory = %q
 bind = "127.0.0.1:%d"
 %s
@@ -159,7 +159,7 @@ qname_min_level = 5
 // HickoryCommand returns the command that runs Hickory DNS at the given port, with one thread and with files in dir.
 // store has the settings of the root zone, which answers all queries.
 func (p Peers) HickoryCommand(dir string, port int, store string) (*exec.Cmd, error) {
-	return p.ConfiguredCommand(dir, fmt.Sprintf(`listen_addrs_ipv4 = ["127.0.0.1"]
+	return p.CommandWithConfig(dir, fmt.Sprintf(`listen_addrs_ipv4 = ["127.0.0.1"]
 listen_port = %d
 tcp_request_timeout = %d
 user = "root"
@@ -168,5 +168,5 @@ group = "root"
 zone = "."
 zone_type = "External"
 [zones.stores]
-%s`, port, idleSeconds, store), "hickory", "--workers", "1", "-q", "-c")
+%s`, port, tcpIdleSeconds, store), "hickory", "--workers", "1", "-q", "-c")
 }

@@ -24,7 +24,7 @@ func TestPeersReplaceProgramsInPath(t *testing.T) {
 	peers := make(dnsserver.Peers)
 	require.NoError(t, peers.Add("unbound=first"))
 	require.NoError(t, peers.Add("unbound="+program+"  /root name=value"))
-	cmd, err := peers.ConfiguredCommand(dir, "text", "unbound", "-c")
+	cmd, err := peers.CommandWithConfig(dir, "text", "unbound", "-c")
 	require.NoError(t, err)
 	file := filepath.Join(dir, "unbound.conf")
 	assert.Equal(t, []string{program, "/root", "name=value", "-c", file}, cmd.Args)

@@ -17,7 +17,7 @@ import (
 func TestOpenLoopSendsCallsWhenTheyAreDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start, sent := time.Now(), make([]time.Duration, 4)
-		made := lab.Load{Gap: lab.ConstantGap(100)}.Send(t.Context(), len(sent), func(i int) {
+		made := lab.Load{Interarrival: lab.ConstantRate(100)}.Send(t.Context(), len(sent), func(i int) {
 			sent[i] = time.Since(start)
 			time.Sleep(time.Second) // delays no other call
 		})
@@ -40,7 +40,7 @@ func TestClosedLoopSendsACallWhenAWorkerIsFree(t *testing.T) {
 }
 
 func TestLoadStopsWhenItsContextEnds(t *testing.T) {
-	for name, load := range map[string]lab.Load{"open": {Gap: lab.ConstantGap(1)}, "closed": {Workers: 1}} {
+	for name, load := range map[string]lab.Load{"open": {Interarrival: lab.ConstantRate(1)}, "closed": {Workers: 1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)

@@ -13,14 +13,14 @@ type Load struct {
 	// Workers send one call after another: a closed loop. 0 means an open loop.
 	Workers int
 
-	// Gap returns the time between call i and the call before it, or the start of the load if i is 0. Only an open loop
-	// uses it. It is called in the order of the calls, by one goroutine.
-	Gap func(i int) time.Duration
+	// Interarrival returns the time between call i and the call before it, or the start of the load if i is 0. Only an
+	// open loop uses it. It is called in the order of the calls, by one goroutine.
+	Interarrival func(i int) time.Duration
 }
 
-// ConstantGap returns a function for Load.Gap that makes calls at a constant rate per second. The first call is due at
-// the start.
-func ConstantGap(rate float64) func(i int) time.Duration {
+// ConstantRate returns a function for Load.Interarrival that makes calls at a constant rate per second. The first call
+// is due at the start.
+func ConstantRate(rate float64) func(i int) time.Duration {
 	due := func(i int) time.Duration { return time.Duration(float64(i) / rate * float64(time.Second)) }
 	return func(i int) time.Duration { return due(i) - due(max(i-1, 0)) }
 }
@@ -31,7 +31,7 @@ func (l Load) Send(ctx context.Context, calls int, call func(i int)) (made int) 
 	var running sync.WaitGroup
 	if l.Workers == 0 {
 		for due := time.Now(); made < calls; made++ {
-			due = due.Add(l.Gap(made))
+			due = due.Add(l.Interarrival(made))
 			if SleepContext(ctx, time.Until(due)) != nil {
 				break
 			}

@@ -21,8 +21,8 @@ type Call struct {
 // Failed reports whether the call ended without an answer.
 func (c Call) Failed() bool { return c.Winner < 0 }
 
-// SortedAnswered returns the latencies of the calls that did not fail, in ascending order.
-func SortedAnswered(calls []Call) []time.Duration {
+// SortedLatencies returns the latencies of the calls that did not fail, in ascending order.
+func SortedLatencies(calls []Call) []time.Duration {
 	var all []time.Duration
 	for _, c := range calls {
 		if !c.Failed() {
@@ -39,10 +39,10 @@ func Quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
-	return sorted[RankOf(q, len(sorted))]
+	return sorted[NearestRank(q, len(sorted))]
 }
 
-// RankOf returns the index of quantile q in n sorted values by the nearest-rank method, with q from 0 to 1.
-func RankOf(q float64, n int) int {
+// NearestRank returns the index of quantile q in n sorted values by the nearest-rank method, with q from 0 to 1.
+func NearestRank(q float64, n int) int {
 	return min(max(int(math.Ceil(q*float64(n)-1e-9))-1, 0), n-1)
 }

@@ -14,7 +14,7 @@ import (
 
 func TestCallsWithoutAnAnswerHaveNoLatency(t *testing.T) {
 	calls := []latency.Call{{Latency: 3}, {Latency: 9, Winner: -1}, {Latency: 1, Winner: 2}}
-	assert.Equal(t, []time.Duration{1, 3}, latency.SortedAnswered(calls))
+	assert.Equal(t, []time.Duration{1, 3}, latency.SortedLatencies(calls))
 }
 
 func TestQuantileIsTheNearestRank(t *testing.T) {

@@ -108,7 +108,7 @@ func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	hedged, _ := p.hedgedLatencies(delays)
 	slices.Sort(hedged)
 	others := len(p.primaryLatencies) - len(hedged)
-	if rank := latency.RankOf(q, len(p.primaryLatencies)); rank >= others {
+	if rank := latency.NearestRank(q, len(p.primaryLatencies)); rank >= others {
 		return hedged[rank-others]
 	}
 	return delays[0]
