@@ -47,8 +47,9 @@ func newForwarderContenders() (all []lab.Contender[*client, lookupFunc]) {
 // Contenders lists the names of all contenders.
 var Contenders = lab.NamesOf(contenders)
 
-// Supports reports whether the contender with the given name can query servers over a transport: udp, tls or https.
-func Supports(contender, transport string) bool {
+// SupportsTransport reports whether the contender with the given name can query servers over a transport: udp, tls or
+// https.
+func SupportsTransport(contender, transport string) bool {
 	switch {
 	case slices.Contains(forwarders, contender):
 		return slices.Contains(dnsserver.SupportedTransports(contender), transport)
@@ -61,7 +62,7 @@ func Supports(contender, transport string) bool {
 // A client is a running contender: a DNS client or a forwarder, with its recorded calls and its counts of queries and
 // connections.
 type client struct {
-	*lookupLab
+	*testbed
 	name     string
 	lookup   lookupFunc
 	counter  *countingDialer
@@ -135,8 +136,8 @@ func (c *client) measureLookup(ctx context.Context, start time.Time, n int) {
 	c.calls.Add(call)
 }
 
-// toRow returns the result of the client as a row: its calls, and its counts of queries and connections.
-func (c *client) toRow() lab.Row {
+// newRow returns the result of the client as a row: its calls, and its counts of queries and connections.
+func (c *client) newRow() lab.Row {
 	calls := c.calls.SortedCalls()
 	r := lab.Row{Contender: c.name, Calls: calls, Asked: len(calls), Sent: c.counter.queries.Load(), Connections: c.counter.connections.Load()}
 	if c.complete != nil {
@@ -147,7 +148,7 @@ func (c *client) toRow() lab.Row {
 
 // upstreams returns the IP addresses of the DNS servers that clients query: both servers if the first may be dead or
 // the lab is under load, and otherwise the first.
-func (l *lookupLab) upstreams() []string {
+func (l *testbed) upstreams() []string {
 	hosts := []string{"a"}
 	if strings.HasPrefix(l.conf.Scenario, "dead") || l.conf.Workers > 0 {
 		hosts = []string{"a", "b"}
@@ -162,7 +163,7 @@ func (l *lookupLab) upstreams() []string {
 // startClients starts the contenders with the given names, or all that support the transport if there are no names. It
 // skips peers that do not start. On a network in memory it also skips forwarders. If no contender starts, it returns
 // the errors of all.
-func (l *lookupLab) startClients(names []string) ([]*client, error) {
+func (l *testbed) startClients(names []string) ([]*client, error) {
 	selected, err := lab.SelectByName("contender", contenders, names)
 	if err != nil {
 		return nil, fmt.Errorf("dnslab: %w", err)
@@ -170,10 +171,10 @@ func (l *lookupLab) startClients(names []string) ([]*client, error) {
 	var clients []*client
 	var skipped []error
 	for _, s := range selected {
-		if len(names) == 0 && !Supports(s.Name, l.conf.Transport) {
+		if len(names) == 0 && !SupportsTransport(s.Name, l.conf.Transport) {
 			continue
 		}
-		c := &client{lookupLab: l, name: s.Name, counter: &countingDialer{Dialer: l.net.Host("client")}, close: func() {}}
+		c := &client{testbed: l, name: s.Name, counter: &countingDialer{Dialer: l.net.Host("client")}, close: func() {}}
 		c.lookup, err = s.Start(c)
 		if err == nil {
 			clients = append(clients, c)

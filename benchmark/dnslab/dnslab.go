@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	Lookups = 5050 // of each contender, unless Config has a number
+	DefaultLookups = 5050 // of each contender, unless Config has a number
 
-	workers = 32 // concurrent lookups while contenders take turns
+	interleavedWorkers = 32 // concurrent lookups while contenders take turns
 )
 
 // Config selects the scenario, the contenders, the transport and the number of lookups that Run measures. The zero
@@ -36,7 +36,7 @@ type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
 	Contenders []string // names from Contenders; empty: all that support the transport
 	Transport  string   // udp, tls or https; empty: udp, the only one of some contenders
-	Lookups    int      // of each contender; 0: Lookups
+	Lookups    int      // of each contender; 0: DefaultLookups
 	Seed       uint64
 	Memory     bool // no root needed: sockets in memory, and no forwarders
 	Workers    int  // concurrent lookups of one contender at a time, with two equal servers; 0: contenders take turns at each name
@@ -45,8 +45,8 @@ type Config struct {
 	Skipped    func(reason string) // called for each contender that cannot run here; may be nil
 }
 
-// A lookupLab is the simulated network of one Run, with two DNS servers that the clients query.
-type lookupLab struct {
+// A testbed is the simulated network of one Run, with two DNS servers that the clients query.
+type testbed struct {
 	conf    Config
 	net     *netsim.Network
 	servers [2]*dnstest.Server
@@ -66,7 +66,7 @@ func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 		conf.Transport = "udp"
 	}
 	if conf.Lookups == 0 {
-		conf.Lookups = Lookups
+		conf.Lookups = DefaultLookups
 	}
 	if conf.Workers < 0 {
 		return nil, fmt.Errorf("dnslab: Config.Workers is %d; want 0 or more", conf.Workers)
@@ -94,11 +94,11 @@ func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 	if conf.Workers > 0 {
 		l.measureUnderLoad(ctx, clients)
 	} else {
-		l.measureInTurns(ctx, clients)
+		l.measureInterleaved(ctx, clients)
 	}
 	var rows []lab.Row
 	for _, c := range clients {
-		rows = append(rows, c.toRow())
+		rows = append(rows, c.newRow())
 	}
 	return rows, ctx.Err()
 }
@@ -108,7 +108,7 @@ const loadRounds = 10
 
 // measureUnderLoad lets one client after another look up names, with as many concurrent lookups as Config.Workers. The
 // lookups are divided into rounds, and every client has its turn in each round.
-func (l *lookupLab) measureUnderLoad(ctx context.Context, clients []*client) {
+func (l *testbed) measureUnderLoad(ctx context.Context, clients []*client) {
 	start := time.Now()
 	for round := range loadRounds {
 		for i := range clients {
@@ -124,11 +124,11 @@ func (l *lookupLab) measureUnderLoad(ctx context.Context, clients []*client) {
 	}
 }
 
-// measureInTurns lets the clients look up each name of the run one after another. The names of a client differ from
+// measureInterleaved lets the clients look up each name of the run one after another. The names of a client differ from
 // each other, so that a cache is no advantage.
-func (l *lookupLab) measureInTurns(ctx context.Context, clients []*client) {
+func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	start := time.Now()
-	lab.Load{Workers: workers}.Send(ctx, l.conf.Lookups, func(n int) {
+	lab.Load{Workers: interleavedWorkers}.Send(ctx, l.conf.Lookups, func(n int) {
 		for i := range clients {
 			clients[(n+i)%len(clients)].measureLookup(ctx, start, n)
 		}
@@ -137,7 +137,7 @@ func (l *lookupLab) measureInTurns(ctx context.Context, clients []*client) {
 }
 
 // newLookupLab builds the network for a Config and starts its two DNS servers.
-func newLookupLab(conf Config) (*lookupLab, error) {
+func newLookupLab(conf Config) (*testbed, error) {
 	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
 	if err != nil {
 		return nil, fmt.Errorf("dnslab: %w", err)
@@ -151,7 +151,7 @@ func newLookupLab(conf Config) (*lookupLab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lookupLab{net: n, conf: conf, received: make(map[string]*atomic.Int64)}
+	l := &testbed{net: n, conf: conf, received: make(map[string]*atomic.Int64)}
 	for _, name := range Contenders {
 		l.received[name] = new(atomic.Int64)
 	}
@@ -168,7 +168,7 @@ func newLookupLab(conf Config) (*lookupLab, error) {
 	return l, nil
 }
 
-func (l *lookupLab) close() {
+func (l *testbed) close() {
 	for _, s := range l.servers {
 		if s != nil {
 			s.Close()
@@ -182,7 +182,7 @@ func (l *lookupLab) close() {
 
 // startServer starts a DNS server on a host of the simulated network. It answers every query at once, over UDP, TCP,
 // TLS and HTTPS, and counts the queries of each contender.
-func (l *lookupLab) startServer(h *netsim.Host) (*dnstest.Server, error) {
+func (l *testbed) startServer(h *netsim.Host) (*dnstest.Server, error) {
 	answer := dnstest.Fixed(netip.MustParseAddr("192.0.2.1"), 0)
 	s := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
 		labels := dns.SplitDomainName(strings.ToLower(q.Question[0].Name)) // kresd changes the case of letters

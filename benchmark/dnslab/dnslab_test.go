@@ -25,7 +25,7 @@ import (
 
 var (
 	kernel  = flag.Bool("kernel", false, "measure over kernel sockets and in real time, not in memory and fake time")
-	samples = flag.Int("samples", dnslab.Lookups, "of each contender")
+	samples = flag.Int("samples", dnslab.DefaultLookups, "of each contender")
 	seeds   = flag.Int("seeds", 3, "simulated networks; ratios are medians over them")
 )
 

@@ -15,7 +15,8 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// forwarders are the contenders that run as processes of their own, each on a host of its own together with its clients.
+// forwarders are the contenders that run as processes of their own, each on a host of its own together with its
+// clients.
 var forwarders = append([]string{"forwarder"}, dnsserver.PeerNames()...)
 
 // startForwarder starts a DNS forwarder as a process on a host of its own. It returns a function that looks up names
@@ -92,4 +93,4 @@ func (c *client) newForwarderDir() (dir string, err error) {
 }
 
 // certificateFile returns the path of the file with the certificate of the servers, in PEM.
-func (l *lookupLab) certificateFile() string { return filepath.Join(l.dir, "roots.pem") }
+func (l *testbed) certificateFile() string { return filepath.Join(l.dir, "roots.pem") }

@@ -23,30 +23,30 @@ const (
 )
 
 var (
-	steadyDelay = newUniformDelay(oneWayDelay)
-	steady      = netsim.Profile{Delay: steadyDelay}
-	blackHole   = netsim.Profile{BlackHole: true}
+	steadyDelay      = uniformDelay(oneWayDelay)
+	steadyProfile    = netsim.Profile{Delay: steadyDelay}
+	blackHoleProfile = netsim.Profile{BlackHole: true}
 )
 
-// newUniformDelay returns a uniform distribution of packet delays around d.
-func newUniformDelay(d time.Duration) netsim.Dist { return netsim.Uniform(d-jitter, d+jitter) }
+// uniformDelay returns a uniform distribution of packet delays around d.
+func uniformDelay(d time.Duration) netsim.Dist { return netsim.Uniform(d-jitter, d+jitter) }
 
 // scenarios have a round-trip time of 20 ms, except uniform.
 var scenarios = []scenario{
-	newEqualLinksScenario("clean", "20 ms to the server", steady, steady),
+	newEqualLinksScenario("clean", "20 ms to the server", steadyProfile, steadyProfile),
 	newLossyScenario("loss1", "1 % of the packets lost each way", 0.01),
 	newLossyScenario("loss2", "2 % lost each way", 0.02),
 	newLossyScenario("loss3", "3 % lost each way", 0.03),
 	newEqualLinksScenario("spikes", "5 % of the packets 40 to 140 ms late",
-		netsim.Profile{Delay: netsim.Spikes(steadyDelay, 0.05, netsim.Uniform(40*time.Millisecond, 140*time.Millisecond))}, steady),
-	newEqualLinksScenario("uniform", "200 ms to the server", netsim.Profile{Delay: newUniformDelay(100 * time.Millisecond)}, netsim.Profile{Delay: newUniformDelay(100 * time.Millisecond)}),
-	{lab.Scenario{Name: "dead-primary", Description: "the first of two servers is dead"}, [2]link{{blackHole, blackHole}, {steady, steady}}},
-	newEqualLinksScenario("dead", "both are", blackHole, blackHole),
-	newEqualLinksScenario("burst", "2 % lost each way, in bursts", lossBursts, lossBursts),
+		netsim.Profile{Delay: netsim.Spikes(steadyDelay, 0.05, netsim.Uniform(40*time.Millisecond, 140*time.Millisecond))}, steadyProfile),
+	newEqualLinksScenario("uniform", "200 ms to the server", netsim.Profile{Delay: uniformDelay(100 * time.Millisecond)}, netsim.Profile{Delay: uniformDelay(100 * time.Millisecond)}),
+	{lab.Scenario{Name: "dead-primary", Description: "the first of two servers is dead"}, [2]link{{blackHoleProfile, blackHoleProfile}, {steadyProfile, steadyProfile}}},
+	newEqualLinksScenario("dead", "both are", blackHoleProfile, blackHoleProfile),
+	newEqualLinksScenario("burst", "2 % lost each way, in bursts", burstLossProfile, burstLossProfile),
 }
 
-// lossBursts loses 2 % of the packets, in bursts of five on average.
-var lossBursts = netsim.Profile{Delay: steadyDelay, Burst: &netsim.Burst{GoodToBad: 0.005, BadToGood: 0.2, LossBad: 0.8}}
+// burstLossProfile loses 2 % of the packets, in bursts of five on average.
+var burstLossProfile = netsim.Profile{Delay: steadyDelay, Burst: &netsim.Burst{GoodToBad: 0.005, BadToGood: 0.2, LossBad: 0.8}}
 
 // Scenarios lists all scenarios.
 var Scenarios = lab.ScenariosOf(scenarios)

@@ -61,7 +61,7 @@ func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
 }
 
 func (d *dnsEngine) supports(_ scenario, s strategy) bool {
-	return dnslab.Supports(s.name, d.transport)
+	return dnslab.SupportsTransport(s.name, d.transport)
 }
 
 // estimateDuration returns 0, which means unknown: the duration depends on the number of lost packets. The method run
@@ -84,7 +84,7 @@ var dnsScenarios = func() []scenario {
 }()
 
 func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	lookups := j.requestCount(dnslab.Lookups, quickLookups)
+	lookups := j.requestCount(dnslab.DefaultLookups, quickLookups)
 	var done atomic.Int64
 	began := time.Now()
 	total := int64(lookups * len(j.strategies))
