@@ -22,21 +22,21 @@ var contenders = []lab.Contender[*resolver, resolveFunc]{
 	{Name: GoResolver, Start: (*resolver).startGoResolver},
 	{Name: Unbound, Start: (*resolver).startUnbound},
 	{Name: "hedge-resolvconf", Start: func(r *resolver) (resolveFunc, error) {
-		return r.startClient(&dnshedge.Client{ResolvConf: r.resolvConf()})
+		return r.startLibraryClient(&dnshedge.Client{ResolvConf: r.resolvConfPath()})
 	}},
 	{Name: "hedge-upstreams", Start: func(r *resolver) (resolveFunc, error) {
 		client := &dnshedge.Client{Upstreams: r.upstreams()}
 		if r.namesDiffer {
 			client.Order = dnshedge.OrderStrict
 		}
-		return r.startClient(client)
+		return r.startLibraryClient(client)
 	}},
 	{Name: "hedge-fallback", Start: func(r *resolver) (resolveFunc, error) {
 		upstreams := r.upstreams()
 		if len(upstreams) == 1 {
 			upstreams = append(upstreams, dnshedge.Upstream{Net: "tcp", Addr: upstreams[0].Addr})
 		}
-		return r.startClient(&dnshedge.Client{Upstreams: upstreams[:1], Fallback: upstreams[1:]})
+		return r.startLibraryClient(&dnshedge.Client{Upstreams: upstreams[:1], Fallback: upstreams[1:]})
 	}},
 }
 
@@ -45,7 +45,7 @@ var Contenders = lab.NamesOf(contenders)
 
 // startResolvers starts the contenders that the Config selects. It skips a program that is not installed, unless that
 // is the only contender.
-func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver, err error) {
+func (l *testbed) startResolvers(ctx context.Context) (resolvers []*resolver, err error) {
 	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
 	if err != nil {
 		return nil, fmt.Errorf("faultlab: %w", err)
@@ -54,7 +54,7 @@ func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver
 		if ctx.Err() != nil {
 			return resolvers, ctx.Err()
 		}
-		r := &resolver{resolverLab: l, name: s.Name, close: func() {}}
+		r := &resolver{testbed: l, name: s.Name, close: func() {}}
 		r.resolve, err = s.Start(r)
 		if errors.Is(err, exec.ErrNotFound) && len(selected) > 1 {
 			l.conf.Skipped(fmt.Sprintf("faultlab: %s: %v", s.Name, err))
@@ -70,20 +70,20 @@ func (l *resolverLab) startResolvers(ctx context.Context) (resolvers []*resolver
 }
 
 // upstreams returns the DNS servers of the scenario in the form of dnshedge.Client.Upstreams.
-func (l *resolverLab) upstreams() (upstreams []dnshedge.Upstream) {
+func (l *testbed) upstreams() (upstreams []dnshedge.Upstream) {
 	for _, address := range l.serverAddresses() {
 		upstreams = append(upstreams, dnshedge.Upstream{Net: "udp", Addr: net.JoinHostPort(address, "53")})
 	}
 	return upstreams
 }
 
-// startClient completes the configuration of a dnshedge.Client. It returns a function that resolves queries by the
-// client.
-func (r *resolver) startClient(client *dnshedge.Client) (resolveFunc, error) {
-	client.Timeout, client.Dialer = Timeout, r.net.Host(r.name)
+// startLibraryClient completes the configuration of a dnshedge.Client. It returns a function that resolves queries by
+// the client.
+func (r *resolver) startLibraryClient(client *dnshedge.Client) (resolveFunc, error) {
+	client.Timeout, client.Dialer = QueryTimeout, r.net.Host(r.name)
 	r.close = func() { _ = client.Close() }
-	return func(_ context.Context, q query) (result, error) {
+	return func(_ context.Context, q query) (outcome, error) {
 		m, _, err := client.Exchange(q.newMessage(), "")
-		return resultOf(m, q), err
+		return outcomeOf(m, q), err
 	}, client.Validate()
 }

@@ -3,7 +3,7 @@
 // sockets, or works in memory.
 //
 // All contenders get the same queries at the same times, and each has a host of its own, so that no contender delays
-// another. An answer after [Timeout] does not count.
+// another. An answer after [QueryTimeout] does not count.
 package faultlab
 
 import (
@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	Timeout = 10 * time.Second // of a query
-	Rate    = 100.             // queries per second, unless Config has a rate
+	QueryTimeout = 10 * time.Second // of a query
+	DefaultRate  = 100.             // queries per second, unless Config has a rate
 )
 
 // Config selects the scenario, the contenders and the number of queries that Run measures.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios
 	Contenders []string // names from Contenders; empty: all
-	Rate       float64  // queries per second; 0: Rate
+	Rate       float64  // queries per second; 0: DefaultRate
 	Seed       uint64
 	Memory     bool      // no root needed: sockets in memory, and no unbound; a function chooses the servers of Go's resolver
 	Progress   func(int) // called with the number of further queries that are done; may be nil
@@ -50,8 +50,8 @@ type Row struct {
 // Answered returns the number of queries with a right answer.
 func (r Row) Answered() int { return len(latency.SortedLatencies(r.Calls)) }
 
-// A resolverLab is the simulated network of one Run, with the DNS servers of a scenario and a resolv.conf.
-type resolverLab struct {
+// A testbed is the simulated network of one Run, with the DNS servers of a scenario and a resolv.conf.
+type testbed struct {
 	scenario
 	conf           Config
 	net            *netsim.Network
@@ -68,7 +68,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 		return nil, fmt.Errorf("faultlab: %w", err)
 	}
 	if conf.Rate == 0 {
-		conf.Rate = Rate
+		conf.Rate = DefaultRate
 	}
 	if conf.Progress == nil {
 		conf.Progress = func(int) {}
@@ -76,9 +76,9 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if conf.Skipped == nil {
 		conf.Skipped = func(string) {}
 	}
-	l := &resolverLab{scenario: sc, conf: conf, servers: make(map[string]*dnstest.Server)}
+	l := &testbed{scenario: sc, conf: conf, servers: make(map[string]*dnstest.Server)}
 	defer l.close()
-	if err := l.open(); err != nil {
+	if err := l.setUp(); err != nil {
 		return nil, err
 	}
 	resolvers, err := l.startResolvers(ctx)
@@ -90,25 +90,25 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = l.measure(ctx, resolvers)
+	err = l.measureResolvers(ctx, resolvers)
 	var rows []Row
 	for _, r := range resolvers {
-		rows = append(rows, r.toRow())
+		rows = append(rows, r.newRow())
 	}
 	return rows, err
 }
 
-// QueryTimeOf returns the duration for which queries are sent in the scenario with the given name, which must exist.
-func QueryTimeOf(name string) time.Duration {
+// QueryDuration returns the duration for which queries are sent in the scenario with the given name, which must exist.
+func QueryDuration(name string) time.Duration {
 	sc, err := lab.FindByName("scenario", scenarios, name)
 	if err != nil {
 		panic(err) // callers take the name from Scenarios
 	}
-	return sc.queryTime()
+	return sc.queryDuration()
 }
 
-// open builds the network, starts the DNS servers and writes resolv.conf.
-func (l *resolverLab) open() (err error) {
+// setUp builds the network, starts the DNS servers and writes resolv.conf.
+func (l *testbed) setUp() (err error) {
 	newNetwork := netsim.NewKernel
 	if l.conf.Memory {
 		newNetwork = netsim.NewMemory
@@ -133,7 +133,7 @@ func (l *resolverLab) open() (err error) {
 }
 
 // close stops the DNS servers, closes the network and removes resolv.conf.
-func (l *resolverLab) close() {
+func (l *testbed) close() {
 	for _, s := range l.servers {
 		s.Close()
 	}
@@ -146,7 +146,7 @@ func (l *resolverLab) close() {
 }
 
 // serverHosts returns the names of the hosts with a DNS server, in the order in which resolvers prefer the servers.
-func (l *resolverLab) serverHosts() []string {
+func (l *testbed) serverHosts() []string {
 	if l.second == nil {
 		return []string{"a"}
 	}
@@ -154,7 +154,7 @@ func (l *resolverLab) serverHosts() []string {
 }
 
 // serverAddresses returns the IP addresses of the DNS servers, in the order in which resolvers prefer the servers.
-func (l *resolverLab) serverAddresses() (addresses []string) {
+func (l *testbed) serverAddresses() (addresses []string) {
 	for _, h := range l.serverHosts() {
 		addresses = append(addresses, l.net.Host(h).Addr().String())
 	}
@@ -162,14 +162,14 @@ func (l *resolverLab) serverAddresses() (addresses []string) {
 }
 
 // setLinks sets the delay and loss of packets between all resolvers and the server on host, in both directions.
-func (l *resolverLab) setLinks(host string, p netsim.Profile) {
+func (l *testbed) setLinks(host string, p netsim.Profile) {
 	for _, from := range Contenders {
 		l.net.Set(from, host, p)
 	}
 }
 
 // startServer starts the DNS server of the scenario on host, over UDP and TCP.
-func (l *resolverLab) startServer(host string) error {
+func (l *testbed) startServer(host string) error {
 	newHandler := l.first
 	if host == "b" {
 		newHandler = l.second
@@ -189,19 +189,19 @@ func (l *resolverLab) startServer(host string) error {
 	return nil
 }
 
-// resolvConf returns the path of the lab's resolv.conf, from which Go's resolver and a dnshedge.Client without
+// resolvConfPath returns the path of the lab's resolv.conf, from which Go's resolver and a dnshedge.Client without
 // Upstreams read the servers.
-func (l *resolverLab) resolvConf() string { return filepath.Join(l.dir, "resolv.conf") }
+func (l *testbed) resolvConfPath() string { return filepath.Join(l.dir, "resolv.conf") }
 
 // writeResolvConf writes a resolv.conf with the addresses of the servers on the given hosts. Every version has the same
 // length and is written by one Write, so that no reader gets a mixture. Every version has a later modification time.
-func (l *resolverLab) writeResolvConf(hosts ...string) error {
+func (l *testbed) writeResolvConf(hosts ...string) error {
 	const length = 80
 	text := ""
 	for _, h := range hosts {
 		text += "nameserver " + l.net.Host(h).Addr().String() + "\n"
 	}
-	f, err := os.OpenFile(l.resolvConf(), os.O_WRONLY|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(l.resolvConfPath(), os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
 	}
@@ -210,12 +210,12 @@ func (l *resolverLab) writeResolvConf(hosts ...string) error {
 		return err
 	}
 	l.resolvConfTime = l.resolvConfTime.Add(time.Second)
-	return os.Chtimes(l.resolvConf(), l.resolvConfTime, l.resolvConfTime)
+	return os.Chtimes(l.resolvConfPath(), l.resolvConfTime, l.resolvConfTime)
 }
 
-// measure sends the queries of the scenario to all resolvers at the same times, applies the scenario's events, and
-// waits for the answers.
-func (l *resolverLab) measure(ctx context.Context, resolvers []*resolver) error {
+// measureResolvers sends the queries of the scenario to all resolvers at the same times, applies the scenario's events,
+// and waits for the answers.
+func (l *testbed) measureResolvers(ctx context.Context, resolvers []*resolver) error {
 	start := time.Now()
 	failed := make(chan error, len(l.events))
 	var running sync.WaitGroup
@@ -229,7 +229,7 @@ func (l *resolverLab) measure(ctx context.Context, resolvers []*resolver) error 
 			}
 		}
 	})
-	queries := int(l.queryTime().Seconds() * l.conf.Rate)
+	queries := int(l.queryDuration().Seconds() * l.conf.Rate)
 	for _, r := range resolvers {
 		running.Go(func() {
 			lab.Load{Interarrival: lab.ConstantRate(l.conf.Rate)}.Send(ctx, queries, func(i int) {

@@ -24,23 +24,23 @@ func (r *resolver) startGoResolver() (resolveFunc, error) {
 	if r.conf.Memory {
 		return r.startGoResolverInProcess(), nil
 	}
-	cmd, err := newHelperCommand(resolverEnv + "=" + r.resolvConf())
+	cmd, err := newHelperCommand(resolverEnv + "=" + r.resolvConfPath())
 	if err != nil {
 		return nil, err
 	}
 	unshareMounts(cmd)
-	return r.startProcess(cmd, func(q query) query {
+	return r.startResolverProcess(cmd, func(q query) query {
 		if q.qtype == dns.TypeHTTPS {
-			q.qtype = typeForHTTPS
+			q.qtype = httpsSubstituteType
 		}
 		return q
 	})
 }
 
-// lookUpName resolves a name by the resolver r of package net, within Timeout. If qtype is A it looks up IPv4
+// resolveName resolves a name by the resolver r of package net, within QueryTimeout. If qtype is A it looks up IPv4
 // addresses, and otherwise TXT records.
-func lookUpName(ctx context.Context, r *net.Resolver, name string, qtype uint16) (result, error) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+func resolveName(ctx context.Context, r *net.Resolver, name string, qtype uint16) (outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	n, err := 0, error(nil)
 	if qtype == dns.TypeA {
@@ -90,7 +90,7 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 		if known != nil && time.Since(checked) < resolvConfInterval {
 			return known, nil
 		}
-		conf, err := dns.ClientConfigFromFile(r.resolvConf())
+		conf, err := dns.ClientConfigFromFile(r.resolvConfPath())
 		if err != nil {
 			return nil, err
 		}
@@ -102,12 +102,12 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 		n := int(l.dials.Add(1) - 1)
 		return r.net.Host(r.name).DialContext(ctx, network, net.JoinHostPort(l.servers[n%len(l.servers)], "53"))
 	}}
-	return func(ctx context.Context, q query) (result, error) {
+	return func(ctx context.Context, q query) (outcome, error) {
 		servers, err := currentServers()
 		if err != nil {
 			return noRecords, err
 		}
-		return lookUpName(context.WithValue(ctx, goLookupKey{}, &goLookupState{servers: servers}), goResolver, q.name, q.qtype)
+		return resolveName(context.WithValue(ctx, goLookupKey{}, &goLookupState{servers: servers}), goResolver, q.name, q.qtype)
 	}
 }
 
@@ -148,7 +148,7 @@ func serveGoResolver(file string) error {
 		name, qtype := q.Question[0].Name, q.Question[0].Qtype
 		header := dns.RR_Header{Name: name, Rrtype: qtype, Class: dns.ClassINET}
 		m := new(dns.Msg).SetReply(q)
-		switch res, _ := lookUpName(context.Background(), r, name, qtype); {
+		switch res, _ := resolveName(context.Background(), r, name, qtype); {
 		case res == nameDenied:
 			m.Rcode = dns.RcodeNameError
 		case res == noRecords:

@@ -13,11 +13,11 @@ import (
 )
 
 // A resolveFunc resolves a DNS query by a contender.
-type resolveFunc func(context.Context, query) (result, error)
+type resolveFunc func(context.Context, query) (outcome, error)
 
 // A resolver is a running contender on a host of its own, with its recorded calls.
 type resolver struct {
-	*resolverLab
+	*testbed
 	name    string
 	resolve resolveFunc
 	close   func()
@@ -29,11 +29,11 @@ type resolver struct {
 	lastAnswer time.Duration
 }
 
-// A result is the outcome of a DNS query: records, a denial of the name, or neither.
-type result uint8
+// An outcome is the result of a DNS query: records, a denial of the name, or neither.
+type outcome uint8
 
 const (
-	noRecords result = iota // the query failed, or the name has no records of the type
+	noRecords outcome = iota // the query failed, or the name has no records of the type
 	hasRecords
 	nameDenied
 )
@@ -47,8 +47,8 @@ func (q query) newMessage() *dns.Msg {
 	return m
 }
 
-// resultOf returns the result of query q from the response m, which may be nil.
-func resultOf(m *dns.Msg, q query) result {
+// outcomeOf returns the result of query q from the response m, which may be nil.
+func outcomeOf(m *dns.Msg, q query) outcome {
 	switch {
 	case m == nil:
 		return noRecords
@@ -70,7 +70,7 @@ func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q q
 		return
 	}
 	call := latency.Call{Start: begin.Sub(start), Latency: took, Index: int32(i), Winner: -1}
-	isRight := err == nil && took <= Timeout && (res == hasRecords || res == nameDenied && q.want == wantRecordsOrDenial)
+	isRight := err == nil && took <= QueryTimeout && (res == hasRecords || res == nameDenied && q.want == wantRecordsOrDenial)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked++
@@ -87,8 +87,8 @@ func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q q
 	r.calls.Add(call)
 }
 
-// toRow returns the measurements of the resolver as a row of results.
-func (r *resolver) toRow() Row {
+// newRow returns the measurements of the resolver as a row of results.
+func (r *resolver) newRow() Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row := Row{Row: lab.Row{Contender: r.name, Calls: r.calls.SortedCalls(), Asked: r.asked}, Denials: r.denials, LastAnswer: r.lastAnswer}

@@ -18,7 +18,7 @@ const (
 	oneWayDelay = 10 * time.Millisecond
 	jitter      = 200 * time.Microsecond
 
-	defaultQueryTime = 5 * time.Second
+	defaultQueryDuration = 5 * time.Second
 )
 
 // A scenario determines one or two DNS servers, the faults of these servers or of the network paths to them, and the
@@ -31,15 +31,15 @@ type scenario struct {
 	namesDiffer   bool                              // the servers know different names, so that their order matters
 	query         func(i int) query
 
-	duration time.Duration            // for which queries are sent; 0: defaultQueryTime
-	prepare  func(*resolverLab) error // sets the links and resolv.conf; nil: both servers can be reached and are named
-	events   []event                  // in the order of their times
+	duration time.Duration        // for which queries are sent; 0: defaultQueryDuration
+	prepare  func(*testbed) error // sets the links and resolv.conf; nil: both servers can be reached and are named
+	events   []event              // in the order of their times
 }
 
 // An event is a change of the servers or of the network, at a time after the first query.
 type event struct {
 	at    time.Duration
-	apply func(*resolverLab) error
+	apply func(*testbed) error
 }
 
 // A query is a DNS query that all contenders get. It also says which answers count as right.
@@ -58,12 +58,12 @@ const (
 	wantNothing // the query may confuse a resolver, and is not counted
 )
 
-// queryTime returns the duration for which queries are sent.
-func (s *scenario) queryTime() time.Duration {
+// queryDuration returns the duration for which queries are sent.
+func (s *scenario) queryDuration() time.Duration {
 	if s.duration > 0 {
 		return s.duration
 	}
-	return defaultQueryTime
+	return defaultQueryDuration
 }
 
 // linkProfile returns the delay and the loss of packets between the resolvers and the servers, in each direction.
@@ -71,55 +71,55 @@ func (s *scenario) linkProfile() netsim.Profile {
 	return netsim.Profile{Delay: netsim.Uniform(oneWayDelay-jitter, oneWayDelay+jitter), Loss: s.loss}
 }
 
-// typeForHTTPS is the record type that Go's resolver looks up in place of HTTPS records, which it cannot look up. A
-// server that drops queries for one of the types also drops queries for the other.
-const typeForHTTPS = dns.TypeTXT
+// httpsSubstituteType is the record type that Go's resolver looks up in place of HTTPS records, which it cannot look
+// up. A server that drops queries for one of the types also drops queries for the other.
+const httpsSubstituteType = dns.TypeTXT
 
 // Scenarios lists all scenarios.
 var Scenarios = lab.ScenariosOf(scenarios)
 
 var scenarios = []scenario{{
 	Scenario: lab.Scenario{Name: "tenth", Description: "the first server answers one query in ten"},
-	first:    answerTenth, second: ignoreSeed(answerAll), query: addressQuery,
+	first:    answerOneInTen, second: ignoreSeed(answerAllQueries), query: addressQuery,
 }, {
 	Scenario: lab.Scenario{Name: "drops-https", Description: "every other question is of type HTTPS, which the first server drops"},
-	first:    ignoreSeed(dropHTTPS), second: ignoreSeed(answerAll),
-	query: changeEvery(2, 1, func(_ int, q *query) { q.qtype = dns.TypeHTTPS }),
+	first:    ignoreSeed(dropHTTPS), second: ignoreSeed(answerAllQueries),
+	query: modifyEveryNth(2, 1, func(_ int, q *query) { q.qtype = dns.TypeHTTPS }),
 }, {
 	Scenario: lab.Scenario{Name: "refuses", Description: "the first server refuses us (EDE 18)"},
-	first:    ignoreSeed(failWith(dns.RcodeRefused, dns.ExtendedErrorCodeProhibited)), second: ignoreSeed(answerAll), query: addressQuery,
+	first:    ignoreSeed(respondWithError(dns.RcodeRefused, dns.ExtendedErrorCodeProhibited)), second: ignoreSeed(answerAllQueries), query: addressQuery,
 }, {
 	Scenario: lab.Scenario{Name: "validator", Description: "the first server's validator is broken: SERVFAIL (EDE 7) for all names"},
-	first:    ignoreSeed(failWith(dns.RcodeServerFailure, dns.ExtendedErrorCodeSignatureExpired)), second: ignoreSeed(answerAll), query: addressQuery,
+	first:    ignoreSeed(respondWithError(dns.RcodeServerFailure, dns.ExtendedErrorCodeSignatureExpired)), second: ignoreSeed(answerAllQueries), query: addressQuery,
 }, {
 	Scenario: lab.Scenario{Name: "probes", Description: "the first server refuses probes and fails a broken zone, and the second denies all names"},
-	first:    ignoreSeed(answerPrivateNames), second: ignoreSeed(denyAll), namesDiffer: true,
-	query: changeEvery(4, 0, func(i int, q *query) { q.name, q.want = fmt.Sprintf("n%d.broken.example.", i), wantNothing }),
+	first:    ignoreSeed(answerPrivateNames), second: ignoreSeed(denyAllNames), namesDiffer: true,
+	query: modifyEveryNth(4, 0, func(i int, q *query) { q.name, q.want = fmt.Sprintf("n%d.broken.example.", i), wantNothing }),
 }, {
 	Scenario: lab.Scenario{Name: "restart", Description: "the only server restarts, for two seconds"},
-	first:    ignoreSeed(answerAll), query: addressQuery,
-	events: []event{{1003 * time.Millisecond, (*resolverLab).stopFirst}, {3003 * time.Millisecond, (*resolverLab).restartFirst}},
+	first:    ignoreSeed(answerAllQueries), query: addressQuery,
+	events: []event{{1003 * time.Millisecond, (*testbed).stopFirstServer}, {3003 * time.Millisecond, (*testbed).restartFirstServer}},
 }, {
 	Scenario: lab.Scenario{Name: "vpn", Description: "a VPN goes up and down: resolv.conf names the second server, the first, the second; the other is out of reach"},
-	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: addressQuery,
-	duration: 18 * time.Second, prepare: newServerSwitch("b"),
-	events: []event{{5503 * time.Millisecond, newServerSwitch("a")}, {12003 * time.Millisecond, newServerSwitch("b")}},
+	first:    ignoreSeed(answerAllQueries), second: ignoreSeed(answerAllQueries), query: addressQuery,
+	duration: 18 * time.Second, prepare: switchToServer("b"),
+	events: []event{{5503 * time.Millisecond, switchToServer("a")}, {12003 * time.Millisecond, switchToServer("b")}},
 }, {
 	Scenario: lab.Scenario{Name: "lossy", Description: "10 % of the packets are lost each way"},
-	first:    ignoreSeed(answerAll), second: ignoreSeed(answerAll), query: addressQuery, loss: 0.1,
+	first:    ignoreSeed(answerAllQueries), second: ignoreSeed(answerAllQueries), query: addressQuery, loss: 0.1,
 }, {
 	Scenario: lab.Scenario{Name: "denies", Description: "the first server denies every other name, and the second knows it"},
-	first:    ignoreSeed(denySecondNames), second: ignoreSeed(answerAll), namesDiffer: true,
-	query: changeEvery(2, 1, func(i int, q *query) { q.name, q.want = fmt.Sprintf("n%d.second.example.", i), wantRecordsOrDenial }),
+	first:    ignoreSeed(denySecondServerNames), second: ignoreSeed(answerAllQueries), namesDiffer: true,
+	query: modifyEveryNth(2, 1, func(i int, q *query) { q.name, q.want = fmt.Sprintf("n%d.second.example.", i), wantRecordsOrDenial }),
 }}
 
-func (l *resolverLab) stopFirst() error    { l.servers["a"].Close(); return nil }
-func (l *resolverLab) restartFirst() error { return l.startServer("a") }
+func (l *testbed) stopFirstServer() error    { l.servers["a"].Close(); return nil }
+func (l *testbed) restartFirstServer() error { return l.startServer("a") }
 
-// newServerSwitch returns a function for event.apply. It writes a resolv.conf that names only the server on host, and
+// switchToServer returns a function for event.apply. It writes a resolv.conf that names only the server on host, and
 // makes all other servers unreachable.
-func newServerSwitch(host string) func(*resolverLab) error {
-	return func(l *resolverLab) error {
+func switchToServer(host string) func(*testbed) error {
+	return func(l *testbed) error {
 		for _, h := range l.serverHosts() {
 			p := l.linkProfile()
 			p.BlackHole = h != host
@@ -134,9 +134,9 @@ func addressQuery(i int) query {
 	return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA}
 }
 
-// changeEvery returns a function for scenario.query. The function returns the i-th query of addressQuery. It calls
+// modifyEveryNth returns a function for scenario.query. The function returns the i-th query of addressQuery. It calls
 // change with each query for which i modulo period is rest.
-func changeEvery(period, rest int, change func(i int, q *query)) func(i int) query {
+func modifyEveryNth(period, rest int, change func(i int, q *query)) func(i int) query {
 	return func(i int) query {
 		q := addressQuery(i)
 		if i%period == rest {
@@ -152,9 +152,9 @@ func ignoreSeed(h dnstest.Handler) func(uint64) dnstest.Handler {
 	return func(uint64) dnstest.Handler { return h }
 }
 
-// answerAll is the handler of a DNS server that answers all queries. The answer has a record unless the type of the
-// query is unusual.
-func answerAll(q dnstest.Query) dnstest.Reply {
+// answerAllQueries is the handler of a DNS server that answers all queries. The answer has a record unless the type of
+// the query is unusual.
+func answerAllQueries(q dnstest.Query) dnstest.Reply {
 	switch q.Question[0].Qtype {
 	case dns.TypeA:
 		return dnstest.Reply{Msg: dnstest.Answer(q, "A 192.0.2.1")}
@@ -168,9 +168,9 @@ func answerAll(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeSuccess, 300, 300)}
 }
 
-// answerTenth returns the handler of a DNS server that answers one query in ten, chosen at random. seed determines
+// answerOneInTen returns the handler of a DNS server that answers one query in ten, chosen at random. seed determines
 // which.
-func answerTenth(seed uint64) dnstest.Handler {
+func answerOneInTen(seed uint64) dnstest.Handler {
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 10))
 	return func(q dnstest.Query) dnstest.Reply {
@@ -179,22 +179,23 @@ func answerTenth(seed uint64) dnstest.Handler {
 		if rng.IntN(10) > 0 {
 			return dnstest.Reply{}
 		}
-		return answerAll(q)
+		return answerAllQueries(q)
 	}
 }
 
 // dropHTTPS is the handler of a DNS server that drops queries for HTTPS records and answers all others. It also drops
-// queries for TXT records, which are typeForHTTPS: Go's resolver looks them up because it cannot look up HTTPS records.
+// queries for TXT records, which are httpsSubstituteType: Go's resolver looks them up because it cannot look up HTTPS
+// records.
 func dropHTTPS(q dnstest.Query) dnstest.Reply {
-	if t := q.Question[0].Qtype; t == dns.TypeHTTPS || t == typeForHTTPS {
+	if t := q.Question[0].Qtype; t == dns.TypeHTTPS || t == httpsSubstituteType {
 		return dnstest.Reply{}
 	}
-	return answerAll(q)
+	return answerAllQueries(q)
 }
 
-// failWith returns the handler of a DNS server that answers all queries with the response code rcode and the extended
-// error code (RFC 8914).
-func failWith(rcode int, code uint16) dnstest.Handler {
+// respondWithError returns the handler of a DNS server that answers all queries with the response code rcode and the
+// extended error code (RFC 8914).
+func respondWithError(rcode int, code uint16) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, rcode), code)}
 	}
@@ -209,22 +210,22 @@ func answerPrivateNames(q dnstest.Query) dnstest.Reply {
 	case strings.HasSuffix(name, ".broken.example."):
 		return dnstest.Reply{Msg: dnstest.Rcode(q, dns.RcodeServerFailure)}
 	}
-	return answerAll(q)
+	return answerAllQueries(q)
 }
 
-// denyAll is the handler of a DNS server that answers NXDOMAIN for all names except the root.
-func denyAll(q dnstest.Query) dnstest.Reply {
+// denyAllNames is the handler of a DNS server that answers NXDOMAIN for all names except the root.
+func denyAllNames(q dnstest.Query) dnstest.Reply {
 	if q.Question[0].Name == "." {
-		return answerAll(q)
+		return answerAllQueries(q)
 	}
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 300)}
 }
 
-// denySecondNames is the handler of the first of two DNS servers that know different names. It answers NXDOMAIN for the
-// names of the second server, and answers all other queries.
-func denySecondNames(q dnstest.Query) dnstest.Reply {
+// denySecondServerNames is the handler of the first of two DNS servers that know different names. It answers NXDOMAIN
+// for the names of the second server, and answers all other queries.
+func denySecondServerNames(q dnstest.Query) dnstest.Reply {
 	if strings.HasSuffix(strings.ToLower(q.Question[0].Name), ".second.example.") {
-		return denyAll(q)
+		return denyAllNames(q)
 	}
-	return answerAll(q)
+	return answerAllQueries(q)
 }

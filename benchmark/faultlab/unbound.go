@@ -19,22 +19,22 @@ func (r *resolver) startUnbound() (resolveFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.startProcess(cmd, func(q query) query { return q })
+	return r.startResolverProcess(cmd, func(q query) query { return q })
 }
 
-// startProcess runs the command of a resolver on a host of its own. It returns a function that resolves queries by the
-// process. translate returns the query that is sent to the process in place of the given query.
-func (r *resolver) startProcess(cmd *exec.Cmd, translate func(query) query) (_ resolveFunc, err error) {
+// startResolverProcess runs the command of a resolver on a host of its own. It returns a function that resolves queries
+// by the process. translate returns the query that is sent to the process in place of the given query.
+func (r *resolver) startResolverProcess(cmd *exec.Cmd, translate func(query) query) (_ resolveFunc, err error) {
 	if _, err := cmd.StdinPipe(); err != nil { // it closes when this process ends
 		return nil, err
 	}
 	var server *dnsserver.Client
-	if server, r.close, err = dnsserver.Start(r.net.Host(r.name), cmd, Timeout); err != nil {
+	if server, r.close, err = dnsserver.Start(r.net.Host(r.name), cmd, QueryTimeout); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, q query) (result, error) {
+	return func(ctx context.Context, q query) (outcome, error) {
 		q = translate(q)
 		m, err := server.Exchange(ctx, q.newMessage())
-		return resultOf(m, q), err
+		return outcomeOf(m, q), err
 	}, nil
 }

@@ -56,27 +56,27 @@ var faultScenarios = newLabScenarios("DNS: ", faultlab.Scenarios)
 func faultRate(j job) float64 {
 	switch {
 	case j.size.requests > 0:
-		return float64(j.size.requests) / faultlab.QueryTimeOf(j.scenario.name).Seconds()
+		return float64(j.size.requests) / faultlab.QueryDuration(j.scenario.name).Seconds()
 	case j.size.rps > 0:
 		return j.size.rps
 	case j.size.quick:
 		return quickRate
 	}
-	return faultlab.Rate
+	return faultlab.DefaultRate
 }
 
 // estimateDuration returns the expected duration of the jobs. It assumes that the last answer in each job takes the
 // longest time allowed.
 func (faultsEngine) estimateDuration(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += faultlab.QueryTimeOf(j.scenario.name) + faultlab.Timeout
+		total += faultlab.QueryDuration(j.scenario.name) + faultlab.QueryTimeout
 	}
 	return total
 }
 
 func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	rate := faultRate(j)
-	calls := int(rate*faultlab.QueryTimeOf(j.scenario.name).Seconds()) * len(j.strategies)
+	calls := int(rate*faultlab.QueryDuration(j.scenario.name).Seconds()) * len(j.strategies)
 	return runLab(ctx, j, "all at once", calls, keep, func(count func(int)) ([]faultlab.Row, error) {
 		return faultlab.Run(ctx, faultlab.Config{
 			Scenario: j.scenario.name, Contenders: j.selectContenders(faultlab.Contenders), Rate: rate, Seed: j.seed,

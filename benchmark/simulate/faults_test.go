@@ -69,6 +69,6 @@ func TestTheTimeOfFaultsIsKnown(t *testing.T) {
 	assert.LessOrEqual(t, o.engine.estimateDuration(o.newJobs(nil)), 150*sec)
 	for _, j := range o.newJobs(nil) {
 		j.size.requests = 500
-		assert.InDelta(t, 500, faultRate(j)*faultlab.QueryTimeOf(j.scenario.name).Seconds(), 0.1)
+		assert.InDelta(t, 500, faultRate(j)*faultlab.QueryDuration(j.scenario.name).Seconds(), 0.1)
 	}
 }
