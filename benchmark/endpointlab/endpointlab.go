@@ -24,16 +24,16 @@ import (
 )
 
 const (
-	Calls   = 12_000          // of a contender, unless Config has a number
-	Timeout = 2 * time.Second // of a call; a failed call counts with this latency
-	Share   = 0.1             // of the calls that the hedge budget pays for
+	DefaultCalls = 12_000          // of a contender, unless Config has a number
+	CallTimeout  = 2 * time.Second // of a call; a failed call counts with this latency
+	BudgetShare  = 0.1             // of the calls that the hedge budget pays for
 )
 
 // Config selects the scenario, the contenders and the number of calls that Run measures.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios
 	Contenders []string // names from Contenders; empty: all
-	Calls      int      // of each contender; 0: Calls
+	Calls      int      // of each contender; 0: DefaultCalls
 	Seed       uint64
 }
 
@@ -52,7 +52,7 @@ func TotalBurst(scenario, contender string) int {
 	if err != nil {
 		panic(err) // callers take the name from Scenarios
 	}
-	return len(sc.endpoints) * max(2*110*Share, 2*farCosts[contender])
+	return len(sc.endpoints) * max(2*110*BudgetShare, 2*remoteHedgeCosts[contender])
 }
 
 // Run sends the calls of a scenario by the clients of the selected contenders, and returns a row for each. It runs in
@@ -66,27 +66,29 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	case conf.Calls < 0:
 		return nil, fmt.Errorf("endpointlab: Calls is %d, want at least 0", conf.Calls)
 	case conf.Calls == 0:
-		conf.Calls = Calls
+		conf.Calls = DefaultCalls
 	}
-	return lab.MeasureAll(ctx, contenders, conf.Contenders, func(c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) { return conf.measure(ctx, sc, c) })
+	return lab.MeasureAll(ctx, contenders, conf.Contenders, func(c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
+		return conf.measureContender(ctx, sc, c)
+	})
 }
 
-// FakeTime runs Run in fake time, in a helper process.
-var FakeTime = bubble.Func[Config, []Row]{Name: "endpointlab", Call: Run}
+// FakeTimeRun runs Run in fake time, in a helper process.
+var FakeTimeRun = bubble.Func[Config, []Row]{Name: "endpointlab", Call: Run}
 
 var contenders = []lab.Contender[*endpointSet, http.RoundTripper]{
 	{Name: "none", Start: func(s *endpointSet) (http.RoundTripper, error) { return s, nil }},
-	{Name: "far", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointOnly(s), nil }},
-	{Name: "failover", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.withFailover(s), nil }},
+	{Name: "far", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointTransport(s), nil }},
+	{Name: "failover", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.failoverTransport(s), nil }},
 	{Name: "hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return hedge.New(s), nil }},
-	{Name: "far-hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointOnly(hedge.New(s)), nil }},
+	{Name: "far-hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointTransport(hedge.New(s)), nil }},
 	{Name: "hedge-endpoints", Start: newEndpointsClient},
 	{Name: "hedge-endpoints-3", Start: newEndpointsClient},
 }
 
-// farCosts are the tokens that a hedge to another endpoint than the first one costs, by the name of the contender; 0
-// means one token.
-var farCosts = map[string]int{"hedge-endpoints-3": 3}
+// remoteHedgeCosts are the tokens that a hedge to another endpoint than the first one costs, by the name of the
+// contender; 0 means one token.
+var remoteHedgeCosts = map[string]int{"hedge-endpoints-3": 3}
 
 // Contenders lists the names of all contenders, in the order of the tables.
 var Contenders = lab.NamesOf(contenders)
@@ -106,17 +108,17 @@ func cloneForEndpoint(req *http.Request, i int) *http.Request {
 // endpointHostName returns the host name of the endpoint with the given index.
 func endpointHostName(endpoint int) string { return fmt.Sprintf("endpoint%d.test", endpoint) }
 
-// lastEndpointOnly returns a transport that sends all requests to the last endpoint of the set through the transport
-// rt.
-func (s *endpointSet) lastEndpointOnly(rt http.RoundTripper) http.RoundTripper {
+// lastEndpointTransport returns a transport that sends all requests to the last endpoint of the set through the
+// transport rt.
+func (s *endpointSet) lastEndpointTransport(rt http.RoundTripper) http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (*http.Response, error) {
 		return rt.RoundTrip(cloneForEndpoint(req, len(s.endpoints)-1))
 	})
 }
 
-// withFailover returns a transport that sends a request to the endpoints one after another through the transport rt,
-// until an endpoint answers without an error.
-func (s *endpointSet) withFailover(rt http.RoundTripper) http.RoundTripper {
+// failoverTransport returns a transport that sends a request to the endpoints one after another through the transport
+// rt, until an endpoint answers without an error.
+func (s *endpointSet) failoverTransport(rt http.RoundTripper) http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (resp *http.Response, err error) {
 		for i := range s.endpoints {
 			if resp, err = rt.RoundTrip(cloneForEndpoint(req, i)); err == nil || req.Context().Err() != nil {
@@ -133,7 +135,7 @@ func newEndpointsClient(s *endpointSet) (http.RoundTripper, error) {
 	for i := range all {
 		all[i].URL = "http://" + endpointHostName(i)
 		if i > 0 {
-			all[i].Cost = s.farCost
+			all[i].Cost = s.remoteHedgeCost
 		}
 	}
 	return hedge.New(s, hedge.WithEndpoints(all...)), nil
@@ -143,18 +145,18 @@ func newEndpointsClient(s *endpointSet) (http.RoundTripper, error) {
 // and the tokens that hedges cost.
 type endpointSet struct {
 	scenario
-	farCost  int
-	start    time.Time
-	duration time.Duration
-	seed     uint64
+	remoteHedgeCost int
+	start           time.Time
+	duration        time.Duration
+	seed            uint64
 
 	attempts [][]atomic.Int32 // by call and endpoint
 	tokens   atomic.Int64
 }
 
-// measure makes all calls by the client of contender c, at random times, and returns the result.
-func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
-	s := &endpointSet{scenario: sc, farCost: farCosts[c.Name], start: time.Now(), seed: conf.Seed, attempts: make([][]atomic.Int32, conf.Calls)}
+// measureContender makes all calls by the client of contender c, at random times, and returns the result.
+func (conf Config) measureContender(ctx context.Context, sc scenario, c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
+	s := &endpointSet{scenario: sc, remoteHedgeCost: remoteHedgeCosts[c.Name], start: time.Now(), seed: conf.Seed, attempts: make([][]atomic.Int32, conf.Calls)}
 	s.duration = time.Duration(float64(conf.Calls) / sc.rate * float64(time.Second))
 	for i := range s.attempts {
 		s.attempts[i] = make([]atomic.Int32, len(sc.endpoints))
@@ -177,7 +179,7 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*en
 // makeCall makes the n-th call of a contender by its client, and records the latency in call. It reports whether the
 // call was answered.
 func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n int, call *latency.Call) (answered bool) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+endpointHostName(0)+"/"+strconv.Itoa(n), nil)
 	if err != nil {
@@ -192,7 +194,7 @@ func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n 
 	}
 	call.Hedges = uint8(max(requests-1, 0))
 	if err != nil {
-		call.Latency = Timeout
+		call.Latency = CallTimeout
 		return false
 	}
 	if attempt := resp.Header.Get("X-Attempt"); attempt != "" {
@@ -201,7 +203,7 @@ func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n 
 	return resp.Body.Close() == nil
 }
 
-var errDown = errors.New("this endpoint is down")
+var errEndpointDown = errors.New("this endpoint is down")
 
 // RoundTrip answers a request as the endpoint in its URL does: with a response or an error, after a simulated latency.
 func (s *endpointSet) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -214,7 +216,7 @@ func (s *endpointSet) RoundTrip(req *http.Request) (*http.Response, error) {
 	if a, ok := hedge.AttemptFromContext(req.Context()); ok && a.Number > 0 {
 		cost := 1
 		if i > 0 {
-			cost = max(s.farCost, 1)
+			cost = max(s.remoteHedgeCost, 1)
 		}
 		s.tokens.Add(int64(cost))
 		header.Set("X-Attempt", strconv.Itoa(a.Number))

@@ -18,9 +18,9 @@ type scenario struct {
 
 // An endpoint is a simulated server, with its network latency, the distribution of its response times, and its faults.
 type endpoint struct {
-	distance time.Duration // added to every answer
-	hasTail  bool          // one answer in twenty takes ten times as long
-	faults   []fault
+	networkLatency time.Duration // added to every answer
+	hasTail        bool          // one answer in twenty takes ten times as long
+	faults         []fault
 }
 
 // A fault affects a share of the attempts at an endpoint for a part of the run. It multiplies their latency or makes
@@ -31,11 +31,11 @@ type fault struct {
 	period   float64 // after which the fault starts again; 0: it is permanent between from and to
 	duration float64 // in each period
 	slowdown float64 // factor of the latency; 0: not slowed
-	fails    bool    // with errDown
+	fails    bool    // with errEndpointDown
 }
 
-// noAnswer is the latency of an attempt without an answer: longer than any timeout.
-const noAnswer = time.Hour
+// noAnswerLatency is the latency of an attempt without an answer: longer than any timeout.
+const noAnswerLatency = time.Hour
 
 // drawOutcome draws the latency and the error of attempt a at the endpoint, from the random numbers d. progress is the
 // share of the run that is over when the attempt starts, from 0 to 1.
@@ -52,26 +52,26 @@ func (e endpoint) drawOutcome(d *virtual.RandomSource, a virtual.Attempt, progre
 		}
 		switch {
 		case f.fails:
-			return took + e.distance, errDown
+			return took + e.networkLatency, errEndpointDown
 		case f.slowdown > 0:
 			took = time.Duration(float64(took) * f.slowdown)
 		default:
-			took = noAnswer
+			took = noAnswerLatency
 		}
 	}
-	return took + e.distance, nil
+	return took + e.networkLatency, nil
 }
 
-// duringMiddleHalf returns fault f limited to the second and the third quarter of the run.
-func duringMiddleHalf(f fault) fault { f.from, f.to = .25, .75; return f }
+// middleHalfFault returns fault f limited to the second and the third quarter of the run.
+func middleHalfFault(f fault) fault { f.from, f.to = .25, .75; return f }
 
-// duringWholeRun returns fault f for the whole run.
-func duringWholeRun(f fault) fault { f.from, f.to = 0, 1; return f }
+// wholeRunFault returns fault f for the whole run.
+func wholeRunFault(f fault) fault { f.from, f.to = 0, 1; return f }
 
 // newTwoEndpointScenario returns a scenario with two endpoints: a near endpoint with the given faults, and an endpoint
 // without faults whose latency is 80 ms longer.
 func newTwoEndpointScenario(name, description string, faults ...fault) scenario {
-	return scenario{lab.Scenario{Name: "endpoints" + name, Description: description}, 100, []endpoint{{faults: faults}, {distance: farDistance}}}
+	return scenario{lab.Scenario{Name: "endpoints" + name, Description: description}, 100, []endpoint{{faults: faults}, {networkLatency: farLatency}}}
 }
 
 // withChange returns a copy of the scenario that the function change has modified.
@@ -80,35 +80,35 @@ func (s scenario) withChange(change func(*scenario)) scenario {
 	return s
 }
 
-const farDistance = 80 * time.Millisecond
+const farLatency = 80 * time.Millisecond
 
 // scenarios has first the scenarios for which the command simulate states a bound.
 var scenarios = []scenario{
 	newTwoEndpointScenario("", "nothing is wrong"),
-	newTwoEndpointScenario("-slow", "the near one takes five times as long for half of the time", duringMiddleHalf(fault{share: 1, slowdown: 5})),
-	newTwoEndpointScenario("-slower", "the near one takes sixty times as long for half of the time", duringMiddleHalf(fault{share: 1, slowdown: 60})),
-	newTwoEndpointScenario("-down", "the near one fails for half of the time", duringMiddleHalf(fault{share: 1, fails: true})),
-	newTwoEndpointScenario("-silent", "the near one does not answer for half of the time", duringMiddleHalf(fault{share: 1})),
-	newTwoEndpointScenario("-errors", "a tenth of the near one's answers are errors", duringWholeRun(fault{share: .1, fails: true})),
-	newTwoEndpointScenario("-errors-half", "the same for half of the time", duringMiddleHalf(fault{share: .1, fails: true})),
-	newTwoEndpointScenario("-tenth-slow", "a tenth of the near one's answers take 1 s", duringWholeRun(fault{share: .1, slowdown: 200})),
-	newTwoEndpointScenario("-hangs", "a tenth of the near one's calls get no answer", duringWholeRun(fault{share: .1})),
-	newTwoEndpointScenario("-hangs-half", "the same for half of the time", duringMiddleHalf(fault{share: .1})),
+	newTwoEndpointScenario("-slow", "the near one takes five times as long for half of the time", middleHalfFault(fault{share: 1, slowdown: 5})),
+	newTwoEndpointScenario("-slower", "the near one takes sixty times as long for half of the time", middleHalfFault(fault{share: 1, slowdown: 60})),
+	newTwoEndpointScenario("-down", "the near one fails for half of the time", middleHalfFault(fault{share: 1, fails: true})),
+	newTwoEndpointScenario("-silent", "the near one does not answer for half of the time", middleHalfFault(fault{share: 1})),
+	newTwoEndpointScenario("-errors", "a tenth of the near one's answers are errors", wholeRunFault(fault{share: .1, fails: true})),
+	newTwoEndpointScenario("-errors-half", "the same for half of the time", middleHalfFault(fault{share: .1, fails: true})),
+	newTwoEndpointScenario("-tenth-slow", "a tenth of the near one's answers take 1 s", wholeRunFault(fault{share: .1, slowdown: 200})),
+	newTwoEndpointScenario("-hangs", "a tenth of the near one's calls get no answer", wholeRunFault(fault{share: .1})),
+	newTwoEndpointScenario("-hangs-half", "the same for half of the time", middleHalfFault(fault{share: .1})),
 
 	newTwoEndpointScenario("-tail", "one in twenty of the near one's answers takes ten times as long").withChange(func(s *scenario) { s.endpoints[0].hasTail = true }),
-	newTwoEndpointScenario("-flapping", "the near one fails for three seconds, and is well for three, in turn", duringWholeRun(fault{share: 1, fails: true, period: 6. / 120, duration: 3. / 120})),
-	newTwoEndpointScenario("-pauses", "the near one does not answer for one second in ten", duringWholeRun(fault{share: 1, period: 10. / 120, duration: 1. / 120})),
-	newTwoEndpointScenario("-far-down", "the far one fails for half of the time").withChange(func(s *scenario) { s.endpoints[1].faults = []fault{duringMiddleHalf(fault{share: 1, fails: true})} }),
-	newTwoEndpointScenario("-both", "the near one fails for half of the time, and the far one for the last second of it", duringMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) {
+	newTwoEndpointScenario("-flapping", "the near one fails for three seconds, and is well for three, in turn", wholeRunFault(fault{share: 1, fails: true, period: 6. / 120, duration: 3. / 120})),
+	newTwoEndpointScenario("-pauses", "the near one does not answer for one second in ten", wholeRunFault(fault{share: 1, period: 10. / 120, duration: 1. / 120})),
+	newTwoEndpointScenario("-far-down", "the far one fails for half of the time").withChange(func(s *scenario) { s.endpoints[1].faults = []fault{middleHalfFault(fault{share: 1, fails: true})} }),
+	newTwoEndpointScenario("-both", "the near one fails for half of the time, and the far one for the last second of it", middleHalfFault(fault{share: 1, fails: true})).withChange(func(s *scenario) {
 		s.endpoints[1].faults = []fault{{from: .75 - 1./120, to: .75, share: 1, fails: true}}
 	}),
-	newTwoEndpointScenario("-rare", "one call a second, and the near one fails for half of the time", duringMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) { s.rate = 1 }),
-	newTwoEndpointScenario("-rare-silent", "one call a second, and the near one does not answer for half of the time", duringMiddleHalf(fault{share: 1})).withChange(func(s *scenario) { s.rate = 1 }),
+	newTwoEndpointScenario("-rare", "one call a second, and the near one fails for half of the time", middleHalfFault(fault{share: 1, fails: true})).withChange(func(s *scenario) { s.rate = 1 }),
+	newTwoEndpointScenario("-rare-silent", "one call a second, and the near one does not answer for half of the time", middleHalfFault(fault{share: 1})).withChange(func(s *scenario) { s.rate = 1 }),
 	newTwoEndpointScenario("-reversed", "calls are made for the one that is 80 ms away").withChange(func(s *scenario) { slices.Reverse(s.endpoints) }),
-	newTwoEndpointScenario("-three", "a third one is 40 ms away, and fails for the second half of the time in which the near one does", duringMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) {
-		s.endpoints = slices.Insert(s.endpoints, 1, endpoint{distance: farDistance / 2, faults: []fault{{from: .5, to: .75, share: 1, fails: true}}})
+	newTwoEndpointScenario("-three", "a third one is 40 ms away, and fails for the second half of the time in which the near one does", middleHalfFault(fault{share: 1, fails: true})).withChange(func(s *scenario) {
+		s.endpoints = slices.Insert(s.endpoints, 1, endpoint{networkLatency: farLatency / 2, faults: []fault{{from: .5, to: .75, share: 1, fails: true}}})
 	}),
-	newTwoEndpointScenario("-few-errors", "one in fifty of the near one's answers is an error", duringWholeRun(fault{share: .02, fails: true})),
+	newTwoEndpointScenario("-few-errors", "one in fifty of the near one's answers is an error", wholeRunFault(fault{share: .02, fails: true})),
 }
 
 // Scenarios lists all scenarios.

@@ -11,7 +11,7 @@ import (
 )
 
 func init() {
-	registerHelper(endpointlab.FakeTime.Serve)
+	registerHelper(endpointlab.FakeTimeRun.Serve)
 	registerEngine(80, func() engine { return endpointsEngine{} })
 	registerMetrics(newEngineMetric("tokens_pct", "tokens %", 19, "%.2f"))
 	registerStrategies(
@@ -23,8 +23,8 @@ func init() {
 	)
 }
 
-// endpointsStrategy is the name of the strategy that uses WithEndpoints. Longer names with this prefix stand for the same
-// strategy with further options.
+// endpointsStrategy is the name of the strategy that uses WithEndpoints. Longer names with this prefix stand for the
+// same strategy with further options.
 const endpointsStrategy = "hedge-endpoints"
 
 // endpointsEngine is the engine endpoints of simulate. It sends calls to endpoints that can answer in place of each
@@ -54,7 +54,7 @@ var endpointScenarios = newLabScenarios("a near endpoint, and one 80 ms away: ",
 
 func (endpointsEngine) estimateDuration(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += time.Duration(j.requestCount(endpointlab.Calls, quickCalls)*len(j.strategies)) * durationPerCall
+		total += time.Duration(j.requestCount(endpointlab.DefaultCalls, quickCalls)*len(j.strategies)) * durationPerCall
 	}
 	return total
 }
@@ -63,9 +63,9 @@ func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {
 		return fmt.Errorf("-rps %v: the rate of calls to endpoints is that of the scenario", j.size.rps)
 	}
-	calls := j.requestCount(endpointlab.Calls, quickCalls)
+	calls := j.requestCount(endpointlab.DefaultCalls, quickCalls)
 	return runLab(ctx, j, "all in fake time", calls*len(j.strategies), keep, func(func(int)) ([]endpointlab.Row, error) {
-		return endpointlab.FakeTime.Run(ctx, endpointlab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
+		return endpointlab.FakeTimeRun.Run(ctx, endpointlab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
 	}, func(r endpointlab.Row) trial {
 		t := j.newTrial("endpoints", r.Contender, r.Calls)
 		t.failures = r.Failures
@@ -89,7 +89,7 @@ func checkEndpoints(f engineResults) (lines []string) {
 			if !learns(r.Strategy) {
 				continue
 			}
-			most := 100 * (endpointlab.Share + float64(endpointlab.TotalBurst(r.Scenario, r.Strategy))/float64(r.Requests))
+			most := 100 * (endpointlab.BudgetShare + float64(endpointlab.TotalBurst(r.Scenario, r.Strategy))/float64(r.Requests))
 			best := row{}
 			for _, other := range s.rows() {
 				if !learns(other.Strategy) && other.Errors <= r.Errors && (best.Strategy == "" || other.P99 < best.P99) {
