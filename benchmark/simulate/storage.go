@@ -12,7 +12,7 @@ import (
 )
 
 func init() {
-	registerHelper(storelab.FakeTime.Serve)
+	registerHelper(storelab.FakeTimeRun.Serve)
 	registerEngine(70, func() engine { return storageEngine{} })
 	registerMetrics(newEngineMetric(askedTwice, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwice, "sent twice %", 18, "%.2f"))
 	registerStrategies(
@@ -64,7 +64,7 @@ var storageScenarios = func() []scenario {
 	for _, s := range storelab.Scenarios {
 		sc := scenario{name: s.Name, about: s.Description}
 		if s.Name == "storage-slow" {
-			slow := func(c latency.Call) bool { return storelab.IsSlow(c.Index) }
+			slow := func(c latency.Call) bool { return storelab.IsSlowRead(c.Index) }
 			sc.parts = []part{{name: "slow", in: slow}, {name: "others", in: func(c latency.Call) bool { return !slow(c) }}}
 		}
 		all = append(all, sc)
@@ -74,18 +74,18 @@ var storageScenarios = func() []scenario {
 
 func (storageEngine) estimateDuration(jobs []job) (total time.Duration) {
 	for _, j := range jobs {
-		total += time.Duration(j.requestCount(storelab.Reads, quickReads)*len(j.strategies)) * durationPerRead
+		total += time.Duration(j.requestCount(storelab.DefaultReads, quickReads)*len(j.strategies)) * durationPerRead
 	}
 	return total
 }
 
 func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {
-		return fmt.Errorf("-rps %v: storage keeps %d reads in flight instead", j.size.rps, storelab.Workers)
+		return fmt.Errorf("-rps %v: storage keeps %d reads in flight instead", j.size.rps, storelab.ConcurrentReads)
 	}
-	reads := j.requestCount(storelab.Reads, quickReads)
+	reads := j.requestCount(storelab.DefaultReads, quickReads)
 	return runLab(ctx, j, "all in fake time", reads*len(j.strategies), keep, func(func(int)) ([]storelab.Row, error) {
-		return storelab.FakeTime.Run(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
+		return storelab.FakeTimeRun.Run(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
 	}, func(r storelab.Row) trial {
 		t := j.newTrial("storage", r.Contender, r.Calls)
 		t.engineFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
@@ -104,7 +104,7 @@ func repeatedBytes(traffic []storelab.Traffic, reads []int) map[string]float64 {
 	for _, i := range reads {
 		asked, sent = asked+traffic[i].Asked, sent+traffic[i].Sent
 	}
-	percent := func(n int64) float64 { return 100 * (float64(n)/(float64(len(reads))*storelab.Size) - 1) }
+	percent := func(n int64) float64 { return 100 * (float64(n)/(float64(len(reads))*storelab.ReadSize) - 1) }
 	return map[string]float64{askedTwice: percent(asked), sentTwice: percent(sent)}
 }
 
@@ -114,7 +114,7 @@ var storageBounds = func() []bound {
 	p50 := func(r row) float64 { return r.P50 }
 	p99 := func(r row) float64 { return r.P99 }
 	sent := func(r row) float64 { return 100 + *r.engineFigures[sentTwice] }
-	const burst = 100 * 4 * rangeread.DefaultPartSize / storelab.Size
+	const burst = 100 * 4 * rangeread.DefaultPartSize / storelab.ReadSize
 	asked := func(r row) float64 { return 100 + max(0, *r.engineFigures[askedTwice]-burst/float64(r.Requests)) }
 	const share = 1 + rangeread.DefaultBudgetPercent/100.
 	return []bound{

@@ -29,7 +29,8 @@ func readRanges(t *testing.T, args ...string) map[string]row {
 	return all
 }
 
-// What package rangeread promises of the tail, of a store without faults, and of one that is slow as a whole. Time is fake.
+// What package rangeread promises of the tail, of a store without faults, and of one that is slow as a whole. Time is
+// fake.
 func TestRangereadShortensTheTailForFewBytes(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -93,7 +94,7 @@ func TestStorageEngineRunsAllContenders(t *testing.T) {
 }
 
 func TestBytesOfRowsAreThoseOfTheirPart(t *testing.T) {
-	traffic := []storelab.Traffic{{Asked: 2 * storelab.Size, Sent: storelab.Size}, {Asked: storelab.Size, Sent: storelab.Size * 5 / 4}}
+	traffic := []storelab.Traffic{{Asked: 2 * storelab.ReadSize, Sent: storelab.ReadSize}, {Asked: storelab.ReadSize, Sent: storelab.ReadSize * 5 / 4}}
 	assert.Equal(t, map[string]float64{askedTwice: 50, sentTwice: 12.5}, repeatedBytes(traffic, []int{0, 1}))
 	assert.Equal(t, map[string]float64{askedTwice: 0, sentTwice: 25}, repeatedBytes(traffic, []int{1}))
 }

@@ -31,8 +31,8 @@ const (
 	Rangeread = "rangeread"
 )
 
-var contenders = []lab.Contender[*store, rangeReader]{
-	{Name: Plain, Start: startPlain},
+var contenders = []lab.Contender[*objectStore, rangeReader]{
+	{Name: Plain, Start: startPlainReader},
 	{Name: "hedgedhttp-50ms", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return failsafehttp.NewRoundTripper(base, hedgepolicy.NewWithDelay[*http.Response](50*time.Millisecond)), nil
 	})},
@@ -47,7 +47,7 @@ var contenders = []lab.Contender[*store, rangeReader]{
 	{Name: "hedge-resume", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return hedge.New(base, hedge.WithResume()), nil
 	})},
-	{Name: Rangeread, Start: func(s *store) (rangeReader, error) {
+	{Name: Rangeread, Start: func(s *objectStore) (rangeReader, error) {
 		object := rangeread.NewStore(rangeread.Options{}).Open(s.fetchRange)
 		return func(ctx context.Context, p []byte, off int64) error {
 			_, err := object.ReadAtContext(ctx, p, off)
@@ -64,7 +64,7 @@ const entityTag = `"one"`
 
 // fetchRange requests a range of the object from the store. It is the rangeread.Fetch function of the contender that
 // uses package rangeread.
-func (s *store) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
+func (s *objectStore) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
 	b, err := s.openBody(ctx, r.Offset, r.Length)
 	if err != nil {
 		return nil, rangeread.Info{}, err
@@ -74,8 +74,8 @@ func (s *store) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadClose
 
 // newTransportStarter returns the Start function of a contender that reads a range by an HTTP GET. The function wrap
 // makes the HTTP transport of the contender from that of the store.
-func newTransportStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*store) (rangeReader, error) {
-	return func(s *store) (rangeReader, error) {
+func newTransportStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*objectStore) (rangeReader, error) {
+	return func(s *objectStore) (rangeReader, error) {
 		rt, err := wrap(s)
 		if err != nil {
 			return nil, err
@@ -97,7 +97,7 @@ func newTransportStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)
 }
 
 // RoundTrip answers a GET for a range of the object, as Amazon S3 does. It makes a store an http.RoundTripper.
-func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
+func (s *objectStore) RoundTrip(req *http.Request) (*http.Response, error) {
 	var from, to int64
 	if _, err := fmt.Sscanf(req.Header.Get("Range"), "bytes=%d-%d", &from, &to); err != nil {
 		return nil, fmt.Errorf("range %q: %w", req.Header.Get("Range"), err)
@@ -117,15 +117,15 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// startPlain starts a contender that reads each range by one request, without hedging or retries.
-var startPlain = newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
+// startPlainReader starts a contender that reads each range by one request, without hedging or retries.
+var startPlainReader = newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
 
 // startParallelParts starts a contender that reads a range by four parallel requests, each for a quarter of the range.
 // The downloader of the AWS SDK works in this way.
-func startParallelParts(s *store) (rangeReader, error) {
+func startParallelParts(s *objectStore) (rangeReader, error) {
 	const parts = 4
-	s.requestSize = Size / parts
-	read, err := startPlain(s)
+	s.requestSize = ReadSize / parts
+	read, err := startPlainReader(s)
 	return func(ctx context.Context, p []byte, off int64) error {
 		errs := make([]error, parts)
 		var reading sync.WaitGroup
@@ -144,7 +144,7 @@ func startParallelParts(s *store) (rangeReader, error) {
 // The timeout starts at a minimum. It moves to the 99th percentile of the client's requests if that is longer. A retry
 // waits for a random part of a second, and each further retry for twice as long.
 type stallTimeoutClient struct {
-	store   *store
+	store   *objectStore
 	minimum time.Duration
 
 	mu      sync.Mutex // guards the fields below
@@ -154,8 +154,8 @@ type stallTimeoutClient struct {
 
 // newStallTimeoutStarter returns the Start function of a contender that reads by a stallTimeoutClient. minimum is the
 // shortest timeout.
-func newStallTimeoutStarter(minimum time.Duration) func(*store) (rangeReader, error) {
-	return func(s *store) (rangeReader, error) {
+func newStallTimeoutStarter(minimum time.Duration) func(*objectStore) (rangeReader, error) {
+	return func(s *objectStore) (rangeReader, error) {
 		t := &stallTimeoutClient{store: s, minimum: minimum, timeout: minimum, random: rand.New(rand.NewPCG(s.seed, 1))}
 		return t.readRange, nil
 	}
@@ -182,7 +182,7 @@ func (t *stallTimeoutClient) readRange(ctx context.Context, p []byte, off int64)
 // openBody requests n bytes at offset off from the store, and returns the body of the response. It returns an error if
 // the first byte does not arrive within the timeout. It then raises the timeout if the first byte was late, and
 // otherwise lowers it.
-func (t *stallTimeoutClient) openBody(ctx context.Context, off, n int64) (*body, error) {
+func (t *stallTimeoutClient) openBody(ctx context.Context, off, n int64) (*responseBody, error) {
 	t.mu.Lock()
 	limit := t.timeout
 	t.mu.Unlock()

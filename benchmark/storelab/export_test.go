@@ -11,9 +11,9 @@ import (
 // duration of its body after that.
 func PredictFirstRequest(name string, seed uint64, read int64) (firstByte, rest time.Duration) {
 	sc, _ := lab.FindByName("scenario", scenarios, name)
-	b := &body{store: &store{scenario: sc}, off: read * Size, size: Size, interval: chunkInterval, stallAt: -1}
-	firstByte = b.drawFaults(rand.New(rand.NewPCG(seed, uint64(read)*(Size/faultBlock)<<8)))
-	rest = time.Duration(Size/chunkSize-1) * b.interval
+	b := &responseBody{store: &objectStore{scenario: sc}, off: read * ReadSize, size: ReadSize, interval: chunkInterval, stallAt: -1}
+	firstByte = b.drawFaults(rand.New(rand.NewPCG(seed, uint64(read)*(ReadSize/faultBlockSize)<<8)))
+	rest = time.Duration(ReadSize/chunkSize-1) * b.interval
 	if b.stallAt >= 0 {
 		rest += faultDelay
 	}

@@ -16,7 +16,7 @@ import (
 type scenario struct {
 	lab.Scenario
 	faulty bool
-	slow   bool // for the reads that IsSlow reports
+	slow   bool // for the reads that IsSlowRead reports
 }
 
 var scenarios = []scenario{
@@ -39,21 +39,22 @@ const (
 	slowFactor         = 8   // of all times while the store is slow
 )
 
-// IsSlow reports whether the store is slow during the read with the given index, in the scenario storage-slow. That is
-// the case for three reads in ten.
-func IsSlow(read int32) bool { return read%1000 >= 400 && read%1000 < 700 }
+// IsSlowRead reports whether the store is slow during the read with the given index, in the scenario storage-slow. That
+// is the case for three reads in ten.
+func IsSlowRead(read int32) bool { return read%1000 >= 400 && read%1000 < 700 }
 
-// faultBlock is the unit of faults in bytes: the seed determines the faults of all requests that begin in one block.
-const faultBlock = Size / 4
+// faultBlockSize is the unit of faults in bytes: the seed determines the faults of all requests that begin in one
+// block.
+const faultBlockSize = ReadSize / 4
 
-// A store is a simulated object store that holds one object, for one contender. It determines the faults of each
+// An objectStore is a simulated object store that holds one object, for one contender. It determines the faults of each
 // response, and counts requests and bytes.
-type store struct {
+type objectStore struct {
 	scenario
 	seed         uint64
 	size         int64          // of the object
 	requestSize  int64          // of the requests of which a read consists at first
-	tries        []atomic.Int32 // requests by the block in which they begin
+	attempts     []atomic.Int32 // requests by the block in which they begin
 	reads        []readStats
 	openRequests sync.WaitGroup
 }
@@ -66,37 +67,37 @@ type readStats struct {
 
 // newStore returns the store of one contender in scenario sc. seed determines the faults. reads is the number of ranges
 // into which the object is divided.
-func newStore(sc scenario, seed uint64, reads int) *store {
-	return &store{
-		scenario: sc, seed: seed, size: int64(reads) * Size, requestSize: Size,
-		tries: make([]atomic.Int32, reads*Size/faultBlock), reads: make([]readStats, reads),
+func newStore(sc scenario, seed uint64, reads int) *objectStore {
+	return &objectStore{
+		scenario: sc, seed: seed, size: int64(reads) * ReadSize, requestSize: ReadSize,
+		attempts: make([]atomic.Int32, reads*ReadSize/faultBlockSize), reads: make([]readStats, reads),
 	}
 }
 
 // openBody requests n bytes of the object at offset off from the store, all within the range of one read. It returns
 // the body of the response when the first byte arrives, or the error of ctx.
-func (s *store) openBody(ctx context.Context, off, n int64) (*body, error) {
-	try := s.tries[off/faultBlock].Add(1) - 1
-	b := &body{
-		store: s, ctx: ctx, stats: &s.reads[off/Size], off: off, size: n, interval: chunkInterval, stallAt: -1,
+func (s *objectStore) openBody(ctx context.Context, off, n int64) (*responseBody, error) {
+	try := s.attempts[off/faultBlockSize].Add(1) - 1
+	b := &responseBody{
+		store: s, ctx: ctx, stats: &s.reads[off/ReadSize], off: off, size: n, interval: chunkInterval, stallAt: -1,
 		isFirst: try == 0 && off%s.requestSize == 0,
 	}
 	b.stats.requests.Add(1)
 	b.stats.asked.Add(n)
-	delay := b.drawFaults(rand.New(rand.NewPCG(s.seed, uint64(off/faultBlock)<<8|uint64(try))))
+	delay := b.drawFaults(rand.New(rand.NewPCG(s.seed, uint64(off/faultBlockSize)<<8|uint64(try))))
 	s.openRequests.Add(1)
 	if err := lab.SleepContext(ctx, delay); err != nil {
 		s.openRequests.Done()
 		return nil, err
 	}
 	b.start = time.Now()
-	b.stopWatch = context.AfterFunc(ctx, b.finish)
+	b.stopAfterFunc = context.AfterFunc(ctx, b.finishRequest)
 	return b, nil
 }
 
 // drawFaults determines the speed of the body and the position at which it stalls, by random numbers. It returns the
 // delay of the first byte. A stall begins at a multiple of wordSpacing.
-func (b *body) drawFaults(random *rand.Rand) time.Duration {
+func (b *responseBody) drawFaults(random *rand.Rand) time.Duration {
 	delay := max(firstByteMean+time.Duration(random.NormFloat64()*float64(firstByteDeviation)), firstByteMean/2)
 	kind, share := random.IntN(faultPeriod), random.Float64()
 	switch {
@@ -105,31 +106,31 @@ func (b *body) drawFaults(random *rand.Rand) time.Duration {
 	case b.store.faulty && kind == 1:
 		b.stallAt = int64(share*float64(b.size)) / wordSpacing * wordSpacing
 	}
-	if b.store.slow && IsSlow(int32(b.off/Size)) {
+	if b.store.slow && IsSlowRead(int32(b.off/ReadSize)) {
 		delay, b.interval = delay*slowFactor, b.interval*slowFactor
 	}
 	return delay
 }
 
-// A body is the response body of a request to the simulated store. The first chunk is available at once, and each
-// further chunk after an interval.
-type body struct {
-	store     *store
-	ctx       context.Context // of the request
-	stats     *readStats
-	off       int64 // in the object
-	size      int64
-	isFirst   bool // no earlier request was for this range
-	interval  time.Duration
-	stallAt   int64 // the byte before which the body stalls; -1: it does not
-	start     time.Time
-	position  atomic.Int64 // of the next byte
-	stopWatch func() bool  // detaches finish from ctx
-	once      sync.Once
+// A responseBody is the response body of a request to the simulated store. The first chunk is available at once, and
+// each further chunk after an interval.
+type responseBody struct {
+	store         *objectStore
+	ctx           context.Context // of the request
+	stats         *readStats
+	off           int64 // in the object
+	size          int64
+	isFirst       bool // no earlier request was for this range
+	interval      time.Duration
+	stallAt       int64 // the byte before which the body stalls; -1: it does not
+	start         time.Time
+	position      atomic.Int64 // of the next byte
+	stopAfterFunc func() bool  // detaches finishRequest from ctx
+	once          sync.Once
 }
 
 // arrivalTime returns the time at which the byte at the given position of the body arrives.
-func (b *body) arrivalTime(position int64) time.Time {
+func (b *responseBody) arrivalTime(position int64) time.Time {
 	d := time.Duration(position/chunkSize) * b.interval
 	if b.stallAt >= 0 && position >= b.stallAt {
 		d += faultDelay
@@ -139,7 +140,7 @@ func (b *body) arrivalTime(position int64) time.Time {
 
 // chunkEnd returns the end of the chunk that contains the given position of the body: the position after the last byte
 // that arrives together with that byte.
-func (b *body) chunkEnd(position int64) int64 {
+func (b *responseBody) chunkEnd(position int64) int64 {
 	end := min((position/chunkSize+1)*chunkSize, b.size)
 	if position < b.stallAt {
 		end = min(end, b.stallAt)
@@ -148,7 +149,7 @@ func (b *body) chunkEnd(position int64) int64 {
 }
 
 // Read returns bytes of the body that have arrived. If there are none, it waits for the next chunk.
-func (b *body) Read(p []byte) (int, error) {
+func (b *responseBody) Read(p []byte) (int, error) {
 	position := b.position.Load()
 	if position == b.size {
 		return 0, io.EOF
@@ -159,22 +160,22 @@ func (b *body) Read(p []byte) (int, error) {
 	n := min(int64(len(p)), b.chunkEnd(position)-position)
 	fillContent(p[:n], b.off+position)
 	b.position.Store(position + n)
-	if position+n == b.size && (b.off+b.size)%Size == 0 && !b.isFirst {
+	if position+n == b.size && (b.off+b.size)%ReadSize == 0 && !b.isFirst {
 		b.stats.replaced.Store(true)
 	}
 	return int(n), nil
 }
 
 // Close ends the request, and counts the bytes that have arrived.
-func (b *body) Close() error {
-	b.stopWatch()
-	b.finish()
+func (b *responseBody) Close() error {
+	b.stopAfterFunc()
+	b.finishRequest()
 	return nil
 }
 
-// finish adds the bytes of the body that have arrived to the number of bytes sent by the store. It is called once: when
-// the body is closed, or when the context of the request ends.
-func (b *body) finish() {
+// finishRequest adds the bytes of the body that have arrived to the number of bytes sent by the store. It is called
+// once: when the body is closed, or when the context of the request ends.
+func (b *responseBody) finishRequest() {
 	b.once.Do(func() {
 		sent, now := b.position.Load(), time.Now()
 		for sent < b.size && !b.arrivalTime(sent).After(now) {

@@ -25,16 +25,16 @@ import (
 )
 
 const (
-	Size    = 1 << 20 // bytes of a read
-	Workers = 16      // concurrent reads of a contender
-	Reads   = 10_000  // of a contender, unless Config has a number
+	ReadSize        = 1 << 20 // bytes of a read
+	ConcurrentReads = 16      // concurrent reads of a contender
+	DefaultReads    = 10_000  // of a contender, unless Config has a number
 )
 
 // Config selects the scenario, the contenders and the number of reads that Run measures.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios
 	Contenders []string // names from Contenders; empty: all
-	Reads      int      // of each contender; 0: Reads
+	Reads      int      // of each contender; 0: DefaultReads
 	Seed       uint64
 }
 
@@ -64,17 +64,19 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	case conf.Reads < 0:
 		return nil, fmt.Errorf("storelab: Reads is %d, want at least 0", conf.Reads)
 	case conf.Reads == 0:
-		conf.Reads = Reads
+		conf.Reads = DefaultReads
 	}
-	return lab.MeasureAll(ctx, contenders, conf.Contenders, func(c lab.Contender[*store, rangeReader]) (Row, error) { return conf.measure(ctx, sc, c) })
+	return lab.MeasureAll(ctx, contenders, conf.Contenders, func(c lab.Contender[*objectStore, rangeReader]) (Row, error) {
+		return conf.measureContender(ctx, sc, c)
+	})
 }
 
-// FakeTime runs Run in fake time, in a helper process.
-var FakeTime = bubble.Func[Config, []Row]{Name: "storelab", Call: Run}
+// FakeTimeRun runs Run in fake time, in a helper process.
+var FakeTimeRun = bubble.Func[Config, []Row]{Name: "storelab", Call: Run}
 
-// measure lets contender c read all ranges of the object in scenario sc, from a store of its own. It returns the
-// result.
-func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*store, rangeReader]) (Row, error) {
+// measureContender lets contender c read all ranges of the object in scenario sc, from a store of its own. It returns
+// the result.
+func (conf Config) measureContender(ctx context.Context, sc scenario, c lab.Contender[*objectStore, rangeReader]) (Row, error) {
 	s := newStore(sc, conf.Seed, conf.Reads)
 	read, err := c.Start(s)
 	if err != nil {
@@ -83,9 +85,9 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*st
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	calls, start := make([]latency.Call, conf.Reads), time.Now()
-	buffers := sync.Pool{New: func() any { return new([Size]byte) }}
-	lab.Load{Workers: Workers}.Send(reading, conf.Reads, func(i int) {
-		p := buffers.Get().(*[Size]byte)
+	buffers := sync.Pool{New: func() any { return new([ReadSize]byte) }}
+	lab.Load{Workers: ConcurrentReads}.Send(reading, conf.Reads, func(i int) {
+		p := buffers.Get().(*[ReadSize]byte)
 		defer buffers.Put(p)
 		if err := readRange(reading, read, p[:], int64(i), &calls[i], start); err != nil {
 			stop(err)
@@ -117,7 +119,7 @@ func (conf Config) measure(ctx context.Context, sc scenario, c lab.Contender[*st
 func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *latency.Call, start time.Time) error {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
-	err := read(ctx, p, i*Size)
+	err := read(ctx, p, i*ReadSize)
 	took := time.Since(begin)
 	cutOff := ctx.Err() != nil
 	cancel() // as callers do after a read
@@ -129,10 +131,11 @@ func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *l
 		call.Winner = -1
 		return nil
 	}
-	return checkContent(p, i*Size)
+	return checkContent(p, i*ReadSize)
 }
 
-// wordSpacing is the distance in bytes between the words of the object that depend on their offset. All other bytes are 0.
+// wordSpacing is the distance in bytes between the words of the object that depend on their offset. All other bytes are
+// 0.
 const wordSpacing = 4 << 10
 
 // contentWord returns the eight bytes of the object at offset off as an integer. off is a multiple of wordSpacing.

@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	storelab.FakeTime.Serve()
+	storelab.FakeTimeRun.Serve()
 	os.Exit(m.Run())
 }
 
@@ -49,7 +49,7 @@ func TestPlainReadTakesTheTimeOfItsRequest(t *testing.T) {
 		for i, c := range r.Calls {
 			first, body := storelab.PredictFirstRequest(scenario, 3, int64(i))
 			assert.Equal(t, first+body, c.Latency, "%s, read %d", scenario, i)
-			assert.Equal(t, storelab.Traffic{Asked: storelab.Size, Sent: storelab.Size}, r.Traffic[i])
+			assert.Equal(t, storelab.Traffic{Asked: storelab.ReadSize, Sent: storelab.ReadSize}, r.Traffic[i])
 			if first > time.Second {
 				late++
 			}
@@ -59,7 +59,7 @@ func TestPlainReadTakesTheTimeOfItsRequest(t *testing.T) {
 			if scenario != "storage-slow" {
 				continue
 			}
-			if storelab.IsSlow(c.Index) {
+			if storelab.IsSlowRead(c.Index) {
 				assert.Greater(t, c.Latency, 80*time.Millisecond)
 			} else {
 				assert.Less(t, c.Latency, 30*time.Millisecond)
@@ -108,7 +108,7 @@ func TestPartsAreRequestsOfTheirOwn(t *testing.T) {
 	for i, c := range r.Calls {
 		assert.EqualValues(t, 3, c.Hedges)
 		assert.Zero(t, c.Winner, "a part takes the place of nothing")
-		assert.Equal(t, storelab.Traffic{Asked: storelab.Size, Sent: storelab.Size}, r.Traffic[i])
+		assert.Equal(t, storelab.Traffic{Asked: storelab.ReadSize, Sent: storelab.ReadSize}, r.Traffic[i])
 	}
 }
 
@@ -150,7 +150,7 @@ func TestStalledBodiesAreResumed(t *testing.T) {
 			faults++
 			if c.Winner == 1 && c.Latency < 200*time.Millisecond {
 				won++
-				assert.Greater(t, r.Traffic[i+100].Asked, int64(storelab.Size))
+				assert.Greater(t, r.Traffic[i+100].Asked, int64(storelab.ReadSize))
 			}
 		}
 		assert.GreaterOrEqual(t, won, faults*9/10, name)
@@ -161,18 +161,18 @@ func TestStalledBodiesAreResumed(t *testing.T) {
 // TestAProgramRunsInFakeTime: a process of its own has the same result as a bubble in this process.
 func TestAProgramRunsInFakeTime(t *testing.T) {
 	conf := storelab.Config{Scenario: "storage", Contenders: []string{storelab.Plain, "hedgedhttp-50ms"}, Reads: 300, Seed: 7}
-	rows, err := storelab.FakeTime.Run(t.Context(), conf)
+	rows, err := storelab.FakeTimeRun.Run(t.Context(), conf)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		here, err := storelab.Run(t.Context(), conf)
 		require.NoError(t, err)
 		assert.Equal(t, here, rows)
 	})
-	_, err = storelab.FakeTime.Run(t.Context(), storelab.Config{Scenario: "x"})
+	_, err = storelab.FakeTimeRun.Run(t.Context(), storelab.Config{Scenario: "x"})
 	assert.ErrorContains(t, err, `scenario "x"; want one of storage`)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = storelab.FakeTime.Run(ctx, conf)
+	_, err = storelab.FakeTimeRun.Run(ctx, conf)
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
