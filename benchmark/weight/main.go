@@ -51,7 +51,7 @@ func measurePrograms(readme string) error {
 		over = append(over,
 			checkLimit(p.title, "bytes more", w.bytes-weights[p.baseline].bytes, p.limit.bytes),
 			checkLimit(p.title, "modules linked", int64(w.linked), int64(p.limit.linked)),
-			checkLimit(p.title, "modules listed, those of grpc-go not counted", int64(w.listed-weights[aloneGRPC].listed), int64(p.limit.listed)))
+			checkLimit(p.title, "modules listed, those of grpc-go not counted", int64(w.listed-weights[baselineGRPC].listed), int64(p.limit.listed)))
 	}
 	text := formatTable(root, weights)
 	fmt.Print(text)
@@ -88,7 +88,7 @@ func checkLimit(owner, unit string, number, limit int64) error {
 // formatTable returns the Markdown table of program sizes, with a row for each program. Below the table are lines about
 // the go.mod file of this library and the conditions of the measurement. weights has the measurements by the title of
 // the program.
-func formatTable(root rootInfo, weights map[string]weight) string {
+func formatTable(root rootModule, weights map[string]weight) string {
 	var b strings.Builder
 	b.WriteString("| program | stripped | more | modules linked | `go list -m all` |\n|---|--:|--:|--:|--:|\n")
 	for _, p := range programs {
@@ -124,8 +124,8 @@ func writeTable(file, text string) error {
 	}), 0o644)
 }
 
-// A rootInfo describes the module of this library: the folder, the version of Go, and the required modules.
-type rootInfo struct {
+// A rootModule describes the module of this library: the folder, the version of Go, and the required modules.
+type rootModule struct {
 	dir, goVersion   string
 	direct, indirect int
 	requires         map[string]string // versions by module path, including the peers in the benchmark's go.mod
@@ -133,7 +133,7 @@ type rootInfo struct {
 
 // readRootModule reads the description of this library's module from two go.mod files: that of the module, and that of
 // the benchmark.
-func readRootModule() (root rootInfo, err error) {
+func readRootModule() (root rootModule, err error) {
 	text, err := runGo(".", "list", "-m", "-f", "{{.Dir}}", hedgePath)
 	if err != nil {
 		return root, err
@@ -181,7 +181,7 @@ func readModFile(dir string) (mod modFile, err error) {
 
 // measureProgram builds program p in a temporary module, and returns the program's weight. root has the versions of the
 // modules that p needs.
-func measureProgram(root rootInfo, p program) (w weight, err error) {
+func measureProgram(root rootModule, p program) (w weight, err error) {
 	dir, err := os.MkdirTemp("", "weight")
 	if err != nil {
 		return w, err

@@ -1,13 +1,13 @@
 package main
 
 const (
-	hedgePath     = "github.com/gohedge/hedge"
-	grpcPath      = "google.golang.org/grpc"
-	hedgedPath    = "github.com/cristalhq/hedgedhttp"
-	failsafePath  = "github.com/failsafe-go/failsafe-go"
-	aloneHTTP     = "`net/http` alone"
-	aloneGRPC     = "grpc-go alone"
-	aloneResolver = "`net.Resolver` alone"
+	hedgePath        = "github.com/gohedge/hedge"
+	grpcPath         = "google.golang.org/grpc"
+	hedgedhttpPath   = "github.com/cristalhq/hedgedhttp"
+	failsafePath     = "github.com/failsafe-go/failsafe-go"
+	baselineHTTP     = "`net/http` alone"
+	baselineGRPC     = "grpc-go alone"
+	baselineResolver = "`net.Resolver` alone"
 )
 
 // A program is a small Go program whose binary size is measured. It uses this library, another library, or none. Its
@@ -21,22 +21,22 @@ type program struct {
 }
 
 var programs = []program{{
-	title: aloneHTTP, source: httpProgram("http.DefaultTransport"),
+	title: baselineHTTP, source: httpProgram("http.DefaultTransport"),
 }, {
-	title: "with `hedge.New`", baseline: aloneHTTP,
+	title: "with `hedge.New`", baseline: baselineHTTP,
 	limit:  limit{linked: 9, listed: 16},
 	source: httpProgram("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
-	title: "with `hedge.New` and `-tags hedge_nogrpc`", baseline: aloneHTTP, tags: "hedge_nogrpc",
+	title: "with `hedge.New` and `-tags hedge_nogrpc`", baseline: baselineHTTP, tags: "hedge_nogrpc",
 	limit:  limit{bytes: 3_100_000, linked: 5, listed: 16},
 	source: httpProgram("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
-	title: "with failsafe-go", baseline: aloneHTTP,
+	title: "with failsafe-go", baseline: baselineHTTP,
 	source: httpProgram("failsafehttp.NewRoundTripper(nil, hedgepolicy.NewWithDelay[*http.Response](time.Second))",
 		"time", failsafePath+"/failsafehttp", failsafePath+"/hedgepolicy"),
 }, {
-	title: "with hedgedhttp", baseline: aloneHTTP,
-	source: httpProgram("hedged()", "time", hedgedPath) + `
+	title: "with hedgedhttp", baseline: baselineHTTP,
+	source: httpProgram("hedged()", "time", hedgedhttpPath) + `
 func hedged() http.RoundTripper {
 	rt, err := hedgedhttp.NewRoundTripper(time.Second, 2, nil)
 	if err != nil {
@@ -46,21 +46,21 @@ func hedged() http.RoundTripper {
 }
 `,
 }, {
-	title: aloneGRPC, source: grpcProgram(""),
+	title: baselineGRPC, source: grpcProgram(""),
 }, {
-	title: "with `hedge.NewInterceptor`", baseline: aloneGRPC,
+	title: "with `hedge.NewInterceptor`", baseline: baselineGRPC,
 	source: grpcProgram("grpc.WithChainUnaryInterceptor(hedge.NewInterceptor().Unary())", hedgePath),
 }, {
-	title: aloneResolver, source: dnsProgram("net.DefaultResolver"),
+	title: baselineResolver, source: dnsProgram("net.DefaultResolver"),
 }, {
-	title: "with `dnshedge.Client`", baseline: aloneResolver,
+	title: "with `dnshedge.Client`", baseline: baselineResolver,
 	source: dnsProgram("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
 }}
 
 // httpProgram returns the Go source of a program that gets a web page. transport is the Go expression of the program's
 // HTTP transport. imports are the import paths that the expression needs.
 func httpProgram(transport string, imports ...string) string {
-	return formatProgramHead(append(imports, "fmt", "net/http")) + `
+	return formatProgramStart(append(imports, "fmt", "net/http")) + `
 	client := &http.Client{Transport: ` + transport + `}
 	resp, err := client.Get("http://localhost/")
 	if err == nil {
@@ -75,7 +75,7 @@ func httpProgram(transport string, imports ...string) string {
 // or empty. imports are the import paths that the expression needs.
 func grpcProgram(option string, imports ...string) string {
 	imports = append(imports, "context", "fmt", grpcPath, grpcPath+"/credentials/insecure", "google.golang.org/protobuf/types/known/emptypb")
-	return formatProgramHead(imports) + `
+	return formatProgramStart(imports) + `
 	conn, err := grpc.NewClient("localhost:1", grpc.WithTransportCredentials(insecure.NewCredentials()), ` + option + `)
 	if err == nil {
 		err = conn.Invoke(context.Background(), "/shop.Shop/GetItem", new(emptypb.Empty), new(emptypb.Empty))
@@ -88,16 +88,16 @@ func grpcProgram(option string, imports ...string) string {
 // dnsProgram returns the Go source of a program that looks up a host name. resolver is the Go expression of a
 // *net.Resolver. imports are the import paths that the expression needs.
 func dnsProgram(resolver string, imports ...string) string {
-	return formatProgramHead(append(imports, "context", "fmt", "net")) + `
+	return formatProgramStart(append(imports, "context", "fmt", "net")) + `
 	var resolver *net.Resolver = ` + resolver + `
 	fmt.Println(resolver.LookupHost(context.Background(), "localhost"))
 }
 `
 }
 
-// formatProgramHead returns the beginning of a program's Go source, up to the first statement of main. imports are the
+// formatProgramStart returns the beginning of a program's Go source, up to the first statement of main. imports are the
 // import paths of the program.
-func formatProgramHead(imports []string) string {
+func formatProgramStart(imports []string) string {
 	text := "package main\n\n"
 	for _, path := range imports {
 		text += "import \"" + path + "\"\n"
