@@ -58,12 +58,12 @@ func (n *internet) newResponse(s *server, q *dns.Msg) *dns.Msg {
 	for cut := name; cut != z.name; cut = parentName(cut) {
 		if child := z.children[cut]; child != nil && (cut != name || asked.Qtype != dns.TypeDS) {
 			n.addReferral(m, z, child)
-			n.addProofs(m, s, z, name)
+			n.addDNSSECRecords(m, s, z, name)
 			return m
 		}
 	}
 	n.addAnswer(m, z, name, asked)
-	n.addProofs(m, s, z, name)
+	n.addDNSSECRecords(m, s, z, name)
 	return m
 }
 
@@ -92,7 +92,7 @@ func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Questio
 		m.Answer, m.Extra = delegationRecords(z), append(n.glueRecords(z, z), m.Extra...)
 	case name == z.name && asked.Qtype == dns.TypeSOA:
 		m.Answer = []dns.RR{soaRecord(z)}
-	case h == nil && name != z.name && !z.nonTerminals[name] && z.children[name] == nil:
+	case h == nil && name != z.name && !z.emptyNonTerminals[name] && z.children[name] == nil:
 		m.Rcode = dns.RcodeNameError
 	}
 	if len(m.Answer) == 0 {

@@ -17,9 +17,9 @@ var contenders = []lab.Contender[environment, *resolver]{
 	{Name: "hedge", Start: newLibraryStarter(recursor.Hedge{})},
 	{Name: "hedge-off", Start: newLibraryStarter(recursor.Hedge{Off: true})},
 	{Name: "hedge-novalidate", Start: newLibraryStarter(recursor.Hedge{})},
-	{Name: "unbound", Start: newProgramStarter(configureUnbound("  discard-timeout: 0\n" + unboundIterator))},
-	{Name: "unbound-stock", Start: newProgramStarter(configureUnbound(unboundIterator))},
-	{Name: "unbound-validate", Start: newProgramStarter(configureUnbound("  discard-timeout: 0\n" + unboundValidator))},
+	{Name: "unbound", Start: newProgramStarter(configureUnbound("  discard-timeout: 0\n" + unboundIteratorModule))},
+	{Name: "unbound-stock", Start: newProgramStarter(configureUnbound(unboundIteratorModule))},
+	{Name: "unbound-validate", Start: newProgramStarter(configureUnbound("  discard-timeout: 0\n" + unboundValidatorModule))},
 	{Name: "named", Start: newProgramStarter(configureNamed("dnssec-validation no;", false))},
 	{Name: "named-validate", Start: newProgramStarter(configureNamed("dnssec-validation yes;", true))},
 	{Name: "pdns", Start: newProgramStarter(configurePowerDNS)},
@@ -32,23 +32,23 @@ var contenders = []lab.Contender[environment, *resolver]{
 var Contenders = lab.NamesOf(contenders)
 
 var (
-	onlyUnsigned = []string{"unbound-stock", "pdns", "kresd", "sdns", "hickory"} // compared only where nothing is signed
-	onlySigned   = append([]string{"hedge-novalidate"}, validatingPrograms...)   // compared only where zones are signed
+	unsignedOnlyContenders = []string{"unbound-stock", "pdns", "kresd", "sdns", "hickory"} // compared only where nothing is signed
+	signedOnlyContenders   = append([]string{"hedge-novalidate"}, validatingPrograms...)   // compared only where zones are signed
 )
 
 // ContendersOf returns the names of the contenders that are compared in the scenario with the given name.
 func ContendersOf(scenario string) []string {
-	excluded := onlySigned
+	excluded := signedOnlyContenders
 	if IsSigned(scenario) {
-		excluded = onlyUnsigned
+		excluded = unsignedOnlyContenders
 	}
 	return slices.DeleteFunc(slices.Clone(Contenders), func(name string) bool { return slices.Contains(excluded, name) })
 }
 
 // The modules of unbound.
 const (
-	unboundIterator  = "  module-config: \"iterator\"\n"
-	unboundValidator = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
+	unboundIteratorModule  = "  module-config: \"iterator\"\n"
+	unboundValidatorModule = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
 )
 
 // configureUnbound returns a function that writes the configuration of the resolver unbound. settings has further lines
@@ -123,5 +123,5 @@ func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 // configureHickory is the configureFunc of the program Hickory DNS. By default the program queries no servers in
 // reserved networks, such as those of the simulated internet.
 func configureHickory(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
-	return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", filepath.Join(dir, "hints"), Network))
+	return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", filepath.Join(dir, "hints"), ServerNetwork))
 }

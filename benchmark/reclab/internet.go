@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Network has the addresses of all servers. It is reserved for benchmarks (RFC 2544).
-var Network = netip.MustParsePrefix("198.18.0.0/15")
+// ServerNetwork has the addresses of all servers. It is reserved for benchmarks (RFC 2544).
+var ServerNetwork = netip.MustParsePrefix("198.18.0.0/15")
 
 // The TTLs of records in seconds. Those of hosts differ.
 const (
@@ -43,13 +43,13 @@ type server struct {
 // A zone is a DNS zone of the simulated internet: its servers, its delegations to zones below it, its hosts and its
 // signatures.
 type zone struct {
-	name         string
-	servers      []*server
-	refusing     *server // a server that lacks the zone; nil: none
-	children     map[string]*zone
-	hosts        map[string]*host
-	nonTerminals map[string]bool // names that exist because a name below them exists
-	signed       *zoneSigning    // nil: the zone is not signed
+	name              string
+	servers           []*server
+	refusing          *server // a server that lacks the zone; nil: none
+	children          map[string]*zone
+	hosts             map[string]*host
+	emptyNonTerminals map[string]bool // names that exist because a name below them exists
+	signed            *zoneSigning    // nil: the zone is not signed
 }
 
 // A host has the DNS records of one name: its addresses, or the name of which it is an alias.
@@ -91,8 +91,8 @@ type internetPlan struct {
 	signingPlan
 }
 
-// regions have the shares of unicast servers and their lognormal round-trip times in milliseconds.
-var regions = []struct{ share, median, sigma float64 }{
+// regionRTTs have the shares of unicast servers and their lognormal round-trip times in milliseconds.
+var regionRTTs = []struct{ share, median, sigma float64 }{
 	{0.45, 18, 0.5},   // the same continent
 	{0.30, 95, 0.25},  // the next one
 	{0.15, 165, 0.20}, // a far one
@@ -112,14 +112,14 @@ type internetBuilder struct {
 func newInternet(p internetPlan) *internet {
 	b := &internetBuilder{
 		internet:     &internet{zones: make(map[string]*zone), servers: make(map[netip.Addr]*server), topServers: make(map[*server]bool)},
-		internetPlan: p, nextAddr: Network.Addr().Next(),
+		internetPlan: p, nextAddr: ServerNetwork.Addr().Next(),
 		rng: rand.New(rand.NewPCG(p.seed, 1)), extraRNG: rand.New(rand.NewPCG(p.seed, 2)),
 	}
 	tlds := b.addTopZones()
 	providers := b.addProviders(tlds)
 	cdns := b.addCDNs()
 	for i := range p.sites {
-		b.addSite(i, pickTLD(b.rng, tlds), providers, cdns)
+		b.addSite(i, drawTLD(b.rng, tlds), providers, cdns)
 	}
 	for _, s := range b.servers {
 		switch {
@@ -133,7 +133,7 @@ func newInternet(p internetPlan) *internet {
 		b.signZones()
 	}
 	for _, z := range b.zones {
-		z.markNonTerminals()
+		z.markEmptyNonTerminals()
 	}
 	return b.internet
 }
@@ -148,12 +148,12 @@ func (b *internetBuilder) drawLognormalRTT(median, sigma float64) time.Duration 
 // drawUnicastRTT draws the round-trip time of a server without anycast, which is in one of the regions of the world.
 func (b *internetBuilder) drawUnicastRTT() time.Duration {
 	x := b.rng.Float64()
-	for _, r := range regions[:len(regions)-1] {
+	for _, r := range regionRTTs[:len(regionRTTs)-1] {
 		if x -= r.share; x < 0 {
 			return b.drawLognormalRTT(r.median, r.sigma)
 		}
 	}
-	last := regions[len(regions)-1]
+	last := regionRTTs[len(regionRTTs)-1]
 	return b.drawLognormalRTT(last.median, last.sigma)
 }
 
@@ -179,7 +179,7 @@ func (b *internetBuilder) addServer(name string, rtt time.Duration, faulty float
 func (b *internetBuilder) addZone(parent *zone, name string, servers []*server) *zone {
 	z := &zone{
 		name: name, servers: servers,
-		children: make(map[string]*zone), hosts: make(map[string]*host), nonTerminals: make(map[string]bool),
+		children: make(map[string]*zone), hosts: make(map[string]*host), emptyNonTerminals: make(map[string]bool),
 	}
 	for _, s := range servers {
 		if dns.IsSubDomain(name, s.name) && name != "." {
@@ -193,12 +193,12 @@ func (b *internetBuilder) addZone(parent *zone, name string, servers []*server) 
 	return z
 }
 
-// markNonTerminals records the empty non-terminals of the zone (RFC 8499): names without records above a host or a
+// markEmptyNonTerminals records the empty non-terminals of the zone (RFC 8499): names without records above a host or a
 // delegation of the zone.
-func (z *zone) markNonTerminals() {
+func (z *zone) markEmptyNonTerminals() {
 	markAbove := func(name string) {
 		for name = parentName(name); name != z.name && dns.IsSubDomain(z.name, name); name = parentName(name) {
-			z.nonTerminals[name] = true
+			z.emptyNonTerminals[name] = true
 		}
 	}
 	for name := range z.hosts {
@@ -265,9 +265,9 @@ func (b *internetBuilder) addTopZones() []*zone {
 	return tlds
 }
 
-// pickTLD returns a random top-level domain from tlds: com with a probability of 46 %, net with 7 %, another generic
+// drawTLD returns a random top-level domain from tlds: com with a probability of 46 %, net with 7 %, another generic
 // domain with 17 %, and otherwise a country domain.
-func pickTLD(rng *rand.Rand, tlds []*zone) *zone {
+func drawTLD(rng *rand.Rand, tlds []*zone) *zone {
 	switch x := rng.Float64(); {
 	case x < 0.46:
 		return tlds[0]
@@ -292,7 +292,7 @@ func (b *internetBuilder) addProviders(tlds []*zone) [][]*server {
 	for i := range providerCount {
 		tld := tlds[0]
 		if b.rng.Float64() < 0.5 {
-			tld = pickTLD(b.rng, tlds)
+			tld = drawTLD(b.rng, tlds)
 		}
 		name := fmt.Sprintf("dnshost%03d.%s", i, tld.name)
 		first := b.drawUnicastRTT()
@@ -431,8 +431,8 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 	order := rng.Perm(len(n.siteNames))
 	var all, fresh []question
 	for len(all) < count {
-		if k := len(all); len(n.targetZones) > 0 && (p.queryPattern == randomNames || k%trapPattern.period < trapPattern.trapped) {
-			all = append(all, n.drawRandomName(rng, k))
+		if k := len(all); len(n.targetZones) > 0 && (p.queryPattern == randomNames || k%keyTrapPattern.period < keyTrapPattern.trapped) {
+			all = append(all, n.drawRandomNameQuestion(rng, k))
 			continue
 		}
 		if len(fresh) > 0 && rng.Float64() < repeats || len(fresh) == len(order) {
@@ -451,8 +451,9 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 	return all
 }
 
-// drawRandomName returns the k-th question about a random name in one of the target zones. The name does not exist.
-func (n *internet) drawRandomName(rng *rand.Rand, k int) question {
+// drawRandomNameQuestion returns the k-th question about a random name in one of the target zones. The name does not
+// exist.
+func (n *internet) drawRandomNameQuestion(rng *rand.Rand, k int) question {
 	z := n.targetZones[rng.IntN(len(n.targetZones))]
 	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}
 }

@@ -15,7 +15,7 @@ import (
 // The shares in the documentation of the package and of the scenarios.
 func TestInternetsAreAsDescribed(t *testing.T) {
 	for seed := range uint64(3) {
-		n := newInternet(internetPlan{seed: seed, sites: sites})
+		n := newInternet(internetPlan{seed: seed, sites: siteCount})
 		counts := map[string]int{}
 		var rtts []time.Duration
 		count := func(what string, is bool) {
@@ -42,12 +42,12 @@ func TestInternetsAreAsDescribed(t *testing.T) {
 			count("dead", s.fault == dead)
 		}
 		per := func(what string, of int) float64 { return 100 * float64(counts[what]) / float64(of) }
-		assert.InDelta(t, 10, per("broken", sites), 3, "zones with a server that is broken or refuses, in percent")
-		assert.InDelta(t, 22, per("own", sites), 2, "with their own servers")
-		assert.InDelta(t, 55, per("elsewhere", sites), 12, "with servers below another zone")
-		assert.InDelta(t, 25, per("alias", sites), 2)
-		assert.InDelta(t, 0.4, per("big", sites), 0.3)
-		assert.InDelta(t, 6, per("deep", sites), 1)
+		assert.InDelta(t, 10, per("broken", siteCount), 3, "zones with a server that is broken or refuses, in percent")
+		assert.InDelta(t, 22, per("own", siteCount), 2, "with their own servers")
+		assert.InDelta(t, 55, per("elsewhere", siteCount), 12, "with servers below another zone")
+		assert.InDelta(t, 25, per("alias", siteCount), 2)
+		assert.InDelta(t, 0.4, per("big", siteCount), 0.3)
+		assert.InDelta(t, 6, per("deep", siteCount), 1)
 		assert.InDelta(t, 1.8, per("dead", len(n.servers)), 0.8, "servers that are dead")
 		slices.Sort(rtts)
 		assert.InDelta(t, 60, rtts[len(rtts)/2].Milliseconds(), 30)
@@ -179,9 +179,9 @@ func TestServersAnswerAsTheirZonesSay(t *testing.T) {
 	assert.True(t, ask(z.servers[0], long, dns.TypeA, true, false).Truncated)
 	m = ask(z.servers[0], long, dns.TypeA, true, true)
 	assert.Len(t, m.Answer, largeAddressCount)
-	assert.True(t, n.hasRightAnswer(question{long, dns.TypeA}, m))
+	assert.True(t, n.isCorrectAnswer(question{long, dns.TypeA}, m))
 	m.Answer = m.Answer[1:]
-	assert.False(t, n.hasRightAnswer(question{long, dns.TypeA}, m))
+	assert.False(t, n.isCorrectAnswer(question{long, dns.TypeA}, m))
 
 	// Broken servers.
 	s := z.servers[0]
@@ -203,7 +203,7 @@ func TestExchangesAreTheSameForAllContenders(t *testing.T) {
 	draw := func(seed uint64, d impairment) (all []time.Duration, lost int) {
 		network := newNetwork(n, d, seed)
 		for range 2000 {
-			took, ok := network.drawRoundTrip(s)
+			took, ok := network.drawRoundTripTime(s)
 			if !ok {
 				lost++
 				took = -1

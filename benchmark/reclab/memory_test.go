@@ -23,7 +23,7 @@ var (
 	slowest   = flag.Int("slowest", 0, "how many of the slowest names TestSlowestNames shows")
 	scenario  = flag.String("scenario", "broken", "of TestSlowestNames")
 	seeds     = flag.Int("seeds", 1, "of TestSlowestNames")
-	questions = flag.Int("questions", reclab.Questions, "of TestSlowestNames")
+	questions = flag.Int("questions", reclab.DefaultQuestions, "of TestSlowestNames")
 )
 
 // measureInMemory measures a contender in memory and fake time.
@@ -142,8 +142,8 @@ func pooledRatio(rows map[string][]reclab.Row, a, b string, q float64) float64 {
 
 // The resolver fetches keys at the same time as answers. No right answer fails, and no bogus answer is accepted.
 //
-// The limits lie between the measured ratios of latency (p50 1.03 to 1.16, p99 1.03 to 1.18 in twelve runs) and those of
-// a resolver that fetches keys after the answer (p50 1.27, p99 1.47). simulate measures with more names.
+// The limits lie between the measured ratios of latency (p50 1.03 to 1.16, p99 1.03 to 1.18 in twelve runs) and those
+// of a resolver that fetches keys after the answer (p50 1.27, p99 1.47). simulate measures with more names.
 func TestValidationCostsNoRoundTrip(t *testing.T) {
 	names := 500
 	if testing.Short() {

@@ -49,9 +49,9 @@ func newNetwork(n *internet, d impairment, seed uint64) *network {
 	return &network{internet: n, impairment: d, seed: seed, start: time.Now(), exchanges: make(map[*server]uint64)}
 }
 
-// drawRoundTrip draws the round-trip time of the next query to server s and its response. It returns false if the query
-// or the response is lost.
-func (n *network) drawRoundTrip(s *server) (time.Duration, bool) {
+// drawRoundTripTime draws the round-trip time of the next query to server s and its response. It returns false if the
+// query or the response is lost.
+func (n *network) drawRoundTripTime(s *server) (time.Duration, bool) {
 	n.mu.Lock()
 	k := n.exchanges[s]
 	n.exchanges[s]++
@@ -73,15 +73,15 @@ func (n *network) drawRoundTrip(s *server) (time.Duration, bool) {
 	return time.Duration(ms * 1e6), true
 }
 
-// receiveQuery handles a UDP query to the server with the address to. It calls send with the response after the
+// handleUDPQuery handles a UDP query to the server with the address to. It calls send with the response after the
 // round-trip time. If the query or the response is lost, it does not call send.
-func (n *network) receiveQuery(to netip.Addr, query []byte, send func(response []byte)) {
+func (n *network) handleUDPQuery(to netip.Addr, query []byte, send func(response []byte)) {
 	n.udp.Add(1)
 	s := n.internet.servers[to]
 	if s == nil || s.fault == dead {
 		return
 	}
-	took, ok := n.drawRoundTrip(s)
+	took, ok := n.drawRoundTripTime(s)
 	if !ok {
 		return
 	}
@@ -90,9 +90,9 @@ func (n *network) receiveQuery(to netip.Addr, query []byte, send func(response [
 	}
 }
 
-// serveStream answers the queries on the TCP connection c to the server with the address to, until the connection ends.
-// handshake is the duration of the TCP handshake, which is added to the latency of the first answer.
-func (n *network) serveStream(c net.Conn, to netip.Addr, handshake time.Duration) {
+// serveTCPConn answers the queries on the TCP connection c to the server with the address to, until the connection
+// ends. handshake is the duration of the TCP handshake, which is added to the latency of the first answer.
+func (n *network) serveTCPConn(c net.Conn, to netip.Addr, handshake time.Duration) {
 	defer c.Close()
 	s := n.internet.servers[to]
 	for {
@@ -117,9 +117,9 @@ func (n *network) serveStream(c net.Conn, to netip.Addr, handshake time.Duration
 	}
 }
 
-// listen starts the servers of the internet in a network namespace, at port 53 of all addresses. stop ends the servers.
-// Their TCP connections end when the resolver, the only client, ends.
-func (n *network) listen(space *netsim.Namespace) (stop func(), err error) {
+// listenAndServe starts the servers of the internet in a network namespace, at port 53 of all addresses. stop ends the
+// servers. Their TCP connections end when the resolver, the only client, ends.
+func (n *network) listenAndServe(space *netsim.Namespace) (stop func(), err error) {
 	var pc net.PacketConn
 	var ln net.Listener
 	err = space.Do(func() (err error) {
@@ -137,17 +137,17 @@ func (n *network) listen(space *netsim.Namespace) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	go func() { _ = n.servePackets(pc) }()
-	go func() { _ = n.serveConns(ln) }()
+	go func() { _ = n.serveUDP(pc) }()
+	go func() { _ = n.serveTCP(ln) }()
 	return func() {
 		_ = pc.Close()
 		_ = ln.Close()
 	}, nil
 }
 
-// servePackets answers the UDP queries that arrive at the socket pc, for any server of the internet, until pc is
+// serveUDP answers the UDP queries that arrive at the socket pc, for any server of the internet, until pc is
 // closed.
-func (n *network) servePackets(pc net.PacketConn) error {
+func (n *network) serveUDP(pc net.PacketConn) error {
 	c := ipv4.NewPacketConn(pc)
 	if err := c.SetControlMessage(ipv4.FlagDst, true); err != nil {
 		return err
@@ -162,15 +162,15 @@ func (n *network) servePackets(pc net.PacketConn) error {
 		if !ok {
 			return fmt.Errorf("reclab: datagram from %v without a destination", from)
 		}
-		n.receiveQuery(to, b[:k], func(response []byte) {
+		n.handleUDPQuery(to, b[:k], func(response []byte) {
 			_, _ = c.WriteTo(response, &ipv4.ControlMessage{Src: to.AsSlice()}, from) // the client may be gone
 		})
 	}
 }
 
-// serveConns answers the queries on TCP connections that ln accepts, for any server of the internet, until ln is
+// serveTCP answers the queries on TCP connections that ln accepts, for any server of the internet, until ln is
 // closed.
-func (n *network) serveConns(ln net.Listener) error {
+func (n *network) serveTCP(ln net.Listener) error {
 	for {
 		c, err := ln.Accept()
 		if err != nil {
@@ -181,7 +181,7 @@ func (n *network) serveConns(ln net.Listener) error {
 		if s := n.internet.servers[to]; s != nil {
 			rtt = s.rtt
 		}
-		go n.serveStream(c, to, rtt)
+		go n.serveTCPConn(c, to, rtt)
 	}
 }
 
@@ -195,13 +195,13 @@ func (n *network) DialContext(ctx context.Context, network, address string) (net
 	fail := func(err error) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: newSocketAddr(network, to), Err: err}
 	}
-	if !Network.Contains(to.Addr()) || to.Port() != 53 {
+	if !ServerNetwork.Contains(to.Addr()) || to.Port() != 53 {
 		return fail(syscall.ENETUNREACH)
 	}
 	near, far := net.Pipe()
-	conn := memoryConn{Conn: near, protocol: network, to: to}
+	conn := pipeConn{Conn: near, protocol: network, to: to}
 	if network[:3] == "udp" {
-		return &datagramConn{conn, n, far}, nil
+		return &pipePacketConn{conn, n, far}, nil
 	}
 	s := n.internet.servers[to.Addr()]
 	if s == nil || s.fault == dead {
@@ -211,7 +211,7 @@ func (n *network) DialContext(ctx context.Context, network, address string) (net
 	if err := lab.SleepContext(ctx, s.rtt); err != nil {
 		return fail(err)
 	}
-	go n.serveStream(far, to.Addr(), 0)
+	go n.serveTCPConn(far, to.Addr(), 0)
 	return &conn, nil
 }
 
@@ -226,32 +226,32 @@ func newSocketAddr(network string, a netip.AddrPort) net.Addr {
 	return net.TCPAddrFromAddrPort(a)
 }
 
-// A memoryConn is the client's end of a connection in memory to a simulated server.
-type memoryConn struct {
+// A pipeConn is the client's end of a connection in memory to a simulated server.
+type pipeConn struct {
 	net.Conn
 	protocol string // udp or tcp
 	to       netip.AddrPort
 }
 
-func (c *memoryConn) LocalAddr() net.Addr  { return newSocketAddr(c.protocol, clientAddress) }
-func (c *memoryConn) RemoteAddr() net.Addr { return newSocketAddr(c.protocol, c.to) }
+func (c *pipeConn) LocalAddr() net.Addr  { return newSocketAddr(c.protocol, clientAddress) }
+func (c *pipeConn) RemoteAddr() net.Addr { return newSocketAddr(c.protocol, c.to) }
 
-// A datagramConn is a UDP socket in memory that is connected to a simulated server. It implements net.PacketConn, by
+// A pipePacketConn is a UDP socket in memory that is connected to a simulated server. It implements net.PacketConn, by
 // which package dns recognizes a UDP socket.
-type datagramConn struct {
-	memoryConn
+type pipePacketConn struct {
+	pipeConn
 	servers *network
 	far     net.Conn // the server's end of the pipe
 }
 
-func (d *datagramConn) Write(b []byte) (int, error) {
-	d.servers.receiveQuery(d.to.Addr(), b, func(response []byte) { _, _ = d.far.Write(response) }) // fails after Close
+func (d *pipePacketConn) Write(b []byte) (int, error) {
+	d.servers.handleUDPQuery(d.to.Addr(), b, func(response []byte) { _, _ = d.far.Write(response) }) // fails after Close
 	return len(b), nil
 }
 
-func (d *datagramConn) ReadFrom(b []byte) (int, net.Addr, error) {
+func (d *pipePacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	n, err := d.Read(b)
 	return n, d.RemoteAddr(), err
 }
 
-func (d *datagramConn) WriteTo(b []byte, _ net.Addr) (int, error) { return d.Write(b) }
+func (d *pipePacketConn) WriteTo(b []byte, _ net.Addr) (int, error) { return d.Write(b) }

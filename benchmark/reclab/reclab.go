@@ -34,12 +34,12 @@ import (
 
 // The defaults of a Config.
 const (
-	Questions = 5000
-	Rate      = 50
+	DefaultQuestions = 5000
+	DefaultRate      = 50
 )
 
 const (
-	Timeout = 10 * time.Second // of a question
+	QuestionTimeout = 10 * time.Second // of a question
 
 	settleTime = time.Second // between the start of the resolvers and the first question
 )
@@ -49,8 +49,8 @@ const (
 type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
 	Contenders []string // names from Contenders; empty: all of ContendersOf
-	Questions  int      // to each contender; 0: Questions
-	Rate       float64  // questions per second, at random times; 0: Rate
+	Questions  int      // to each contender; 0: DefaultQuestions
+	Rate       float64  // questions per second, at random times; 0: DefaultRate
 	Seed       uint64
 	Memory     bool            // this library's resolvers alone, in this process and without sockets
 	Trace      *recursor.Trace // of resolvers in memory; may be nil
@@ -60,7 +60,7 @@ type Config struct {
 }
 
 // A Row is the result of one resolver: the measurements of all questions, the costs, and the mistakes. A failed
-// question counts in Calls as answered after Timeout.
+// question counts in Calls as answered after QuestionTimeout.
 type Row struct {
 	lab.Row
 	Scenario  string
@@ -74,7 +74,7 @@ type Row struct {
 }
 
 // A Question is the measurement of one question to a resolver. It has failed if there was no right answer within
-// Timeout.
+// QuestionTimeout.
 type Question struct {
 	latency.Call
 	Name    string
@@ -117,7 +117,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 		offset := time.Duration(float64(time.Second) / conf.Rate * float64(i) / float64(len(resolvers)))
 		running.Go(func() {
 			time.Sleep(offset)
-			rows[i], errs[i] = r.measure(ctx, conf, questions)
+			rows[i], errs[i] = r.measureQuestions(ctx, conf, questions)
 		})
 	}
 	running.Wait()
@@ -142,10 +142,10 @@ func (c *Config) setDefaults() error {
 		return fmt.Errorf("reclab: Config.Questions is %d and Rate %v; want 0 or more", c.Questions, c.Rate)
 	}
 	if c.Questions == 0 {
-		c.Questions = Questions
+		c.Questions = DefaultQuestions
 	}
 	if c.Rate == 0 {
-		c.Rate = Rate
+		c.Rate = DefaultRate
 	}
 	if c.Skipped == nil {
 		c.Skipped = func(string) {}
@@ -201,8 +201,9 @@ func startResolver(ctx context.Context, conf Config, n *internet, name string) (
 	return c.Start(environment{ctx: ctx, conf: conf, name: name, network: newNetwork(n, newImpairment(conf.Scenario), conf.Seed)})
 }
 
-// measure asks the resolver all questions, at random times with the rate of the Config, and returns the result.
-func (r *resolver) measure(ctx context.Context, conf Config, questions []question) (Row, error) {
+// measureQuestions asks the resolver all questions, at random times with the rate of the Config, and returns the
+// result.
+func (r *resolver) measureQuestions(ctx context.Context, conf Config, questions []question) (Row, error) {
 	rng := rand.New(rand.NewPCG(conf.Seed, 4))
 	row := Row{Row: lab.Row{Contender: r.name}, Scenario: conf.Scenario, Seed: conf.Seed, Questions: make([]Question, len(questions))}
 	udp, tcp := r.network.udp.Load(), r.network.tcp.Load()
@@ -211,8 +212,8 @@ func (r *resolver) measure(ctx context.Context, conf Config, questions []questio
 		cpu = r.cpu()
 	}
 	start := time.Now()
-	row.Asked = lab.Load{Interarrival: newPoissonGap(rng, conf.Rate)}.Send(ctx, len(questions), func(i int) {
-		row.Questions[i] = r.askQuestion(questions[i], start)
+	row.Asked = lab.Load{Interarrival: newPoissonArrivals(rng, conf.Rate)}.Send(ctx, len(questions), func(i int) {
+		row.Questions[i] = r.measureQuestion(questions[i], start)
 		row.Questions[i].Index = int32(i)
 		conf.Progress(1)
 	})
@@ -222,7 +223,7 @@ func (r *resolver) measure(ctx context.Context, conf Config, questions []questio
 	row.countVerdicts()
 	if r.cpu != nil {
 		row.CPU = r.cpu() - cpu
-		row.TrapCPU = r.measureTrapCPU(ctx, conf)
+		row.TrapCPU = r.measureKeyTrapCPU(ctx, conf)
 	}
 	if r.stats == nil {
 		return row, nil
@@ -232,34 +233,34 @@ func (r *resolver) measure(ctx context.Context, conf Config, questions []questio
 	return row, err
 }
 
-// newPoissonGap returns a function for lab.Load.Interarrival. It returns the times between the calls of a Poisson
+// newPoissonArrivals returns a function for lab.Load.Interarrival. It returns the times between the calls of a Poisson
 // process with the given rate per second.
-func newPoissonGap(rng *rand.Rand, rate float64) func(int) time.Duration {
+func newPoissonArrivals(rng *rand.Rand, rate float64) func(int) time.Duration {
 	return func(int) time.Duration { return time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) }
 }
 
-// trapQuestions is the number of questions about key traps alone, for their processor time.
-const trapQuestions = 200
+// keyTrapQuestions is the number of questions about key traps alone, for their processor time.
+const keyTrapQuestions = 200
 
-// measureTrapCPU returns the processor time that the resolver needs for a question about a key trap. The resolver has
-// queried these zones before.
-func (r *resolver) measureTrapCPU(ctx context.Context, conf Config) time.Duration {
+// measureKeyTrapCPU returns the processor time that the resolver needs for a question about a key trap. The resolver
+// has queried these zones before.
+func (r *resolver) measureKeyTrapCPU(ctx context.Context, conf Config) time.Duration {
 	if conf.Scenario != "keytrap" {
 		return 0
 	}
 	rng := rand.New(rand.NewPCG(conf.Seed, 5))
-	gap := newPoissonGap(rng, conf.Rate)
+	gap := newPoissonArrivals(rng, conf.Rate)
 	start, before := time.Now(), r.cpu()
-	questions := make([]question, trapQuestions)
+	questions := make([]question, keyTrapQuestions)
 	load := lab.Load{Interarrival: func(i int) time.Duration {
 		d := gap(i)
-		questions[i] = r.network.internet.drawRandomName(rng, i)
+		questions[i] = r.network.internet.drawRandomNameQuestion(rng, i)
 		return d
 	}}
-	if load.Send(ctx, trapQuestions, func(i int) { r.askQuestion(questions[i], start) }) < trapQuestions {
+	if load.Send(ctx, keyTrapQuestions, func(i int) { r.measureQuestion(questions[i], start) }) < keyTrapQuestions {
 		return 0
 	}
-	return (r.cpu() - before) / trapQuestions
+	return (r.cpu() - before) / keyTrapQuestions
 }
 
 // countVerdicts sets the calls of the row, and the numbers of failures and mistakes, from the verdicts of the row's
@@ -281,22 +282,22 @@ func (r *Row) countVerdicts() {
 	}
 }
 
-// askQuestion sends question q to the resolver, waits for the answer, and returns the measurement. start is the start
-// of the run.
-func (r *resolver) askQuestion(q question, start time.Time) Question {
+// measureQuestion sends question q to the resolver, waits for the answer, and returns the measurement. start is the
+// start of the run.
+func (r *resolver) measureQuestion(q question, start time.Time) Question {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)
 	m.AuthenticatedData = r.network.internet.signedShare > 0 // requests the AD bit in the answer (RFC 6840 §5.7)
-	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), QuestionTimeout)
 	defer cancel()
 	begin := time.Now()
 	answer, err := r.exchange(ctx, m)
-	result := Question{Name: q.name, Type: q.qtype, Begin: begin, Call: latency.Call{Start: begin.Sub(start), Latency: time.Since(begin)}, verdict: wrong}
+	result := Question{Name: q.name, Type: q.qtype, Begin: begin, Call: latency.Call{Start: begin.Sub(start), Latency: time.Since(begin)}, verdict: incorrect}
 	if err == nil {
 		result.verdict = r.network.internet.checkAnswer(q, answer, r.validates)
 	}
-	if result.verdict != right {
-		result.Winner, result.Latency = -1, Timeout
+	if result.verdict != correct {
+		result.Winner, result.Latency = -1, QuestionTimeout
 	}
 	return result
 }

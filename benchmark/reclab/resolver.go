@@ -82,7 +82,7 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 		if e.conf.Memory {
 			return startInProcess(e, s)
 		}
-		return startProcess(e, func(dnsserver.Peers, string) (*exec.Cmd, error) { return newHelperCommand(s) }, true)
+		return startResolverProcess(e, func(dnsserver.Peers, string) (*exec.Cmd, error) { return newHelperCommand(s) }, true)
 	}
 }
 
@@ -93,7 +93,7 @@ func newProgramStarter(configure configureFunc) func(environment) (*resolver, er
 		if e.conf.Memory {
 			return nil, fmt.Errorf("reclab: %s in memory: %w", e.name, exec.ErrNotFound)
 		}
-		return startProcess(e, configure, false)
+		return startResolverProcess(e, configure, false)
 	}
 }
 
@@ -173,10 +173,10 @@ func startInProcess(e environment, s librarySettings) (*resolver, error) {
 	return r, nil
 }
 
-// startProcess starts a resolver program in a network namespace of its own, together with the servers of the simulated
-// internet. configure returns the command of the program. isLibrary says whether the program is the resolver of this
-// library, which reports statistics.
-func startProcess(e environment, configure configureFunc, isLibrary bool) (_ *resolver, err error) {
+// startResolverProcess starts a resolver program in a network namespace of its own, together with the servers of the
+// simulated internet. configure returns the command of the program. isLibrary says whether the program is the resolver
+// of this library, which reports statistics.
+func startResolverProcess(e environment, configure configureFunc, isLibrary bool) (_ *resolver, err error) {
 	var undo []func()
 	stop := sync.OnceFunc(func() {
 		for _, f := range slices.Backward(undo) {
@@ -200,12 +200,12 @@ func startProcess(e environment, configure configureFunc, isLibrary bool) (_ *re
 	if err != nil {
 		return nil, fmt.Errorf("reclab: %s: %w", e.name, err)
 	}
-	space, err := netsim.NewNamespace(Network)
+	space, err := netsim.NewNamespace(ServerNetwork)
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = space.Close() })
-	stopServers, err := e.network.listen(space)
+	stopServers, err := e.network.listenAndServe(space)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +281,7 @@ func (r *resolver) readStatsFrom(cmd *exec.Cmd) error {
 
 // newNamespaceClient returns a client that sends DNS queries to the resolver in a network namespace.
 func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
-	return &dnsserver.Client{Timeout: Timeout, Dial: func(context.Context) (conn net.Conn, err error) {
+	return &dnsserver.Client{Timeout: QuestionTimeout, Dial: func(context.Context) (conn net.Conn, err error) {
 		err = space.Do(func() (err error) {
 			conn, err = net.Dial("udp4", listenAddress)
 			return err

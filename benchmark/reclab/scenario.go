@@ -17,8 +17,8 @@ type scenario struct {
 // zone; 1.5 % of the exchanges are lost, and 1 % are 40 to 300 ms late. plain, repeats, bursts and dead are variants of
 // broken.
 //
-// In signed scenarios the root and the zones below it are signed, and a twentieth of the sites are two zones on the same
-// servers. They are variants of clean, except those with broken in their names.
+// In signed scenarios the root and the zones below it are signed, and a twentieth of the sites are two zones on the
+// same servers. They are variants of clean, except those with broken in their names.
 var scenarios = []scenario{
 	{lab.Scenario{Name: "broken", Description: "5,000 zones, one in ten with a server that is dead or wrong"}, signingPlan{}},
 	{lab.Scenario{Name: "clean", Description: "no such servers"}, signingPlan{}},
@@ -48,17 +48,19 @@ func signingPlanOf(name string) signingPlan {
 	return sc.signingPlan
 }
 
-// IsAboutKeyTrap reports whether the question with the given index is about a key trap, in the scenario keytrap. A key
-// trap is a zone with many keys of the same tag, which takes long to validate.
-func IsAboutKeyTrap(index int32) bool { return int(index)%trapPattern.period < trapPattern.trapped }
+// IsKeyTrapQuestion reports whether the question with the given index is about a key trap, in the scenario keytrap. A
+// key trap is a zone with many keys of the same tag, which takes long to validate.
+func IsKeyTrapQuestion(index int32) bool {
+	return int(index)%keyTrapPattern.period < keyTrapPattern.trapped
+}
 
-// sites is the number of zones that questions are about.
-const sites = 5000
+// siteCount is the number of zones that questions are about.
+const siteCount = 5000
 
 // newInternetPlan returns the plan of the simulated internet for the scenario with the given name.
 func newInternetPlan(scenario string, seed uint64) internetPlan {
 	return internetPlan{
-		seed: seed, sites: sites, dead: scenario == "dead", plain: scenario == "plain", signingPlan: signingPlanOf(scenario),
+		seed: seed, sites: siteCount, dead: scenario == "dead", plain: scenario == "plain", signingPlan: signingPlanOf(scenario),
 		clean: scenario == "clean" || IsSigned(scenario) && !strings.HasSuffix(scenario, "-broken"),
 	}
 }

@@ -59,7 +59,7 @@ func Sequential(ctx context.Context, conf Config) (Row, error) {
 	if err := r.waitUntilReady(ctx); err != nil {
 		return Row{}, err
 	}
-	return r.measure(ctx, conf, n.drawQuestions(newInternetPlan(conf.Scenario, conf.Seed), conf.Questions, 0))
+	return r.measureQuestions(ctx, conf, n.drawQuestions(newInternetPlan(conf.Scenario, conf.Seed), conf.Questions, 0))
 }
 
 func (s *sequentialResolver) resolve(ctx context.Context, name string, qtype uint16, depth int) (*dns.Msg, error) {

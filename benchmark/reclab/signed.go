@@ -36,18 +36,18 @@ const (
 
 const (
 	targetZoneCount = 20
-	splitShare      = 0.05 // share of the sites of which a part is a zone of its own, on the same servers
-	rsaShare        = 0.3  // of the signed zones that are two or more levels below the root: RSA, and two keys
+	splitSiteShare  = 0.05 // share of the sites of which a part is a zone of its own, on the same servers
+	rsaZoneShare    = 0.3  // of the signed zones that are two or more levels below the root: RSA, and two keys
 )
 
-// trapPattern determines the questions about key traps: the first trapped questions of each period.
-var trapPattern = struct{ trapped, period int }{2, 5}
+// keyTrapPattern determines the questions about key traps: the first trapped questions of each period.
+var keyTrapPattern = struct{ trapped, period int }{2, 5}
 
 // A flaw is a defect in the signatures or keys of a signed zone, for example expired signatures.
 type flaw int
 
 const (
-	sound         flaw = iota
+	noFlaw        flaw = iota
 	expired            // all signatures have expired
 	otherKey           // the DS record is of a key that the zone does not have
 	unsigned           // there are no signatures
@@ -84,7 +84,7 @@ func (b *internetBuilder) signZones() {
 	var sites []*zone // without zones below them
 	for _, name := range b.siteNames {
 		z := b.findZone(name)
-		if rng.Float64() < splitShare && z.hosts[name].alias == "" {
+		if rng.Float64() < splitSiteShare && z.hosts[name].alias == "" {
 			child := b.addZone(z, name, z.servers)
 			child.hosts[name], child.refusing = z.hosts[name], z.refusing
 			delete(z.hosts, name)
@@ -94,7 +94,7 @@ func (b *internetBuilder) signZones() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.zones)) {
 		z := b.zones[name]
-		top, s := dns.CountLabel(name) <= 1, &zoneSigning{denial: signer.Denial(rng.IntN(3)), rsa: rng.Float64() < rsaShare}
+		top, s := dns.CountLabel(name) <= 1, &zoneSigning{denial: signer.Denial(rng.IntN(3)), rsa: rng.Float64() < rsaZoneShare}
 		if top {
 			s.rsa, s.denial = false, signer.NSEC3
 		}
@@ -140,7 +140,7 @@ func (b *internetBuilder) pickTargetZones(sites []*zone) {
 		if b.queryPattern == uniqueNames || len(b.targetZones) == targetZoneCount {
 			return
 		}
-		if z.signed == nil || z.signed.flaw != sound || slices.ContainsFunc(b.targetZones, func(o *zone) bool { return o == z }) {
+		if z.signed == nil || z.signed.flaw != noFlaw || slices.ContainsFunc(b.targetZones, func(o *zone) bool { return o == z }) {
 			continue
 		}
 		b.targetZones = append(b.targetZones, z)
@@ -189,7 +189,7 @@ func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 		m.records = append(m.records, m.zsk.DNSKEY)
 	}
 	if f == keyTrapped {
-		m.records = append(m.records, newTrapKeys(z.name)...)
+		m.records = append(m.records, newKeyTrapKeys(z.name)...)
 	}
 	dsKey := m.ksk
 	if f == otherKey {
@@ -253,15 +253,15 @@ func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	if child := z.children[name]; child != nil && child.signed != nil && qtype == dns.TypeDS {
 		return child.signed.keys().ds
 	}
-	if z.signed.flaw == keyTrapped && qtype == dns.TypeA && z.hosts[name] == nil && !z.nonTerminals[name] {
+	if z.signed.flaw == keyTrapped && qtype == dns.TypeA && z.hosts[name] == nil && !z.emptyNonTerminals[name] {
 		return []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: netip.MustParseAddr("192.0.2.1").AsSlice()}}
 	}
 	return nil
 }
 
-// addProofs adds signatures and proofs of non-existence to m, the response of server s about a name, if the query has
-// the DO bit. It also applies the flaw of zone z.
-func (n *internet) addProofs(m *dns.Msg, s *server, z *zone, name string) {
+// addDNSSECRecords adds signatures and proofs of non-existence to m, the response of server s about a name, if the
+// query has the DO bit. It also applies the flaw of zone z.
+func (n *internet) addDNSSECRecords(m *dns.Msg, s *server, z *zone, name string) {
 	if z.signed == nil {
 		return
 	}
@@ -310,7 +310,7 @@ func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.R
 		for end < len(all) && all[end].Header().Rrtype == h.Rrtype && all[end].Header().Name == h.Name {
 			end++
 		}
-		out = append(append(out, all[:end]...), n.signaturesOf(s, z, all[:end])...)
+		out = append(append(out, all[:end]...), n.rrsetSignatures(s, z, all[:end])...)
 		all = all[end:]
 	}
 	return out
@@ -324,14 +324,14 @@ type signatureKey struct {
 	stale       bool
 }
 
-// signaturesOf returns the signatures of a record set in zone z, as server s sends them. There are many in a key trap,
-// and otherwise one.
-func (n *internet) signaturesOf(s *server, z *zone, set []dns.RR) (out []dns.RR) {
+// rrsetSignatures returns the signatures of a record set in zone z, as server s sends them. There are many in a key
+// trap, and otherwise one.
+func (n *internet) rrsetSignatures(s *server, z *zone, set []dns.RR) (out []dns.RR) {
 	h := set[0].Header()
 	key := signatureKey{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
 	made, ok := n.signatures.Load(key)
 	if !ok {
-		made, _ = n.signatures.LoadOrStore(key, z.signSet(set, s.stale))
+		made, _ = n.signatures.LoadOrStore(key, z.signRRset(set, s.stale))
 	}
 	for _, sig := range made.([]*dns.RRSIG) {
 		sig := *sig
@@ -341,8 +341,9 @@ func (n *internet) signaturesOf(s *server, z *zone, set []dns.RR) (out []dns.RR)
 	return out
 }
 
-// signSet makes the signatures of a record set with the keys of the zone. If stale is set, the signatures have expired.
-func (z *zone) signSet(set []dns.RR, stale bool) []*dns.RRSIG {
+// signRRset makes the signatures of a record set with the keys of the zone. If stale is set, the signatures have
+// expired.
+func (z *zone) signRRset(set []dns.RR, stale bool) []*dns.RRSIG {
 	keys, options := z.signed.keys(), signer.SignatureOptions{}
 	if stale || z.signed.flaw == expired {
 		options = signer.ExpiredSignature()
@@ -359,7 +360,7 @@ func (z *zone) signSet(set []dns.RR, stale bool) []*dns.RRSIG {
 	if set[0].Header().Rrtype == dns.TypeDNSKEY {
 		key = keys.ksk
 	} else if z.signed.flaw == keyTrapped {
-		return newTrapSignatures(key.Sign(lower, options), keys.records)
+		return newKeyTrapSignatures(key.Sign(lower, options), keys.records)
 	}
 	return []*dns.RRSIG{key.Sign(lower, options)}
 }
@@ -413,7 +414,7 @@ func (n *internet) zoneSecurityStatus(z *zone) securityStatus {
 		return insecure
 	case z.signed.flaw == oldAlgorithm:
 		return undetermined
-	case z.signed.flaw != sound:
+	case z.signed.flaw != noFlaw:
 		return bogus
 	}
 	return s

@@ -114,7 +114,7 @@ func TestDelegationsAreSignedOrProvenNotToBe(t *testing.T) {
 		m := new(dns.Msg)
 		n.addReferral(m, parent, z)
 		m.SetEdns0(1232, true)
-		n.addProofs(m, parent.servers[0], parent, name)
+		n.addDNSSECRecords(m, parent.servers[0], parent, name)
 		sets := verify(t, parent.signed.keys().records, m.Ns)
 		if z.signed != nil {
 			signedOnes++
@@ -160,7 +160,7 @@ func TestSignedInternetsAreAsDescribed(t *testing.T) {
 	for _, name := range n.siteNames {
 		z := n.findZone(name)
 		count("signed", z.signed != nil)
-		count("bogus", z.signed != nil && z.signed.flaw != sound)
+		count("bogus", z.signed != nil && z.signed.flaw != noFlaw)
 		count("together", z.name == name)
 		count("secure", n.securityStatusOf(question{name: name, qtype: dns.TypeA}) == secure)
 		for ; z.name != "."; z = n.findZone(parentName(z.name)) {
@@ -171,17 +171,17 @@ func TestSignedInternetsAreAsDescribed(t *testing.T) {
 		count("stale", s.stale)
 	}
 	per := func(what string, of int) float64 { return 100 * float64(counts[what]) / float64(of) }
-	assert.InDelta(t, 31, per("signed", sites), 3)
-	assert.InDelta(t, 2, per("bogus", sites), 0.7)
-	assert.InDelta(t, 4, per("together", sites), 1, "of those that are no alias, a twentieth")
-	assert.InDelta(t, 24, per("secure", sites), 6, "not all aliases lead to signed zones")
+	assert.InDelta(t, 31, per("signed", siteCount), 3)
+	assert.InDelta(t, 2, per("bogus", siteCount), 0.7)
+	assert.InDelta(t, 4, per("together", siteCount), 1, "of those that are no alias, a twentieth")
+	assert.InDelta(t, 24, per("secure", siteCount), 6, "not all aliases lead to signed zones")
 	assert.InDelta(t, 1, per("stale", len(n.servers)), 0.6, "of those that are no zone's first")
 	for _, name := range []string{"flood", "keytrap"} {
 		n := newInternet(newInternetPlan(name, 1))
 		assert.Len(t, n.targetZones, targetZoneCount)
 		for i, q := range n.drawQuestions(newInternetPlan(name, 1), 50, 0) {
 			focused := slices.Contains(n.targetZones, n.findZone(q.name))
-			assert.Equal(t, name == "flood" || IsAboutKeyTrap(int32(i)), focused)
+			assert.Equal(t, name == "flood" || IsKeyTrapQuestion(int32(i)), focused)
 		}
 	}
 }
@@ -211,17 +211,17 @@ func TestVerdicts(t *testing.T) {
 		ad               bool
 		validator, plain verdict
 	}{
-		{secure, true, right, wrongAD}, {secure, false, wrongAD, right}, {insecure, false, right, right}, {insecure, true, wrongAD, wrongAD},
-		{bogus, false, answeredBogus, right}, {bogus, true, answeredBogus, right},
+		{secure, true, correct, wrongAD}, {secure, false, wrongAD, correct}, {insecure, false, correct, correct}, {insecure, true, wrongAD, wrongAD},
+		{bogus, false, answeredBogus, correct}, {bogus, true, answeredBogus, correct},
 	} {
 		q := find(tt.status)
 		assert.Equal(t, tt.validator, n.checkAnswer(q, answer(q, tt.ad), true), tt)
 		assert.Equal(t, tt.plain, n.checkAnswer(q, answer(q, tt.ad), false), tt)
 		if tt.status == bogus {
-			assert.Equal(t, right, n.checkAnswer(q, servfail, true))
+			assert.Equal(t, correct, n.checkAnswer(q, servfail, true))
 		} else {
-			assert.Equal(t, wrong, n.checkAnswer(q, servfail, true))
-			assert.Equal(t, wrong, n.checkAnswer(q, servfail, false))
+			assert.Equal(t, incorrect, n.checkAnswer(q, servfail, true))
+			assert.Equal(t, incorrect, n.checkAnswer(q, servfail, false))
 		}
 	}
 }
@@ -237,13 +237,13 @@ func TestTrapsAreTraps(t *testing.T) {
 			tags[k.KeyTag()]++
 		}
 	}
-	assert.Equal(t, trapKeys, tags[trapTag])
+	assert.Equal(t, trapKeyCount, tags[trapKeyTag])
 	assert.Equal(t, 1, verify(t, keys[:1], keys), "the set of keys is signed by its own")
 	sigs := 0
 	for _, rr := range n.exchange(t, z, "any."+z.name, dns.TypeA).Answer {
-		if sig, ok := rr.(*dns.RRSIG); ok && sig.KeyTag == trapTag {
+		if sig, ok := rr.(*dns.RRSIG); ok && sig.KeyTag == trapKeyTag {
 			sigs++
 		}
 	}
-	assert.Equal(t, trapKeys, sigs)
+	assert.Equal(t, trapKeyCount, sigs)
 }

@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	stallPeriod = 10 * time.Millisecond
-	stallLimit  = 100 * time.Millisecond // shortest delay of a timer that counts as a stall
-	stallMargin = 2 * time.Second        // a stall may delay questions asked so long before its end
+	stallCheckInterval = 10 * time.Millisecond
+	minStallDelay      = 100 * time.Millisecond // shortest delay of a timer that counts as a stall
+	stallMargin        = 2 * time.Second        // a stall may delay questions asked so long before its end
 )
 
 // A stallMonitor detects stalls: times at which this process did not run because the machine was busy. It detects a
@@ -32,9 +32,9 @@ func newStallMonitor() *stallMonitor {
 			select {
 			case <-m.stopping:
 				return
-			case <-time.After(stallPeriod):
+			case <-time.After(stallCheckInterval):
 			}
-			if now := time.Now(); now.Sub(begin) > stallPeriod+stallLimit {
+			if now := time.Now(); now.Sub(begin) > stallCheckInterval+minStallDelay {
 				m.stalls = append(m.stalls, stall{begin, now})
 			}
 		}

@@ -8,11 +8,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// newTrapKeys returns the DNSKEY records of a key trap: RSA keys of the zone that all have the same tag. No record is
-// signed with these keys.
-func newTrapKeys(zone string) (all []dns.RR) {
+// newKeyTrapKeys returns the DNSKEY records of a key trap: RSA keys of the zone that all have the same tag. No record
+// is signed with these keys.
+func newKeyTrapKeys(zone string) (all []dns.RR) {
 	rng := rand.New(rand.NewPCG(1, 6))
-	for len(all) < trapKeys {
+	for len(all) < trapKeyCount {
 		modulus := make([]byte, 256)
 		for i := range modulus {
 			modulus[i] = byte(rng.Uint32())
@@ -25,11 +25,11 @@ func newTrapKeys(zone string) (all []dns.RR) {
 		hasTagWith := func(word uint16) bool {
 			binary.BigEndian.PutUint16(modulus[100:], word)
 			k.PublicKey = base64.StdEncoding.EncodeToString(append([]byte{3, 1, 0, 1}, modulus...))
-			return k.KeyTag() == trapTag
+			return k.KeyTag() == trapKeyTag
 		}
 		// The tag is a sum of words of 16 bits and its carries (RFC 4034, appendix B).
 		hasTagWith(0)
-		if word := trapTag - k.KeyTag(); hasTagWith(word) || hasTagWith(word-1) {
+		if word := trapKeyTag - k.KeyTag(); hasTagWith(word) || hasTagWith(word-1) {
 			all = append(all, k)
 		}
 	}
@@ -37,17 +37,17 @@ func newTrapKeys(zone string) (all []dns.RR) {
 }
 
 const (
-	trapKeys = 32 // in a zone, and signatures of a record
-	trapTag  = uint16(12345)
+	trapKeyCount = 32 // in a zone, and signatures of a record
+	trapKeyTag   = uint16(12345)
 )
 
-// newTrapSignatures returns the wrong signatures of a record in a key trap, one for each of keys. They all have the
+// newKeyTrapSignatures returns the wrong signatures of a record in a key trap, one for each of keys. They all have the
 // same key tag. template has the other fields.
-func newTrapSignatures(template *dns.RRSIG, keys []dns.RR) (all []*dns.RRSIG) {
+func newKeyTrapSignatures(template *dns.RRSIG, keys []dns.RR) (all []*dns.RRSIG) {
 	rng := rand.New(rand.NewPCG(2, 6))
 	for range len(keys) - 1 { // the first has signed the keys
 		sig := *template
-		sig.Algorithm, sig.KeyTag = dns.RSASHA256, trapTag
+		sig.Algorithm, sig.KeyTag = dns.RSASHA256, trapKeyTag
 		b := make([]byte, 256)
 		for i := range b {
 			b[i] = byte(rng.Uint32())

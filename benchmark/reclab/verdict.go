@@ -11,8 +11,8 @@ import (
 type verdict int
 
 const (
-	right         verdict = iota
-	wrong                 // or no answer
+	correct       verdict = iota
+	incorrect             // or no answer
 	answeredBogus         // a bogus name has an answer
 	wrongAD               // AD is set though the chain is not secure, or is not set though it is
 )
@@ -24,24 +24,24 @@ func (n *internet) checkAnswer(q question, m *dns.Msg, validates bool) verdict {
 	status := n.securityStatusOf(q)
 	switch {
 	case status == bogus && !validates:
-		return right
+		return correct
 	case status == bogus && m.Rcode == dns.RcodeServerFailure:
-		return right
+		return correct
 	case status == bogus:
 		return answeredBogus
-	case !n.hasRightAnswer(q, m):
-		return wrong
+	case !n.isCorrectAnswer(q, m):
+		return incorrect
 	case m.Truncated || status == undetermined && validates:
-		return right
+		return correct
 	case m.AuthenticatedData != (status == secure && validates):
 		return wrongAD
 	}
-	return right
+	return correct
 }
 
-// hasRightAnswer reports whether response m to question q has the records of the simulated internet. A truncated
+// isCorrectAnswer reports whether response m to question q has the records of the simulated internet. A truncated
 // response counts as right, because the records are available over TCP.
-func (n *internet) hasRightAnswer(q question, m *dns.Msg) bool {
+func (n *internet) isCorrectAnswer(q question, m *dns.Msg) bool {
 	want, aliases := n.correctAddresses(q)
 	if z := n.findZone(q.name); z.hosts[q.name] == nil {
 		return m.Rcode == dns.RcodeNameError

@@ -67,7 +67,7 @@ var recursorScenarios = func() []scenario {
 	for _, s := range reclab.Scenarios {
 		sc := scenario{name: s.Name, about: "names that nobody has asked for: " + s.Description, onRequest: reclab.IsSigned(s.Name)}
 		if s.Name == "keytrap" {
-			trapped := func(c latency.Call) bool { return reclab.IsAboutKeyTrap(c.Index) }
+			trapped := func(c latency.Call) bool { return reclab.IsKeyTrapQuestion(c.Index) }
 			sc.parts = []part{{name: traps, in: trapped}, {name: "others", in: func(c latency.Call) bool { return !trapped(c) }}}
 		}
 		all = append(all, sc)
@@ -86,10 +86,10 @@ func questionCountAndRate(j job) (n int, rate float64) {
 	case j.scenario.name == "dead":
 		n = deadQuestions
 	default:
-		n = reclab.Questions
+		n = reclab.DefaultQuestions
 	}
 	if rate == 0 {
-		rate = reclab.Rate
+		rate = reclab.DefaultRate
 	}
 	return n, rate
 }
