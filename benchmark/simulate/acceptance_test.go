@@ -134,7 +134,7 @@ func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 		var measured []float64
 		for _, name := range []string{"reference", "queue-ignores-cancel"} {
 			sc := findScenario(name)
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.simulationOfSize(trafficSize{}).Run(t.Context(), 1, made, nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.scaledSimulation(trafficSize{}).Run(t.Context(), 1, made, nil)}
 			r := tr.newRow("", func(latency.Call) bool { return true })
 			measured = append(measured, r.Extra, r.P99, r.P999)
 		}

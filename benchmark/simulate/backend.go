@@ -21,26 +21,26 @@ import (
 // A backend is the server of one contender. It answers a request by the number of the attempt, after a latency that a
 // model determines, unless the client cancels the request before.
 type backend struct {
-	site       *site
-	model      virtual.Model
-	draws      sync.Pool      // of *virtual.RandomSource
-	asked      []atomic.Int32 // attempts that arrived, by request
-	perEpisode int            // requests
-	opened     atomic.Int64   // connections
-	worked     atomic.Int64   // attempts that servers with queues worked on, of requests that count
-	stops      []func()
+	serverNetwork *serverNetwork
+	model         virtual.Model
+	draws         sync.Pool      // of *virtual.RandomSource
+	attempts      []atomic.Int32 // attempts that arrived, by request
+	perEpisode    int            // requests
+	acceptedConns atomic.Int64   // connections
+	processed     atomic.Int64   // attempts that servers with queues worked on, of requests that count
+	stops         []func()
 }
 
-// newBackend starts the servers of a contender with strategy s at a site, for the traffic of the simulation w. protocol
-// is http or grpc. requests is the number of all requests, and perEpisode is the number of requests in an
+// newBackend starts the servers of a contender with strategy s in the network at, for the traffic of the simulation w.
+// protocol is http or grpc. requests is the number of all requests, and perEpisode is the number of requests in an
 // episode. seed determines the latencies. If the strategy says so, the servers have Limiters.
-func newBackend(at *site, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
+func newBackend(at *serverNetwork, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
 	b := &backend{
-		site: at, model: w.Model, asked: make([]atomic.Int32, requests), perEpisode: perEpisode,
+		serverNetwork: at, model: w.Model, attempts: make([]atomic.Int32, requests), perEpisode: perEpisode,
 		draws: sync.Pool{New: func() any { return virtual.NewRandomSource(seed) }},
 	}
 	for _, ln := range at.listeners {
-		b.startReplica(protocol, w.Queue, s, countingListener{ln, &b.opened})
+		b.startReplica(protocol, w.Queue, s, countingListener{ln, &b.acceptedConns})
 	}
 	return b
 }
@@ -86,7 +86,7 @@ func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, l
 		go func() { _ = g.Serve(ln) }() // until stopped
 		return
 	}
-	h := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, TLSConfig: b.site.server.Clone(), ErrorLog: log.New(io.Discard, "", 0)}
+	h := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, TLSConfig: b.serverNetwork.server.Clone(), ErrorLog: log.New(io.Discard, "", 0)}
 	if limiter != nil {
 		h.Handler = limiter.Handler(s)
 	}
@@ -106,12 +106,12 @@ func (b *backend) stopReplicas() {
 	}
 }
 
-// serveDelay serves an attempt of the request with the given ID: it waits for the latency that the model determines, or
-// until ctx ends. It returns the number n of the attempt, counted from 0.
-func (s *replica) serveDelay(ctx context.Context, request int) (n int, err error) {
-	n = int(s.asked[request].Add(1)) - 1
-	if f := s.site.config.freeze; f > 0 && request%s.perEpisode >= f {
-		s.site.freezeConnection()
+// handleRequest serves an attempt of the request with the given ID: it waits for the latency that the model determines,
+// or until ctx ends. It returns the number n of the attempt, counted from 0.
+func (s *replica) handleRequest(ctx context.Context, request int) (n int, err error) {
+	n = int(s.attempts[request].Add(1)) - 1
+	if f := s.serverNetwork.config.freeze; f > 0 && request%s.perEpisode >= f {
+		s.serverNetwork.freezeConnection()
 	}
 	draws := s.draws.Get().(*virtual.RandomSource)
 	d := s.model(draws, virtual.Attempt{Request: request, N: n})
@@ -119,7 +119,7 @@ func (s *replica) serveDelay(ctx context.Context, request int) (n int, err error
 	if s.busy != nil {
 		s.busy <- struct{}{}
 		defer func() { <-s.busy }()
-		s.worked.Add(1)
+		s.processed.Add(1)
 		time.Sleep(d)
 		return n, nil
 	}
@@ -133,21 +133,21 @@ func (s *replica) serveDelay(ctx context.Context, request int) (n int, err error
 	}
 }
 
-// requestHeader is the header of an attempt that has the request ID.
-const requestHeader = "X-Request"
+// requestIDHeader is the header of an attempt that has the request ID.
+const requestIDHeader = "X-Request"
 
 // ServeHTTP answers a request by the number of the attempt, after the simulated latency. The request has its ID in a
 // header.
 func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request, err := strconv.Atoi(r.Header.Get(requestHeader))
-	if err != nil || request < 0 || request >= len(s.asked) {
+	request, err := strconv.Atoi(r.Header.Get(requestIDHeader))
+	if err != nil || request < 0 || request >= len(s.attempts) {
 		http.Error(w, "no such request", http.StatusBadRequest)
 		return
 	}
-	if s.site.config.stream {
+	if s.serverNetwork.config.stream {
 		_ = http.NewResponseController(w).Flush() // a client that is gone does not read it
 	}
-	if n, err := s.serveDelay(r.Context(), request); err == nil {
+	if n, err := s.handleRequest(r.Context(), request); err == nil {
 		_, _ = io.WriteString(w, strconv.Itoa(n))
 	}
 }
@@ -166,7 +166,7 @@ var delayService = grpc.ServiceDesc{
 				return nil, err
 			}
 			handle := func(ctx context.Context, _ any) (any, error) {
-				n, err := srv.(*replica).serveDelay(ctx, int(request.Value))
+				n, err := srv.(*replica).handleRequest(ctx, int(request.Value))
 				return wrapperspb.Int64(int64(n)), err
 			}
 			if intercept == nil {

@@ -25,7 +25,7 @@ type cachedEngine struct{}
 
 func (cachedEngine) spec() engineSpec {
 	return engineSpec{
-		name: "cached", about: "asks DNS servers for names in their caches, over UDP and TCP (root, Linux)",
+		name: "cached", description: "asks DNS servers for names in their caches, over UDP and TCP (root, Linux)",
 		scenarios: slices.Concat(cachedScenarios, manyClients), refusal: "not a DNS server with a cache", runs: cachedRuns,
 		maxTimerDelay: maxTimerDelayOfCached, hidden: []string{"extra requests", "wins"},
 	}
@@ -66,7 +66,7 @@ func (cachedEngine) estimateDuration(jobs []job) (total time.Duration) {
 	return total
 }
 
-func (cachedEngine) run(ctx context.Context, j job, keep func(trial)) error {
+func (cachedEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	queries := j.requestCount(cachelab.Queries, quickCached)
 	return runLab(ctx, j, "all in turn", queries*len(j.strategies), keep, func(count func(int)) ([]cachelab.Row, error) {
 		return cachelab.Run(ctx, cachelab.Config{
@@ -75,7 +75,7 @@ func (cachedEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		})
 	}, func(r cachelab.Row) trial {
 		t := j.newTrial("cached", r.Contender, r.Calls)
-		each := roundFigure(float64(r.CPU.Microseconds()) / float64(r.Asked))
+		each := roundToFourDecimals(float64(r.CPU.Microseconds()) / float64(r.Asked))
 		t.cpu = &each
 		figures := map[string]float64{"queries_per_second": float64(r.Asked) / r.Elapsed.Seconds()}
 		if r.ConnectionMemory > 0 {

@@ -13,10 +13,10 @@ import (
 // The cached engine needs namespaces. It has this library's forwarder run by this test's program.
 func TestCachedEngineMeasuresServers(t *testing.T) {
 	out, stderr, code := runSimulate(t, "-engine", "cached", "-scenario", "all", "-strategy", "forwarder", "-quick", "-format", "json", "-out", "")
-	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+	if code == exitFailed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
 	require.Len(t, rows, 4)
@@ -37,13 +37,13 @@ func TestCachedEngineMeasuresServers(t *testing.T) {
 }
 
 func TestTableOfCachesHasAColumnForEachScenario(t *testing.T) {
-	of := func(strategy string, cpu float64, memory *float64) result {
-		return result{strategy: strategy, rows: []row{{Strategy: strategy, CPU: &cpu, engineFigures: map[string]*float64{"kb_per_connection": memory}}}}
+	of := func(strategy string, cpu float64, memory *float64) strategyResult {
+		return strategyResult{strategy: strategy, rows: []row{{Strategy: strategy, CPU: &cpu, engineFigures: map[string]*float64{"kb_per_connection": memory}}}}
 	}
 	memory := 7.25
 	var found engineResults
 	for i, sc := range cachedScenarios {
-		results := []result{of("forwarder", float64(i+1), nil), of("unbound", float64(i+11), nil)}
+		results := []strategyResult{of("forwarder", float64(i+1), nil), of("unbound", float64(i+11), nil)}
 		if sc.name == "tcp-2000" {
 			results[0] = of("forwarder", float64(i+1), &memory)
 		}

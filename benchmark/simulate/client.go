@@ -32,16 +32,16 @@ type sendFunc func(ctx context.Context, id int) (attempt int, err error)
 // transport or dial function to use, and a clock. It is also the output: the strategy stores functions that close the
 // client and count refused hedges, and options for racing requests.
 type clientSetup struct {
-	clock func() time.Duration // is stopped while other contenders have their turn
-	rate  float64              // the true number of requests per second, for strategies that need the rate; else 0
-	site  *site                // of a simulated network, in which a strategy can dial other addresses; else nil
-	sent  *attemptCounter      // counts attempts
+	clock         func() time.Duration // is stopped while other contenders have their turn
+	rate          float64              // the true number of requests per second, for strategies that need the rate; else 0
+	serverNetwork *serverNetwork       // of a simulated network, in which a strategy can dial other addresses; else nil
+	sent          *attemptCounter      // counts attempts
 
 	// Over HTTP.
-	base    *http.Transport
-	spread  http.RoundTripper // base, or a transport that sends attempts to random replicas
-	counted http.RoundTripper // spread, and counts the attempts of each request
-	url     string            // of the server
+	base              *http.Transport
+	replicaTransport  http.RoundTripper // base, or a transport that sends attempts to random replicas
+	countingTransport http.RoundTripper // replicaTransport, and counts the attempts of each request
+	url               string            // of the server
 
 	// connect dials the gRPC server from a host of the simulated network. The connection is closed with the client.
 	connect func(dial dialFunc, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error)
@@ -62,14 +62,14 @@ type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 type attemptCounter struct {
 	hedge.NopObserver
 	attempts []atomic.Int32 // by request
-	won      []atomic.Int32 // number of the winning attempt, by request; nil: the server sends the number
+	winners  []atomic.Int32 // number of the winning attempt, by request; nil: the server sends the number
 }
 
 // asObserver returns the counter as an observer for a client of this library. It makes the counter record the winning
 // attempts as well.
 func (t *attemptCounter) asObserver() hedge.Observer {
-	if t.won == nil {
-		t.won = make([]atomic.Int32, len(t.attempts))
+	if t.winners == nil {
+		t.winners = make([]atomic.Int32, len(t.attempts))
 	}
 	return t
 }
@@ -82,16 +82,16 @@ func (t *attemptCounter) AttemptStart(ctx context.Context, _ hedge.KeyInfo, _ he
 
 func (t *attemptCounter) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hedge.RequestResult) {
 	if id, ok := ctx.Value(requestIDKey{}).(int); ok {
-		t.won[id].Store(int32(r.Winner))
+		t.winners[id].Store(int32(r.Winner))
 	}
 }
 
 // A requestIDKey is the context key for the ID of a request.
 type requestIDKey struct{}
 
-// newClient makes a client of the strategy for the server at a site, and returns the function that sends requests by
-// the client. protocol is http or grpc. setup is the input of the strategy, which newClient completes.
-func (s strategy) newClient(protocol string, at *site, setup *clientSetup) (sendFunc, error) {
+// newClient makes a client of the strategy for the server in the network at, and returns the function that sends
+// requests by the client. protocol is http or grpc. setup is the input of the strategy, which newClient completes.
+func (s strategy) newClient(protocol string, at *serverNetwork, setup *clientSetup) (sendFunc, error) {
 	over := s.newHTTPClient
 	if protocol == "grpc" {
 		over = s.newGRPCClient
@@ -109,9 +109,9 @@ func (s strategy) newClient(protocol string, at *site, setup *clientSetup) (send
 	}, nil
 }
 
-// newHTTPClient makes an HTTP client of the strategy for the server at a site, and returns the function that sends
-// requests by the client. It stores the transports that the strategy may use in setup.
-func (s strategy) newHTTPClient(at *site, setup *clientSetup) (sendFunc, error) {
+// newHTTPClient makes an HTTP client of the strategy for the server in the network at, and returns the function that
+// sends requests by the client. It stores the transports that the strategy may use in setup.
+func (s strategy) newHTTPClient(at *serverNetwork, setup *clientSetup) (sendFunc, error) {
 	setup.base = &http.Transport{MaxIdleConnsPerHost: 256}
 	scheme := "http://"
 	if at.net != nil {
@@ -120,11 +120,11 @@ func (s strategy) newHTTPClient(at *site, setup *clientSetup) (sendFunc, error) 
 	if at.trust != nil {
 		setup.base.TLSClientConfig, setup.base.ForceAttemptHTTP2, scheme = at.trust.Clone(), true, "https://"
 	}
-	setup.spread = setup.base
-	if at.config.random {
-		setup.spread = randomReplica{setup.base, at}
+	setup.replicaTransport = setup.base
+	if at.config.randomReplica {
+		setup.replicaTransport = randomReplicaTransport{setup.base, at}
 	}
-	setup.counted, setup.url = &countedTransport{setup.spread, setup.sent.attempts}, scheme+at.addr+"/"
+	setup.countingTransport, setup.url = &countingTransport{setup.replicaTransport, setup.sent.attempts}, scheme+at.addr+"/"
 	setup.closeClient = setup.base.CloseIdleConnections
 	rt, err := s.http(setup)
 	if err != nil {
@@ -134,12 +134,12 @@ func (s strategy) newHTTPClient(at *site, setup *clientSetup) (sendFunc, error) 
 	return func(ctx context.Context, id int) (int, error) { return sendGet(ctx, client, setup.url, id) }, nil
 }
 
-// newGRPCClient makes a gRPC client of the strategy for the server at a site, and returns the function that sends
-// requests by the client. It stores the dial function that the strategy may use in setup.
-func (s strategy) newGRPCClient(at *site, setup *clientSetup) (sendFunc, error) {
+// newGRPCClient makes a gRPC client of the strategy for the server in the network at, and returns the function that
+// sends requests by the client. It stores the dial function that the strategy may use in setup.
+func (s strategy) newGRPCClient(at *serverNetwork, setup *clientSetup) (sendFunc, error) {
 	setup.policy = "round_robin"
-	if at.config.random {
-		setup.policy = randomPolicy
+	if at.config.randomReplica {
+		setup.policy = randomPickerName
 	}
 	setup.connect = func(dial dialFunc, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
 		opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(chain...)}
@@ -169,7 +169,7 @@ func (s strategy) newGRPCClient(at *site, setup *clientSetup) (sendFunc, error) 
 		return nil, err
 	}
 	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if setup.sent.won == nil { // else the library is observed
+		if setup.sent.winners == nil { // else the library is observed
 			setup.sent.attempts[req.(*wrapperspb.Int64Value).Value].Add(1)
 		}
 		return invoke(ctx, method, req, reply, cc, opts...)
@@ -185,14 +185,14 @@ func (s strategy) newGRPCClient(at *site, setup *clientSetup) (sendFunc, error) 
 	}, nil
 }
 
-// A randomReplica is an HTTP transport that sends each attempt to a random replica of the server. The request ID and
-// the number of the attempt determine the replica, so that it is the same for all strategies.
-type randomReplica struct {
+// A randomReplicaTransport is an HTTP transport that sends each attempt to a random replica of the server. The request
+// ID and the number of the attempt determine the replica, so that it is the same for all strategies.
+type randomReplicaTransport struct {
 	base http.RoundTripper
-	at   *site
+	at   *serverNetwork
 }
 
-func (a randomReplica) RoundTrip(req *http.Request) (*http.Response, error) {
+func (a randomReplicaTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	req.URL.Host = replicaAddress(a.at.replicas[drawReplica(req.Context(), len(a.at.replicas))])
 	return a.base.RoundTrip(req)
@@ -206,13 +206,15 @@ func drawReplica(ctx context.Context, n int) int {
 	return rand.New(rand.NewPCG(uint64(id), uint64(attempt.Number))).IntN(n)
 }
 
-// randomPolicy is the name of the gRPC load balancing policy randomPicker.
-const randomPolicy = "simulate_random"
+// randomPickerName is the name of the gRPC load balancing policy randomPicker.
+const randomPickerName = "simulate_random"
 
-func init() { balancer.Register(base.NewBalancerBuilder(randomPolicy, randomPicker{}, base.Config{})) }
+func init() {
+	balancer.Register(base.NewBalancerBuilder(randomPickerName, randomPicker{}, base.Config{}))
+}
 
-// A randomPicker is a gRPC load balancing policy that sends each attempt to a random replica, as randomReplica does for
-// HTTP.
+// A randomPicker is a gRPC load balancing policy that sends each attempt to a random replica, as randomReplicaTransport
+// does for HTTP.
 type randomPicker []balancer.SubConn
 
 func (randomPicker) Build(info base.PickerBuildInfo) balancer.Picker {
@@ -243,7 +245,7 @@ func sendGet(ctx context.Context, client *http.Client, url string, id int) (atte
 	if err != nil {
 		return 0, err
 	}
-	req.Header.Set(requestHeader, strconv.Itoa(id))
+	req.Header.Set(requestIDHeader, strconv.Itoa(id))
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, err
@@ -256,20 +258,20 @@ func sendGet(ctx context.Context, client *http.Client, url string, id int) (atte
 	return strconv.Atoi(string(body))
 }
 
-// A countedTransport is an HTTP transport that counts the attempts of each request, and sends the attempts through
+// A countingTransport is an HTTP transport that counts the attempts of each request, and sends the attempts through
 // another transport.
-type countedTransport struct {
+type countingTransport struct {
 	next http.RoundTripper
 	sent []atomic.Int32
 }
 
-func (t *countedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if id, err := strconv.Atoi(req.Header.Get(requestHeader)); err == nil {
+func (t *countingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if id, err := strconv.Atoi(req.Header.Get(requestIDHeader)); err == nil {
 		t.sent[id].Add(1)
 	}
 	return t.next.RoundTrip(req)
 }
 
-func (t *countedTransport) CloseIdleConnections() {
+func (t *countingTransport) CloseIdleConnections() {
 	(&http.Client{Transport: t.next}).CloseIdleConnections()
 }

@@ -36,7 +36,7 @@ type contender struct {
 	denied int            // hedges, by clients that are closed
 	opened int            // connections, to servers that are closed
 	worked int            // attempts, by closed servers with queues
-	task   *task
+	task   *progressTask
 }
 
 // newContender starts a server and a client of strategy s for the traffic of the simulation w. protocol is http or
@@ -65,15 +65,15 @@ func (c *contender) requestsPerClient() int {
 
 // startEpisode starts a new server and a new client for the next episode: the requests that one client sends.
 func (c *contender) startEpisode() error {
-	var at *site
+	var at *serverNetwork
 	var err error
 	if c.network != nil {
-		at, err = c.network.newNetworkSite(c.protocol, c.done/c.requestsPerClient(), c.watch.read)
+		at, err = c.network.newSimulatedNetwork(c.protocol, c.done/c.requestsPerClient(), c.watch.read)
 		if err == nil && !c.fake {
 			at.net.EnablePreciseTiming()
 		}
 	} else {
-		at, err = newLoopbackSite()
+		at, err = newLoopbackNetwork()
 	}
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (c *contender) startEpisode() error {
 	c.backend = newBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.requestsPerClient())
 	c.setup.refused, c.setup.closeClient = func() int { return 0 }, func() {}
 	if c.network != nil {
-		c.setup.site = at
+		c.setup.serverNetwork = at
 	}
 	if c.request, err = c.strategy.newClient(c.protocol, at, &c.setup); err != nil {
 		c.endEpisode()
@@ -96,11 +96,11 @@ func (c *contender) endEpisode() {
 		return
 	}
 	c.denied += c.setup.refused()
-	c.opened += int(c.backend.opened.Load())
-	c.worked += int(c.backend.worked.Load())
+	c.opened += int(c.backend.acceptedConns.Load())
+	c.worked += int(c.backend.processed.Load())
 	c.setup.closeClient()
 	c.backend.stopReplicas()
-	c.backend.site.closeNetwork()
+	c.backend.serverNetwork.closeNetwork()
 	c.backend = nil
 }
 
@@ -163,7 +163,7 @@ func (c *contender) sendRequest(id int) {
 	start := time.Now()
 	attempt, err := c.request(ctx, id)
 	call.Latency = time.Since(start)
-	if won := c.setup.sent.won; won != nil {
+	if won := c.setup.sent.winners; won != nil {
 		attempt = int(won[id].Load())
 	}
 	call.Winner = int8(min(attempt, math.MaxInt8))
@@ -188,11 +188,11 @@ func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened
 	if c.simulation.Queue != nil {
-		each := roundFigure(float64(c.worked) / float64(max(c.done, 1)))
+		each := roundToFourDecimals(float64(c.worked) / float64(max(c.done, 1)))
 		t.sent = &each
 	}
 	if _, known := cputime.Process(); known && c.done > 0 {
-		each := roundFigure(float64(c.used.Microseconds()) / float64(c.done))
+		each := roundToFourDecimals(float64(c.used.Microseconds()) / float64(c.done))
 		t.cpu = &each
 	}
 	return t

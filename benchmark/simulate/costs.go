@@ -12,9 +12,9 @@ import (
 
 const benchmarkRuns = 5
 
-// runBenchmark runs go test five times with the arguments args, separated by spaces, and returns the output of all
+// runGoBenchmark runs go test five times with the arguments args, separated by spaces, and returns the output of all
 // runs. Five runs let the benchmarks take turns. The function shows the progress in p.
-func runBenchmark(ctx context.Context, args string, p *progress) ([]byte, error) {
+func runGoBenchmark(ctx context.Context, args string, p *progressDisplay) ([]byte, error) {
 	var all []byte
 	for i := range benchmarkRuns {
 		p.printLine("go test %s, %d of %d", args, i+1, benchmarkRuns)

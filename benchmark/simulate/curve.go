@@ -10,9 +10,9 @@ import (
 
 type point struct{ X, Y float64 }
 
-// A curves value has the lines of one strategy in the charts: latency by percentile, and the 99th percentile and the
-// hedges over time.
-type curves struct {
+// A strategyCurves value has the lines of one strategy in the charts: latency by percentile, and the 99th percentile
+// and the hedges over time.
+type strategyCurves struct {
 	latency []point // 1/(1−p) to milliseconds
 	p99     []point // seconds to milliseconds
 	extra   []point // seconds to hedges per 100 requests
@@ -24,8 +24,8 @@ const (
 	minSliceCalls   = 1500 // for the p99 of a slice
 )
 
-func newCurves(calls []latency.Call) curves {
-	c := curves{latency: newLatencyCurve(latency.SortedLatencies(calls))}
+func newStrategyCurves(calls []latency.Call) strategyCurves {
+	c := strategyCurves{latency: newLatencyCurve(latency.SortedLatencies(calls))}
 	c.p99, c.extra = newTimeCurves(calls)
 	return c
 }

@@ -16,9 +16,9 @@ import (
 func init() {
 	registerEngine(40, func() engine { return &dnsEngine{transport: dnsTransports[0]} })
 	registerStrategies(
-		strategy{name: "single", rank: 80, about: "this library without hedging; a lost query is sent again"},
-		strategy{name: "fixed-10ms", rank: 90, about: "a hedge for every query after 10 ms, no budget"},
-		strategy{name: "miekg", rank: 230, about: "the plain client of github.com/miekg/dns"},
+		strategy{name: "single", rank: 80, description: "this library without hedging; a lost query is sent again"},
+		strategy{name: "fixed-10ms", rank: 90, description: "a hedge for every query after 10 ms, no budget"},
+		strategy{name: "miekg", rank: 230, description: "the plain client of github.com/miekg/dns"},
 	)
 }
 
@@ -37,14 +37,14 @@ var dnsTransports = []string{"udp", "tls", "https"}
 
 func (d *dnsEngine) spec() engineSpec {
 	return engineSpec{
-		name: "dns", about: "asks DNS servers through kernel sockets, over a simulated network (root, Linux)",
+		name: "dns", description: "asks DNS servers through kernel sockets, over a simulated network (root, Linux)",
 		scenarios: dnsScenarios, refusal: "not offered for DNS over " + d.transport,
 		maxTimerDelay: maxTimerDelay, independent: true, extraTitles: []string{"σ"},
 	}
 }
 
 func (d *dnsEngine) declareFlags(fs *flag.FlagSet) {
-	fs.StringVar(&d.transport, "transport", dnsTransports[0], "transport of dns: "+joinNames(dnsTransports))
+	fs.StringVar(&d.transport, "transport", dnsTransports[0], "transport of dns: "+joinWithOr(dnsTransports))
 	fs.IntVar(&d.workers, "workers", 0, "`number` of questions that dns keeps in flight, to two equal servers (default: the strategies take turns at each question)")
 }
 
@@ -74,16 +74,16 @@ const quickLookups = 505
 var dnsScenarios = func() []scenario {
 	var all []scenario
 	for _, s := range dnslab.Scenarios {
-		sc := scenario{name: s.Name, about: "DNS: " + s.Description}
+		sc := scenario{name: s.Name, description: "DNS: " + s.Description}
 		if s.Name == "dead-primary" {
-			sc.parts = []part{newPeriodPart("after", time.Second, forever)}
+			sc.parts = []scenarioPart{newPeriodPart("after", time.Second, forever)}
 		}
 		all = append(all, sc)
 	}
 	return all
 }()
 
-func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
+func (d *dnsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	lookups := j.requestCount(dnslab.DefaultLookups, quickLookups)
 	var done atomic.Int64
 	began := time.Now()
@@ -98,7 +98,7 @@ func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 				count(n)
 				if now := done.Add(int64(n)); float64(now) > soon*float64(total) {
 					said.Do(func() {
-						j.progress.printLine("dns %s: %s", j.scenario.name, formatDuration(time.Since(began)*time.Duration(total)/time.Duration(now)))
+						j.progress.printLine("dns %s: %s", j.scenario.name, formatEstimate(time.Since(began)*time.Duration(total)/time.Duration(now)))
 					})
 				}
 			},
@@ -107,7 +107,7 @@ func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		conns := int(r.Connections)
 		t := j.newTrial("dns", r.Contender, r.Calls)
 		t.independent, t.refused, t.conns = true, int(r.Denied), &conns
-		t.cost = &cost{extra: 100 * (r.SentPerCall() - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
+		t.cost = &hedgeCost{extra: 100 * (r.SentPerCall() - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
 		return t
 	})
 }

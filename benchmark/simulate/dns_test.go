@@ -14,10 +14,10 @@ import (
 // The DNS engine needs namespaces, and skips where there are none.
 func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
 	out, stderr, code := runSimulate(t, "-engine", "dns", "-scenario", "dead-primary", "-strategy", "single,hedge", "-requests", "600", "-format", "json", "-out", "")
-	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+	if code == exitFailed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
 	require.Len(t, rows, 4, "a part for each")
@@ -27,17 +27,17 @@ func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
 		assert.Greater(t, r.P50, 19.0)
 	}
 	_, stderr, code = runSimulate(t, "-engine", "dns", "-strategy", "bhope")
-	assert.Equal(t, misused, code)
+	assert.Equal(t, exitUsage, code)
 	assert.Contains(t, stderr, "not offered for DNS over udp")
 }
 
 // A peer that is not there is left out with a message, and the others run.
 func TestAbsentPeersAreLeftOut(t *testing.T) {
 	out, stderr, code := runSimulate(t, "-engine", "dns", "-strategy", "hedge,unbound", "-peer", "unbound=/nowhere/unbound", "-requests", "100", "-format", "json", "-out", "")
-	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+	if code == exitFailed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	assert.Contains(t, stderr, `left out: unbound: exec: "/nowhere/unbound"`)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
@@ -45,7 +45,7 @@ func TestAbsentPeersAreLeftOut(t *testing.T) {
 	assert.Equal(t, "hedge", rows[0].Strategy)
 
 	_, stderr, code = runSimulate(t, "-engine", "dns", "-strategy", "unbound", "-peer", "unbound=/nowhere/unbound", "-requests", "100", "-out", "")
-	assert.Equal(t, failed, code, "nothing is left")
+	assert.Equal(t, exitFailed, code, "nothing is left")
 	assert.Contains(t, stderr, "/nowhere/unbound")
 }
 
@@ -55,9 +55,9 @@ func TestPeersThatDoNotStartAreLeftOut(t *testing.T) {
 	program := filepath.Join(dir, "server")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho I was called with $1\n"), 0o755))
 	_, stderr, code := runSimulate(t, "-engine", "dns", "-strategy", "forwarder,sdns", "-peer", "sdns="+program+" this", "-requests", "100", "-out", "")
-	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+	if code == exitFailed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	assert.Contains(t, stderr, "left out: sdns: the server does not start; its output: I was called with this")
 }

@@ -78,7 +78,7 @@ func readDocument(file string) (string, error) {
 	}
 	for _, match := range tables {
 		if !slices.Contains(documentTableNames(), match[1]) {
-			return "", fmt.Errorf("no table %q: must be %s", match[1], joinNames(documentTableNames()))
+			return "", fmt.Errorf("no table %q: must be %s", match[1], joinWithOr(documentTableNames()))
 		}
 	}
 	return text, nil

@@ -11,15 +11,15 @@ import (
 )
 
 func init() {
-	registerHelper(endpointlab.FakeTimeRun.Serve)
+	registerHelperProcess(endpointlab.FakeTimeRun.Serve)
 	registerEngine(80, func() engine { return endpointsEngine{} })
 	registerMetrics(newEngineMetric("tokens_pct", "tokens %", 19, "%.2f"))
 	registerStrategies(
-		strategy{name: "far", rank: 1090, about: "all calls go to the last of the endpoints"},
-		strategy{name: "failover", rank: 1092, about: "after an error, a call goes to the next endpoint"},
-		strategy{name: "far-hedge", rank: 1094, about: "this library, all calls go to the last of the endpoints"},
-		strategy{name: endpointsStrategy, rank: 1096, about: "this library with WithEndpoints"},
-		strategy{name: endpointsStrategy + "-3", rank: 1098, about: "the same, and a hedge to another endpoint than the first one costs three tokens"},
+		strategy{name: "far", rank: 1090, description: "all calls go to the last of the endpoints"},
+		strategy{name: "failover", rank: 1092, description: "after an error, a call goes to the next endpoint"},
+		strategy{name: "far-hedge", rank: 1094, description: "this library, all calls go to the last of the endpoints"},
+		strategy{name: endpointsStrategy, rank: 1096, description: "this library with WithEndpoints"},
+		strategy{name: endpointsStrategy + "-3", rank: 1098, description: "the same, and a hedge to another endpoint than the first one costs three tokens"},
 	)
 }
 
@@ -34,7 +34,7 @@ type endpointsEngine struct{}
 
 func (endpointsEngine) spec() engineSpec {
 	return engineSpec{
-		name: "endpoints", about: "sends calls to endpoints that answer alike, in fake time",
+		name: "endpoints", description: "sends calls to endpoints that answer alike, in fake time",
 		scenarios: endpointScenarios, refusal: "not a way to choose an endpoint",
 		population: "with 2 s for failures", checkBounds: checkEndpoints,
 	}
@@ -59,7 +59,7 @@ func (endpointsEngine) estimateDuration(jobs []job) (total time.Duration) {
 	return total
 }
 
-func (endpointsEngine) run(ctx context.Context, j job, keep func(trial)) error {
+func (endpointsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {
 		return fmt.Errorf("-rps %v: the rate of calls to endpoints is that of the scenario", j.size.rps)
 	}

@@ -13,9 +13,10 @@ import (
 	"github.com/gohedge/hedge/benchmark/endpointlab"
 )
 
-// TestEndpointsAreAsGoodAsTheBestStaticChoice holds WithEndpoints to what the command says is required of it. The other worlds are those
-// in which that is known not to be so: the budget does not pay for all hedges where a tenth of the calls needs one; it takes trials
-// to learn that the other endpoint is quicker; and an endpoint that stalls anew each time that calls have come back to it costs some of them.
+// TestEndpointsAreAsGoodAsTheBestStaticChoice holds WithEndpoints to what the command says is required of it. The other
+// worlds are those in which that is known not to be so: the budget does not pay for all hedges where a tenth of the
+// calls needs one; it takes trials to learn that the other endpoint is quicker; and an endpoint that stalls anew each
+// time that calls have come back to it costs some of them.
 func TestEndpointsAreAsGoodAsTheBestStaticChoice(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -27,7 +28,7 @@ func TestEndpointsAreAsGoodAsTheBestStaticChoice(t *testing.T) {
 		"endpoints-tenth-slow: hedge-endpoints", "endpoints-hangs: hedge-endpoints", "endpoints-hangs-half: hedge-endpoints",
 	}
 	out, stderr, code := runSimulate(t, "-engine", "endpoints", "-scenario", "all", "-out", "")
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	required := 0
 	for line := range strings.Lines(out) {
 		if !strings.Contains(line, "; p99 is ") {
@@ -46,7 +47,7 @@ func TestEndpointsAreAsGoodAsTheBestStaticChoice(t *testing.T) {
 func TestEndpointsEngineRunsAllContenders(t *testing.T) {
 	runEndpoints := func(args ...string) map[string]row {
 		out, stderr, code := runSimulate(t, append([]string{"-engine", "endpoints", "-scenario", "endpoints-down,endpoints-three", "-requests", "500", "-format", "json", "-out", ""}, args...)...)
-		require.Equal(t, ok, code, stderr)
+		require.Equal(t, exitOK, code, stderr)
 		var rows []row
 		require.NoError(t, json.Unmarshal([]byte(out), &rows))
 		all := make(map[string]row)
@@ -75,7 +76,7 @@ func TestEndpointsEngineRunsAllContenders(t *testing.T) {
 	assert.Equal(t, first["endpoints-three none"].Errors, down("none").Errors, "the near endpoint meets the same")
 
 	_, stderr, code := runSimulate(t, "-engine", "endpoints", "-rps", "100")
-	assert.Equal(t, failed, code)
+	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr, "-rps 100: the rate of calls to endpoints is that of the scenario")
 }
 
@@ -83,10 +84,10 @@ func TestEndpointsEngineRunsAllContenders(t *testing.T) {
 func TestBoundsOfEndpointsAreSaid(t *testing.T) {
 	o, err := parseOptions([]string{"-engine", "endpoints"}, os.Stderr)
 	require.NoError(t, err)
-	of := func(strategy string, p99, tokens float64, errors int) result {
-		return result{strategy: strategy, rows: []row{{Engine: "endpoints", Scenario: "endpoints", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, engineFigures: map[string]*float64{"tokens_pct": &tokens}}}}
+	of := func(strategy string, p99, tokens float64, errors int) strategyResult {
+		return strategyResult{strategy: strategy, rows: []row{{Engine: "endpoints", Scenario: "endpoints", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, engineFigures: map[string]*float64{"tokens_pct": &tokens}}}}
 	}
-	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{
+	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []strategyResult{
 		of("none", 100, 0, 3), of("hedge", 50, 9, 4), of("far", 200, 0, 0), of("hedge-endpoints", 110, 14.4, 3), of("hedge-endpoints-3", 230, 14.5, 2),
 	}}}}
 	assert.Equal(t, []string{

@@ -21,7 +21,7 @@ type engine interface {
 	estimateDuration([]job) time.Duration
 	// run does a job once and passes each trial to keep, which may be called from several goroutines. If ctx ends,
 	// run passes the trials that have enough requests.
-	run(ctx context.Context, j job, keep func(trial)) error
+	runJob(ctx context.Context, j job, keep func(trial)) error
 }
 
 // An engineWithFlags is an engine with command-line flags of its own.
@@ -36,9 +36,9 @@ type engineWithFlags interface {
 // real sockets. It has the engine's name, description and scenarios, its default number of runs, the tolerated lateness
 // of timers, the columns of its tables, and the function that checks requirements.
 type engineSpec struct {
-	name      string
-	about     string     // one sentence
-	scenarios []scenario // the first is the default
+	name        string
+	description string     // one sentence
+	scenarios   []scenario // the first is the default
 
 	runs    int    // unless -runs or -quick says otherwise; 0: one
 	refusal string // the reason for the error if the engine supports no selected strategy in any of its scenarios
@@ -63,38 +63,38 @@ func (p engineSpec) runsInRealTime() bool { return p.maxTimerDelay > 0 }
 // An engineRegistration is an entry in the list of engines: a function that makes an engine, and the position of the
 // engine in the list.
 type engineRegistration struct {
-	place     int // among the engines, unique
+	position  int // among the engines, unique
 	newEngine func() engine
 }
 
-var registrations []engineRegistration
+var engineRegistrations []engineRegistration
 
 // registerEngine adds an engine to the list of engines. place is the position in the list, which must be unique.
 // newEngine returns a new engine whose flags have their default values.
 func registerEngine(place int, newEngine func() engine) {
-	registrations = append(registrations, engineRegistration{place, newEngine})
-	slices.SortFunc(registrations, func(a, b engineRegistration) int { return cmp.Compare(a.place, b.place) })
+	engineRegistrations = append(engineRegistrations, engineRegistration{place, newEngine})
+	slices.SortFunc(engineRegistrations, func(a, b engineRegistration) int { return cmp.Compare(a.position, b.position) })
 }
 
 func newEngines() []engine {
 	var all []engine
-	for _, r := range registrations {
+	for _, r := range engineRegistrations {
 		all = append(all, r.newEngine())
 	}
 	return all
 }
 
-// helperServers are the functions that registerHelper has registered.
-var helperServers []func()
+// helperProcesses are the functions that registerHelperProcess has registered.
+var helperProcesses []func()
 
-// registerHelper registers the function serve for serveHelper to call. If an engine has started this process as a
-// helper, serve does the work of the helper and exits. Otherwise serve returns at once.
-func registerHelper(serve func()) { helperServers = append(helperServers, serve) }
+// registerHelperProcess registers the function serve for runHelperProcess to call. If an engine has started this
+// process as a helper, serve does the work of the helper and exits. Otherwise serve returns at once.
+func registerHelperProcess(serve func()) { helperProcesses = append(helperProcesses, serve) }
 
-// serveHelper does the work of a helper process and exits, if an engine has started this process as a helper. In any
-// other process it returns at once.
-func serveHelper() {
-	for _, serve := range helperServers {
+// runHelperProcess does the work of a helper process and exits, if an engine has started this process as a helper. In
+// any other process it returns at once.
+func runHelperProcess() {
+	for _, serve := range helperProcesses {
 		serve()
 	}
 }

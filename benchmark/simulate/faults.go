@@ -12,13 +12,13 @@ import (
 )
 
 func init() {
-	registerHelper(faultlab.ServeGoResolver)
+	registerHelperProcess(faultlab.ServeGoResolver)
 	registerEngine(50, func() engine { return faultsEngine{} })
 	registerMetrics(newEngineMetric("denials", "denials", 15, "%.0f"), newEngineMetric("last_answer_ms", "last", 16, ""))
 	registerStrategies(
-		strategy{name: "hedge-resolvconf", rank: 1030, about: "this library's DNS client without Upstreams, which reads resolv.conf"},
-		strategy{name: "hedge-upstreams", rank: 1040, about: "the same with both servers as Upstreams; with OrderStrict if they know different names"},
-		strategy{name: "hedge-fallback", rank: 1050, about: "the same with the second server as Fallback"},
+		strategy{name: "hedge-resolvconf", rank: 1030, description: "this library's DNS client without Upstreams, which reads resolv.conf"},
+		strategy{name: "hedge-upstreams", rank: 1040, description: "the same with both servers as Upstreams; with OrderStrict if they know different names"},
+		strategy{name: "hedge-fallback", rank: 1050, description: "the same with the second server as Fallback"},
 	)
 }
 
@@ -32,7 +32,7 @@ type faultsEngine struct{}
 
 func (faultsEngine) spec() engineSpec {
 	return engineSpec{
-		name: "faults", about: "asks resolvers while one of their two servers, or the way there, has a fault (root, Linux)",
+		name: "faults", description: "asks resolvers while one of their two servers, or the way there, has a fault (root, Linux)",
 		scenarios: faultScenarios, refusal: "not a resolver that is given servers",
 		maxTimerDelay: maxTimerDelayOfFaults, hidden: []string{"extra requests", "wins"}, checkBounds: checkFaults,
 	}
@@ -74,7 +74,7 @@ func (faultsEngine) estimateDuration(jobs []job) (total time.Duration) {
 	return total
 }
 
-func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
+func (faultsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	rate := faultRate(j)
 	calls := int(rate*faultlab.QueryDuration(j.scenario.name).Seconds()) * len(j.strategies)
 	return runLab(ctx, j, "all at once", calls, keep, func(count func(int)) ([]faultlab.Row, error) {
@@ -83,9 +83,9 @@ func (faultsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			Peers: j.peers, Skipped: j.printSkipped, Progress: count,
 		})
 	}, func(r faultlab.Row) trial {
-		sent := roundFigure(r.SentPerCall())
+		sent := roundToFourDecimals(r.SentPerCall())
 		t := j.newTrial("faults", r.Contender, r.Calls)
-		t.cost, t.sent = &cost{extra: 100 * (sent - 1)}, &sent
+		t.cost, t.sent = &hedgeCost{extra: 100 * (sent - 1)}, &sent
 		t.engineFigures = newWholeScenarioFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": toMillis(r.LastAnswer)})
 		return t
 	})
@@ -98,7 +98,7 @@ const maxLastAnswerLag = 100
 // scenario of the results f. They give as many answers as the best other resolver, less three standard deviations.
 // Their last answer is at most 100 ms later than that of Go's resolver.
 func checkFaults(f engineResults) (lines []string) {
-	isOurs := func(strategy string) bool { return strings.HasPrefix(strategy, ours) }
+	isOurs := func(strategy string) bool { return strings.HasPrefix(strategy, libraryStrategy) }
 	lastAnswer := func(r row) *float64 { return r.engineFigures["last_answer_ms"] }
 	for _, s := range f.scenarios {
 		best, goes := row{}, row{}

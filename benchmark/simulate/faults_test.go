@@ -16,10 +16,10 @@ import (
 // The faults engine needs namespaces. It has Go's resolver run by this test's program.
 func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
 	out, stderr, code := runSimulate(t, "-engine", "faults", "-scenario", "denies", "-quick", "-format", "json", "-out", "")
-	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+	if code == exitFailed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
 	var names []string
@@ -38,18 +38,18 @@ func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
 		assert.True(t, slices.Contains(names, name), name)
 	}
 	_, stderr, code = runSimulate(t, "-engine", "faults", "-strategy", "miekg")
-	assert.Equal(t, misused, code)
+	assert.Equal(t, exitUsage, code)
 	assert.Contains(t, stderr, "not a resolver that is given servers")
 }
 
 func TestBoundsOfFaultsAreSaid(t *testing.T) {
 	o, err := parseOptions([]string{"-engine", "faults", "-scenario", "lossy"}, io.Discard)
 	require.NoError(t, err)
-	of := func(strategy string, answered int, last float64) result {
+	of := func(strategy string, answered int, last float64) strategyResult {
 		denials := 0.
-		return result{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, engineFigures: map[string]*float64{"denials": &denials, "last_answer_ms": &last}}}}
+		return strategyResult{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, engineFigures: map[string]*float64{"denials": &denials, "last_answer_ms": &last}}}}
 	}
-	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{
+	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []strategyResult{
 		of("net-resolver", 80, 9900), of("unbound", 90, 12000),
 		of("hedge-resolvconf", 81, 10000), of("hedge-upstreams", 80, 10001), of("hedge-fallback", 100, 5000), // 90 − 3 √(90 × 0.1) is 81
 	}}}}

@@ -9,9 +9,9 @@ import (
 // toMillis returns the duration d in milliseconds.
 func toMillis(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// roundFigure returns x rounded to four decimals, for figures in results. For x in milliseconds, this is a tenth of a
-// microsecond.
-func roundFigure(x float64) float64 { return math.Round(x*1e4) / 1e4 }
+// roundToFourDecimals returns x rounded to four decimals, for figures in results. For x in milliseconds, this is a
+// tenth of a microsecond.
+func roundToFourDecimals(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
 // formatMillis returns x, a number of milliseconds, as text: with two decimals below 10, one decimal below 100, and
 // otherwise as a whole number.
@@ -26,9 +26,9 @@ func formatMillis(x float64) string {
 	}
 }
 
-// formatSpread returns the text after a figure in tables that says how uncertain the figure is: a space, ±, and x
+// formatErrorMargin returns the text after a figure in tables that says how uncertain the figure is: a space, ±, and x
 // milliseconds. The text is empty if x is 0.
-func formatSpread(x float64) string {
+func formatErrorMargin(x float64) string {
 	if x == 0 {
 		return ""
 	}

@@ -41,7 +41,7 @@ func (f engineResults) formatText(columns func(engineSpec) []metric, terminal bo
 	}
 	var b strings.Builder
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.about, s.describeRequests(), formatTextTable(s, columns(f.options.engine.spec()), terminal))
+		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.description, s.describeRequests(), formatTextTable(s, columns(f.options.engine.spec()), terminal))
 		if summary := s.compareWithPeers(nil); summary != "" {
 			b.WriteString(summary + "\n")
 		}
@@ -67,7 +67,7 @@ func (f engineResults) formatMarkdown() string {
 	engine := f.options.engine.spec()
 	var b strings.Builder
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "### %s\n\n%s %s\n\n%s\n", s.scenario.name, toSentence(s.scenario.about), toSentence(s.describeRequests()), formatMarkdownTable(s.tableRows(), engine))
+		fmt.Fprintf(&b, "### %s\n\n%s %s\n\n%s\n", s.scenario.name, toSentence(s.scenario.description), toSentence(s.describeRequests()), formatMarkdownTable(s.tableRows(), engine))
 		if summary := s.compareWithPeers(nil); summary != "" {
 			b.WriteString(summary + "\n\n")
 		}
@@ -136,7 +136,7 @@ func formatTextTable(f scenarioResults, columns []metric, terminal bool) string 
 		if i > 0 && rows[i-1].Scenario != r.Scenario {
 			lines = append(lines, frameLine{})
 		}
-		lines = append(lines, frameLine{cells: append([]string{rowLabel(r)}, table.cells[i]...), bold: terminal && r.Strategy == ours})
+		lines = append(lines, frameLine{cells: append([]string{rowLabel(r)}, table.cells[i]...), bold: terminal && r.Strategy == libraryStrategy})
 	}
 	return formatFramedTable(lines)
 }
@@ -207,7 +207,7 @@ func formatMarkdownTable(rows []row, engine engineSpec) string {
 	b.WriteString("|---|" + strings.Repeat("--:|", len(table.titles)) + "\n")
 	for i, r := range rows {
 		name := rowLabel(r)
-		if r.Strategy == ours {
+		if r.Strategy == libraryStrategy {
 			name = "**" + name + "**"
 		}
 		writeLine(name, table.cells[i])

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	serveHelper()
+	runHelperProcess()
 	os.Exit(m.Run())
 }
 
@@ -59,7 +59,7 @@ func runVirtual(t *testing.T, name string, s trafficSize, strategies ...string) 
 	rows := make(map[string]row)
 	sc := findScenario(name)
 	j := job{scenario: &sc, strategies: strategies, seed: 1, size: s}
-	require.NoError(t, virtualEngine{}.run(t.Context(), j, func(tr trial) {
+	require.NoError(t, virtualEngine{}.runJob(t.Context(), j, func(tr trial) {
 		r := tr.toResult()
 		mu.Lock()
 		defer mu.Unlock()

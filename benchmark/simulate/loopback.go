@@ -28,7 +28,7 @@ func init() {
 
 func (l loopbackEngine) spec() engineSpec {
 	return engineSpec{
-		name: string(l), about: "sends requests over " + string(l) + " to a server on this machine, with the real libraries",
+		name: string(l), description: "sends requests over " + string(l) + " to a server on this machine, with the real libraries",
 		scenarios: l.scenarios(), maxTimerDelay: maxTimerDelay,
 	}
 }
@@ -47,26 +47,26 @@ func (l loopbackEngine) supports(sc scenario, s strategy) bool {
 }
 
 const (
-	rounds = 10 // turns of each strategy
+	roundCount = 10 // turns of each strategy
 
 	// If the number of requests is not asked for, there are as many as the time allows.
-	maxRequests  = 50_000 // of each strategy
-	minRequests  = 300
-	usualTime    = 72 * time.Second
-	quickTime    = 15 * time.Second
-	plannedShare = 0.9 // of that time; the rest is for requests that take longer than expected
+	maxRequests    = 50_000 // of each strategy
+	minRequests    = 300
+	timeLimit      = 72 * time.Second
+	quickTimeLimit = 15 * time.Second
+	plannedShare   = 0.9 // of that time; the rest is for requests that take longer than expected
 
-	networkTime      = 25 * time.Second // of a scenario with a simulated network
-	quickNetworkTime = 2800 * time.Millisecond
+	networkTimeLimit      = 25 * time.Second // of a scenario with a simulated network
+	quickNetworkTimeLimit = 2800 * time.Millisecond
 
-	calibration      = 1_500 // requests to measure the rate by
-	quickCalibration = 500
+	calibrationRequests      = 1_500 // requests to measure the rate by
+	quickCalibrationRequests = 500
 )
 
-// run runs the scenario of job j with a contender for each strategy, which take turns. It passes the results of each
+// runJob runs the scenario of job j with a contender for each strategy, which take turns. It passes the results of each
 // contender to keep.
-func (l loopbackEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	simulation := j.scenario.simulationOfSize(j.size)
+func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
+	simulation := j.scenario.scaledSimulation(j.size)
 	t := roundRunner{job: j, plan: j.newWorkPlan(simulation), began: time.Now()}
 	rate, err := l.requestRate(ctx, j, simulation)
 	if err != nil {
@@ -87,8 +87,8 @@ func (l loopbackEngine) run(ctx context.Context, j job, keep func(trial)) error 
 	for _, c := range t.all {
 		switch {
 		case c.hidden:
-		case ctx.Err() != nil && c.done < t.plan.requests/rounds:
-			c.task.abandon()
+		case ctx.Err() != nil && c.done < t.plan.requests/roundCount:
+			c.task.finishStopped()
 		default:
 			c.task.finishAfter(c.watch.read())
 			keep(c.toTrial(string(l), j.scenario, j.seed))
@@ -102,7 +102,7 @@ func (l loopbackEngine) run(ctx context.Context, j job, keep func(trial)) error 
 func (j job) contenderNames() []string {
 	names := j.strategies
 	if slices.ContainsFunc(names, func(n string) bool { return findStrategy(n).isBestStatic() }) {
-		names = sortStrategyNames(append([]string{baseline, ours}, names...))
+		names = sortStrategyNames(append([]string{baselineStrategy, libraryStrategy}, names...))
 	}
 	return names
 }
@@ -121,13 +121,13 @@ type workPlan struct {
 func (j job) newWorkPlan(w virtual.Simulation) workPlan {
 	p := workPlan{requests: j.size.requests}
 	if p.requests == 0 {
-		p.limit = usualTime / time.Duration(j.share)
+		p.limit = timeLimit / time.Duration(j.share)
 		if j.size.quick {
-			p.limit = quickTime / time.Duration(j.share)
+			p.limit = quickTimeLimit / time.Duration(j.share)
 		}
 	}
 	unit := 1 // what a round has whole ones of
-	each := expectedDuration(w) * time.Duration(len(j.contenderNames()))
+	each := expectedRequestDuration(w) * time.Duration(len(j.contenderNames()))
 	switch {
 	case j.scenario.network != nil:
 		p.requests = max(w.Episodes, 1) * w.Requests
@@ -137,26 +137,26 @@ func (j job) newWorkPlan(w virtual.Simulation) workPlan {
 			unit = p.requests / 5 // each round begins with empty queues
 		}
 		if p.limit > 0 && j.size.quick {
-			p.limit = min(p.limit, quickNetworkTime)
+			p.limit = min(p.limit, quickNetworkTimeLimit)
 		} else if p.limit > 0 {
-			p.limit = min(p.limit, networkTime)
+			p.limit = min(p.limit, networkTimeLimit)
 		}
 	case p.limit > 0:
-		p.requests = min(max(int(plannedShare*float64(p.limit)/float64(each)), minRequests), maxRequests) / rounds * rounds
+		p.requests = min(max(int(plannedShare*float64(p.limit)/float64(each)), minRequests), maxRequests) / roundCount * roundCount
 	}
 	p.duration = each * time.Duration(p.requests)
 	if p.limit > 0 {
 		p.duration = min(p.duration, p.limit)
 	}
 	units := p.requests / unit
-	p.perRound = (units + rounds - 1) / rounds * unit
+	p.perRound = (units + roundCount - 1) / roundCount * unit
 	return p
 }
 
-// expectedDuration returns the expected duration of a run with the traffic of the simulation w, divided by the number
-// of requests. In an open loop, it follows from the rate. In a closed loop, it is the latency in virtual time plus the
-// overhead of sockets and timers, divided by the number of workers.
-func expectedDuration(w virtual.Simulation) time.Duration {
+// expectedRequestDuration returns the expected duration of a run with the traffic of the simulation w, divided by the
+// number of requests. In an open loop, it follows from the rate. In a closed loop, it is the latency in virtual time
+// plus the overhead of sockets and timers, divided by the number of workers.
+func expectedRequestDuration(w virtual.Simulation) time.Duration {
 	const added = 700 * time.Microsecond
 	w.Episodes, w.Requests = 1, 2000
 	if w.Workers == 0 {
@@ -172,7 +172,7 @@ func expectedDuration(w virtual.Simulation) time.Duration {
 
 func (l loopbackEngine) estimateDuration(jobs []job) (sum time.Duration) {
 	for _, j := range jobs {
-		sum += j.newWorkPlan(j.scenario.simulationOfSize(j.size)).duration
+		sum += j.newWorkPlan(j.scenario.scaledSimulation(j.size)).duration
 	}
 	return sum
 }
@@ -188,9 +188,9 @@ func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simula
 	if w.Workers == 0 {
 		return w.Rate, nil
 	}
-	requests := calibration
+	requests := calibrationRequests
 	if j.size.quick {
-		requests = quickCalibration
+		requests = quickCalibrationRequests
 	}
 	rate := float64(bhope.DefaultRPS)
 	for range 2 {
@@ -249,7 +249,7 @@ func (t *roundRunner) runRounds(ctx context.Context) (err error) {
 			c.task.setDone(c.done)
 		}
 	}
-	planned := rounds
+	planned := roundCount
 	for i := 0; i < planned && ctx.Err() == nil; i++ {
 		started := time.Now()
 		for k := range t.others { // another one begins each time
@@ -279,9 +279,9 @@ func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
 	var extra float64
 	for _, other := range t.all {
 		switch other.strategy.name {
-		case baseline:
+		case baselineStrategy:
 			took = latency.SortedLatencies(other.finishedCalls())
-		case ours:
+		case libraryStrategy:
 			extra = hedgesPerRequest(other.finishedCalls())
 		}
 	}

@@ -23,7 +23,7 @@ func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			out, stderr, code := runSimulate(t, "-engine", engine, "-requests", "400", "-strategy", strategies, "-format", "json", "-out", "")
-			require.Equal(t, ok, code, stderr)
+			require.Equal(t, exitOK, code, stderr)
 			var rows []row
 			require.NoError(t, json.Unmarshal([]byte(out), &rows))
 			require.Len(t, rows, strings.Count(strategies, ",")+1)
@@ -49,7 +49,7 @@ func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 func TestLoopbackKeepsAnOpenLoop(t *testing.T) {
 	start := time.Now()
 	out, stderr, code := runSimulate(t, "-engine", "http", "-requests", "200", "-rps", "400", "-strategy", "none", "-format", "csv", "-out", "")
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	assert.Contains(t, out, "http,reference,none,1,200,0,")
 	assert.Greater(t, time.Since(start), 300*ms)
 }
@@ -60,6 +60,6 @@ func TestLoopbackIsInterrupted(t *testing.T) {
 	var stdout bytes.Buffer
 	stderr := &outputWatcher{until: "http: this takes about", then: func() { time.AfterFunc(200*ms, cancel) }}
 	code := runCommand(ctx, []string{"-requests", "1000000", "-strategy", "none,hedge", "-format", "csv", "-out", ""}, &stdout, stderr, false)
-	assert.Equal(t, interrupted, code)
+	assert.Equal(t, exitInterrupted, code)
 	assert.Equal(t, 1, strings.Count(stdout.String(), "\n"), "the head alone: nobody has done a tenth: %s", &stdout)
 }

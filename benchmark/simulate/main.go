@@ -12,25 +12,27 @@
 //
 // # Engines
 //
-// An engine is a mode of this command, which -engine selects. It runs strategies in scenarios of its own: in virtual time, over
-// sockets, or over a simulated network. The comments of the types whose names end in Engine describe the engines.
+// An engine is a mode of this command, which -engine selects. It runs strategies in scenarios of its own: in virtual
+// time, over sockets, or over a simulated network. The comments of the types whose names end in Engine describe the
+// engines.
 //
-// In virtual time and over loopback, the seed, the request and the attempt determine how long an attempt takes, so that every
-// strategy meets the same latencies.
+// In virtual time and over loopback, the seed, the request and the attempt determine how long an attempt takes, so that
+// every strategy meets the same latencies.
 //
-// The engines dns, faults, recursor and cached start DNS servers of other projects, which are called peers: those in PATH, or
-// those that the flag -peer names. ../peers.md says how to install current versions.
+// The engines dns, faults, recursor and cached start DNS servers of other projects, which are called peers: those in
+// PATH, or those that the flag -peer names. ../peers.md says how to install current versions.
 //
 // # Busy machines
 //
-// While strategies run in real time, timers are measured. If one in a hundred is later than a limit of the engine, the output
-// warns that the machine was too busy. Virtual and fake time do not depend on the machine.
+// While strategies run in real time, timers are measured. If one in a hundred is later than a limit of the engine, the
+// output warns that the machine was too busy. Virtual and fake time do not depend on the machine.
 //
 // # Scenarios
 //
-// A scenario with phases has a row for each, such as outage/during. -requests changes the rate of scenarios with a fixed
-// duration, and -rps turns closed loops into open loops. -scenario all leaves out the scenarios that -list marks. The scenarios
-// that begin with long, which -scenario long runs, last for 40 minutes of virtual time: the rows learning and settled are halves.
+// A scenario with phases has a row for each, such as outage/during. -requests changes the rate of scenarios with a
+// fixed duration, and -rps turns closed loops into open loops. -scenario all leaves out the scenarios that -list marks.
+// The scenarios that begin with long, which -scenario long runs, last for 40 minutes of virtual time: the rows learning
+// and settled are halves.
 //
 // # Rows
 //
@@ -76,7 +78,7 @@ import (
 )
 
 func main() {
-	serveHelper()
+	runHelperProcess()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
 	os.Exit(runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
@@ -84,10 +86,10 @@ func main() {
 
 // Exit codes.
 const (
-	ok          = 0
-	failed      = 1
-	misused     = 2
-	interrupted = 130
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
 )
 
 // runCommand runs simulate with the command-line arguments args, and returns the exit code of the process. terminal
@@ -96,46 +98,46 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 	o, err := parseOptions(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		return ok
+		return exitOK
 	case err != nil:
 		fmt.Fprintln(stderr, "simulate:", err)
-		return misused
+		return exitUsage
 	}
 	if o.list {
 		printList(stdout)
-		return ok
+		return exitOK
 	}
-	p := newProgress(stderr, terminal)
+	p := newProgressDisplay(stderr, terminal)
 	if o.readme != nil {
 		err = measureDocuments(ctx, o, p)
 		p.stopBars()
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)
-			return failed
+			return exitFailed
 		}
-		return ok
+		return exitOK
 	}
-	found, err := simulateAll(ctx, o, p)
+	found, err := runEngines(ctx, o, p)
 	p.stopBars()
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(stderr, "simulate:", err)
-		return failed
+		return exitFailed
 	}
 	if err := printResults(stdout, stderr, o, found); err != nil {
 		fmt.Fprintln(stderr, "simulate:", err)
-		return failed
+		return exitFailed
 	}
 	if o.out != "" && slices.ContainsFunc(found, func(f engineResults) bool { return len(f.scenarios) > 0 }) {
 		index, err := writeReport(o.out, found)
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)
-			return failed
+			return exitFailed
 		}
 		fmt.Fprintln(stderr, "report:", index)
 	}
 	if ctx.Err() != nil {
 		fmt.Fprintln(stderr, "simulate: interrupted; this is what was done until then")
-		return interrupted
+		return exitInterrupted
 	}
-	return ok
+	return exitOK
 }

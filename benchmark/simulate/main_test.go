@@ -28,7 +28,7 @@ const contract = "engine scenario strategy seed requests errors p50_ms p90_ms p9
 func TestSameSeedSameOutput(t *testing.T) {
 	for _, format := range formats {
 		a, _, code := runSimulate(t, withFewRequests("-format", format)...)
-		require.Equal(t, ok, code)
+		require.Equal(t, exitOK, code)
 		b, _, _ := runSimulate(t, withFewRequests("-format", format)...)
 		assert.Equal(t, a, b)
 		c, _, _ := runSimulate(t, withFewRequests("-format", format, "-seed", "2")...)
@@ -41,7 +41,7 @@ func TestGoldenTables(t *testing.T) {
 	for _, format := range formats {
 		t.Run(format, func(t *testing.T) {
 			got, _, code := runSimulate(t, withFewRequests("-format", format, "-scenario", "reference,outage", "-runs", "3")...)
-			require.Equal(t, ok, code)
+			require.Equal(t, exitOK, code)
 			file := filepath.Join("testdata", "table."+format)
 			if *update {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
@@ -55,14 +55,14 @@ func TestGoldenTables(t *testing.T) {
 
 func TestColumnsKeepTheirNames(t *testing.T) {
 	out, _, code := runSimulate(t, withFewRequests("-format", "csv")...)
-	require.Equal(t, ok, code)
+	require.Equal(t, exitOK, code)
 	records, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, records, 4)
 	assert.Equal(t, strings.Fields(contract), records[0])
 
 	out, _, code = runSimulate(t, withFewRequests("-format", "json")...)
-	require.Equal(t, ok, code)
+	require.Equal(t, exitOK, code)
 	var rows []map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
 	require.Len(t, rows, 3)
@@ -91,7 +91,7 @@ func TestColumnsKeepTheirNames(t *testing.T) {
 
 func TestPhasesGetRowsOfTheirOwn(t *testing.T) {
 	out, _, code := runSimulate(t, withFewRequests("-format", "json", "-scenario", "outage")...)
-	require.Equal(t, ok, code)
+	require.Equal(t, exitOK, code)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
 	requests := make(map[string]int)
@@ -139,7 +139,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			stdout, stderr, code := runSimulate(t, strings.Fields(tt.args)...)
-			assert.Equal(t, misused, code)
+			assert.Equal(t, exitUsage, code)
 			assert.Empty(t, stdout)
 			assert.Equal(t, 1, strings.Count(stderr, "\n"), "one line: %s", stderr)
 			for _, s := range tt.says {
@@ -151,9 +151,9 @@ func TestBadFlagsAreNamed(t *testing.T) {
 
 func TestHelpAndListDescribeEverything(t *testing.T) {
 	_, help, code := runSimulate(t, "-help")
-	assert.Equal(t, ok, code)
+	assert.Equal(t, exitOK, code)
 	list, stderr, code := runSimulate(t, "-list")
-	assert.Equal(t, ok, code)
+	assert.Equal(t, exitOK, code)
 	assert.Empty(t, stderr)
 	for _, text := range []string{help, list} {
 		for _, s := range strategies {
@@ -161,7 +161,7 @@ func TestHelpAndListDescribeEverything(t *testing.T) {
 		}
 		for _, sc := range allScenarios() {
 			assert.Contains(t, text, "  "+sc.name+" ")
-			assert.Contains(t, text, sc.about)
+			assert.Contains(t, text, sc.description)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 	}
 	out, stderr, code := runSimulate(t, "-engine", "virtual", "-scenario", strings.Join(scenes, ","), "-requests", "2000", "-format", "json", "-out", "",
 		"-strategy", strings.Join(strategyNames(), ","))
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
 	seen := make(map[string]bool)
@@ -198,7 +198,7 @@ func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 func TestReportStandsAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
 	_, stderr, code := runSimulate(t, "-engine", "virtual", "-requests", "5000", "-scenario", "reference,drift", "-strategy", "none,bhope-tuned,hedge", "-out", dir)
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	for _, name := range []string{"virtual-reference-latency", "virtual-drift-p99", "virtual-drift-extra"} {
 		info, err := os.Stat(filepath.Join(dir, name+".svg"))
 		require.NoError(t, err)
@@ -222,7 +222,7 @@ func TestUnwritableOutIsAnError(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
 	_, stderr, code := runSimulate(t, "-engine", "virtual", "-requests", "1000", "-strategy", "none", "-out", file)
-	assert.Equal(t, failed, code)
+	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr, "-out")
 }
 
@@ -232,7 +232,7 @@ func TestInterruptKeepsWhatIsDone(t *testing.T) {
 	stderr := &outputWatcher{until: "reference none                   done in", then: cancel}
 	code := runCommand(ctx, []string{"-engine", "virtual", "-scenario", "reference,pareto", "-requests", "5000", "-strategy", "none", "-format", "csv", "-out", ""},
 		&stdout, stderr, false)
-	assert.Equal(t, interrupted, code)
+	assert.Equal(t, exitInterrupted, code)
 	assert.Contains(t, stderr.String(), "interrupted")
 	assert.Contains(t, stdout.String(), "virtual,reference,none,1,5000,")
 	assert.NotContains(t, stdout.String(), "pareto")
@@ -244,14 +244,15 @@ func TestFirstCallsAreNotHedgedByOurs(t *testing.T) {
 	assert.Equal(t, 250, r["hedge/first-50"].Requests)
 }
 
-// TestTitlesSayWhatWasRun has a scenario whose title says another load than it is given, and fewer requests than its part begins with.
+// TestTitlesSayWhatWasRun has a scenario whose title says another load than it is given, and fewer requests than its
+// part begins with.
 func TestTitlesSayWhatWasRun(t *testing.T) {
 	out, _, code := runSimulate(t, "-engine", "virtual", "-out", "", "-runs", "1", "-scenario", "queue-ignores-cancel", "-strategy", "none", "-requests", "3000", "-rps", "1234")
-	require.Equal(t, ok, code)
+	require.Equal(t, exitOK, code)
 	title, _, _ := strings.Cut(out, "\n")
 	assert.Equal(t, "queue-ignores-cancel: 20 servers, 80 % loaded, with a queue each, that finish cancelled requests: hedging does harm here; here with 1,234 requests/s; 3,000 requests for each strategy", title)
 
-	sc := scenario{name: "x", about: "a load", parts: []part{newFirstCallsPart("first", 5), newLaterCallsPart("settled", 20)}}
+	sc := scenario{name: "x", description: "a load", parts: []scenarioPart{newFirstCallsPart("first", 5), newLaterCallsPart("settled", 20)}}
 	few := trial{scenario: &sc, strategy: "none", calls: make([]latency.Call, 10)}
-	assert.Len(t, scenarioResults{scenario: sc, results: []result{few.toResult()}}.tableRows(), 2, "no call is settled")
+	assert.Len(t, scenarioResults{scenario: sc, results: []strategyResult{few.toResult()}}.tableRows(), 2, "no call is settled")
 }

@@ -15,15 +15,15 @@ type metric struct {
 	field func(*row) any // a *string, *uint64, *int or *float64 into the row; nil if the row has no such figure
 
 	// Its column in tables that people read.
-	title            string                  // empty: no column
-	place            int                     // among the columns
-	cell             func(*row) string       // nil: the type and format determine the text
-	format           string                  // of fmt; empty: milliseconds
-	spread           func(*spreads) *float64 // the value after ±; nil: none
-	isRange          bool                    // over several runs, spread is half of their range
-	isDetail         bool                    // tables on a terminal lack the column
-	isEngineSpecific bool                    // of a single engine
-	isOnRequest      bool                    // only engines that name the title have the column
+	title            string                       // empty: no column
+	position         int                          // among the columns
+	cell             func(*row) string            // nil: the type and format determine the text
+	format           string                       // of fmt; empty: milliseconds
+	errorMargin      func(*errorMargins) *float64 // the value after ±; nil: none
+	isRange          bool                         // over several runs, errorMargin is half of their range
+	isDetail         bool                         // tables on a terminal lack the column
+	isEngineSpecific bool                         // of a single engine
+	isOnRequest      bool                         // only engines that name the title have the column
 }
 
 var metrics = []metric{
@@ -32,50 +32,50 @@ var metrics = []metric{
 	{name: "strategy", field: func(r *row) any { return &r.Strategy }},
 	{name: "seed", field: func(r *row) any { return &r.Seed }},
 	{name: "requests", field: func(r *row) any { return &r.Requests }},
-	{name: "errors", field: func(r *row) any { return &r.Errors }, title: "errors", place: 12},
-	{name: "p50_ms", field: func(r *row) any { return &r.P50 }, title: "p50", place: 1, spread: func(s *spreads) *float64 { return &s.p50 }},
-	{name: "p90_ms", field: func(r *row) any { return &r.P90 }, title: "p90", place: 2, isDetail: true},
-	{name: "p95_ms", field: func(r *row) any { return &r.P95 }, title: "p95", place: 3, spread: func(s *spreads) *float64 { return &s.p95 }, isDetail: true},
-	{name: "p99_ms", field: func(r *row) any { return &r.P99 }, title: "p99", place: 4, spread: func(s *spreads) *float64 { return &s.p99 }, isRange: true},
-	{name: "p999_ms", field: func(r *row) any { return &r.P999 }, title: "p99.9", place: 5, spread: func(s *spreads) *float64 { return &s.p999 }, isRange: true},
-	{name: "mean_ms", field: func(r *row) any { return &r.Mean }, title: "mean", place: 6, spread: func(s *spreads) *float64 { return &s.mean }, isDetail: true},
-	{name: "max_ms", field: func(r *row) any { return &r.Max }, title: "max", place: 8, isDetail: true},
-	{name: "stddev_ms", field: func(r *row) any { return &r.Stddev }, title: "σ", place: 7, isOnRequest: true, spread: func(s *spreads) *float64 { return &s.stddev }},
-	{name: "extra_pct", field: func(r *row) any { return &r.Extra }, title: "extra requests", place: 9, cell: func(r *row) string { return formatPercent(r.Extra) }},
+	{name: "errors", field: func(r *row) any { return &r.Errors }, title: "errors", position: 12},
+	{name: "p50_ms", field: func(r *row) any { return &r.P50 }, title: "p50", position: 1, errorMargin: func(s *errorMargins) *float64 { return &s.p50 }},
+	{name: "p90_ms", field: func(r *row) any { return &r.P90 }, title: "p90", position: 2, isDetail: true},
+	{name: "p95_ms", field: func(r *row) any { return &r.P95 }, title: "p95", position: 3, errorMargin: func(s *errorMargins) *float64 { return &s.p95 }, isDetail: true},
+	{name: "p99_ms", field: func(r *row) any { return &r.P99 }, title: "p99", position: 4, errorMargin: func(s *errorMargins) *float64 { return &s.p99 }, isRange: true},
+	{name: "p999_ms", field: func(r *row) any { return &r.P999 }, title: "p99.9", position: 5, errorMargin: func(s *errorMargins) *float64 { return &s.p999 }, isRange: true},
+	{name: "mean_ms", field: func(r *row) any { return &r.Mean }, title: "mean", position: 6, errorMargin: func(s *errorMargins) *float64 { return &s.mean }, isDetail: true},
+	{name: "max_ms", field: func(r *row) any { return &r.Max }, title: "max", position: 8, isDetail: true},
+	{name: "stddev_ms", field: func(r *row) any { return &r.Stddev }, title: "σ", position: 7, isOnRequest: true, errorMargin: func(s *errorMargins) *float64 { return &s.stddev }},
+	{name: "extra_pct", field: func(r *row) any { return &r.Extra }, title: "extra requests", position: 9, cell: func(r *row) string { return formatPercent(r.Extra) }},
 	{name: "hedges", field: func(r *row) any { return &r.Hedges }},
-	{name: "wins", field: func(r *row) any { return &r.Wins }, title: "wins", place: 10, isDetail: true, cell: func(r *row) string {
+	{name: "wins", field: func(r *row) any { return &r.Wins }, title: "wins", position: 10, isDetail: true, cell: func(r *row) string {
 		return formatPercent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))
 	}},
 	{name: "denied", field: func(r *row) any { return &r.Denied }},
-	{name: "conns_opened", field: func(r *row) any { return r.Conns }, title: "connections", place: 13},
-	{name: "cpu_us_per_request", field: func(r *row) any { return r.CPU }, title: "CPU µs", place: 14, format: "%.0f"},
-	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", place: 11, format: "%.2f"},
+	{name: "conns_opened", field: func(r *row) any { return r.Conns }, title: "connections", position: 13},
+	{name: "cpu_us_per_request", field: func(r *row) any { return r.CPU }, title: "CPU µs", position: 14, format: "%.0f"},
+	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", position: 11, format: "%.2f"},
 }
 
 // registerMetrics adds metrics that only one engine has. They come after the metrics of all engines, in the order of
 // their positions.
 func registerMetrics(own ...metric) {
 	metrics = append(metrics, own...)
-	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.enginePlace(), b.enginePlace()) })
+	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.enginePosition(), b.enginePosition()) })
 }
 
 // newEngineMetric returns a metric that only one engine has. name is the name in machine-readable formats and the key
 // in row.engineFigures. title and place are the title and the position of the column. format is the verb of package fmt
 // for values; an empty format means milliseconds.
 func newEngineMetric(name, title string, place int, format string) metric {
-	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, place: place, format: format, isEngineSpecific: true}
+	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, position: place, format: format, isEngineSpecific: true}
 }
 
-// enginePlace returns the position of the metric's column if only one engine has the metric, and otherwise 0.
-func (m metric) enginePlace() int {
+// enginePosition returns the position of the metric's column if only one engine has the metric, and otherwise 0.
+func (m metric) enginePosition() int {
 	if m.isEngineSpecific {
-		return m.place
+		return m.position
 	}
 	return 0
 }
 
-// formatCell returns the text of a table cell: the value of the metric in row r, followed by ± and the spread if there
-// is one. The text is empty if the row has no value.
+// formatCell returns the text of a table cell: the value of the metric in row r, followed by ± and the error margin if
+// there is one. The text is empty if the row has no value.
 func (m metric) formatCell(r *row) string {
 	if m.cell != nil {
 		return m.cell(r)
@@ -90,8 +90,8 @@ func (m metric) formatCell(r *row) string {
 		case p == nil:
 		case m.format != "":
 			return fmt.Sprintf(m.format, *p)
-		case m.spread != nil:
-			return formatMillis(*p) + formatSpread(*m.spread(&r.spread))
+		case m.errorMargin != nil:
+			return formatMillis(*p) + formatErrorMargin(*m.errorMargin(&r.errorMargins))
 		default:
 			return formatMillis(*p)
 		}
@@ -127,7 +127,7 @@ func allColumns(engine engineSpec) []metric {
 	columns := slices.DeleteFunc(slices.Clone(metrics), func(m metric) bool {
 		return m.title == "" || slices.Contains(engine.hidden, m.title) || m.isOnRequest && !slices.Contains(engine.extraTitles, m.title)
 	})
-	slices.SortFunc(columns, func(a, b metric) int { return cmp.Compare(a.place, b.place) })
+	slices.SortFunc(columns, func(a, b metric) int { return cmp.Compare(a.position, b.position) })
 	return columns
 }
 
@@ -137,12 +137,12 @@ func mainColumns(engine engineSpec) []metric {
 }
 
 // joinRuns joins the results of one strategy in several runs of a scenario. Each figure and each point of the latency
-// curve becomes the median of the runs, or the lower middle value for an even number of runs. The spread of a figure
-// becomes half of its range. The joined result replaces that of the first run.
+// curve becomes the median of the runs, or the lower middle value for an even number of runs. The error margin of a
+// figure becomes half of its range. The joined result replaces that of the first run.
 //
-// Counts are added. The curves over time are those of the first run. If calls do not depend on each other, spreads come
-// from a bootstrap of the calls of all runs.
-func joinRuns(runs []result) result {
+// Counts are added. The curves over time are those of the first run. If calls do not depend on each other, error
+// margins come from a bootstrap of the calls of all runs.
+func joinRuns(runs []strategyResult) strategyResult {
 	joined := runs[0]
 	latencies := [][]point{joined.curves.latency}
 	for _, run := range runs[1:] {
@@ -154,7 +154,7 @@ func joinRuns(runs []result) result {
 	joined.curves.latency = medianCurve(latencies)
 	for i := range joined.rows {
 		r := &joined.rows[i]
-		var ranges spreads
+		var ranges errorMargins
 		for _, m := range metrics {
 			half := 0.0
 			switch m.field(r).(type) {
@@ -164,11 +164,11 @@ func joinRuns(runs []result) result {
 				half = setMedian[float64](runs, i, m)
 			}
 			if m.isRange {
-				*m.spread(&ranges) = half
+				*m.errorMargin(&ranges) = half
 			}
 		}
 		if len(runs) > 1 {
-			r.spread = ranges
+			r.errorMargins = ranges
 		}
 		if r.sample != nil {
 			var all []float64
@@ -176,7 +176,7 @@ func joinRuns(runs []result) result {
 				all = append(all, run.rows[i].sample...)
 			}
 			slices.Sort(all)
-			r.spread = bootstrapSpreads(all)
+			r.errorMargins = bootstrapErrorMargins(all)
 		}
 	}
 	return joined
@@ -184,7 +184,7 @@ func joinRuns(runs []result) result {
 
 // setMedian sets metric m in the i-th row of the first run to the median over all runs. It returns half of the range of
 // the values. T is the type of the values.
-func setMedian[T int | float64](runs []result, i int, m metric) (half float64) {
+func setMedian[T int | float64](runs []strategyResult, i int, m metric) (half float64) {
 	var all []T
 	for _, run := range runs {
 		if p := m.field(&run.rows[i]).(*T); p != nil {

@@ -27,20 +27,20 @@ type networkConfig struct {
 
 	// replicas is the number of replicas of the server, which share a name. Clients dial the first replica. It does not
 	// answer for the duration pause, once in every period.
-	replicas      int
-	pause, period time.Duration
-	random        bool // each attempt goes to a random replica
-	rotates       bool // each lookup of the name has a different replica first
-	gone          bool // the second replica cannot be reached
+	replicas           int
+	pause, pausePeriod time.Duration
+	randomReplica      bool // each attempt goes to a random replica
+	rotatesReplicas    bool // each lookup of the name has a different replica first
+	unreachable        bool // the second replica cannot be reached
 
 	// freeze is the number of requests of each episode that are answered before the client's first connection is
 	// frozen. The other requests are sent after that. 0 means that the connection is not frozen.
 	freeze int
 }
 
-// A site is the network location of a contender's server: a loopback socket, or hosts of a simulated network. It has
-// the address, the listeners and the TLS configurations of the server, and opens the connections of clients.
-type site struct {
+// A serverNetwork is the network location of a contender's server: a loopback socket, or hosts of a simulated network.
+// It has the address, the listeners and the TLS configurations of the server, and opens the connections of clients.
+type serverNetwork struct {
 	config    *networkConfig
 	addr      string // that clients dial
 	listeners []net.Listener
@@ -51,34 +51,34 @@ type site struct {
 	replicas      []netip.Addr
 
 	mu      sync.Mutex
-	asked   int // lookups of the replicas
+	lookups int // lookups of the replicas
 	dialled bool
 	conns   []net.Conn // of clients
 	open    context.Context
 	end     context.CancelFunc // of open
 }
 
-// newLoopbackSite returns a site with a TCP socket that listens on a free port of 127.0.0.1.
-func newLoopbackSite() (*site, error) {
+// newLoopbackNetwork returns a serverNetwork with a TCP socket that listens on a free port of 127.0.0.1.
+func newLoopbackNetwork() (*serverNetwork, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	return &site{config: new(networkConfig), addr: ln.Addr().String(), listeners: []net.Listener{ln}}, nil
+	return &serverNetwork{config: new(networkConfig), addr: ln.Addr().String(), listeners: []net.Listener{ln}}, nil
 }
 
 // The hosts of a simulated network, besides the replicas that have no name of their own.
 const (
-	client = "client"
-	detour = "detour"     // the client's other way to the server
-	server = dnstest.Name // the certificate's
+	clientHost = "client"
+	detourHost = "detour"     // the client's other way to the server
+	serverHost = dnstest.Name // the certificate's
 )
 
-// newNetworkSite builds the simulated network for one episode, and returns a site that listens on the host of each
-// replica. protocol is http or grpc. The number of the episode selects the round-trip time. clock is the stopwatch of
-// the contender, which determines when replicas pause.
-func (l *networkConfig) newNetworkSite(protocol string, episode int, clock func() time.Duration) (*site, error) {
-	hosts := []string{client, detour, server}
+// newSimulatedNetwork builds the simulated network for one episode, and returns a serverNetwork that listens on the
+// host of each replica. protocol is http or grpc. The number of the episode selects the round-trip time. clock is the
+// stopwatch of the contender, which determines when replicas pause.
+func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock func() time.Duration) (*serverNetwork, error) {
+	hosts := []string{clientHost, detourHost, serverHost}
 	for i := 1; i < l.replicas; i++ {
 		hosts = append(hosts, fmt.Sprint("replica-", i))
 	}
@@ -86,24 +86,24 @@ func (l *networkConfig) newNetworkSite(protocol string, episode int, clock func(
 	if err != nil {
 		return nil, err
 	}
-	s := &site{config: l, net: n, addr: net.JoinHostPort(server, "443")}
+	s := &serverNetwork{config: l, net: n, addr: net.JoinHostPort(serverHost, "443")}
 	s.open, s.end = context.WithCancel(context.Background())
 	if l.tls && protocol != "grpc" {
 		s.server, s.trust = dnstest.Certificate()
 		s.trust = s.trust.Clone()
-		s.trust.ServerName = server // of whichever replica
+		s.trust.ServerName = serverHost // of whichever replica
 	}
 	var way time.Duration
 	if len(l.rtts) > 0 {
 		way = l.rtts[episode%len(l.rtts)] / 2
 	}
 	for i, host := range hosts[2:] {
-		gone := l.gone && i == 1
+		gone := l.unreachable && i == 1
 		back := netsim.Constant(way)
-		if host == server && l.pause > 0 {
+		if host == serverHost && l.pause > 0 {
 			back = l.addPauses(back, clock)
 		}
-		for _, from := range []string{client, detour} {
+		for _, from := range []string{clientHost, detourHost} {
 			n.Link(from, host).Set(netsim.Profile{Delay: netsim.Constant(way), BlackHole: gone})
 			n.Link(host, from).Set(netsim.Profile{Delay: back})
 		}
@@ -122,7 +122,7 @@ func (l *networkConfig) newNetworkSite(protocol string, episode int, clock func(
 // the time that the contender has run.
 func (l *networkConfig) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
-		at := clock()%l.period - l.period/4
+		at := clock()%l.pausePeriod - l.pausePeriod/4
 		if at < 0 || at >= l.pause {
 			return d(r)
 		}
@@ -133,24 +133,24 @@ func (l *networkConfig) addPauses(d netsim.Dist, clock func() time.Duration) net
 // dialServer opens a connection from a client to the server at addr, over the simulated network. The first connection
 // starts at the host named client, and all later connections start at the host named detour, so that freezeConnection
 // stops only the first.
-func (s *site) dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
+func (s *serverNetwork) dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	first := !s.dialled
 	s.dialled = true
 	s.mu.Unlock()
-	if s.config.rotates && addr == s.addr {
-		ips, _ := s.LookupNetIP(ctx, "ip", server)
+	if s.config.rotatesReplicas && addr == s.addr {
+		ips, _ := s.LookupNetIP(ctx, "ip", serverHost)
 		addr = replicaAddress(ips[0])
 	}
 	if first {
-		return s.newDialFunc(client)(ctx, network, addr)
+		return s.newDialFunc(clientHost)(ctx, network, addr)
 	}
-	return s.newDialFunc(detour)(ctx, network, addr)
+	return s.newDialFunc(detourHost)(ctx, network, addr)
 }
 
 // newDialFunc returns a dial function for connections from the given host of the simulated network. The method
 // closeNetwork interrupts the function and closes the connections.
-func (s *site) newDialFunc(host string) func(context.Context, string, string) (net.Conn, error) {
+func (s *serverNetwork) newDialFunc(host string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, stop := context.WithCancel(ctx)
 		defer context.AfterFunc(s.open, stop)()
@@ -166,18 +166,20 @@ func (s *site) newDialFunc(host string) func(context.Context, string, string) (n
 
 // freezeConnection makes the simulated network drop all packets between the host named client and the server. The
 // client's first connection, which starts at that host, then gets no more answers and no error.
-func (s *site) freezeConnection() { s.net.Set(client, server, netsim.Profile{BlackHole: true}) }
+func (s *serverNetwork) freezeConnection() {
+	s.net.Set(clientHost, serverHost, netsim.Profile{BlackHole: true})
+}
 
-// LookupNetIP returns the addresses of all replicas, as a DNS lookup of the server's name would. It makes a site a
-// resolver for hedge.WithReplicas. If the network rotates, each lookup has a different replica first.
-func (s *site) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
-	if !s.config.rotates {
+// LookupNetIP returns the addresses of all replicas, as a DNS lookup of the server's name would. It makes a
+// serverNetwork a resolver for hedge.WithReplicas. If the network rotates, each lookup has a different replica first.
+func (s *serverNetwork) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
+	if !s.config.rotatesReplicas {
 		return s.replicas, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked++
-	n := s.asked % len(s.replicas)
+	s.lookups++
+	n := s.lookups % len(s.replicas)
 	return slices.Concat(s.replicas[n:], s.replicas[:n]), nil
 }
 
@@ -186,7 +188,7 @@ func replicaAddress(ip netip.Addr) string { return netip.AddrPortFrom(ip, 443).S
 
 // closeNetwork closes the simulated network and all connections over that network, which ends all requests in flight.
 // It does nothing for a loopback socket.
-func (s *site) closeNetwork() {
+func (s *serverNetwork) closeNetwork() {
 	if s.net == nil {
 		return
 	}

@@ -35,7 +35,7 @@ func runInFakeTime(t *testing.T, protocol, name string, seed uint64) map[string]
 	}
 	rows := make(map[string]row)
 	synctest.Test(t, func(t *testing.T) {
-		require.NoError(t, l.run(t.Context(), j, func(tr trial) {
+		require.NoError(t, l.runJob(t.Context(), j, func(tr trial) {
 			for _, row := range tr.toResult().rows {
 				rows[tr.strategy+row.Scenario[len(name):]] = row
 			}
@@ -107,8 +107,8 @@ func TestHedgeToAnotherReplicaOutlivesAPause(t *testing.T) {
 	assertAtMost(t, "p99 against the same address, two seconds' budget", other, 0.5, same)
 }
 
-// Servers that finish what they have begun, each with a queue. The figures do not depend on the machine. HEDGE_TEST_LONG adds HTTP/2
-// and gRPC.
+// Servers that finish what they have begun, each with a queue. The figures do not depend on the machine.
+// HEDGE_TEST_LONG adds HTTP/2 and gRPC.
 func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -176,7 +176,7 @@ func TestLabsRunFromTheCommandLine(t *testing.T) {
 				}
 			}
 			out, stderr, code := runSimulate(t, "-engine", string(l), "-scenario", strings.Join(names, ","), "-quick", "-format", "json", "-out", "")
-			require.Equal(t, ok, code, stderr)
+			require.Equal(t, exitOK, code, stderr)
 			var rows []row
 			require.NoError(t, json.Unmarshal([]byte(out), &rows))
 			got := make(map[string]int)
@@ -190,6 +190,6 @@ func TestLabsRunFromTheCommandLine(t *testing.T) {
 		})
 	}
 	_, stderr, code := runSimulate(t, "-engine", "http", "-scenario", "cold", "-strategy", "bhope")
-	assert.Equal(t, misused, code)
+	assert.Equal(t, exitUsage, code)
 	assert.Contains(t, stderr, "scenario cold is for none, hedge or hedge-warm")
 }

@@ -50,7 +50,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints errors, once
 	all := newEngines()
-	engine := fs.String("engine", "", "`name` of the engine: "+joinNames(engineNames())+" (default virtual, then http; http with -scenario or another -format)")
+	engine := fs.String("engine", "", "`name` of the engine: "+joinWithOr(engineNames())+" (default virtual, then http; http with -scenario or another -format)")
 	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, all, or long; all leaves out those that -list marks (default the engine's first scenario)")
 	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for)")
 	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
@@ -58,9 +58,9 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
 	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default 1, or more if -list says so)")
-	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+joinNames(formats))
+	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+joinWithOr(formats))
 	fs.StringVar(&o.out, "out", defaultOutDir(), "`directory` for plots and the HTML report; empty for none")
-	fs.Func("peer", "`name=command` that starts a DNS server of another project, in place of the program in PATH; may be repeated; names: "+joinNames(dnsserver.PeerNames()), o.peers.Add)
+	fs.Func("peer", "`name=command` that starts a DNS server of another project, in place of the program in PATH; may be repeated; names: "+joinWithOr(dnsserver.PeerNames()), o.peers.Add)
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	fs.BoolVar(&o.list, "list", false, "describe all strategies, engines and scenarios, and run nothing")
 	for _, e := range all {
@@ -125,7 +125,7 @@ func (o *options) setScenarios(scenes string) error {
 			return newChoiceError("scenario", name, names)
 		}
 		for _, sc := range known {
-			isInGroup := !sc.onRequest && (name == "all" && !sc.long || name == "long" && sc.long)
+			isInGroup := !sc.excludedFromAll && (name == "all" && !sc.long || name == "long" && sc.long)
 			if (sc.name == name || isInGroup) && !(sc.long && o.size.quick) {
 				o.scenarios = append(o.scenarios, sc)
 			}
@@ -160,7 +160,7 @@ func (o *options) setStrategies(named, scenes string) error {
 			return fmt.Errorf("-strategy %s: %s", named, refusal)
 		case scenes == "all": // the others go on
 		case sc.network != nil:
-			return fmt.Errorf("-strategy %s: scenario %s is for %s", named, sc.name, joinNames(options{engine: o.engine}.selectStrategies(sc)))
+			return fmt.Errorf("-strategy %s: scenario %s is for %s", named, sc.name, joinWithOr(options{engine: o.engine}.selectStrategies(sc)))
 		default:
 			return fmt.Errorf("-strategy %s: the best static delays of scenario %s are unknown, because its draws cannot be replayed", named, sc.name)
 		}
@@ -215,11 +215,11 @@ func isFlagSet(fs *flag.FlagSet, name string) (found bool) {
 
 // newChoiceError returns the error for a flag with an invalid value. name is the name of the flag.
 func newChoiceError(name, value string, allowed []string) error {
-	return fmt.Errorf("-%s %q: must be %s", name, value, joinNames(allowed))
+	return fmt.Errorf("-%s %q: must be %s", name, value, joinWithOr(allowed))
 }
 
-// joinNames returns names as a phrase: "a, b or c". There must be at least one name.
-func joinNames(names []string) string {
+// joinWithOr returns names as a phrase: "a, b or c". There must be at least one name.
+func joinWithOr(names []string) string {
 	n := len(names)
 	if n == 1 {
 		return names[0]
@@ -256,13 +256,13 @@ func printList(w io.Writer) {
 	}
 	for _, e := range newEngines() {
 		p := e.spec()
-		fmt.Fprintf(w, "\nEngine %s %s. Runs without -quick: %d. Scenarios:\n", p.name, p.about, max(p.runs, 1))
+		fmt.Fprintf(w, "\nEngine %s %s. Runs without -quick: %d. Scenarios:\n", p.name, p.description, max(p.runs, 1))
 		for _, sc := range p.scenarios {
 			mark := ""
-			if sc.onRequest || sc.long {
+			if sc.excludedFromAll || sc.long {
 				mark = " (not in all)"
 			}
-			fmt.Fprintf(w, "  %-26s %s%s\n", sc.name, sc.about, mark)
+			fmt.Fprintf(w, "  %-26s %s%s\n", sc.name, sc.description, mark)
 		}
 	}
 }

@@ -20,9 +20,9 @@ var overviewRuns = []struct{ engine, heading string }{
 	{"http", "HTTP/1.1 over loopback sockets:"},
 }
 
-// splitOverview returns the options of each run of the overview, which simulate prints if no flag selects an engine or
-// a scenario. Each run has the first scenario of one engine, and all strategies with a title.
-func (o options) splitOverview() []options {
+// overviewOptions returns the options of each run of the overview, which simulate prints if no flag selects an engine
+// or a scenario. Each run has the first scenario of one engine, and all strategies with a title.
+func (o options) overviewOptions() []options {
 	if o.strategies == nil {
 		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).title == "" })
 	}
@@ -35,12 +35,12 @@ func (o options) splitOverview() []options {
 	return runs
 }
 
-// simulateAll runs the selected engine, or all engines of the overview, and returns the results of each engine. It
+// runEngines runs the selected engine, or all engines of the overview, and returns the results of each engine. It
 // shows the progress in p. If ctx ends, it returns the results so far and an error.
-func simulateAll(ctx context.Context, o options, p *progress) (all []engineResults, err error) {
+func runEngines(ctx context.Context, o options, p *progressDisplay) (all []engineResults, err error) {
 	runs := []options{o}
 	if o.overview {
-		runs = o.splitOverview()
+		runs = o.overviewOptions()
 	}
 	for _, run := range runs {
 		found, err := runScenarios(ctx, run, p)
@@ -63,7 +63,7 @@ func printResults(stdout, stderr io.Writer, o options, all []engineResults) erro
 			return err
 		}
 		if tables := o.format == "text" || o.format == "md"; !tables && found.isBusy() {
-			fmt.Fprintln(stderr, "simulate:", found.options.engine.spec().busyWarning(found.late))
+			fmt.Fprintln(stderr, "simulate:", found.options.engine.spec().busyWarning(found.timerDelay))
 		}
 	}
 	return nil
@@ -84,7 +84,7 @@ func printOverview(w io.Writer, runs []engineResults) error {
 		lines = append(lines, frameLine{}, frameLine{cells: []string{overviewRuns[i].heading, "", "", "", "", ""}})
 		for _, r := range run.scenarios[0].tableRows() {
 			titles[r.Strategy] = cmp.Or(findStrategy(r.Strategy).title, r.Strategy)
-			lines = append(lines, frameLine{cells: append([]string{titles[r.Strategy]}, headlineCells(r)...), bold: r.Strategy == ours && isTerminal(w)})
+			lines = append(lines, frameLine{cells: append([]string{titles[r.Strategy]}, headlineCells(r)...), bold: r.Strategy == libraryStrategy && isTerminal(w)})
 		}
 		if sentence := run.scenarios[0].compareWithPeers(titles); sentence != "" && !run.isBusy() {
 			comparison = overviewRuns[i].heading + " " + sentence + "\n"
@@ -94,7 +94,7 @@ func printOverview(w io.Writer, runs []engineResults) error {
 		return nil
 	}
 	s := last.scenarios[0]
-	_, err := fmt.Fprintf(w, "%s %s\n%s\n%s%s\n", toSentence(s.scenario.about), toSentence(s.describeRequests()), formatFramedTable(lines), comparison,
+	_, err := fmt.Fprintf(w, "%s %s\n%s\n%s%s\n", toSentence(s.scenario.description), toSentence(s.describeRequests()), formatFramedTable(lines), comparison,
 		strings.Join(last.tableNotes(), "\n"))
 	return err
 }

@@ -11,7 +11,7 @@ import (
 
 func TestOverviewEndsWithOneTableOfAllPeers(t *testing.T) {
 	out, stderr, code := runSimulate(t, "-requests", "300", "-out", "")
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	assert.Equal(t, 1, strings.Count(out, "╭"), out)
 	for _, name := range []string{"hedge (no option set)", "no hedging", "hedgedhttp (10 ms)", "failsafe-go (quantile)", "bhope/hedge (defaults)", "bhope/hedge (tuned)"} {
 		assert.Equal(t, 2, strings.Count(out, "│ "+name+" "), "in virtual time and over sockets: %s", name)

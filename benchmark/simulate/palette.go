@@ -55,7 +55,7 @@ func (s lineStyles) findStyle(strategy string) lineStyle {
 // know, are dashed in the colour of titles.
 func newLineStyles(strategies []string) lineStyles {
 	var styles lineStyles
-	colours := map[string]themedColour{libraryName(ours): oursColour, baseline: baselineColour, "single": baselineColour, bestStatic: titleColour}
+	colours := map[string]themedColour{libraryName(libraryStrategy): oursColour, baselineStrategy: baselineColour, "single": baselineColour, bestStaticLibrary: titleColour}
 	lines := map[themedColour]int{titleColour: 1} // lines of each colour; none is solid in the colour of titles
 	unused := 0
 	for i, name := range strategies {
@@ -65,7 +65,7 @@ func newLineStyles(strategies []string) lineStyles {
 			unused++
 		}
 		style := lineStyle{strategy: name, class: fmt.Sprint("s", i), colour: colours[peer], width: 2.2}
-		if name == ours {
+		if name == libraryStrategy {
 			style.width = 4
 		}
 		style.dashes = dashPatterns[lines[style.colour]%len(dashPatterns)]
@@ -75,14 +75,14 @@ func newLineStyles(strategies []string) lineStyles {
 	return styles
 }
 
-// bestStatic is the library name of the strategies with the best static delays.
-const bestStatic = "best static"
+// bestStaticLibrary is the library name of the strategies with the best static delays.
+const bestStaticLibrary = "best static"
 
 // libraryName returns the name of the library or program of a strategy: the name of the strategy up to the first
-// hyphen. It returns bestStatic for all strategies with the best static delays.
+// hyphen. It returns bestStaticLibrary for all strategies with the best static delays.
 func libraryName(strategy string) string {
 	if findStrategy(strategy).isBestStatic() {
-		return bestStatic
+		return bestStaticLibrary
 	}
 	peer, _, _ := strings.Cut(strategy, "-")
 	return peer

@@ -13,7 +13,7 @@ type chart struct {
 	name           string // the end of the file name
 	title          string
 	xTitle, yTitle string
-	curve          func(curves) []point
+	curve          func(strategyCurves) []point
 	percentiles    bool // the horizontal axis has percentiles; else it is linear
 	logarithmic    bool // the vertical axis
 }
@@ -21,19 +21,19 @@ type chart struct {
 var charts = []chart{
 	{
 		name: "latency", title: "Latency by percentile", xTitle: "percentile of requests", yTitle: "milliseconds", percentiles: true, logarithmic: true,
-		curve: func(c curves) []point { return c.latency },
+		curve: func(c strategyCurves) []point { return c.latency },
 	}, {
 		name: "p99", title: "p99 over time", xTitle: "seconds", yTitle: "milliseconds", logarithmic: true,
-		curve: func(c curves) []point { return c.p99 },
+		curve: func(c strategyCurves) []point { return c.p99 },
 	}, {
 		name: "extra", title: "Extra load over time", xTitle: "seconds", yTitle: "hedges per 100 requests",
-		curve: func(c curves) []point { return c.extra },
+		curve: func(c strategyCurves) []point { return c.extra },
 	},
 }
 
-// newCanvas draws the chart for the results f of one scenario, with a labelled line for each strategy in the style of
-// the strategy. The line of this library is on top. It returns nil if no line has two points.
-func (c chart) newCanvas(f scenarioResults, styles lineStyles) *canvas {
+// drawScenario draws the chart for the results f of one scenario, with a labelled line for each strategy in the style
+// of the strategy. The line of this library is on top. It returns nil if no line has two points.
+func (c chart) drawScenario(f scenarioResults, styles lineStyles) *canvas {
 	lines := make(map[string][]point)
 	low, high, right := math.Inf(1), math.Inf(-1), 0.0
 	for _, r := range f.results {
@@ -69,11 +69,11 @@ func (c chart) newCanvas(f scenarioResults, styles lineStyles) *canvas {
 		}
 	}
 	for _, name := range f.strategies() {
-		if name != ours {
+		if name != libraryStrategy {
 			drawLine(name)
 		}
 	}
-	drawLine(ours)
+	drawLine(libraryStrategy)
 	d.drawLabels()
 	return d
 }
@@ -86,7 +86,7 @@ func headlineStrategies() []strategy {
 
 const (
 	pictureTitle = "Latency by percentile, with and without hedging"
-	pictureRight = 2500 // 1/(1−p) at the right edge: p99.96
+	pictureMaxX  = 2500 // 1/(1−p) at the right edge: p99.96
 )
 
 // drawPicture returns README's picture as SVG: the latency curves of the first scenario in the results f. The
@@ -101,18 +101,18 @@ func drawPicture(f engineResults) []byte {
 		whole := res.rows[0]
 		described = append(described, fmt.Sprintf("%s: p99 %s ms, p99.9 %s ms, %s", h.title, formatMillis(whole.P99), formatMillis(whole.P999), describeCost(whole)))
 		for _, p := range res.curves.latency {
-			if p.X <= pictureRight {
+			if p.X <= pictureMaxX {
 				highest = max(highest, p.Y)
 			}
 		}
 	}
 	d := &canvas{
 		title: pictureTitle, description: strings.Join(described, "; ") + ".",
-		x: newPercentileAxis(pictureRight), y: newLinearAxis(math.Ceil(highest/20) * 20),
+		x: newPercentileAxis(pictureMaxX), y: newLinearAxis(math.Ceil(highest/20) * 20),
 	}
 	d.y.ticks[len(d.y.ticks)-1].label += " ms"
 	d.addText("quiet", 28, 63, "The published benchmark of bhope/hedge: 20 callers; 5 ms ± 2 ms, and ten times as long for one attempt in twenty.")
-	d.addText("quiet", 28, 82, fmt.Sprintf("HTTP over loopback, %s requests each, medians of %d runs.", formatThousands(s.findResult(ours).rows[0].Requests), f.options.runs))
+	d.addText("quiet", 28, 82, fmt.Sprintf("HTTP over loopback, %s requests each, medians of %d runs.", formatThousands(s.findResult(libraryStrategy).rows[0].Requests), f.options.runs))
 	d.drawAxes("percentile of requests")
 	styles := newLineStyles(strategies)
 	for _, h := range slices.Backward(headlineStrategies()) { // the first is drawn last, above the others
@@ -120,15 +120,15 @@ func drawPicture(f engineResults) []byte {
 		d.drawLine(styles.findStyle(h.name), res.curves.latency, h.title, strings.Replace(describeCost(res.rows[0]), " requests and", ",", 1))
 	}
 	d.drawLabels()
-	for _, strategy := range []string{baseline, ours} {
-		d.drawTailValues(styles.findStyle(strategy).class, s.findResult(strategy).rows[0], strategy == baseline)
+	for _, strategy := range []string{baselineStrategy, libraryStrategy} {
+		d.drawTailMarkers(styles.findStyle(strategy).class, s.findResult(strategy).rows[0], strategy == baselineStrategy)
 	}
 	return d.renderSVG(newStyleSheet(styles))
 }
 
-// drawTailValues marks p99 and p99.9 of row r in a chart, with the values above the marks, or to the left of the marks
+// drawTailMarkers marks p99 and p99.9 of row r in a chart, with the values above the marks, or to the left of the marks
 // if left is set. class is the CSS class of the strategy's line.
-func (c *canvas) drawTailValues(class string, r row, left bool) {
+func (c *canvas) drawTailMarkers(class string, r row, left bool) {
 	for _, p := range []point{{100, r.P99}, {1000, r.P999}} {
 		x, y := c.toPixel(p)
 		c.addElement(`<circle class="dot %s" cx="%.1f" cy="%.1f" r="5"/>`, class, x, y)

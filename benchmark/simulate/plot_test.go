@@ -13,16 +13,16 @@ import (
 
 // twoResults returns the results of two strategies: hedge, and a strategy that is never faster than 10 ms.
 func twoResults() scenarioResults {
-	return scenarioResults{scenario: scenario{name: "a<b"}, results: []result{
-		{strategy: ours, curves: curves{latency: []point{{2, 1}, {200, 10}}, extra: []point{{0, 0}, {10, 5}}}},
-		{strategy: baseline, curves: curves{latency: []point{{2, 10}, {20, 100}, {200, 1000}}, extra: []point{{0, 0}, {10, 0}}}},
+	return scenarioResults{scenario: scenario{name: "a<b"}, results: []strategyResult{
+		{strategy: libraryStrategy, curves: strategyCurves{latency: []point{{2, 1}, {200, 10}}, extra: []point{{0, 0}, {10, 5}}}},
+		{strategy: baselineStrategy, curves: strategyCurves{latency: []point{{2, 10}, {20, 100}, {200, 1000}}, extra: []point{{0, 0}, {10, 0}}}},
 	}}
 }
 
 func drawTwoResults(t *testing.T, c chart) []element {
 	t.Helper()
 	f := twoResults()
-	return parseSVG(t, c.newCanvas(f, newLineStyles(f.strategies())).renderSVG(""))
+	return parseSVG(t, c.drawScenario(f, newLineStyles(f.strategies())).renderSVG(""))
 }
 
 func TestChartDrawsPointsToScale(t *testing.T) {
@@ -68,9 +68,9 @@ func TestChartDrawsTicksToScale(t *testing.T) {
 func TestChartLabelsEveryStrategy(t *testing.T) {
 	var f scenarioResults
 	for _, s := range strategies {
-		f.results = append(f.results, result{strategy: s.name, curves: curves{latency: []point{{2, 1}, {200, 10}}}})
+		f.results = append(f.results, strategyResult{strategy: s.name, curves: strategyCurves{latency: []point{{2, 1}, {200, 10}}}})
 	}
-	drawn := parseSVG(t, charts[0].newCanvas(f, newLineStyles(f.strategies())).renderSVG(""))
+	drawn := parseSVG(t, charts[0].drawScenario(f, newLineStyles(f.strategies())).renderSVG(""))
 	assert.ElementsMatch(t, f.strategies(), texts(elementsOfClass(drawn, "label")))
 	for _, e := range drawn {
 		assert.LessOrEqual(t, e.Y, canvasHeight-10, e.Text)
@@ -79,7 +79,7 @@ func TestChartLabelsEveryStrategy(t *testing.T) {
 
 func TestChartWithoutPointsIsNotDrawn(t *testing.T) {
 	f := twoResults()
-	assert.Nil(t, charts[1].newCanvas(f, newLineStyles(f.strategies())))
+	assert.Nil(t, charts[1].drawScenario(f, newLineStyles(f.strategies())))
 }
 
 func TestAxisOfZerosHasOneTick(t *testing.T) {

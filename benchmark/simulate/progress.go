@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// A progress shows how many requests each strategy has finished: by bars on a terminal, and otherwise by lines of text.
-// A nil *progress shows nothing.
-type progress struct {
+// A progressDisplay shows how many requests each strategy has finished: by bars on a terminal, and otherwise by lines
+// of text. A nil *progressDisplay shows nothing.
+type progressDisplay struct {
 	to   io.Writer
 	bars bool
 	end  chan struct{} // closed by stop
 
-	mu    sync.Mutex // guards to and the fields below
-	tasks []*task    // that have a bar
-	drawn int        // bars on the screen
+	mu    sync.Mutex      // guards to and the fields below
+	tasks []*progressTask // that have a bar
+	drawn int             // bars on the screen
 }
 
-// newProgress returns a progress that writes to the writer to. terminal says whether to is a terminal, on which bars
-// are drawn until stopBars is called.
-func newProgress(to io.Writer, terminal bool) *progress {
-	p := &progress{to: to, bars: terminal, end: make(chan struct{})}
+// newProgressDisplay returns a progress that writes to the writer to. terminal says whether to is a terminal, on which
+// bars are drawn until stopBars is called.
+func newProgressDisplay(to io.Writer, terminal bool) *progressDisplay {
+	p := &progressDisplay{to: to, bars: terminal, end: make(chan struct{})}
 	if terminal {
 		go p.redrawBars()
 	}
@@ -32,7 +32,7 @@ func newProgress(to io.Writer, terminal bool) *progress {
 }
 
 // redrawBars redraws the bars ten times per second, until stopBars is called.
-func (p *progress) redrawBars() {
+func (p *progressDisplay) redrawBars() {
 	often := time.NewTicker(100 * time.Millisecond)
 	defer often.Stop()
 	for {
@@ -46,7 +46,7 @@ func (p *progress) redrawBars() {
 }
 
 // stopBars draws the bars for the last time.
-func (p *progress) stopBars() {
+func (p *progressDisplay) stopBars() {
 	if p != nil && p.bars {
 		p.writeText("")
 		close(p.end)
@@ -54,7 +54,7 @@ func (p *progress) stopBars() {
 }
 
 // printLine writes a line of text above the bars.
-func (p *progress) printLine(format string, args ...any) {
+func (p *progressDisplay) printLine(format string, args ...any) {
 	if p != nil {
 		p.writeText(fmt.Sprintf(format+"\n", args...))
 	}
@@ -62,7 +62,7 @@ func (p *progress) printLine(format string, args ...any) {
 
 // writeText writes text in place of the bars, and draws the bars below the text. text is empty or ends with a line
 // break.
-func (p *progress) writeText(text string) {
+func (p *progressDisplay) writeText(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var b strings.Builder
@@ -77,20 +77,20 @@ func (p *progress) writeText(text string) {
 	_, _ = io.WriteString(p.to, b.String()) // there is nowhere to report an error
 }
 
-// A task is the work of one strategy in one run of a scenario, for the display of progress.
-type task struct {
-	p     *progress // nil: the task is not shown
+// A progressTask is the work of one strategy in one run of a scenario, for the display of progress.
+type progressTask struct {
+	p     *progressDisplay // nil: the task is not shown
 	name  string
 	total int // requests
 
-	done  int // requests; p.mu guards this field and those below
-	began time.Time
-	said  time.Time // when the last plain line was written
+	done     int // requests; p.mu guards this field and those below
+	began    time.Time
+	lastLine time.Time // when the last plain line was written
 }
 
 // addTask adds a task with a bar for one strategy in one run of a scenario. total is the number of the task's requests.
-func (p *progress) addTask(scenario, strategy string, total int) *task {
-	t := &task{p: p, name: scenario + " " + strategy, total: total}
+func (p *progressDisplay) addTask(scenario, strategy string, total int) *progressTask {
+	t := &progressTask{p: p, name: scenario + " " + strategy, total: total}
 	if p != nil && p.bars {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -103,18 +103,18 @@ const lineInterval = 10 * time.Second
 
 // setDone sets the number of finished requests of the task to n, and updates the display. It may be called from several
 // goroutines, and for a nil *task.
-func (t *task) setDone(n int) {
+func (t *progressTask) setDone(n int) {
 	if t == nil || t.p == nil {
 		return
 	}
 	t.p.mu.Lock()
 	t.done = n
 	if t.began.IsZero() {
-		t.began, t.said = time.Now(), time.Now()
+		t.began, t.lastLine = time.Now(), time.Now()
 	}
-	isLineDue := !t.p.bars && time.Since(t.said) > lineInterval
+	isLineDue := !t.p.bars && time.Since(t.lastLine) > lineInterval
 	if isLineDue {
-		t.said = time.Now()
+		t.lastLine = time.Now()
 	}
 	t.p.mu.Unlock()
 	if isLineDue {
@@ -124,7 +124,7 @@ func (t *task) setDone(n int) {
 
 // formatBar returns the bar of the task as text: the name, the share of finished requests, and the expected time for
 // the rest. The caller holds p.mu.
-func (t *task) formatBar() string {
+func (t *progressTask) formatBar() string {
 	const width = 24
 	share := min(float64(t.done)/float64(max(t.total, 1)), 1)
 	full := int(share * width)
@@ -136,24 +136,24 @@ func (t *task) formatBar() string {
 }
 
 // finishAfter ends the display of the task. It writes that all requests are finished, and the time that they took.
-func (t *task) finishAfter(took time.Duration) {
+func (t *progressTask) finishAfter(took time.Duration) {
 	t.replaceBar(fmt.Sprintf("done in %.1f s", took.Seconds()))
 }
 
-// abandon ends the display of the task. It writes that the task was stopped before its end.
-func (t *task) abandon() {
+// finishStopped ends the display of the task. It writes that the task was stopped before its end.
+func (t *progressTask) finishStopped() {
 	if t.p != nil && t.p.bars {
 		t.replaceBar("stopped")
 	}
 }
 
 // replaceBar removes the bar of the task, and writes a line with the name of the task and the text how.
-func (t *task) replaceBar(how string) {
+func (t *progressTask) replaceBar(how string) {
 	if t.p == nil {
 		return
 	}
 	t.p.mu.Lock()
-	t.p.tasks = slices.DeleteFunc(t.p.tasks, func(other *task) bool { return other == t })
+	t.p.tasks = slices.DeleteFunc(t.p.tasks, func(other *progressTask) bool { return other == t })
 	t.p.mu.Unlock()
 	t.p.printLine("%-32s %s", t.name, how)
 }

@@ -15,7 +15,7 @@ import (
 func TestProgressIsSetFromManyGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		task := newProgress(&out, false).addTask("clean", "all in turn", 100)
+		task := newProgressDisplay(&out, false).addTask("clean", "all in turn", 100)
 		var wg sync.WaitGroup
 		for n := range 50 {
 			wg.Go(func() {
@@ -33,7 +33,7 @@ func TestProgressIsSetFromManyGoroutines(t *testing.T) {
 func TestBarsAreDrawnInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		p := newProgress(&out, true)
+		p := newProgressDisplay(&out, true)
 		half, none := p.addTask("clean", "hedge", 100), p.addTask("clean", "none", 100)
 		half.setDone(0)
 		time.Sleep(10*time.Second - 1)
@@ -46,7 +46,7 @@ func TestBarsAreDrawnInPlace(t *testing.T) {
 		assert.Equal(t, "clean none                       ░░░░░░░░░░░░░░░░░░░░░░░░   0 %", last[1])
 		half.finishAfter(11 * time.Second)
 		assert.True(t, strings.HasSuffix(out.String(), "\x1b[2A\x1b[Jclean hedge                      done in 11.0 s\n"+last[1]+"\n"), out.String())
-		none.abandon()
+		none.finishStopped()
 		p.stopBars()
 		assert.True(t, strings.HasSuffix(out.String(), "\x1b[1A\x1b[Jclean none                       stopped\n"), out.String())
 	})

@@ -16,14 +16,14 @@ import (
 // tables with the same arguments share one run.
 type documentMeasurer struct {
 	ctx           context.Context
-	progress      *progress
+	progress      *progressDisplay
 	peers         dnsserver.Peers
 	resultsByArgs map[string]engineResults
 }
 
 // measureDocuments measures the tables in the files of the flag -readme, and writes them into these files. It shows the
 // progress in p.
-func measureDocuments(ctx context.Context, o options, p *progress) error {
+func measureDocuments(ctx context.Context, o options, p *progressDisplay) error {
 	m := &documentMeasurer{ctx: ctx, progress: p, peers: o.peers, resultsByArgs: make(map[string]engineResults)}
 	return updateDocuments(o.readme, m.measureTable)
 }
@@ -32,28 +32,28 @@ func measureDocuments(ctx context.Context, o options, p *progress) error {
 // table.
 func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) {
 	if t.renderCosts != nil {
-		out, err := runBenchmark(m.ctx, t.benchmark, m.progress)
+		out, err := runGoBenchmark(m.ctx, t.benchmark, m.progress)
 		if err != nil {
 			return renderedTable{}, err
 		}
 		basis := fmt.Sprintf("medians of %d runs, ± half their range", benchmarkRuns)
 		return renderedTable{body: appendOrigin(t.renderCosts(parseBenchmark(out)), "go test "+t.benchmark, basis)}, nil
 	}
-	found, err := m.runCached(t.args)
+	found, err := m.runOnce(t.args)
 	if err != nil {
 		return renderedTable{}, fmt.Errorf("table %s: %w", t.name, err)
 	}
 	o := found.options
-	table := renderedTable{body: appendOrigin(t.render(found), cmp.Or(t.citedCommand, formatCommand(o.args)), cmp.Or(t.basis, o.explainSpread()))}
+	table := renderedTable{body: appendOrigin(t.render(found), cmp.Or(t.citedCommand, formatCommand(o.args)), cmp.Or(t.basis, o.explainErrorMargin()))}
 	if t.picture != "" {
 		table.picture = drawPicture(found)
 	}
 	return table, nil
 }
 
-// runCached runs this command with the arguments args, separated by spaces, and returns the results. Later calls with
+// runOnce runs this command with the arguments args, separated by spaces, and returns the results. Later calls with
 // the same arguments return the same results. It returns an error if the machine is too busy.
-func (m *documentMeasurer) runCached(args string) (engineResults, error) {
+func (m *documentMeasurer) runOnce(args string) (engineResults, error) {
 	if found, ok := m.resultsByArgs[args]; ok {
 		return found, nil
 	}
@@ -67,7 +67,7 @@ func (m *documentMeasurer) runCached(args string) (engineResults, error) {
 		return engineResults{}, err
 	}
 	if found.isBusy() {
-		return engineResults{}, errors.New(o.engine.spec().busyWarning(found.late))
+		return engineResults{}, errors.New(o.engine.spec().busyWarning(found.timerDelay))
 	}
 	m.resultsByArgs[args] = found
 	return found, nil

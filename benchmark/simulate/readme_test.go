@@ -57,12 +57,12 @@ func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "bad.md")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 		_, stderr, code := runSimulate(t, "-readme", good+","+file)
-		assert.Equal(t, failed, code, text)
+		assert.Equal(t, exitFailed, code, text)
 		assert.Contains(t, stderr, says)
 		assert.Contains(t, stderr, file)
 	}
 	_, stderr, code := runSimulate(t, "-readme", good+",")
-	assert.Equal(t, failed, code)
+	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr, "-readme")
 }
 

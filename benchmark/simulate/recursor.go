@@ -12,14 +12,14 @@ import (
 )
 
 func init() {
-	registerHelper(reclab.ServeResolver)
+	registerHelperProcess(reclab.ServeResolver)
 	registerEngine(60, func() engine { return recursorEngine{} })
 	registerStrategies(
-		strategy{name: "hedge-off", rank: 104, about: "this library's resolver without hedging; a lost query goes to another server"},
-		strategy{name: "hedge-novalidate", rank: 105, about: "this library's resolver, which checks no signatures"},
-		strategy{name: "unbound-stock", rank: 252, about: "unbound with its defaults, which drops answers after 1.9 s, if it is installed"},
-		strategy{name: "unbound-validate", rank: 253, about: "unbound, which checks signatures, if it is installed"},
-		strategy{name: "named-validate", rank: 255, about: "BIND, which checks signatures, if it is installed"},
+		strategy{name: "hedge-off", rank: 104, description: "this library's resolver without hedging; a lost query goes to another server"},
+		strategy{name: "hedge-novalidate", rank: 105, description: "this library's resolver, which checks no signatures"},
+		strategy{name: "unbound-stock", rank: 252, description: "unbound with its defaults, which drops answers after 1.9 s, if it is installed"},
+		strategy{name: "unbound-validate", rank: 253, description: "unbound, which checks signatures, if it is installed"},
+		strategy{name: "named-validate", rank: 255, description: "BIND, which checks signatures, if it is installed"},
 	)
 }
 
@@ -36,7 +36,7 @@ type recursorEngine struct{}
 
 func (recursorEngine) spec() engineSpec {
 	return engineSpec{
-		name: "recursor", about: "asks resolvers for names in an internet of thousands of simulated servers (root, Linux)",
+		name: "recursor", description: "asks resolvers for names in an internet of thousands of simulated servers (root, Linux)",
 		scenarios: recursorScenarios, refusal: "not a resolver, or not one for this scenario", runs: recursorRuns,
 		maxTimerDelay: maxTimerDelayOfRecursor, population: "with 10 s for failures", hidden: []string{"extra requests", "wins"}, checkBounds: checkRecursor,
 	}
@@ -58,17 +58,17 @@ const (
 	deadQuestions  = 1000 // in the scenario of that name, where each takes seconds
 )
 
-// traps is the name of a part of the scenario keytrap: the questions about key traps.
-const traps = "traps"
+// trapsPart is the name of a part of the scenario keytrap: the questions about key traps.
+const trapsPart = "traps"
 
 // recursorScenarios has the scenarios of package reclab, for the engine recursor.
 var recursorScenarios = func() []scenario {
 	var all []scenario
 	for _, s := range reclab.Scenarios {
-		sc := scenario{name: s.Name, about: "names that nobody has asked for: " + s.Description, onRequest: reclab.IsSigned(s.Name)}
+		sc := scenario{name: s.Name, description: "names that nobody has asked for: " + s.Description, excludedFromAll: reclab.IsSigned(s.Name)}
 		if s.Name == "keytrap" {
 			trapped := func(c latency.Call) bool { return reclab.IsKeyTrapQuestion(c.Index) }
-			sc.parts = []part{{name: traps, in: trapped}, {name: "others", in: func(c latency.Call) bool { return !trapped(c) }}}
+			sc.parts = []scenarioPart{{name: trapsPart, contains: trapped}, {name: "others", contains: func(c latency.Call) bool { return !trapped(c) }}}
 		}
 		all = append(all, sc)
 	}
@@ -102,7 +102,7 @@ func (recursorEngine) estimateDuration(jobs []job) (total time.Duration) {
 	return total
 }
 
-func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
+func (recursorEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	n, rate := questionCountAndRate(j)
 	return runLab(ctx, j, "all at once", n*len(j.strategies), keep, func(count func(int)) ([]reclab.Row, error) {
 		rows, err := reclab.Run(ctx, reclab.Config{
@@ -114,17 +114,17 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		}
 		return rows, err
 	}, func(r reclab.Row) trial {
-		sent := roundFigure(r.SentPerCall())
+		sent := roundToFourDecimals(r.SentPerCall())
 		t := j.newTrial("recursor", r.Contender, r.Calls)
 		t.refused, t.failures, t.sent = int(r.Denied), r.Failures, &sent
 		t.counts = map[string]int{bogusAnswers: r.Bogus, wrongAD: r.WrongAD}
-		t.cost = &cost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
+		t.cost = &hedgeCost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
 		if r.CPU > 0 {
 			each := float64(r.CPU.Microseconds()) / float64(r.Asked)
 			t.cpu = &each
 		}
 		if r.TrapCPU > 0 {
-			t.cpuByPart = map[string]float64{traps: float64(r.TrapCPU.Microseconds())}
+			t.cpuByPart = map[string]float64{trapsPart: float64(r.TrapCPU.Microseconds())}
 		}
 		return t
 	})
@@ -167,7 +167,7 @@ var recursorBounds = func() []bound {
 		{"mixed-broken", "p99", unboundValidating, 0.35, p99},
 		{"mixed-broken", "sent", unboundValidating, 1.05, sent},
 		{"keytrap/others", "p99", hedgeNotValidating, 1.2, p99},
-		{"keytrap/" + traps, "CPU in µs", "", 10_000, cpu},
+		{"keytrap/" + trapsPart, "CPU in µs", "", 10_000, cpu},
 	}
 }()
 
@@ -196,16 +196,16 @@ func checkRecursor(f engineResults) (lines []string) {
 		for i, r := range s.results {
 			wholes[i] = r.rows[0]
 		}
-		i := slices.IndexFunc(wholes, func(r row) bool { return r.Strategy == ours })
+		i := slices.IndexFunc(wholes, func(r row) bool { return r.Strategy == libraryStrategy })
 		if i < 0 {
 			continue
 		}
 		us := wholes[i]
-		lines = append(lines, s.compareWithBounds(ours, recursorBounds)...)
+		lines = append(lines, s.compareWithBounds(libraryStrategy, recursorBounds)...)
 		if s.scenario.name == "broken" || s.scenario.name == "clean" {
 			var faster []string
 			for _, r := range wholes {
-				if r.Strategy != ours && *r.Sent <= maxSentRatio**us.Sent && r.P99 < us.P99 {
+				if r.Strategy != libraryStrategy && *r.Sent <= maxSentRatio**us.Sent && r.P99 < us.P99 {
 					faster = append(faster, r.Strategy)
 				}
 			}
@@ -218,7 +218,7 @@ func checkRecursor(f engineResults) (lines []string) {
 		lines = append(lines, checkValidation(s)...)
 		best, name := 0, ""
 		for _, r := range wholes {
-			if r.Strategy != ours && r.Strategy != "hedge-off" && (name == "" || r.Errors < best) {
+			if r.Strategy != libraryStrategy && r.Strategy != "hedge-off" && (name == "" || r.Errors < best) {
 				best, name = r.Errors, r.Strategy
 			}
 		}

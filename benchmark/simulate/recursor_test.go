@@ -15,10 +15,10 @@ import (
 // The recursor engine needs namespaces too. It has our own resolver run by this test's program.
 func TestRecursorEngineResolvesInASimulatedInternet(t *testing.T) {
 	out, stderr, code := runSimulate(t, "-engine", "recursor", "-quick", "-requests", "100", "-strategy", "hedge,hedge-off", "-format", "json", "-out", "")
-	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+	if code == exitFailed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
 	require.Len(t, rows, 2)
@@ -45,10 +45,10 @@ func TestRecursorRunsThreeTimesUnlessToldOtherwise(t *testing.T) {
 func TestBoundsOfTheResolverAreSaid(t *testing.T) {
 	o, err := parseOptions([]string{"-engine", "recursor"}, io.Discard)
 	require.NoError(t, err)
-	of := func(strategy string, p50, p99, p999, sent float64, errors int) result {
-		return result{strategy: strategy, rows: []row{{Engine: "recursor", Scenario: "broken", Strategy: strategy, P50: p50, P99: p99, P999: p999, Sent: &sent, Errors: errors}}}
+	of := func(strategy string, p50, p99, p999, sent float64, errors int) strategyResult {
+		return strategyResult{strategy: strategy, rows: []row{{Engine: "recursor", Scenario: "broken", Strategy: strategy, P50: p50, P99: p99, P999: p999, Sent: &sent, Errors: errors}}}
 	}
-	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{of("hedge", 70, 450, 700, 3, 2), of("unbound", 100, 1000, 3000, 2.7, 1)}}}}
+	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []strategyResult{of("hedge", 70, 450, 700, 3, 2), of("unbound", 100, 1000, 3000, 2.7, 1)}}}}
 	assert.Equal(t, []string{
 		"broken: p50 is 0.70 × unbound's, at most 0.80 ×: met.",
 		"broken: p99 is 0.45 × unbound's, at most 0.45 ×: met.",
@@ -65,11 +65,11 @@ func TestBoundsOfTheResolverAreSaid(t *testing.T) {
 func TestBoundsWhereZonesAreSignedAreSaid(t *testing.T) {
 	o, err := parseOptions([]string{"-engine", "recursor", "-scenario", "signed", "-strategy", "hedge,unbound-validate"}, io.Discard)
 	require.NoError(t, err)
-	of := func(strategy string, p50 float64, counts map[string]int) result {
+	of := func(strategy string, p50 float64, counts map[string]int) strategyResult {
 		sent, cpu := 4.0, 900.0
-		return result{strategy: strategy, counts: counts, rows: []row{{Engine: "recursor", Scenario: "signed", Strategy: strategy, P50: p50, P99: 5 * p50, Sent: &sent, CPU: &cpu}}}
+		return strategyResult{strategy: strategy, counts: counts, rows: []row{{Engine: "recursor", Scenario: "signed", Strategy: strategy, P50: p50, P99: 5 * p50, Sent: &sent, CPU: &cpu}}}
 	}
-	results := []result{of("hedge", 70, nil), of("unbound-validate", 100, map[string]int{bogusAnswers: 1, wrongAD: 2})}
+	results := []strategyResult{of("hedge", 70, nil), of("unbound-validate", 100, map[string]int{bogusAnswers: 1, wrongAD: 2})}
 	said := strings.Join(checkRecursor(engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: results}}}), "\n")
 	assert.Contains(t, said, "signed: p50 is not compared: hedge-novalidate has none.")
 	assert.Contains(t, said, "signed: p50 is 0.70 × unbound-validate's, at most 0.60 ×: NOT MET.")
@@ -78,8 +78,8 @@ func TestBoundsWhereZonesAreSignedAreSaid(t *testing.T) {
 
 	o, err = parseOptions([]string{"-engine", "recursor", "-scenario", "keytrap", "-strategy", "hedge"}, io.Discard)
 	require.NoError(t, err)
-	trap := trial{engine: "recursor", scenario: &o.scenarios[0], strategy: "hedge", calls: make([]latency.Call, 10), cpuByPart: map[string]float64{traps: 10_001}}
-	said = strings.Join(checkRecursor(engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{trap.toResult()}}}}), "\n")
+	trap := trial{engine: "recursor", scenario: &o.scenarios[0], strategy: "hedge", calls: make([]latency.Call, 10), cpuByPart: map[string]float64{trapsPart: 10_001}}
+	said = strings.Join(checkRecursor(engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []strategyResult{trap.toResult()}}}}), "\n")
 	assert.Contains(t, said, "keytrap/traps: CPU in µs is 10001, at most 10000: NOT MET.")
 
 	for _, args := range []string{"-scenario broken -strategy unbound-validate", "-scenario signed -strategy unbound-stock"} {

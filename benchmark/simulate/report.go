@@ -53,7 +53,7 @@ func writeReport(dir string, all []engineResults) (string, error) {
 		run := reportRun{Text: f.formatText(allColumns, false)}
 		for _, s := range f.scenarios {
 			for _, c := range charts {
-				drawing := c.newCanvas(s, styles)
+				drawing := c.drawScenario(s, styles)
 				if drawing == nil {
 					continue
 				}

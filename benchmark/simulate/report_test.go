@@ -14,7 +14,7 @@ import (
 func TestReportHasLightAndDarkColoursForEachClass(t *testing.T) {
 	dir := t.TempDir()
 	_, stderr, code := runSimulate(t, "-engine", "virtual", "-requests", "5000", "-out", dir)
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
 	require.NoError(t, err)
 	light, rest, found := strings.Cut(string(page), "@media(prefers-color-scheme:dark)")

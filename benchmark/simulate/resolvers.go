@@ -4,18 +4,18 @@ import "github.com/gohedge/hedge/benchmark/internal/dnsserver"
 
 // init registers the DNS resolvers that several engines compare. They are forwarders, except in the engine recursor.
 func init() {
-	registerHelper(dnsserver.ServeForwarder)
+	registerHelperProcess(dnsserver.ServeForwarder)
 	registerStrategies(
-		strategy{name: "net-resolver", rank: 240, about: "Go's own resolver"},
-		strategy{name: "forwarder", rank: 245, about: "this library as a forwarder, with its defaults"},
-		strategy{name: dnsserver.BareGo, rank: 246, about: "a Go server that does no more than accept, read, write and close"},
-		strategy{name: "unbound", rank: 250, about: "unbound, if it is installed; resolving, it has discard-timeout 0"},
-		strategy{name: "named", rank: 254, about: "BIND, if it is installed"},
-		strategy{name: "pdns", rank: 256, about: "PowerDNS Recursor, if it is installed"},
-		strategy{name: "kresd", rank: 258, about: "Knot Resolver, if it is installed"},
-		strategy{name: "dnsdist", rank: 260, about: "dnsdist, if it is installed"},
-		strategy{name: "coredns", rank: 270, about: "CoreDNS, if it is installed"},
-		strategy{name: "sdns", rank: 272, about: "sdns, if it is installed"},
-		strategy{name: "hickory", rank: 274, about: "Hickory DNS, if it is installed"},
+		strategy{name: "net-resolver", rank: 240, description: "Go's own resolver"},
+		strategy{name: "forwarder", rank: 245, description: "this library as a forwarder, with its defaults"},
+		strategy{name: dnsserver.BareGo, rank: 246, description: "a Go server that does no more than accept, read, write and close"},
+		strategy{name: "unbound", rank: 250, description: "unbound, if it is installed; resolving, it has discard-timeout 0"},
+		strategy{name: "named", rank: 254, description: "BIND, if it is installed"},
+		strategy{name: "pdns", rank: 256, description: "PowerDNS Recursor, if it is installed"},
+		strategy{name: "kresd", rank: 258, description: "Knot Resolver, if it is installed"},
+		strategy{name: "dnsdist", rank: 260, description: "dnsdist, if it is installed"},
+		strategy{name: "coredns", rank: 270, description: "CoreDNS, if it is installed"},
+		strategy{name: "sdns", rank: 272, description: "sdns, if it is installed"},
+		strategy{name: "hickory", rank: 274, description: "Hickory DNS, if it is installed"},
 	)
 }

@@ -13,15 +13,15 @@ import (
 // The engineResults are the results of one engine in all scenarios that ran, with the options of the run and the
 // measured lateness of timers.
 type engineResults struct {
-	options   options
-	scenarios []scenarioResults
-	late      time.Duration // the 99th percentile of the lateness of timers; 0 if time is not real
+	options    options
+	scenarios  []scenarioResults
+	timerDelay time.Duration // the 99th percentile of the lateness of timers; 0 if time is not real
 }
 
 // The scenarioResults are the results of all strategies in one scenario.
 type scenarioResults struct {
 	scenario scenario
-	results  []result
+	results  []strategyResult
 }
 
 // rows returns the table rows of all scenarios. For each scenario, the rows for the whole scenario come first, and then
@@ -47,10 +47,10 @@ func (f scenarioResults) rows() []row {
 }
 
 // findResult returns the result of the strategy with the given name. If the strategy did not run, the result is empty.
-func (f scenarioResults) findResult(strategy string) result {
-	i := slices.IndexFunc(f.results, func(r result) bool { return r.strategy == strategy })
+func (f scenarioResults) findResult(strategy string) strategyResult {
+	i := slices.IndexFunc(f.results, func(r strategyResult) bool { return r.strategy == strategy })
 	if i < 0 {
-		return result{}
+		return strategyResult{}
 	}
 	return f.results[i]
 }
@@ -78,7 +78,7 @@ func collectStrategies(all ...engineResults) []strategy {
 func (f scenarioResults) tableRows() []row {
 	rows := slices.DeleteFunc(f.rows(), func(r row) bool { return r.Requests == 0 && r.Scenario != f.scenario.name })
 	for i, r := range rows {
-		if r.Strategy != ours {
+		if r.Strategy != libraryStrategy {
 			continue
 		}
 		first := slices.IndexFunc(rows, func(other row) bool { return other.Scenario == r.Scenario })
@@ -111,13 +111,13 @@ func (f scenarioResults) compareWithPeers(names map[string]string) string {
 	for _, r := range f.results {
 		whole := &r.rows[0]
 		switch libraryName(r.strategy) {
-		case libraryName(ours):
-			if r.strategy == ours {
+		case libraryName(libraryStrategy):
+			if r.strategy == libraryStrategy {
 				us = whole
 			}
-		case baseline:
+		case baselineStrategy:
 			without = whole
-		case bestStatic:
+		case bestStaticLibrary:
 		default:
 			if peer == nil || whole.P999 < peer.P999 {
 				peer = whole
@@ -147,9 +147,9 @@ func describeCost(r row) string {
 // A bound is an upper limit that a figure of a strategy in a scenario must meet. It is a multiple of the same figure of
 // another strategy, or a number.
 type bound struct {
-	scenario, figure, other string
-	most                    float64
-	of                      func(row) float64
+	scenario, figure, reference string
+	limit                       float64
+	value                       func(row) float64
 }
 
 // formatVerdict returns the word for a requirement that is met or not met.
@@ -172,17 +172,17 @@ func (f scenarioResults) compareWithBounds(of string, bounds []bound) (lines []s
 		if !ran {
 			continue
 		}
-		if is := b.of(us); b.other == "" && is > 0 {
-			lines = append(lines, fmt.Sprintf("%s: %s is %.0f, at most %.0f: %s.", b.scenario, b.figure, is, b.most, formatVerdict(is <= b.most)))
+		if is := b.value(us); b.reference == "" && is > 0 {
+			lines = append(lines, fmt.Sprintf("%s: %s is %.0f, at most %.0f: %s.", b.scenario, b.figure, is, b.limit, formatVerdict(is <= b.limit)))
 			continue
 		}
-		other, ok := rows[[2]string{b.scenario, b.other}]
-		if !ok || b.of(other) == 0 {
-			lines = append(lines, fmt.Sprintf("%s: %s is not compared: %s has none.", b.scenario, b.figure, b.other))
+		other, ok := rows[[2]string{b.scenario, b.reference}]
+		if !ok || b.value(other) == 0 {
+			lines = append(lines, fmt.Sprintf("%s: %s is not compared: %s has none.", b.scenario, b.figure, b.reference))
 			continue
 		}
-		is := b.of(us) / b.of(other)
-		lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, formatVerdict(is <= b.most)))
+		is := b.value(us) / b.value(other)
+		lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.reference, b.limit, formatVerdict(is <= b.limit)))
 	}
 	return lines
 }
@@ -191,23 +191,23 @@ func (f scenarioResults) compareWithBounds(of string, bounds []bound) (lines []s
 // and whether these are met, and say whether the machine was quiet.
 func (f engineResults) tableNotes() []string {
 	engine := f.options.engine.spec()
-	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainSpread())}
+	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainErrorMargin())}
 	if engine.checkBounds != nil {
 		notes = append(notes, engine.checkBounds(f)...)
 	}
-	if f.late == 0 || !engine.runsInRealTime() {
+	if f.timerDelay == 0 || !engine.runsInRealTime() {
 		return notes
 	}
 	if f.isBusy() {
-		return append(notes, engine.busyWarning(f.late))
+		return append(notes, engine.busyWarning(f.timerDelay))
 	}
 	return append(notes, fmt.Sprintf("The machine was quiet enough: 99 %% of its timers were at most %s ms late (limit: %s ms).",
-		formatMillis(toMillis(f.late)), formatMillis(toMillis(engine.maxTimerDelay))))
+		formatMillis(toMillis(f.timerDelay)), formatMillis(toMillis(engine.maxTimerDelay))))
 }
 
-// explainSpread returns the phrase below tables that explains the values after ±, which depend on the engine and the
-// number of runs.
-func (o options) explainSpread() string {
+// explainErrorMargin returns the phrase below tables that explains the values after ±, which depend on the engine and
+// the number of runs.
+func (o options) explainErrorMargin() string {
 	independent := o.engine.spec().independent
 	switch {
 	case independent && o.runs > 1:
@@ -225,7 +225,7 @@ func (o options) explainSpread() string {
 // tolerates.
 func (f engineResults) isBusy() bool {
 	engine := f.options.engine.spec()
-	return engine.runsInRealTime() && f.late > engine.maxTimerDelay
+	return engine.runsInRealTime() && f.timerDelay > engine.maxTimerDelay
 }
 
 // busyWarning returns the warning that the machine was too busy. late is the measured lateness of timers.
@@ -235,8 +235,8 @@ func (p engineSpec) busyWarning(late time.Duration) string {
 		formatMillis(toMillis(late)), formatMillis(toMillis(p.maxTimerDelay)))
 }
 
-// formatDuration returns a phrase for the expected duration d of a run, in seconds or minutes.
-func formatDuration(d time.Duration) string {
+// formatEstimate returns a phrase for the expected duration d of a run, in seconds or minutes.
+func formatEstimate(d time.Duration) string {
 	if d < 100*time.Second {
 		return fmt.Sprintf("this takes about %.0f seconds", max(d.Seconds(), 1))
 	}

@@ -37,8 +37,8 @@ type row struct {
 
 	engineFigures map[string]*float64 // figures that only one engine has, by the name of the metric
 
-	spread spreads   // see options.explainSpread
-	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
+	errorMargins errorMargins // see options.explainErrorMargin
+	sample       []float64    // the latencies of calls that do not depend on each other, sorted; nil if they do
 }
 
 // A trial is the measurement of one strategy in one run of a scenario: the calls, and further costs that the engine has
@@ -49,12 +49,12 @@ type trial struct {
 	strategy string
 	seed     uint64
 	calls    []latency.Call
-	refused  int      // hedges, if the calls do not say so
-	conns    *int     // opened
-	cpu      *float64 // microseconds per request
-	cost     *cost    // if the calls do not say so
-	failures int      // calls that failed, and count with the time that their callers waited
-	sent     *float64 // queries per request
+	refused  int        // hedges, if the calls do not say so
+	conns    *int       // opened
+	cpu      *float64   // microseconds per request
+	cost     *hedgeCost // if the calls do not say so
+	failures int        // calls that failed, and count with the time that their callers waited
+	sent     *float64   // queries per request
 
 	independent bool               // the calls do not depend on each other
 	cpuByPart   map[string]float64 // of parts of the scenario, by name
@@ -75,32 +75,32 @@ func newWholeScenarioFigures(figures map[string]float64) func(string, []int) map
 	}
 }
 
-// A cost is the cost of hedging in a trial: the extra requests in percent, the hedges that were sent, and the hedges
-// that won.
-type cost struct {
+// A hedgeCost is the cost of hedging in a trial: the extra requests in percent, the hedges that were sent, and the
+// hedges that won.
+type hedgeCost struct {
 	extra        float64 // percent
 	hedges, wins int
 }
 
-// A result is the summary of a trial without the calls. It has a row for the whole scenario and for each part of the
-// scenario, curves for charts, and counts of events.
-type result struct {
+// A strategyResult is the summary of a trial without the calls. It has a row for the whole scenario and for each part
+// of the scenario, curves for charts, and counts of events.
+type strategyResult struct {
 	strategy string
 	rows     []row
-	curves   curves
+	curves   strategyCurves
 	counts   map[string]int // of events in all runs, by their name
 }
 
 // toResult returns the summary of the trial: its rows, its curves and its counts.
-func (t *trial) toResult() result {
-	res := result{strategy: t.strategy, curves: newCurves(t.calls), counts: t.counts}
+func (t *trial) toResult() strategyResult {
+	res := strategyResult{strategy: t.strategy, curves: newStrategyCurves(t.calls), counts: t.counts}
 	whole := t.newRow("", func(latency.Call) bool { return true })
 	whole.Denied += t.refused
 	whole.Errors += t.failures
 	whole.Conns, whole.CPU, whole.Sent = t.conns, t.cpu, t.sent
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
-		r := t.newRow(p.name, p.in)
+		r := t.newRow(p.name, p.contains)
 		if each, ok := t.cpuByPart[p.name]; ok {
 			r.CPU = &each
 		}
@@ -108,7 +108,7 @@ func (t *trial) toResult() result {
 	}
 	if t.cost != nil {
 		for i := range res.rows {
-			res.rows[i].Extra, res.rows[i].Hedges, res.rows[i].Wins = roundFigure(t.cost.extra), t.cost.hedges, t.cost.wins
+			res.rows[i].Extra, res.rows[i].Hedges, res.rows[i].Wins = roundToFourDecimals(t.cost.extra), t.cost.hedges, t.cost.wins
 		}
 	}
 	return res
@@ -151,15 +151,15 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 		squares += toMillis(c.Latency) * toMillis(c.Latency)
 	}
 	if r.Requests > 0 {
-		r.Extra = roundFigure(100 * float64(r.Hedges) / float64(r.Requests))
+		r.Extra = roundToFourDecimals(100 * float64(r.Hedges) / float64(r.Requests))
 	}
 	t.setEngineFigures(&r, part, included)
 	if n := float64(len(took)); n > 0 {
 		slices.Sort(took)
-		q := func(q float64) float64 { return roundFigure(toMillis(latency.Quantile(took, q))) }
+		q := func(q float64) float64 { return roundToFourDecimals(toMillis(latency.Quantile(took, q))) }
 		r.P50, r.P90, r.P95, r.P99, r.P999, r.Max = q(0.5), q(0.9), q(0.95), q(0.99), q(0.999), q(1)
-		r.Mean = roundFigure(sum / n)
-		r.Stddev = roundFigure(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
+		r.Mean = roundToFourDecimals(sum / n)
+		r.Stddev = roundToFourDecimals(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
 	}
 	sorted := make([]float64, len(took))
 	for i, d := range took {
@@ -168,7 +168,7 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	if t.independent {
 		r.sample = sorted
 	} else {
-		r.spread = batchSpreads(phases, sorted)
+		r.errorMargins = batchErrorMargins(phases, sorted)
 	}
 	return r
 }
@@ -181,7 +181,7 @@ func (t *trial) setEngineFigures(r *row, part string, calls []int) {
 	}
 	r.engineFigures = make(map[string]*float64)
 	for name, x := range t.engineFigures(part, calls) {
-		rounded := roundFigure(x)
+		rounded := roundToFourDecimals(x)
 		r.engineFigures[name] = &rounded
 	}
 }

@@ -12,13 +12,13 @@ import (
 )
 
 func TestMedianOfRuns(t *testing.T) {
-	run := func(p99 float64, hedges int) result {
+	run := func(p99 float64, hedges int) strategyResult {
 		conns := hedges
-		return result{strategy: "hedge", rows: []row{{Seed: 1, P99: p99, Hedges: hedges, Conns: &conns}}}
+		return strategyResult{strategy: "hedge", rows: []row{{Seed: 1, P99: p99, Hedges: hedges, Conns: &conns}}}
 	}
-	got := joinRuns([]result{run(10, 1), run(30, 3), run(12, 2)}).rows[0]
+	got := joinRuns([]strategyResult{run(10, 1), run(30, 3), run(12, 2)}).rows[0]
 	assert.Equal(t, 12.0, got.P99)
-	assert.Equal(t, 10.0, got.spread.p99)
+	assert.Equal(t, 10.0, got.errorMargins.p99)
 	assert.Equal(t, 2, got.Hedges)
 	assert.Equal(t, 2, *got.Conns)
 	assert.Nil(t, got.CPU)

@@ -21,7 +21,7 @@ type job struct {
 	seed       uint64
 	size       trafficSize
 	share      int // number of jobs among which the available time is divided equally
-	progress   *progress
+	progress   *progressDisplay
 	timers     *timerMonitor
 	peers      dnsserver.Peers
 	fake       bool // time, by testing/synctest
@@ -75,7 +75,7 @@ func runLab[R any](ctx context.Context, j job, how string, calls int, keep func(
 	defer j.timers.startMeasuring()()
 	rows, err := measure(func(n int) { task.setDone(int(done.Add(int64(n)))) })
 	if err != nil && (ctx.Err() == nil || len(rows) == 0) {
-		task.abandon()
+		task.finishStopped()
 		return err
 	}
 	for _, r := range rows {
@@ -89,7 +89,7 @@ func runLab[R any](ctx context.Context, j job, how string, calls int, keep func(
 
 // runScenarios runs the selected scenarios with the selected engine, and shows the progress in p. If ctx ends, it
 // returns the results so far and an error.
-func runScenarios(ctx context.Context, o options, p *progress) (found engineResults, err error) {
+func runScenarios(ctx context.Context, o options, p *progressDisplay) (found engineResults, err error) {
 	found.options = o
 	jobs := o.newJobs(p)
 	engine := o.engine.spec()
@@ -98,15 +98,15 @@ func runScenarios(ctx context.Context, o options, p *progress) (found engineResu
 		stop := t.startMeasuring()
 		time.Sleep(initialTimerTime)
 		stop()
-		if late := t.p99(); late > engine.maxTimerDelay {
+		if late := t.p99Delay(); late > engine.maxTimerDelay {
 			p.printLine("%s", engine.busyWarning(late))
 		}
 	}
 	if duration := o.engine.estimateDuration(jobs); duration > time.Second {
-		p.printLine("%s: %s", engine.name, formatDuration(duration))
+		p.printLine("%s: %s", engine.name, formatEstimate(duration))
 	}
 	t := new(timerMonitor)
-	defer func() { found.late = t.p99() }()
+	defer func() { found.timerDelay = t.p99Delay() }()
 	for len(jobs) > 0 {
 		runs := jobs[:o.runs]
 		jobs = jobs[o.runs:]
@@ -126,11 +126,11 @@ func runScenarios(ctx context.Context, o options, p *progress) (found engineResu
 func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f scenarioResults, err error) {
 	var (
 		mu   sync.Mutex
-		done = make(map[string][]result)
+		done = make(map[string][]strategyResult)
 	)
 	for _, j := range runs {
 		j.timers = t
-		err = o.engine.run(ctx, j, func(t trial) {
+		err = o.engine.runJob(ctx, j, func(t trial) {
 			r := t.toResult()
 			mu.Lock()
 			defer mu.Unlock()
@@ -141,10 +141,10 @@ func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f
 		}
 	}
 	f.scenario = *runs[0].scenario
-	f.scenario.about = f.scenario.describeWithSize(o.size)
+	f.scenario.description = f.scenario.describeWithSize(o.size)
 	for _, name := range runs[0].strategies {
 		if all := done[name]; len(all) > 0 {
-			slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })
+			slices.SortFunc(all, func(a, b strategyResult) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })
 			f.results = append(f.results, joinRuns(all))
 		}
 	}
@@ -153,7 +153,7 @@ func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f
 
 // newJobs returns a job for each run of each selected scenario, grouped by scenario. The runs of a scenario have
 // consecutive seeds. The jobs show their progress in p.
-func (o options) newJobs(p *progress) []job {
+func (o options) newJobs(p *progressDisplay) []job {
 	var all []job
 	for _, sc := range o.scenarios {
 		for i := range o.runs {

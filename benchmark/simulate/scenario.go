@@ -15,17 +15,17 @@ import (
 // compared. It also determines the strategies and protocols that are supported, and the parts that have table rows of
 // their own.
 type scenario struct {
-	name       string
-	about      string
-	simulation virtual.Simulation
+	name        string
+	description string
+	simulation  virtual.Simulation
 
 	// span fixes how long an open loop lasts: more requests come faster, not longer.
-	span time.Duration
+	duration time.Duration
 	// parts are the subsets of the calls that have table rows of their own.
-	parts []part
+	parts []scenarioPart
 	// estimate is the value of the option EstimatedRPS for strategies with this option, as a multiple of the true rate.
 	// 0 means the default of the strategy.
-	estimate float64
+	rateEstimateFactor float64
 	// replayable says that the latencies of attempts do not depend on the policy, so that the best static delays can be
 	// computed.
 	replayable bool
@@ -35,18 +35,18 @@ type scenario struct {
 	// loopback sockets.
 	network *networkConfig
 	// only are the strategies that run in the scenario, besides strategies that name the scenario. nil means all.
-	only []string
+	allowedStrategies []string
 	// long says that the scenario takes minutes. -scenario all and -quick leave out long scenarios.
 	long bool
-	// onRequest says that -scenario all leaves out the scenario.
-	onRequest bool
+	// excludedFromAll says that -scenario all leaves out the scenario.
+	excludedFromAll bool
 }
 
 // newLabScenarios converts the scenarios of a lab, a package that compares contenders, to scenarios of an engine.
 // prefix is put before each description.
 func newLabScenarios(prefix string, all []lab.Scenario) (scenarios []scenario) {
 	for _, s := range all {
-		scenarios = append(scenarios, scenario{name: s.Name, about: prefix + s.Description})
+		scenarios = append(scenarios, scenario{name: s.Name, description: prefix + s.Description})
 	}
 	return scenarios
 }
@@ -58,11 +58,11 @@ func scenarioNames(all []scenario) (names []string) {
 	return names
 }
 
-// A part of a scenario is a subset of the scenario's calls that has table rows of its own. The function in reports
-// whether a call belongs to the part. Some parts are periods of time.
-type part struct {
-	name string
-	in   func(latency.Call) bool
+// A scenarioPart is a subset of the scenario's calls that has table rows of its own. The function contains
+// reports whether a call belongs to the part. Some parts are periods of time.
+type scenarioPart struct {
+	name     string
+	contains func(latency.Call) bool
 
 	from, to time.Duration // of a part that is a period of time
 }
@@ -74,13 +74,13 @@ const (
 
 // newPeriodPart returns the part of a scenario that has the calls started in the period [from, to), since the start of
 // the episode.
-func newPeriodPart(name string, from, to time.Duration) part {
-	return part{name: name, in: func(c latency.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
+func newPeriodPart(name string, from, to time.Duration) scenarioPart {
+	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
 }
 
 // newFirstCallsPart returns the part of a scenario that has the first n calls of each client.
-func newFirstCallsPart(name string, n int32) part {
-	return part{name: name, in: func(c latency.Call) bool { return c.Index < n }}
+func newFirstCallsPart(name string, n int32) scenarioPart {
+	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Index < n }}
 }
 
 // referenceModel returns the latency model of the scenario named reference. Latencies are lognormal with mean 5 ms and
@@ -89,8 +89,8 @@ func referenceModel() virtual.Model {
 	return virtual.WithStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
 }
 
-// referenceMean is the mean latency of the scenario named reference.
-const referenceMean = 7250 * time.Microsecond
+// referenceMeanLatency is the mean latency of the scenario named reference.
+const referenceMeanLatency = 7250 * time.Microsecond
 
 // forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
@@ -124,21 +124,21 @@ const quickDivisor = 8
 // describeWithSize returns the description of the scenario. If the flags in s change the number of requests per second,
 // the description contains the number.
 func (sc scenario) describeWithSize(s trafficSize) string {
-	if w := sc.simulationOfSize(s); w.Rate != sc.simulation.Rate {
-		return fmt.Sprintf("%s; here with %s requests/s", sc.about, formatThousands(int(math.Round(w.Rate))))
+	if w := sc.scaledSimulation(s); w.Rate != sc.simulation.Rate {
+		return fmt.Sprintf("%s; here with %s requests/s", sc.description, formatThousands(int(math.Round(w.Rate))))
 	}
-	return sc.about
+	return sc.description
 }
 
-// simulationOfSize returns the traffic and the server of the scenario as a simulation. The flags in s determine the
+// scaledSimulation returns the traffic and the server of the scenario as a simulation. The flags in s determine the
 // rate and the number of requests.
-func (sc scenario) simulationOfSize(s trafficSize) virtual.Simulation {
+func (sc scenario) scaledSimulation(s trafficSize) virtual.Simulation {
 	w := sc.simulation
 	if s.rps > 0 {
 		w.Workers, w.Rate = 0, s.rps
 	}
-	if sc.span > 0 {
-		w.Requests = int(w.Rate * sc.span.Seconds())
+	if sc.duration > 0 {
+		w.Requests = int(w.Rate * sc.duration.Seconds())
 	}
 	requests := s.requests
 	if requests == 0 && s.quick {
@@ -148,10 +148,10 @@ func (sc scenario) simulationOfSize(s trafficSize) virtual.Simulation {
 	case requests == 0:
 	case w.Episodes > 1:
 		w.Episodes = max(1, requests/w.Requests)
-	case sc.span > 0 && w.Queue != nil:
+	case sc.duration > 0 && w.Queue != nil:
 		// Fewer requests would be another load.
-	case sc.span > 0 && s.rps == 0:
-		w.Rate, w.Requests = float64(requests)/sc.span.Seconds(), requests
+	case sc.duration > 0 && s.rps == 0:
+		w.Rate, w.Requests = float64(requests)/sc.duration.Seconds(), requests
 	default:
 		w.Requests = requests
 	}

@@ -12,18 +12,18 @@ import (
 )
 
 func init() {
-	registerHelper(storelab.FakeTimeRun.Serve)
+	registerHelperProcess(storelab.FakeTimeRun.Serve)
 	registerEngine(70, func() engine { return storageEngine{} })
 	registerMetrics(newEngineMetric(askedTwice, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwice, "sent twice %", 18, "%.2f"))
 	registerStrategies(
 		strategy{
 			name: "stall-timeout", rank: 1060,
-			about: "as Google's client with WithReadStallTimeout: if the first byte does not come in 500 ms, or the 99th percentile if that is longer, it sends the request again after a pause",
+			description: "as Google's client with WithReadStallTimeout: if the first byte does not come in 500 ms, or the 99th percentile if that is longer, it sends the request again after a pause",
 		},
-		strategy{name: "stall-timeout-20ms", rank: 1062, about: "the same with 20 ms instead of 500"},
-		strategy{name: "parts-4", rank: 1064, about: "four parts of each range at the same time, as the downloader of the AWS SDK reads what is larger than its parts"},
-		strategy{name: "hedge-resume", rank: 1070, about: "this library's Transport with WithResume"},
-		strategy{name: storelab.Rangeread, rank: 1080, about: "this library's package of that name"},
+		strategy{name: "stall-timeout-20ms", rank: 1062, description: "the same with 20 ms instead of 500"},
+		strategy{name: "parts-4", rank: 1064, description: "four parts of each range at the same time, as the downloader of the AWS SDK reads what is larger than its parts"},
+		strategy{name: "hedge-resume", rank: 1070, description: "this library's Transport with WithResume"},
+		strategy{name: storelab.Rangeread, rank: 1080, description: "this library's package of that name"},
 	)
 }
 
@@ -44,7 +44,7 @@ type storageEngine struct{}
 
 func (storageEngine) spec() engineSpec {
 	return engineSpec{
-		name: "storage", about: "reads ranges of an object from a simulated store that stalls, in fake time",
+		name: "storage", description: "reads ranges of an object from a simulated store that stalls, in fake time",
 		scenarios: storageScenarios, refusal: "not a reader of ranges", checkBounds: checkStorage,
 	}
 }
@@ -62,10 +62,10 @@ const (
 var storageScenarios = func() []scenario {
 	var all []scenario
 	for _, s := range storelab.Scenarios {
-		sc := scenario{name: s.Name, about: s.Description}
+		sc := scenario{name: s.Name, description: s.Description}
 		if s.Name == "storage-slow" {
 			slow := func(c latency.Call) bool { return storelab.IsSlowRead(c.Index) }
-			sc.parts = []part{{name: "slow", in: slow}, {name: "others", in: func(c latency.Call) bool { return !slow(c) }}}
+			sc.parts = []scenarioPart{{name: "slow", contains: slow}, {name: "others", contains: func(c latency.Call) bool { return !slow(c) }}}
 		}
 		all = append(all, sc)
 	}
@@ -79,7 +79,7 @@ func (storageEngine) estimateDuration(jobs []job) (total time.Duration) {
 	return total
 }
 
-func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
+func (storageEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {
 		return fmt.Errorf("-rps %v: storage keeps %d reads in flight instead", j.size.rps, storelab.ConcurrentReads)
 	}
@@ -88,15 +88,15 @@ func (storageEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		return storelab.FakeTimeRun.Run(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
 	}, func(r storelab.Row) trial {
 		t := j.newTrial("storage", r.Contender, r.Calls)
-		t.engineFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytes(r.Traffic, calls) }
+		t.engineFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytesPercent(r.Traffic, calls) }
 		return t
 	})
 }
 
-// repeatedBytes returns the columns asked_twice_pct and sent_twice_pct: the bytes that were requested and sent in
-// excess of the bytes that were read, in percent. traffic has the bytes of every read of a trial. reads are the indices
-// of the reads to count.
-func repeatedBytes(traffic []storelab.Traffic, reads []int) map[string]float64 {
+// repeatedBytesPercent returns the columns asked_twice_pct and sent_twice_pct: the bytes that were requested and sent
+// in excess of the bytes that were read, in percent. traffic has the bytes of every read of a trial. reads are the
+// indices of the reads to count.
+func repeatedBytesPercent(traffic []storelab.Traffic, reads []int) map[string]float64 {
 	if len(reads) == 0 {
 		return nil
 	}
@@ -118,13 +118,13 @@ var storageBounds = func() []bound {
 	asked := func(r row) float64 { return 100 + max(0, *r.engineFigures[askedTwice]-burst/float64(r.Requests)) }
 	const share = 1 + rangeread.DefaultBudgetPercent/100.
 	return []bound{
-		{"storage", "p99", baseline, 0.1, p99},
-		{"storage", "bytes sent", baseline, 1.03, sent},
-		{"storage", "bytes asked for (but for one burst)", baseline, share, asked},
-		{"storage-still", "p50", baseline, 1.01, p50},
-		{"storage-still", "bytes sent", baseline, 1.01, sent},
-		{"storage-slow", "bytes sent", baseline, 1.03, sent},
-		{"storage-slow", "bytes asked for (but for one burst)", baseline, share, asked},
+		{"storage", "p99", baselineStrategy, 0.1, p99},
+		{"storage", "bytes sent", baselineStrategy, 1.03, sent},
+		{"storage", "bytes asked for (but for one burst)", baselineStrategy, share, asked},
+		{"storage-still", "p50", baselineStrategy, 1.01, p50},
+		{"storage-still", "bytes sent", baselineStrategy, 1.01, sent},
+		{"storage-slow", "bytes sent", baselineStrategy, 1.03, sent},
+		{"storage-slow", "bytes asked for (but for one burst)", baselineStrategy, share, asked},
 	}
 }()
 

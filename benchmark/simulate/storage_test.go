@@ -18,7 +18,7 @@ import (
 func readRanges(t *testing.T, args ...string) map[string]row {
 	t.Helper()
 	out, stderr, code := runSimulate(t, append([]string{"-engine", "storage", "-format", "json", "-out", ""}, args...)...)
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
 	all := make(map[string]row)
@@ -69,7 +69,7 @@ func TestStorageEngineRunsAllContenders(t *testing.T) {
 	skipIfShort(t)
 	dir := t.TempDir()
 	_, stderr, code := runSimulate(t, "-engine", "storage", "-scenario", "storage-slow", "-requests", "500", "-out", dir)
-	require.Equal(t, ok, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
 	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
 	require.NoError(t, err)
 	for _, name := range storelab.Contenders {
@@ -89,26 +89,26 @@ func TestStorageEngineRunsAllContenders(t *testing.T) {
 	}
 
 	_, stderr, code = runSimulate(t, "-engine", "storage", "-rps", "100")
-	assert.Equal(t, failed, code)
+	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr, "-rps 100: storage keeps 16 reads in flight")
 }
 
 func TestBytesOfRowsAreThoseOfTheirPart(t *testing.T) {
 	traffic := []storelab.Traffic{{Asked: 2 * storelab.ReadSize, Sent: storelab.ReadSize}, {Asked: storelab.ReadSize, Sent: storelab.ReadSize * 5 / 4}}
-	assert.Equal(t, map[string]float64{askedTwice: 50, sentTwice: 12.5}, repeatedBytes(traffic, []int{0, 1}))
-	assert.Equal(t, map[string]float64{askedTwice: 0, sentTwice: 25}, repeatedBytes(traffic, []int{1}))
+	assert.Equal(t, map[string]float64{askedTwice: 50, sentTwice: 12.5}, repeatedBytesPercent(traffic, []int{0, 1}))
+	assert.Equal(t, map[string]float64{askedTwice: 0, sentTwice: 25}, repeatedBytesPercent(traffic, []int{1}))
 }
 
 // What is required is said under the table, for those that ran.
 func TestBoundsOfRangereadAreSaid(t *testing.T) {
 	o, err := parseOptions([]string{"-engine", "storage"}, os.Stderr)
 	require.NoError(t, err)
-	of := func(strategy string, p99, asked, sent float64) result {
-		return result{strategy: strategy, rows: []row{{
+	of := func(strategy string, p99, asked, sent float64) strategyResult {
+		return strategyResult{strategy: strategy, rows: []row{{
 			Engine: "storage", Scenario: "storage", Strategy: strategy, Requests: 1000, P99: p99, engineFigures: map[string]*float64{askedTwice: &asked, sentTwice: &sent},
 		}}}
 	}
-	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []result{of("none", 1000, 0, 0), of("rangeread", 101, 13.2, 3.1)}}}}
+	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []strategyResult{of("none", 1000, 0, 0), of("rangeread", 101, 13.2, 3.1)}}}}
 	assert.Equal(t, []string{
 		"storage: p99 is 0.10 × none's, at most 0.10 ×: NOT MET.",
 		"storage: bytes sent is 1.03 × none's, at most 1.03 ×: NOT MET.",

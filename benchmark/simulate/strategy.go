@@ -16,10 +16,10 @@ import (
 //
 // The files strategy_*.go and the files of engines register strategies. A new strategy needs no other change.
 type strategy struct {
-	name  string // on the command line and in every format: a contract
-	rank  int    // position in the tables, unique
-	title string // the library and its settings, for the overview; empty: the overview lacks the strategy
-	about string
+	name        string // on the command line and in every format: a contract
+	rank        int    // position in the tables, unique
+	title       string // the library and its settings, for the overview; empty: the overview lacks the strategy
+	description string
 
 	// Descriptions of the models that stand for the strategy in virtual time and over gRPC; empty: there is no model.
 	virtualModel, grpcModel string
@@ -63,10 +63,10 @@ type virtualSetup struct {
 
 // The strategies that others are compared with.
 const (
-	ours     = "hedge"
-	audited  = "hedge-audit"
-	limited  = "hedge-limited"
-	baseline = "none"
+	libraryStrategy  = "hedge"
+	auditedStrategy  = "hedge-audit"
+	limitedStrategy  = "hedge-limited"
+	baselineStrategy = "none"
 )
 
 // strategies in the order of the tables.
@@ -97,7 +97,7 @@ func filterStrategies(keep func(strategy) bool) (all []strategy) {
 	for _, s := range strategies {
 		switch {
 		case !keep(s):
-		case s.name == ours:
+		case s.name == libraryStrategy:
 			all = slices.Insert(all, 0, s)
 		default:
 			all = append(all, s)
@@ -120,7 +120,7 @@ func (s strategy) runsIn(sc scenario) bool {
 	case s.scenarios != nil:
 		return slices.Contains(s.scenarios, sc.name)
 	}
-	return sc.only == nil || slices.Contains(sc.only, s.name)
+	return sc.allowedStrategies == nil || slices.Contains(sc.allowedStrategies, s.name)
 }
 
 // newLimiter returns a hedge.Limiter for one server if the strategy protects servers by Limiters, and otherwise nil.
@@ -138,7 +138,7 @@ func (s strategy) isBestStatic() bool { return s.bestStaticHedges > 0 }
 // fullDescription returns the description of the strategy. It names the models that stand for the strategy over gRPC
 // and in virtual time.
 func (s strategy) fullDescription() string {
-	text := s.about
+	text := s.description
 	if s.grpcModel != "" {
 		text += "; over gRPC: " + s.grpcModel
 	}

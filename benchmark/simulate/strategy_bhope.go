@@ -15,7 +15,7 @@ import (
 func init() {
 	registerStrategies(
 		strategy{
-			name: "bhope", rank: 60, title: "bhope/hedge (defaults)", about: "the policy of bhope/hedge with its defaults, written anew from its description",
+			name: "bhope", rank: 60, title: "bhope/hedge (defaults)", description: "the policy of bhope/hedge with its defaults, written anew from its description",
 			http: newBhopeTransport, grpc: newBhopeInterceptors,
 			virtual: func(s virtualSetup) func() virtual.Policy {
 				rate := cmp.Or(s.estimate, bhope.DefaultRPS)
@@ -23,7 +23,7 @@ func init() {
 			},
 		},
 		strategy{
-			name: "bhope-tuned", rank: 70, title: "bhope/hedge (tuned)", about: "the policy of bhope/hedge, given the true request rate", needsRate: true,
+			name: "bhope-tuned", rank: 70, title: "bhope/hedge (tuned)", description: "the policy of bhope/hedge, given the true request rate", needsRate: true,
 			http: newBhopeTransport, grpc: newBhopeInterceptors,
 			virtual: func(s virtualSetup) func() virtual.Policy {
 				rate := measureRequestRate(s.ctx, s.simulation, s.seed)
@@ -36,7 +36,7 @@ func init() {
 // newBhopeTransport returns an HTTP transport with the hedging policy of the library github.com/bhope/hedge. s has the
 // transport to wrap.
 func newBhopeTransport(s *clientSetup) (http.RoundTripper, error) {
-	return &bhope.RoundTripper{Policy: newBhopePolicy(s), Clock: s.clock, Next: s.counted}, nil
+	return &bhope.RoundTripper{Policy: newBhopePolicy(s), Clock: s.clock, Next: s.countingTransport}, nil
 }
 
 // newBhopeInterceptors returns a gRPC interceptor with the hedging policy of the library github.com/bhope/hedge. s is

@@ -22,8 +22,8 @@ type failsafeClientFactory time.Duration
 
 func init() {
 	registerStrategies(
-		failsafeClientFactory(10*ms).newStrategy(strategy{name: "failsafe-10ms", rank: 40, about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight"}),
-		failsafeClientFactory(0).newStrategy(strategy{name: "failsafe-quantile", rank: 50, title: "failsafe-go (quantile)", about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight"}),
+		failsafeClientFactory(10*ms).newStrategy(strategy{name: "failsafe-10ms", rank: 40, description: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight"}),
+		failsafeClientFactory(0).newStrategy(strategy{name: "failsafe-quantile", rank: 50, title: "failsafe-go (quantile)", description: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight"}),
 	)
 }
 
@@ -33,7 +33,7 @@ func (d failsafeClientFactory) newStrategy(s strategy) strategy {
 }
 
 func (d failsafeClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
-	return failsafehttp.NewRoundTripper(s.counted, newFailsafePolicy[*http.Response](d, s)), nil
+	return failsafehttp.NewRoundTripper(s.countingTransport, newFailsafePolicy[*http.Response](d, s)), nil
 }
 
 func (d failsafeClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {

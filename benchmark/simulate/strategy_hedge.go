@@ -24,9 +24,9 @@ type libraryClientFactory struct {
 
 func init() {
 	registerStrategies(
-		strategy{name: ours, rank: 100, title: "hedge (no option set)", about: "this library, no option set"}.withClients(libraryClientFactory{}),
-		strategy{name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true}.withClients(libraryClientFactory{}),
-		strategy{name: "hedge-1", rank: 110, about: "this library with one hedge per call"}.withClients(libraryClientFactory{maxHedges: 1}),
+		strategy{name: libraryStrategy, rank: 100, title: "hedge (no option set)", description: "this library, no option set"}.withClients(libraryClientFactory{}),
+		strategy{name: limitedStrategy, rank: 106, description: "this library, and a Limiter before each server", limited: true}.withClients(libraryClientFactory{}),
+		strategy{name: "hedge-1", rank: 110, description: "this library with one hedge per call"}.withClients(libraryClientFactory{maxHedges: 1}),
 	)
 	registerStrategies(scenarioStrategies()...)
 }
@@ -38,34 +38,36 @@ func scenarioStrategies() []strategy {
 		return func(*clientSetup) []hedge.HTTPOption { return options }
 	}
 	return []strategy{{
-		name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, about: "this library with WithFirstByte",
+		name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, description: "this library with WithFirstByte",
 		http: libraryClientFactory{options: some(hedge.WithFirstByte())}.newTransport,
 	}, {
 		name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
-		about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
-		http:  libraryClientFactory{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.newTransport,
+		description: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
+		http:        libraryClientFactory{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.newTransport,
 	}, {
-		name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
+		name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, description: "this library with its hedges on the connections of the primaries",
 		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)} }}.newTransport,
 	}, {
-		name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
+		name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, description: "this library with WithHedgeConn",
 		grpc: libraryClientFactory{ownConn: true}.newInterceptors,
 	}, {
-		name: "hedge-elsewhere", rank: 172, scenarios: replicaScenarioNames(), about: "this library with the policy hedge_elsewhere",
+		name: "hedge-elsewhere", rank: 172, scenarios: replicaScenarioNames(), description: "this library with the policy hedge_elsewhere",
 		grpc: libraryClientFactory{elsewhere: true}.newInterceptors,
 	}, {
-		name: audited, rank: 174, scenarios: longScenarioNames(), about: "this library with WithAudit",
+		name: auditedStrategy, rank: 174, scenarios: longScenarioNames(), description: "this library with WithAudit",
 		virtual: libraryClientFactory{audit: true}.newPolicyConstructor,
 	}, {
-		name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
+		name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, description: "this library, after Transport.Warm",
 		http: libraryClientFactory{warm: true}.newTransport,
 	}, {
-		name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaScenarioNames(), "replica"), about: "this library with WithReplicas",
-		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithReplicas(s.site)} }}.newTransport,
-	}, {
-		name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
+		name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaScenarioNames(), "replica"), description: "this library with WithReplicas",
 		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
-			return []hedge.HTTPOption{hedge.WithReplicas(s.site), hedge.WithBurst(10 * sec)}
+			return []hedge.HTTPOption{hedge.WithReplicas(s.serverNetwork)}
+		}}.newTransport,
+	}, {
+		name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, description: "the same with a burst of ten seconds, for pauses",
+		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
+			return []hedge.HTTPOption{hedge.WithReplicas(s.serverNetwork), hedge.WithBurst(10 * sec)}
 		}}.newTransport,
 	}}
 }
@@ -73,9 +75,9 @@ func scenarioStrategies() []strategy {
 // newTransport returns an HTTP transport of this library with the options of the factory. s has the transport to wrap,
 // and receives the functions that count refused hedges and close connections.
 func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
-	next := s.counted
-	if s.site != nil {
-		next = s.spread // the library must see the *http.Transport to use all of its features
+	next := s.countingTransport
+	if s.serverNetwork != nil {
+		next = s.replicaTransport // the library must see the *http.Transport to use all of its features
 	}
 	opts := []hedge.HTTPOption{hedge.WithOptions(l.commonOptions(s)...)}
 	if l.options != nil {
@@ -105,7 +107,7 @@ func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClien
 		s.policy = "hedge_elsewhere"
 	}
 	if l.ownConn {
-		conn, err := s.connect(s.site.newDialFunc(detour))
+		conn, err := s.connect(s.serverNetwork.newDialFunc(detourHost))
 		if err != nil {
 			return nil, err
 		}
@@ -137,7 +139,7 @@ func (l libraryClientFactory) commonOptions(s *clientSetup) []hedge.Option {
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
 	}
-	if s.site != nil {
+	if s.serverNetwork != nil {
 		opts = append(opts, hedge.WithObserver(s.sent.asObserver()))
 	}
 	return opts

@@ -19,15 +19,15 @@ type hedgedhttpClientFactory time.Duration
 func init() {
 	registerStrategies(
 		strategy{
-			name: baseline, rank: 10, title: "no hedging", about: "no hedging",
-			http: func(s *clientSetup) (http.RoundTripper, error) { return s.counted, nil },
+			name: baselineStrategy, rank: 10, title: "no hedging", description: "no hedging",
+			http: func(s *clientSetup) (http.RoundTripper, error) { return s.countingTransport, nil },
 			grpc: func(*clientSetup) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
 			virtual: func(virtualSetup) func() virtual.Policy {
 				return func() virtual.Policy { return virtual.StaticDelays{} }
 			},
 		},
-		hedgedhttpClientFactory(10*ms).newStrategy(strategy{name: "hedgedhttp-10ms", rank: 20, title: "hedgedhttp (10 ms)", about: "one hedge after 10 ms, no budget"}),
-		hedgedhttpClientFactory(50*ms).newStrategy(strategy{name: "hedgedhttp-50ms", rank: 30, about: "one hedge after 50 ms, no budget"}),
+		hedgedhttpClientFactory(10*ms).newStrategy(strategy{name: "hedgedhttp-10ms", rank: 20, title: "hedgedhttp (10 ms)", description: "one hedge after 10 ms, no budget"}),
+		hedgedhttpClientFactory(50*ms).newStrategy(strategy{name: "hedgedhttp-50ms", rank: 30, description: "one hedge after 50 ms, no budget"}),
 	)
 }
 
@@ -38,7 +38,7 @@ func (d hedgedhttpClientFactory) newStrategy(s strategy) strategy {
 }
 
 func (d hedgedhttpClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
-	return hedgedhttp.NewRoundTripper(time.Duration(d), 2, s.counted)
+	return hedgedhttp.NewRoundTripper(time.Duration(d), 2, s.countingTransport)
 }
 
 func (d hedgedhttpClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
@@ -62,8 +62,8 @@ func init() {
 		return s
 	}
 	registerStrategies(
-		bestStatic(strategy{name: "static-best-1", rank: 210, bestStaticHedges: 1, about: "the best static delay at the load of hedge, found afterwards"}),
-		bestStatic(strategy{name: "static-best-2", rank: 220, bestStaticHedges: 2, about: "the best static pair of delays at the load of hedge, found afterwards"}),
+		bestStatic(strategy{name: "static-best-1", rank: 210, bestStaticHedges: 1, description: "the best static delay at the load of hedge, found afterwards"}),
+		bestStatic(strategy{name: "static-best-2", rank: 220, bestStaticHedges: 2, description: "the best static pair of delays at the load of hedge, found afterwards"}),
 	)
 }
 
@@ -80,7 +80,7 @@ func (s strategy) minimizedQuantile() float64 {
 // as they do with the transport of this library over HTTP/1.1, so that their connections stay open.
 func newBestStaticTransport(s *clientSetup) (http.RoundTripper, error) {
 	s.raceOptions = &race.Options[int]{Async: true, LoserPolicy: &lingerPolicy{losers: loser.List{Max: 512}}}
-	return s.counted, nil
+	return s.countingTransport, nil
 }
 
 // A lingerPolicy is a policy of package race that lets losing attempts of a request run on for one second. If the first

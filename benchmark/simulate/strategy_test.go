@@ -12,7 +12,7 @@ func TestEveryStrategyHasAPlaceAndAnEngine(t *testing.T) {
 		assert.Empty(t, ranks[s.rank], "the rank of %s", s.name)
 		assert.False(t, names[s.name], s.name)
 		ranks[s.rank], names[s.name] = s.name, true
-		assert.NotEmpty(t, s.about, s.name)
+		assert.NotEmpty(t, s.description, s.name)
 		offered := false
 		for _, e := range newEngines() {
 			for _, sc := range e.spec().scenarios {

@@ -86,7 +86,7 @@ func formatHeadline(f engineResults) string {
 	for _, h := range headlineStrategies() {
 		names[h.name] = h.title
 		name := h.title
-		if h.name == ours {
+		if h.name == libraryStrategy {
 			name = "**" + name + "**"
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", name, strings.Join(headlineCells(s.findResult(h.name).rows[0]), " | "))
@@ -103,7 +103,7 @@ func headlineCells(r row) []string {
 		connections = formatThousands(*r.Conns)
 	}
 	return []string{
-		formatMillis(r.P50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.P999) + formatSpread(r.spread.p999), formatPercent(r.Extra), connections,
+		formatMillis(r.P50), formatMillis(r.P99) + formatErrorMargin(r.errorMargins.p99), formatMillis(r.P999) + formatErrorMargin(r.errorMargins.p999), formatPercent(r.Extra), connections,
 	}
 }
 
@@ -113,11 +113,11 @@ func formatWholeScenario(f engineResults) string {
 	return formatMarkdownTable(rows, f.options.engine.spec())
 }
 
-// formatForwarders returns the Markdown table of DNS clients and forwarders over a lossy network: a row for each in each
-// scenario.
+// formatForwarders returns the Markdown table of DNS clients and forwarders over a lossy network: a row for each in
+// each scenario.
 func formatForwarders(f engineResults) string {
 	return f.formatRows([]string{"mean", "p50", "p95", "p99", "σ", "failed", "extra queries"}, func(r row) []any {
-		return []any{formatMillis(r.Mean), formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Stddev),
+		return []any{formatMillis(r.Mean), formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatErrorMargin(r.errorMargins.p99), formatMillis(r.Stddev),
 			r.Errors, fmt.Sprintf("%.1f %%", r.Extra)}
 	})
 }
@@ -126,7 +126,7 @@ func formatForwarders(f engineResults) string {
 // answers. A row has the latencies and failures of one resolver in one scenario.
 func formatUncachedTable(f engineResults) string {
 	return f.formatRows([]string{"p50", "p99", "σ", "failed", "queries per name"}, func(r row) []any {
-		return []any{formatMillis(r.P50), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.Stddev), r.Errors, fmt.Sprintf("%.2f", *r.Sent)}
+		return []any{formatMillis(r.P50), formatMillis(r.P99) + formatErrorMargin(r.errorMargins.p99), formatMillis(r.Stddev), r.Errors, fmt.Sprintf("%.2f", *r.Sent)}
 	})
 }
 
@@ -137,19 +137,19 @@ func formatRecursors(f engineResults) string {
 		if r.CPU != nil {
 			cpu = fmt.Sprintf("%.0f", *r.CPU)
 		}
-		return []any{formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatSpread(r.spread.p99), formatMillis(r.P999) + formatSpread(r.spread.p999),
+		return []any{formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatErrorMargin(r.errorMargins.p99), formatMillis(r.P999) + formatErrorMargin(r.errorMargins.p999),
 			r.Errors, fmt.Sprintf("%.2f", *r.Sent), cpu}
 	})
 }
 
-// formatCaches returns the Markdown table of DNS servers that answer from their caches: a row for each server. Its cells
-// are the processor time of a query in each scenario, and the memory of a connection.
+// formatCaches returns the Markdown table of DNS servers that answer from their caches: a row for each server. Its
+// cells are the processor time of a query in each scenario, and the memory of a connection.
 func formatCaches(f engineResults) string {
 	var b strings.Builder
 	b.WriteString("| CPU µs |")
 	var names []string
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, " %s |", strings.TrimPrefix(s.scenario.about, "DNS: "))
+		fmt.Fprintf(&b, " %s |", strings.TrimPrefix(s.scenario.description, "DNS: "))
 		for _, r := range s.results {
 			names = append(names, r.strategy)
 		}
@@ -160,7 +160,7 @@ func formatCaches(f engineResults) string {
 		memory := "–"
 		for _, s := range f.scenarios {
 			cell := "–"
-			if i := slices.IndexFunc(s.results, func(r result) bool { return r.strategy == name }); i >= 0 {
+			if i := slices.IndexFunc(s.results, func(r strategyResult) bool { return r.strategy == name }); i >= 0 {
 				r := s.results[i].rows[0]
 				cell = fmt.Sprintf("%.1f", *r.CPU)
 				if each := r.engineFigures["kb_per_connection"]; each != nil {
@@ -184,9 +184,9 @@ func formatManyClients(f engineResults) string {
 	}
 	fmt.Fprintf(&b, "\n|---%s|\n", strings.Repeat("|--:", 5*len(f.scenarios[0].results)))
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "| %s |", strings.TrimPrefix(s.scenario.about, "DNS: "))
+		fmt.Fprintf(&b, "| %s |", strings.TrimPrefix(s.scenario.description, "DNS: "))
 		for _, udp := range f.scenarios[0].results {
-			i := slices.IndexFunc(s.results, func(r result) bool { return r.strategy == udp.strategy && r.rows[0].Errors == 0 })
+			i := slices.IndexFunc(s.results, func(r strategyResult) bool { return r.strategy == udp.strategy && r.rows[0].Errors == 0 })
 			if i < 0 {
 				b.WriteString(strings.Repeat(" – |", 5))
 				continue
@@ -209,7 +209,7 @@ func formatManyClients(f engineResults) string {
 
 // formatStrategyName returns the name of a strategy for a Markdown table, in bold if it is this library.
 func formatStrategyName(name string) string {
-	if name == ours || name == "forwarder" {
+	if name == libraryStrategy || name == "forwarder" {
 		return "**" + name + "**"
 	}
 	return name
@@ -265,7 +265,7 @@ func (f engineResults) formatRows(titles []string, cells func(row) []any) string
 	fmt.Fprintf(&b, "| ms | | %s |\n|---|---%s|\n", strings.Join(titles, " | "), strings.Repeat("|--:", len(titles)))
 	for _, s := range f.scenarios {
 		about := s.scenario.name
-		if text, ok := strings.CutPrefix(s.scenario.about, "DNS: "); ok {
+		if text, ok := strings.CutPrefix(s.scenario.description, "DNS: "); ok {
 			about = text
 		}
 		for _, res := range s.results {

@@ -9,8 +9,8 @@ import (
 // A timerMonitor measures how late timers fire on this machine while strategies run in real time. The simulated delays
 // of servers and the hedge delays of clients are as late as these timers. A nil *timerMonitor measures nothing.
 type timerMonitor struct {
-	mu   sync.Mutex
-	late []time.Duration // one for each millisecond or so
+	mu     sync.Mutex
+	delays []time.Duration // one for each millisecond or so
 }
 
 const (
@@ -41,7 +41,7 @@ func (t *timerMonitor) startMeasuring() (stop func()) {
 			case <-over:
 				t.mu.Lock()
 				defer t.mu.Unlock()
-				t.late = append(t.late, late...)
+				t.delays = append(t.delays, late...)
 				return
 			default:
 			}
@@ -50,14 +50,14 @@ func (t *timerMonitor) startMeasuring() (stop func()) {
 	return func() { close(over); <-done }
 }
 
-// p99 returns the 99th percentile of the measured lateness, or 0 if there are no measurements.
-func (t *timerMonitor) p99() time.Duration {
+// p99Delay returns the 99th percentile of the measured lateness, or 0 if there are no measurements.
+func (t *timerMonitor) p99Delay() time.Duration {
 	if t == nil {
 		return 0
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	sorted := slices.Clone(t.late)
+	sorted := slices.Clone(t.delays)
 	slices.Sort(sorted)
 	if len(sorted) == 0 {
 		return 0

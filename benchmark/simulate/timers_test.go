@@ -18,18 +18,18 @@ func TestTimersOfFakeTimeAreNeverLate(t *testing.T) {
 		stop := timers.startMeasuring()
 		time.Sleep(100*ms + ms/2)
 		stop()
-		assert.Len(t, timers.late, 101)
-		assert.Zero(t, timers.p99())
+		assert.Len(t, timers.delays, 101)
+		assert.Zero(t, timers.p99Delay())
 	})
 }
 
 func TestOneTimerInAHundredIsLater(t *testing.T) {
 	timers := new(timerMonitor)
-	assert.Zero(t, timers.p99(), "nothing was measured")
+	assert.Zero(t, timers.p99Delay(), "nothing was measured")
 	for i := range 100 {
-		timers.late = append(timers.late, time.Duration(100-i)*ms)
+		timers.delays = append(timers.delays, time.Duration(100-i)*ms)
 	}
-	assert.Equal(t, 100*ms, timers.p99())
+	assert.Equal(t, 100*ms, timers.p99Delay())
 }
 
 func TestBusyMachineIsSaidPlainly(t *testing.T) {
@@ -44,7 +44,7 @@ func TestBusyMachineIsSaidPlainly(t *testing.T) {
 	} {
 		o, err := parseOptions(strings.Fields(tt.args), os.Stderr)
 		require.NoError(t, err)
-		found := engineResults{options: o, late: tt.late, scenarios: []scenarioResults{{scenario: findScenario("reference")}}}
+		found := engineResults{options: o, timerDelay: tt.late, scenarios: []scenarioResults{{scenario: findScenario("reference")}}}
 		for _, format := range []string{"text", "md"} {
 			var out bytes.Buffer
 			require.NoError(t, found.writeResults(&out, format))
@@ -66,8 +66,8 @@ func TestEveryTableSaysWhatPlusMinusIs(t *testing.T) {
 	}
 	for format, figures := range map[string]int{"text": 2, "md": 3} { // p99 and p99.9, and the mean
 		out, _, code := runSimulate(t, withFewRequests("-format", format)...)
-		require.Equal(t, ok, code)
-		assert.Equal(t, 1+3*figures, strings.Count(out, "±")-strings.Count(findScenario("reference").about, "±"), "of three strategies: %s", out)
+		require.Equal(t, exitOK, code)
+		assert.Equal(t, 1+3*figures, strings.Count(out, "±")-strings.Count(findScenario("reference").description, "±"), "of three strategies: %s", out)
 	}
 }
 

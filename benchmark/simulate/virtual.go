@@ -22,7 +22,7 @@ func init() { registerEngine(5, func() engine { return virtualEngine{} }) }
 
 func (virtualEngine) spec() engineSpec {
 	return engineSpec{
-		name: "virtual", about: "simulates the clients and the server in virtual time: seconds, and the same figures on every machine",
+		name: "virtual", description: "simulates the clients and the server in virtual time: seconds, and the same figures on every machine",
 		scenarios: virtualScenarios(),
 	}
 }
@@ -34,7 +34,7 @@ func (virtualEngine) estimateDuration(jobs []job) (sum time.Duration) {
 	requests := make(map[string]int)        // by strategy
 	total := 0
 	for _, j := range jobs {
-		w := j.scenario.simulationOfSize(j.size)
+		w := j.scenario.scaledSimulation(j.size)
 		for _, name := range j.strategies {
 			requests[name] += max(w.Episodes, 1) * w.Requests
 			total += max(w.Episodes, 1) * w.Requests
@@ -43,7 +43,7 @@ func (virtualEngine) estimateDuration(jobs []job) (sum time.Duration) {
 	if total < worthIt {
 		return 0 // it is over before an estimate helps
 	}
-	simulation := virtualScenarios()[0].simulationOfSize(trafficSize{requests: pilot})
+	simulation := virtualScenarios()[0].scaledSimulation(trafficSize{requests: pilot})
 	for name, n := range requests {
 		began := time.Now()
 		at := virtualSetup{ctx: context.Background(), simulation: simulation, seed: 1, extra: 0.1}
@@ -68,10 +68,10 @@ func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	return w
 }
 
-// run simulates the strategies of job j in the scenario of the job, and passes the results of each strategy to keep. It
-// simulates several strategies at a time, which does not affect their virtual time.
-func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
-	simulation := j.scenario.simulationOfSize(j.size)
+// runJob simulates the strategies of job j in the scenario of the job, and passes the results of each strategy to keep.
+// It simulates several strategies at a time, which does not affect their virtual time.
+func (virtualEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
+	simulation := j.scenario.scaledSimulation(j.size)
 	var (
 		wg    sync.WaitGroup
 		slots = make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -82,12 +82,12 @@ func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		extra = hedgesPerRequest(calls)
 		close(first)
 	}
-	play := func(name string, t *task) []latency.Call {
+	play := func(name string, t *progressTask) []latency.Call {
 		if ctx.Err() != nil {
 			return nil
 		}
 		s := findStrategy(name)
-		at := virtualSetup{ctx: ctx, simulation: simulation, seed: j.seed, estimate: j.scenario.estimate * simulation.ClientRate()}
+		at := virtualSetup{ctx: ctx, simulation: simulation, seed: j.seed, estimate: j.scenario.rateEstimateFactor * simulation.ClientRate()}
 		if s.isBestStatic() {
 			at.extra = extra
 		}
@@ -103,11 +103,11 @@ func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			defer func() { <-slots }()
 			began := time.Now()
 			calls := play(name, t)
-			if name == ours {
+			if name == libraryStrategy {
 				measure(calls)
 			}
 			if ctx.Err() != nil {
-				t.abandon()
+				t.finishStopped()
 				return
 			}
 			t.finishAfter(time.Since(began))
@@ -115,8 +115,8 @@ func (virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		})
 	}
 	needed := slices.ContainsFunc(j.strategies, func(n string) bool { return findStrategy(n).isBestStatic() })
-	if needed && !slices.Contains(j.strategies, ours) {
-		measure(play(ours, nil))
+	if needed && !slices.Contains(j.strategies, libraryStrategy) {
+		measure(play(libraryStrategy, nil))
 	}
 	for _, name := range j.strategies {
 		start(name)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestBootstrapSpreadsAgreeWithTheory(t *testing.T) {
+func TestBootstrapErrorMarginsAgreeWithTheory(t *testing.T) {
 	skipIfShort(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	var normal []float64
@@ -18,7 +18,7 @@ func TestBootstrapSpreadsAgreeWithTheory(t *testing.T) {
 		normal = append(normal, 50+10*rng.NormFloat64())
 	}
 	slices.Sort(normal)
-	s := bootstrapSpreads(normal)
+	s := bootstrapErrorMargins(normal)
 	root := math.Sqrt(float64(len(normal)))
 	near := func(want, got float64) { t.Helper(); assert.InEpsilon(t, want, got, 0.35) }
 	near(1.96*10/root, s.mean)
@@ -30,10 +30,10 @@ func TestBootstrapSpreadsAgreeWithTheory(t *testing.T) {
 }
 
 // A run whose calls come in ten batches of their own is as good as ten calls, not as a hundred thousand.
-func TestBatchSpreadsIncludeDependenceOfCalls(t *testing.T) {
+func TestBatchErrorMarginsIncludeDependenceOfCalls(t *testing.T) {
 	draw := func(dependent float64) (run, sorted []float64) {
 		rng := rand.New(rand.NewPCG(3, 4))
-		for range batches {
+		for range batchCount {
 			shift := dependent * rng.NormFloat64()
 			for range 10_000 {
 				run = append(run, 50+shift+10*rng.NormFloat64())
@@ -44,39 +44,39 @@ func TestBatchSpreadsIncludeDependenceOfCalls(t *testing.T) {
 		return run, sorted
 	}
 	run, sorted := draw(0)
-	s := batchSpreads([][]float64{run}, sorted)
+	s := batchErrorMargins([][]float64{run}, sorted)
 	standard := 10 / math.Sqrt(float64(len(run)))
 	near := func(want, got float64) { t.Helper(); assert.InEpsilon(t, want, got, 0.6) } // a batch more or less decides
 	near(studentFactor*standard, s.mean)
 	near(studentFactor*standard*math.Sqrt(0.99*0.01)/0.02665, s.p99) // √(q(1-q)) over the density there
 
 	run, sorted = draw(3)
-	s = batchSpreads([][]float64{run}, sorted)
-	near(studentFactor*3/math.Sqrt(batches), s.mean)
+	s = batchErrorMargins([][]float64{run}, sorted)
+	near(studentFactor*3/math.Sqrt(batchCount), s.mean)
 	assert.Greater(t, s.p99, 1.0)
 }
 
 // A change by intent is no uncertainty.
-func TestBatchSpreadsLeaveOutDifferencesOfPhases(t *testing.T) {
+func TestBatchErrorMarginsLeaveOutDifferencesOfPhases(t *testing.T) {
 	var calm, slow []float64
 	for i := range 1000 {
 		calm, slow = append(calm, float64(5+i%2)), append(slow, float64(500+i%2))
 	}
 	sorted := slices.Concat(calm, slow)
 	slices.Sort(sorted)
-	assert.Less(t, batchSpreads([][]float64{calm, slow}, sorted).mean, 0.1)
-	assert.Greater(t, batchSpreads([][]float64{slices.Concat(calm, slow)}, sorted).mean, 100.0)
+	assert.Less(t, batchErrorMargins([][]float64{calm, slow}, sorted).mean, 0.1)
+	assert.Greater(t, batchErrorMargins([][]float64{slices.Concat(calm, slow)}, sorted).mean, 100.0)
 	assert.Equal(t, []time.Duration{60 * sec, 90 * sec}, findScenario("outage").partBoundaries())
 }
 
-func TestBatchSpreadsOfFewCallsAreZero(t *testing.T) {
-	assert.Zero(t, batchSpreads([][]float64{{1, 2, 3}}, []float64{1, 2, 3}))
-	assert.Zero(t, batchSpreads(nil, nil))
+func TestBatchErrorMarginsOfFewCallsAreZero(t *testing.T) {
+	assert.Zero(t, batchErrorMargins([][]float64{{1, 2, 3}}, []float64{1, 2, 3}))
+	assert.Zero(t, batchErrorMargins(nil, nil))
 }
 
-func TestBootstrapSpreadsOfConstantsAreZero(t *testing.T) {
-	assert.Zero(t, bootstrapSpreads([]float64{7, 7, 7}))
-	assert.Zero(t, bootstrapSpreads(nil))
+func TestBootstrapErrorMarginsOfConstantsAreZero(t *testing.T) {
+	assert.Zero(t, bootstrapErrorMargins([]float64{7, 7, 7}))
+	assert.Zero(t, bootstrapErrorMargins(nil))
 }
 
 // An interval of 95 % covers the true quantile of nineteen runs in twenty.

@@ -7,24 +7,24 @@ import (
 	"sort"
 )
 
-// spreads are the uncertainties that tables show after ±, in milliseconds: half of a 95 % interval for each figure. 0
-// means unknown.
-type spreads struct{ p50, p95, p99, p999, mean, stddev float64 }
+// errorMargins are the uncertainties that tables show after ±, in milliseconds: half of a 95 % interval for each
+// figure. 0 means unknown.
+type errorMargins struct{ p50, p95, p99, p999, mean, stddev float64 }
 
-const resamples = 1000 // of independent calls
+const bootstrapResamples = 1000 // of independent calls
 
-// bootstrapSpreads returns half of the 95 % interval of each figure by the percentile bootstrap (Efron, Bootstrap
+// bootstrapErrorMargins returns half of the 95 % interval of each figure by the percentile bootstrap (Efron, Bootstrap
 // Methods, 1979). sample has sorted latencies in milliseconds, of calls that must not depend on each other.
-func bootstrapSpreads(sample []float64) spreads {
+func bootstrapErrorMargins(sample []float64) errorMargins {
 	n := len(sample)
 	if n == 0 {
-		return spreads{}
+		return errorMargins{}
 	}
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
 	quantiles := [...]float64{0.5, 0.95, 0.99, 0.999}
 	var drawn [len(quantiles) + 2][]float64
 	counts := make([]int, n) // how often each value is drawn
-	for range resamples {
+	for range bootstrapResamples {
 		clear(counts)
 		for range n {
 			counts[rng.IntN(n)]++
@@ -45,28 +45,28 @@ func bootstrapSpreads(sample []float64) spreads {
 	}
 	half := func(i int) float64 {
 		slices.Sort(drawn[i])
-		return (drawn[i][resamples*975/1000-1] - drawn[i][resamples*25/1000]) / 2
+		return (drawn[i][bootstrapResamples*975/1000-1] - drawn[i][bootstrapResamples*25/1000]) / 2
 	}
-	return spreads{half(0), half(1), half(2), half(3), half(4), half(5)}
+	return errorMargins{half(0), half(1), half(2), half(3), half(4), half(5)}
 }
 
 // The calls of one run depend on each other: they share a client that learns, and a machine whose load changes.
 // Therefore batches of calls are resampled.
 const (
-	batches        = 10
+	batchCount     = 10
 	batchResamples = 100
 	studentFactor  = 2.262 // the 97.5 % quantile of Student's t distribution with batches-1 degrees of freedom
 )
 
-// batchSpreads returns half of the 95 % interval of each figure of one run, whose calls may depend on each other. It
-// multiplies a standard error by Student's factor. The standard error comes from a bootstrap of ten consecutive
+// batchErrorMargins returns half of the 95 % interval of each figure of one run, whose calls may depend on each other.
+// It multiplies a standard error by Student's factor. The standard error comes from a bootstrap of ten consecutive
 // batches. Ten batches can agree by chance, so a quantile's interval is never below that of independent calls.
 //
 // phases are the latencies of the parts of the run that differ on purpose, in the order of the calls. Each phase is
 // divided into ten batches. sorted has all latencies. The result is zero if there are fewer than 100.
-func batchSpreads(phases [][]float64, sorted []float64) spreads {
-	if len(sorted) < 10*batches {
-		return spreads{}
+func batchErrorMargins(phases [][]float64, sorted []float64) errorMargins {
+	if len(sorted) < 10*batchCount {
+		return errorMargins{}
 	}
 	edges := newTailBucketEdges(sorted)
 	type batch struct {
@@ -76,9 +76,9 @@ func batchSpreads(phases [][]float64, sorted []float64) spreads {
 	var cut [][]batch
 	for _, phase := range phases {
 		var all []batch
-		for i := range batches {
+		for i := range batchCount {
 			b := batch{calls: make([]float64, len(edges))}
-			for _, x := range phase[i*len(phase)/batches : (i+1)*len(phase)/batches] {
+			for _, x := range phase[i*len(phase)/batchCount : (i+1)*len(phase)/batchCount] {
 				b.calls[sort.SearchFloat64s(edges, x)]++
 				b.sum += x
 			}
@@ -93,8 +93,8 @@ func batchSpreads(phases [][]float64, sorted []float64) spreads {
 		clear(calls)
 		n, sum := 0.0, 0.0
 		for _, all := range cut {
-			for range batches {
-				b := all[rng.IntN(batches)]
+			for range batchCount {
+				b := all[rng.IntN(batchCount)]
 				for i, k := range b.calls {
 					calls[i] += k
 					n += k
@@ -115,12 +115,12 @@ func batchSpreads(phases [][]float64, sorted []float64) spreads {
 		p999.add(quantile(0.999))
 		mean.add(sum / max(n, 1))
 	}
-	half := func(m moments) float64 { return studentFactor * math.Sqrt(m.variance()*batches/(batches-1)) }
-	atLeast := func(q, spread float64) float64 {
+	half := func(m moments) float64 { return studentFactor * math.Sqrt(m.variance()*batchCount/(batchCount-1)) }
+	atLeast := func(q, margin float64) float64 {
 		low, high := quantileInterval(sorted, q)
-		return max(spread, (high-low)/2)
+		return max(margin, (high-low)/2)
 	}
-	return spreads{p99: atLeast(0.99, half(p99)), p999: atLeast(0.999, half(p999)), mean: half(mean)}
+	return errorMargins{p99: atLeast(0.99, half(p99)), p999: atLeast(0.999, half(p999)), mean: half(mean)}
 }
 
 // quantileInterval returns the two values of sorted that enclose quantile q with a probability of 95 % (David,
