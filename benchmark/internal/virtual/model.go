@@ -110,47 +110,49 @@ func UniformLatency(t time.Duration, share float64) Model {
 // WithStragglers returns a model that multiplies the latency of a share of the attempts by factor. Other latencies are
 // those of m.
 func WithStragglers(m Model, share, factor float64) Model {
-	return func(d *RandomSource, a Attempt) time.Duration {
-		t := m(d, a)
-		if d.rng.Float64() < share { // the next number of the attempt
-			t = time.Duration(float64(t) * factor)
-		}
-		return t
-	}
+	return changeShare(m, share, func(t time.Duration) time.Duration { return time.Duration(float64(t) * factor) })
 }
 
 // WithDelays returns a model that adds the duration by to the latency of a share of the attempts. Other latencies are
 // those of m.
 func WithDelays(m Model, share float64, by time.Duration) Model {
+	return changeShare(m, share, func(t time.Duration) time.Duration { return t + by })
+}
+
+// changeShare returns a model that applies the function change to the latency of a share of the attempts. Other
+// latencies are those of m.
+func changeShare(m Model, share float64, change func(time.Duration) time.Duration) Model {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		t := m(d, a)
 		if d.rng.Float64() < share { // the next number of the attempt
-			t += by
+			t = change(t)
 		}
 		return t
+	}
+}
+
+// selectModel returns a model that uses the model then for attempts for which applies returns true, and the model
+// otherwise for all other attempts.
+func selectModel(applies func(*RandomSource, Attempt) bool, then, otherwise Model) Model {
+	return func(d *RandomSource, a Attempt) time.Duration {
+		if applies(d, a) {
+			return then(d, a)
+		}
+		return otherwise(d, a)
 	}
 }
 
 // WithCacheMisses returns a model that uses slow for all attempts of a share of the requests, and fast for all others.
 // It models a cache: the hedge of a cache miss is a miss as well.
 func WithCacheMisses(fast, slow Model, share float64) Model {
-	return func(d *RandomSource, a Attempt) time.Duration {
-		if a.RequestRand(d).Float64() < share {
-			return slow(d, a)
-		}
-		return fast(d, a)
-	}
+	return selectModel(func(d *RandomSource, a Attempt) bool { return a.RequestRand(d).Float64() < share }, slow, fast)
 }
 
 // WithSlowReplica returns a model of n replicas with the latencies of m, to which attempts go at random. The latencies
 // of the first replica are multiplied by factor.
 func WithSlowReplica(m Model, n int, factor float64) Model {
-	return func(d *RandomSource, a Attempt) time.Duration {
-		if d.attemptRand(a.Request, -40-a.N).IntN(n) > 0 {
-			return m(d, a)
-		}
-		return time.Duration(factor * float64(m(d, a)))
-	}
+	isFirst := func(d *RandomSource, a Attempt) bool { return d.attemptRand(a.Request, -40-a.N).IntN(n) == 0 }
+	return selectModel(isFirst, ScaleLatency(m, factor), m)
 }
 
 // WithPauses returns a model of n replicas with the latencies of m, to which attempts go at random. Each replica pauses
@@ -179,22 +181,12 @@ func WithPauses(m Model, n int, pause, period time.Duration) Model {
 // WithIntervalModel returns a model that uses the model then for attempts that start in [from, to), and the model
 // otherwise for all other attempts.
 func WithIntervalModel(from, to time.Duration, then, otherwise Model) Model {
-	return func(d *RandomSource, a Attempt) time.Duration {
-		if a.At >= from && a.At < to {
-			return then(d, a)
-		}
-		return otherwise(d, a)
-	}
+	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.At >= from && a.At < to }, then, otherwise)
 }
 
 // WithSlowHedges returns a model that multiplies the latency of hedges by factor. Other latencies are those of m.
 func WithSlowHedges(m Model, factor float64) Model {
-	return func(d *RandomSource, a Attempt) time.Duration {
-		if a.N == 0 {
-			return m(d, a)
-		}
-		return time.Duration(factor * float64(m(d, a)))
-	}
+	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.N > 0 }, ScaleLatency(m, factor), m)
 }
 
 // ScaleLatency returns a model that multiplies all latencies of m by factor.
@@ -211,10 +203,5 @@ func WithHangUntil(m Model, until time.Duration) Model {
 // WithHostModel returns a model that uses the model then for attempts at the given host, and the model otherwise for
 // attempts at all other hosts.
 func WithHostModel(host int, then, otherwise Model) Model {
-	return func(d *RandomSource, a Attempt) time.Duration {
-		if a.Host == host {
-			return then(d, a)
-		}
-		return otherwise(d, a)
-	}
+	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.Host == host }, then, otherwise)
 }
