@@ -17,7 +17,6 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
-	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -46,9 +45,6 @@ type Row struct {
 	Denials    int           // right answers that deny the name
 	LastAnswer time.Duration // from the first query to the last right answer
 }
-
-// Answered returns the number of queries with a right answer.
-func (r Row) Answered() int { return len(latency.SortedLatencies(r.Calls)) }
 
 // A testbed is the simulated network of one Run, with the DNS servers of a scenario and a resolv.conf.
 type testbed struct {
