@@ -38,15 +38,6 @@ func (c *perClientPolicies) RecordPushback(now time.Duration, host int) {
 	}
 }
 
-// newEpisodePolicy returns the policy of one episode. It calls newPolicy once for each client if SeparateClients is
-// set, and otherwise once for all.
-func (s Simulation) newEpisodePolicy(newPolicy func() Policy) Policy {
-	if s.SeparateClients {
-		return &perClientPolicies{newPolicy: newPolicy}
-	}
-	return newPolicy()
-}
-
 // ClientRate returns the number of requests per second that one client sends in an open loop.
 func (s Simulation) ClientRate() float64 {
 	if s.SeparateClients {

@@ -79,8 +79,13 @@ func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Polic
 	episodes := max(s.Episodes, 1)
 	calls := make([]latency.Call, 0, episodes*s.Requests)
 	for e := range episodes {
-		r := &episodeRun{Simulation: s, policy: s.newEpisodePolicy(newPolicy), random: newEpisodeRandomSource(seed, e), calls: calls}
+		r := &episodeRun{Simulation: s, random: newEpisodeRandomSource(seed, e), calls: calls}
 		r.Hosts = max(r.Hosts, 1)
+		if s.SeparateClients {
+			r.policy = &perClientPolicies{newPolicy: newPolicy}
+		} else {
+			r.policy = newPolicy()
+		}
 		r.events.list = make([]event, 0, 1024)
 		if s.Queue != nil {
 			r.stations = s.Queue.newStations()
