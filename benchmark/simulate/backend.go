@@ -73,7 +73,9 @@ func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, l
 	var limiter *hedge.Limiter
 	if q != nil {
 		s.busy = make(chan struct{}, 1)
-		limiter = by.newLimiter()
+		if by.limited {
+			limiter = hedge.NewLimiter(1)
+		}
 	}
 	if protocol == "grpc" {
 		var opts []grpc.ServerOption

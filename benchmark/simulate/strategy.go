@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -121,14 +120,6 @@ func (s strategy) runsIn(sc scenario) bool {
 		return slices.Contains(s.scenarios, sc.name)
 	}
 	return sc.allowedStrategies == nil || slices.Contains(sc.allowedStrategies, s.name)
-}
-
-// newLimiter returns a hedge.Limiter for one server if the strategy protects servers by Limiters, and otherwise nil.
-func (s strategy) newLimiter() *hedge.Limiter {
-	if s.limited {
-		return hedge.NewLimiter(1)
-	}
-	return nil
 }
 
 // isBestStatic reports whether the strategy hedges after the best static delays, which the benchmark computes from the
