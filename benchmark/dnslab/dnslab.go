@@ -77,7 +77,7 @@ func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 	if conf.Skipped == nil {
 		conf.Skipped = func(string) {}
 	}
-	l, err := newLookupLab(conf)
+	l, err := newTestbed(conf)
 	if err != nil {
 		return nil, err
 	}
@@ -136,8 +136,8 @@ func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	})
 }
 
-// newLookupLab builds the network for a Config and starts its two DNS servers.
-func newLookupLab(conf Config) (*testbed, error) {
+// newTestbed builds the network for a Config and starts its two DNS servers.
+func newTestbed(conf Config) (*testbed, error) {
 	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
 	if err != nil {
 		return nil, fmt.Errorf("dnslab: %w", err)

@@ -19,7 +19,7 @@ import (
 func TestReferenceComesOutAsDesigned(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
-	r := runVirtual(t, "reference", trafficSize{}, "none", "bhope", "bhope-tuned", "hedge", "hedge-1", "static-best-1", "static-best-2")
+	r := runVirtual(t, "reference", trafficFlags{}, "none", "bhope", "bhope-tuned", "hedge", "hedge-1", "static-best-1", "static-best-2")
 	for name, want := range map[string][3]float64{
 		"none":        {64.2, 102.8, 0},
 		"bhope":       {63.5, 102.3, 0.4},
@@ -50,7 +50,7 @@ func TestReferenceComesOutAsDesigned(t *testing.T) {
 func TestDriftIsFollowed(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
-	r := runVirtual(t, "drift", trafficSize{}, "bhope-tuned", "hedge")
+	r := runVirtual(t, "drift", trafficFlags{}, "bhope-tuned", "hedge")
 	assertAtMost(t, "p99 of the slow minute", r["hedge/during"].P99, 0.45, r["bhope-tuned/during"].P99)
 	assertAtMost(t, "p99.9 of the slow minute", r["hedge/during"].P999, 0.40, r["bhope-tuned/during"].P999)
 	assertAtMost(t, "p99 of the minute after", r["hedge/after"].P99, 0.70, r["bhope-tuned/after"].P99)
@@ -58,13 +58,13 @@ func TestDriftIsFollowed(t *testing.T) {
 
 func TestHangIsNotFedWithHedges(t *testing.T) {
 	t.Parallel()
-	r := runVirtual(t, "hang", trafficSize{}, "hedge")["hedge/during"]
+	r := runVirtual(t, "hang", trafficFlags{}, "hedge")["hedge/during"]
 	assertAtMost(t, "attempts in the hang", float64(r.Requests+r.Hedges), 1.01, float64(r.Requests))
 }
 
 func TestOutageCostsTheBudgetAtAnyRate(t *testing.T) {
 	t.Parallel()
-	sizes := []trafficSize{{rps: 1}, {rps: 100}, {rps: 10_000, requests: 950_000}}
+	sizes := []trafficFlags{{rps: 1}, {rps: 100}, {rps: 10_000, requests: 950_000}}
 	if testing.Short() {
 		sizes = sizes[:2]
 	}
@@ -81,8 +81,8 @@ func TestOutageCostsTheBudgetAtAnyRate(t *testing.T) {
 func TestWrongEstimateChangesNothing(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
-	low := runVirtual(t, "estimate-low", trafficSize{}, "hedge")["hedge/steady"]
-	high := runVirtual(t, "estimate-high", trafficSize{}, "hedge")["hedge/steady"]
+	low := runVirtual(t, "estimate-low", trafficFlags{}, "hedge")["hedge/steady"]
+	high := runVirtual(t, "estimate-high", trafficFlags{}, "hedge")["hedge/steady"]
 	assert.InEpsilon(t, low.P99, high.P99, 0.03)
 	assert.InEpsilon(t, low.P999, high.P999, 0.03)
 	assert.InEpsilon(t, low.Extra, high.Extra, 0.03)
@@ -92,7 +92,7 @@ func TestHedgesThatCannotHelpAreFew(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
 	for _, name := range []string{"uniform", "bimodal"} {
-		r := runVirtual(t, name, trafficSize{}, "hedge")["hedge"]
+		r := runVirtual(t, name, trafficFlags{}, "hedge")["hedge"]
 		assert.LessOrEqual(t, r.Extra, 1.5, name)
 	}
 }
@@ -100,8 +100,8 @@ func TestHedgesThatCannotHelpAreFew(t *testing.T) {
 func TestHostThatHangsDisturbsNoOther(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
-	one := runVirtual(t, "hosts", trafficSize{}, "hedge")["hedge/during"]
-	none := runVirtual(t, "hosts-calm", trafficSize{}, "hedge")["hedge/during"]
+	one := runVirtual(t, "hosts", trafficFlags{}, "hedge")["hedge/during"]
+	none := runVirtual(t, "hosts-calm", trafficFlags{}, "hedge")["hedge/during"]
 	require.Equal(t, none.Requests, one.Requests)
 	assertAtMost(t, "p99.9 of the other hosts", one.P999, 1.02, none.P999)
 }
@@ -109,7 +109,7 @@ func TestHostThatHangsDisturbsNoOther(t *testing.T) {
 func TestQueueRecoversFromATrigger(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
-	r := runVirtual(t, "metastable", trafficSize{}, "none", "hedge")
+	r := runVirtual(t, "metastable", trafficFlags{}, "none", "hedge")
 	assertAtMost(t, "p99 10 to 30 s after", r["hedge/10-30s-after"].P99, 1.1, r["none/10-30s-after"].P99)
 	assert.LessOrEqual(t, r["hedge/during"].Extra, 1.0)
 }
@@ -117,7 +117,7 @@ func TestQueueRecoversFromATrigger(t *testing.T) {
 func TestOneRequestPerSecondIsEnoughToLearn(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
-	r := runVirtual(t, "low", trafficSize{}, "hedge", "static-best-1")
+	r := runVirtual(t, "low", trafficFlags{}, "hedge", "static-best-1")
 	assertAtMost(t, "p99", r["hedge"].P99, 1.08, r["static-best-1"].P99)
 }
 
@@ -134,7 +134,7 @@ func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 		var measured []float64
 		for _, name := range []string{"reference", "queue-ignores-cancel"} {
 			sc := findScenario(name)
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.scaledSimulation(trafficSize{}).Run(t.Context(), 1, made, nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.scaledSimulation(trafficFlags{}).Run(t.Context(), 1, made, nil)}
 			r := tr.newRow("", func(latency.Call) bool { return true })
 			measured = append(measured, r.Extra, r.P99, r.P999)
 		}

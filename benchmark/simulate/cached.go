@@ -81,7 +81,7 @@ func (cachedEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 		if r.ConnectionMemory > 0 {
 			figures["kb_per_connection"], figures["kernel_kb_per_connection"] = r.ConnectionMemory/1000, r.KernelMemory/1000
 		}
-		t.engineFigures = newWholeScenarioFigures(figures)
+		t.engineFigures = wholeScenarioFigures(figures)
 		return t
 	})
 }

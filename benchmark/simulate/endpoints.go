@@ -69,7 +69,7 @@ func (endpointsEngine) runJob(ctx context.Context, j job, keep func(trial)) erro
 	}, func(r endpointlab.Row) trial {
 		t := j.newTrial("endpoints", r.Contender, r.Calls)
 		t.failures = r.Failures
-		t.engineFigures = newWholeScenarioFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
+		t.engineFigures = wholeScenarioFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
 		return t
 	})
 }

@@ -69,10 +69,10 @@ type engineRegistration struct {
 
 var engineRegistrations []engineRegistration
 
-// registerEngine adds an engine to the list of engines. place is the position in the list, which must be unique.
+// registerEngine adds an engine to the list of engines. position is the position in the list, which must be unique.
 // newEngine returns a new engine whose flags have their default values.
-func registerEngine(place int, newEngine func() engine) {
-	engineRegistrations = append(engineRegistrations, engineRegistration{place, newEngine})
+func registerEngine(position int, newEngine func() engine) {
+	engineRegistrations = append(engineRegistrations, engineRegistration{position, newEngine})
 	slices.SortFunc(engineRegistrations, func(a, b engineRegistration) int { return cmp.Compare(a.position, b.position) })
 }
 

@@ -86,7 +86,7 @@ func (faultsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 		sent := roundToFourDecimals(r.SentPerCall())
 		t := j.newTrial("faults", r.Contender, r.Calls)
 		t.cost, t.sent = &hedgeCost{extra: 100 * (sent - 1)}, &sent
-		t.engineFigures = newWholeScenarioFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": toMillis(r.LastAnswer)})
+		t.engineFigures = wholeScenarioFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": toMillis(r.LastAnswer)})
 		return t
 	})
 }

@@ -53,7 +53,7 @@ func (w *outputWatcher) String() string { return w.seen.String() }
 
 // runVirtual runs strategies in a scenario of the engine virtual. It returns the rows by "strategy" for the whole
 // scenario, and by "strategy/part" for the parts.
-func runVirtual(t *testing.T, name string, s trafficSize, strategies ...string) map[string]row {
+func runVirtual(t *testing.T, name string, s trafficFlags, strategies ...string) map[string]row {
 	t.Helper()
 	var mu sync.Mutex
 	rows := make(map[string]row)

@@ -16,13 +16,13 @@ func TestAuditKeepsWhatHelpsAndEndsWhatHarms(t *testing.T) {
 	for name, most := range map[string][2]float64{
 		"long-queue-ignores-cancel": {1.05, 0.6}, "long-many-clients-ignores-cancel": {1.10, 0.55}, "long-queue-ignores-cancel-double": {1.06, 0.7},
 	} {
-		r := runVirtual(t, name, trafficSize{}, baselineStrategy, auditedStrategy, limitedStrategy)
+		r := runVirtual(t, name, trafficFlags{}, baselineStrategy, auditedStrategy, limitedStrategy)
 		none := r[baselineStrategy+"/settled"].P99
 		assertAtMost(t, name+" audited", r[auditedStrategy+"/settled"].P99, most[0], none)
 		assertAtMost(t, name+" behind Limiters", r[limitedStrategy+"/settled"].P99, most[1], none)
 	}
 	for _, name := range []string{"long-queue", "long-reference"} {
-		r := runVirtual(t, name, trafficSize{}, baselineStrategy, libraryStrategy, auditedStrategy)
+		r := runVirtual(t, name, trafficFlags{}, baselineStrategy, libraryStrategy, auditedStrategy)
 		gain := func(s string) float64 { return r[baselineStrategy+"/settled"].P99 - r[s+"/settled"].P99 }
 		assert.GreaterOrEqual(t, gain(auditedStrategy)/gain(libraryStrategy), 0.99, name)
 	}
@@ -33,7 +33,7 @@ func TestAuditOfABusyClientTakesMinutes(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
 	for name, harms := range map[string]bool{"long-queue-ignores-cancel-double": true, "long-queue": false} {
-		r := runVirtual(t, name, trafficSize{requests: 2_000_000}, libraryStrategy, auditedStrategy) // a quarter of an hour
+		r := runVirtual(t, name, trafficFlags{requests: 2_000_000}, libraryStrategy, auditedStrategy) // a quarter of an hour
 		hedged := r[auditedStrategy].Extra / r[libraryStrategy].Extra
 		if harms {
 			assert.Less(t, hedged, 0.5, name)

@@ -67,7 +67,7 @@ const (
 // contender to keep.
 func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	simulation := j.scenario.scaledSimulation(j.size)
-	t := roundRunner{job: j, plan: j.newWorkPlan(simulation), began: time.Now()}
+	t := turnRunner{job: j, plan: j.newWorkPlan(simulation), began: time.Now()}
 	rate, err := l.requestRate(ctx, j, simulation)
 	if err != nil {
 		return err
@@ -208,8 +208,8 @@ func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simula
 	return rate, nil
 }
 
-// A roundRunner runs the contenders of a job in rounds. In each round, every contender sends some of its requests.
-type roundRunner struct {
+// A turnRunner runs the contenders of a job in rounds. In each round, every contender sends some of its requests.
+type turnRunner struct {
 	job
 	plan  workPlan
 	began time.Time
@@ -219,7 +219,7 @@ type roundRunner struct {
 
 // addContender adds a contender to the rounds. A contender whose strategy is not among those of the job is left out of
 // the results.
-func (t *roundRunner) addContender(c *contender) {
+func (t *turnRunner) addContender(c *contender) {
 	if c.hidden = !slices.Contains(t.strategies, c.strategy.name); !c.hidden {
 		c.task = t.progress.addTask(t.scenario.name, c.strategy.name, t.plan.requests)
 	}
@@ -231,7 +231,7 @@ func (t *roundRunner) addContender(c *contender) {
 	}
 }
 
-func (t *roundRunner) endEpisodes() {
+func (t *turnRunner) endEpisodes() {
 	for _, c := range t.all {
 		c.endEpisode()
 	}
@@ -239,7 +239,7 @@ func (t *roundRunner) endEpisodes() {
 
 // runRounds lets the contenders send their requests in rounds, in an order that changes from round to round. If ctx
 // ends, it returns without an error.
-func (t *roundRunner) runRounds(ctx context.Context) (err error) {
+func (t *turnRunner) runRounds(ctx context.Context) (err error) {
 	arrivals := virtual.NewRandomSource(t.seed)
 	turn := func(c *contender, n int) {
 		if ctx.Err() == nil && err == nil {
@@ -274,7 +274,7 @@ func (t *roundRunner) runRounds(ctx context.Context) (err error) {
 // bestStaticDelays returns the static hedge delays that would have been best for the calls without hedging so far. They
 // cost at most as many hedges per request as the strategy hedge has sent so far. The strategy s determines the number
 // of delays and the quantile that they minimize.
-func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
+func (t *turnRunner) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64
 	for _, other := range t.all {

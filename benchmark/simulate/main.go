@@ -104,7 +104,7 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 		return exitUsage
 	}
 	if o.list {
-		printList(stdout)
+		printDescriptions(stdout)
 		return exitOK
 	}
 	p := newProgressDisplay(stderr, terminal)

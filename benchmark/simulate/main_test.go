@@ -239,7 +239,7 @@ func TestInterruptKeepsWhatIsDone(t *testing.T) {
 }
 
 func TestFirstCallsAreNotHedgedByOurs(t *testing.T) {
-	r := runVirtual(t, "cold", trafficSize{requests: 5000}, "none", "bhope", "hedge")
+	r := runVirtual(t, "cold", trafficFlags{requests: 5000}, "none", "bhope", "hedge")
 	assert.Equal(t, 5000, r["hedge"].Requests)
 	assert.Equal(t, 250, r["hedge/first-50"].Requests)
 }

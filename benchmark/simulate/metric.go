@@ -60,10 +60,10 @@ func registerMetrics(own ...metric) {
 }
 
 // newEngineMetric returns a metric that only one engine has. name is the name in machine-readable formats and the key
-// in row.engineFigures. title and place are the title and the position of the column. format is the verb of package fmt
-// for values; an empty format means milliseconds.
-func newEngineMetric(name, title string, place int, format string) metric {
-	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, position: place, format: format, isEngineSpecific: true}
+// in row.engineFigures. title and position are the title and the position of the column. format is the verb of package
+// fmt for values; an empty format means milliseconds.
+func newEngineMetric(name, title string, position int, format string) metric {
+	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, position: position, format: format, isEngineSpecific: true}
 }
 
 // enginePosition returns the position of the metric's column if only one engine has the metric, and otherwise 0.

@@ -19,7 +19,7 @@ type options struct {
 	engine     engine
 	scenarios  []scenario
 	strategies []string // nil: the engine's choice
-	size       trafficSize
+	size       trafficFlags
 	seed       uint64
 	runs       int
 	format     string
@@ -244,12 +244,12 @@ func printUsage(w io.Writer, fs *flag.FlagSet) {
 	fmt.Fprint(w, "Usage: simulate [flags]\n\nPuts hedging strategies through the same traffic, side by side.\n\n")
 	fs.PrintDefaults()
 	fmt.Fprintln(w)
-	printList(w)
+	printDescriptions(w)
 }
 
-// printList writes the output of the flag -list to w: the descriptions of all strategies, and of all engines with their
-// scenarios.
-func printList(w io.Writer) {
+// printDescriptions writes the output of the flag -list to w: the descriptions of all strategies, and of all engines
+// with their scenarios.
+func printDescriptions(w io.Writer) {
 	fmt.Fprint(w, "Strategies:\n")
 	for _, s := range strategies {
 		fmt.Fprintf(w, "  %-26s %s\n", s.name, s.fullDescription())

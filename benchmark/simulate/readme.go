@@ -39,7 +39,7 @@ func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) 
 		basis := fmt.Sprintf("medians of %d runs, ± half their range", benchmarkRuns)
 		return renderedTable{body: appendOrigin(t.renderCosts(parseBenchmark(out)), "go test "+t.benchmark, basis)}, nil
 	}
-	found, err := m.runOnce(t.args)
+	found, err := m.runMemoized(t.args)
 	if err != nil {
 		return renderedTable{}, fmt.Errorf("table %s: %w", t.name, err)
 	}
@@ -51,9 +51,9 @@ func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) 
 	return table, nil
 }
 
-// runOnce runs this command with the arguments args, separated by spaces, and returns the results. Later calls with
+// runMemoized runs this command with the arguments args, separated by spaces, and returns the results. Later calls with
 // the same arguments return the same results. It returns an error if the machine is too busy.
-func (m *documentMeasurer) runOnce(args string) (engineResults, error) {
+func (m *documentMeasurer) runMemoized(args string) (engineResults, error) {
 	if found, ok := m.resultsByArgs[args]; ok {
 		return found, nil
 	}

@@ -64,9 +64,9 @@ type trial struct {
 	engineFigures func(part string, calls []int) map[string]float64
 }
 
-// newWholeScenarioFigures returns a function for the field trial.engineFigures. The function returns figures for the
+// wholeScenarioFigures returns a function for the field trial.engineFigures. The function returns figures for the
 // whole scenario, and nil for a part of the scenario.
-func newWholeScenarioFigures(figures map[string]float64) func(string, []int) map[string]float64 {
+func wholeScenarioFigures(figures map[string]float64) func(string, []int) map[string]float64 {
 	return func(part string, _ []int) map[string]float64 {
 		if part == "" {
 			return figures

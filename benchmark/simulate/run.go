@@ -19,7 +19,7 @@ type job struct {
 	scenario   *scenario
 	strategies []string
 	seed       uint64
-	size       trafficSize
+	size       trafficFlags
 	share      int // number of jobs among which the available time is divided equally
 	progress   *progressDisplay
 	timers     *timerMonitor

@@ -110,9 +110,9 @@ func (sc scenario) partBoundaries() []time.Duration {
 	return slices.Compact(all)
 }
 
-// A trafficSize has the values of the flags that change the amount of traffic: -requests, -rps and -quick. A zero value
-// leaves the amount to the scenario.
-type trafficSize struct {
+// The trafficFlags are the values of the flags that change the amount of traffic: -requests, -rps and -quick. A zero
+// value leaves the amount to the scenario.
+type trafficFlags struct {
 	requests int
 	rps      float64
 	quick    bool
@@ -123,7 +123,7 @@ const quickDivisor = 8
 
 // describeWithSize returns the description of the scenario. If the flags in s change the number of requests per second,
 // the description contains the number.
-func (sc scenario) describeWithSize(s trafficSize) string {
+func (sc scenario) describeWithSize(s trafficFlags) string {
 	if w := sc.scaledSimulation(s); w.Rate != sc.simulation.Rate {
 		return fmt.Sprintf("%s; here with %s requests/s", sc.description, formatThousands(int(math.Round(w.Rate))))
 	}
@@ -132,7 +132,7 @@ func (sc scenario) describeWithSize(s trafficSize) string {
 
 // scaledSimulation returns the traffic and the server of the scenario as a simulation. The flags in s determine the
 // rate and the number of requests.
-func (sc scenario) scaledSimulation(s trafficSize) virtual.Simulation {
+func (sc scenario) scaledSimulation(s trafficFlags) virtual.Simulation {
 	w := sc.simulation
 	if s.rps > 0 {
 		w.Workers, w.Rate = 0, s.rps

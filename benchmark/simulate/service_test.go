@@ -12,7 +12,7 @@ import (
 func TestManyQuietClientsGainAsOneBusyClientDoes(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
-	r := runVirtual(t, "many-clients", trafficSize{}, "none", "bhope-tuned", "hedge")
+	r := runVirtual(t, "many-clients", trafficFlags{}, "none", "bhope-tuned", "hedge")
 	assertAtMost(t, "p99", r["hedge"].P99, 0.32, r["none"].P99)
 	assert.LessOrEqual(t, r["hedge"].Extra, 10.0)
 }
@@ -23,7 +23,7 @@ func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 	sc := findScenario("many-clients-ignores-cancel")
 	for seed := range uint64(5) { // such waves differ much between seeds
 		run := func(name string) row {
-			w := sc.scaledSimulation(trafficSize{requests: 400_000})
+			w := sc.scaledSimulation(trafficFlags{requests: 400_000})
 			tr := trial{engine: "virtual", scenario: &sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, findStrategy(name).virtual(virtualSetup{ctx: t.Context(), simulation: w, seed: 1 + seed}), nil)}
 			return tr.newRow("", func(latency.Call) bool { return true })
 		}
@@ -36,10 +36,10 @@ func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 func TestALimiterMakesHedgingHelpServersThatFinishWhatIsCancelled(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
-	r := runVirtual(t, "queue-ignores-cancel", trafficSize{}, "none", "hedge", "hedge-limited")
+	r := runVirtual(t, "queue-ignores-cancel", trafficFlags{}, "none", "hedge", "hedge-limited")
 	assertAtMost(t, "p99 behind a Limiter", r["hedge-limited"].P99, 0.6, r["none"].P99)
 	assert.Greater(t, r["hedge"].P99, r["none"].P99, "without one hedging harms")
-	many := runVirtual(t, "many-clients-ignores-cancel", trafficSize{}, "none", "hedge-limited")
+	many := runVirtual(t, "many-clients-ignores-cancel", trafficFlags{}, "none", "hedge-limited")
 	assertAtMost(t, "p99 of many clients behind a Limiter", many["hedge-limited"].P99, 0.6, many["none"].P99)
 }
 
@@ -52,8 +52,8 @@ func TestOnlyServersWithQueuesHaveLimiters(t *testing.T) {
 func TestFewPushBacksCostNothing(t *testing.T) {
 	t.Parallel()
 	skipIfShort(t)
-	pushed := runVirtual(t, "pushback", trafficSize{}, "hedge")["hedge"]
-	calm := runVirtual(t, "pushback-none", trafficSize{}, "hedge")["hedge"]
+	pushed := runVirtual(t, "pushback", trafficFlags{}, "hedge")["hedge"]
+	calm := runVirtual(t, "pushback-none", trafficFlags{}, "hedge")["hedge"]
 	assertAtMost(t, "p99", pushed.P99, 1.1, calm.P99)
 	assert.Positive(t, pushed.Errors)
 	assert.Zero(t, calm.Errors)

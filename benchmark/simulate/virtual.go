@@ -43,7 +43,7 @@ func (virtualEngine) estimateDuration(jobs []job) (sum time.Duration) {
 	if total < worthIt {
 		return 0 // it is over before an estimate helps
 	}
-	simulation := virtualScenarios()[0].scaledSimulation(trafficSize{requests: pilot})
+	simulation := virtualScenarios()[0].scaledSimulation(trafficFlags{requests: pilot})
 	for name, n := range requests {
 		began := time.Now()
 		at := virtualSetup{ctx: context.Background(), simulation: simulation, seed: 1, extra: 0.1}

@@ -65,9 +65,9 @@ type readStats struct {
 	replaced              atomic.Bool // the last byte came from a request that replaced another
 }
 
-// newStore returns the store of one contender in scenario sc. seed determines the faults. reads is the number of ranges
-// into which the object is divided.
-func newStore(sc scenario, seed uint64, reads int) *objectStore {
+// newObjectStore returns the store of one contender in scenario sc. seed determines the faults. reads is the number of
+// ranges into which the object is divided.
+func newObjectStore(sc scenario, seed uint64, reads int) *objectStore {
 	return &objectStore{
 		scenario: sc, seed: seed, size: int64(reads) * ReadSize, requestSize: ReadSize,
 		attempts: make([]atomic.Int32, reads*ReadSize/faultBlockSize), reads: make([]readStats, reads),

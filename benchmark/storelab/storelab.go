@@ -77,7 +77,7 @@ var FakeTimeRun = bubble.Func[Config, []Row]{Name: "storelab", Call: Run}
 // measureContender lets contender c read all ranges of the object in scenario sc, from a store of its own. It returns
 // the result.
 func (conf Config) measureContender(ctx context.Context, sc scenario, c lab.Contender[*objectStore, rangeReader]) (Row, error) {
-	s := newStore(sc, conf.Seed, conf.Reads)
+	s := newObjectStore(sc, conf.Seed, conf.Reads)
 	read, err := c.Start(s)
 	if err != nil {
 		return Row{}, err

@@ -65,7 +65,7 @@ type hostLatencies struct {
 func (p *Policy) HedgeDelay(now time.Duration, name string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.updateHost(now, name)
+	h := p.advanceWindows(now, name)
 	h.requests++
 	if h.requests <= warmUpRequests || h.merged.IsEmpty() {
 		return initialDelay
@@ -104,7 +104,7 @@ func (p *Policy) DeniedHedges() int {
 func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.updateHost(now, name)
+	h := p.advanceWindows(now, name)
 	for _, s := range [...]*ddsketch.DDSketch{h.current, h.merged} {
 		if err := s.Add(float64(max(took, 1))); err != nil {
 			panic(err) // no duration is outside the sketch's range
@@ -112,9 +112,9 @@ func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duratio
 	}
 }
 
-// updateHost returns the host with the given name, after its windows have been moved to the time now. The caller holds
-// mu.
-func (p *Policy) updateHost(now time.Duration, name string) *hostLatencies {
+// advanceWindows moves the windows of the host with the given name to the time now, and returns the latencies of the
+// host. The caller holds mu.
+func (p *Policy) advanceWindows(now time.Duration, name string) *hostLatencies {
 	h := p.hosts[name]
 	switch {
 	case h == nil:
