@@ -1,7 +1,11 @@
 package recursor_test
 
 import (
+	"context"
+	"maps"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	keys "github.com/gohedge/hedge/internal/signer"
 )
 
@@ -108,61 +113,121 @@ func replays(w *testNetwork) map[string]replay {
 	}
 }
 
-// TestReplayedRecordsAreBogus has responses of records that are signed, for questions that they do not answer
-// (CVE-2026-44690, CVE-2026-46582, CVE-2026-13321, CVE-2026-11721, CVE-2026-10723). None is accepted, and none changes
-// the answers to other questions.
-func TestReplayedRecordsAreBogus(t *testing.T) {
-	truth := map[string]string{
-		"www.example.tld. A": "NOERROR www.example.tld. A 192.0.2.80", "mail.example.tld. A": "NOERROR mail.example.tld. A 192.0.2.86",
-		"host.w.example.tld. A": "NOERROR host.w.example.tld. A 192.0.2.87", "x.w.example.tld. A": "NOERROR x.w.example.tld. A 192.0.2.81",
-		"www.evil.tld. A": "NOERROR www.evil.tld. A 203.0.113.66", "nx.example.tld. A": "NXDOMAIN", "nx.tld. A": "NXDOMAIN",
-		"nx.evil.tld. A": "NXDOMAIN", "x.evil.tld. A": "NXDOMAIN", "example.tld. TXT": "NOERROR",
-	}
+// replayTruth has the correct answers to all questions of replays, and others.
+var replayTruth = map[string]string{
+	"www.example.tld. A": "NOERROR www.example.tld. A 192.0.2.80", "mail.example.tld. A": "NOERROR mail.example.tld. A 192.0.2.86",
+	"host.w.example.tld. A": "NOERROR host.w.example.tld. A 192.0.2.87", "x.w.example.tld. A": "NOERROR x.w.example.tld. A 192.0.2.81",
+	"www.evil.tld. A": "NOERROR www.evil.tld. A 203.0.113.66", "nx.example.tld. A": "NXDOMAIN", "nx.tld. A": "NXDOMAIN",
+	"nx.evil.tld. A": "NXDOMAIN", "x.evil.tld. A": "NXDOMAIN", "example.tld. TXT": "NOERROR",
+}
+
+// forEachReplay runs f for each attack, in a signed network of its own.
+func forEachReplay(t *testing.T, f func(t *testing.T, w *testNetwork, a replay)) {
 	var names []string
 	bubble(t, replayed, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		for name := range replays(w) {
-			names = append(names, name)
-		}
+		names = slices.Sorted(maps.Keys(replays(w)))
 	})
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, replayed, func(t *testing.T, w *testNetwork) {
 				w.sign()
-				a := replays(w)[name]
-				servers := "192.0.3.1 192.0.3.2"
-				if strings.Contains(a.question, "evil") {
-					servers = "192.0.3.3 192.0.3.4"
-				}
-				w.setFault(servers, onlyForQuestion(a.question, func(q query, r *dns.Msg) *dns.Msg {
-					r.Rcode, r.Answer, r.Ns = a.rcode, a.answer, a.authority
-					return r
-				}))
-				r := newValidatingResolver(w)
-				require.Equal(t, "secure", w.security(r, "tld. SOA"))
-				for round := range 2 {
-					before := r.Stats().Verifications
-					cost := w.queryCost(r, func() {
-						if got := formatResponse(w.ask(r, a.question)); round == 0 || got != truth[a.question] { // which follows from the proofs of other answers
-							assert.Equal(t, "SERVFAIL", got)
-						}
-					})
-					assert.LessOrEqual(t, cost, 32)
-					assert.LessOrEqual(t, r.Stats().Verifications-before, int64(128))
-					for question, want := range truth {
-						if question != a.question {
-							assert.Equal(t, want, formatResponse(w.ask(r, question)), question)
-							assert.Equal(t, "secure", w.security(r, question), question)
-						}
-					}
-				}
-				w.setFault(servers, nil)
-				time.Sleep(6 * time.Minute)
-				assert.Equal(t, truth[a.question], formatResponse(w.ask(r, a.question)), "the zone recovers without help")
-				assert.Equal(t, "secure", w.security(r, a.question))
+				f(t, w, replays(w)[name])
 			})
 		})
 	}
+}
+
+// send is the fault of a server that sends the response.
+func (a replay) send(_ query, r *dns.Msg) *dns.Msg {
+	r.Rcode, r.Answer, r.Ns = a.rcode, a.answer, a.authority
+	return r
+}
+
+// assertBogus asserts that m is SERVFAIL because of missing or invalid signatures or proofs.
+func assertBogus(t *testing.T, m *dns.Msg) {
+	t.Helper()
+	code, text := readExtendedError(m)
+	assert.Equal(t, "SERVFAIL", formatResponse(m))
+	assert.True(t, dns.ExtendedErrorCodeDNSBogus <= code && code <= dns.ExtendedErrorCodeNSECMissing, "EDE %d, %s", code, text)
+}
+
+// TestReplayedRecordsAreBogus has responses of records that are signed, for questions that they do not answer
+// (CVE-2026-44690, CVE-2026-46582, CVE-2026-13321, CVE-2026-11721, CVE-2026-10723). None is accepted, and none changes
+// the answers to other questions.
+func TestReplayedRecordsAreBogus(t *testing.T) {
+	forEachReplay(t, func(t *testing.T, w *testNetwork, a replay) {
+		servers := "192.0.3.1 192.0.3.2"
+		if strings.Contains(a.question, "evil") {
+			servers = "192.0.3.3 192.0.3.4"
+		}
+		w.setFault(servers, onlyForQuestion(a.question, a.send))
+		r := newValidatingResolver(w)
+		require.Equal(t, "secure", w.security(r, "tld. SOA"))
+		for round := range 2 {
+			before := r.Stats().Verifications
+			cost := w.queryCost(r, func() {
+				if m := w.ask(r, a.question); round == 0 || formatResponse(m) != replayTruth[a.question] { // which follows from the proofs of other answers
+					assertBogus(t, m)
+				}
+			})
+			assert.LessOrEqual(t, cost, 32)
+			assert.LessOrEqual(t, r.Stats().Verifications-before, int64(128))
+			for question, want := range replayTruth {
+				if question != a.question {
+					assert.Equal(t, want, formatResponse(w.ask(r, question)), question)
+					assert.Equal(t, "secure", w.security(r, question), question)
+				}
+			}
+		}
+		w.setFault(servers, nil)
+		time.Sleep(6 * time.Minute)
+		assert.Equal(t, replayTruth[a.question], formatResponse(w.ask(r, a.question)), "the zone recovers without help")
+		assert.Equal(t, "secure", w.security(r, a.question))
+	})
+}
+
+// replayUpstream is an upstream with all zones of a network. It sends the response of an attack to its question.
+type replayUpstream struct {
+	zones     []*zone
+	attack    replay
+	questions atomic.Int64 // received so far
+}
+
+func (u *replayUpstream) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
+	u.questions.Add(1)
+	q := query{Msg: m, name: dns.CanonicalName(m.Question[0].Name), qtype: m.Question[0].Qtype}
+	r := onlyForQuestion(u.attack.question, u.attack.send)(q, answer(u.zones, q))
+	r.RecursionAvailable = true
+	return r.Copy(), ms, nil
+}
+
+// TestValidatorRefusesReplayedRecords is TestReplayedRecordsAreBogus for the validator of a forwarder, which knows no
+// zone cuts.
+func TestValidatorRefusesReplayedRecords(t *testing.T) {
+	forEachReplay(t, func(t *testing.T, w *testNetwork, a replay) {
+		u := &replayUpstream{zones: w.zones(), attack: a}
+		v := &dnssec.Validator{Exchanger: u, Trust: dnssec.Trust{Anchors: []dns.RR{w.zone(".").signer.ds()}}}
+		defer v.Close()
+		ask := func(question string) *dns.Msg {
+			m, _, err := v.ExchangeContext(t.Context(), parseQuestion(question+" +ad"), "")
+			require.NoError(t, err)
+			return m
+		}
+		before, units := u.questions.Load(), v.Stats().Verifications
+		m := ask(a.question)
+		time.Sleep(15 * time.Second) // until no lookup is left
+		assertBogus(t, m)
+		assert.LessOrEqual(t, u.questions.Load()-before, int64(32))
+		assert.LessOrEqual(t, v.Stats().Verifications-units, int64(128))
+		for question, want := range replayTruth {
+			if question != a.question {
+				m := ask(question)
+				assert.Equal(t, want, formatResponse(m), question)
+				assert.True(t, m.AuthenticatedData, question)
+			}
+		}
+	})
 }
 
 // TestCostlyNSEC3HashesReachLimit has NSEC3 parameters with which each label of a name costs 251 SHA-1 blocks
