@@ -8,9 +8,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestLastSetupNeedsFewLookupsAndHandshakes(t *testing.T) {
+	doubles.SkipSimulation(t)
 	_, _ = (&net.Resolver{PreferGo: true}).LookupHost(context.Background(), "localhost") // as in main
 	synctest.Test(t, func(t *testing.T) {
 		row, err := runService(t.Context(), setups[len(setups)-1])
@@ -22,6 +25,7 @@ func TestLastSetupNeedsFewLookupsAndHandshakes(t *testing.T) {
 }
 
 func TestClientLosesNoTimeToPools(t *testing.T) {
+	doubles.SkipSimulation(t)
 	synctest.Test(t, func(t *testing.T) {
 		row, err := runPool(t.Context(), 0)
 		require.NoError(t, err)
