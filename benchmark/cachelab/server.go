@@ -70,7 +70,8 @@ func (s *server) prepare() error {
 func (s *server) openConnections(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if s.scenario.connections >= manyConnections {
+	first := s.scenario.connections >= manyConnections && s.row.ConnectionMemory == 0
+	if first {
 		_ = lab.SleepContext(ctx, time.Second) // until the connections of other contenders have ended
 	}
 	process, kernel := s.residentMemory(), kernelMemory()
@@ -87,11 +88,11 @@ func (s *server) openConnections(ctx context.Context) error {
 			return
 		}
 		s.conns <- conn
-		for range 3 {
+		for range 6 {
 			_ = s.sendQuery(s.queries[0])
 		}
 	})
-	if n := float64(s.scenario.connections); n >= manyConnections && s.row.ConnectionMemory == 0 {
+	if n := float64(s.scenario.connections); first {
 		s.row.ConnectionMemory = (s.residentMemory() - process) / n
 		s.row.KernelMemory = (kernelMemory() - kernel) / n / 2 // the client's end is on the same machine
 	}

@@ -41,10 +41,10 @@ var documentTables = []documentTable{{
 	args: "-engine dns -scenario loss2 -transport https -requests 2500 -runs 2 -strategy forwarder,dnsdist",
 }, {
 	name: "cached", render: formatCaches, basis: "medians of 3 runs",
-	args: "-engine cached -scenario all -strategy forwarder,bare-go,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
+	args: "-engine cached -scenario all -strategy forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
 }, {
-	name: "clients", render: formatManyClients,
-	args: "-engine cached -scenario udp,long -strategy forwarder,unbound -requests 50000 -runs 1",
+	name: "clients", render: formatManyClients, basis: "one run",
+	args: "-engine cached -scenario udp,long -strategy forwarder,unbound -runs 1",
 }, {
 	name: "faults", render: formatFaults, basis: "one run",
 	args: "-engine faults -scenario all",
@@ -186,7 +186,9 @@ func formatManyClients(f engineResults) string {
 	for _, s := range f.scenarios {
 		fmt.Fprintf(&b, "| %s |", strings.TrimPrefix(s.scenario.description, "DNS: "))
 		for _, udp := range f.scenarios[0].results {
-			i := slices.IndexFunc(s.results, func(r strategyResult) bool { return r.strategy == udp.strategy && r.rows[0].Errors == 0 })
+			i := slices.IndexFunc(s.results, func(r strategyResult) bool {
+				return r.strategy == udp.strategy && r.rows[0].Errors <= r.rows[0].Requests/100
+			})
 			if i < 0 {
 				b.WriteString(strings.Repeat(" – |", 5))
 				continue

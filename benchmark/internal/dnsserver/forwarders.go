@@ -12,9 +12,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/forward"
 )
 
-// Limits of the TCP connections of clients to forwarders, where the program has these settings.
+// MaxTCPConns is the limit of the TCP connections of clients to a forwarder, and tcpIdleSeconds the time that such a
+// connection may be idle, where the program has these settings. A process may often have 20,000 descriptors.
 const (
-	maxTCPConns    = 19_900 // with the usual limit of 20,000 descriptors
+	MaxTCPConns    = 19_900
 	tcpIdleSeconds = 60
 )
 
@@ -59,7 +60,7 @@ func (f Forwarder) Command(name string) (*exec.Cmd, error) {
 	case "named":
 		return f.namedCommand()
 	case "pdns":
-		return f.Peers.PowerDNSCommand(f.Dir, "--local-port=53", fmt.Sprint("--max-tcp-clients=", maxTCPConns), fmt.Sprint("--client-tcp-timeout=", tcpIdleSeconds),
+		return f.Peers.PowerDNSCommand(f.Dir, "--local-port=53", fmt.Sprint("--max-tcp-clients=", MaxTCPConns), fmt.Sprint("--client-tcp-timeout=", tcpIdleSeconds),
 			"--forward-zones-recurse=.="+f.formatUpstreams("%s:%d", ";"))
 	case "kresd":
 		return f.knotCommand()
@@ -96,7 +97,7 @@ func UnboundForwardZone(addresses []string) string {
 
 // unboundCommand returns the command that runs unbound.
 func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
-	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", maxTCPConns, tcpIdleSeconds)
+	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", MaxTCPConns, tcpIdleSeconds)
 	if f.ServesTLS {
 		server += fmt.Sprintf("  tls-port: 53\n  tls-service-pem: %[1]q\n  tls-service-key: %[1]q\n", f.CertificateFile)
 	}
@@ -132,7 +133,7 @@ func (f Forwarder) namedCommand() (*exec.Cmd, error) {
   forwarders { %s };
 };
 controls {};
-`, server, f.Dir, maxTCPConns, tcpIdleSeconds/10, upstreams), "named", "-4", "-g", "-n", "1", "-c")
+`, server, f.Dir, MaxTCPConns, tcpIdleSeconds/10, upstreams), "named", "-4", "-g", "-n", "1", "-c")
 }
 
 // knotCommand returns the command that runs Knot Resolver.
@@ -214,7 +215,7 @@ func serveForwarder(upstreams []string) error {
 		client.Upstreams = append(client.Upstreams, upstream)
 	}
 	limits := forward.DefaultLimits()
-	limits.Conns, limits.ConnsPerClient = maxTCPConns, maxTCPConns
+	limits.Conns, limits.ConnsPerClient = MaxTCPConns, MaxTCPConns
 	conf := forward.Config{Client: client, Listen: []string{ListenAddress}, Limits: &limits}
 	if file := os.Getenv(certificateEnv); file != "" {
 		getCertificate, err := forward.CertificateFiles(file, file)
