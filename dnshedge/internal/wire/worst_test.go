@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -365,4 +366,34 @@ func TestLongMessageIsParsedLikePackageDNS(t *testing.T) {
 		read++
 	}
 	assert.Greater(t, read, 10)
+}
+
+// A query over a stream may have 64 KiB of options, and any client may send it.
+func TestQueryWithManyOptionsIsParsedCheaply(t *testing.T) {
+	ordinary := worstQuestion()
+	ordinary.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{192, 0, 2, 0}}}
+	b := pack(t, ordinary)
+	q, err := wire.ParseQuery(b)
+	require.NoError(t, err)
+	usual := len(q.Append(nil, 0, wire.PackOptions{}))
+	for name, options := range map[string][]byte{
+		"unknown":       bytes.Repeat([]byte{0xfd, 0xe9, 0, 0}, 16000),
+		"NSID":          bytes.Repeat([]byte{0, 3, 0, 1, 0}, 12800),
+		"cookies":       bytes.Repeat([]byte{0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8}, 5300),
+		"padding":       append([]byte{0, 12, 0xf9, 0xfc}, make([]byte, 63996)...),
+		"subnets":       bytes.Repeat([]byte{0, 8, 0, 7, 0, 1, 24, 0, 192, 0, 2}, 5800),
+		"longer subnet": append([]byte{0, 8, 0xf9, 0xfc, 0, 1, 24, 0}, make([]byte, 63992)...),
+	} {
+		m := pack(t, worstQuestion())
+		binary.BigEndian.PutUint16(m[len(m)-2:], uint16(len(options)))
+		m = append(m, options...)
+		q, err := wire.ParseQuery(m)
+		if strings.Contains(name, "subnet") {
+			assert.Error(t, err, name)
+		} else if assert.NoError(t, err, name) {
+			assert.LessOrEqual(t, len(q.Append(nil, 0, wire.PackOptions{})), usual, "%s: no option is passed on", name)
+		}
+		assert.LessOrEqual(t, testing.AllocsPerRun(10, func() { _, _ = wire.ParseQuery(m) }), 40.0, name)
+		doubles.AssertMaxDuration(t, 2*time.Millisecond, func() { _, _ = wire.ParseQuery(m) })
+	}
 }
