@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -118,6 +119,31 @@ func TestUnreadResponsesEndConnection(t *testing.T) {
 	m.Question[0].Qtype = dns.TypeTXT
 	sendRaw(t, conn, frame(pack(t, m)), true)
 	assert.Equal(t, excessiveLoad, closeCode(t, conn))
+}
+
+// Over HTTP/3, such a client loses the request.
+func TestHTTP3UnreadResponseEndsRequest(t *testing.T) {
+	f := startForwarder(t, nil)
+	conn, err := dialRaw(t, f.http3.Addr(), func(tls *tls.Config, c *quicgo.Config) {
+		tls.NextProtos, c.InitialStreamReceiveWindow, c.MaxStreamReceiveWindow = []string{"h3"}, 1, 1
+	})
+	require.NoError(t, err)
+	stream, err := new(http3.Transport).NewClientConn(conn).OpenRequestStream(t.Context())
+	require.NoError(t, err)
+	m := question("long.example.")
+	m.Question[0].Qtype = dns.TypeTXT
+	query := base64.RawURLEncoding.EncodeToString(pack(t, m))
+	r, err := http.NewRequest(http.MethodGet, "https://"+dnstest.Name+"/dns-query?dns="+query, nil)
+	require.NoError(t, err)
+	require.NoError(t, stream.SendRequestHeader(r))
+	require.NoError(t, stream.Close())
+	time.Sleep(2500 * time.Millisecond) // after the time for the query and the time for the response
+	_ = stream.SetReadDeadline(time.Now().Add(10 * time.Second))
+	resp, err := stream.ReadResponse()
+	require.NoError(t, err)
+	b, _ := io.ReadAll(resp.Body)
+	assert.Less(t, len(b), 4096, "the rest of 61,000 bytes does not wait for the client")
+	assert.NoError(t, conn.Context().Err())
 }
 
 // A deafConn sends packets and receives none, so that a handshake does not end. It receives packets of the type Retry if

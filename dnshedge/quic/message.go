@@ -87,15 +87,56 @@ func checkMessage(m []byte) error {
 // isResponse reports whether the message m has the flag QR.
 func isResponse(m []byte) bool { return m[2]&0x80 != 0 }
 
-// hasKeepalive reports whether the message m has the option edns-tcp-keepalive. A message that cannot be parsed has none.
+// hasKeepalive reports whether the message m has the option edns-tcp-keepalive. It does not find the option after a
+// malformed record. Compressed names are not written out, because that may take long.
 func hasKeepalive(m []byte) bool {
 	if !bytes.Contains(m[headerLen:], []byte{0, dns.EDNS0TCPKEEPALIVE, 0}) { // the code and half of the length of the option
 		return false
 	}
-	parsed := new(dns.Msg)
-	if parsed.Unpack(m) != nil {
-		return false
+	count := func(off int) int { return int(binary.BigEndian.Uint16(m[off:])) }
+	off := headerLen
+	for range count(4) { // questions
+		off = skipName(m, off) + 4
 	}
-	opt := parsed.IsEdns0()
-	return opt != nil && slices.ContainsFunc(opt.Option, func(o dns.EDNS0) bool { return o.Option() == dns.EDNS0TCPKEEPALIVE })
+	for range count(6) + count(8) + count(10) {
+		off = skipName(m, off)
+		if off+10 > len(m) {
+			return false
+		}
+		isOPT, data := count(off) == int(dns.TypeOPT), off+10
+		if off = data + count(off+8); off > len(m) {
+			return false
+		}
+		if isOPT && hasOption(m[data:off], dns.EDNS0TCPKEEPALIVE) {
+			return true
+		}
+	}
+	return false
+}
+
+// skipName returns the offset after the name at the offset off of the message m, or at least the length of m if the name is
+// malformed. It follows no compression pointers.
+func skipName(m []byte, off int) int {
+	for off < len(m) {
+		switch n := int(m[off]); {
+		case n == 0:
+			return off + 1
+		case n >= 0xc0:
+			return off + 2
+		default:
+			off += 1 + n
+		}
+	}
+	return off
+}
+
+// hasOption reports whether options, the data of an OPT record, has an option with a code.
+func hasOption(options []byte, code uint16) bool {
+	for len(options) >= 4 {
+		if binary.BigEndian.Uint16(options) == code {
+			return true
+		}
+		options = options[min(4+int(binary.BigEndian.Uint16(options[2:])), len(options)):]
+	}
+	return false
 }
