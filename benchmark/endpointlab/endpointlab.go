@@ -105,7 +105,6 @@ func cloneForEndpoint(req *http.Request, i int) *http.Request {
 	return r
 }
 
-// endpointHostName returns the host name of the endpoint with the given index.
 func endpointHostName(endpoint int) string { return fmt.Sprintf("endpoint%d.test", endpoint) }
 
 // lastEndpointTransport returns a transport that sends all requests to the last endpoint of the set through the

@@ -65,7 +65,6 @@ func (e endpoint) drawOutcome(d *virtual.RandomSource, a virtual.Attempt, progre
 // middleHalfFault returns fault f limited to the second and the third quarter of the run.
 func middleHalfFault(f fault) fault { f.from, f.to = .25, .75; return f }
 
-// wholeRunFault returns fault f for the whole run.
 func wholeRunFault(f fault) fault { f.from, f.to = 0, 1; return f }
 
 // newTwoEndpointScenario returns a scenario with two endpoints: a near endpoint with the given faults, and an endpoint

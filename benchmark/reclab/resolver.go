@@ -253,7 +253,6 @@ func (n *internet) writeRootFiles(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "anchor"), []byte(n.trustAnchor()+"\n"), 0o644)
 }
 
-// rootAddresses returns the addresses of the root servers.
 func (n *internet) rootAddresses() (all []netip.Addr) {
 	for _, s := range n.roots {
 		all = append(all, s.addr)

@@ -58,7 +58,6 @@ const (
 	unknownDigest      // the digest type of the DS record is unknown to validators
 )
 
-// bogusFlaws are the flaws of bogus sites.
 var bogusFlaws = []flaw{expired, otherKey, unsigned, otherSigner, forged}
 
 // A zoneSigning determines the DNSSEC keys and signatures of one zone, and the flaw of the zone.

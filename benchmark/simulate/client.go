@@ -86,7 +86,6 @@ func (t *attemptCounter) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hed
 	}
 }
 
-// A requestIDKey is the context key for the ID of a request.
 type requestIDKey struct{}
 
 // newClient makes a client of the strategy for the server in the network at, and returns the function that sends

@@ -64,8 +64,8 @@ func (d *dnsEngine) supports(_ scenario, s strategy) bool {
 	return dnslab.SupportsTransport(s.name, d.transport)
 }
 
-// estimateDuration returns 0, which means unknown: the duration depends on the number of lost packets. The method run
-// prints an estimate after a twentieth of the lookups.
+// estimateDuration returns 0, which means unknown: the duration depends on the number of lost packets. The method
+// runJob prints an estimate after a twentieth of the lookups.
 func (*dnsEngine) estimateDuration([]job) time.Duration { return 0 }
 
 const quickLookups = 505

@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// toMillis returns the duration d in milliseconds.
 func toMillis(d time.Duration) float64 { return float64(d) / 1e6 }
 
 // roundToFourDecimals returns x rounded to four decimals, for figures in results. For x in milliseconds, this is a

@@ -99,7 +99,6 @@ func printOverview(w io.Writer, runs []engineResults) error {
 	return err
 }
 
-// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

@@ -89,13 +89,12 @@ func (f Forwarder) formatUpstreams(format, separator string) string {
 	return strings.Join(all, separator)
 }
 
-// UnboundForwardZone returns the section forward-zone of unbound's configuration that forwards all queries over UDP to the servers at
-// the given addresses.
+// UnboundForwardZone returns the section forward-zone of unbound's configuration that forwards all queries over UDP to
+// the servers at the given addresses.
 func UnboundForwardZone(addresses []string) string {
 	return "forward-zone:\n  name: \".\"\n  forward-addr: " + strings.Join(addresses, "\n  forward-addr: ") + "\n"
 }
 
-// unboundCommand returns the command that runs unbound.
 func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
 	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", MaxTCPConns, tcpIdleSeconds)
 	if f.ServesTLS {
@@ -136,7 +135,6 @@ controls {};
 `, server, f.Dir, MaxTCPConns, tcpIdleSeconds/10, upstreams), "named", "-4", "-g", "-n", "1", "-c")
 }
 
-// knotCommand returns the command that runs Knot Resolver.
 func (f Forwarder) knotCommand() (*exec.Cmd, error) {
 	servers := "FORWARD({" + f.formatUpstreams("'%s@%d'", ", ") + "})"
 	if f.Transport == "tls" {
