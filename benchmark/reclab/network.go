@@ -145,8 +145,7 @@ func (n *network) listenAndServe(space *netsim.Namespace) (stop func(), err erro
 	}, nil
 }
 
-// serveUDP answers the UDP queries that arrive at the socket pc, for any server of the internet, until pc is
-// closed.
+// serveUDP answers the UDP queries that arrive at the socket pc, for any server of the internet, until pc is closed.
 func (n *network) serveUDP(pc net.PacketConn) error {
 	c := ipv4.NewPacketConn(pc)
 	if err := c.SetControlMessage(ipv4.FlagDst, true); err != nil {
@@ -168,8 +167,7 @@ func (n *network) serveUDP(pc net.PacketConn) error {
 	}
 }
 
-// serveTCP answers the queries on TCP connections that ln accepts, for any server of the internet, until ln is
-// closed.
+// serveTCP answers the queries on TCP connections that ln accepts, for any server of the internet, until ln is closed.
 func (n *network) serveTCP(ln net.Listener) error {
 	for {
 		c, err := ln.Accept()

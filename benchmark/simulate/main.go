@@ -49,12 +49,10 @@
 //	tokens_pct                                                     null but for endpoints: what hedges cost in the budget, for 100 requests
 //	kb_per_connection                                              null but for cached with many connections: memory of the server
 //
-// In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are
-// resampled to find it, as the calls of one part share a client that learns and a
-// machine that is more or less busy. With -runs, each figure is the median of runs
-// with successive seeds, and ± is half of their range. For dns, ± is half of the
-// 95 % bootstrap interval of all calls of all runs. The line below a table says
-// which of these it is.
+// In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are resampled to find it, as the calls of
+// one part share a client that learns and a machine that is more or less busy. With -runs, each figure is the median of
+// runs with successive seeds, and ± is half of their range. For dns, ± is half of the 95 % bootstrap interval of all
+// calls of all runs. The line below a table says which of these it is.
 //
 // # Documents
 //
