@@ -110,13 +110,21 @@ var treesDiffer = []struct{ fault, why string }{
 	{"refers to another zone", "the same"},
 	{"TC without TCP", "the same"},
 	{"AD, CD and RA are set", "a recursive server with the NS records of the zone says that there are no records"},
+	{"signer is the root", "below an unsigned zone signatures are of no account, as for BIND"},
 	{"private algorithm", "the zone is insecure (RFC 4035 §5.2); see validatorsDiffer for BIND, and unbound looks for the keys of a wrong signer"},
 }
 
 // isExplained reports whether treesDiffer has the reason of a difference. It has none for secure answers but those that follow the proof.
 func (a treeAnswer) isExplained() bool {
 	return slices.ContainsFunc(treesDiffer, func(d struct{ fault, why string }) bool {
-		return strings.Contains(a.faults, d.fault) && (a.found[2].kind == "insecure" || d.fault == "NXDOMAIN")
+		return strings.Contains(a.faults, d.fault) && (a.found[2].kind == "insecure" && a.zone.isInsecure() || d.fault == "NXDOMAIN")
+	})
+}
+
+// isInsecure reports whether the zone has no keys that are known, or is below a zone without.
+func (z *treeZone) isInsecure() bool {
+	return slices.ContainsFunc(append(slices.Clone(z.needs), z), func(above *treeZone) bool {
+		return dns.IsSubDomain(above.name, z.name) && (above.unsigned || above.algorithm == dns.PRIVATEDNS)
 	})
 }
 
