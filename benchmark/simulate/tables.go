@@ -174,35 +174,31 @@ func formatCaches(f engineResults) string {
 	return b.String()
 }
 
-// formatManyClients returns the Markdown table of DNS servers with many connections: a row for each scenario, with five
+// formatManyClients returns the Markdown table of DNS servers with many connections: a row for each scenario, with four
 // cells for each server. The rates are compared with those of the first scenario, which uses UDP.
 func formatManyClients(f engineResults) string {
 	var b strings.Builder
 	b.WriteString("| |")
 	for _, udp := range f.scenarios[0].results {
-		fmt.Fprintf(&b, " %s: queries/s | of UDP's | CPU µs | kB | the kernel's |", formatStrategyName(udp.strategy))
+		fmt.Fprintf(&b, " %s: queries/s | of UDP's | CPU µs | kB; with kernel |", formatStrategyName(udp.strategy))
 	}
-	fmt.Fprintf(&b, "\n|---%s|\n", strings.Repeat("|--:", 5*len(f.scenarios[0].results)))
+	fmt.Fprintf(&b, "\n|---%s|\n", strings.Repeat("|--:", 4*len(f.scenarios[0].results)))
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "| %s |", strings.TrimPrefix(s.scenario.description, "DNS: "))
+		fmt.Fprintf(&b, "| %s |", strings.TrimSuffix(strings.TrimPrefix(s.scenario.description, "DNS: over "), " connections"))
 		for _, udp := range f.scenarios[0].results {
 			i := slices.IndexFunc(s.results, func(r strategyResult) bool {
 				return r.strategy == udp.strategy && r.rows[0].Errors <= r.rows[0].Requests/100
 			})
 			if i < 0 {
-				b.WriteString(strings.Repeat(" – |", 5))
+				b.WriteString(strings.Repeat(" – |", 4))
 				continue
 			}
 			r := s.results[i].rows[0]
-			rate := *r.engineFigures["queries_per_second"]
-			fmt.Fprintf(&b, " %.0f | %.2f | %.1f |", rate, rate / *udp.rows[0].engineFigures["queries_per_second"], *r.CPU)
-			for _, name := range []string{"kb_per_connection", "kernel_kb_per_connection"} {
-				if memory := r.engineFigures[name]; memory != nil {
-					fmt.Fprintf(&b, " %.1f |", *memory)
-				} else {
-					b.WriteString(" – |")
-				}
+			rate, memory := *r.engineFigures["queries_per_second"], "–"
+			if kB, kernel := r.engineFigures["kb_per_connection"], r.engineFigures["kernel_kb_per_connection"]; kB != nil && kernel != nil {
+				memory = fmt.Sprintf("%.1f; %.1f", *kB, *kB+*kernel)
 			}
+			fmt.Fprintf(&b, " %.0f | %.2f | %.1f | %s |", rate, rate / *udp.rows[0].engineFigures["queries_per_second"], *r.CPU, memory)
 		}
 		b.WriteByte('\n')
 	}
