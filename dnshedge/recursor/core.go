@@ -29,7 +29,7 @@ type core struct {
 	err error // error that names an invalid field; nil if the Resolver can be used
 
 	conf         *Resolver
-	trace        Trace                  // copy of Resolver.Trace, because the program may change its Trace
+	trace        *Trace                 // copy of Resolver.Trace, because the program may change its Trace; not nil
 	maxBytes     int64                  // limit of the estimated memory, in bytes
 	maxHeldBytes int64                  // limit of heldBytes, in bytes
 	types        []uint16               // address types to look up: A, AAAA, or both
@@ -87,9 +87,9 @@ const minBytes = 1 << 20
 
 // applyConfig initializes the state from the fields of the Resolver r. The error names the first invalid field.
 func (c *core) applyConfig(r *Resolver) error {
-	c.conf = r
+	c.conf, c.trace = r, new(Trace)
 	if r.Trace != nil {
-		c.trace = *r.Trace
+		*c.trace = *r.Trace
 	}
 	c.nameLookups, c.zoneQueries = waitgraph.NewGroup[nameLookupKey, *nameLookup](&c.waits), waitgraph.NewGroup[zoneQueryKey, *zoneQuery](&c.waits)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
