@@ -152,8 +152,8 @@ func ignoreSeed(h dnstest.Handler) func(uint64) dnstest.Handler {
 	return func(uint64) dnstest.Handler { return h }
 }
 
-// answerAllQueries is the handler of a DNS server that answers all queries. The answer has a record unless the type of
-// the query is unusual.
+// answerAllQueries is the handler of a DNS server that answers all queries. The answer has a record for the types
+// A, HTTPS, TXT and NS, and no record for other types.
 func answerAllQueries(q dnstest.Query) dnstest.Reply {
 	switch q.Question[0].Qtype {
 	case dns.TypeA:

@@ -64,7 +64,7 @@ type resolver struct {
 	close     func()
 }
 
-// newResolver returns a resolver for the environment e, whose functions the caller sets. The resolver validates
+// newResolver returns a resolver for the environment e. The caller must set the functions of the resolver. It validates
 // signatures only if the root is signed.
 func newResolver(e environment) *resolver {
 	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.trustAnchor() != "", network: e.network}

@@ -66,7 +66,8 @@ func newInternetPlan(scenario string, seed uint64) internetPlan {
 }
 
 // newImpairment returns the loss and delay of packets in the scenario with the given name. All scenarios have the same,
-// except that in bursts the servers are also silent for one second in a hundred. An unknown name is not an error.
+// except that in the scenario "bursts" the servers are also silent for one second in a hundred. An unknown name is not an
+// error.
 func newImpairment(scenario string) impairment {
 	d := impairment{loss: 0.015, jitter: 0.05, spikes: 0.01}
 	if scenario == "bursts" {

@@ -259,7 +259,7 @@ func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 }
 
 // addDNSSECRecords adds signatures and proofs of non-existence to m, the response of server s about a name, if the
-// query has the DO bit. It also applies the flaw of zone z.
+// query that m answers has the DO bit. If zone z has a DNSSEC fault, such as expired signatures, the records have it.
 func (n *internet) addDNSSECRecords(m *dns.Msg, s *server, z *zone, name string) {
 	if z.signed == nil {
 		return

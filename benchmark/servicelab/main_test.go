@@ -1,8 +1,7 @@
 package main
 
 import (
-	"context"
-	"net"
+	"os"
 	"testing"
 	"testing/synctest"
 
@@ -12,9 +11,13 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
+func TestMain(m *testing.M) {
+	doubles.PreloadNetConfig()
+	os.Exit(m.Run())
+}
+
 func TestLastSetupNeedsFewLookupsAndHandshakes(t *testing.T) {
 	doubles.SkipSimulation(t)
-	_, _ = (&net.Resolver{PreferGo: true}).LookupHost(context.Background(), "localhost") // as in main
 	synctest.Test(t, func(t *testing.T) {
 		row, err := runService(t.Context(), setups[len(setups)-1])
 		require.NoError(t, err)

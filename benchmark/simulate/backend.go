@@ -138,8 +138,8 @@ func (s *replica) handleRequest(ctx context.Context, request int) (n int, err er
 // requestIDHeader is the header of an attempt that has the request ID.
 const requestIDHeader = "X-Request"
 
-// ServeHTTP answers a request by the number of the attempt, after the simulated latency. The request has its ID in a
-// header.
+// ServeHTTP responds after the simulated latency. The body of the response is the number of the attempt. The request has
+// its ID in requestIDHeader.
 func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, err := strconv.Atoi(r.Header.Get(requestIDHeader))
 	if err != nil || request < 0 || request >= len(s.attempts) {

@@ -193,13 +193,13 @@ type randomReplicaTransport struct {
 
 func (a randomReplicaTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
-	req.URL.Host = replicaAddress(a.at.replicas[drawReplica(req.Context(), len(a.at.replicas))])
+	req.URL.Host = replicaAddress(a.at.replicas[pickReplica(req.Context(), len(a.at.replicas))])
 	return a.base.RoundTrip(req)
 }
 
-// drawReplica returns the index of the replica to which an attempt goes, from 0 to n-1. The request ID and the number
+// pickReplica returns the index of the replica to which an attempt goes, from 0 to n-1. The request ID and the number
 // of the attempt, both in ctx, determine the index.
-func drawReplica(ctx context.Context, n int) int {
+func pickReplica(ctx context.Context, n int) int {
 	id, _ := ctx.Value(requestIDKey{}).(int)
 	attempt, _ := hedge.AttemptFromContext(ctx)
 	return rand.New(rand.NewPCG(uint64(id), uint64(attempt.Number))).IntN(n)
@@ -226,7 +226,7 @@ func (randomPicker) Build(info base.PickerBuildInfo) balancer.Picker {
 }
 
 func (p randomPicker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
-	return balancer.PickResult{SubConn: p[drawReplica(info.Ctx, len(p))]}, nil
+	return balancer.PickResult{SubConn: p[pickReplica(info.Ctx, len(p))]}, nil
 }
 
 // A raceOperation is an operation whose attempts package race runs. Its results are numbers, which need not be closed.

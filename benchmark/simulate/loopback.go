@@ -88,7 +88,7 @@ func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) err
 		switch {
 		case c.hidden:
 		case ctx.Err() != nil && c.done < t.plan.requests/roundCount:
-			c.task.finishStopped()
+			c.task.markStopped()
 		default:
 			c.task.finishAfter(c.watch.read())
 			keep(c.toTrial(string(l), j.scenario, j.seed))

@@ -75,11 +75,12 @@ func newLineStyles(strategies []string) lineStyles {
 	return styles
 }
 
-// bestStaticLibrary is the library name of the strategies with the best static delays.
+// bestStaticLibrary is the library name of the strategies whose static hedge delay was found by trying all. They use no
+// library.
 const bestStaticLibrary = "best static"
 
 // libraryName returns the name of the library or program of a strategy: the name of the strategy up to the first
-// hyphen. It returns bestStaticLibrary for all strategies with the best static delays.
+// hyphen. For strategies with the best static delay, it is bestStaticLibrary.
 func libraryName(strategy string) string {
 	if findStrategy(strategy).isBestStatic() {
 		return bestStaticLibrary

@@ -26,13 +26,13 @@ type progressDisplay struct {
 func newProgressDisplay(to io.Writer, terminal bool) *progressDisplay {
 	p := &progressDisplay{to: to, bars: terminal, end: make(chan struct{})}
 	if terminal {
-		go p.redrawBars()
+		go p.redrawLoop()
 	}
 	return p
 }
 
-// redrawBars redraws the bars ten times per second, until stopBars is called.
-func (p *progressDisplay) redrawBars() {
+// redrawLoop redraws the bars ten times per second, until stopBars is called.
+func (p *progressDisplay) redrawLoop() {
 	often := time.NewTicker(100 * time.Millisecond)
 	defer often.Stop()
 	for {
@@ -140,8 +140,8 @@ func (t *progressTask) finishAfter(took time.Duration) {
 	t.replaceBar(fmt.Sprintf("done in %.1f s", took.Seconds()))
 }
 
-// finishStopped ends the display of the task. It writes that the task was stopped before its end.
-func (t *progressTask) finishStopped() {
+// markStopped ends the display of the task. It writes that the task was stopped before its end.
+func (t *progressTask) markStopped() {
 	if t.p != nil && t.p.bars {
 		t.replaceBar("stopped")
 	}

@@ -46,7 +46,7 @@ func TestBarsAreDrawnInPlace(t *testing.T) {
 		assert.Equal(t, "clean none                       ░░░░░░░░░░░░░░░░░░░░░░░░   0 %", last[1])
 		half.finishAfter(11 * time.Second)
 		assert.True(t, strings.HasSuffix(out.String(), "\x1b[2A\x1b[Jclean hedge                      done in 11.0 s\n"+last[1]+"\n"), out.String())
-		none.finishStopped()
+		none.markStopped()
 		p.stopBars()
 		assert.True(t, strings.HasSuffix(out.String(), "\x1b[1A\x1b[Jclean none                       stopped\n"), out.String())
 	})

@@ -75,7 +75,7 @@ func runLab[R any](ctx context.Context, j job, how string, calls int, keep func(
 	defer j.timers.startMeasuring()()
 	rows, err := measure(func(n int) { task.setDone(int(done.Add(int64(n)))) })
 	if err != nil && (ctx.Err() == nil || len(rows) == 0) {
-		task.finishStopped()
+		task.markStopped()
 		return err
 	}
 	for _, r := range rows {

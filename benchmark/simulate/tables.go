@@ -28,7 +28,7 @@ var documentTables = []documentTable{{
 	name: "headline", render: formatHeadline, picture: "docs/tail.svg",
 	args: referenceArgs, citedCommand: "make readme",
 }, {
-	name: "reference", render: formatWholeScenario,
+	name: "reference", render: formatFirstScenarioTable,
 	args: referenceArgs,
 }, {
 	name: "dns", render: formatForwarders,
@@ -107,8 +107,9 @@ func headlineCells(r row) []string {
 	}
 }
 
-// formatWholeScenario returns the Markdown table of the first scenario, without rows for the parts of the scenario.
-func formatWholeScenario(f engineResults) string {
+// formatFirstScenarioTable returns the Markdown table of the first scenario, with a row per strategy for the whole run, and
+// none for the phases of the run.
+func formatFirstScenarioTable(f engineResults) string {
 	rows := slices.DeleteFunc(f.scenarios[0].tableRows(), func(r row) bool { return strings.Contains(r.Scenario, "/") })
 	return formatMarkdownTable(rows, f.options.engine.spec())
 }

@@ -107,7 +107,7 @@ func (virtualEngine) runJob(ctx context.Context, j job, keep func(trial)) error 
 				measure(calls)
 			}
 			if ctx.Err() != nil {
-				t.finishStopped()
+				t.markStopped()
 				return
 			}
 			t.finishAfter(time.Since(began))

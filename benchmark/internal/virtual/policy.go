@@ -119,7 +119,7 @@ const (
 	FailsafeThreshold = 20
 )
 
-// StartCall returns the hedge delay. It returns no delay until the moving quantile has enough samples.
+// StartCall implements Policy. It returns one hedge delay, or none until the moving quantile has enough samples.
 func (f *FailsafePolicy) StartCall(time.Duration, int) []time.Duration {
 	f.calls++
 	switch {
