@@ -277,7 +277,11 @@ func TestServerEndsIncompleteQueriesOverTLS(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		},
-		"no query":         func(_ net.Conn, secure *tls.Conn) { _ = secure.Handshake() },
+		"no query": func(_ net.Conn, secure *tls.Conn) { _ = secure.Handshake() },
+		"late handshake, no query": func(_ net.Conn, secure *tls.Conn) {
+			time.Sleep(9 * time.Second)
+			_ = secure.Handshake()
+		},
 		"half of a length": func(_ net.Conn, secure *tls.Conn) { _, _ = secure.Write(query[:1]) },
 		"half of a query":  func(_ net.Conn, secure *tls.Conn) { _, _ = secure.Write(query[:10]) },
 		"query byte by byte": func(_ net.Conn, secure *tls.Conn) {
@@ -313,6 +317,69 @@ func TestServerEndsIncompleteQueriesOverTLS(t *testing.T) {
 			assert.True(t, works(t, l.from("b", "tls"), "x.example."), name)
 		})
 	}
+}
+
+// pipeToTLSServer starts a Server and connects it to a client by a pipe, in which a write waits for the reader. The channel
+// is closed when the Server closes the connection.
+func (l *lab) pipeToTLSServer(s *dnshedge.Server, config *tls.Config) (client net.Conn, closed chan struct{}) {
+	l.serve("a", good)
+	s.Client = l.client(off(), l.up("udp", "a"))
+	here, there := net.Pipe()
+	closed = make(chan struct{})
+	inner, err := l.net.Host("c").Listen("tcp", ":853")
+	require.NoError(l, err)
+	var wg sync.WaitGroup
+	conn := tls.Server(&countedConn{there, sync.OnceFunc(func() { close(closed) })}, config)
+	wg.Go(func() { assert.ErrorIs(l, s.Serve(&once{Listener: inner, conn: conn}), dnshedge.ErrServerClosed) })
+	l.Cleanup(func() {
+		require.NoError(l, s.Shutdown(background))
+		wg.Wait()
+		here.Close()
+	})
+	return here, closed
+}
+
+// Over TLS the server also writes while it reads. A client that reads nothing must not keep its connection.
+func TestServerEndsHandshakeOfClientThatReadsNothing(t *testing.T) {
+	bubble(t, func(l *lab) {
+		serving, trusting := dnstest.Certificate()
+		client, closed := l.pipeToTLSServer(new(dnshedge.Server), serving.Clone())
+		config := trusting.Clone()
+		config.ServerName = dnstest.Name
+		hello := make(chan []byte, 1)
+		go func() { // the first message of a client
+			mute, other := net.Pipe()
+			go func() {
+				b := make([]byte, 4096)
+				n, _ := other.Read(b)
+				hello <- b[:n]
+				other.Close()
+			}()
+			_ = tls.Client(mute, config).Handshake()
+			mute.Close()
+		}()
+		_, err := client.Write(<-hello)
+		require.NoError(t, err)
+		start := time.Now()
+		<-closed
+		assert.LessOrEqual(t, time.Since(start), 16*time.Second, "IdleTimeout, and five seconds in which package tls announces the end")
+	})
+}
+
+func TestServerClosesConnectionIfTLSConfigEndsGoroutine(t *testing.T) {
+	bubble(t, func(l *lab) {
+		_, trusting := dnstest.Certificate()
+		client, closed := l.pipeToTLSServer(new(dnshedge.Server), &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			runtime.Goexit()
+			return nil, nil
+		}})
+		config := trusting.Clone()
+		config.ServerName = dnstest.Name
+		go func() { _ = tls.Client(client, config).Handshake() }()
+		start := time.Now()
+		<-closed
+		assert.LessOrEqual(t, time.Since(start), 16*time.Second)
+	})
 }
 
 // A countingDialer counts the bytes that arrive on its connections.

@@ -84,14 +84,15 @@ type serverConn struct {
 	s           *Server
 	reader      *bufio.Reader // of queries
 	inputEnded  bool          // the client sends no more
-	pads        bool          // responses are padded, because TLS does not hide their length
+	pads        bool          // responses are padded, because the connection uses TLS, which does not hide their length
 	writing     chan struct{} // a mutex for writing: it holds a value while a response is written
-	waiting     chan struct{} // holds one value per question in flight
+	waiting     chan struct{} // holds one value per question in flight; only the goroutine that reads adds values
 	slot        *connlimit.Slot
 	subqueueKey string // of the client, in the queue of waiting questions
 	stopped     bool   // no more questions are read; guarded by s.mu
 	wasInUse    bool   // the connection was in use when it was stopped; guarded by s.mu
 
+	firstQueryBy  time.Time     // deadline for the first query; zero: IdleTimeout from when it is awaited
 	lastWrite     time.Time     // when a response was last written; guarded by writing
 	drainedBytes  int           // bytes read after Shutdown
 	drainDuration time.Duration // time spent reading them
@@ -107,16 +108,22 @@ func (c *serverConn) stopReading(inUse bool) {
 }
 
 // serveAfterHandshake performs the TLS handshake before serveQueries. Its goroutine ends with the handshake, which needs a
-// large stack.
+// large stack. Handshake and first query together may take IdleTimeout.
 func (c *serverConn) serveAfterHandshake() {
-	err := c.setReadDeadline(cmp.Or(c.s.IdleTimeout, defaultIdleTimeout))
+	ready := false
+	defer func() { // also if a callback of the TLS configuration calls runtime.Goexit
+		if !ready {
+			c.stopReading(false)
+		}
+		go c.serveQueries()
+	}()
+	idle := cmp.Or(c.s.IdleTimeout, defaultIdleTimeout)
+	c.firstQueryBy = time.Now().Add(idle)
+	err := c.setReadDeadline(idle)
 	if secure, ok := c.Conn.(interface{ Handshake() error }); ok && err == nil {
 		err = secure.Handshake()
 	}
-	if err != nil {
-		c.stopReading(false)
-	}
-	go c.serveQueries()
+	ready = err == nil
 }
 
 func (c *serverConn) serveQueries() {
@@ -253,6 +260,9 @@ func (c *serverConn) readMessage() ([]byte, error) {
 	}
 	idle := cmp.Or(c.s.IdleTimeout, defaultIdleTimeout)
 	for {
+		if !c.firstQueryBy.IsZero() {
+			idle, c.firstQueryBy = time.Until(c.firstQueryBy), time.Time{}
+		}
 		if err := c.setReadDeadline(idle); err != nil {
 			return nil, err
 		}
@@ -285,6 +295,9 @@ func (c *serverConn) readMessage() ([]byte, error) {
 // setReadDeadline sets the deadline for reading the next message. It is idle from now, or after Shutdown the short time
 // for queries that were received before (receivedTime).
 //
+// A TLS connection also writes while it reads, for example in answer to a KeyUpdate (RFC 8446 §4.6.3). So it gets the
+// same deadline for writing, unless a response will set one.
+//
 // It returns ErrServerClosed if no more messages may be read. That is so after stopReading, and after Shutdown when
 // drainBytes or drainTime is used up.
 func (c *serverConn) setReadDeadline(idle time.Duration) error {
@@ -296,7 +309,11 @@ func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	if c.s.closed {
 		idle = receivedTime
 	}
-	return c.SetReadDeadline(time.Now().Add(idle))
+	deadline := time.Now().Add(idle)
+	if c.pads && len(c.waiting) == 0 {
+		_ = c.SetWriteDeadline(deadline)
+	}
+	return c.SetReadDeadline(deadline)
 }
 
 // lockWriting waits until no other goroutine writes to the connection, and sets the write deadline. The caller must

@@ -130,6 +130,15 @@ func (c *limitedConn) Close() error {
 	return c.TCPConn.Close()
 }
 
+// SetWriteDeadline sets the deadline for writing. Without a deadline (zero), it is 2 * idleTime from now. net/http sets
+// none while it reads a request, but TLS writes then, too, in answer to a KeyUpdate (RFC 8446 §4.6.3).
+func (c *limitedConn) SetWriteDeadline(t time.Time) error {
+	if t.IsZero() {
+		t = time.Now().Add(2 * idleTime)
+	}
+	return c.TCPConn.SetWriteDeadline(t)
+}
+
 // giveUpSlot makes the connection end, because another connection needs its slot: its place among the limited number of
 // open connections. If inUse is false, the connection is closed at once. If inUse is true, a request is being answered,
 // and the connection is closed after that response.

@@ -1,8 +1,10 @@
 package usercode_test
 
 import (
+	"bufio"
 	"crypto/tls"
 	"errors"
+	"net"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -34,4 +36,15 @@ func TestGuardTLSReportsMissingClientCertificate(t *testing.T) {
 		require.ErrorContains(t, err, row.want, name)
 		assert.Nil(t, c, name)
 	}
+}
+
+// A lyingConn says that it has read more than fits into the buffer.
+type lyingConn struct{ net.Conn }
+
+func (lyingConn) Read(b []byte) (int, error) { return len(b) + 1, nil }
+
+func TestConnReportsImpossibleReads(t *testing.T) {
+	r := bufio.NewReader(usercode.WrapConn(lyingConn{}))
+	_, err := r.ReadByte()
+	require.ErrorContains(t, err, "returned 4097, for a buffer of 4096 bytes")
 }

@@ -78,7 +78,10 @@ func (c *Conn) NetConn() net.Conn { return c.conn }
 
 func (c *Conn) Read(b []byte) (n int, err error) {
 	defer RecoverPanic(connField, &err)
-	return c.conn.Read(b)
+	if n, err = c.conn.Read(b); n < 0 || n > len(b) { // package bufio would panic
+		return 0, fmt.Errorf("dnshedge: Read of a net.Conn returned %d, for a buffer of %d bytes", n, len(b))
+	}
+	return n, err
 }
 
 func (c *Conn) Write(b []byte) (n int, err error) {
