@@ -148,23 +148,25 @@ func (a *Answer) SubtractTTL(d time.Duration) {
 }
 
 // HTTPMaxAge returns how long an HTTP cache may store the response b, in seconds (RFC 8484 §5.1). It is the lowest TTL in
-// the answer section. If that section is empty, it is the negative TTL of the SOA record.
+// the answer section, and at most the negative TTL of an SOA record in the authority section, which a negative answer has
+// (RFC 2308 §5).
 //
-// It is 0 if b has neither, if b is malformed, or if the response code is a failure other than NXDOMAIN.
+// It is 0 if b has neither, if b is malformed or truncated, if the response code is NXDOMAIN and there is no SOA record, or
+// if the response code is another failure.
 func HTTPMaxAge(b []byte) uint32 {
-	if len(b) < HeaderLen || b[3]&15 != dns.RcodeSuccess && b[3]&15 != dns.RcodeNameError {
+	if len(b) < HeaderLen || b[2]&(flagTC>>8) != 0 || b[3]&15 != dns.RcodeSuccess && b[3]&15 != dns.RcodeNameError {
 		return 0
 	}
-	age, known, hasAnswer := uint32(math.MaxUint32), false, b[6]|b[7] != 0
+	age, known, complete := uint32(math.MaxInt32), false, b[3]&15 == dns.RcodeSuccess
 	err := walkRecords(b, func(r messageRecord) {
 		switch {
 		case r.section == answer:
 			age, known = min(age, binary.BigEndian.Uint32(b[r.ttl:])), true
-		case r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && !hasAnswer:
-			age, known = r.negativeTTL(b), true
+		case r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen:
+			age, known, complete = min(age, r.negativeTTL(b)), true, true
 		}
 	})
-	if err != nil || !known {
+	if err != nil || !known || !complete {
 		return 0
 	}
 	return age
