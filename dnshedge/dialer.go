@@ -24,16 +24,18 @@ type Dialer interface {
 
 // CompleteNames returns a Dialer that connects through d, and for which host names with a dot are complete: it adds the
 // final dot, so that resolvers do not append search domains of resolv.conf to them. Names without a dot are unchanged.
-// Nil: a net.Dialer. For example, for an http.Transport:
+// Nil: a net.Dialer with Go's own resolver. For example, for the Transport base, which comes from
+// http.DefaultTransport.Clone:
 //
 //	base.DialContext = dnshedge.CompleteNames(&net.Dialer{Resolver: client.Resolver()}).DialContext
 //
 // Without CompleteNames, a net.Resolver first appends each search domain to a name that has fewer dots than the option
-// ndots. Kubernetes sets ndots to 5. A name such as api.default, which needs a search domain, is then not found.
-// Stats.SearchMisses counts the wasted questions.
+// ndots. Kubernetes sets ndots to 5. A name such as api.default, which needs a search domain, is then not found. The
+// resolver of the C library does not find names with a final dot in /etc/hosts. Stats.SearchMisses counts the wasted
+// questions.
 func CompleteNames(d Dialer) Dialer {
 	if d == nil {
-		d = new(net.Dialer)
+		d = &net.Dialer{Resolver: &net.Resolver{PreferGo: true}}
 	}
 	return completeNamesDialer{d}
 }
@@ -43,7 +45,8 @@ type completeNamesDialer struct{ Dialer }
 
 func (d completeNamesDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
-	if _, notIP := netip.ParseAddr(host); err == nil && notIP != nil && strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
+	isInternet := strings.HasPrefix(network, "tcp") || strings.HasPrefix(network, "udp")
+	if _, notIP := netip.ParseAddr(host); isInternet && err == nil && notIP != nil && strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
 		address = net.JoinHostPort(host+".", port)
 	}
 	return d.Dialer.DialContext(ctx, network, address)

@@ -16,7 +16,7 @@ import (
 // name may be used to access the host.
 //
 // The filter removes A and AAAA records with these addresses: private, loopback, link-local, site-local, unspecified,
-// shared (100.64.0.0/10), and IPv6 addresses that embed them (RFC 3056, RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes
+// shared (100.64.0.0/10), of protocols (192.0.0.0/24, without anycast and ipv4only.arpa), and IPv6 addresses that embed them (RFC 3056, RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes
 // HTTPS and SVCB records with a private address as a hint. A filtered answer has the extended error 15, Blocked (RFC
 // 8914), and no AD bit.
 //
@@ -104,11 +104,18 @@ func hasPrivateHint(rr *dns.SVCB) bool {
 var (
 	thisNetwork           = netip.MustParsePrefix("0.0.0.0/8")      // RFC 1122 §3.2.1.3
 	sharedNetwork         = netip.MustParsePrefix("100.64.0.0/10")  // RFC 6598
+	protocolNetwork       = netip.MustParsePrefix("192.0.0.0/24")   // RFC 6890: protocol assignments
 	ipv4CompatibleNetwork = netip.MustParsePrefix("::/96")          // RFC 4291 §2.5.5.1
 	nat64Network          = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052 §2.1
 	network6to4           = netip.MustParsePrefix("2002::/16")      // RFC 3056 §2: the IPv4 address follows the prefix
 	localNAT64Network     = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215: translated within a network
 	siteLocalNetwork      = netip.MustParsePrefix("fec0::/10")      // RFC 3879
+
+	// publicProtocolAddresses are the addresses of protocolNetwork that are no private hosts: anycast addresses (RFC 7723,
+	// RFC 8155), and those of ipv4only.arpa (RFC 7050).
+	publicProtocolAddresses = [...]netip.Addr{
+		netip.MustParseAddr("192.0.0.9"), netip.MustParseAddr("192.0.0.10"), netip.MustParseAddr("192.0.0.170"), netip.MustParseAddr("192.0.0.171"),
+	}
 )
 
 // isPrivateAddress reports whether an address belongs to a private network or to this machine.
@@ -122,5 +129,6 @@ func isPrivateAddress(ip netip.Addr) bool {
 		ip = netip.AddrFrom4([4]byte(b[2:]))
 	}
 	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || thisNetwork.Contains(ip) || sharedNetwork.Contains(ip) ||
-		localNAT64Network.Contains(ip) || siteLocalNetwork.Contains(ip)
+		localNAT64Network.Contains(ip) || siteLocalNetwork.Contains(ip) ||
+		protocolNetwork.Contains(ip) && !slices.Contains(publicProtocolAddresses[:], ip)
 }

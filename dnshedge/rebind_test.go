@@ -27,6 +27,9 @@ func TestRebindFilterRemovesPrivateAddresses(t *testing.T) {
 		{[]string{"A 169.254.169.254"}, 0},
 		{[]string{"A 100.64.0.1"}, 0},
 		{[]string{"A 0.0.0.0"}, 0},
+		{[]string{"A 192.0.0.192"}, 0}, // the metadata service of a cloud
+		{[]string{"AAAA 64:ff9b::c000:c0"}, 0},
+		{[]string{"A 192.0.0.170", "A 192.0.0.171", "A 192.0.0.9", "A 192.0.0.10"}, 4},
 		{[]string{"A 0.1.2.3"}, 0},
 		{[]string{"AAAA 2001:db8::1"}, 1},
 		{[]string{"AAAA ::1"}, 0},

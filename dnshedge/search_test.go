@@ -57,6 +57,13 @@ func inCluster(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Answer(q)}
 }
 
+func TestCompleteNamesLeavesPathsAlone(t *testing.T) {
+	recorder := new(addressRecorder)
+	_, err := dnshedge.CompleteNames(recorder).DialContext(t.Context(), "unix", "/home/j.doe/app:1.sock")
+	require.ErrorIs(t, err, errRecorded)
+	assert.Equal(t, []string{"/home/j.doe/app:1.sock"}, recorder.addresses)
+}
+
 func TestStatsCountSearchMissesOfResolver(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "resolv.conf"), "domain none.example\nsearch . shop.svc.Cluster.local cluster.local. a..b\noptions ndots:5\n")
 	bubble(t, func(l *lab) {
