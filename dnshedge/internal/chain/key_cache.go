@@ -569,10 +569,8 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 			if why := findLimitReason(err); why != nil {
 				return nil, newBogusEntry(why)
 			}
-			if _, failed := c.lookUpKeys(ctx, b, z.Parent); failed == nil { // servers of a bogus or insecure parent may be silent
-				if r := c.inheritFromParent(z); r != nil {
-					return nil, r
-				}
+			if r := c.inheritFromUncachedParent(ctx, b, z); r != nil { // servers of a bogus or insecure parent may be silent
+				return nil, r
 			}
 			last = c.newUnreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
 			break
@@ -604,13 +602,43 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 // inheritFromParent returns the cache entry that the zone z inherits from a parent zone that is not secure. It returns nil
 // if the cache does not have the status of the parent zone, or if z has a trust anchor of its own.
 func (c *Validator) inheritFromParent(z *Zone) *keyEntry {
-	if a := c.anchors.nearestAnchor(z.Name); a != nil && dnsname.IsBelow(a.zone, z.Parent.Name) {
-		return nil // an island of security
+	if c.isIsland(z) {
+		return nil
 	}
-	if r := c.applicableEntry(z.Parent, time.Now()); r != nil && r.status != validate.Secure && !r.isNonexistent {
-		return r.newInheritedEntry()
+	return inheritedEntry(c.applicableEntry(z.Parent, time.Now()))
+}
+
+// inheritFromUncachedParent does the same as inheritFromParent, but looks the status of the parent zone up if the cache does
+// not have it. If that fails because of a local error or a limit, it returns the entry of this failure.
+func (c *Validator) inheritFromUncachedParent(ctx context.Context, b WorkBudget, z *Zone) *keyEntry {
+	if c.isIsland(z) {
+		return nil
 	}
-	return nil
+	r, err := c.lookUpKeys(ctx, b, z.Parent)
+	switch {
+	case c.conf.IsLocalError(err):
+		return c.newFailedEntry(err, netip.AddrPort{})
+	case err != nil:
+		return nil
+	case r.isLocalFailure():
+		return r
+	}
+	return inheritedEntry(r)
+}
+
+// isIsland reports whether z is an island of security: it has a trust anchor below its parent zone.
+func (c *Validator) isIsland(z *Zone) bool {
+	a := c.anchors.nearestAnchor(z.Name)
+	return a != nil && dnsname.IsBelow(a.zone, z.Parent.Name)
+}
+
+// inheritedEntry returns the cache entry that a zone inherits from the entry r of its parent zone. It returns nil if r is
+// nil, secure, or says that the parent zone does not exist.
+func inheritedEntry(r *keyEntry) *keyEntry {
+	if r == nil || r.status == validate.Secure || r.isNonexistent {
+		return nil
+	}
+	return r.newInheritedEntry()
 }
 
 // verifyDSEvidence verifies the DS records of the zone z, or the proof that z has no DS records. evidence holds the

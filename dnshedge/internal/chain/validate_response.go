@@ -209,10 +209,10 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 		if err != nil {
 			return err
 		}
+		s.signedByZone = true
 		if (set.Type == dns.TypeCNAME || set.Type == dns.TypeDNAME) && IsAmbiguous(set.Records) {
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a name has several aliases", Zone: k.Zone(), Name: set.Name, Type: set.Type}
 		}
-		s.signedByZone = true
 		found.addRRset(set, v)
 		if v.Encloser >= 0 && set.Type == dns.TypeDNAME { // RFC 4592 §4.4; unbound refuses it as well
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a DNAME record was synthesized from a wildcard", Zone: k.Zone(), Name: set.Name, Type: set.Type}
