@@ -155,18 +155,21 @@ func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
 // then needs no certificate and no signature. An *http.Transport does not resume sessions unless its TLSClientConfig has
 // a ClientSessionCache. If base has one, the copy shares it; otherwise the copy keeps the sessions of 64 hosts.
 //
-// A session lets the server recognize the client. A DialTLSContext function makes handshakes of its own, so its sessions
-// are not resumed. base is not changed, and the copy shares no connections with it.
+// A session lets the server recognize the client. A resumed handshake verifies the certificate of the session's first
+// handshake again, but does not call VerifyPeerCertificate and sends no client certificate. So if base has
+// VerifyPeerCertificate and not VerifyConnection, which is always called, the copy resumes no sessions, unless base does. A
+// DialTLSContext function makes handshakes of its own, so its sessions are not resumed.
+//
+// base is not changed, and the copy shares no connections with it. The copy lacks protocols that were registered by
+// RegisterProtocol.
 func ResumeTLSSessions(base *http.Transport) *http.Transport {
-	t := base.Clone() // also initializes the protocols of base
+	t := httpattempt.CloneTransport(base)
 	if t.TLSClientConfig == nil {
 		t.TLSClientConfig = new(tls.Config)
 	}
-	if t.TLSClientConfig.ClientSessionCache == nil {
-		t.TLSClientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(0)
-	}
-	if base.TLSNextProto["h2"] != nil { // with a TLSClientConfig, HTTP/2 is no longer the default
-		t.ForceAttemptHTTP2 = true
+	c := t.TLSClientConfig
+	if c.ClientSessionCache == nil && (c.VerifyPeerCertificate == nil || c.VerifyConnection != nil) {
+		c.ClientSessionCache = tls.NewLRUClientSessionCache(0)
 	}
 	return t
 }

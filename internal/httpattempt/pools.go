@@ -32,7 +32,7 @@ func NewPools(next, via http.RoundTripper, r Resolver) *Pools {
 	if base, ok := next.(*http.Transport); ok {
 		p.separate = &separateTransport{base: base}
 		if r != nil && via == nil {
-			p.replicas = &replicaPools{resolver: r, clone: p.separate.clone}
+			p.replicas = &replicaPools{resolver: r, clone: func() *http.Transport { return CloneTransport(base) }}
 		}
 	}
 	return p
@@ -125,7 +125,7 @@ type separateTransport struct {
 
 // transport returns the clone of base. The first call creates the clone; later calls return the same clone.
 func (a *separateTransport) transport() *http.Transport {
-	a.once.Do(func() { a.cloned.Store(a.clone()) })
+	a.once.Do(func() { a.cloned.Store(CloneTransport(a.base)) })
 	return a.cloned.Load()
 }
 
@@ -159,10 +159,11 @@ func (a *separateTransport) closeIdleConns() {
 	}
 }
 
-// clone returns a new clone of base. The clone supports HTTP/2 if base does.
-func (a *separateTransport) clone() *http.Transport {
-	c := a.base.Clone()
-	if a.base.TLSNextProto["h2"] == nil {
+// CloneTransport returns a clone of base that shares no connections with it. The clone supports HTTP/2 if base does.
+// Protocols that were registered by base.RegisterProtocol are not copied.
+func CloneTransport(base *http.Transport) *http.Transport {
+	c := base.Clone() // also initializes the protocols of base
+	if base.TLSNextProto["h2"] == nil {
 		return c
 	}
 	// Clone copies the TLS configuration that HTTP/2 made in base. A Transport with its own TLS
