@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// MaxCancelDelay is the longest time for which a [Guard] delays a cancellation. It is also the longest time for which
+	// MaxCancelDelay is the longest time for which a [Guard] delays a cancellation because of the previous request of the
+	// connection, and also because of a response that has started to arrive. It is also the longest time for which
 	// ResponseStarted waits until a cancelled attempt has returned.
 	MaxCancelDelay = time.Second
 	// settleTime is the time after the last use of a connection in which the next request on it is not cancelled.
 	settleTime = 100 * time.Millisecond
-	// maxLateness is the delay of a timer above which the processors count as busy.
-	maxLateness = settleTime / 10
-	// maxExtensions is the maximum number of times that busy processors make a Guard wait for settleTime again.
-	maxExtensions = 9
+	// maxLateness is the delay of a timer above which the processors count as busy. It is longer than the stalls of usual CPU
+	// limits of containers.
+	maxLateness = settleTime / 2
 )
 
 // A Guard delays the cancellation of an attempt while that would break another request on the same connection. The reason is
@@ -39,12 +39,12 @@ type Guard struct {
 	returned bool          // Returned was called
 	conn     atomic.Uint32 // state of the connection, such as connReady
 
-	responseAt time.Time     // arrival of the response; zero: no response has arrived
-	settledAt  time.Time     // time at which the previous request of the connection certainly has its response
-	done       chan struct{} // closed by Returned; nil: no ResponseStarted is waiting
-	cancel     func()        // cancels the attempt; nil: Cancel was not called
-	timer      *time.Timer   // calls cancel later; nil: no cancellation is delayed
-	extensions int           // number of times that a late timer has moved settledAt
+	responseAt  time.Time     // arrival of the response; zero: no response has arrived
+	settledAt   time.Time     // time at which the previous request of the connection certainly has its response
+	done        chan struct{} // closed by Returned; nil: no ResponseStarted is waiting
+	cancel      func()        // cancels the attempt; nil: Cancel was not called
+	timer       *time.Timer   // calls cancel later; nil: no cancellation is delayed
+	extendUntil time.Time     // end of the time in which a late timer moves settledAt
 }
 
 // States of an attempt's connection.
@@ -109,6 +109,7 @@ func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 	wait := settleTime - idle
 	if used && wait > 0 {
 		g.settledAt = time.Now().Add(wait)
+		g.extendUntil = g.settledAt.Add(MaxCancelDelay - 2*settleTime)
 	}
 	g.mu.Unlock()
 	if used && wait > 0 && a.Err() != nil {
@@ -210,9 +211,8 @@ func (g *Guard) cancelOrDelay() {
 	g.timer = time.AfterFunc(wait, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if time.Since(due) > maxLateness && g.extensions < maxExtensions {
-			g.extensions++
-			g.settledAt = time.Now().Add(settleTime)
+		if now := time.Now(); now.Sub(due) > maxLateness && now.Before(g.extendUntil) {
+			g.settledAt = now.Add(settleTime)
 		}
 		g.cancelOrDelay()
 	})
