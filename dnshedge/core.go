@@ -220,7 +220,7 @@ func (c *core) findAnswer(ctx, stay context.Context, query *wire.Query, address 
 	resolve := func(f *sharedFlight) *result { // once for all callers that have the question at the same time
 		c.expireOnSystemChange(time.Now())
 		f.origin = c.originOf(f.question) // before the servers can change
-		r := c.servers.resolveByRoute(&f.span, f.question, f.mode == explorationFlight)
+		r := c.servers.resolveByRoute(&f.span, f.question, f.purpose == explorationFlight)
 		r = c.followAliases(&f.span, f.question, r, &f.origin)
 		c.endWaiting(f, r)
 		c.storeResult(f, r)
@@ -315,16 +315,16 @@ func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedA
 // not expired, the refresh budget must have a token. Otherwise startRefresh sends nothing, and releases the claim to
 // the refresh so that a later caller can start it.
 func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*sharedFlight) *result) {
-	mode := callerFlight
+	purpose := callerFlight
 	if cached.freshness == entryFresh {
 		if !c.refreshes.Spend() {
 			cached.releaseRefresh()
 			return
 		}
 		c.count.refreshes.Add(1)
-		mode = explorationFlight
+		purpose = explorationFlight
 	}
-	c.startFlight(c.ctx, nil, q, mode, resolve)
+	c.startFlight(c.ctx, nil, q, purpose, resolve)
 }
 
 // shareFlight asks the servers once for all callers that have the same question at the same time, and returns the
@@ -358,7 +358,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedA
 	select {
 	case <-f.Done:
 		r := f.r
-		if f.Query != q.Query && f.mode != secondFlight && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
+		if f.Query != q.Query && f.purpose != secondFlight && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
 			// The flight's first caller has timed out or left, but this caller still waits.
 			r = c.joinSecondFlight(ctx, q, end, f)
 		}
@@ -420,15 +420,15 @@ func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *re
 	return r
 }
 
-// startFlight returns the running flight for the question q, or starts one, which gets its result from resolve. mode is
-// the mode of a new flight. The exchange of a new flight gets the values of ctx, but does not end with ctx.
+// startFlight returns the running flight for the question q, or starts one, which gets its result from resolve. purpose
+// is that of a new flight. The exchange of a new flight gets the values of ctx, but does not end with ctx.
 //
 // If stay is not nil, a new flight runs in the calling goroutine: startFlight returns when the flight has a result or
 // stay ends.
 //
 // If stay is nil, a new flight runs in its own goroutine, until the Client is closed. When the last caller leaves a
 // flight, it is cancelled, unless its answer can be cached: then it continues.
-func (c *core) startFlight(ctx, stay context.Context, q question, mode flightMode, resolve func(*sharedFlight) *result) *sharedFlight {
+func (c *core) startFlight(ctx, stay context.Context, q question, purpose flightPurpose, resolve func(*sharedFlight) *result) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
 	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also for a route, because aliases in its answers may lead to the system's servers
@@ -446,7 +446,7 @@ func (c *core) startFlight(ctx, stay context.Context, q question, mode flightMod
 		c.flightsMu.Unlock()
 		return f
 	}
-	f = &sharedFlight{question: q, mode: mode, resolve: resolve}
+	f = &sharedFlight{question: q, purpose: purpose, resolve: resolve}
 	f.Key = string(key)
 	f.AddCaller()
 	c.flights[f.Key] = f
@@ -703,14 +703,14 @@ func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	return ttl
 }
 
-// A flightMode says for what purpose the servers are asked: for a waiting caller, to explore the latency of other
-// servers, or to repeat a question.
-type flightMode uint8
+// A flightPurpose says why the servers are asked: for a waiting caller, to explore the latency of other servers, or to
+// repeat an exchange that has ended without an answer.
+type flightPurpose uint8
 
 const (
-	callerFlight      flightMode = iota // the first flight for a waiting caller
-	explorationFlight                   // no caller waits, so any server of the group may be asked first
-	secondFlight                        // the flight repeats a flight that ended without an answer
+	callerFlight      flightPurpose = iota // the first flight for a waiting caller
+	explorationFlight                      // no caller waits, so any server of the group may be asked first
+	secondFlight                           // the flight repeats a flight that ended without an answer
 )
 
 // A sharedFlight is one exchange of a question with the servers. All callers with the same question share it and its
@@ -726,7 +726,7 @@ type sharedFlight struct {
 	span       transport.Span
 	queueEntry queuedQuery
 	question                               // of the caller that started the flight
-	mode       flightMode                  // purpose of the flight
+	purpose    flightPurpose               // purpose of the flight
 	stay       context.Context             // a further context that ends the exchange; may be nil
 	resolve    func(*sharedFlight) *result // asks the servers and stores the result in the cache
 	origin     answerOrigin                // where the answer comes from

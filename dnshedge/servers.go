@@ -456,7 +456,7 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []
 // long.
 //
 // before returns the best response of the tiers that were asked before these tiers, or nil.
-func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before responseSoFar) *result {
+func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before bestResponseFunc) *result {
 	t := tiers[0]
 	if t.isFallback {
 		s.count.fallbacks.Add(1)
@@ -517,9 +517,9 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	return rest
 }
 
-// A responseSoFar is a function that returns the best response to a question that has arrived so far, or nil. It may be
+// A bestResponseFunc is a function that returns the best response to a question that has arrived so far, or nil. It may be
 // called at any time, from any goroutine.
-type responseSoFar func() *result
+type bestResponseFunc func() *result
 
 // bestResponse returns the best failure response that has arrived so far, or nil. It compares the failure that this
 // exchange has received with before, the best response of earlier tiers. Both may be missing. It may be called while

@@ -282,8 +282,9 @@ func (c *serverConn) recordAnswer() {
 	c.lastAnswer = time.Now()
 }
 
-// giveUpSlot makes the connection end, because another one needs its slot. If no query is being answered, it ends when the
-// client has had time to receive the last response. Then incomplete queries are lost.
+// giveUpSlot makes the connection end, because another one needs its slot. inUse is true if a query is being answered. If
+// not, the connection ends when the client has had time to receive the last response, and a query that has arrived only in
+// part is lost.
 func (c *serverConn) giveUpSlot(inUse bool) {
 	if inUse {
 		go c.drain()

@@ -130,7 +130,7 @@ func readResponse(m *dns.Msg, z *delegation, q question, fullName bool, now time
 			r.Rcode = m.Rcode
 			r.isFallback = r.isFallback || fullName && !z.isStub && hasSOA(m.Ns) // the SOA record is of another zone
 		default:
-			if hasNSOfOtherZone(m.Ns, z.zone) {
+			if hasOutOfZoneNS(m.Ns, z.zone) {
 				return &parsedResponse{kind: kindLame, Response: base}
 			}
 			r.isFallback = fullName && !z.isStub
@@ -254,7 +254,7 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 // recursive server has added the NS records of zone, the zone that was queried.
 func mayBeNoData(m *dns.Msg, zone string) bool {
 	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
-	return len(ns) == 0 || m.RecursionAvailable && !hasNSOfOtherZone(ns, zone)
+	return len(ns) == 0 || m.RecursionAvailable && !hasOutOfZoneNS(ns, zone)
 }
 
 // readReferral returns the delegation in the referral m, a response to q from a server of the zone z. ns is the section
@@ -330,8 +330,8 @@ func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
 	return all[:min(len(all), nameservers.MaxEvidence)]
 }
 
-// hasNSOfOtherZone reports whether rrs has an NS record whose owner is outside of the zone.
-func hasNSOfOtherZone(rrs []dns.RR, zone string) bool {
+// hasOutOfZoneNS reports whether rrs has an NS record whose owner is outside of the zone.
+func hasOutOfZoneNS(rrs []dns.RR, zone string) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
 		h := rr.Header()
 		return h.Rrtype == dns.TypeNS && !dnsname.IsWithin(dnsname.ToLower(h.Name), zone)

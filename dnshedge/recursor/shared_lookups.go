@@ -92,7 +92,8 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Nod
 }
 
 // startNameLookup starts a lookup of the server name in the key k, on a new goroutine. The budget of the lookup l pays
-// for its queries. It also pays for the lookup itself if needed is true: if not only hedges wait for the result.
+// for its queries. needed is true if anything but a hedge waits for the result; then the budget also pays for the lookup
+// itself.
 //
 // The error is errTooDeep or a limitError. It is called by waitgraph.Group.Join.
 func (c *core) startNameLookup(l *lookup, k nameLookupKey, needed bool) (*nameLookup, error) {

@@ -372,7 +372,7 @@ type suspectZone struct {
 }
 
 // isSilent reports whether the server is silent about the domain: questions about three different children of the
-// domain (minSilentChildren) had no response in a row. The silence may have expired since.
+// domain (minSilentChildren) had no response in a row. It does not check whether the silence has expired.
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
 // An enclosingDomain is a domain that contains the name of a question, or that name itself. It also has the child of

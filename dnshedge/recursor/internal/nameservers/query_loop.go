@@ -303,7 +303,7 @@ func (a *queryLoop) markQueriesOverdue() {
 	}
 }
 
-// sendHedge sends a hedge because the latest answer is late. The hedge is a query to another server, or a search for
+// sendHedge sends a hedge because the response to the latest query is late. The hedge is a query to another server, or a search for
 // the addresses of further servers. It costs a token of the hedge budget.
 func (a *queryLoop) sendHedge() {
 	if a.hasStoppedSending() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
