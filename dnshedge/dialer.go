@@ -45,8 +45,8 @@ type completeNamesDialer struct{ Dialer }
 
 func (d completeNamesDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
-	isInternet := strings.HasPrefix(network, "tcp") || strings.HasPrefix(network, "udp")
-	if _, notIP := netip.ParseAddr(host); isInternet && err == nil && notIP != nil && strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
+	isPath := strings.HasPrefix(network, "unix")
+	if _, notIP := netip.ParseAddr(host); !isPath && err == nil && notIP != nil && strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
 		address = net.JoinHostPort(host+".", port)
 	}
 	return d.Dialer.DialContext(ctx, network, address)
