@@ -86,7 +86,7 @@ type serverConn struct {
 	inputEnded  bool          // the client sends no more
 	pads        bool          // responses are padded, because the connection uses TLS, which does not hide their length
 	writing     chan struct{} // a mutex for writing: it holds a value while a response is written
-	waiting     chan struct{} // holds one value per question in flight; only the goroutine that reads adds values
+	waiting     chan struct{} // holds one value per question in flight
 	slot        *connlimit.Slot
 	subqueueKey string // of the client, in the queue of waiting questions
 	stopped     bool   // no more questions are read; guarded by s.mu
@@ -296,7 +296,7 @@ func (c *serverConn) readMessage() ([]byte, error) {
 // for queries that were received before (receivedTime).
 //
 // A TLS connection also writes while it reads, for example in answer to a KeyUpdate (RFC 8446 §4.6.3). So it gets the
-// same deadline for writing, unless a response will set one.
+// same deadline for writing, unless a response is being written, which has its own.
 //
 // It returns ErrServerClosed if no more messages may be read. That is so after stopReading, and after Shutdown when
 // drainBytes or drainTime is used up.
@@ -310,8 +310,13 @@ func (c *serverConn) setReadDeadline(idle time.Duration) error {
 		idle = receivedTime
 	}
 	deadline := time.Now().Add(idle)
-	if c.pads && len(c.waiting) == 0 {
-		_ = c.SetWriteDeadline(deadline)
+	if c.pads {
+		select {
+		case c.writing <- struct{}{}:
+			_ = c.SetWriteDeadline(deadline)
+			<-c.writing
+		default:
+		}
 	}
 	return c.SetReadDeadline(deadline)
 }
@@ -326,7 +331,14 @@ func (c *serverConn) lockWriting() {
 	_ = c.SetWriteDeadline(deadline)
 }
 
-func (c *serverConn) unlockWriting() { <-c.writing }
+// unlockWriting ends the time in which only one goroutine may write. A TLS connection then gets the deadline of
+// setReadDeadline for what it writes while it reads.
+func (c *serverConn) unlockWriting() {
+	if c.pads {
+		_ = c.SetWriteDeadline(time.Now().Add(cmp.Or(c.s.IdleTimeout, defaultIdleTimeout)))
+	}
+	<-c.writing
+}
 
 // padResponse pads the DNS message in b if the connection uses TLS, because TLS does not hide the length. The message
 // begins after a length prefix of two bytes.

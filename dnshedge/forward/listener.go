@@ -109,6 +109,8 @@ type limitedConn struct {
 	slot                *connlimit.Slot // nil: there is none
 	busy                atomic.Bool     // a request is being answered
 	closesAfterResponse atomic.Bool     // the connection is closed after the next response
+	limitsWrites        atomic.Bool     // there is no deadline for writing, so each Write gets one
+	writeFailed         atomic.Bool     // a Write has failed
 }
 
 // acquireSlot gets a slot of the listener g for the connection. It returns false if the connection must be closed.
@@ -130,13 +132,26 @@ func (c *limitedConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// SetWriteDeadline sets the deadline for writing. Without a deadline (zero), it is 2 * idleTime from now. net/http sets
-// none while it reads a request, but TLS writes then, too, in answer to a KeyUpdate (RFC 8446 §4.6.3).
+// SetWriteDeadline sets the deadline for writing. Without a deadline (zero), each Write may take 2 * idleTime. net/http
+// sets none while it reads a request, but TLS writes then, too, in answer to a KeyUpdate (RFC 8446 §4.6.3).
 func (c *limitedConn) SetWriteDeadline(t time.Time) error {
-	if t.IsZero() {
-		t = time.Now().Add(2 * idleTime)
-	}
+	c.limitsWrites.Store(t.IsZero())
 	return c.TCPConn.SetWriteDeadline(t)
+}
+
+// Write writes b. After an error all further calls fail, because package tls would write again.
+func (c *limitedConn) Write(b []byte) (int, error) {
+	if c.writeFailed.Load() {
+		return 0, net.ErrClosed
+	}
+	if c.limitsWrites.Load() {
+		_ = c.TCPConn.SetWriteDeadline(time.Now().Add(2 * idleTime))
+	}
+	n, err := c.TCPConn.Write(b)
+	if err != nil {
+		c.writeFailed.Store(true)
+	}
+	return n, err
 }
 
 // giveUpSlot makes the connection end, because another connection needs its slot: its place among the limited number of
