@@ -621,7 +621,7 @@ func (c *Validator) inheritFromUncachedParent(ctx context.Context, b WorkBudget,
 	case err != nil:
 		return nil
 	case r.isLocalFailure():
-		return r
+		return r.newInheritedEntry()
 	}
 	return inheritedEntry(r)
 }
