@@ -18,8 +18,7 @@ const (
 	MaxCancelDelay = time.Second
 	// settleTime is the time after the last use of a connection in which the next request on it is not cancelled.
 	settleTime = 100 * time.Millisecond
-	// maxLateness is the delay of a timer above which the processors count as busy. It is longer than the stalls of usual CPU
-	// limits of containers.
+	// maxLateness is the delay of a timer above which the processors count as busy.
 	maxLateness = settleTime / 2
 )
 
@@ -44,7 +43,8 @@ type Guard struct {
 	done        chan struct{} // closed by Returned; nil: no ResponseStarted is waiting
 	cancel      func()        // cancels the attempt; nil: Cancel was not called
 	timer       *time.Timer   // calls cancel later; nil: no cancellation is delayed
-	extendUntil time.Time     // end of the time in which a late timer moves settledAt
+	extendUntil time.Time     // end of the time in which a late timer moves settledAt again
+	extended    bool          // a late timer has moved settledAt
 }
 
 // States of an attempt's connection.
@@ -109,7 +109,7 @@ func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 	wait := settleTime - idle
 	if used && wait > 0 {
 		g.settledAt = time.Now().Add(wait)
-		g.extendUntil = g.settledAt.Add(MaxCancelDelay - 2*settleTime)
+		g.extendUntil, g.extended = g.settledAt.Add(MaxCancelDelay-2*settleTime), false
 	}
 	g.mu.Unlock()
 	if used && wait > 0 && a.Err() != nil {
@@ -211,8 +211,8 @@ func (g *Guard) cancelOrDelay() {
 	g.timer = time.AfterFunc(wait, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if now := time.Now(); now.Sub(due) > maxLateness && now.Before(g.extendUntil) {
-			g.settledAt = now.Add(settleTime)
+		if now := time.Now(); now.Sub(due) > maxLateness && (!g.extended || now.Before(g.extendUntil)) {
+			g.settledAt, g.extended = now.Add(settleTime), true
 		}
 		g.cancelOrDelay()
 	})
