@@ -157,18 +157,18 @@ func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
 //
 // A session lets the server recognize the client. A resumed handshake verifies the certificate of the session's first
 // handshake again, but does not call VerifyPeerCertificate and sends no client certificate. So if base has
-// VerifyPeerCertificate and not VerifyConnection, which is always called, the copy resumes no sessions, unless base does. A
-// DialTLSContext function makes handshakes of its own, so its sessions are not resumed.
+// VerifyPeerCertificate and no ClientSessionCache, the copy resumes no sessions. A DialTLSContext function makes
+// handshakes of its own, so its sessions are not resumed.
 //
 // base is not changed, and the copy shares no connections with it. The copy lacks protocols that were registered by
-// RegisterProtocol.
+// RegisterProtocol, and settings that golang.org/x/net/http2 has made; set http.Transport.HTTP2 instead.
 func ResumeTLSSessions(base *http.Transport) *http.Transport {
 	t := httpattempt.CloneTransport(base)
 	if t.TLSClientConfig == nil {
 		t.TLSClientConfig = new(tls.Config)
 	}
 	c := t.TLSClientConfig
-	if c.ClientSessionCache == nil && (c.VerifyPeerCertificate == nil || c.VerifyConnection != nil) {
+	if c.ClientSessionCache == nil && c.VerifyPeerCertificate == nil {
 		c.ClientSessionCache = tls.NewLRUClientSessionCache(0)
 	}
 	return t
