@@ -1,9 +1,6 @@
 package dnshedge_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"net"
 	"os"
@@ -96,13 +93,8 @@ func zoneText() string {
 // pemFiles writes the test certificate and its private key to files, for server programs.
 func pemFiles(t *testing.T, dir string) (cert, key string) {
 	t.Helper()
-	server, _ := dnstest.Certificate()
-	c := server.Certificates[0]
-	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey.(*ecdsa.PrivateKey))
-	require.NoError(t, err)
-	cert = write(t, filepath.Join(dir, "cert.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]})))
-	key = write(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
-	return cert, key
+	certPEM, keyPEM := dnstest.CertificatePEM()
+	return write(t, filepath.Join(dir, "cert.pem"), string(certPEM)), write(t, filepath.Join(dir, "key.pem"), string(keyPEM))
 }
 
 // knot starts an authoritative server for zoneFile and returns its port.

@@ -8,8 +8,6 @@ package cachelab
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -236,7 +234,8 @@ func (l *cacheLab) startServer(c lab.Contender[dnsserver.Forwarder, *exec.Cmd]) 
 		return nil, err
 	}
 	certificate := filepath.Join(dir, "server.pem")
-	if err := writeCertificate(certificate); err != nil {
+	cert, key := dnstest.CertificatePEM()
+	if err := os.WriteFile(certificate, append(cert, key...), 0o600); err != nil {
 		return nil, err
 	}
 	cmd, err := c.Start(dnsserver.Forwarder{
@@ -257,17 +256,6 @@ func (l *cacheLab) startServer(c lab.Contender[dnsserver.Forwarder, *exec.Cmd]) 
 		return nil, err
 	}
 	return s, nil
-}
-
-// writeCertificate writes the certificate of the contenders and its key to a file in PEM.
-func writeCertificate(file string) error {
-	conf, _ := dnstest.Certificate()
-	key, err := x509.MarshalPKCS8PrivateKey(conf.Certificates[0].PrivateKey)
-	if err != nil {
-		return err
-	}
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: conf.Certificates[0].Certificate[0]})
-	return os.WriteFile(file, append(text, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...), 0o600)
 }
 
 // rows returns a row of results for each contender.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"math"
-	"net"
 	"os"
 	"slices"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -91,7 +91,7 @@ func measure(t *testing.T, scenario, transport string, strategies ...string) (al
 	}
 	// State of the whole process must not be created in a bubble.
 	dnstest.Certificate()
-	_, _ = (&net.Resolver{PreferGo: true}).LookupHost(t.Context(), "localhost")
+	doubles.PreloadNetConfig()
 	for seed := range *seeds {
 		conf := dnslab.Config{Scenario: scenario, Transport: transport, Contenders: strategies, Lookups: *samples, Seed: uint64(seed), Memory: !*kernel}
 		if *kernel {

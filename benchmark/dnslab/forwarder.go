@@ -2,7 +2,6 @@ package dnslab
 
 import (
 	"context"
-	"encoding/pem"
 	"fmt"
 	"os"
 	"os/exec"
@@ -82,9 +81,8 @@ func (c *client) newForwarderDir() (dir string, err error) {
 		if c.dir, err = os.MkdirTemp("", "dnslab"); err != nil {
 			return "", err
 		}
-		server, _ := dnstest.Certificate()
-		text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificates[0].Certificate[0]})
-		if err := os.WriteFile(c.certificateFile(), text, 0o644); err != nil {
+		cert, _ := dnstest.CertificatePEM()
+		if err := os.WriteFile(c.certificateFile(), cert, 0o644); err != nil {
 			return "", err
 		}
 	}

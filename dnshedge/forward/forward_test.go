@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -112,12 +110,10 @@ func secure(t *testing.T, conf forward.Config) forward.Config {
 // pemFiles writes a certificate and its key into files of a folder.
 func pemFiles(t *testing.T, dir string) (cert, key string) {
 	t.Helper()
-	server, _ := dnstest.Certificate()
-	der, err := x509.MarshalPKCS8PrivateKey(server.Certificates[0].PrivateKey)
-	require.NoError(t, err)
+	certPEM, keyPEM := dnstest.CertificatePEM()
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificates[0].Certificate[0]}), 0o600))
-	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(cert, certPEM, 0o600))
+	require.NoError(t, os.WriteFile(key, keyPEM, 0o600))
 	return cert, key
 }
 

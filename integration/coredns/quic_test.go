@@ -2,8 +2,6 @@ package coredns
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,15 +24,12 @@ import (
 
 // certificateFiles writes the certificate of dnstest and its key to files.
 func certificateFiles(t *testing.T) (cert, key string) {
-	serverTLS, _ := dnstest.Certificate()
-	private, err := x509.MarshalPKCS8PrivateKey(serverTLS.Certificates[0].PrivateKey)
-	require.NoError(t, err)
-	write := func(name, kind string, b []byte) string {
-		name = filepath.Join(t.TempDir(), name)
-		require.NoError(t, os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600))
-		return name
-	}
-	return write("cert.pem", "CERTIFICATE", serverTLS.Certificates[0].Certificate[0]), write("key.pem", "PRIVATE KEY", private)
+	certPEM, keyPEM := dnstest.CertificatePEM()
+	dir := t.TempDir()
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	require.NoError(t, os.WriteFile(cert, certPEM, 0o600))
+	require.NoError(t, os.WriteFile(key, keyPEM, 0o600))
+	return cert, key
 }
 
 // TestClientAsksCoreDNSOverQUIC has CoreDNS as a server of DNS over QUIC and of DNS over HTTP/3.

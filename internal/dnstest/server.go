@@ -12,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/pem"
 	"errors"
 	"io"
 	"log"
@@ -378,6 +379,18 @@ var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
 	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}},
 		&tls.Config{RootCAs: pool}
 })
+
+// CertificatePEM returns the certificate of [Certificate] and its private key in PEM, for files of server programs.
+func CertificatePEM() (cert, key []byte) {
+	server, _ := Certificate()
+	c := server.Certificates[0]
+	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	if err != nil {
+		panic(err)
+	}
+	block := func(kind string, b []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}) }
+	return block("CERTIFICATE", c.Certificate[0]), block("PRIVATE KEY", der)
+}
 
 // Answer returns a response to q with the given records in the answer section. A record has the form "[TTL] TYPE DATA"
 // or "NAME [TTL] TYPE DATA". The default NAME is the name in the question, and the default TTL is 300 seconds. Answer
