@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/special"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -16,9 +17,9 @@ import (
 // name may be used to access the host.
 //
 // The filter removes A and AAAA records with these addresses: private, loopback, link-local, site-local, unspecified,
-// shared (100.64.0.0/10), of protocols (192.0.0.0/24, without anycast and ipv4only.arpa), and IPv6 addresses that embed them (RFC 3056, RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes
-// HTTPS and SVCB records with a private address as a hint. A filtered answer has the extended error 15, Blocked (RFC
-// 8914), and no AD bit.
+// shared (100.64.0.0/10), of protocols (192.0.0.0/24, without anycast and ipv4only.arpa), and IPv6 addresses that embed
+// them (RFC 3056, RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes HTTPS and SVCB records with a private address as a
+// hint. A filtered answer has the extended error 15, Blocked (RFC 8914), and no AD bit.
 //
 // The filter is not applied to special-use names, the hosts file, names in Client.Routes, and names in domains for
 // which the system has separate servers. It is not applied to answers that another Client has stored in the Cache.
@@ -66,10 +67,10 @@ func isPrivateRecord(rr dns.RR) bool {
 	switch rr := rr.(type) {
 	case *dns.A:
 		ip, ok := netip.AddrFromSlice(rr.A)
-		return !ok || isPrivateAddress(ip)
+		return !ok || special.IsPrivateAddress(ip)
 	case *dns.AAAA:
 		ip, ok := netip.AddrFromSlice(rr.AAAA)
-		return !ok || isPrivateAddress(ip)
+		return !ok || special.IsPrivateAddress(ip)
 	case *dns.HTTPS:
 		return hasPrivateHint(&rr.SVCB)
 	case *dns.SVCB:
@@ -93,42 +94,10 @@ func hasPrivateHint(rr *dns.SVCB) bool {
 			hints = kv.Hint
 		}
 		for _, b := range hints {
-			if ip, ok := netip.AddrFromSlice(b); !ok || isPrivateAddress(ip) {
+			if ip, ok := netip.AddrFromSlice(b); !ok || special.IsPrivateAddress(ip) {
 				return true
 			}
 		}
 	}
 	return false
-}
-
-var (
-	thisNetwork           = netip.MustParsePrefix("0.0.0.0/8")      // RFC 1122 §3.2.1.3
-	sharedNetwork         = netip.MustParsePrefix("100.64.0.0/10")  // RFC 6598
-	protocolNetwork       = netip.MustParsePrefix("192.0.0.0/24")   // RFC 6890: protocol assignments
-	ipv4CompatibleNetwork = netip.MustParsePrefix("::/96")          // RFC 4291 §2.5.5.1
-	nat64Network          = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052 §2.1
-	network6to4           = netip.MustParsePrefix("2002::/16")      // RFC 3056 §2: the IPv4 address follows the prefix
-	localNAT64Network     = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215: translated within a network
-	siteLocalNetwork      = netip.MustParsePrefix("fec0::/10")      // RFC 3879
-
-	// publicProtocolAddresses are the addresses of protocolNetwork that are no private hosts: anycast addresses (RFC 7723,
-	// RFC 8155), and those of ipv4only.arpa (RFC 7050).
-	publicProtocolAddresses = [...]netip.Addr{
-		netip.MustParseAddr("192.0.0.9"), netip.MustParseAddr("192.0.0.10"), netip.MustParseAddr("192.0.0.170"), netip.MustParseAddr("192.0.0.171"),
-	}
-)
-
-// isPrivateAddress reports whether an address belongs to a private network or to this machine.
-func isPrivateAddress(ip netip.Addr) bool {
-	ip = ip.Unmap()
-	if ipv4CompatibleNetwork.Contains(ip) || nat64Network.Contains(ip) {
-		b := ip.As16()
-		ip = netip.AddrFrom4([4]byte(b[12:])) // ::1 becomes 0.0.0.1, which thisNetwork contains
-	} else if network6to4.Contains(ip) {
-		b := ip.As16()
-		ip = netip.AddrFrom4([4]byte(b[2:]))
-	}
-	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || thisNetwork.Contains(ip) || sharedNetwork.Contains(ip) ||
-		localNAT64Network.Contains(ip) || siteLocalNetwork.Contains(ip) ||
-		protocolNetwork.Contains(ip) && !slices.Contains(publicProtocolAddresses[:], ip)
 }

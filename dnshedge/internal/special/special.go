@@ -1,5 +1,5 @@
 // Package special answers questions for special-use names: names that have a meaning on one machine or in one network
-// only, or no meaning at all.
+// only, or no meaning at all. It also recognizes addresses that have a meaning there only.
 package special
 
 import (

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/rtt"
+	"github.com/gohedge/hedge/dnshedge/internal/special"
 )
 
 const (
@@ -211,40 +212,13 @@ func (c *Config) isAllowedAddress(addr netip.AddrPort, privateOK bool) bool {
 	return privateOK || c.PrivateOK || !isPrivateAddress(a)
 }
 
-// isPrivateAddress reports whether the address a is not a public unicast address: it is multicast, or has a meaning
-// only in one network or on one machine. An address with an embedded IPv4 address (NAT64, 6to4) is private if the IPv4
-// address is private.
-//
-// The address must not be an IPv4-mapped IPv6 address.
+// isPrivateAddress reports whether the address a is not a public unicast address: it is multicast or reserved, or has a
+// meaning only in one network or on one machine. An address with an embedded IPv4 address (NAT64, 6to4) is private if the
+// IPv4 address is private.
 func isPrivateAddress(a netip.Addr) bool {
-	for _, p := range specialNetworks {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	switch {
-	case a.Is4():
-	case nat64.Contains(a):
-		return isPrivateAddress(netip.AddrFrom4([4]byte(a.AsSlice()[12:])))
-	case sixToFour.Contains(a):
-		return isPrivateAddress(netip.AddrFrom4([4]byte(a.AsSlice()[2:6])))
-	}
-	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
+	a = special.EmbeddedIPv4(a)
+	return a.IsMulticast() || reservedNetwork.Contains(a) || special.ProtocolNetwork.Contains(a) || special.IPv4CompatibleNetwork.Contains(a) ||
+		special.IsPrivateAddress(a)
 }
 
-// specialNetworks are special-purpose networks (RFC 6890) that the methods of netip.Addr do not recognize.
-var specialNetworks = [...]netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("100.64.0.0/10"), // RFC 6598
-	netip.MustParsePrefix("192.0.0.0/24"),  // protocol assignments; a cloud has its metadata service at 192.0.0.192
-	netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("::/96"),
-	netip.MustParsePrefix("64:ff9b:1::/48"), // RFC 8215
-	netip.MustParsePrefix("fec0::/10"),      // RFC 3879
-}
-
-// nat64 and sixToFour are networks whose addresses embed an IPv4 address.
-var (
-	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
-	sixToFour = netip.MustParsePrefix("2002::/16")    // RFC 3056
-)
+var reservedNetwork = netip.MustParsePrefix("240.0.0.0/4") // RFC 1112 §4
