@@ -726,7 +726,7 @@ type sharedFlight struct {
 	span       transport.Span
 	queueEntry queuedQuery
 	question                               // of the caller that started the flight
-	purpose    flightPurpose               // purpose of the flight
+	purpose    flightPurpose               // why the servers are asked
 	stay       context.Context             // a further context that ends the exchange; may be nil
 	resolve    func(*sharedFlight) *result // asks the servers and stores the result in the cache
 	origin     answerOrigin                // where the answer comes from

@@ -53,10 +53,10 @@ func (s *Server) Serve(ln net.Listener) error {
 
 // startConn serves a connection in a new goroutine, or closes it if the limit of connections is reached.
 func (s *Server) startConn(conn net.Conn) {
-	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
+	_, usesTLS := conn.(interface{ ConnectionState() tls.ConnectionState })
 	conn = usercode.WrapConn(conn)
 	c := &serverConn{
-		Conn: conn, s: s, reader: bufio.NewReaderSize(conn, queryBufferSize), pads: pads, subqueueKey: streamSubqueueKey(conn.RemoteAddr()),
+		Conn: conn, s: s, reader: bufio.NewReaderSize(conn, queryBufferSize), usesTLS: usesTLS, subqueueKey: streamSubqueueKey(conn.RemoteAddr()),
 		writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined),
 	}
 	slot, ok := s.connLimiter.AcquireSlot(connlimit.ClientAddress(conn.RemoteAddr()), s.closing, c.stopReading)
@@ -70,7 +70,7 @@ func (s *Server) startConn(conn net.Conn) {
 		return
 	}
 	c.slot = slot
-	if pads {
+	if usesTLS {
 		go c.serveAfterHandshake()
 	} else {
 		go c.serveQueries()
@@ -84,7 +84,7 @@ type serverConn struct {
 	s           *Server
 	reader      *bufio.Reader // of queries
 	inputEnded  bool          // the client sends no more
-	pads        bool          // responses are padded, because the connection uses TLS, which does not hide their length
+	usesTLS     bool          // then responses are padded, because TLS does not hide their length
 	writing     chan struct{} // a mutex for writing: it holds a value while a response is written
 	waiting     chan struct{} // holds one value per question in flight
 	slot        *connlimit.Slot
@@ -117,7 +117,7 @@ func (c *serverConn) serveAfterHandshake() {
 		}
 		go c.serveQueries()
 	}()
-	idle := cmp.Or(c.s.IdleTimeout, defaultIdleTimeout)
+	idle := c.s.idleTimeout()
 	c.firstQueryBy = time.Now().Add(idle)
 	err := c.setReadDeadline(idle)
 	if secure, ok := c.Conn.(interface{ Handshake() error }); ok && err == nil {
@@ -125,6 +125,9 @@ func (c *serverConn) serveAfterHandshake() {
 	}
 	ready = err == nil
 }
+
+// idleTimeout returns IdleTimeout with its default.
+func (s *Server) idleTimeout() time.Duration { return cmp.Or(s.IdleTimeout, defaultIdleTimeout) }
 
 func (c *serverConn) serveQueries() {
 	s := c.s
@@ -258,7 +261,7 @@ func (c *serverConn) readMessage() ([]byte, error) {
 	if closing {
 		start = time.Now()
 	}
-	idle := cmp.Or(c.s.IdleTimeout, defaultIdleTimeout)
+	idle := c.s.idleTimeout()
 	for {
 		if !c.firstQueryBy.IsZero() {
 			idle, c.firstQueryBy = time.Until(c.firstQueryBy), time.Time{}
@@ -310,7 +313,7 @@ func (c *serverConn) setReadDeadline(idle time.Duration) error {
 		idle = receivedTime
 	}
 	deadline := time.Now().Add(idle)
-	if c.pads {
+	if c.usesTLS {
 		select {
 		case c.writing <- struct{}{}:
 			_ = c.SetWriteDeadline(deadline)
@@ -334,16 +337,16 @@ func (c *serverConn) lockWriting() {
 // unlockWriting ends the time in which only one goroutine may write. A TLS connection then gets the deadline of
 // setReadDeadline for what it writes while it reads.
 func (c *serverConn) unlockWriting() {
-	if c.pads {
-		_ = c.SetWriteDeadline(time.Now().Add(cmp.Or(c.s.IdleTimeout, defaultIdleTimeout)))
+	if c.usesTLS {
+		_ = c.SetWriteDeadline(time.Now().Add(c.s.idleTimeout()))
 	}
 	<-c.writing
 }
 
-// padResponse pads the DNS message in b if the connection uses TLS, because TLS does not hide the length. The message
+// padResponse usesTLS the DNS message in b if the connection uses TLS, because TLS does not hide the length. The message
 // begins after a length prefix of two bytes.
 func (c *serverConn) padResponse(b []byte) []byte {
-	if c.pads {
+	if c.usesTLS {
 		return wire.PadResponse(b, 2)
 	}
 	return b

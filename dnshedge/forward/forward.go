@@ -233,10 +233,9 @@ func (f *Forwarder) openListeners() error {
 			return err
 		}
 	}
-	slots := connlimit.New(f.conf.Limits.Conns)
-	requests := &clientLimiter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
+	slots, web := connlimit.New(f.conf.Limits.Conns), f.newDoHHandler()
 	for _, at := range f.conf.ListenHTTPS {
-		s := newHTTPServer(&dohHandler{server: f.webServer, access: &f.access, requests: requests})
+		s := newHTTPServer(web)
 		s.stateChanged, s.ConnContext = trackConnUse, withLimitedConn
 		s.TLSConfig = f.conf.TLSConfig.Clone()
 		f.https = append(f.https, s)
@@ -256,13 +255,15 @@ func (f *Forwarder) openListeners() error {
 	return nil
 }
 
+// newDoHHandler returns a handler that limits its requests apart from those of other handlers.
+func (f *Forwarder) newDoHHandler() *dohHandler {
+	requests := &clientLimiter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
+	return &dohHandler{server: f.webServer, access: &f.access, requests: requests}
+}
+
 // serveListeners adds the Listeners of the configuration to f.services.
 func (f *Forwarder) serveListeners() {
-	requests := &clientLimiter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
-	all := QueryHandler{
-		access: &f.access, server: f.server, closing: f.closing, slots: connlimit.New(f.conf.Limits.Conns),
-		web: &dohHandler{server: f.webServer, access: &f.access, requests: requests},
-	}
+	all := QueryHandler{access: &f.access, server: f.server, closing: f.closing, slots: connlimit.New(f.conf.Limits.Conns), web: f.newDoHHandler()}
 	for _, l := range f.conf.Listeners {
 		h := all
 		h.conns = &clientLimiter{maxPerClient: f.conf.Limits.ConnsPerClient, byClient: make(map[netip.Addr]int)}

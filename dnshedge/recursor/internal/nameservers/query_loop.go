@@ -303,8 +303,8 @@ func (a *queryLoop) markQueriesOverdue() {
 	}
 }
 
-// sendHedge sends a hedge because the response to the latest query is late. The hedge is a query to another server, or a search for
-// the addresses of further servers. It costs a token of the hedge budget.
+// sendHedge sends a hedge because the response to the latest query is late. The hedge is a query to another server, or a
+// search for the addresses of further servers. It costs a token of the hedge budget.
 func (a *queryLoop) sendHedge() {
 	if a.hasStoppedSending() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
 		return // hedges do not help, and other tasks share the budget
