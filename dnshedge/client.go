@@ -61,9 +61,10 @@
 //     probe. Probes are at most ten seconds apart.
 //   - After a failure response, the next server is asked at once, without cost. If this
 //     server is silent, the budget pays for asking it, and it pays for the third and all
-//     later servers. After SERVFAIL from three servers the failure is returned (RFC 9520).
-//     So if the budget is used up, a silent server that works again does not replace a
-//     failing server until a probe finds it.
+//     later servers. If a server answers the question, the budget gets these tokens back.
+//     After SERVFAIL from three servers the failure is returned (RFC 9520). So if the budget
+//     is used up, a silent server that works again does not replace a failing server until a
+//     probe finds it.
 //   - A server that refuses or ends connections may be restarting. It is asked again after
 //     pauses that double from 200 ms, unless another server answers. This costs no budget. The
 //     same holds for HTTP status 429 and 503, unless Retry-After is too long. A failure

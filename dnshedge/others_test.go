@@ -61,6 +61,33 @@ func TestClientAsksRecoveredServerWithoutBudget(t *testing.T) {
 	})
 }
 
+// Three servers refuse every question. The budget pays for the queries to the third and the fourth server.
+func TestAnsweredQuestionsCostNoFailoverBudget(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var failed atomic.Int64
+		l.serve("a", rcode(dns.RcodeRefused))
+		l.serve("b", rcode(dns.RcodeRefused))
+		l.serve("c", func(q dnstest.Query) dnstest.Reply {
+			if strings.HasPrefix(q.Question[0].Name, "x.") {
+				return good(q)
+			}
+			failed.Add(1)
+			return rcode(dns.RcodeRefused)(q)
+		})
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("tcp", "a"), l.up("udp", "b"), l.up("udp", "c"))
+		for range 100 {
+			r, _ := l.must(c, "x.example.")
+			require.Equal(l, dns.RcodeSuccess, r.Rcode)
+		}
+		for range 100 {
+			l.must(c, "fails.example.")
+		}
+		assert.LessOrEqual(l, failed.Load(), int64(20+200/20)/2, "the burst and a share of the queries")
+		r, _ := l.must(c, "x.example.")
+		assert.Equal(l, dns.RcodeRefused, r.Rcode, "nothing is left of the budget")
+	})
+}
+
 // Two servers fail, and the hedge to the third server is lost. That hedge is retransmitted, as it would be without the
 // failures.
 func TestClientRetransmitsLostHedgeAfterPrimaryFailed(t *testing.T) {

@@ -161,7 +161,7 @@ func (b *Bucket) SpendN(n int64) bool {
 	return true
 }
 
-// Refund puts back one token that Spend took for a hedge that was not sent.
+// Refund puts back one token that Spend took.
 func (b *Bucket) Refund() { b.RefundN(1) }
 
 // RefundN puts back n tokens that SpendN took. If the bucket was closed in the meantime, the tokens go to its reserve.

@@ -196,5 +196,17 @@ func (c *recCase) validatorMustAnswer(took time.Duration) bool {
 			slow++
 		}
 	}
-	return good && slow == 0 && c.w.client.trust != "report"
+	return good && slow == 0 && c.w.client.trust != "report" && !c.lacksFailoverBudget()
+}
+
+// lacksFailoverBudget reports whether the budget of the Client may not pay for a query to the good upstream, after two
+// upstreams report that they cannot answer. Questions about a loop of aliases fail at all upstreams, and use it up.
+func (c *recCase) lacksFailoverBudget() bool {
+	failing := 0
+	for _, u := range c.w.upstreams {
+		if f := u.fault; f != nil && (f.kind == "refused" || f.kind == "servfail") {
+			failing++
+		}
+	}
+	return failing >= 2 && slices.ContainsFunc(c.w.asks, func(a *recQuestion) bool { return c.p.data.correctAnswerOf(a.name, a.typ).loops })
 }

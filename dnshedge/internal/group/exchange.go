@@ -110,8 +110,10 @@ var (
 // group lists the servers in order of preference, and must not be empty. ctx limits the time of the exchange.
 func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
 	x.conf, x.query, x.start = &p.conf, q, time.Now()
+	x.mu.Lock() // CountUnableServers may run
 	s := &x.selection
 	s.query, s.servers, s.histories = q, group, append(s.historyBuffer[:0], make([]serverHistory, len(group))...)
+	x.mu.Unlock()
 	x.retransmission.selection = s
 	if o := x.conf.Observers; o != nil {
 		x.events = &eventReporter{notifier: o, ctx: ctx, first: group[0]}
@@ -132,6 +134,7 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	if out.Err != nil {
 		return x.failureResult(out.Err, out.Started)
 	}
+	x.refundFailovers()
 	switch v := &out.Value; v.kind {
 	case hedgeAttempt:
 		x.conf.Counters.HedgeWins.Add(1)
@@ -143,11 +146,16 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 }
 
 // CountUnableServers returns the number of servers that could not answer the question: they responded with a failure, or
-// refused a connection. It may be called while Ask runs.
-func (x *Exchange) CountUnableServers() int {
+// refused a connection. It may be called before Ask, and while Ask runs.
+func (x *Exchange) CountUnableServers() (n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.failures.unableServers
+	for i := range x.selection.histories {
+		if x.selection.histories[i].hasBeenUnable {
+			n++
+		}
+	}
+	return n
 }
 
 // FirstFailure returns the failure response to report if no server answers the question, and the server that sent it. A
@@ -539,8 +547,8 @@ func (x *Exchange) recordError(n int, s *Server, err error) error {
 // from three servers the attempt ends, because the zone itself may fail (RFC 9520 §3.1).
 //
 // The query to the next server costs a token after two failure responses, or after one if the next server is silent. So
-// a question that fails everywhere is not sent to every server. A server that closes or refuses a connection has not
-// responded.
+// a question that fails everywhere is not sent to every server. If a server answers the question, refundFailovers
+// returns the tokens. A server that closes or refuses a connection has not responded.
 func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (server, earlier int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -555,14 +563,27 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	if server < 0 || x.selection.histories[server].queries > 0 {
 		return x.replaceFailed(n, earlierFailures)
 	}
-	next := x.selection.servers[server]
-	switch {
-	case f.servfails >= maxServfails:
-		return 0, 0, false
-	case (f.responses > 0 && next.IsSilent() || f.responses > 1) && !next.account.payForFailover():
+	if f.servfails >= maxServfails {
 		return 0, 0, false
 	}
+	if next := x.selection.servers[server]; f.responses > 1 || f.responses > 0 && next.IsSilent() {
+		if !next.account.payForFailover() {
+			return 0, 0, false
+		}
+		f.paidFailovers++
+	}
 	return server, x.changeServer(n, server), true
+}
+
+// refundFailovers returns the tokens of all failovers of this exchange, because a server has answered the question.
+// Otherwise servers that fail every question would use up the tokens, and then no query would reach the server that
+// answers.
+func (x *Exchange) refundFailovers() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for ; x.failures.paidFailovers > 0; x.failures.paidFailovers-- {
+		x.selection.servers[0].account.refundFailover()
+	}
 }
 
 // replaceFailed selects another server for attempt n, after the same server has failed again. It returns the index of a

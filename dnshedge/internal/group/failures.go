@@ -17,9 +17,9 @@ var errNoAnswer = errors.New("dnshedge: no server answered the question")
 // exchangeFailures collects the failure responses and errors that the servers of one exchange have returned.
 // Exchange.mu guards it.
 type exchangeFailures struct {
-	unableServers int          // number of servers that responded with a failure or refused a connection
 	responses     int          // number of servers whose failure response could be read
 	servfails     int          // number of servers whose first failure response was SERVFAIL
+	paidFailovers int          // number of failovers that cost a token
 	response      *wire.Answer // the failure response that Exchange.FirstFailure returns; nil: none
 	failureServer *Server      // the server that sent response; nil: none
 	primaryServer *Server      // the server whose error the primary returned; nil: the primary has not failed
@@ -33,10 +33,7 @@ type exchangeFailures struct {
 // error.
 func (f *exchangeFailures) recordFailure(use *serverHistory, from *Server, response *wire.Answer, err error) (earlier int) {
 	isResponse := response != nil || transport.IsTruncationError(err)
-	if (isResponse || IsRefused(err)) && !use.hasBeenUnable {
-		use.hasBeenUnable = true
-		f.unableServers++
-	}
+	use.hasBeenUnable = use.hasBeenUnable || isResponse || IsRefused(err)
 	if !isResponse {
 		return 0
 	}

@@ -416,6 +416,9 @@ func (p *serverBudgets) spendSurplusToken() bool { return p.retransmissions.spen
 // bucket does not pay for.
 func (p *serverBudgets) payForFailover() bool { return p.sharedBucket.Spend() }
 
+// refundFailover puts back a token that payForFailover spent for a failover.
+func (p *serverBudgets) refundFailover() { p.sharedBucket.Refund() }
+
 // retransmissionPeriod is the time over which a retransmissionBucket counts responses. It is longer than most timeouts.
 // So the first responses to a burst of queries permit retransmissions of the other queries.
 const retransmissionPeriod = 2 * time.Second
