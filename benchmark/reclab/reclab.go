@@ -65,12 +65,11 @@ type Row struct {
 	lab.Row
 	Scenario  string
 	Seed      uint64
-	Questions []Question    // in the order in which they were asked
-	Bogus     int           // failures of a validating contender: it answered a bogus name
-	WrongAD   int           // failures with a wrong AD bit (RFC 6840 §5.8)
-	Stalled   int           // questions that Questions leaves out because the machine stalled soon after
-	TCP       int64         // queries over TCP; Sent includes them
-	TrapCPU   time.Duration // processor time of a question about a key trap; 0: unknown, or there are no traps
+	Questions []Question // in the order in which they were asked
+	Bogus     int        // failures of a validating contender: it answered a bogus name
+	WrongAD   int        // failures with a wrong AD bit (RFC 6840 §5.8)
+	Stalled   int        // questions that Questions leaves out because the machine stalled soon after
+	TCP       int64      // queries over TCP; Sent includes them
 }
 
 // A Question is the measurement of one question to a resolver. It has failed if there was no right answer within
@@ -223,7 +222,6 @@ func (r *resolver) measureQuestions(ctx context.Context, conf Config, questions 
 	row.countVerdicts()
 	if r.cpu != nil {
 		row.CPU = r.cpu() - cpu
-		row.TrapCPU = r.measureKeyTrapCPU(ctx, conf)
 	}
 	if r.stats == nil {
 		return row, nil
@@ -237,30 +235,6 @@ func (r *resolver) measureQuestions(ctx context.Context, conf Config, questions 
 // process with the given rate per second.
 func newPoissonArrivals(rng *rand.Rand, rate float64) func(int) time.Duration {
 	return func(int) time.Duration { return time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) }
-}
-
-// keyTrapQuestions is the number of questions about key traps alone, for their processor time.
-const keyTrapQuestions = 200
-
-// measureKeyTrapCPU returns the processor time that the resolver needs for a question about a key trap. The resolver
-// has queried these zones before.
-func (r *resolver) measureKeyTrapCPU(ctx context.Context, conf Config) time.Duration {
-	if conf.Scenario != "keytrap" {
-		return 0
-	}
-	rng := rand.New(rand.NewPCG(conf.Seed, 5))
-	gap := newPoissonArrivals(rng, conf.Rate)
-	start, before := time.Now(), r.cpu()
-	questions := make([]question, keyTrapQuestions)
-	load := lab.Load{Interarrival: func(i int) time.Duration {
-		d := gap(i)
-		questions[i] = r.network.internet.drawRandomNameQuestion(rng, i)
-		return d
-	}}
-	if load.Send(ctx, keyTrapQuestions, func(i int) { r.measureQuestion(questions[i], start) }) < keyTrapQuestions {
-		return 0
-	}
-	return (r.cpu() - before) / keyTrapQuestions
 }
 
 // countVerdicts sets the calls of the row, and the numbers of failures and mistakes, from the verdicts of the row's

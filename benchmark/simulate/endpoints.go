@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/endpointlab"
@@ -36,7 +35,7 @@ func (endpointsEngine) spec() engineSpec {
 	return engineSpec{
 		name: "endpoints", description: "sends calls to endpoints that answer alike, in fake time",
 		scenarios: endpointScenarios, refusal: "not a way to choose an endpoint",
-		population: "with 2 s for failures", checkBounds: checkEndpoints,
+		population: "with 2 s for failures",
 	}
 }
 
@@ -72,39 +71,4 @@ func (endpointsEngine) runJob(ctx context.Context, j job, keep func(trial)) erro
 		t.engineFigures = wholeScenarioFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
 		return t
 	})
-}
-
-// maxEndpointRatio is the largest allowed ratio of two 99th percentiles: that of WithEndpoints, and that of the best
-// other strategy.
-const maxEndpointRatio = 1.1
-
-// checkEndpoints returns report lines that say whether hedge.WithEndpoints meets two requirements in the results f. Its
-// hedges cost no more tokens than the budget allows. Its 99th percentile is about as low as that of the best other
-// strategy with no more failed calls.
-func checkEndpoints(f engineResults) (lines []string) {
-	learns := func(strategy string) bool { return strings.HasPrefix(strategy, endpointsStrategy) }
-	for _, s := range f.scenarios {
-		for _, res := range s.results {
-			r := res.rows[0]
-			if !learns(r.Strategy) {
-				continue
-			}
-			most := 100 * (endpointlab.BudgetShare + float64(endpointlab.TotalBurst(r.Scenario, r.Strategy))/float64(r.Requests))
-			best := row{}
-			for _, other := range s.rows() {
-				if !learns(other.Strategy) && other.Errors <= r.Errors && (best.Strategy == "" || other.P99 < best.P99) {
-					best = other
-				}
-			}
-			tokens := *r.engineFigures["tokens_pct"]
-			line := fmt.Sprintf("%s: %s spends %.2f tokens for 100 calls, at most %.2f with one burst of each endpoint: %s",
-				r.Scenario, r.Strategy, tokens, most, formatVerdict(tokens <= most))
-			if best.Strategy != "" {
-				ratio := r.P99 / best.P99
-				line += fmt.Sprintf("; p99 is %.2f × %s's, at most %.2f ×: %s", ratio, best.Strategy, maxEndpointRatio, formatVerdict(ratio <= maxEndpointRatio))
-			}
-			lines = append(lines, line+".")
-		}
-	}
-	return lines
 }

@@ -2,7 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"os"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -13,35 +13,43 @@ import (
 	"github.com/gohedge/hedge/benchmark/endpointlab"
 )
 
-// TestEndpointsAreAsGoodAsTheBestStaticChoice holds WithEndpoints to what the command says is required of it. The other
-// worlds are those in which that is known not to be so: the budget does not pay for all hedges where a tenth of the
-// calls needs one; it takes trials to learn that the other endpoint is quicker; and an endpoint that stalls anew each
-// time that calls have come back to it costs some of them.
+// Hedges of WithEndpoints cost no more tokens than the budget allows. Its p99 is at most 1.1 × that of the best other
+// contender without more failed calls. The exceptions are known: the budget does not pay for all hedges where a tenth
+// of the calls needs one; it takes trials to learn that the other endpoint is quicker; and an endpoint that stalls anew
+// each time that calls have come back to it costs some of them.
 func TestEndpointsAreAsGoodAsTheBestStaticChoice(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("a million calls")
 	}
-	lost := []string{
-		"endpoints-reversed: hedge-endpoints", "endpoints-pauses: hedge-endpoints",
-		"endpoints-few-errors: hedge-endpoints-3", // the budget does not pay three tokens after each error
-		"endpoints-tenth-slow: hedge-endpoints", "endpoints-hangs: hedge-endpoints", "endpoints-hangs-half: hedge-endpoints",
+	slower := []string{
+		"endpoints-reversed hedge-endpoints", "endpoints-reversed hedge-endpoints-3", "endpoints-pauses hedge-endpoints", "endpoints-pauses hedge-endpoints-3",
+		"endpoints-few-errors hedge-endpoints-3", // the budget does not pay three tokens after each error
+		"endpoints-tenth-slow hedge-endpoints", "endpoints-tenth-slow hedge-endpoints-3", "endpoints-hangs hedge-endpoints", "endpoints-hangs hedge-endpoints-3",
+		"endpoints-hangs-half hedge-endpoints", "endpoints-hangs-half hedge-endpoints-3",
 	}
-	out, stderr, code := runSimulate(t, "-engine", "endpoints", "-scenario", "all", "-out", "")
+	out, stderr, code := runSimulate(t, "-engine", "endpoints", "-scenario", "all", "-format", "json", "-out", "")
 	require.Equal(t, exitOK, code, stderr)
-	required := 0
-	for line := range strings.Lines(out) {
-		if !strings.Contains(line, "; p99 is ") {
+	var rows []row
+	require.NoError(t, json.Unmarshal([]byte(out), &rows))
+	require.Len(t, rows, len(endpointlab.Scenarios)*len(endpointlab.Contenders))
+	for _, ours := range rows {
+		if !strings.HasPrefix(ours.Strategy, endpointsStrategy) {
 			continue
 		}
-		required++
-		tokens, p99, _ := strings.Cut(line, "; ")
-		assert.Contains(t, tokens, ": met", line)
-		if !slices.ContainsFunc(lost, func(l string) bool { return strings.HasPrefix(line, l) }) {
-			assert.Contains(t, p99, ": met", line)
+		name := ours.Scenario + " " + ours.Strategy
+		allowed := endpointlab.BudgetShare + float64(endpointlab.TotalBurst(ours.Scenario, ours.Strategy))/float64(ours.Requests)
+		assert.LessOrEqual(t, *ours.engineFigures["tokens_pct"], 100*allowed, name)
+		best := math.Inf(1)
+		for _, other := range rows {
+			if other.Scenario == ours.Scenario && !strings.HasPrefix(other.Strategy, endpointsStrategy) && other.Errors <= ours.Errors {
+				best = min(best, other.P99)
+			}
+		}
+		if !slices.Contains(slower, name) {
+			assert.LessOrEqual(t, ours.P99, 1.1*best, name)
 		}
 	}
-	assert.Equal(t, 2*len(endpointlab.Scenarios), required)
 }
 
 func TestEndpointsEngineRunsAllContenders(t *testing.T) {
@@ -78,22 +86,4 @@ func TestEndpointsEngineRunsAllContenders(t *testing.T) {
 	_, stderr, code := runSimulate(t, "-engine", "endpoints", "-rps", "100")
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr, "-rps 100: the rate of calls to endpoints is that of the scenario")
-}
-
-// What is required is said under the table, for those that ran.
-func TestBoundsOfEndpointsAreSaid(t *testing.T) {
-	o, err := parseOptions([]string{"-engine", "endpoints"}, os.Stderr)
-	require.NoError(t, err)
-	of := func(strategy string, p99, tokens float64, errors int) strategyResult {
-		return strategyResult{strategy: strategy, rows: []row{{Engine: "endpoints", Scenario: "endpoints", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, engineFigures: map[string]*float64{"tokens_pct": &tokens}}}}
-	}
-	found := engineResults{options: o, scenarios: []scenarioResults{{scenario: o.scenarios[0], results: []strategyResult{
-		of("none", 100, 0, 3), of("hedge", 50, 9, 4), of("far", 200, 0, 0), of("hedge-endpoints", 110, 14.4, 3), of("hedge-endpoints-3", 230, 14.5, 2),
-	}}}}
-	assert.Equal(t, []string{
-		"endpoints: hedge-endpoints spends 14.40 tokens for 100 calls, at most 14.40 with one burst of each endpoint: met; p99 is 1.10 × none's, at most 1.10 ×: met.",
-		"endpoints: hedge-endpoints-3 spends 14.50 tokens for 100 calls, at most 14.40 with one burst of each endpoint: NOT MET; p99 is 1.15 × far's, at most 1.10 ×: NOT MET.",
-	}, checkEndpoints(found))
-	found.scenarios[0].results = found.scenarios[0].results[3:]
-	assert.NotContains(t, strings.Join(checkEndpoints(found), "\n"), "p99", "nobody to compare with")
 }

@@ -11,7 +11,7 @@ import (
 // An engine is a mode of simulate, selected by the flag -engine. It has scenarios, and runs strategies in these
 // scenarios. Examples are virtual, a simulation in virtual time, and http, which sends requests over loopback sockets.
 //
-// The file of an engine contains its scenarios, strategies, table columns and requirements. The command also works
+// The file of an engine contains its scenarios, strategies and table columns. The command also works
 // without the file, and then lacks the engine.
 type engine interface {
 	spec() engineSpec
@@ -34,7 +34,7 @@ type engineWithFlags interface {
 
 // An engineSpec describes an engine: one of the ways in which simulate measures, for example in virtual time or over
 // real sockets. It has the engine's name, description and scenarios, its default number of runs, the tolerated lateness
-// of timers, the columns of its tables, and the function that checks requirements.
+// of timers, and the columns of its tables.
 type engineSpec struct {
 	name        string
 	description string     // one sentence
@@ -51,9 +51,6 @@ type engineSpec struct {
 	independent bool     // the calls do not depend on each other
 	hidden      []string // titles of columns that the engine's tables lack
 	extraTitles []string // titles of optional columns that the engine's tables have
-
-	// checkBounds returns report lines that say which requirements the results meet; nil: there are none.
-	checkBounds func(engineResults) []string
 }
 
 // runsInRealTime reports whether the engine measures in real time, so that a busy machine changes the results. Engines

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
@@ -34,7 +31,7 @@ func (faultsEngine) spec() engineSpec {
 	return engineSpec{
 		name: "faults", description: "asks resolvers while one of their two servers, or the way there, has a fault (root, Linux)",
 		scenarios: faultScenarios, refusal: "not a resolver that is given servers",
-		maxTimerDelay: maxTimerDelayOfFaults, hidden: []string{"extra requests", "wins"}, checkBounds: checkFaults,
+		maxTimerDelay: maxTimerDelayOfFaults, hidden: []string{"extra requests", "wins"},
 	}
 }
 
@@ -89,41 +86,4 @@ func (faultsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 		t.engineFigures = wholeScenarioFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": toMillis(r.LastAnswer)})
 		return t
 	})
-}
-
-// maxLastAnswerLag is how much later than Go's resolver's our last answer may come, in milliseconds.
-const maxLastAnswerLag = 100
-
-// checkFaults returns report lines that say whether the resolvers of this library meet two requirements in each
-// scenario of the results f. They give as many answers as the best other resolver, less three standard deviations.
-// Their last answer is at most 100 ms later than that of Go's resolver.
-func checkFaults(f engineResults) (lines []string) {
-	isOurs := func(strategy string) bool { return strings.HasPrefix(strategy, libraryStrategy) }
-	lastAnswer := func(r row) *float64 { return r.engineFigures["last_answer_ms"] }
-	for _, s := range f.scenarios {
-		best, goes := row{}, row{}
-		for _, r := range s.rows() {
-			if !isOurs(r.Strategy) && r.Requests-r.Errors > best.Requests-best.Errors {
-				best = r
-			}
-			if r.Strategy == faultlab.GoResolver {
-				goes = r
-			}
-		}
-		for _, r := range s.rows() {
-			if !isOurs(r.Strategy) || best.Strategy == "" {
-				continue
-			}
-			n := float64(best.Requests - best.Errors)
-			least := n - 3*math.Sqrt(n*(1-n/float64(best.Requests)))
-			line := fmt.Sprintf("%s: %s answers %d, at least %s's %.0f − 3 σ: %s", s.scenario.name, r.Strategy, r.Requests-r.Errors, best.Strategy, n,
-				formatVerdict(float64(r.Requests-r.Errors) >= least))
-			if other := lastAnswer(goes); other != nil {
-				last, most := *lastAnswer(r), *other+maxLastAnswerLag
-				line += fmt.Sprintf("; the last after %.2f s, at most %.2f s: %s", last/1000, most/1000, formatVerdict(last <= most))
-			}
-			lines = append(lines, line+".")
-		}
-	}
-	return lines
 }

@@ -140,16 +140,13 @@ func mainColumns(engine engineSpec) []metric {
 // curve becomes the median of the runs, or the lower middle value for an even number of runs. The error margin of a
 // figure becomes half of its range. The joined result replaces that of the first run.
 //
-// Counts are added. The curves over time are those of the first run. If calls do not depend on each other, error
+// The curves over time are those of the first run. If calls do not depend on each other, error
 // margins come from a bootstrap of the calls of all runs.
 func joinRuns(runs []strategyResult) strategyResult {
 	joined := runs[0]
 	latencies := [][]point{joined.curves.latency}
 	for _, run := range runs[1:] {
 		latencies = append(latencies, run.curves.latency)
-		for name, n := range run.counts {
-			joined.counts[name] += n
-		}
 	}
 	joined.curves.latency = medianCurve(latencies)
 	for i := range joined.rows {

@@ -144,57 +144,11 @@ func describeCost(r row) string {
 	return cost
 }
 
-// A bound is an upper limit that a figure of a strategy in a scenario must meet. It is a multiple of the same figure of
-// another strategy, or a number.
-type bound struct {
-	scenario, figure, reference string
-	limit                       float64
-	value                       func(row) float64
-}
-
-// formatVerdict returns the word for a requirement that is met or not met.
-func formatVerdict(met bool) string {
-	if met {
-		return "met"
-	}
-	return "NOT MET"
-}
-
-// compareWithBounds returns a report line for each of bounds that applies to the scenario or to one of its parts. The
-// line compares the figure of the strategy named of with the bound.
-func (f scenarioResults) compareWithBounds(of string, bounds []bound) (lines []string) {
-	rows := make(map[[2]string]row)
-	for _, r := range f.rows() {
-		rows[[2]string{r.Scenario, r.Strategy}] = r
-	}
-	for _, b := range bounds {
-		us, ran := rows[[2]string{b.scenario, of}]
-		if !ran {
-			continue
-		}
-		if is := b.value(us); b.reference == "" && is > 0 {
-			lines = append(lines, fmt.Sprintf("%s: %s is %.0f, at most %.0f: %s.", b.scenario, b.figure, is, b.limit, formatVerdict(is <= b.limit)))
-			continue
-		}
-		other, ok := rows[[2]string{b.scenario, b.reference}]
-		if !ok || b.value(other) == 0 {
-			lines = append(lines, fmt.Sprintf("%s: %s is not compared: %s has none.", b.scenario, b.figure, b.reference))
-			continue
-		}
-		is := b.value(us) / b.value(other)
-		lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.reference, b.limit, formatVerdict(is <= b.limit)))
-	}
-	return lines
-}
-
-// tableNotes returns the lines of text below the tables. They explain the figures, list the requirements of the engine
-// and whether these are met, and say whether the machine was quiet.
+// tableNotes returns the lines of text below the tables. They explain the figures, and say whether the machine was
+// quiet.
 func (f engineResults) tableNotes() []string {
 	engine := f.options.engine.spec()
 	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainErrorMargin())}
-	if engine.checkBounds != nil {
-		notes = append(notes, engine.checkBounds(f)...)
-	}
 	if f.timerDelay == 0 || !engine.runsInRealTime() {
 		return notes
 	}

@@ -56,9 +56,7 @@ type trial struct {
 	failures int        // calls that failed, and count with the time that their callers waited
 	sent     *float64   // queries per request
 
-	independent bool               // the calls do not depend on each other
-	cpuByPart   map[string]float64 // of parts of the scenario, by name
-	counts      map[string]int     // of events, by their name
+	independent bool // the calls do not depend on each other
 	// engineFigures returns the figures of the columns that only this engine has. calls are the indices of the calls to
 	// count: those of a part of the scenario, or all calls if part is empty. It is nil for most engines.
 	engineFigures func(part string, calls []int) map[string]float64
@@ -83,28 +81,23 @@ type hedgeCost struct {
 }
 
 // A strategyResult is the summary of a trial without the calls. It has a row for the whole scenario and for each part
-// of the scenario, curves for charts, and counts of events.
+// of the scenario, and curves for charts.
 type strategyResult struct {
 	strategy string
 	rows     []row
 	curves   strategyCurves
-	counts   map[string]int // of events in all runs, by their name
 }
 
-// toResult returns the summary of the trial: its rows, its curves and its counts.
+// toResult returns the summary of the trial: its rows and its curves.
 func (t *trial) toResult() strategyResult {
-	res := strategyResult{strategy: t.strategy, curves: newStrategyCurves(t.calls), counts: t.counts}
+	res := strategyResult{strategy: t.strategy, curves: newStrategyCurves(t.calls)}
 	whole := t.newRow("", func(latency.Call) bool { return true })
 	whole.Denied += t.refused
 	whole.Errors += t.failures
 	whole.Conns, whole.CPU, whole.Sent = t.conns, t.cpu, t.sent
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
-		r := t.newRow(p.name, p.contains)
-		if each, ok := t.cpuByPart[p.name]; ok {
-			r.CPU = &each
-		}
-		res.rows = append(res.rows, r)
+		res.rows = append(res.rows, t.newRow(p.name, p.contains))
 	}
 	if t.cost != nil {
 		for i := range res.rows {

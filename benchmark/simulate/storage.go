@@ -8,7 +8,6 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/storelab"
-	"github.com/gohedge/hedge/rangeread"
 )
 
 func init() {
@@ -45,7 +44,7 @@ type storageEngine struct{}
 func (storageEngine) spec() engineSpec {
 	return engineSpec{
 		name: "storage", description: "reads ranges of an object from a simulated store that stalls, in fake time",
-		scenarios: storageScenarios, refusal: "not a reader of ranges", checkBounds: checkStorage,
+		scenarios: storageScenarios, refusal: "not a reader of ranges",
 	}
 }
 
@@ -106,33 +105,4 @@ func repeatedBytesPercent(traffic []storelab.Traffic, reads []int) map[string]fl
 	}
 	percent := func(n int64) float64 { return 100 * (float64(n)/(float64(len(reads))*storelab.ReadSize) - 1) }
 	return map[string]float64{askedTwice: percent(asked), sentTwice: percent(sent)}
-}
-
-// storageBounds has the requirements that package rangeread meets. The burst of its budget of bytes, which exists once,
-// is subtracted from the bytes asked for.
-var storageBounds = func() []bound {
-	p50 := func(r row) float64 { return r.P50 }
-	p99 := func(r row) float64 { return r.P99 }
-	sent := func(r row) float64 { return 100 + *r.engineFigures[sentTwice] }
-	const burst = 100 * 4 * rangeread.DefaultPartSize / storelab.ReadSize
-	asked := func(r row) float64 { return 100 + max(0, *r.engineFigures[askedTwice]-burst/float64(r.Requests)) }
-	const share = 1 + rangeread.DefaultBudgetPercent/100.
-	return []bound{
-		{"storage", "p99", baselineStrategy, 0.1, p99},
-		{"storage", "bytes sent", baselineStrategy, 1.03, sent},
-		{"storage", "bytes asked for (but for one burst)", baselineStrategy, share, asked},
-		{"storage-still", "p50", baselineStrategy, 1.01, p50},
-		{"storage-still", "bytes sent", baselineStrategy, 1.01, sent},
-		{"storage-slow", "bytes sent", baselineStrategy, 1.03, sent},
-		{"storage-slow", "bytes asked for (but for one burst)", baselineStrategy, share, asked},
-	}
-}()
-
-// checkStorage returns report lines that say whether package rangeread meets the requirements of storageBounds in the
-// results f.
-func checkStorage(f engineResults) (lines []string) {
-	for _, s := range f.scenarios {
-		lines = append(lines, s.compareWithBounds(storelab.Rangeread, storageBounds)...)
-	}
-	return lines
 }
