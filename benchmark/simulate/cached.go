@@ -32,9 +32,8 @@ func (cachedEngine) spec() engineSpec {
 }
 
 const (
-	cachedRuns    = 3 // unless -runs or -quick says otherwise
-	quickCached   = 2000
-	cacheFillTime = 3 * time.Second // until the programs run and their caches are full
+	cachedRuns  = 3 // unless -runs or -quick says otherwise
+	quickCached = 2000
 
 	// maxTimerDelayOfCached is large, because the engine measures processor time, and keeps all processors busy itself.
 	maxTimerDelayOfCached = 50 * time.Millisecond
@@ -56,14 +55,6 @@ func newManyClients() []scenario {
 
 func (cachedEngine) supports(sc scenario, s strategy) bool {
 	return slices.Contains(cachelab.Contenders, s.name) && (s.name != dnsserver.BareGo || sc.name == "tcp-new")
-}
-
-func (cachedEngine) estimateDuration(jobs []job) (total time.Duration) {
-	const usual = 60 * time.Microsecond // of a query
-	for _, j := range jobs {
-		total += cacheFillTime + time.Duration(j.requestCount(cachelab.Queries, quickCached)*len(j.strategies))*usual
-	}
-	return total
 }
 
 func (cachedEngine) runJob(ctx context.Context, j job, keep func(trial)) error {

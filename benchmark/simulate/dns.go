@@ -3,10 +3,7 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
@@ -25,11 +22,9 @@ func init() {
 // dnsEngine is the engine dns of simulate. DNS clients and forwarders query DNS servers over a simulated network,
 // through kernel sockets in network namespaces. It needs root on Linux. Forwarders are processes of their own.
 //
-// Extra requests are all queries beyond one for each lookup, so they include retransmissions. With the flag -workers,
-// each strategy runs alone, with as many lookups in flight, and has two equal servers.
+// Extra requests are all queries beyond one for each lookup, so they include retransmissions.
 type dnsEngine struct {
 	transport string
-	workers   int // as dnslab's
 }
 
 // dnsTransports has the names of the transports in package dnslab, UDP first.
@@ -45,7 +40,6 @@ func (d *dnsEngine) spec() engineSpec {
 
 func (d *dnsEngine) declareFlags(fs *flag.FlagSet) {
 	fs.StringVar(&d.transport, "transport", dnsTransports[0], "transport of dns: "+joinWithOr(dnsTransports))
-	fs.IntVar(&d.workers, "workers", 0, "`number` of questions that dns keeps in flight, to two equal servers (default: the strategies take turns at each question)")
 }
 
 func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
@@ -53,9 +47,7 @@ func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
 	case !slices.Contains(dnsTransports, d.transport):
 		return newChoiceError("transport", d.transport, dnsTransports)
 	case !chosen:
-		return checkUnusedFlags(fs, "dns", "transport", "workers")
-	case d.workers < 0 || d.workers > 10_000:
-		return fmt.Errorf("-workers %d: must be between 0 and 10000", d.workers)
+		return checkUnusedFlags(fs, "dns", "transport")
 	}
 	return nil
 }
@@ -63,10 +55,6 @@ func (d *dnsEngine) checkFlags(fs *flag.FlagSet, chosen bool) error {
 func (d *dnsEngine) supports(_ scenario, s strategy) bool {
 	return dnslab.SupportsTransport(s.name, d.transport)
 }
-
-// estimateDuration returns 0, which means unknown: the duration depends on the number of lost packets. The method
-// runJob prints an estimate after a twentieth of the lookups.
-func (*dnsEngine) estimateDuration([]job) time.Duration { return 0 }
 
 const quickLookups = 505
 
@@ -85,23 +73,10 @@ var dnsScenarios = func() []scenario {
 
 func (d *dnsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	lookups := j.requestCount(dnslab.DefaultLookups, quickLookups)
-	var done atomic.Int64
-	began := time.Now()
-	total := int64(lookups * len(j.strategies))
-	const soon = 0.05 // of all
-	var said sync.Once
 	return runLab(ctx, j, "all in turn", lookups, keep, func(count func(int)) ([]lab.Row, error) {
 		return dnslab.Run(ctx, dnslab.Config{
 			Scenario: j.scenario.name, Transport: d.transport, Contenders: j.selectContenders(dnslab.Contenders), Lookups: lookups, Seed: j.seed,
-			Workers: d.workers, Peers: j.peers, Skipped: j.printSkipped,
-			Progress: func(n int) {
-				count(n)
-				if now := done.Add(int64(n)); float64(now) > soon*float64(total) {
-					said.Do(func() {
-						j.progress.printLine("dns %s: %s", j.scenario.name, formatEstimate(time.Since(began)*time.Duration(total)/time.Duration(now)))
-					})
-				}
-			},
+			Peers: j.peers, Skipped: j.printSkipped, Progress: count,
 		})
 	}, func(r lab.Row) trial {
 		conns := int(r.Connections)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/gohedge/hedge/benchmark/endpointlab"
 )
@@ -43,20 +42,10 @@ func (endpointsEngine) supports(_ scenario, s strategy) bool {
 	return slices.Contains(endpointlab.Contenders, s.name)
 }
 
-const (
-	quickCalls      = 8000
-	durationPerCall = 12 * time.Microsecond // of this machine's time, about
-)
+const quickCalls = 8000
 
 // endpointScenarios has the scenarios of package endpointlab, for the engine endpoints.
 var endpointScenarios = newLabScenarios("a near endpoint, and one 80 ms away: ", endpointlab.Scenarios)
-
-func (endpointsEngine) estimateDuration(jobs []job) (total time.Duration) {
-	for _, j := range jobs {
-		total += time.Duration(j.requestCount(endpointlab.DefaultCalls, quickCalls)*len(j.strategies)) * durationPerCall
-	}
-	return total
-}
 
 func (endpointsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {

@@ -17,8 +17,6 @@ type engine interface {
 	spec() engineSpec
 	// supports reports whether the engine can run the strategy in one of its scenarios.
 	supports(scenario, strategy) bool
-	// estimateDuration returns the approximate duration of the jobs, one after another, or 0 if it is unknown.
-	estimateDuration([]job) time.Duration
 	// run does a job once and passes each trial to keep, which may be called from several goroutines. If ctx ends,
 	// run passes the trials that have enough requests.
 	runJob(ctx context.Context, j job, keep func(trial)) error

@@ -62,15 +62,6 @@ func faultRate(j job) float64 {
 	return faultlab.DefaultRate
 }
 
-// estimateDuration returns the expected duration of the jobs. It assumes that the last answer in each job takes the
-// longest time allowed.
-func (faultsEngine) estimateDuration(jobs []job) (total time.Duration) {
-	for _, j := range jobs {
-		total += faultlab.QueryDuration(j.scenario.name) + faultlab.QueryTimeout
-	}
-	return total
-}
-
 func (faultsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	rate := faultRate(j)
 	calls := int(rate*faultlab.QueryDuration(j.scenario.name).Seconds()) * len(j.strategies)

@@ -46,7 +46,6 @@ func TestTheTimeOfFaultsIsKnown(t *testing.T) {
 	o, err := parseOptions([]string{"-engine", "faults", "-scenario", "all"}, io.Discard)
 	require.NoError(t, err)
 	require.Len(t, o.newJobs(nil), 9)
-	assert.LessOrEqual(t, o.engine.estimateDuration(o.newJobs(nil)), 150*sec)
 	for _, j := range o.newJobs(nil) {
 		j.size.requests = 500
 		assert.InDelta(t, 500, faultRate(j)*faultlab.QueryDuration(j.scenario.name).Seconds(), 0.1)

@@ -1,35 +1,26 @@
 package main
 
 import (
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
-	"reflect"
 	"strings"
 	"unicode/utf8"
 )
 
-// writeResults writes the results to w in the given format: text, md, csv or json.
+// writeResults writes the results to w in the given format: text or json.
 func (f engineResults) writeResults(w io.Writer, format string) error {
-	switch format {
-	case "json":
-		rows := f.rows()
-		if rows == nil {
-			rows = []row{}
-		}
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(rows)
-	case "csv":
-		return f.writeCSV(w)
-	case "md":
-		_, err := io.WriteString(w, f.formatMarkdown())
-		return err
-	default:
+	if format == "text" {
 		_, err := io.WriteString(w, f.formatText(mainColumns, isTerminal(w)))
 		return err
 	}
+	rows := f.rows()
+	if rows == nil {
+		rows = []row{}
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(rows)
 }
 
 // formatText returns the results as plain text: a table of each scenario with a sentence about the scenario, an
@@ -56,49 +47,6 @@ func (f engineResults) formatText(columns func(engineSpec) []metric, terminal bo
 	}
 	b.WriteString("\n" + strings.Join(f.tableNotes(), "\n") + "\n")
 	return b.String()
-}
-
-// formatMarkdown returns the results in Markdown: a table of each scenario with all columns, an explanation of the
-// strategies, and notes. A sentence about each scenario follows its table.
-func (f engineResults) formatMarkdown() string {
-	if len(f.scenarios) == 0 {
-		return ""
-	}
-	engine := f.options.engine.spec()
-	var b strings.Builder
-	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "### %s\n\n%s %s\n\n%s\n", s.scenario.name, toSentence(s.scenario.description), toSentence(s.describeRequests()), formatMarkdownTable(s.tableRows(), engine))
-		if summary := s.compareWithPeers(nil); summary != "" {
-			b.WriteString(summary + "\n\n")
-		}
-	}
-	for _, s := range collectStrategies(f) {
-		fmt.Fprintf(&b, "* *%s*: %s\n", s.name, s.fullDescription())
-	}
-	b.WriteString("\n" + strings.Join(f.tableNotes(), "\n") + "\n")
-	return b.String()
-}
-
-// writeCSV writes the results to w as CSV: a line with the names of all metrics, and a line for each row. Cells without
-// a figure are empty.
-func (f engineResults) writeCSV(w io.Writer) error {
-	out := csv.NewWriter(w)
-	record := make([]string, len(metrics))
-	for i, m := range metrics {
-		record[i] = m.name
-	}
-	_ = out.Write(record) // Flush keeps the error
-	for _, r := range f.rows() {
-		for i, m := range metrics {
-			record[i] = ""
-			if v := reflect.ValueOf(m.field(&r)); !v.IsNil() {
-				record[i] = fmt.Sprint(v.Elem())
-			}
-		}
-		_ = out.Write(record)
-	}
-	out.Flush()
-	return out.Error()
 }
 
 // MarshalJSON returns the row as a JSON object that has the metrics in their order. A metric without a figure is null.

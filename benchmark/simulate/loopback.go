@@ -113,7 +113,6 @@ type workPlan struct {
 	requests int
 	perRound int           // requests in a round
 	limit    time.Duration // of all contenders together; 0: none
-	duration time.Duration // for all contenders, about
 }
 
 // newWorkPlan returns the work plan of the job for the traffic of the simulation w. If the flag -requests is not set,
@@ -144,10 +143,6 @@ func (j job) newWorkPlan(w virtual.Simulation) workPlan {
 	case p.limit > 0:
 		p.requests = min(max(int(plannedShare*float64(p.limit)/float64(each)), minRequests), maxRequests) / roundCount * roundCount
 	}
-	p.duration = each * time.Duration(p.requests)
-	if p.limit > 0 {
-		p.duration = min(p.duration, p.limit)
-	}
 	units := p.requests / unit
 	p.perRound = (units + roundCount - 1) / roundCount * unit
 	return p
@@ -168,13 +163,6 @@ func expectedRequestDuration(w virtual.Simulation) time.Duration {
 		sum += c.Latency + added
 	}
 	return sum / time.Duration(len(calls)*w.Workers)
-}
-
-func (l loopbackEngine) estimateDuration(jobs []job) (sum time.Duration) {
-	for _, j := range jobs {
-		sum += j.newWorkPlan(j.scenario.scaledSimulation(j.size)).duration
-	}
-	return sum
 }
 
 // requestRate returns the number of requests per second, if a strategy of job j is given the rate, and otherwise 0. In

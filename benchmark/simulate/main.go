@@ -4,11 +4,11 @@
 //	go run ./benchmark/simulate -quick                           # the same with fewer requests: at most 20 seconds
 //	go run ./benchmark/simulate -list                            # describes all strategies, engines and scenarios
 //	go run ./benchmark/simulate -engine virtual -scenario all    # every scenario of virtual time but the long ones
-//	go run ./benchmark/simulate -engine virtual -scenario drift -strategy none,bhope,hedge -format md
+//	go run ./benchmark/simulate -engine virtual -scenario drift -strategy none,bhope,hedge -format json
 //	go run ./benchmark/simulate -scenario frozen-h2              # a connection stops answering
 //
-// It prints first how long it will take, then a table (-format text, md, csv or json), and writes plots (SVG) and one
-// self-contained HTML report to the directory -out. After an interrupt it reports the results until then.
+// It prints a table (-format text or json), and writes plots (SVG) and one self-contained HTML report to the directory
+// -out. After an interrupt it reports the results until then.
 //
 // # Engines
 //
@@ -91,7 +91,7 @@ const (
 )
 
 // runCommand runs simulate with the command-line arguments args, and returns the exit code of the process. terminal
-// says whether stderr is a terminal, on which the progress is shown as bars.
+// says whether stderr is a terminal, on which the line of progress is replaced.
 func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, terminal bool) int {
 	o, err := parseOptions(args, stderr)
 	switch {
@@ -107,18 +107,15 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 	}
 	p := newProgressDisplay(stderr, terminal)
 	if o.readme != nil {
-		err = measureDocuments(ctx, o, p)
-		p.stopBars()
-		if err != nil {
-			fmt.Fprintln(stderr, "simulate:", err)
+		if err := measureDocuments(ctx, o, p); err != nil {
+			p.printLine("simulate: %v", err)
 			return exitFailed
 		}
 		return exitOK
 	}
 	found, err := runEngines(ctx, o, p)
-	p.stopBars()
 	if err != nil && ctx.Err() == nil {
-		fmt.Fprintln(stderr, "simulate:", err)
+		p.printLine("simulate: %v", err)
 		return exitFailed
 	}
 	if err := printResults(stdout, stderr, o, found); err != nil {

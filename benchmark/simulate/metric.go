@@ -7,11 +7,11 @@ import (
 )
 
 // A metric is a figure in the results of a strategy, for example the 99th percentile or the number of hedges. It has
-// the name for machine-readable formats, the field of row with the value, and the column in tables for people.
+// the name for the JSON format, the field of row with the value, and the column in tables for people.
 //
-// The formats and joinRuns are loops over metrics. A new metric needs a field of row and a line in the list metrics.
+// The tables, the JSON format and joinRuns are loops over metrics. A new metric needs a field of row and a line in the list metrics.
 type metric struct {
-	name  string         // in the machine-readable formats: a contract, as is the order
+	name  string         // in the JSON format: a contract, as is the order
 	field func(*row) any // a *string, *uint64, *int or *float64 into the row; nil if the row has no such figure
 
 	// Its column in tables that people read.
@@ -59,7 +59,7 @@ func registerMetrics(own ...metric) {
 	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.enginePosition(), b.enginePosition()) })
 }
 
-// newEngineMetric returns a metric that only one engine has. name is the name in machine-readable formats and the key
+// newEngineMetric returns a metric that only one engine has. name is the name in the JSON format and the key
 // in row.engineFigures. title and position are the title and the position of the column. format is the verb of package
 // fmt for values; an empty format means milliseconds.
 func newEngineMetric(name, title string, position int, format string) metric {

@@ -41,7 +41,7 @@ func (o options) selectStrategies(sc scenario) []string {
 	return slices.DeleteFunc(names, func(n string) bool { return !o.engine.supports(sc, findStrategy(n)) })
 }
 
-var formats = []string{"text", "md", "csv", "json"}
+var formats = []string{"text", "json"}
 
 // parseOptions parses the command-line arguments args, without the name of the program. Each engine declares and checks
 // flags of its own. If args ask for help, parseOptions writes the usage text to stderr and returns flag.ErrHelp.

@@ -52,8 +52,8 @@ func runEngines(ctx context.Context, o options, p *progressDisplay) (all []engin
 	return all, nil
 }
 
-// printResults writes all results to stdout in the selected format. If the machine was too busy and the format has no
-// notes, it also writes a warning to stderr.
+// printResults writes all results to stdout in the selected format. If the machine was too busy and the format is JSON, which
+// has no notes, it also writes a warning to stderr.
 func printResults(stdout, stderr io.Writer, o options, all []engineResults) error {
 	if o.overview {
 		return printOverview(stdout, all)
@@ -62,7 +62,7 @@ func printResults(stdout, stderr io.Writer, o options, all []engineResults) erro
 		if err := found.writeResults(stdout, o.format); err != nil {
 			return err
 		}
-		if tables := o.format == "text" || o.format == "md"; !tables && found.isBusy() {
+		if o.format == "json" && found.isBusy() {
 			fmt.Fprintln(stderr, "simulate:", found.options.engine.spec().busyWarning(found.timerDelay))
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/reclab"
@@ -49,8 +48,7 @@ func (recursorEngine) supports(sc scenario, s strategy) bool {
 }
 
 const (
-	recursorRuns     = 3                // unless -runs or -quick says otherwise
-	resolverOverhead = 12 * time.Second // from the start of the programs to the first question, and from the last one to its answer
+	recursorRuns = 3 // unless -runs or -quick says otherwise
 
 	quickQuestions = 300
 	deadQuestions  = 1000 // in the scenario of that name, where each takes seconds
@@ -87,14 +85,6 @@ func questionCountAndRate(j job) (n int, rate float64) {
 		rate = reclab.DefaultRate
 	}
 	return n, rate
-}
-
-func (recursorEngine) estimateDuration(jobs []job) (total time.Duration) {
-	for _, j := range jobs {
-		n, rate := questionCountAndRate(j)
-		total += resolverOverhead + time.Duration(float64(n)/rate*float64(time.Second))
-	}
-	return total
 }
 
 func (recursorEngine) runJob(ctx context.Context, j job, keep func(trial)) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 	"unicode"
@@ -187,14 +186,6 @@ func (p engineSpec) busyWarning(late time.Duration) string {
 	return fmt.Sprintf("THIS MACHINE IS TOO BUSY: 1 %% of its timers are more than %s ms late (limit: %s ms). "+
 		"Figures in real time mean nothing then. Wait until it is quiet, or use -engine virtual, which no machine disturbs.",
 		formatMillis(toMillis(late)), formatMillis(toMillis(p.maxTimerDelay)))
-}
-
-// formatEstimate returns a phrase for the expected duration d of a run, in seconds or minutes.
-func formatEstimate(d time.Duration) string {
-	if d < 100*time.Second {
-		return fmt.Sprintf("this takes about %.0f seconds", max(d.Seconds(), 1))
-	}
-	return fmt.Sprintf("this takes about %.0f minutes", math.Round(d.Minutes()))
 }
 
 // toSentence returns the phrase s as a sentence, with a capital letter and a full stop.

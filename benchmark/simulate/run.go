@@ -102,9 +102,6 @@ func runScenarios(ctx context.Context, o options, p *progressDisplay) (found eng
 			p.printLine("%s", engine.busyWarning(late))
 		}
 	}
-	if duration := o.engine.estimateDuration(jobs); duration > time.Second {
-		p.printLine("%s: %s", engine.name, formatEstimate(duration))
-	}
 	t := new(timerMonitor)
 	defer func() { found.timerDelay = t.p99Delay() }()
 	for len(jobs) > 0 {

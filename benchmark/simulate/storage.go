@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/storelab"
@@ -52,10 +51,7 @@ func (storageEngine) supports(_ scenario, s strategy) bool {
 	return slices.Contains(storelab.Contenders, s.name)
 }
 
-const (
-	quickReads      = 2000
-	durationPerRead = 60 * time.Microsecond // of this machine's time, about
-)
+const quickReads = 2000
 
 // storageScenarios has the scenarios of package storelab, for the engine storage.
 var storageScenarios = func() []scenario {
@@ -70,13 +66,6 @@ var storageScenarios = func() []scenario {
 	}
 	return all
 }()
-
-func (storageEngine) estimateDuration(jobs []job) (total time.Duration) {
-	for _, j := range jobs {
-		total += time.Duration(j.requestCount(storelab.DefaultReads, quickReads)*len(j.strategies)) * durationPerRead
-	}
-	return total
-}
 
 func (storageEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	if j.size.rps > 0 {

@@ -27,32 +27,6 @@ func (virtualEngine) spec() engineSpec {
 	}
 }
 
-// estimateDuration returns the expected duration of the jobs, or 0 if it is short. It measures the speed of this
-// machine by a small simulation with each strategy.
-func (virtualEngine) estimateDuration(jobs []job) (sum time.Duration) {
-	const pilot, worthIt = 5_000, 1_000_000 // requests
-	requests := make(map[string]int)        // by strategy
-	total := 0
-	for _, j := range jobs {
-		w := j.scenario.scaledSimulation(j.size)
-		for _, name := range j.strategies {
-			requests[name] += max(w.Episodes, 1) * w.Requests
-			total += max(w.Episodes, 1) * w.Requests
-		}
-	}
-	if total < worthIt {
-		return 0 // it is over before an estimate helps
-	}
-	simulation := virtualScenarios()[0].scaledSimulation(trafficFlags{requests: pilot})
-	for name, n := range requests {
-		began := time.Now()
-		at := virtualSetup{ctx: context.Background(), simulation: simulation, seed: 1, extra: 0.1}
-		simulation.Run(at.ctx, 1, findStrategy(name).virtual(at), nil)
-		sum += time.Since(began) * time.Duration(n) / pilot
-	}
-	return sum / time.Duration(runtime.GOMAXPROCS(0))
-}
-
 func (virtualEngine) supports(sc scenario, s strategy) bool {
 	return s.virtual != nil && s.runsIn(sc) && (sc.replayable || !s.isBestStatic())
 }
