@@ -34,7 +34,7 @@ func (d *dnsEngine) spec() engineSpec {
 	return engineSpec{
 		name: "dns", description: "asks DNS servers through kernel sockets, over a simulated network (root, Linux)",
 		scenarios: dnsScenarios, refusal: "not offered for DNS over " + d.transport,
-		maxTimerDelay: maxTimerDelay, independent: true, extraTitles: []string{"σ"},
+		maxTimerDelay: maxTimerDelay, extraTitles: []string{"σ"},
 	}
 }
 
@@ -81,7 +81,7 @@ func (d *dnsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	}, func(r lab.Row) trial {
 		conns := int(r.Connections)
 		t := j.newTrial("dns", r.Contender, r.Calls)
-		t.independent, t.refused, t.conns = true, int(r.Denied), &conns
+		t.refused, t.conns = int(r.Denied), &conns
 		t.cost = &hedgeCost{extra: 100 * (r.SentPerCall() - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
 		return t
 	})

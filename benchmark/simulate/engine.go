@@ -46,7 +46,6 @@ type engineSpec struct {
 	maxTimerDelay time.Duration
 
 	population  string   // the calls whose latencies are reported; empty: successful requests
-	independent bool     // the calls do not depend on each other
 	hidden      []string // titles of columns that the engine's tables lack
 	extraTitles []string // titles of optional columns that the engine's tables have
 }

@@ -9,46 +9,7 @@ import (
 
 // errorMargins are the uncertainties that tables show after ±, in milliseconds: half of a 95 % interval for each
 // figure. 0 means unknown.
-type errorMargins struct{ p50, p95, p99, p999, mean, stddev float64 }
-
-const bootstrapResamples = 1000 // of independent calls
-
-// bootstrapErrorMargins returns half of the 95 % interval of each figure by the percentile bootstrap (Efron, Bootstrap
-// Methods, 1979). sample has sorted latencies in milliseconds, of calls that must not depend on each other.
-func bootstrapErrorMargins(sample []float64) errorMargins {
-	n := len(sample)
-	if n == 0 {
-		return errorMargins{}
-	}
-	rng := rand.New(rand.NewPCG(1, uint64(n)))
-	quantiles := [...]float64{0.5, 0.95, 0.99, 0.999}
-	var drawn [len(quantiles) + 2][]float64
-	counts := make([]int, n) // how often each value is drawn
-	for range bootstrapResamples {
-		clear(counts)
-		for range n {
-			counts[rng.IntN(n)]++
-		}
-		var sum, squares float64
-		below, q := 0, 0
-		for i, k := range counts {
-			x := sample[i]
-			sum += float64(k) * x
-			squares += float64(k) * x * x
-			for below += k; q < len(quantiles) && float64(below) >= quantiles[q]*float64(n); q++ {
-				drawn[q] = append(drawn[q], x)
-			}
-		}
-		mean := sum / float64(n)
-		drawn[4] = append(drawn[4], mean)
-		drawn[5] = append(drawn[5], math.Sqrt(max(0, squares/float64(n)-mean*mean)))
-	}
-	half := func(i int) float64 {
-		slices.Sort(drawn[i])
-		return (drawn[i][bootstrapResamples*975/1000-1] - drawn[i][bootstrapResamples*25/1000]) / 2
-	}
-	return errorMargins{half(0), half(1), half(2), half(3), half(4), half(5)}
-}
+type errorMargins struct{ p99, p999, mean float64 }
 
 // The calls of one run depend on each other: they share a client that learns, and a machine whose load changes.
 // Therefore batches of calls are resampled.

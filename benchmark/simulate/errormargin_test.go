@@ -10,25 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestBootstrapErrorMarginsAgreeWithTheory(t *testing.T) {
-	skipIfShort(t)
-	rng := rand.New(rand.NewPCG(1, 2))
-	var normal []float64
-	for range 10_000 {
-		normal = append(normal, 50+10*rng.NormFloat64())
-	}
-	slices.Sort(normal)
-	s := bootstrapErrorMargins(normal)
-	root := math.Sqrt(float64(len(normal)))
-	near := func(want, got float64) { t.Helper(); assert.InEpsilon(t, want, got, 0.35) }
-	near(1.96*10/root, s.mean)
-	near(1.96*10/root*math.Sqrt(math.Pi/2), s.p50) // the median's standard error
-	near(1.96*10/root/math.Sqrt2, s.stddev)
-	near(1.96*10/root*math.Sqrt(0.95*0.05)/0.1031, s.p95) // √(q(1-q)) over the density there
-	assert.Less(t, s.p95, s.p99)
-	assert.Less(t, s.p99, s.p999)
-}
-
 // A run whose calls come in ten batches of their own is as good as ten calls, not as a hundred thousand.
 func TestBatchErrorMarginsIncludeDependenceOfCalls(t *testing.T) {
 	draw := func(dependent float64) (run, sorted []float64) {
@@ -72,11 +53,6 @@ func TestBatchErrorMarginsLeaveOutDifferencesOfPhases(t *testing.T) {
 func TestBatchErrorMarginsOfFewCallsAreZero(t *testing.T) {
 	assert.Zero(t, batchErrorMargins([][]float64{{1, 2, 3}}, []float64{1, 2, 3}))
 	assert.Zero(t, batchErrorMargins(nil, nil))
-}
-
-func TestBootstrapErrorMarginsOfConstantsAreZero(t *testing.T) {
-	assert.Zero(t, bootstrapErrorMargins([]float64{7, 7, 7}))
-	assert.Zero(t, bootstrapErrorMargins(nil))
 }
 
 // An interval of 95 % covers the true quantile of nineteen runs in twenty.

@@ -51,8 +51,7 @@
 //
 // In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are resampled to find it, as the calls of
 // one part share a client that learns and a machine that is more or less busy. With -runs, each figure is the median of
-// runs with successive seeds, and ± is half of their range. For dns, ± is half of the 95 % bootstrap interval of all
-// calls of all runs. The line below a table says which of these it is.
+// runs with successive seeds, and ± is half of their range. The line below a table says which of these it is.
 //
 // # Documents
 //

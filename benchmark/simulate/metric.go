@@ -33,14 +33,14 @@ var metrics = []metric{
 	{name: "seed", field: func(r *row) any { return &r.Seed }},
 	{name: "requests", field: func(r *row) any { return &r.Requests }},
 	{name: "errors", field: func(r *row) any { return &r.Errors }, title: "errors", position: 12},
-	{name: "p50_ms", field: func(r *row) any { return &r.P50 }, title: "p50", position: 1, errorMargin: func(s *errorMargins) *float64 { return &s.p50 }},
+	{name: "p50_ms", field: func(r *row) any { return &r.P50 }, title: "p50", position: 1},
 	{name: "p90_ms", field: func(r *row) any { return &r.P90 }, title: "p90", position: 2, isDetail: true},
-	{name: "p95_ms", field: func(r *row) any { return &r.P95 }, title: "p95", position: 3, errorMargin: func(s *errorMargins) *float64 { return &s.p95 }, isDetail: true},
+	{name: "p95_ms", field: func(r *row) any { return &r.P95 }, title: "p95", position: 3, isDetail: true},
 	{name: "p99_ms", field: func(r *row) any { return &r.P99 }, title: "p99", position: 4, errorMargin: func(s *errorMargins) *float64 { return &s.p99 }, isRange: true},
 	{name: "p999_ms", field: func(r *row) any { return &r.P999 }, title: "p99.9", position: 5, errorMargin: func(s *errorMargins) *float64 { return &s.p999 }, isRange: true},
 	{name: "mean_ms", field: func(r *row) any { return &r.Mean }, title: "mean", position: 6, errorMargin: func(s *errorMargins) *float64 { return &s.mean }, isDetail: true},
 	{name: "max_ms", field: func(r *row) any { return &r.Max }, title: "max", position: 8, isDetail: true},
-	{name: "stddev_ms", field: func(r *row) any { return &r.Stddev }, title: "σ", position: 7, isOnRequest: true, errorMargin: func(s *errorMargins) *float64 { return &s.stddev }},
+	{name: "stddev_ms", field: func(r *row) any { return &r.Stddev }, title: "σ", position: 7, isOnRequest: true},
 	{name: "extra_pct", field: func(r *row) any { return &r.Extra }, title: "extra requests", position: 9, cell: func(r *row) string { return formatPercent(r.Extra) }},
 	{name: "hedges", field: func(r *row) any { return &r.Hedges }},
 	{name: "wins", field: func(r *row) any { return &r.Wins }, title: "wins", position: 10, isDetail: true, cell: func(r *row) string {
@@ -139,16 +139,13 @@ func mainColumns(engine engineSpec) []metric {
 // joinRuns joins the results of one strategy in several runs of a scenario. Each figure and each point of the latency
 // curve becomes the median of the runs, or the lower middle value for an even number of runs. The error margin of a
 // figure becomes half of its range. The joined result replaces that of the first run.
-//
-// The curves over time are those of the first run. If calls do not depend on each other, error
-// margins come from a bootstrap of the calls of all runs.
 func joinRuns(runs []strategyResult) strategyResult {
 	joined := runs[0]
-	latencies := [][]point{joined.curves.latency}
+	latencies := [][]point{joined.curve}
 	for _, run := range runs[1:] {
-		latencies = append(latencies, run.curves.latency)
+		latencies = append(latencies, run.curve)
 	}
-	joined.curves.latency = medianCurve(latencies)
+	joined.curve = medianCurve(latencies)
 	for i := range joined.rows {
 		r := &joined.rows[i]
 		var ranges errorMargins
@@ -166,14 +163,6 @@ func joinRuns(runs []strategyResult) strategyResult {
 		}
 		if len(runs) > 1 {
 			r.errorMargins = ranges
-		}
-		if r.sample != nil {
-			var all []float64
-			for _, run := range runs {
-				all = append(all, run.rows[i].sample...)
-			}
-			slices.Sort(all)
-			r.errorMargins = bootstrapErrorMargins(all)
 		}
 	}
 	return joined

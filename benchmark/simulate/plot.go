@@ -7,73 +7,34 @@ import (
 	"strings"
 )
 
-// A chart is a kind of plot that is drawn for each scenario, for example latency by percentile. It has titles, scales,
-// and a function that returns the curve of a strategy.
-type chart struct {
-	name           string // the end of the file name
-	title          string
-	xTitle, yTitle string
-	curve          func(strategyCurves) []point
-	percentiles    bool // the horizontal axis has percentiles; else it is linear
-	logarithmic    bool // the vertical axis
-}
-
-var charts = []chart{
-	{
-		name: "latency", title: "Latency by percentile", xTitle: "percentile of requests", yTitle: "milliseconds", percentiles: true, logarithmic: true,
-		curve: func(c strategyCurves) []point { return c.latency },
-	}, {
-		name: "p99", title: "p99 over time", xTitle: "seconds", yTitle: "milliseconds", logarithmic: true,
-		curve: func(c strategyCurves) []point { return c.p99 },
-	}, {
-		name: "extra", title: "Extra load over time", xTitle: "seconds", yTitle: "hedges per 100 requests",
-		curve: func(c strategyCurves) []point { return c.extra },
-	},
-}
-
-// drawScenario draws the chart for the results f of one scenario, with a labelled line for each strategy in the style
-// of the strategy. The line of this library is on top. It returns nil if no line has two points.
-func (c chart) drawScenario(f scenarioResults, styles lineStyles) *canvas {
-	lines := make(map[string][]point)
+// drawLatencies draws the latencies by percentile in the results f of one scenario, with a labelled line for each
+// strategy in the style of the strategy. The line of this library is on top. It returns nil if no line has two points.
+func drawLatencies(f scenarioResults, styles lineStyles) *canvas {
 	low, high, right := math.Inf(1), math.Inf(-1), 0.0
+	var drawn []strategyResult
 	for _, r := range f.results {
-		var line []point
-		for _, p := range c.curve(r.curves) {
-			if !c.logarithmic || p.Y > 0 {
-				line = append(line, p)
-			}
-		}
+		line := slices.DeleteFunc(slices.Clone(r.curve), func(p point) bool { return p.Y <= 0 })
 		if len(line) < 2 {
 			continue
 		}
-		lines[r.strategy] = line
 		for _, p := range line {
 			low, high, right = min(low, p.Y), max(high, p.Y), max(right, p.X)
 		}
+		drawn = append(drawn, strategyResult{strategy: r.strategy, curve: line})
 	}
-	if len(lines) == 0 {
+	if len(drawn) == 0 {
 		return nil
 	}
-	d := &canvas{title: c.title + ": " + f.scenario.name, x: newLinearAxis(right), y: newLinearAxis(max(high*1.05, 1))}
-	if c.percentiles {
-		d.x = newPercentileAxis(right)
-	}
-	if c.logarithmic {
-		d.y = newLogarithmicAxis(low/1.1, high*1.1)
-	}
-	d.addText("quiet", 28, plotTop-20, c.yTitle)
-	d.drawAxes(c.xTitle)
-	drawLine := func(name string) {
-		if line, ok := lines[name]; ok {
-			d.drawLine(styles.findStyle(name), line, name)
+	d := &canvas{title: "Latency by percentile: " + f.scenario.name, x: newPercentileAxis(right), y: newLogarithmicAxis(low/1.1, high*1.1)}
+	d.addText("quiet", 28, plotTop-20, "milliseconds")
+	d.drawAxes("percentile of requests")
+	for _, isOnTop := range []bool{false, true} {
+		for _, r := range drawn {
+			if isOnTop == (r.strategy == libraryStrategy) {
+				d.drawLine(styles.findStyle(r.strategy), r.curve, r.strategy)
+			}
 		}
 	}
-	for _, name := range f.strategies() {
-		if name != libraryStrategy {
-			drawLine(name)
-		}
-	}
-	drawLine(libraryStrategy)
 	d.drawLabels()
 	return d
 }
@@ -100,7 +61,7 @@ func drawPicture(f engineResults) []byte {
 		res := s.findResult(h.name)
 		whole := res.rows[0]
 		described = append(described, fmt.Sprintf("%s: p99 %s ms, p99.9 %s ms, %s", h.title, formatMillis(whole.P99), formatMillis(whole.P999), describeCost(whole)))
-		for _, p := range res.curves.latency {
+		for _, p := range res.curve {
 			if p.X <= pictureMaxX {
 				highest = max(highest, p.Y)
 			}
@@ -117,7 +78,7 @@ func drawPicture(f engineResults) []byte {
 	styles := newLineStyles(strategies)
 	for _, h := range slices.Backward(headlineStrategies()) { // the first is drawn last, above the others
 		res := s.findResult(h.name)
-		d.drawLine(styles.findStyle(h.name), res.curves.latency, h.title, strings.Replace(describeCost(res.rows[0]), " requests and", ",", 1))
+		d.drawLine(styles.findStyle(h.name), res.curve, h.title, strings.Replace(describeCost(res.rows[0]), " requests and", ",", 1))
 	}
 	d.drawLabels()
 	for _, strategy := range []string{baselineStrategy, libraryStrategy} {

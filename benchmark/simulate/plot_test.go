@@ -4,7 +4,6 @@ import (
 	"math"
 	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,19 +13,19 @@ import (
 // twoResults returns the results of two strategies: hedge, and a strategy that is never faster than 10 ms.
 func twoResults() scenarioResults {
 	return scenarioResults{scenario: scenario{name: "a<b"}, results: []strategyResult{
-		{strategy: libraryStrategy, curves: strategyCurves{latency: []point{{2, 1}, {200, 10}}, extra: []point{{0, 0}, {10, 5}}}},
-		{strategy: baselineStrategy, curves: strategyCurves{latency: []point{{2, 10}, {20, 100}, {200, 1000}}, extra: []point{{0, 0}, {10, 0}}}},
+		{strategy: libraryStrategy, curve: []point{{2, 1}, {200, 10}}},
+		{strategy: baselineStrategy, curve: []point{{2, 10}, {20, 100}, {200, 1000}}},
 	}}
 }
 
-func drawTwoResults(t *testing.T, c chart) []element {
+func drawTwoResults(t *testing.T) []element {
 	t.Helper()
 	f := twoResults()
-	return parseSVG(t, c.drawScenario(f, newLineStyles(f.strategies())).renderSVG(""))
+	return parseSVG(t, drawLatencies(f, newLineStyles(f.strategies())).renderSVG(""))
 }
 
 func TestChartDrawsPointsToScale(t *testing.T) {
-	drawn := drawTwoResults(t, charts[0])
+	drawn := drawTwoResults(t)
 	lines := elementsOfClass(drawn, "line")
 	require.Len(t, lines, 2)
 	assert.Equal(t, []string{"line s1", "line s0"}, []string{lines[0].Class, lines[1].Class}, "hedge is above the others")
@@ -44,33 +43,12 @@ func TestChartDrawsPointsToScale(t *testing.T) {
 	assert.Equal(t, "Latency by percentile: a<b", elementsOfClass(drawn, "title")[0].Text)
 }
 
-func TestChartDrawsTicksToScale(t *testing.T) {
-	var xLabels, yLabels []element
-	for _, e := range elementsOfClass(drawTwoResults(t, charts[2]), "tick") {
-		if strings.Contains(e.Class, "end") {
-			yLabels = append(yLabels, e)
-		} else {
-			xLabels = append(xLabels, e)
-		}
-	}
-	// Five hedges per 100 requests are 1/1.05 of the height.
-	assert.Equal(t, "0", yLabels[0].Text)
-	assert.InDelta(t, 376+4, yLabels[0].Y, 0.06)
-	assert.Equal(t, "5", yLabels[len(yLabels)-1].Text)
-	assert.InDelta(t, 376-272/1.05+4, yLabels[len(yLabels)-1].Y, 0.06)
-	assert.Equal(t, "0", xLabels[0].Text)
-	assert.InDelta(t, 70, xLabels[0].X, 0.06)
-	assert.Equal(t, "10", xLabels[len(xLabels)-2].Text)
-	assert.InDelta(t, 604, xLabels[len(xLabels)-2].X, 0.06)
-	assert.Equal(t, "seconds", xLabels[len(xLabels)-1].Text)
-}
-
 func TestChartLabelsEveryStrategy(t *testing.T) {
 	var f scenarioResults
 	for _, s := range strategies {
-		f.results = append(f.results, strategyResult{strategy: s.name, curves: strategyCurves{latency: []point{{2, 1}, {200, 10}}}})
+		f.results = append(f.results, strategyResult{strategy: s.name, curve: []point{{2, 1}, {200, 10}}})
 	}
-	drawn := parseSVG(t, charts[0].drawScenario(f, newLineStyles(f.strategies())).renderSVG(""))
+	drawn := parseSVG(t, drawLatencies(f, newLineStyles(f.strategies())).renderSVG(""))
 	assert.ElementsMatch(t, f.strategies(), texts(elementsOfClass(drawn, "label")))
 	for _, e := range drawn {
 		assert.LessOrEqual(t, e.Y, canvasHeight-10, e.Text)
@@ -78,8 +56,8 @@ func TestChartLabelsEveryStrategy(t *testing.T) {
 }
 
 func TestChartWithoutPointsIsNotDrawn(t *testing.T) {
-	f := twoResults()
-	assert.Nil(t, charts[1].drawScenario(f, newLineStyles(f.strategies())))
+	f := scenarioResults{results: []strategyResult{{strategy: libraryStrategy, curve: []point{{2, 1}}}}}
+	assert.Nil(t, drawLatencies(f, newLineStyles(f.strategies())))
 }
 
 func TestAxisOfZerosHasOneTick(t *testing.T) {

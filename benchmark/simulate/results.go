@@ -158,20 +158,13 @@ func (f engineResults) tableNotes() []string {
 		formatMillis(toMillis(f.timerDelay)), formatMillis(toMillis(engine.maxTimerDelay))))
 }
 
-// explainErrorMargin returns the phrase below tables that explains the values after ±, which depend on the engine and
-// the number of runs.
+// explainErrorMargin returns the phrase below tables that explains the values after ±, which depend on the number of
+// runs.
 func (o options) explainErrorMargin() string {
-	independent := o.engine.spec().independent
-	switch {
-	case independent && o.runs > 1:
-		return fmt.Sprintf("medians of %d runs, ± half the 95 %% bootstrap interval of all their calls", o.runs)
-	case independent:
-		return "± is half the 95 % bootstrap interval of all calls"
-	case o.runs > 1:
+	if o.runs > 1 {
 		return fmt.Sprintf("medians of %d runs, ± half their range", o.runs)
-	default:
-		return "± is half of a 95 % interval, from how much ten consecutive parts of the run differ, and never less than for independent calls"
 	}
+	return "± is half of a 95 % interval, from how much ten consecutive parts of the run differ, and never less than for independent calls"
 }
 
 // isBusy reports whether the machine was too busy for measurements in real time: timers were later than the engine

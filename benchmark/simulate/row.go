@@ -38,7 +38,6 @@ type row struct {
 	engineFigures map[string]*float64 // figures that only one engine has, by the name of the metric
 
 	errorMargins errorMargins // see options.explainErrorMargin
-	sample       []float64    // the latencies of calls that do not depend on each other, sorted; nil if they do
 }
 
 // A trial is the measurement of one strategy in one run of a scenario: the calls, and further costs that the engine has
@@ -56,7 +55,6 @@ type trial struct {
 	failures int        // calls that failed, and count with the time that their callers waited
 	sent     *float64   // queries per request
 
-	independent bool // the calls do not depend on each other
 	// engineFigures returns the figures of the columns that only this engine has. calls are the indices of the calls to
 	// count: those of a part of the scenario, or all calls if part is empty. It is nil for most engines.
 	engineFigures func(part string, calls []int) map[string]float64
@@ -81,16 +79,16 @@ type hedgeCost struct {
 }
 
 // A strategyResult is the summary of a trial without the calls. It has a row for the whole scenario and for each part
-// of the scenario, and curves for charts.
+// of the scenario, and the curve for the chart.
 type strategyResult struct {
 	strategy string
 	rows     []row
-	curves   strategyCurves
+	curve    []point // latency by percentile
 }
 
-// toResult returns the summary of the trial: its rows and its curves.
+// toResult returns the summary of the trial: its rows and its curve.
 func (t *trial) toResult() strategyResult {
-	res := strategyResult{strategy: t.strategy, curves: newStrategyCurves(t.calls)}
+	res := strategyResult{strategy: t.strategy, curve: newLatencyCurve(latency.SortedLatencies(t.calls))}
 	whole := t.newRow("", func(latency.Call) bool { return true })
 	whole.Denied += t.refused
 	whole.Errors += t.failures
@@ -158,11 +156,7 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	for i, d := range took {
 		sorted[i] = toMillis(d)
 	}
-	if t.independent {
-		r.sample = sorted
-	} else {
-		r.errorMargins = batchErrorMargins(phases, sorted)
-	}
+	r.errorMargins = batchErrorMargins(phases, sorted)
 	return r
 }
 

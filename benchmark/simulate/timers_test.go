@@ -56,7 +56,6 @@ func TestEveryTableSaysWhatPlusMinusIs(t *testing.T) {
 	for args, want := range map[string]string{
 		"-engine http":            "± is half of a 95 % interval",
 		"-engine virtual -runs 3": "Medians of 3 runs, ± half their range.",
-		"-engine dns":             "± is half the 95 % bootstrap interval of all calls.",
 	} {
 		o, err := parseOptions(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
