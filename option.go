@@ -214,7 +214,8 @@ func WithPercentile(q float64) Option {
 }
 
 // WithMaxHedges limits the number of hedges of one call to n. The default is 2; with 0, no hedges are sent. All hedges
-// of a call use the same budget. It panics unless 0 <= n <= 4.
+// of a call use the same budget. With [WithResume], one more may complete a body that broke off. It panics unless
+// 0 <= n <= 4.
 func WithMaxHedges(n int) Option {
 	return newSettingOption("WithMaxHedges", n, func(c *Config) { c.MaxHedges = n })
 }
@@ -524,11 +525,16 @@ func WithReplicas(r Resolver) HTTPOption {
 // The response that delivers the next byte first wins, and the other response is cancelled. The reader sees the same
 // bytes in either case. By default, a Read waits for the first response.
 //
+// If the body of a hedge or of a range request breaks off, its remaining bytes are requested too: the response that it
+// has displaced might have been complete. By default, and if that request is denied or fails, the reader gets the error.
+// The error of a primary's body is returned at once.
+//
 // A body has stalled when a Read has waited at least 50ms, and also twice as long as the longest pause of 95 % of the
 // key's bodies. Ten bodies must have been measured.
 //
-// The range request is a hedge of the call: it uses the budget, and counts towards [WithMaxHedges]. Observers receive
-// it as a hedge that starts after the call is done.
+// The range request is a hedge of the call: it uses the budget, and counts towards [WithMaxHedges]. After a body has
+// broken off, one more range request than [WithMaxHedges] is allowed, up to four hedges of a call. Observers receive
+// a range request as a hedge that starts after the call is done.
 //
 // Only the response to a hedgeable GET with a body of at least 64 KiB is resumed. Its status must be 200, with a
 // Content-Length and "Accept-Ranges: bytes", or 206 with the single range that the request asked for (bytes=a-b or
@@ -557,8 +563,7 @@ func WithReplicas(r Resolver) HTTPOption {
 // If the second response wins, the context of the first one is cancelled. A Read that still waits must then return,
 // as a Read of net/http does. The first body is closed after the Read has returned, or after one second.
 //
-// If the first response fails while the range request is in flight, its error is delayed as described at
-// [WithFailureStatus]. If the second response has won, its errors are returned to the reader.
+// If a response fails while a range request is in flight, the error is delayed as described at [WithFailureStatus].
 func WithResume() HTTPOption {
 	return optionFunc(func(c *constructorOptions) { c.resume = true })
 }

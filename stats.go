@@ -18,7 +18,7 @@ type Stats struct {
 	WarmupRequests  atomic.Int64 // calls for which no hedge delay was known, mostly because too few calls of their key were measured
 
 	HedgesSent atomic.Int64 // hedges that were sent; a call may have several
-	Resumes    atomic.Int64 // hedges that requested the remaining bytes of a stalled body, see [WithResume]
+	Resumes    atomic.Int64 // hedges that requested the remaining bytes of a body, see [WithResume]
 	ResumeWins atomic.Int64 // resumes that won: the body continued with their response
 	// AnswersNotTaken counts hedges whose response was not returned to the caller because of its status, for example 404
 	// or NOT_FOUND. The same status of the primary would have ended the call. See [WithAnswerStatus] and

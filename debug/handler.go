@@ -307,7 +307,7 @@ func clientTotals(s hedge.Snapshot) []labeledValue {
 	}
 	if s.Stats.Resumes > 0 {
 		all = append(all,
-			labeledValue{"resumes", "rests asked for", formatCount(s.Stats.Resumes), "of bodies that stalled"},
+			labeledValue{"resumes", "rests asked for", formatCount(s.Stats.Resumes), "of bodies that stalled or broke off"},
 			labeledValue{"resume_wins", "bodies resumed", formatCount(s.Stats.ResumeWins), formatShareOf(s.Stats.ResumeWins, s.Stats.Resumes, "of those")})
 	}
 	if s.Stats.Retries > 0 {

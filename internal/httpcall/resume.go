@@ -13,7 +13,7 @@ import (
 )
 
 // makeResumable returns resp with a body that survives stalls: if it stalls, a hedge requests the remainder, and the
-// body continues with the hedge's response. The body also measures its pauses, and releases attempt a at its end. If
+// body continues with the hedge's response. The same happens if the body of a hedge fails. The body also measures its pauses, and releases attempt a at its end. If
 // the response cannot be resumed, makeResumable returns it unchanged, and ok is false.
 //
 // The argument a is the attempt that got resp, and number is its number in the call. The argument started is the number
@@ -36,13 +36,13 @@ func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Att
 	if schedule := r.key.Schedule(); schedule != nil {
 		first.UsualTime = schedule.UsualLatency
 	}
-	if first.StallTimeout > 0 {
+	if first.CanRequestRemainder() {
 		r.request = c.requests.TakeSnapshot(req)
 	}
 	return r.body.Start(r, first), true
 }
 
-// A resumption requests the remainder of one stalled response body by a hedge. It implements [resume.Requester]. The
+// A resumption requests the remainder of one response body by a hedge. It implements [resume.Requester]. The
 // fields except body do not change after the caller has got the response. The body has a lock of its own.
 type resumption struct {
 	client        *Client

@@ -65,6 +65,9 @@ func NewAttempt(parent context.Context, n int) *Attempt {
 	return &Attempt{Context: parent, n: uint8(n), detaches: true}
 }
 
+// IsHedge reports whether the attempt is a hedge.
+func (a *Attempt) IsHedge() bool { return a.n > 0 }
+
 // CancelAndDetach cancels an attempt that has lost, as soon as its [Guard] allows. If the attempt may continue after
 // its call has returned, CancelAndDetach also detaches it from the caller's context.
 func (a *Attempt) CancelAndDetach() {

@@ -1,6 +1,6 @@
-// Package resume continues the body of a response with the response to another request if the body stalls. A
-// [Requester] decides whether the remainder of the body may be requested, sends the request, and records pauses of the
-// body.
+// Package resume continues the body of a response with the response to another request if the body stalls, or if it is
+// the body of a hedge and fails. A [Requester] decides whether the remainder of the body may be requested, sends the
+// request, and records pauses of the body.
 package resume
 
 import (
@@ -66,8 +66,12 @@ type Response struct {
 	AttemptsStarted int           // number of attempts that the call has started
 	StallTimeout    time.Duration // a Read that waits this long is a stall; 0: the body is not resumed
 	UsualTime       time.Duration // usual latency of a request for the remainder; 0 if not known
-	HedgesLeft      int           // largest number of requests for the remainder; each is a hedge of the call
+	HedgesLeft      int           // number of hedges of the call that are left; each request for the remainder is one of them
 }
+
+// CanRequestRemainder reports whether the remainder of the body may be requested: because the body stalls, or because a
+// hedge got the response and its body fails.
+func (r *Response) CanRequestRemainder() bool { return r.StallTimeout > 0 || r.IsHedge }
 
 // Start initializes b with the response in r, which may later be continued by responses to requests of requester. It
 // returns a copy of the response whose body is b. It must be called once, on a zero Body.
@@ -83,7 +87,7 @@ func (b *Body) Start(requester Requester, r Response) *http.Response {
 	case r.StallTimeout <= 0:
 		b.obstacle = Learning
 	}
-	if r.StallTimeout > 0 {
+	if r.CanRequestRemainder() {
 		b.header = r.Response.Header.Clone()
 	}
 	b.callerResponse.Body = b
@@ -97,6 +101,9 @@ type bodySource struct {
 	usesHedgeConns bool          // the response came over the connection pool of hedges
 }
 
+// isHedge reports whether a hedge got the response.
+func (s bodySource) isHedge() bool { return s.attempt != nil && s.attempt.IsHedge() }
+
 // release releases the attempt that got the response, if there is such an attempt.
 func (s bodySource) release() {
 	if s.attempt != nil {
@@ -105,6 +112,9 @@ func (s bodySource) release() {
 }
 
 // A Body is a response body that continues with the response to another request if the original body stalls.
+//
+// If the response of a hedge fails while no remainder is requested, Read requests the remainder and waits for it. The
+// request replaces the primary, which was cancelled when the hedge won. It needs admission like a hedge.
 //
 // Read runs in the caller's goroutine and reads into the caller's memory. A timer checks whether a Read has waited too
 // long. If so, the timer's goroutine requests the remainder. If the remainder arrives before the original body
@@ -132,7 +142,7 @@ type Body struct {
 	timer              *time.Timer   // calls checkForStall; nil until the first Read
 	retryDelay         time.Duration // time from a denied request to the next request
 	remainder          *remainder    // pending or winning request for the remainder; nil if there is none
-	hedgesLeft         int           // largest number of further requests for the remainder
+	hedgesLeft         int           // number of hedges of the call that are left; -1: nor may a failed hedge be replaced
 	nextAttempt        int           // number of the next attempt of the call
 	recorded           bool          // recordResult has been called
 	closed             bool          // Close was called
@@ -199,8 +209,12 @@ func (b *Body) Read(p []byte) (int, error) {
 //
 // If the source has continued first, finishRead cancels the request for the remainder. If the remainder has won, the
 // next bytes come from the remainder. An error of the source is only returned when the remainder can no longer arrive.
+// If the source is that of a hedge, an error leads to a request for the remainder.
 func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	b.mu.Lock()
+	if err != nil && err != io.EOF && b.remainder == nil && b.source.isHedge() {
+		b.replaceFailedHedge()
+	}
 	r := b.remainder
 	switch {
 	case r == nil: // no remainder is requested
@@ -235,7 +249,7 @@ func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	}
 	r.recordDecision(false)
 	b.remainder, b.isContested = nil, false
-	b.progress.timerSet.Store(b.hedgesLeft == 0)
+	b.progress.timerSet.Store(b.hedgesLeft <= 0)
 	b.mu.Unlock()
 	r.attempt.CancelAndDetach()
 	if err != nil {
@@ -286,7 +300,7 @@ func (b *Body) switchToRemainder() {
 	b.source = r.source
 	b.source.ReadCloser = &remainderReader{r.source.ReadCloser, done - r.offset, b.resp.ContentLength - done}
 	b.remainder, b.isContested, b.sourceErr = nil, false, nil
-	b.progress.timerSet.Store(b.hedgesLeft == 0)
+	b.progress.timerSet.Store(b.hedgesLeft <= 0)
 	close(r.released)
 }
 
@@ -386,7 +400,8 @@ func (b *Body) recordResult(s bodySource) {
 	if !b.recorded && b.obstacle != "" && (b.obstacle != UsualPause || longest < b.stallTimeout) {
 		b.requester.RecordObstacle(b.obstacle, longest)
 	}
-	b.recorded, b.hedgesLeft = true, 0
+	b.recorded = true
+	b.forbidRequests()
 }
 
 // startTimer starts the timer that checks for a stall, unless the timer is already set or no more requests are allowed.
@@ -397,7 +412,7 @@ func (b *Body) startTimer() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.hedgesLeft == 0 || b.closed:
+	case b.hedgesLeft <= 0 || b.closed:
 	case b.timer == nil:
 		b.timer = time.AfterFunc(b.stallTimeout, b.checkForStall)
 	default:
@@ -430,7 +445,7 @@ func (b *Body) checkForStall() {
 func (b *Body) admitRemainder() (Request, *remainder) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.hedgesLeft == 0 || b.closed || b.remainder != nil {
+	if b.hedgesLeft <= 0 || b.closed || b.remainder != nil {
 		return nil, nil
 	}
 	c := &b.progress
@@ -445,36 +460,67 @@ func (b *Body) admitRemainder() (Request, *remainder) {
 		return nil, nil
 	}
 	off := c.bytesRead.Load()
-	if off >= b.resp.ContentLength || !b.requester.Enabled() || b.ctx.Err() != nil {
+	if !b.needsRemainder(off) {
 		return nil, nil
 	}
 	if !c.waitStart.CompareAndSwap(since, -since) { // the Read has just returned
 		b.markTimerStopped()
 		return nil, nil
 	}
-	b.obstacle = ""
-	req, later := b.requester.RequestRemainder(b.ctx, b.byteRange.rangeHeaderAfter(off), b.byteRange.validator, b.source.usesHedgeConns)
+	req, later := b.admitRequest(off)
 	if req == nil {
 		c.waitStart.CompareAndSwap(-since, since)
 		b.scheduleRetry(later)
 		return nil, nil
 	}
-	r := &remainder{
+	return req, b.remainder
+}
+
+// replaceFailedHedge requests the remainder after the source, which a hedge got, has failed. The request is allowed once
+// more when no hedges are left. If it is denied, b.remainder remains nil. The caller must hold mu.
+func (b *Body) replaceFailedHedge() {
+	off := b.progress.bytesRead.Load()
+	if b.closed || b.hedgesLeft < 0 || b.nextAttempt > race.MaxHedges || !b.needsRemainder(off) {
+		return
+	}
+	if req, _ := b.admitRequest(off); req != nil {
+		go b.requestRemainder(req, b.remainder)
+	}
+}
+
+// needsRemainder reports whether bytes after the offset off are missing and the caller still waits for them. It returns
+// false while resumption is not enabled.
+func (b *Body) needsRemainder(off int64) bool {
+	return off < b.resp.ContentLength && b.requester.Enabled() && b.ctx.Err() == nil
+}
+
+// admitRequest asks the [Requester] to admit a request for the remainder, from the offset off on. If the request is
+// admitted, it returns the request and sets b.remainder. Otherwise it returns nil, and later says whether the remainder
+// may be requested later. The caller must hold mu.
+func (b *Body) admitRequest(off int64) (req Request, later bool) {
+	b.obstacle = ""
+	req, later = b.requester.RequestRemainder(b.ctx, b.byteRange.rangeHeaderAfter(off), b.byteRange.validator, b.source.usesHedgeConns)
+	if req == nil {
+		return nil, later
+	}
+	b.remainder = &remainder{
 		number: b.nextAttempt, offset: off, attempt: race.NewAttempt(b.ctx, b.nextAttempt), requestTime: time.Now(),
 		decided: make(chan struct{}), released: make(chan struct{}),
 	}
 	b.nextAttempt++
 	b.hedgesLeft--
-	b.remainder = r
-	return req, r
+	return req, false
 }
+
+// forbidRequests prevents further requests for the remainder. The caller must hold mu.
+func (b *Body) forbidRequests() { b.hedgesLeft = -1 }
 
 // scheduleRetry decides when the remainder is requested again after a request was denied. If later is true, it sets the
 // timer for the next request, with a delay that doubles each time. If later is false, the remainder is not requested
 // again. The caller must hold mu.
 func (b *Body) scheduleRetry(later bool) {
 	if !later {
-		b.hedgesLeft = 0
+		b.forbidRequests()
 		return
 	}
 	b.retryDelay = max(2*b.retryDelay, b.stallTimeout)
@@ -533,7 +579,8 @@ func (b *Body) handleRemainder(req Request, r *remainder, resp *http.Response, e
 		r.source = bodySource{resp.Body, r.attempt, !loser.usesHedgeConns}
 		r.recordDecision(true)
 	default:
-		b.remainder, b.hedgesLeft = nil, 0 // the remainder is not requested again
+		b.remainder = nil
+		b.forbidRequests()
 		r.recordDecision(false)
 	}
 	b.mu.Unlock()

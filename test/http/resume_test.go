@@ -613,7 +613,8 @@ func TestResumeReadsNothingBeyondEnd(t *testing.T) {
 				if c.want == nil {
 					assert.True(t, bytes.Equal(object, got))
 				} else {
-					assert.True(t, bytes.Equal(object[:4096+5000], got))
+					assert.Len(t, rt.Sent(), 4)
+					assert.True(t, bytes.Equal(object[:4096+3*5000], got), "of each rest")
 				}
 				require.NoError(t, resp.Body.Close())
 			})
@@ -700,17 +701,111 @@ func TestResumeKeepsBytesReadDuringSwitch(t *testing.T) {
 	}
 }
 
-// TestResumeReturnsErrorOfRemainder is the caller's once it has taken over.
-func TestResumeReturnsErrorOfRemainder(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = gaps(rt, stalls(4096, forever), []gap{{at: 4096, err: errDown}})
-		resp, err := get(t, resuming(t, rt), site)
-		require.NoError(t, err)
-		got, err := io.ReadAll(resp.Body)
-		assert.Same(t, errDown, err)
-		assert.True(t, bytes.Equal(object[:8192], got))
-		require.NoError(t, resp.Body.Close())
-	})
+// TestResumeReplacesFailedHedge has hedges whose bodies break off after 4096 bytes. Without hedging, the primary would have
+// delivered the whole body.
+func TestResumeReplacesFailedHedge(t *testing.T) {
+	late, cut, stalled := []gap{{lasts: forever}}, []gap{{at: 4096, err: errDown}}, stalls(4096, forever)
+	for name, c := range map[string]struct {
+		opts   []hedge.HTTPOption
+		bodies [][]gap // of the attempts; a primary that is late sends no header
+		ranges []string
+		want   error
+	}{
+		"the winner":                      {nil, [][]gap{late, cut}, []string{"", "", "4096-"}, nil},
+		"the winner, without hedges left": {[]hedge.HTTPOption{hedge.WithMaxHedges(1)}, [][]gap{late, cut}, []string{"", "", "4096-"}, nil},
+		"the rest":                        {nil, [][]gap{stalled, cut}, []string{"", "4096-", "8192-"}, nil},
+		"the rest of the winner":          {nil, [][]gap{late, stalled, cut}, []string{"", "", "4096-", "8192-"}, nil},
+		"each of them":                    {nil, [][]gap{late, cut, cut, cut, cut}, []string{"", "", "4096-", "8192-"}, errDown},
+		"as many as there may be": {
+			[]hedge.HTTPOption{hedge.WithMaxHedges(4)},
+			[][]gap{stalled, cut, cut, cut, cut, cut},
+			[]string{"", "4096-", "8192-", "12288-", "16384-"}, errDown,
+		},
+		"the primary": {nil, [][]gap{cut}, []string{""}, errDown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				tr := resuming(t, rt, c.opts...)
+				answer := gaps(rt, c.bodies...)
+				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+					if n == 0 && c.bodies[0][0].at == 0 {
+						return nil, doubles.Sleep(req.Context(), forever)
+					}
+					return answer(req, n)
+				}
+				resp, err := get(t, tr, site)
+				require.NoError(t, err)
+				got, err := io.ReadAll(resp.Body)
+				assert.Equal(t, c.want, err)
+				if err == nil {
+					assert.True(t, bytes.Equal(object, got))
+				} else {
+					_, err = resp.Body.Read(make([]byte, 1))
+					assert.Same(t, errDown, err, "it says so again")
+				}
+				require.NoError(t, resp.Body.Close())
+				var ranges []string
+				for _, req := range rt.Sent() {
+					ranges = append(ranges, strings.TrimPrefix(req.Header.Get("Range"), "bytes="))
+				}
+				assert.Equal(t, c.ranges, ranges)
+				synctest.Wait()
+				assert.Zero(t, rt.OpenBodies())
+			})
+		})
+	}
+}
+
+// TestResumeReturnsErrorOfHedgeThatIsNotReplaced returns the error of a hedge's body if no replacement is admitted or comes
+// in time.
+func TestResumeReturnsErrorOfHedgeThatIsNotReplaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		when func(tr *hedge.Transport, cancel func())
+		sent int
+		held time.Duration
+	}{
+		"hedging is off":        {func(tr *hedge.Transport, _ func()) { tr.SetEnabled(false) }, 2, 0},
+		"the caller has gone":   {func(_ *hedge.Transport, cancel func()) { cancel() }, 2, 0},
+		"the replacement fails": {func(*hedge.Transport, func()) {}, 3, usual},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				tr := resuming(t, rt)
+				var failed time.Time
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+					if n != 1 {
+						return nil, doubles.Sleep(req.Context(), forever)
+					}
+					resp := serveObject(rt, req)
+					resp.Body = brokenOff{resp.Body, func() {
+						c.when(tr, cancel)
+						failed = time.Now()
+					}}
+					return resp, nil
+				}
+				resp, err := tr.RoundTrip(request(t, ctx, "GET", site, nil))
+				require.NoError(t, err)
+				_, err = io.ReadAll(resp.Body)
+				assert.Same(t, errDown, err)
+				assert.InDelta(t, c.held, time.Since(failed), float64(ms))
+				require.NoError(t, resp.Body.Close())
+				assert.Len(t, rt.Sent(), c.sent)
+			})
+		})
+	}
+}
+
+// brokenOff is a body that calls f and fails.
+type brokenOff struct {
+	io.ReadCloser
+	f func()
+}
+
+func (b brokenOff) Read([]byte) (int, error) {
+	b.f()
+	return 0, errDown
 }
 
 func TestResumeClosesBodyInEveryState(t *testing.T) {
