@@ -1,7 +1,9 @@
 package worlds_test
 
 import (
+	"cmp"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -264,10 +266,10 @@ func (j *httpChecker) checkAnswer(c *httpCall, plain, b *httpResult, say reportF
 	stopped, reading, readingAlone := c.callerEndsBy(b.end) || c.callerEndsBy(alone.end), b.end-b.header, alone.end-alone.header
 	switch {
 	case stopped:
-	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.hasTruncatedBody(): // by a rest that had taken over
+	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.hasTruncatedBody() && !j.isReplaceable(c): // by a rest that had taken over
 	case b.bodyErr != "" && alone.bodyErr == "":
 		say("1 body error", fmt.Sprintf("alone it is whole: %v", alone))
-	case b.bodyErr != "" && reading > readingAlone+j.maxHold(c, alone.end, b)+timeTolerance && j.delayByOthers(c) == 0:
+	case b.bodyErr != "" && reading > readingAlone+j.maxHold(c, alone.end, b)+timeTolerance && j.delayByOthers(c) == 0 && len(b.body) <= len(alone.body):
 		say("2 body held", fmt.Sprintf("alone it fails sooner: %v", alone))
 	case b.bodyErr != "" || alone.bodyErr != "":
 	case alone.body != b.body || alone.length != b.length || alone.trailer != b.trailer && c.readsWholeBody(): // before the end, a trailer may be there or not
@@ -275,6 +277,17 @@ func (j *httpChecker) checkAnswer(c *httpCall, plain, b *httpResult, say reportF
 	case reading > max(readingAlone, j.resumeTime(c, b)-b.header)+timeTolerance && !j.w.client.firstByte && j.delayByOthers(c) == 0:
 		say("1 body later", fmt.Sprintf("alone: %v", alone))
 	}
+}
+
+// isReplaceable reports whether a body that fails after a rest of it has taken over can be replaced by one more rest: the
+// call has hedges left, or the last rest that was asked for is whole and comes at once.
+func (j *httpChecker) isReplaceable(c *httpCall) bool {
+	all := j.hedged.arrivals[c.number]
+	if j.w.client.share == 1 && j.w.client.change == "" && len(all) <= cmp.Or(j.w.client.maxHedges, defaultMaxHedges) {
+		return true
+	}
+	last := c.acts[min(all[len(all)-1].attempt, len(c.acts)-1)]
+	return !last.cut && !last.reset && last.wait == 0 && last.status == http.StatusOK
 }
 
 // resumeTime returns the latest time, since the start of the call, at which a resumed body is read. The original
