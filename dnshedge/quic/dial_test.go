@@ -2,6 +2,7 @@ package quic_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"net"
 	"net/http"
@@ -20,26 +21,55 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// A quicServer accepts QUIC connections, and answers the queries on them.
+// A quicServer accepts QUIC connections, and has a handler for the queries on them.
 type quicServer struct {
 	at     net.Addr
-	answer func(conn int, query []byte) (framed []byte) // nil: no response
+	handle func(conn int, query []byte, to responseStream) // query is framed
+	wg     sync.WaitGroup
 
 	mu    sync.Mutex
 	conns []*quicgo.Conn
 	http3 []*http3.Server // one for each connection of HTTP/3
 }
 
+// A responseStream is the stream on which a quicServer responds to a query.
+type responseStream struct {
+	ctx     context.Context               // ends when the client has cancelled the query
+	respond func(framed []byte, end bool) // sends a response or a part of it, and the end of the stream
+	reset   func()
+}
+
+// serverConfig returns the configuration of a server for scheme.
+func serverConfig(scheme string) *tls.Config {
+	c, _ := dnstest.Certificate()
+	c = c.Clone()
+	c.NextProtos = []string{map[string]string{"quic": "doq", "h3": "h3"}[scheme]}
+	return c
+}
+
 // startServer starts a server for scheme that permits so many streams on a connection.
-func startServer(t *testing.T, scheme string, streams int64, answer func(conn int, query []byte) []byte) *quicServer {
-	serverTLS, _ := dnstest.Certificate()
-	serverTLS = serverTLS.Clone()
-	serverTLS.NextProtos = []string{map[string]string{"quic": "doq", "h3": "h3"}[scheme]}
-	l, err := quicgo.ListenAddr("127.0.0.1:0", serverTLS, &quicgo.Config{MaxIncomingStreams: streams})
+func startServer(t *testing.T, scheme string, streams int64, answer func(conn int, query []byte) (framed []byte)) *quicServer {
+	l, err := quicgo.ListenAddr("127.0.0.1:0", serverConfig(scheme), &quicgo.Config{MaxIncomingStreams: streams})
 	require.NoError(t, err)
-	s := &quicServer{at: l.Addr(), answer: answer}
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	s := serveQUIC(l, scheme, func(conn int, query []byte, to responseStream) {
+		if r := answer(conn, query); r != nil {
+			to.respond(r, true)
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		for _, conn := range s.accepted() {
+			_ = conn.CloseWithError(noError, "")
+		}
+		s.wg.Wait()
+	})
+	return s
+}
+
+// serveQUIC starts a server that ends with its listener and its connections.
+func serveQUIC(l *quicgo.Listener, scheme string, handle func(conn int, query []byte, to responseStream)) *quicServer {
+	s := &quicServer{at: l.Addr(), handle: handle}
+	s.wg.Go(func() {
 		for {
 			conn, err := l.Accept(context.Background())
 			if err != nil {
@@ -52,18 +82,11 @@ func startServer(t *testing.T, scheme string, streams int64, answer func(conn in
 			s.http3 = append(s.http3, h)
 			s.mu.Unlock()
 			if scheme == "h3" {
-				wg.Go(func() { _ = h.ServeQUICConn(conn) })
+				s.wg.Go(func() { _ = h.ServeQUICConn(conn) })
 			} else {
-				wg.Go(func() { s.serveStreams(number, conn) })
+				s.wg.Go(func() { s.serveStreams(number, conn) })
 			}
 		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		for _, conn := range s.accepted() {
-			_ = conn.CloseWithError(noError, "")
-		}
-		wg.Wait()
 	})
 	return s
 }
@@ -84,9 +107,14 @@ func (s *quicServer) serveStreams(number int, conn *quicgo.Conn) {
 		go func() {
 			b := make([]byte, 1024)
 			n, _ := stream.Read(b)
-			if r := s.answer(number, b[:n]); r != nil {
-				respond(stream, r)
-			}
+			s.handle(number, b[:n], responseStream{
+				stream.Context(), func(framed []byte, end bool) {
+					_, _ = stream.Write(framed)
+					if end {
+						_ = stream.Close()
+					}
+				}, func() { stream.CancelWrite(internalError) },
+			})
 		}()
 	}
 }
@@ -96,10 +124,13 @@ func (s *quicServer) serveRequest(number int, w http.ResponseWriter, r *http.Req
 	if err != nil {
 		return
 	}
-	if b = s.answer(number, frame(b)); b != nil {
+	s.handle(number, frame(b), responseStream{r.Context(), func(framed []byte, end bool) {
 		w.Header().Set("Content-Type", mediaType)
-		_, _ = w.Write(b[2:])
-	}
+		_, _ = w.Write(framed[2:])
+		if !end {
+			_ = http.NewResponseController(w).Flush()
+		}
+	}, func() { panic(http.ErrAbortHandler) }})
 }
 
 // A connection whose streams all wait for slow answers cannot send a probe, and is not dead.

@@ -94,6 +94,9 @@
 // They may allow fewer concurrent requests over a connection than there are questions (way.net=https way.streams=1).
 // The files hosts and resolv.conf may be unreadable at first or for a time (way.files).
 //
+// Upstreams over QUIC and HTTP/3 have scenarios of their own in module dnshedge/quic, because the root must not require
+// package quic-go.
+//
 // # Recursors
 //
 // Scenarios with over=recursor have a tree of zones in memory, with signatures, flaws and servers with faults, and a
