@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,6 +50,9 @@ type forwarder struct {
 	stop       func() // shuts the forwarder down
 	client     *dnshedge.Client
 	upstream   *dnstest.Server
+
+	mu       sync.Mutex
+	received map[string]*dns.Msg // queries that the upstream has received, by name
 }
 
 // answer is the handler of the upstream of a forwarder: names that begin with stuck get no answer, long has 8,000 bytes.
@@ -74,7 +78,13 @@ func answer(q dnstest.Query) dnstest.Reply {
 // startForwarder starts a forwarder. The caller may change its configuration.
 func startForwarder(t testing.TB, change func(c *forward.Config, serverTLS *tls.Config)) *forwarder {
 	t.Helper()
-	f := &forwarder{upstream: &dnstest.Server{Handler: answer}}
+	f := &forwarder{received: make(map[string]*dns.Msg)}
+	f.upstream = &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
+		f.mu.Lock()
+		f.received[strings.ToLower(q.Question[0].Name)] = q.Msg
+		f.mu.Unlock()
+		return answer(q)
+	}}
 	at, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	f.upstream.ServeUDP(at)

@@ -5,8 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
+	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +34,9 @@ func withKeepalive(m *dns.Msg) *dns.Msg {
 	return m
 }
 
-// TestListenerObeysRFC9250 has the clauses with MUST and SHOULD about servers, by section.
+// TestListenerObeysRFC9250 has the clauses with MUST and SHOULD about servers, by section. The port and the application protocol
+// (§4.1) are below, the limit of amplification (§5.3) is in TestListenerAmplifiesThreeTimesAtMost. The clauses about transactions in
+// early data (§4.5) do not apply without 0-RTT.
 func TestListenerObeysRFC9250(t *testing.T) {
 	f := startForwarder(t, nil)
 	query := frame(pack(t, question("a.example.")))
@@ -51,6 +57,31 @@ func TestListenerObeysRFC9250(t *testing.T) {
 		{"4.2.1", "the message ID of a response is 0", func(t *testing.T, conn *quicgo.Conn) {
 			assert.Zero(t, readRaw(t, sendRaw(t, conn, query, true)).Id)
 		}},
+		{"4.2.1", "a query that is forwarded over another transport has an ID of its own", func(t *testing.T, conn *quicgo.Conn) {
+			for i := range 8 {
+				readRaw(t, sendRaw(t, conn, frame(pack(t, question(fmt.Sprintf("id%d.example.", i)))), true))
+			}
+			ids := make(map[uint16]bool)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for name, q := range f.received {
+				if strings.HasPrefix(name, "id") {
+					ids[q.Id] = true
+				}
+			}
+			assert.Greater(t, len(ids), 1)
+		}},
+		{"4.3.1", "a query whose stream is reset before its end is abandoned, and its stream is reset", func(t *testing.T, conn *quicgo.Conn) {
+			stream := sendRaw(t, conn, frame(pack(t, question("reset.example."))), false)
+			stream.CancelWrite(requestCancelled)
+			_ = stream.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_, err := stream.Read(make([]byte, 1))
+			assert.Equal(t, requestCancelled, asStreamError(err), "%v", err)
+			assert.NoError(t, conn.Context().Err())
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			assert.NotContains(t, f.received, "reset.example.")
+		}},
 		{"4.3.1", "a cancelled query does not disturb others", func(t *testing.T, conn *quicgo.Conn) {
 			stream := sendRaw(t, conn, frame(pack(t, question("stuck.example."))), true)
 			stream.CancelRead(requestCancelled)
@@ -66,6 +97,11 @@ func TestListenerObeysRFC9250(t *testing.T) {
 		{"4.3.3", "a second query on a stream is a violation", violates(append(bytes.Clone(query), query...), true)},
 		{"4.3.3", "a response as a query is a violation", violates(reply(t, query), true)},
 		{"5.5.2", "the option edns-tcp-keepalive is a violation", violates(frame(pack(t, withKeepalive(question("a.example.")))), true)},
+		{"5.5.2", "responses have no option edns-tcp-keepalive", func(t *testing.T, conn *quicgo.Conn) {
+			for _, o := range readRaw(t, sendRaw(t, conn, query, true)).IsEdns0().Option {
+				assert.NotEqual(t, uint16(dns.EDNS0TCPKEEPALIVE), o.Option())
+			}
+		}},
 		{"4.3.3", "a client cannot open a unidirectional stream", func(t *testing.T, conn *quicgo.Conn) {
 			_, err := conn.OpenUniStream()
 			var limit quicgo.StreamLimitReachedError
@@ -142,11 +178,53 @@ func TestListenerAcceptsNoEarlyData(t *testing.T) {
 	}
 }
 
+// A firstDatagram is a socket that sends one datagram only, and counts the bytes that arrive.
+type firstDatagram struct {
+	net.PacketConn
+	sent, received atomic.Int64
+}
+
+func (c *firstDatagram) WriteTo(b []byte, to net.Addr) (int, error) {
+	if !c.sent.CompareAndSwap(0, int64(len(b))) {
+		return len(b), nil
+	}
+	return c.PacketConn.WriteTo(b, to)
+}
+
+func (c *firstDatagram) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, from, err := c.PacketConn.ReadFrom(b)
+	c.received.Add(int64(n))
+	return n, from, err
+}
+
+// A client that has not proved its address gets three times its own bytes at most (RFC 9250 §5.3, RFC 9000 §8.1).
+func TestListenerAmplifiesThreeTimesAtMost(t *testing.T) {
+	f := startForwarder(t, nil)
+	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer socket.Close()
+	c := &firstDatagram{PacketConn: socket}
+	tr := &quicgo.Transport{Conn: c}
+	defer tr.Close()
+	clientTLS := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"doq"}}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // in which the server repeats its packets
+	defer cancel()
+	_, err = tr.Dial(ctx, f.doq.Addr(), clientTLS, nil)
+	require.Error(t, err)
+	assert.Positive(t, c.received.Load())
+	assert.LessOrEqual(t, c.received.Load(), 3*c.sent.Load())
+}
+
 // TestClientObeysRFC9250 has the clauses about the queries of clients.
 func TestClientObeysRFC9250(t *testing.T) {
 	var mu sync.Mutex
 	var streams []quicgo.StreamID
+	arrived, release := make(chan struct{}), make(chan struct{})
 	s := serveRaw(t, "doq", func(conn *quicgo.Conn, stream *quicgo.Stream, b []byte) {
+		_, err := conn.OpenStream()
+		assert.Error(t, err, "§4.3.3: a server cannot open a stream")
+		_, err = conn.OpenUniStream()
+		assert.Error(t, err, "§4.3.3: a server cannot open a unidirectional stream")
 		mu.Lock()
 		streams = append(streams, stream.StreamID())
 		mu.Unlock()
@@ -160,7 +238,8 @@ func TestClientObeysRFC9250(t *testing.T) {
 			}
 		}
 		if m.Question[0].Name == "slow.example." {
-			time.Sleep(300 * time.Millisecond)
+			close(arrived)
+			<-release
 		}
 		respond(stream, reply(t, b))
 	})
@@ -169,8 +248,9 @@ func TestClientObeysRFC9250(t *testing.T) {
 	ask(t, c, "a.example.")
 	var wg sync.WaitGroup
 	wg.Go(func() { ask(t, c, "slow.example.") })
-	time.Sleep(20 * time.Millisecond)
-	assert.Less(t, ask(t, c, "b.example."), 200*time.Millisecond, "§5.5: does not wait for other answers")
+	<-arrived
+	ask(t, c, "b.example.") // §5.5: does not wait for other answers
+	close(release)
 	wg.Wait()
 	assert.Equal(t, []quicgo.StreamID{0, 4, 8}, streams, "§4.2: the next stream for each query")
 	assert.Len(t, s.conns, 1, "§5.5: one connection")
@@ -221,6 +301,71 @@ func TestClientEndsConnectionAfterViolation(t *testing.T) {
 			ask(t, c, "b.example.") // over another connection
 		})
 	}
+}
+
+// A server that tells the client to stop sending violates the protocol (RFC 9250 §4.3.3). Package quic-go reports it only while a
+// part of the query waits for flow control.
+func TestClientEndsConnectionAfterStopSending(t *testing.T) {
+	l, err := quicgo.ListenAddr("127.0.0.1:0", serverConfig("quic"), &quicgo.Config{InitialStreamReceiveWindow: 1000})
+	require.NoError(t, err)
+	defer l.Close()
+	stopped := make(chan *quicgo.Conn, 1)
+	go func() {
+		conn, err := l.Accept(context.Background())
+		if err != nil {
+			return
+		}
+		if stream, err := conn.AcceptStream(context.Background()); err == nil {
+			stream.CancelRead(internalError)
+		}
+		stopped <- conn
+	}()
+	client, err := quic.DialDoQ(t.Context(), dialTarget(l.Addr()))
+	require.NoError(t, err)
+	m := question("a.example.")
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_PADDING{Padding: make([]byte, 10_000)})
+	_, err = client.Exchange(t.Context(), pack(t, m))
+	assert.ErrorContains(t, err, "stopped a query")
+	assert.Equal(t, protocolError, closeCode(t, <-stopped))
+}
+
+// A client that resumes a session sends no query in 0-RTT, although the server accepts it (RFC 9250 §4.5, §7.1).
+func TestClientSendsNoEarlyData(t *testing.T) {
+	l, err := quicgo.ListenAddrEarly("127.0.0.1:0", serverConfig("quic"), &quicgo.Config{Allow0RTT: true})
+	require.NoError(t, err)
+	defer l.Close()
+	target := dialTarget(l.Addr())
+	target.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	for i := range 2 {
+		exchanged := make(chan error, 1)
+		client, err := quic.DialDoQ(t.Context(), target)
+		require.NoError(t, err)
+		go func() {
+			_, err := client.Exchange(t.Context(), pack(t, question("a.example.")))
+			exchanged <- err
+		}()
+		conn, err := l.Accept(t.Context())
+		require.NoError(t, err)
+		stream, err := conn.AcceptStream(t.Context())
+		require.NoError(t, err)
+		b, err := io.ReadAll(stream)
+		require.NoError(t, err)
+		respond(stream, reply(t, b))
+		require.NoError(t, <-exchanged)
+		assert.False(t, conn.ConnectionState().Used0RTT)
+		assert.Equal(t, i == 1, conn.ConnectionState().TLS.DidResume)
+		time.Sleep(50 * time.Millisecond) // for the ticket
+		require.NoError(t, client.Close())
+	}
+}
+
+// A server ends a connection with a code that the client does not know, which means DOQ_UNSPECIFIED_ERROR (RFC 9250 §4.3.4).
+func TestClientExplainsUnknownCode(t *testing.T) {
+	s := serveRaw(t, "doq", func(conn *quicgo.Conn, _ *quicgo.Stream, _ []byte) { _ = conn.CloseWithError(77, "") })
+	conn, err := quic.DialDoQ(t.Context(), dialTarget(s.at))
+	require.NoError(t, err)
+	_, err = conn.Exchange(t.Context(), pack(t, question("a.example.")))
+	assert.ErrorContains(t, err, "DOQ_UNSPECIFIED_ERROR")
 }
 
 // A server that cannot answer a query resets its stream (RFC 9250 §4.3.2). Unknown codes mean DOQ_UNSPECIFIED_ERROR (§4.3.4).
