@@ -68,6 +68,18 @@ func TestExportSurvivesRestart(t *testing.T) {
 	})
 }
 
+func TestExportWithOldLatenciesCanBeImported(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", with("A 192.0.2.1"))
+		c := l.client(off(), l.up("udp", "a"))
+		l.must(c, "x.example.")
+		time.Sleep(1_001 * time.Hour)
+		var file bytes.Buffer
+		require.NoError(t, c.Export(&file))
+		require.NoError(t, c.Import(&file))
+	})
+}
+
 // exported returns a Client with one cached answer, and the export of that Client.
 func exported(t *testing.T) (*dnshedge.Client, []byte) {
 	c := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}

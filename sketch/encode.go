@@ -11,7 +11,7 @@ import (
 )
 
 // Append appends an encoding of the window to b, and returns the extended slice. The encoding contains both halves, as
-// encoded by sketches-go, with their ages at the current time t. [Decode] decodes it.
+// encoded by sketches-go, with their ages at the current time t, of at most 1,000 hours. [Decode] decodes it.
 func (w *Window) Append(b []byte, t time.Time) []byte {
 	for _, h := range [...]struct {
 		halfWindow
@@ -21,7 +21,7 @@ func (w *Window) Append(b []byte, t time.Time) []byte {
 			b = append(b, 0, 0)
 			continue
 		}
-		b = binary.AppendUvarint(b, uint64(max(t.Sub(h.since), 0)))
+		b = binary.AppendUvarint(b, uint64(min(max(t.Sub(h.since), 0), maxEncodedAge)))
 		var s []byte
 		h.sketch.Encode(&s, false)
 		b = binary.AppendUvarint(b, uint64(len(s)))
@@ -34,7 +34,7 @@ func (w *Window) Append(b []byte, t time.Time) []byte {
 var errCorrupt = errors.New("sketch: window is corrupt")
 
 const (
-	maxDecodedAge  = 1000 * time.Hour // maximum age of a half
+	maxEncodedAge  = 1000 * time.Hour // age of a half that is older; such a half differs little from one of this age
 	maxDecodedSize = 1 << 40          // maximum number of samples of a half
 	maxEncodedSize = 64 << 10         // maximum number of bytes of a half: twice the size of a half with all buckets
 )
@@ -42,9 +42,9 @@ const (
 // Decode decodes a window that [Window.Append] has encoded. The argument t is the current time: the halves get the ages
 // that they had when they were encoded.
 //
-// Decode returns an error if b is not a complete window. A half must not be older than 1,000 hours, have more than 2⁴⁰
-// samples, or be longer than 64 KiB. So b may come from an untrusted source: a decoded window takes at most about 40
-// KB.
+// Decode returns an error if b is not a complete window. A half must not have more than 2⁴⁰ samples or be longer than
+// 64 KiB. A half that is older than 1,000 hours gets this age. So b may come from an untrusted source: a decoded window
+// takes at most about 40 KB.
 func Decode(b []byte, t time.Time) (*Window, error) {
 	w := new(Window)
 	for _, h := range [...]struct {
@@ -52,7 +52,7 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 		since *time.Time
 	}{{&w.current, &w.currentStart}, {&w.previous, &w.previousStart}} {
 		age, n := binary.Uvarint(b)
-		if n <= 0 || age > uint64(maxDecodedAge) {
+		if n <= 0 {
 			return nil, errCorrupt
 		}
 		b = b[n:]
@@ -64,7 +64,7 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 			if err := h.half.decodeSketch(b[n:][:size]); err != nil {
 				return nil, err
 			}
-			*h.since = t.Add(-time.Duration(age))
+			*h.since = t.Add(-time.Duration(min(age, uint64(maxEncodedAge))))
 		}
 		b = b[n:][size:]
 	}

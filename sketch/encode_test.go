@@ -1,6 +1,7 @@
 package sketch_test
 
 import (
+	"encoding/binary"
 	"slices"
 	"testing"
 	"time"
@@ -46,6 +47,24 @@ func TestDecodeRestoresWindow(t *testing.T) {
 		require.NoError(t, err)
 		requireSameWindow(t, w, twice)
 	}
+}
+
+// A window keeps the samples of a rare key, however old they are.
+func TestDecodeAcceptsOldWindows(t *testing.T) {
+	w, now := newFilledWindow(300, time.Millisecond)
+	now = now.Add(10_000 * time.Hour)
+	b := w.Append(nil, now)
+	got, err := sketch.Decode(b, now)
+	require.NoError(t, err)
+	requireSameWindow(t, w, got)
+	assert.InDelta(t, w.Rate(now.Add(-9_000*time.Hour)), got.Rate(now), 1e-6, "the age is reduced to 1,000 hours")
+
+	// Earlier versions wrote larger ages.
+	_, n := binary.Uvarint(b)
+	old := append(binary.AppendUvarint(nil, uint64(10_000*time.Hour)), b[n:]...)
+	got, err = sketch.Decode(old, now)
+	require.NoError(t, err)
+	assert.Equal(t, b, got.Append(nil, now))
 }
 
 func TestMergeAddsSamplesToPreviousHalf(t *testing.T) {

@@ -117,6 +117,26 @@ func TestImportRestoresExportedKeys(t *testing.T) {
 	})
 }
 
+func TestExportWithKeyOfRareCallsCanBeImported(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = quick(rt)
+		old := hedge.New(rt)
+		call := func(url string) {
+			resp, err := get(t, old, url)
+			require.NoError(t, err)
+			text(t, resp)
+		}
+		call("http://rare.test/")
+		time.Sleep(1_001 * time.Hour)
+		call(site)
+		var b bytes.Buffer
+		require.NoError(t, old.Export(&b))
+		tr := hedge.New(rt)
+		require.NoError(t, tr.Import(&b))
+		assert.Len(t, tr.Snapshot().Keys, 2)
+	})
+}
+
 func TestImportSkipsKeysBeyondMaxKeys(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		_, export := learned(t, rt)

@@ -988,6 +988,19 @@ func TestExportHasKnownServers(t *testing.T) {
 	})
 }
 
+func TestPoolImportsExportWithOldRoundTripTimes(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.newWarmPool(n.serve("192.0.2.1", answerAfter(70*ms)))
+		time.Sleep(1_001 * time.Hour)
+		var b bytes.Buffer
+		require.NoError(t, f.Export(&b, "", nil))
+		g := n.newPool(Config{})
+		_, err := g.Import(&b, "")
+		require.NoError(t, err)
+		assert.NotZero(t, g.firstRTTs.window.Len())
+	})
+}
+
 func TestPoolImportOfInvalidExportChangesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newWarmPool(n.serve("192.0.2.1", answerAfter(70*ms)))
