@@ -11,9 +11,9 @@
 //
 //	hedge.requests           calls
 //	hedge.request            histogram: latency of calls in seconds; hedge.hedged is true if a hedge was sent
-//	hedge.attempts           attempts, by hedge.type (original, hedge, or retry for primaries marked by hedge.MarkRetry) and
-//	                         hedge.outcome: won, lost or failed; over DNS at the preferred upstream
-//	hedge.wins               hedged calls that succeeded, by the hedge.type of the winner
+//	hedge.attempts           attempts, by hedge.type (original, hedge, resume for the rest of a body, or retry for primaries
+//	                         marked by hedge.MarkRetry) and hedge.outcome: won, lost or failed; over DNS at the preferred upstream
+//	hedge.wins               hedged calls that succeeded, and resumed bodies, by the hedge.type of the winner
 //	hedge.denied             hedges that were due and not sent, and calls that could not be hedged, by hedge.reason
 //	hedge.answers_not_taken  hedges whose status, such as 404 or NOT_FOUND, ends a call only if the primary returns it
 //	hedge.saved              histogram: estimated time in seconds that a winning hedge saved; 0 with hedge.WithAudit
@@ -158,7 +158,7 @@ func New(opts ...Option) (*Observer, error) {
 	o.requests = m.newCounter("hedge.requests", "{request}", "Calls.")
 	o.request = m.newTimeHistogram("hedge.request", "Latency of calls, by whether a hedge was sent.", timeBounds...)
 	o.attempts = m.newCounter("hedge.attempts", "{attempt}", "Attempts that were sent for the calls, by type.")
-	o.wins = m.newCounter("hedge.wins", "{request}", "Hedged calls that were answered, by the type of the attempt that answered.")
+	o.wins = m.newCounter("hedge.wins", "{request}", "Hedged calls that were answered, and bodies that were resumed, by the type of the attempt that answered.")
 	o.denied = m.newCounter("hedge.denied", "{hedge}", "Hedges that were due and not sent, and calls that could not be hedged, by reason.")
 	o.notTaken = m.newCounter("hedge.answers_not_taken", "{hedge}", "Hedges with an answer that ends a call only if it is the primary's.")
 	o.saved = m.newTimeHistogram("hedge.saved", "Estimated time that each win of a hedge saved.", savedBounds...)
@@ -280,11 +280,18 @@ func attemptType(n int) string {
 	return "original"
 }
 
-// attemptAttributes returns the attributes hedge.type and hedge.outcome of the attempt a. The type of a retry is "retry".
+// resumeType is the attempt type of a hedge that requests the remaining bytes of a body.
+const resumeType = "resume"
+
+// attemptAttributes returns the attributes hedge.type and hedge.outcome of the attempt a. The type of a retry is "retry", and
+// the type of a request for the remaining bytes of a body is "resume".
 func attemptAttributes(a observe.AttemptInfo, outcome observe.Outcome) []attribute.KeyValue {
 	kind := attemptType(a.Number)
-	if a.IsRetry {
+	switch {
+	case a.IsRetry:
 		kind = "retry"
+	case a.IsResumption:
+		kind = resumeType
 	}
 	return []attribute.KeyValue{attribute.String("hedge.type", kind), attribute.String("hedge.outcome", string(outcome))}
 }
@@ -312,6 +319,9 @@ func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a obser
 	}
 	if a.Outcome != observe.Withdrawn && key.Protocol != "dns" {
 		o.attempts.Add(ctx, 1, s.addOptions(attemptAttributes(a.AttemptInfo, a.Outcome)...)...)
+	}
+	if a.IsResumption && a.Outcome == observe.Won {
+		o.wins.Add(ctx, 1, s.addOptions(attribute.String("hedge.type", resumeType))...)
 	}
 	if (a.Hedge() || a.Outcome == observe.Lost) && trace.SpanContextFromContext(ctx).IsValid() {
 		end := time.Now()

@@ -27,8 +27,9 @@
 // of hedge.Do, or the DNS upstream for these protocols.
 //
 // Values are formatted as by [observe.KeyInfo.Printable]; hosts with equal labels are counted together. The label type
-// is original, hedge, or retry for the primary of a call that hedge.MarkRetry has marked. The label reason is an
-// observe.Reason, and hedged is true if a hedge was sent.
+// is original, hedge, resume for a hedge that requests the remaining bytes of a body (see hedge.WithResume), or retry for
+// the primary of a call that hedge.MarkRetry has marked. The label reason is an observe.Reason, and hedged is true if a
+// hedge was sent.
 //
 // Metrics of endpoints (see hedge.WithEndpoints) have the host of the first endpoint, and the label endpoint with the
 // URL or target as configured. The label outcome is failed or overtaken. The first eight endpoints of a host have their
@@ -181,7 +182,7 @@ func New(opts ...Option) *Collector {
 		maxHosts: s.maxHosts,
 		requests: counter("hedge_requests_total", "Calls.", by()),
 		attempts: counter("hedge_attempts_total", "Attempts that were sent for the calls, by type.", by("type")),
-		wins:     counter("hedge_wins_total", "Hedged calls that were answered, by the type of the attempt that answered.", by("type")),
+		wins:     counter("hedge_wins_total", "Hedged calls that were answered, and bodies that were resumed, by the type of the attempt that answered.", by("type")),
 		denied:   counter("hedge_denied_total", "Hedges that were due and not sent, and calls that could not be hedged, by reason.", by("reason")),
 		notTaken: counter("hedge_answers_not_taken_total", "Hedges with an answer that ends a call only if it is the primary's.", by()),
 		gauges:   newStateGauges(s.labels),
@@ -290,12 +291,16 @@ func (c *Collector) addSeries(key observe.KeyInfo) *series {
 	return s
 }
 
-// AttemptDone implements [observe.Observer]: it counts a request for the remaining bytes of a body as a hedge. RequestDone
-// counts all other attempts.
+// AttemptDone implements [observe.Observer]: it counts a request for the remaining bytes of a body, and whether the body
+// continued with its response. RequestDone counts all other attempts.
 func (c *Collector) AttemptDone(_ context.Context, key observe.KeyInfo, a observe.AttemptResult) {
-	if a.IsResumption {
-		s := c.seriesFor(key)
-		c.attempts.WithLabelValues(s.client, s.host, s.protocol, "hedge").Inc()
+	if !a.IsResumption {
+		return
+	}
+	s := c.seriesFor(key)
+	c.attempts.WithLabelValues(s.client, s.host, s.protocol, "resume").Inc()
+	if a.Outcome == observe.Won {
+		c.wins.WithLabelValues(s.client, s.host, s.protocol, "resume").Inc()
 	}
 }
 

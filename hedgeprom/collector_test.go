@@ -73,7 +73,7 @@ hedge_denied_total{client="shop",host="db",protocol="func",reason="warming"} 10
 # HELP hedge_requests_total Calls.
 # TYPE hedge_requests_total counter
 hedge_requests_total{client="shop",host="db",protocol="func"} 13
-# HELP hedge_wins_total Hedged calls that were answered, by the type of the attempt that answered.
+# HELP hedge_wins_total Hedged calls that were answered, and bodies that were resumed, by the type of the attempt that answered.
 # TYPE hedge_wins_total counter
 hedge_wins_total{client="shop",host="db",protocol="func",type="hedge"} 1
 hedge_wins_total{client="shop",host="db",protocol="func",type="original"} 1
@@ -85,7 +85,7 @@ func TestCollectorCountsNoWinForHeldBackResult(t *testing.T) {
 	c := hedgeprom.New()
 	c.RequestDone(t.Context(), hedge.KeyInfo{Host: "db", Protocol: "func"}, hedge.RequestResult{Attempts: 2, Winner: 1, HeldBack: true})
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
-# HELP hedge_wins_total Hedged calls that were answered, by the type of the attempt that answered.
+# HELP hedge_wins_total Hedged calls that were answered, and bodies that were resumed, by the type of the attempt that answered.
 # TYPE hedge_wins_total counter
 hedge_wins_total{client="",host="db",protocol="func",type="held_back"} 1
 `), "hedge_wins_total", "hedge_saved_seconds"))
@@ -244,7 +244,7 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 // labelValues has all values of each label that is not free text.
 var labelValues = map[string][]string{
 	"outcome":  {string(observe.LimiterWorked), string(observe.LimiterLeft), string(observe.LimiterRefused), "failed", "overtaken"},
-	"type":     {"original", "hedge", "retry", "held_back"},
+	"type":     {"original", "hedge", "resume", "retry", "held_back"},
 	"security": {"secure", "insecure", "bogus"},
 	"kind":     {"first-byte", "stall"},
 	"reason": {
