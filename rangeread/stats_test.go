@@ -94,20 +94,39 @@ func TestStatsHaveModeOfStore(t *testing.T) {
 	assert.False(t, is(rangeread.Options{}).enabled)
 }
 
-// TestNewStoreLogsThatBudgetOfEnvironmentHasNoEffect looks for a warning of this run, because a process logs each warning once.
-func TestNewStoreLogsThatBudgetOfEnvironmentHasNoEffect(t *testing.T) {
+// captureDefaultLog returns what slog.Default writes until the end of the test.
+func captureDefaultLog(t *testing.T) *bytes.Buffer {
 	before, writer, flags := slog.Default(), log.Writer(), log.Flags()
 	t.Cleanup(func() {
 		slog.SetDefault(before)
 		log.SetOutput(writer)
 		log.SetFlags(flags)
 	})
-	var logged bytes.Buffer
-	slog.SetDefault(slog.New(slog.NewTextHandler(&logged, nil)))
+	logged := new(bytes.Buffer)
+	slog.SetDefault(slog.New(slog.NewTextHandler(logged, nil)))
+	return logged
+}
+
+// TestNewStoreLogsThatBudgetOfEnvironmentHasNoEffect looks for a warning of this run, because a process logs each warning once.
+func TestNewStoreLogsThatBudgetOfEnvironmentHasNoEffect(t *testing.T) {
+	logged := captureDefaultLog(t)
 	value := fmt.Sprint("5.", time.Now().UnixNano())
 	t.Setenv("HEDGE_BUDGET_PERCENT", value)
 	assert.True(t, rangeread.NewStore(rangeread.Options{}).Stats().Enabled)
 	assert.Contains(t, logged.String(), `level=WARN msg="rangeread: a variable of the environment has no effect here" variable=HEDGE_BUDGET_PERCENT value=`+value)
+}
+
+func TestNewStoreLogsInvalidEnvironment(t *testing.T) {
+	for _, variable := range []string{"HEDGE_DISABLED", "HEDGE_MODE"} {
+		t.Run(variable, func(t *testing.T) {
+			logged := captureDefaultLog(t)
+			value := fmt.Sprint("yess", time.Now().UnixNano()) // a process logs each warning once
+			t.Setenv(variable, value)
+			s := rangeread.NewStore(rangeread.Options{}).Stats()
+			assert.True(t, !s.Enabled || s.Shadow, "no hedge is sent")
+			assert.Contains(t, logged.String(), `level=WARN msg="rangeread: a variable of the environment cannot be understood, so no hedge is sent" variable=`+variable+" value="+value)
+		})
+	}
 }
 
 // TestStatsHaveAtMost29Classes checks the limit for reads of any length.

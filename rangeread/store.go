@@ -90,12 +90,12 @@ type Store struct {
 }
 
 // NewStore returns a Store with the settings o. It panics if a setting is invalid. The environment variables HEDGE_MODE
-// and HEDGE_DISABLED apply as in package hedge. HEDGE_BUDGET_PERCENT has no effect, which is logged once with
-// [slog.Default].
+// and HEDGE_DISABLED apply as in package hedge. HEDGE_BUDGET_PERCENT has no effect. This and an invalid value are each
+// logged once with [slog.Default].
 func NewStore(o Options) *Store {
 	o = o.withDefaults()
 	environment := ops.ReadEnvironment(false)
-	ops.NewLog(nil, "rangeread", "range", "", new(atomic.Int64)).WarnOfUnusedVariable(environment)
+	ops.NewLog(nil, "rangeread", "range", "", new(atomic.Int64)).LogEnvironment(environment)
 	share := max(o.BudgetPercent, 0) / 100
 	return &Store{
 		options:         o,
