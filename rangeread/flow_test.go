@@ -225,6 +225,8 @@ func TestReaderRejectsResponseThatDoesNotFit(t *testing.T) {
 		want string
 	}{
 		"it starts later":        {answer{shift: 1}, "starts at byte 101, instead of 100"},
+		"an earlier part":        {answer{shift: -50, info: func(i *rangeread.Info) { i.Length, i.Size = 50, -1 }}, "from 50 to 100, instead of from 100 on"},
+		"a part without length":  {answer{shift: -50, cut: 50, blunt: true}, "unexpected EOF"},
 		"a negative offset":      {answer{info: func(i *rangeread.Info) { i.Offset = -1 }}, "cannot be"},
 		"a negative length":      {answer{info: func(i *rangeread.Info) { i.Length = -2 }}, "cannot be"},
 		"a negative size":        {answer{info: func(i *rangeread.Info) { i.Size = -2 }}, "cannot be"},

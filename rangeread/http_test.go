@@ -99,6 +99,8 @@ var answers = map[string]struct {
 	"one number":               {http.StatusPartialContent, "bytes 2-", "2345", ""},
 	"as of an answer of 416":   {http.StatusPartialContent, "bytes */10", "2345", ""},
 	"it ends before it begins": {http.StatusPartialContent, "bytes 2-0/10", "2345", ""},
+	"it ends before the range": {http.StatusPartialContent, "bytes 1-1/*", "1", ""},
+	"it is the first part":     {http.StatusPartialContent, "bytes 0-1/*", "01", ""},
 	"it begins later":          {http.StatusPartialContent, "bytes 3-5/10", "345", ""},
 	"several ranges":           {http.StatusPartialContent, "", "--x\r\nContent-Range: bytes 2-5/10\r\n\r\n2345\r\n--x--\r\n", ""},
 }

@@ -67,7 +67,8 @@ type Info struct {
 // the body's Read must return soon after ctx has ended.
 //
 // The error must wrap [ErrChanged] if the object no longer has the version in Match (status 412). It must be [io.EOF],
-// not wrapped, if the object ends at or before Offset (status 416, unless its Content-Range gives a larger size).
+// not wrapped, if the object ends at or before Offset (status 416, unless its Content-Range gives a larger size). A part
+// of the object (status 206) that ends at or before Offset is an error.
 //
 // Any other error fails the attempt; a body returned with an error is closed. A Reader does not retry failed attempts;
 // the Fetch may retry requests.
@@ -82,7 +83,7 @@ type Fetch func(ctx context.Context, r Range) (io.ReadCloser, Info, error)
 var ErrChanged = errors.New("rangeread: the object has changed")
 
 // checkAgainstRange returns an error if i contradicts itself, or cannot describe a response to a request for r because
-// the body starts too late.
+// the body starts too late or ends too early. A body from offset 0 may be the whole object, which may end before r.
 func (i Info) checkAgainstRange(r Range) error {
 	switch {
 	case i.Offset < 0 || i.Length < -1 || i.Size < -1 ||
@@ -90,6 +91,8 @@ func (i Info) checkAgainstRange(r Range) error {
 		return fmt.Errorf("rangeread: Fetch says what cannot be: offset %d, length %d, size %d", i.Offset, i.Length, i.Size)
 	case i.Offset > r.Offset:
 		return fmt.Errorf("rangeread: the answer starts at byte %d, instead of %d", i.Offset, r.Offset)
+	case i.Offset > 0 && i.Offset < r.Offset && i.Length >= 0 && i.Length <= r.Offset-i.Offset && i.Offset+i.Length != i.Size:
+		return fmt.Errorf("rangeread: the answer has the bytes from %d to %d, instead of from %d on", i.Offset, i.Offset+i.Length, r.Offset)
 	}
 	return nil
 }

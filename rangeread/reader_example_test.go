@@ -48,7 +48,7 @@ func fetchHTTP(client *http.Client, address string) rangeread.Fetch {
 		case http.StatusPartialContent:
 			told, last := resp.Header.Get("Content-Range"), int64(0)
 			info.Size = -1 // the server need not say it: bytes 0-9/*
-			if n, _ := fmt.Sscanf(told, "bytes %d-%d/%d", &info.Offset, &last, &info.Size); n < 2 || last < info.Offset {
+			if n, _ := fmt.Sscanf(told, "bytes %d-%d/%d", &info.Offset, &last, &info.Size); n < 2 || last < max(info.Offset, r.Offset) {
 				err = fmt.Errorf("%s: Content-Range %q", resp.Status, told) // Sscanf's own error may be io.EOF, which says that the object ends
 			}
 			info.Length = last - info.Offset + 1

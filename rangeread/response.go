@@ -177,7 +177,7 @@ func (s *response) countBytes(n int64) {
 }
 
 // endError returns the error for a body that ends at the current offset: io.EOF if the range or object may end there,
-// and io.ErrUnexpectedEOF if bytes are missing.
+// and io.ErrUnexpectedEOF if bytes are missing. A part of the object that ends before the range does not end the object.
 func (s *response) endError() error {
 	if s.info.Length >= 0 {
 		if s.offset-s.info.Offset < s.info.Length && s.offset < s.to {
@@ -185,11 +185,12 @@ func (s *response) endError() error {
 		}
 		return io.EOF
 	}
-	size := s.info.Size
+	size, known := s.info.Size, true
 	if size < 0 {
-		size, _ = s.request.version.knownSize()
+		size, known = s.request.version.knownSize()
 	}
-	if s.offset < min(size, s.to) {
+	isOtherPart := !known && s.info.Offset > 0 && s.info.Offset < s.from && s.offset <= s.from
+	if s.offset < min(size, s.to) || isOtherPart {
 		return io.ErrUnexpectedEOF
 	}
 	return io.EOF

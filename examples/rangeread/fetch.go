@@ -44,7 +44,7 @@ func fetch(client *http.Client, address string) rangeread.Fetch {
 		case http.StatusPartialContent:
 			told, end := resp.Header.Get("Content-Range"), int64(0)
 			info.Size = -1 // the server need not say it: bytes 0-9/*
-			if n, _ := fmt.Sscanf(told, "bytes %d-%d/%d", &info.Offset, &end, &info.Size); n < 2 || end < info.Offset {
+			if n, _ := fmt.Sscanf(told, "bytes %d-%d/%d", &info.Offset, &end, &info.Size); n < 2 || end < max(info.Offset, r.Offset) {
 				err = fmt.Errorf("%s: Content-Range %q", resp.Status, told) // Sscanf's own error may be io.EOF, which says that the object ends
 			}
 			info.Length = end - info.Offset + 1

@@ -23,7 +23,7 @@ func TestFetch(t *testing.T) {
 		_, _ = io.WriteString(w, "2345")
 	}))
 	defer s.Close()
-	for _, contentRange = range []string{"bytes 2-5/*", "bytes 2-", "bytes 5-2/9", ""} {
+	for _, contentRange = range []string{"bytes 2-5/*", "bytes 2-", "bytes 5-2/9", "bytes 0-1/*", ""} {
 		body, info, err := fetch(s.Client(), s.URL)(t.Context(), rangeread.Range{Offset: 2, Length: 4})
 		body.Close()
 		if contentRange == "bytes 2-5/*" {

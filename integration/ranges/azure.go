@@ -34,7 +34,7 @@ func Azure(client *azblob.Client, container, name string) rangeread.Fetch {
 			return nil, rangeread.Info{}, err
 		}
 		whole := raw != nil && raw.StatusCode == http.StatusOK
-		return answer(resp.Body, whole, value(resp.ContentRange), length(resp.ContentLength), string(value(resp.ETag)))
+		return answer(r, resp.Body, whole, value(resp.ContentRange), length(resp.ContentLength), string(value(resp.ETag)))
 	}
 }
 

@@ -34,6 +34,6 @@ func HTTP(client *http.Client, address string) rangeread.Fetch {
 			resp.Body.Close()
 			return refused(r, resp.StatusCode, contentRange, fmt.Errorf("GET %s: %s", public, resp.Status))
 		}
-		return answer(resp.Body, whole, contentRange, resp.ContentLength, resp.Header.Get("ETag"))
+		return answer(r, resp.Body, whole, contentRange, resp.ContentLength, resp.Header.Get("ETag"))
 	}
 }

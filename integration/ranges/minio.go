@@ -32,6 +32,6 @@ func Minio(client *minio.Client, bucket, key string) rangeread.Fetch {
 			}
 			return refused(r, failed.StatusCode, size, err)
 		}
-		return answer(body, false, headers.Get("Content-Range"), object.Size, object.ETag)
+		return answer(r, body, false, headers.Get("Content-Range"), object.Size, object.ETag)
 	}
 }

@@ -19,9 +19,9 @@ func header(r rangeread.Range) string {
 	return fmt.Sprintf("bytes=%d-%d", r.Offset, r.Offset+r.Length-1)
 }
 
-// answer returns a body and its Info. The body is the whole object if the status was 200. Otherwise its place in the object is in the
-// header Content-Range: an answer without that header is refused (RFC 9110, section 15.3.7.1).
-func answer(body io.ReadCloser, whole bool, contentRange string, length int64, tag string) (io.ReadCloser, rangeread.Info, error) {
+// answer returns the body of an answer to r, and its Info. The body is the whole object if the status was 200. Otherwise its place in the
+// object is in the header Content-Range: an answer without that header is refused (RFC 9110, section 15.3.7.1), and so is another part.
+func answer(r rangeread.Range, body io.ReadCloser, whole bool, contentRange string, length int64, tag string) (io.ReadCloser, rangeread.Info, error) {
 	info := rangeread.Info{Length: length, Size: length}
 	if !strings.HasPrefix(tag, "W/") { // no If-Match holds for a weak one
 		info.Tag = tag
@@ -31,7 +31,7 @@ func answer(body io.ReadCloser, whole bool, contentRange string, length int64, t
 	}
 	var last int64
 	info.Size = -1 // the server may not say it: bytes 0-9/*
-	if n, _ := fmt.Sscanf(contentRange, "bytes %d-%d/%d", &info.Offset, &last, &info.Size); n < 2 || last < info.Offset {
+	if n, _ := fmt.Sscanf(contentRange, "bytes %d-%d/%d", &info.Offset, &last, &info.Size); n < 2 || last < max(info.Offset, r.Offset) {
 		body.Close()
 		return nil, rangeread.Info{}, fmt.Errorf("an answer of status 206 has the Content-Range %q", contentRange)
 	}

@@ -34,7 +34,7 @@ func S3(client *s3.Client, bucket, key string) rangeread.Fetch {
 		}
 		resp, ok := middleware.GetRawResponse(out.ResultMetadata).(*smithyhttp.Response)
 		whole := ok && resp.StatusCode == http.StatusOK
-		return answer(out.Body, whole, aws.ToString(out.ContentRange), length(out.ContentLength), aws.ToString(out.ETag))
+		return answer(r, out.Body, whole, aws.ToString(out.ContentRange), length(out.ContentLength), aws.ToString(out.ETag))
 	}
 }
 
