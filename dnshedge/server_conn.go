@@ -343,7 +343,7 @@ func (c *serverConn) unlockWriting() {
 	<-c.writing
 }
 
-// padResponse usesTLS the DNS message in b if the connection uses TLS, because TLS does not hide the length. The message
+// padResponse pads the DNS message in b if the connection uses TLS, because TLS does not hide the length. The message
 // begins after a length prefix of two bytes.
 func (c *serverConn) padResponse(b []byte) []byte {
 	if c.usesTLS {

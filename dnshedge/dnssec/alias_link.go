@@ -9,16 +9,16 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
-// An aliasLink is the part of a response that concerns one name of a chain of aliases. It holds the records of that
-// name, or the alias record, or the denial of the name.
+// An aliasLink is the part of a response for one name of a chain of aliases. It holds the records of that name, or the
+// alias record, or the denial of the name.
 type aliasLink struct {
 	chain.Response
 	aliasTarget string // next name of the chain; "" if this is the last link
 	isEmpty     bool   // the response has neither records nor an SOA record for the name, so that the name must be queried
 }
 
-// newAliasLink extracts from the response r the part that concerns one name of a chain of aliases. This is the name of
-// the question, or the target of an alias in r. qtype is the type of the question.
+// newAliasLink extracts from the response r the part for one name of a chain of aliases. This is the name of the
+// question, or the target of an alias in r. qtype is the type of the question.
 func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 	l := &aliasLink{Response: chain.Response{Name: name, Type: qtype, Rcode: dns.RcodeSuccess}}
 	if a := chain.FindAlias(r.Answer, name, qtype, "."); a != nil {
@@ -72,8 +72,8 @@ func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 // isOtherClass reports whether a record has another class than IN.
 func isOtherClass(rr dns.RR) bool { return rr.Header().Class != dns.ClassINET }
 
-// isSOA reports whether a record is an SOA record. In the authority section, it marks a negative answer (RFC 2308 §2).
-// NSEC records do not, because they can also prove the expansion of a wildcard.
+// isSOA reports whether a record is an SOA record. In the authority section, an SOA record marks a negative answer (RFC
+// 2308 §2). NSEC records do not, because they can also prove the expansion of a wildcard.
 func isSOA(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }
 
 // selectDenialRecords returns the NSEC and NSEC3 records of class IN in ns, an authority section, with the signatures

@@ -33,7 +33,7 @@ type questionBudget struct {
 	tried map[question]*triedUpstreams // by key query: the upstreams that it was sent to so far
 }
 
-// A triedUpstreams records to which upstreams a key query was sent, so that a repetition goes to another upstream.
+// A triedUpstreams records the upstreams to which a key query was sent, so that a repetition goes to another upstream.
 type triedUpstreams struct {
 	plan     *upstreamPlan // selects the upstream of each attempt
 	unsigned bool          // the last response had no signatures
@@ -49,7 +49,7 @@ func (c *core) newBudget() *questionBudget {
 // Validation returns the limits of the cryptographic work, for chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts one query about q before it is sent to the Exchanger. If maxQueries is exceeded, it returns a
+// spendQuery counts one query about q before it is sent to the Exchanger. If that exceeds maxQueries, it returns a
 // *validate.Reason, and the query must not be sent.
 func (b *questionBudget) spendQuery(q question) error {
 	if b.queries.Add(1) > maxQueries {

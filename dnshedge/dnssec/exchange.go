@@ -40,8 +40,8 @@ func (q question) newMessage(cd bool) *dns.Msg {
 	return m
 }
 
-// newMessageLike is like newMessage, but copies the RD flag and the EDNS options from m, the client's message.
-func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
+// newMessageFor is like newMessage, but copies the RD flag and the EDNS options from m, the client's message.
+func (q question) newMessageFor(m *dns.Msg, cd bool) *dns.Msg {
 	ask := q.newMessage(cd)
 	ask.RecursionDesired = m.RecursionDesired
 	if opt := m.IsEdns0(); opt != nil {
@@ -50,8 +50,8 @@ func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
 	return ask
 }
 
-// An answer is the content of the response to a client's question. It is a validated or unvalidated answer, or the
-// failure response of an upstream. Its Options are those of the upstream's response.
+// An answer is the content of the response to a client's question: a validated or unvalidated answer, or the failure
+// response of an upstream. Its Options are the EDNS options of the upstream's response.
 type answer struct {
 	chain.Answer
 	signed            bool // the upstream's response had signatures
@@ -75,7 +75,7 @@ type answer struct {
 // A message is not validated if it has CD, a class other than IN, or an opcode other than QUERY. ExchangeContext then
 // returns the Exchanger's response without AD.
 func (v *Validator) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
-	c, err := v.setUpOnce()
+	c, err := v.initOnce()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -110,7 +110,7 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	defer stop()
 	b := c.newBudget()
 	a, err := c.resolveQuestion(within, b, m, q)
-	spent, _, _ := b.validation.Spent()
+	spent, _, _ := b.validation.SpentWork()
 	c.validator.Counts.Verifications.Add(int64(spent))
 	defer c.events.LogRootWarnings(c.conf.Logger, "dnssec", time.Now(), c.validator.FillStats)
 	switch why := (*validate.Reason)(nil); {
@@ -208,15 +208,13 @@ func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Ms
 }
 
 // tryUpstream makes the attempt at: it sends q to the upstream, and returns the validated answer. m is the client's
-// message.
-//
-// If the answer is bogus, the error is a *validate.Reason, and the answer holds the unvalidated records for
-// Trust.Report. A failure response results in an answer with isUpstreamFailure set, and no error.
+// message. If the answer is bogus, the error is a *validate.Reason, and the answer holds the unvalidated records for
+// Trust.Report. For a failure response, the answer has isUpstreamFailure set, and the error is nil.
 func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q question, at upstreamAttempt) (*answer, error) {
 	if err := b.spendQuery(q); err != nil {
 		return nil, err
 	}
-	r, err := c.sendToUpstream(ctx, q.newMessageLike(m, at.cd), at)
+	r, err := c.sendToUpstream(ctx, q.newMessageFor(m, at.cd), at)
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +236,7 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	if why, is := err.(*validate.Reason); is {
 		c.validator.Counts.Rejected.Add(1)
 		if !came.signed {
-			c.testUpstreamsAfterUnsigned(q)
+			c.testAfterUnsignedAnswer(q)
 		}
 		return came, why
 	}
@@ -249,7 +247,7 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	for _, l := range links {
 		a.AddResponse(&l.Response)
 	}
-	spellName(q.name, m.Question[0].Name, a.Answer.Answer, a.Authority)
+	restoreCase(q.name, m.Question[0].Name, a.Answer.Answer, a.Authority)
 	if len(links) > 1 { // links may share a DNAME record or a proof
 		a.Answer.Answer, a.Authority = dns.Dedup(a.Answer.Answer, nil), dns.Dedup(a.Authority, nil)
 	}

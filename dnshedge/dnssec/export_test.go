@@ -9,7 +9,7 @@ func PanicInSetup(v *Validator) {
 		adjustPolicy = nil
 		_ = recover()
 	}()
-	_, _ = v.setUpOnce()
+	_, _ = v.initOnce()
 }
 
 // ForScripts has a Validator play scripts of others: signatures of algorithms that no library verifies any more are right once all else fits, and NSEC3 records
@@ -17,7 +17,7 @@ func PanicInSetup(v *Validator) {
 func ForScripts(v *Validator) {
 	adjustPolicy = func(p *validate.Policy) { p.FakeLegacy, p.NSEC3Iterations = true, 150 }
 	defer func() { adjustPolicy = nil }()
-	if _, err := v.setUpOnce(); err != nil {
+	if _, err := v.initOnce(); err != nil {
 		panic(err)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// spellName gives the records of a name the spelling that the client has used in its question, unless that lacks the
-// final dot. name is in lower case.
-func spellName(name, spelled string, sections ...[]dns.RR) {
+// restoreCase sets the owner name of the records for name to spelled, so that it has the letter case of the client's
+// question. name is in lower case. It does nothing if spelled lacks the final dot.
+func restoreCase(name, spelled string, sections ...[]dns.RR) {
 	if !dns.IsFqdn(spelled) {
 		return
 	}
@@ -29,7 +29,7 @@ func spellName(name, spelled string, sections ...[]dns.RR) {
 // recordBogus counts a bogus answer to q in the statistics, and logs its reason.
 func (c *core) recordBogus(q question, why *validate.Reason) {
 	if why.Limit != "" {
-		c.countLimit(limitName(why.Limit))
+		c.countLimit(statsLimitName(why.Limit))
 	}
 	c.validator.Counts.AddBogus(why.EDE)
 	c.events.RecordBogus(c.conf.Logger, "dnssec", observe.RecursorBogus{
@@ -37,9 +37,9 @@ func (c *core) recordBogus(q question, why *validate.Reason) {
 	})
 }
 
-// limitName converts the name of a limit in a validate.Reason to the name of the same limit in Stats, which is a field
-// of recursor.Limits.
-func limitName(name string) string {
+// statsLimitName converts the name of a limit in a validate.Reason to its name in Stats, which is a field of
+// recursor.Limits.
+func statsLimitName(name string) string {
 	if name == "verifications" {
 		return "Verifications"
 	}

@@ -36,8 +36,8 @@ type upstreamAttempt struct {
 	hasNext bool   // another attempt follows if this one fails
 }
 
-// An upstreamPlan determines which upstream a question is sent to next, as long as the answers are bogus. It must not
-// be used by several goroutines at the same time.
+// An upstreamPlan determines the upstream to which a question is sent next, as long as the answers are bogus. It must
+// not be used by several goroutines at the same time.
 type upstreamPlan struct {
 	core    *core
 	name    string            // name of the question
@@ -107,7 +107,7 @@ func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamAttemp
 	defer stop()
 	r, err := c.sendToExchanger(within, m, at.address)
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
-		c.avoided.recordSilent(at.address, time.Now())
+		c.avoided.recordUnresponsive(at.address, time.Now())
 	}
 	return r, err
 }
@@ -127,7 +127,7 @@ func (c *core) upstreamAddresses(name string) []string {
 	return all
 }
 
-// An avoidedUpstreams value records which upstreams to avoid, because they lack DNSSEC or do not respond. The zero value is
+// An avoidedUpstreams holds the upstreams to avoid, because they lack DNSSEC or do not respond. The zero value is
 // empty. It is safe for concurrent use.
 type avoidedUpstreams struct {
 	hasWithoutDNSSEC atomic.Bool // the last test found upstreams without DNSSEC
@@ -135,18 +135,17 @@ type avoidedUpstreams struct {
 	mu            sync.Mutex           // guards the following fields
 	noDNSSECUntil map[string]time.Time // by address: an upstream without DNSSEC is avoided until this time
 	silentUntil   map[string]time.Time // by address: an unresponsive upstream is avoided until this time
-	latestTest    *upstreamTest        // running or last test; nil if there was none
+	latestTest    *dnssecTest          // running or last test; nil if there was none
 }
 
-// An upstreamTest is a test of the upstreams for DNSSEC support. Several questions may wait for the same test.
-type upstreamTest struct {
+// A dnssecTest is a test of the upstreams for DNSSEC support. Several questions may wait for the same test.
+type dnssecTest struct {
 	startedAt     time.Time     // start of the test
 	done          chan struct{} // closed at the end of the test
 	withoutDNSSEC []string      // addresses of the upstreams without DNSSEC, valid once done is closed; "" is an upstream with unknown address
 }
 
-// filterUsable returns those of the given upstream addresses that are not avoided at the time now. The slice addresses is
-// not modified.
+// filterUsable returns the upstream addresses that are not avoided at the time now. It does not modify addresses.
 func (u *avoidedUpstreams) filterUsable(addresses []string, now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -155,19 +154,19 @@ func (u *avoidedUpstreams) filterUsable(addresses []string, now time.Time) []str
 	})
 }
 
-// testUpstreams finds out which upstreams for a name lack DNSSEC. It starts a test and returns it without waiting. If
-// the last test is more recent than searchInterval, it returns that one instead.
+// startDNSSECTest starts a test that finds the upstreams without DNSSEC support, and returns it without waiting. If the
+// last test is more recent than searchInterval, it returns that test instead.
 //
-// The test queries the SOA record of zone, which must have a trust anchor. An upstream that responds without signatures
-// lacks DNSSEC.
-func (c *core) testUpstreams(zone, name string) *upstreamTest {
+// The test sends an SOA query for zone, which must have a trust anchor, to the upstreams for name. An upstream that
+// responds without signatures lacks DNSSEC.
+func (c *core) startDNSSECTest(zone, name string) *dnssecTest {
 	u, now := &c.avoided, time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if l := u.latestTest; l != nil && now.Sub(l.startedAt) < searchInterval {
 		return l
 	}
-	l := &upstreamTest{startedAt: now, done: make(chan struct{})}
+	l := &dnssecTest{startedAt: now, done: make(chan struct{})}
 	u.latestTest = l
 	named := c.upstreamAddresses(name)
 	if named == nil {
@@ -192,22 +191,22 @@ func (c *core) testUpstreams(zone, name string) *upstreamTest {
 				l.withoutDNSSEC = append(l.withoutDNSSEC, address)
 			}
 		}
-		u.recordWithoutDNSSEC(l.withoutDNSSEC, time.Now())
+		u.setWithoutDNSSEC(l.withoutDNSSEC, time.Now())
 	})
 	return l
 }
 
-// testUpstreamsAfterUnsigned starts a test of the upstreams for DNSSEC, because the answer to q had no signatures. It
-// does not wait for the result. It does nothing if there is only one upstream.
-func (c *core) testUpstreamsAfterUnsigned(q question) {
+// testAfterUnsignedAnswer starts a test of the upstreams for DNSSEC, because the answer to q had no signatures. It does
+// not wait for the result. It does nothing if there is only one upstream.
+func (c *core) testAfterUnsignedAnswer(q question) {
 	if zone := c.validator.AnchorZone(q.name, q.qtype); zone != nil && c.upstreamAddresses(q.name) != nil {
-		c.testUpstreams(zone.Name, q.name)
+		c.startDNSSECTest(zone.Name, q.name)
 	}
 }
 
-// recordWithoutDNSSEC records the result of a test: the addresses of the upstreams that lack DNSSEC. They are avoided for
+// setWithoutDNSSEC stores the result of a test: the addresses of the upstreams that lack DNSSEC. They are avoided for
 // noDNSSECTime, and replace the result of the previous test.
-func (u *avoidedUpstreams) recordWithoutDNSSEC(found []string, now time.Time) {
+func (u *avoidedUpstreams) setWithoutDNSSEC(found []string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.noDNSSECUntil = make(map[string]time.Time)
@@ -217,9 +216,9 @@ func (u *avoidedUpstreams) recordWithoutDNSSEC(found []string, now time.Time) {
 	u.hasWithoutDNSSEC.Store(len(found) > 0)
 }
 
-// recordSilent records that an upstream did not respond before the timeout of its attempt. It is then avoided for
+// recordUnresponsive records that an upstream did not respond before the timeout of its attempt. It is then avoided for
 // silentTime, counted from now.
-func (u *avoidedUpstreams) recordSilent(address string, now time.Time) {
+func (u *avoidedUpstreams) recordUnresponsive(address string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for other, until := range u.silentUntil {
@@ -245,7 +244,7 @@ func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reaso
 	if zone == nil || why.Limit != "" {
 		return why
 	}
-	l := c.testUpstreams(zone.Name, q.name)
+	l := c.startDNSSECTest(zone.Name, q.name)
 	select {
 	case <-l.done:
 	case <-ctx.Done():

@@ -81,7 +81,7 @@ const (
 	minBytes     = 64 << 10 // minimum of Validator.MaxBytes, except 0
 )
 
-// A core is the internal state of a Validator, which the first use initializes.
+// A core is the internal state of a Validator, which its first use initializes.
 type core struct {
 	once sync.Once // initializes the following fields
 	err  error     // why the Validator cannot be used, for example an invalid field; nil if it can
@@ -101,7 +101,7 @@ type core struct {
 	closed  bool         // set by Close: no further question may begin
 }
 
-// counters holds the numbers of questions and queries of a Validator, for Stats.
+// counters counts questions and queries of a Validator, for Stats.
 type counters struct {
 	questions, failures, sentQueries atomic.Int64
 	limited                          sync.Map // by name of a limit: number (*atomic.Int64) of questions that reached it
@@ -110,9 +110,9 @@ type counters struct {
 // errPanicked is the error of every call of a Validator whose initialization has panicked.
 var errPanicked = errors.New("dnssec: Validator panicked when it was first used")
 
-// setUpOnce returns the internal state of the Validator. The first call initializes it. If that fails, all calls return
+// initOnce returns the internal state of the Validator. The first call initializes it. If that fails, all calls return
 // the same error.
-func (v *Validator) setUpOnce() (*core, error) {
+func (v *Validator) initOnce() (*core, error) {
 	c := &v.core
 	c.once.Do(func() {
 		c.err = errPanicked // unless applyConfig returns: no answer may pass unvalidated
@@ -160,7 +160,7 @@ func (c *core) applyConfig(v *Validator) error {
 // Validate checks the fields of the Validator, and calls the Exchanger's method Validate() error if there is one. The
 // error names an invalid field, or is the Exchanger's error. Validate sends no query.
 func (v *Validator) Validate() error {
-	if _, err := v.setUpOnce(); err != nil {
+	if _, err := v.initOnce(); err != nil {
 		return err
 	}
 	if e, ok := v.Exchanger.(interface{ Validate() error }); ok {
@@ -172,7 +172,7 @@ func (v *Validator) Validate() error {
 // Close ends all questions with net.ErrClosed and waits for all goroutines. It does not close the Exchanger.
 // ExchangeContext returns net.ErrClosed after Close. Close always returns nil.
 func (v *Validator) Close() error {
-	c, err := v.setUpOnce()
+	c, err := v.initOnce()
 	c.closeMu.Lock()
 	c.closed = true
 	c.closeMu.Unlock()
@@ -200,7 +200,7 @@ func (c *core) beginQuestion() bool {
 // It is true if validation is on, the name is valid, and there is no trust anchor or negative trust anchor at or below
 // the name.
 func (v *Validator) NothingBelow(name string) bool {
-	c, err := v.setUpOnce()
+	c, err := v.initOnce()
 	name, ok := dnsname.ParseCanonical(name)
 	return err == nil && ok && c.validator != nil && !c.validator.HasAnchorWithin(name)
 }
@@ -221,7 +221,7 @@ func (v *Validator) Identity() (identity string) {
 		return ""
 	}
 	t := v.Trust
-	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
+	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.TrustFingerprint(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
 }
 
 // Stats returns the statistics of the Validator. They have the same type as those of a recursor.Resolver, so that
@@ -230,7 +230,7 @@ func (v *Validator) Identity() (identity string) {
 // Wire is the number of messages to the Exchanger, and Zones the number of zones with cached keys. Other fields about
 // servers are zero. If the Validator's fields are invalid, only Name is set.
 func (v *Validator) Stats() observe.RecursorStats {
-	c, err := v.setUpOnce()
+	c, err := v.initOnce()
 	if err != nil {
 		return observe.RecursorStats{Name: v.Name}
 	}

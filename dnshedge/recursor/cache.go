@@ -66,12 +66,12 @@ func (e *cacheEntry) referencedZone() *delegation {
 const cacheEntrySize = 184
 
 // isCurrent reports whether the entry may be used at the time now. It is false if the entry has expired, or if the
-// delegation of its zone has changed since (see chain.Zone.HasMoved).
+// delegation of its zone has changed since (see chain.Zone.IsRedelegated).
 //
 // It is also false if the entry was added in the future, because the clock was set back.
 func (e *cacheEntry) isCurrent(now time.Time) bool {
 	z := e.referencedZone()
-	return now.Before(e.expires) && !now.Before(e.added.Add(-maxClockSkew)) && (z == nil || !z.chain.HasMoved())
+	return now.Before(e.expires) && !now.Before(e.added.Add(-maxClockSkew)) && (z == nil || !z.chain.IsRedelegated())
 }
 
 // lookUpEntry returns the entry with the key k, and records its use. It returns nil if there is no entry, or if it may
@@ -160,7 +160,7 @@ func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 // addDelegation caches the delegation z, unless it has expired at the time now, or its zone has moved to other servers.
 // It returns z.
 func (c *cache) addDelegation(z *delegation, now time.Time) *delegation {
-	if now.Before(z.expires) && !z.chain.HasMoved() {
+	if now.Before(z.expires) && !z.chain.IsRedelegated() {
 		c.insertEntry(cacheKey{name: z.zone, zone: true}, &cacheEntry{zone: z, expires: z.expires, size: cacheEntrySize}, now)
 	}
 	return z

@@ -202,7 +202,7 @@ func (e *aliasLoopError) Error() string {
 // checkRootKeySentinel).
 func (c *core) countSecurity(q question, b *questionBudget, a *chain.Answer, err error) (dnssec.Security, error) {
 	defer c.counters.events.LogRootWarnings(c.conf.Logger, "recursor", time.Now(), c.validator.FillStats)
-	spent, _, _ := b.validation.Spent()
+	spent, _, _ := b.validation.SpentWork()
 	c.validator.Counts.Verifications.Add(int64(spent))
 	c.validator.Counts.Synthesized.Add(int64(b.synthesized.Load()))
 	bogus := (*dnssec.Error)(nil)

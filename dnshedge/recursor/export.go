@@ -32,7 +32,7 @@ func (r *Resolver) Export(w io.Writer) error {
 func (r *Resolver) Identity() string {
 	t := r.Trust
 	return fmt.Sprintf("%s %d %s", r.identifyServers(), r.Limits.withDefaults().NSEC3Iterations,
-		chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
+		chain.TrustFingerprint(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
 }
 
 // identifyServers returns a string that identifies the configured servers. Resolvers with equal values of Hints, Zones

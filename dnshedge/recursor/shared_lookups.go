@@ -232,7 +232,7 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, fullN
 	if l.nameLookup != nil {
 		w.By = &l.nameLookup.Node
 	}
-	isOutdated := func(s *zoneQuery) bool { return s.zone.HasMovedFor(z.chain) }
+	isOutdated := func(s *zoneQuery) bool { return s.zone.IsOutdatedFor(z.chain) }
 	start := func(bool) (*zoneQuery, error) {
 		s := &zoneQuery{zone: z.chain}
 		s.Key = k

@@ -113,19 +113,19 @@ func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFu
 // although the signatures of the parent zone are valid.
 func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegation) bool {
 	c := l.core
-	if z.chain.HasMoved() { // another question has found new servers
+	if z.chain.IsRedelegated() { // another question has found new servers
 		return true
 	}
 	if z = c.validator.BogusOrigin(z.chain).Servers.(*delegation); z.chain.Parent == nil && z.zone != "." {
 		return false
 	}
 	if now := c.cache.lookUpDelegation(z.zone, time.Now()); now != nil && now.chain != z.chain { // the parent has sent a newer referral
-		z.chain.MarkMoved()
+		z.chain.MarkRedelegated()
 		return true
 	}
 	for a := z.parentDelegation(); a != nil; a = a.parentDelegation() {
 		if now := c.cache.lookUpDelegation(a.zone, time.Now()); now != nil && !now.hasSameServers(a) { // an ancestor has newer servers
-			a.chain.MarkMoved()
+			a.chain.MarkRedelegated()
 			return true
 		}
 	}
@@ -155,7 +155,7 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 		c.expireRoot(parent)
 		return false
 	}
-	z.chain.MarkMoved()
+	z.chain.MarkRedelegated()
 	c.cache.addDelegation(r.referral, time.Now())
 	c.validator.ForgetBogus(z.zone)
 	return true

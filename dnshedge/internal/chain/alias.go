@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// An Alias is the RRset in a response that makes a name an alias. It has the CNAME records at the name, or the DNAME
-// records at an ancestor of the name.
+// An Alias holds the records of a response that make a name an alias: its CNAME records, or the DNAME records of an
+// ancestor.
 type Alias struct {
 	Owner   string   // owner name of the RRset, in lower case
 	Type    uint16   // CNAME or DNAME
@@ -22,25 +22,25 @@ type Alias struct {
 	Rcode       int    // YXDOMAIN if the target is too long for a name, otherwise NOERROR
 }
 
-// FindAlias returns the alias of a name in the answer section of a response. It returns nil if the name is no alias.
-// name must be in lower case. Records outside of the zone, and of classes other than IN, are ignored.
+// FindAlias returns the alias of a name in the answer section of a response, or nil if the name is not an alias. name
+// must be in lower case.
 //
-// DNAME records at an ancestor take precedence over CNAME records at the name, because nothing exists below a DNAME
-// record (RFC 6672 §2.4). Of several DNAME records, the nearest ancestor's applies.
+// Records outside of the zone, and of classes other than IN, are ignored. DNAME records at an ancestor take precedence
+// over CNAME records at the name, because nothing exists below a DNAME record (RFC 6672 §2.4). Of several DNAME
+// records, the nearest ancestor's applies. If the RRset has several records, the first record determines the target.
 //
-// If the RRset has several records, the first record determines the target. If qtype is CNAME or ANY, a CNAME record at
-// the name is the answer and no alias.
+// If qtype is CNAME or ANY, a CNAME record at the name is the answer and not an alias.
 func FindAlias(answer []dns.RR, name string, qtype uint16, zone string) *Alias {
 	if first := nearestDNAME(answer, name, zone); first != nil {
 		a := newAlias(answer, dnsname.ToLower(first.Hdr.Name), dns.TypeDNAME)
 		a.applyDNAME(name, qtype, first)
 		return a
 	}
-	if qtype == dns.TypeCNAME || qtype == dns.TypeANY || canCoexistWithCNAME(qtype) && slices.ContainsFunc(answer, matchRecord(name, qtype)) {
+	if qtype == dns.TypeCNAME || qtype == dns.TypeANY || canCoexistWithCNAME(qtype) && slices.ContainsFunc(answer, newRecordMatcher(name, qtype)) {
 		return nil
 	}
 	for _, rr := range answer {
-		if first, ok := rr.(*dns.CNAME); ok && matchRecord(name, dns.TypeCNAME)(rr) {
+		if first, ok := rr.(*dns.CNAME); ok && newRecordMatcher(name, dns.TypeCNAME)(rr) {
 			a := newAlias(answer, name, dns.TypeCNAME)
 			a.Target = dnsname.ToLower(first.Target)
 			return a
@@ -99,9 +99,9 @@ func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
 	}
 }
 
-// matchRecord returns a predicate for records. The predicate is true if a record has class IN, the given type and the
-// given name. name must be in lower case.
-func matchRecord(name string, typ uint16) func(dns.RR) bool {
+// newRecordMatcher returns a function that reports whether a record has class IN, the given type and the given owner
+// name. name must be in lower case.
+func newRecordMatcher(name string, typ uint16) func(dns.RR) bool {
 	return func(rr dns.RR) bool {
 		h := rr.Header()
 		return h.Class == dns.ClassINET && h.Rrtype == typ && dnsname.ToLower(h.Name) == name
@@ -118,23 +118,23 @@ func canCoexistWithCNAME(qtype uint16) bool {
 	return false
 }
 
-// SelectRRset returns the records of class IN with a name and a type, without their signatures. name must be in lower
-// case.
+// SelectRRset returns the records of class IN that have the given owner name and type, without their RRSIG records.
+// name must be in lower case.
 func SelectRRset(rrs []dns.RR, name string, typ uint16) (set []dns.RR) {
 	for _, rr := range rrs {
-		if matchRecord(name, typ)(rr) {
+		if newRecordMatcher(name, typ)(rr) {
 			set = append(set, rr)
 		}
 	}
 	return set
 }
 
-// SelectSignatures returns the RRSIG records of class IN with a name and a type covered, from all sections. name must be
-// in lower case.
+// SelectSignatures returns the RRSIG records of class IN in all sections that have the given owner name and cover the
+// given type. name must be in lower case.
 func SelectSignatures(name string, covered uint16, sections ...[]dns.RR) (sigs []dns.RR) {
 	for _, rrs := range sections {
 		for _, rr := range rrs {
-			if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && matchRecord(name, dns.TypeRRSIG)(rr) {
+			if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && newRecordMatcher(name, dns.TypeRRSIG)(rr) {
 				sigs = append(sigs, rr)
 			}
 		}

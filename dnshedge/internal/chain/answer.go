@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// An Answer is the answer to a client's question. It consists of the answers to the question's name and to the targets of
-// its aliases, in this order.
+// An Answer is the answer to a client's question. If the question's name is an alias, it also holds the answers for the
+// alias targets, in the order of the chain.
 type Answer struct {
 	Rcode             int
 	Answer, Authority []dns.RR
@@ -22,8 +22,8 @@ type Answer struct {
 	Reason            *validate.Reason // why the answer is insecure; nil for an ordinary unsigned zone
 }
 
-// AddResponse adds s to the answer, the response to the next name of the chain of aliases. The answer gets the lowest
-// status of its parts. s must have been validated, unless the answer is not validated at all.
+// AddResponse appends s, the response for the next name of the alias chain. The answer is Secure only if all responses
+// are. s must have been validated, unless the answer is not validated at all.
 func (a *Answer) AddResponse(s *Response) {
 	if s.Status != validate.Secure && a.Status != validate.Insecure || a.Status == validate.Unchecked {
 		a.Status, a.Reason = s.Status, s.Reason
@@ -75,9 +75,8 @@ const QuestionTimeout = 4500 * time.Millisecond
 
 // WithQuestionDeadline returns a context for answering a client's question, and its time limit. The limit is
 // QuestionTimeout, or nine tenths of the time until the deadline of ctx if that is shorter. When it expires, the cause
-// of the context is timeoutErr.
-//
-// The context also ends when life ends, with the cause net.ErrClosed. The caller must call stop to release resources.
+// of the context is timeoutErr. The context also ends when life ends, the context of the resolver, with the cause
+// net.ErrClosed. The caller must call stop to release resources.
 func WithQuestionDeadline(ctx, life context.Context, timeoutErr error) (_ context.Context, limit time.Duration, stop func()) {
 	limit = QuestionTimeout
 	if end, ok := ctx.Deadline(); ok {

@@ -22,7 +22,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A Zone is a DNS zone with the data of one referral from its parent zone. Two referrals to the same zone are two
+// A Zone is a DNS zone as one referral from its parent zone describes it. Two referrals to the same zone result in two
 // Zones. It must not be changed after its first use, and is then safe for concurrent use.
 type Zone struct {
 	Name        string         // absolute, in lower case
@@ -41,7 +41,7 @@ type Zone struct {
 
 	numberOnce     sync.Once   // sets referralNumber
 	referralNumber uint64      // see referralID
-	moved          atomic.Bool // set by MarkMoved
+	redelegated    atomic.Bool // set by MarkRedelegated
 
 	withoutReferral bool // no referral led to the zone, so that the zone may not exist
 	namedBySigner   bool // a signature names the zone as its signer
@@ -112,11 +112,11 @@ type Validator struct {
 	aggressive *ranges.Cache // verified proofs, for synthesis of answers (RFC 8198)
 	Counts     Counters
 
-	mu         sync.Mutex            // guards the following fields, except the contents of rootStatus
+	mu         sync.Mutex            // guards the following fields, except the contents of rootKeyStatus
 	keyCache   map[string]*keyEntry  // by zone name
 	lookups    map[string]*keyLookup // running key lookups, by zone name
 	bytes      int64                 // estimated memory of keyCache, in bytes
-	rootStatus rootStatus
+	rootStatus rootKeyStatus
 }
 
 // NewValidator returns a Validator with the configuration conf and an empty key cache.
@@ -127,8 +127,8 @@ func NewValidator(conf Config) *Validator {
 	return &Validator{conf: conf, anchors: newTrustAnchors(conf.Anchors, conf.Insecure), aggressive: ranges.NewCache(conf.MaxAggressiveBytes), keyCache: make(map[string]*keyEntry), lookups: make(map[string]*keyLookup)}
 }
 
-// Policy returns the policy of the Config. Each validate.Validation that is passed to the Validator must have this
-// policy.
+// Policy returns the validation policy of the Config. Each validate.Validation that is passed to the Validator must
+// have this policy.
 func (c *Validator) Policy() validate.Policy { return c.conf.Policy }
 
 // ShouldValidate reports whether the answer to a question must be validated. It is true if there is a trust anchor at
@@ -142,8 +142,7 @@ func (c *Validator) ShouldValidate(name string, qtype uint16) bool {
 	return a != nil && a.ds != nil
 }
 
-// HasAnchorWithin reports whether a trust anchor or a negative trust anchor exists for a name or for a descendant of
-// it.
+// HasAnchorWithin reports whether the name, or a descendant of it, has a trust anchor or a negative trust anchor.
 func (c *Validator) HasAnchorWithin(name string) bool {
 	for zone := range c.anchors {
 		if dnsname.IsWithin(zone, name) {
@@ -161,9 +160,8 @@ func (c *Validator) HasAnchorBelow(ancestor, name string) bool {
 }
 
 // ExpectsSignatures reports whether a zone should be signed with a supported algorithm, so that a response without
-// signatures should be rejected. It needs no query.
-//
-// It decides by the key cache, the trust anchors, and the DS records of referrals. The DS records may be unverified.
+// signatures should be rejected. It decides by the key cache, the trust anchors, and the DS records of referrals, which
+// may be unverified. It sends no query.
 func (c *Validator) ExpectsSignatures(z *Zone) bool {
 	for ; z != nil; z = z.Parent {
 		if r := c.applicableEntry(z, time.Now()); r != nil {
@@ -189,7 +187,7 @@ func (c *Validator) ExpectsSignatures(z *Zone) bool {
 // unverifiedDSSet returns the DS records of the referral, whose signatures are not verified. It returns nil if the
 // referral has no DS records.
 func (z *Zone) unverifiedDSSet() *validate.DSSet {
-	_, _ = z.parseEvidence()
+	_, _ = z.parseDSEvidence()
 	return z.unverifiedDS
 }
 
@@ -206,32 +204,32 @@ func (z *Zone) referralID() uint64 {
 	return z.referralNumber
 }
 
-// MarkMoved records that other servers now serve the zone than those of its referral. Data from the old servers must
-// not be used any more, see HasMoved.
-func (z *Zone) MarkMoved() { z.moved.Store(true) }
+// MarkRedelegated records that the zone has been delegated to other servers since its referral. Data from the old
+// servers must not be used any more.
+func (z *Zone) MarkRedelegated() { z.redelegated.Store(true) }
 
-// HasMoved reports whether data from the servers of the zone must not be used, because MarkMoved was called for the
-// zone or an ancestor.
-func (z *Zone) HasMoved() bool {
+// IsRedelegated reports whether MarkRedelegated was called for the zone or an ancestor. Data from the servers of the
+// zone must then not be used.
+func (z *Zone) IsRedelegated() bool {
 	for ; z != nil; z = z.Parent {
-		if z.moved.Load() {
+		if z.redelegated.Load() {
 			return true
 		}
 	}
 	return false
 }
 
-// HasMovedFor reports whether z and other, the same zone through two referrals, have different servers because z has
-// moved and other has not. The result of a lookup for z is then useless for other.
-func (z *Zone) HasMovedFor(other *Zone) bool { return z.HasMoved() && !other.HasMoved() }
+// IsOutdatedFor reports whether the result of a lookup for z cannot be used for other, a Zone with the same name: z has
+// been redelegated, and other has not.
+func (z *Zone) IsOutdatedFor(other *Zone) bool { return z.IsRedelegated() && !other.IsRedelegated() }
 
 // errUnreadableEvidence is the error of a referral whose DS records or proof cannot be parsed, because a method of a
 // record has panicked.
 var errUnreadableEvidence = errors.New("the proof of a referral could not be read")
 
-// parseEvidence returns the RRsets of DSEvidence. The first call parses them. All calls return the same RRsets, because
-// results of verification are cached by the address of the RRset.
-func (z *Zone) parseEvidence() ([]*validate.RRset, error) {
+// parseDSEvidence returns the RRsets of DSEvidence. The first call parses them. All calls return the same RRsets,
+// because results of verification are cached by the address of the RRset.
+func (z *Zone) parseDSEvidence() ([]*validate.RRset, error) {
 	z.evidenceOnce.Do(func() {
 		var all [][]*validate.RRset
 		z.evidenceErr = errUnreadableEvidence // unless GroupRRsets returns
@@ -256,10 +254,9 @@ func findRRset(sets []*validate.RRset, name string, typ uint16) *validate.RRset 
 	return nil
 }
 
-// selectDSEvidence selects, from the RRsets of a response, those that determine whether a zone has DS records. If the
-// DS RRset of the zone is among sets, it is returned as ds, and it is the only RRset in evidence.
-//
-// Otherwise ds is nil, and evidence holds all sets. They should prove that the zone has no DS records.
+// selectDSEvidence selects the RRsets of a response that determine whether a zone has DS records. If sets has the
+// zone's DS RRset, ds is this RRset, and evidence holds nothing else. Otherwise ds is nil, and evidence holds all sets,
+// which should prove that the zone has no DS records.
 func selectDSEvidence(sets []*validate.RRset, zone string) (ds *validate.RRset, evidence []*validate.RRset) {
 	if ds = findRRset(sets, zone, dns.TypeDS); ds != nil {
 		return ds, []*validate.RRset{ds}
@@ -267,7 +264,7 @@ func selectDSEvidence(sets []*validate.RRset, zone string) (ds *validate.RRset, 
 	return nil, sets
 }
 
-// hasSignature reports whether at least one of the sets has a signature, whether it is valid or not.
+// hasSignature reports whether at least one of the sets has an RRSIG record, valid or not.
 func hasSignature(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return len(s.Sigs) > 0 })
 }

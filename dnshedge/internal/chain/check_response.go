@@ -15,45 +15,44 @@ import (
 var ErrUnsigned = errors.New("recursor: no signatures in a signed zone")
 
 // CheckResponse checks a response on arrival, so that the caller can query the next server at once if the response is
-// bogus. It does not wait for keys, and verifies only what cached keys and DS records allow.
+// bogus. It sends no query, does not wait, and verifies only as far as the cached keys and DS records allow.
 //
-// If cut is not nil, the response is a referral to this zone. Otherwise it is an answer.
-//
-// The error is ErrUnsigned, or a *validate.Reason if the response is bogus.
+// If cut is not nil, the response is a referral to this zone. Otherwise it is an answer. The error is ErrUnsigned, or a
+// *validate.Reason if the response is bogus.
 func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone) error {
 	now := time.Now()
 	switch {
 	case cut != nil && !c.ShouldValidate(cut.Name, dns.TypeNS), cut == nil && !c.ShouldValidate(s.Name, s.Type), s.Type == dns.TypeRRSIG:
 		return nil
 	case cut == nil && s.Type == dns.TypeDNSKEY && s.Name == s.Zone.Name:
-		return c.countRejected(c.checkKeys(w, s, now))
+		return c.countIfRejected(c.checkKeys(w, s, now))
 	}
 	r := c.applicableEntry(s.Zone, now)
 	if r == nil && !c.ExpectsSignatures(s.Zone) || r != nil && r.status != validate.Secure {
 		return nil
 	}
 	if cut != nil {
-		return c.countRejected(c.checkReferral(w, s.Zone, cut, r, now))
+		return c.countIfRejected(c.checkReferral(w, s.Zone, cut, r, now))
 	}
 	sets, err := validate.GroupRRsets(s.Answer, s.Authority)
 	if err != nil {
-		return c.countRejected(err)
+		return c.countIfRejected(err)
 	}
 	signer, signed := s.findSigner(sets, s.Zone.Name)
 	switch {
 	case !signed && c.isBelowInsecureCut(s.zoneLookupName(), s.Zone.Name, now):
 		return nil
 	case !signed:
-		return c.countRejected(ErrUnsigned)
+		return c.countIfRejected(ErrUnsigned)
 	case r == nil || signer != s.Zone.Name:
 		return nil
 	}
-	return c.countRejected(c.verifyAndCacheProofs(s, w, sets, r.keys, now))
+	return c.countIfRejected(c.verifyAndCacheProofs(s, w, sets, r.keys, now))
 }
 
-// countRejected counts a rejected response if err, the error of its check, is not nil. It returns err. If a limit
+// countIfRejected counts a rejected response if err, the error of its check, is not nil. It returns err. If a limit
 // prevented the check, it counts nothing and returns nil, because the response may be correct.
-func (c *Validator) countRejected(err error) error {
+func (c *Validator) countIfRejected(err error) error {
 	if findLimitReason(err) != nil {
 		return nil
 	}
@@ -101,7 +100,7 @@ func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time
 // r is the cache entry of z. It may be nil. Then checkReferral only checks that there are signatures, which cannot be
 // verified yet.
 func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *keyEntry, now time.Time) error {
-	evidence, err := cut.parseEvidence()
+	evidence, err := cut.parseDSEvidence()
 	if err != nil {
 		return err
 	}
@@ -112,7 +111,7 @@ func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *keyEn
 		}
 		return ErrUnsigned
 	}
-	if r == nil || lowestSigner(evidence, z.Name, cut.Name) != z.Name {
+	if r == nil || deepestSigner(evidence, z.Name, cut.Name) != z.Name {
 		return nil
 	}
 	if ds != nil {
@@ -124,7 +123,7 @@ func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *keyEn
 		err = &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a delegation is denied", Zone: z.Name, Name: cut.Name, Type: dns.TypeDS}
 	}
 	if err == nil {
-		c.aggressive.AddDenial(w, r.keys, now, evidence)
+		c.aggressive.VerifyAndAddDenial(w, r.keys, now, evidence)
 	}
 	return err
 }

@@ -77,12 +77,10 @@ func (c *Validator) applicableEntry(z *Zone, now time.Time) *keyEntry {
 	return nil
 }
 
-// appliesTo reports whether the cache entry r may be used for z, a zone of the same name. The status of a zone depends on
-// the DS records of the referral to it, and a forged referral must not spoil later lookups. So the result is false if
-//
-//   - r is nil;
-//   - the bogus status of r comes from another referral than that of z;
-//   - r was stored without a referral, z has one, and r says that the zone is bogus or does not exist.
+// appliesTo reports whether the cache entry r may be used for z, a zone of the same name. A forged referral must not
+// affect lookups with another referral. The result is therefore false in two cases:
+//   - r is bogus, and comes from another referral than z;
+//   - r was stored without a referral, z has a referral, and r says that the zone is bogus or does not exist.
 func (r *keyEntry) appliesTo(z *Zone) bool {
 	switch {
 	case r == nil, r.withoutReferral && !z.withoutReferral && (r.status == validate.Bogus || r.isNonexistent):
@@ -91,8 +89,8 @@ func (r *keyEntry) appliesTo(z *Zone) bool {
 	return r.status != validate.Bogus || z.withoutReferral || r.referralID == 0 || r.referralID == z.referralID()
 }
 
-// PrefetchKeys starts the key lookup of the zone z, and does not wait for it. It does nothing if the keys are cached,
-// or if the status of the zone is known without keys.
+// PrefetchKeys starts the key lookup of the zone z, and does not wait for it. It does nothing if the status of the zone
+// is already known.
 func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableEntry(z, time.Now()) != nil {
 		return
@@ -104,15 +102,15 @@ func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 			}
 		}
 	}
-	c.joinLookup(b, z, nil)
+	c.joinKeyLookup(b, z, nil)
 }
 
-// joinLookup returns the running key lookup of the zone z, so that several questions can share it. If none is running,
-// it starts one on the budget b, and started is true.
+// joinKeyLookup returns the running key lookup of the zone z, so that several questions can share it. If none is
+// running, it starts one on the budget b, and started is true.
 //
-// old is the cache entry that the caller has rejected, or nil. If the cache now has another entry, joinLookup returns
-// it as the result of a finished lookup.
-func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *keyEntry) (f *keyLookup, started bool) {
+// old is the cache entry that the caller has rejected, or nil. If the cache now has another entry, joinKeyLookup
+// returns it as the result of a finished lookup.
+func (c *Validator) joinKeyLookup(b WorkBudget, z *Zone, old *keyEntry) (f *keyLookup, started bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.keyCache[z.Name]; r != old && r.isCurrent(time.Now()) && r.appliesTo(z) {
@@ -120,7 +118,7 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *keyEntry) (f *keyLook
 		close(f.done)
 		return f, false
 	}
-	if f := c.lookups[z.Name]; f != nil && !f.zone.HasMovedFor(z) {
+	if f := c.lookups[z.Name]; f != nil && !f.zone.IsOutdatedFor(z) {
 		return f, false
 	}
 	f = &keyLookup{zone: z, done: make(chan struct{})}
@@ -129,20 +127,20 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *keyEntry) (f *keyLook
 		ctx, stop := context.WithTimeout(ctx, maxLookupTime)
 		defer stop()
 		defer close(f.done)
-		f.result = newBogusEntry(&validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "the keys could not be judged", Zone: z.Name}) // if establishKeys panics
-		defer func() { c.storeResult(f) }()
-		usercode.RunGuarded(func() { f.result = c.establishKeys(ctx, b, z) }) // methods of a private record type may panic
+		f.result = newBogusEntry(&validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "the keys could not be judged", Zone: z.Name}) // if determineStatus panics
+		defer func() { c.storeLookupResult(f) }()
+		usercode.RunGuarded(func() { f.result = c.determineStatus(ctx, b, z) }) // methods of a private record type may panic
 	})
 	return f, true
 }
 
-// storeResult caches the result of the finished lookup f. For a bogus result, it also determines how long the result is
+// storeLookupResult caches the result of the finished lookup f. For a bogus result, it also determines how long the result is
 // cached.
 //
 // It caches nothing if the zone has moved, or if the result is too large. It also caches nothing if a limit or a local
 // error has ended the lookup (see isLocalFailure). If the servers of the zone did not respond, it keeps secure keys
 // that are already cached.
-func (c *Validator) storeResult(f *keyLookup) {
+func (c *Validator) storeLookupResult(f *keyLookup) {
 	r, z, zone := f.result, f.zone, f.zone.Name
 	r.withoutReferral = z.withoutReferral
 	now := time.Now().Round(0)
@@ -152,7 +150,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 	if c.lookups[zone] == f {
 		delete(c.lookups, zone)
 	}
-	if r.isLocalFailure() || z.HasMoved() {
+	if r.isLocalFailure() || z.IsRedelegated() {
 		return
 	}
 	if old := c.keyCache[zone]; r.unreachable && old.isCurrent(now) && old.status == validate.Secure { // keep the secure keys while the servers are unreachable
@@ -168,7 +166,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 	default:
 		r.backoff, r.referralID = minBackoff, z.referralID()
 		if old := c.keyCache[zone]; old != nil && old.backoff > 0 && !r.unreachable {
-			r.backoff = min(2*old.backoff, c.backoffLimit(zone))
+			r.backoff = min(2*old.backoff, c.maxBogusTime(zone))
 		}
 		r.expires = now.Add(r.backoff)
 	}
@@ -184,8 +182,8 @@ func (c *Validator) storeResult(f *keyLookup) {
 	c.bytes += r.size
 }
 
-// backoffLimit returns the maximum time for which a bogus status of the zone is cached.
-func (c *Validator) backoffLimit(zone string) time.Duration {
+// maxBogusTime returns the maximum time for which a bogus status of the zone is cached.
+func (c *Validator) maxBogusTime(zone string) time.Duration {
 	if a := c.anchors.nearestAnchor(zone); a != nil && a.zone == zone {
 		return anchorBackoff
 	}
@@ -261,7 +259,7 @@ func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*key
 		if r := c.applicableEntry(z, time.Now()); r != nil {
 			return r, nil
 		}
-		f, started := c.joinLookup(b, z, nil)
+		f, started := c.joinKeyLookup(b, z, nil)
 		select {
 		case <-f.done:
 		case <-ctx.Done():
@@ -274,11 +272,11 @@ func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*key
 	}
 }
 
-// verifyOrRenew calls verify with the keys in r, the cache entry of the zone z, and returns its results. If verify
-// fails, the zone may have new keys. verifyOrRenew then queries the keys, and calls verify again if they have changed.
+// verifyOrRenewKeys calls verify with the keys in r, the cache entry of the zone z, and returns its results. If verify
+// fails, the zone may have new keys. verifyOrRenewKeys then queries the keys, and calls verify again if they have changed.
 //
 // If the keys cannot be queried because of a local error (see Config.IsLocalError), it returns that error.
-func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *keyEntry, verify func(*validate.Keys) (T, error)) (T, error) {
+func verifyOrRenewKeys[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *keyEntry, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
 	next, failed := c.renewOutdatedKeys(ctx, b, z, r, err)
 	switch {
@@ -365,7 +363,7 @@ func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old 
 	if now != old || time.Since(old.createdAt) < minBackoff {
 		return c.lookUpKeys(ctx, b, z)
 	}
-	f, _ := c.joinLookup(b, z, old)
+	f, _ := c.joinKeyLookup(b, z, old)
 	select {
 	case <-f.done:
 		return f.result, f.result.localErr
@@ -374,8 +372,8 @@ func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old 
 	}
 }
 
-// newInheritedEntry returns the cache entry of a child zone that inherits the status r of its parent zone.
-func (r *keyEntry) newInheritedEntry() *keyEntry {
+// cloneForChild returns the cache entry of a child zone that inherits the status r of its parent zone.
+func (r *keyEntry) cloneForChild() *keyEntry {
 	same := *r
 	same.backoff, same.inherited = 0, true
 	return &same
@@ -399,8 +397,8 @@ func newInsecureEntry(why *validate.Reason, now time.Time, ttls ...uint32) *keyE
 	return &keyEntry{status: validate.Insecure, reason: why, expires: now.Add(cacheLifetime(ttls...))}
 }
 
-// newNonexistentEntry returns the cache entry for a name of which it is proven that it is no zone. The entry expires
-// after ttl seconds.
+// newNonexistentEntry returns the cache entry for a name that is proven not to be a zone. The entry expires after ttl
+// seconds.
 func newNonexistentEntry(ttl uint32) *keyEntry {
 	r := newInsecureEntry(nil, time.Now(), ttl)
 	r.isNonexistent = true
@@ -408,7 +406,7 @@ func newNonexistentEntry(ttl uint32) *keyEntry {
 }
 
 // newBogusEntry returns the cache entry of a bogus zone, with the reason why. It does not set the expiration time, which
-// storeResult sets.
+// storeLookupResult sets.
 func newBogusEntry(why *validate.Reason) *keyEntry {
 	return &keyEntry{status: validate.Bogus, reason: why}
 }
@@ -452,11 +450,10 @@ func cacheLifetime(ttls ...uint32) time.Duration {
 	return max(d, time.Second)
 }
 
-// establishKeys determines the security status and the keys of the zone z, and returns its cache entry. It sends DS and
-// DNSKEY queries, for which the budget b pays, if the trust anchors and the referral do not suffice.
-//
-// If a query fails, the result is a bogus entry.
-func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (entry *keyEntry) {
+// determineStatus determines the security status and the keys of the zone z, and returns its cache entry. It sends DS
+// and DNSKEY queries, for which the budget b pays, if the trust anchors and the referral do not suffice. If a query
+// fails, the result is a bogus entry.
+func (c *Validator) determineStatus(ctx context.Context, b WorkBudget, z *Zone) (entry *keyEntry) {
 	now := time.Now()
 	a := c.anchors.nearestAnchor(z.Name)
 	switch {
@@ -474,7 +471,7 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (e
 	if z.namedBySigner || ds != nil && ds.UnsupportedReason(c.conf.Policy) == nil {
 		keys = c.queryKeys(ctx, b, z)
 	}
-	d, ago, wrong, r := c.establishDS(ctx, b, z)
+	d, ago, wrong, r := c.obtainDS(ctx, b, z)
 	if wrong {
 		defer func() {
 			if entry.status == validate.Bogus {
@@ -514,15 +511,15 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (e
 	return r
 }
 
-// establishDS returns d, the verified DS records of the zone z. They come from the referral, or from a DS query if
-// those of the referral do not suffice. ago is the time since they were received.
+// obtainDS returns d, the verified DS records of the zone z. They come from the referral, or from a DS query if the
+// referral has no valid DS records. ago is the time since they were received. wrong is true if the referral was bogus
+// and was ignored.
 //
-// If the zone has no valid DS records, d is nil, and r is the cache entry for z. wrong is true if the referral was
-// bogus and was dropped.
-func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *keyEntry) {
+// If the zone has no valid DS records, d is nil, and r is the cache entry for z.
+func (c *Validator) obtainDS(ctx context.Context, b WorkBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *keyEntry) {
 	ago = max(0, time.Since(z.ReceivedAt.Round(0)))
 	if len(z.DSEvidence) > 0 {
-		sets, err := z.parseEvidence()
+		sets, err := z.parseDSEvidence()
 		if err == nil {
 			d, r = c.verifyDSEvidence(ctx, b, z, z.ReferredBy, sets, ago)
 		}
@@ -605,7 +602,7 @@ func (c *Validator) inheritFromParent(z *Zone) *keyEntry {
 	if c.isIsland(z) {
 		return nil
 	}
-	return inheritedEntry(c.applicableEntry(z.Parent, time.Now()))
+	return inheritUnlessSecure(c.applicableEntry(z.Parent, time.Now()))
 }
 
 // inheritFromUncachedParent does the same as inheritFromParent, but looks the status of the parent zone up if the cache does
@@ -621,9 +618,9 @@ func (c *Validator) inheritFromUncachedParent(ctx context.Context, b WorkBudget,
 	case err != nil:
 		return nil
 	case r.isLocalFailure():
-		return r.newInheritedEntry()
+		return r.cloneForChild()
 	}
-	return inheritedEntry(r)
+	return inheritUnlessSecure(r)
 }
 
 // isIsland reports whether z is an island of security: it has a trust anchor below its parent zone.
@@ -632,13 +629,13 @@ func (c *Validator) isIsland(z *Zone) bool {
 	return a != nil && dnsname.IsBelow(a.zone, z.Parent.Name)
 }
 
-// inheritedEntry returns the cache entry that a zone inherits from the entry r of its parent zone. It returns nil if r is
-// nil, secure, or says that the parent zone does not exist.
-func inheritedEntry(r *keyEntry) *keyEntry {
+// inheritUnlessSecure returns the cache entry that a zone inherits from r, the entry of its parent zone. It returns nil
+// if r is nil, secure, or says that the parent zone does not exist.
+func inheritUnlessSecure(r *keyEntry) *keyEntry {
 	if r == nil || r.status == validate.Secure || r.isNonexistent {
 		return nil
 	}
-	return r.newInheritedEntry()
+	return r.cloneForChild()
 }
 
 // verifyDSEvidence verifies the DS records of the zone z, or the proof that z has no DS records. evidence holds the
@@ -648,7 +645,7 @@ func inheritedEntry(r *keyEntry) *keyEntry {
 // z. Both are nil if the records were valid, but their TTL has expired.
 func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *keyEntry) {
 	ds, evidence := selectDSEvidence(evidence, z.Name)
-	zone := c.selectSignerZone(z.Parent, lowestSigner(evidence, z.Parent.Name, z.Name), z.Name)
+	zone := c.selectSignerZone(z.Parent, deepestSigner(evidence, z.Parent.Name, z.Name), z.Name)
 	r, err := c.lookUpKeys(ctx, b, zone)
 	switch {
 	case err != nil:
@@ -656,19 +653,19 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	case r.isNonexistent:
 		return nil, newBogusEntry(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the signer is no zone", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS, Server: from})
 	case r.status != validate.Secure:
-		return nil, r.newInheritedEntry()
+		return nil, r.cloneForChild()
 	}
 	if !hasSignature(evidence) {
 		switch open, err := c.findInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name)); {
 		case err != nil:
 			return nil, c.newFailedEntry(err, from)
 		case open != nil:
-			return nil, open.newInheritedEntry()
+			return nil, open.cloneForChild()
 		}
 	}
 	w := b.Validation()
 	if ds != nil {
-		d, err := verifyOrRenew(ctx, c, b, zone, r, func(k *validate.Keys) (*validate.DSSet, error) { return w.VerifyDS(ds, k, time.Now()) })
+		d, err := verifyOrRenewKeys(ctx, c, b, zone, r, func(k *validate.Keys) (*validate.DSSet, error) { return w.VerifyDS(ds, k, time.Now()) })
 		if err != nil {
 			return nil, c.newEntryAfterDSFailure(ctx, b, z, err, from)
 		}
@@ -678,16 +675,16 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 		return d, nil
 	}
 	if alias := findRRset(evidence, z.Name, dns.TypeCNAME); alias != nil {
-		return nil, c.verifyAliasEvidence(ctx, b, z, from, zone, r, alias, evidence)
+		return nil, c.verifyCNAMEAtZone(ctx, b, z, from, zone, r, alias, evidence)
 	}
 	var keys *validate.Keys
-	den, err := verifyOrRenew(ctx, c, b, zone, r, func(k *validate.Keys) (validate.Denial, error) {
+	den, err := verifyOrRenewKeys(ctx, c, b, zone, r, func(k *validate.Keys) (validate.Denial, error) {
 		keys = k
 		return w.VerifyDenial(z.Name, dns.TypeDS, evidence, k, time.Now())
 	})
 	now := time.Now()
 	if err == nil && ago < maxLookupTime { // it was received for this question
-		c.aggressive.AddDenial(w, keys, now.Add(-ago), evidence)
+		c.aggressive.VerifyAndAddDenial(w, keys, now.Add(-ago), evidence)
 	}
 	switch {
 	case err != nil:
@@ -702,14 +699,13 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	return nil, newNonexistentEntry(den.TTL)
 }
 
-// verifyAliasEvidence verifies CNAME records at the name of z, which the server from has sent. A valid CNAME record
-// proves that no zone has this name (RFC 1034 §3.6.2).
+// verifyCNAMEAtZone verifies CNAME records at the name of z, which the server from has sent. A valid CNAME record
+// proves that no zone has this name (RFC 1034 §3.6.2). It returns the cache entry for the name: not a zone, or bogus.
 //
-// It returns the cache entry for the name: not a zone, and therefore without keys, or bogus. alias is the CNAME RRset,
-// and evidence proves the expansion of a wildcard. signer is the zone that signed them, and r is its cache entry with
-// the keys.
-func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *keyEntry, alias *validate.RRset, evidence []*validate.RRset) *keyEntry {
-	ttl, err := verifyOrRenew(ctx, c, b, signer, r, func(k *validate.Keys) (uint32, error) {
+// alias is the CNAME RRset, and evidence proves the expansion of a wildcard. signer is the zone that signed them, and r
+// is its cache entry with the keys.
+func (c *Validator) verifyCNAMEAtZone(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *keyEntry, alias *validate.RRset, evidence []*validate.RRset) *keyEntry {
+	ttl, err := verifyOrRenewKeys(ctx, c, b, signer, r, func(k *validate.Keys) (uint32, error) {
 		v, err := b.Validation().Verify(alias, k, time.Now())
 		if err != nil || v.Encloser < 0 {
 			return v.TTL, err
@@ -723,18 +719,16 @@ func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zo
 	return newNonexistentEntry(ttl)
 }
 
-// newEntryAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed with
-// err. from is the server that sent the records.
-//
-// The entry is bogus, unless an insecure zone exists between the parent zone and z. An insecure zone may send arbitrary
-// signatures.
+// newEntryAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed
+// with err. from is the server that sent the records. The entry is bogus, unless there is an insecure zone between the
+// parent zone and z, whose signatures need not be valid.
 func (c *Validator) newEntryAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *keyEntry {
 	open, failed := c.findHiddenInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name), err)
 	switch {
 	case failed != nil:
 		return c.newFailedEntry(failed, from)
 	case open != nil:
-		return open.newInheritedEntry()
+		return open.cloneForChild()
 	}
 	return c.newFailedEntry(err, from)
 }
@@ -751,11 +745,9 @@ func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *
 	return c.findInsecureCut(ctx, b, z, name)
 }
 
-// selectSignerZone returns the zone whose keys must verify data about name from a server of z. signer is the zone that the
-// signatures name.
-//
-// This is the zone named signer, unless a trust anchor lies between z and name and signer is not in that anchor's zone.
-// In this case, it is the zone of the trust anchor.
+// selectSignerZone returns the zone whose keys must verify data about name from a server of z. This is the zone named
+// signer, which the signatures name. If there is a trust anchor between z and name, and signer is not in that anchor's
+// zone, it is the zone of the trust anchor.
 func (c *Validator) selectSignerZone(z *Zone, signer, name string) *Zone {
 	if a := c.anchors.nearestAnchor(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
 		signer = a.zone // an island of security
@@ -774,22 +766,22 @@ func (z *Zone) newChildZone(name string, namedBySigner bool) *Zone {
 	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, withoutReferral: true, namedBySigner: namedBySigner}
 }
 
-// lowestSigner returns the zone whose keys must verify sets. They are RRsets about name from a server of zone, which
+// deepestSigner returns the zone whose keys must verify sets. They are RRsets about name from a server of zone, which
 // may also serve child zones. The result is the deepest zone between zone and name that has signed one of sets, or zone
-// if there is none. There can be several signers if name is the target of an alias.
-func lowestSigner(sets []*validate.RRset, zone, name string) string {
+// if there is none. Several signers occur if name is the target of an alias.
+func deepestSigner(sets []*validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, s := range sets {
-		if signer := rrsetSigner(s, zone, name); dnsname.IsBelow(signer, lowest) {
+		if signer := deepestRRsetSigner(s, zone, name); dnsname.IsBelow(signer, lowest) {
 			lowest = signer
 		}
 	}
 	return lowest
 }
 
-// rrsetSigner returns the zone whose keys must verify the RRset s, which a server of zone has sent. If zone is one of
-// the signers, it is zone. Otherwise it is the lowest signer below zone and above name, or zone if there is none.
-func rrsetSigner(s *validate.RRset, zone, name string) string {
+// deepestRRsetSigner returns the zone whose keys must verify the RRset s, which a server of zone has sent. If zone is
+// one of the signers, it is zone. Otherwise it is the deepest signer between zone and name, or zone if there is none.
+func deepestRRsetSigner(s *validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, signer := range s.SignerZones() {
 		switch signer = dnsname.ToLower(signer); {
@@ -812,7 +804,7 @@ type keyResponse struct {
 }
 
 // queryKeys starts a DNSKEY query to the servers of the zone z. The returned channel receives exactly one result. The
-// servers in bad have sent bogus data. They are queried last.
+// servers in bad, which have sent bogus data, are queried last.
 func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ...netip.AddrPort) <-chan keyResponse {
 	done := make(chan keyResponse, 1)
 	c.Counts.KeyQueries.Add(1)

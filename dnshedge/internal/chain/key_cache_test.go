@@ -15,7 +15,7 @@ import (
 // A clock that was years ahead when the machine started makes all bogus. Set right, it must not be so for years.
 func TestKeyCacheIgnoresEntryFromFuture(t *testing.T) {
 	c := NewValidator(Config{MaxBytes: 1 << 16})
-	c.storeResult(&keyLookup{zone: &Zone{Name: "."}, result: newBogusEntry(&validate.Reason{Text: "expired"})})
+	c.storeLookupResult(&keyLookup{zone: &Zone{Name: "."}, result: newBogusEntry(&validate.Reason{Text: "expired"})})
 	now := time.Now()
 	assert.NotNil(t, c.cachedEntry(".", now.Add(time.Second)))
 	assert.Nil(t, c.cachedEntry(".", now.Add(-time.Hour)), "the clock went back")
@@ -27,22 +27,22 @@ func TestKeyLookupResultIsReused(t *testing.T) {
 	begun := 0
 	c := NewValidator(Config{MaxBytes: 1 << 16, Go: func(func(context.Context)) { begun++ }})
 	z := &Zone{Name: "example."}
-	f, mine := c.joinLookup(nil, z, nil)
+	f, mine := c.joinKeyLookup(nil, z, nil)
 	require.True(t, mine)
 	require.Equal(t, 1, begun)
-	other, mine := c.joinLookup(nil, z, nil)
+	other, mine := c.joinKeyLookup(nil, z, nil)
 	assert.Same(t, f, other, "it still flies")
 	assert.False(t, mine)
 	f.result = newInsecureEntry(nil, time.Now(), 60)
-	c.storeResult(f)
+	c.storeLookupResult(f)
 	for range 2 {
-		late, mine := c.joinLookup(nil, z, nil)
+		late, mine := c.joinKeyLookup(nil, z, nil)
 		require.Equal(t, 1, begun, "a flight too many")
 		assert.False(t, mine)
 		<-late.done
 		assert.Same(t, f.result, late.result)
 	}
-	_, mine = c.joinLookup(nil, z, f.result)
+	_, mine = c.joinKeyLookup(nil, z, f.result)
 	assert.True(t, mine, "he who has seen it wants another one")
 	assert.Equal(t, 2, begun)
 }
@@ -54,7 +54,7 @@ func TestKeyCacheIsBounded(t *testing.T) {
 	for i := range 1000 {
 		r := newInsecureEntry(nil, time.Now())
 		r.size = int64(i * 7)
-		c.storeResult(&keyLookup{zone: &Zone{Name: fmt.Sprintf("z%d.", i%700)}, result: r})
+		c.storeLookupResult(&keyLookup{zone: &Zone{Name: fmt.Sprintf("z%d.", i%700)}, result: r})
 		sum := int64(0)
 		for _, r := range c.keyCache {
 			sum += r.size

@@ -12,8 +12,8 @@ import (
 // lookups, one after the other.
 const maxPrefetched = 12
 
-// AnchorZone returns the zone with the nearest trust anchor at or above the name of a question. A caller that follows
-// no referrals uses it as Response.Zone. It returns nil if the answer must not be validated.
+// AnchorZone returns the zone of the nearest trust anchor at or above the name of a question. A caller that follows no
+// referrals uses it as Response.Zone. It returns nil if the answer must not be validated.
 func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	if !c.ShouldValidate(name, qtype) {
 		return nil
@@ -24,8 +24,8 @@ func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 // PrefetchChain starts, in parallel, the key lookups that ValidateResponse will need for the answer s. It does not
 // wait. s.Zone must be a result of AnchorZone.
 //
-// The lookups are for the zones between s.Zone and the signer of the answer. If there are no signatures, an insecure
-// zone must exist between s.Zone and the question's name. The lookups are then for all names in between.
+// It looks up the zones between s.Zone and the signer of the answer. Without signatures, it looks up all names between
+// s.Zone and the question's name, because one of them must be an insecure zone.
 func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	sets, err := validate.GroupRRsets(s.Answer, s.Authority)
 	if err != nil || s.Type == dns.TypeRRSIG { // which is never signed

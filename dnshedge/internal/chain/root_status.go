@@ -10,9 +10,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A rootStatus records, for the statistics, the state of the root's keys: which of them have trust anchors, and whether
-// this machine's clock fits their signatures. It is safe for concurrent use.
-type rootStatus struct {
+// A rootKeyStatus records for the statistics which root keys have trust anchors, and whether this machine's clock is
+// within the validity period of their signatures. It is safe for concurrent use.
+type rootKeyStatus struct {
 	mu           sync.Mutex    // guards the following fields
 	unknownTags  []uint16      // key tags of SEP keys without a trust anchor
 	anchoredTags []uint16      // key tags of SEP keys with a trust anchor
@@ -22,7 +22,7 @@ type rootStatus struct {
 
 // observeKeys updates the status from set, the DNSKEY RRset of the root. d are the trust anchors, and err is the error
 // of VerifyDNSKEY. If err is not nil, only clockOff is set.
-func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
+func (r *rootKeyStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
 	signers, off := d.SigningKeyTags(p, set, now)
 	r.mu.Lock()
 	defer r.mu.Unlock()

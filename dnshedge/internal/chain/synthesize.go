@@ -16,9 +16,9 @@ const (
 	maxMinimisedUnits = 20 // units of verification (see validate.Policy.Verifications)
 )
 
-// CacheMinimisedDenial caches the proof in a negative answer to a minimised query (RFC 9156), so that later questions may
-// need no query. After NXDOMAIN it waits for the keys of the zone, because the cached proof can then save queries for
-// this question, too.
+// CacheMinimisedDenial caches the proof in a negative answer to a minimised query (RFC 9156), so that later questions
+// may need no query. After NXDOMAIN it waits for the keys of the zone, because the cached proof can then save queries
+// for this question too.
 //
 // valid is false if a signature is invalid or the response has more than maxMinimisedSets RRsets.
 func (c *Validator) CacheMinimisedDenial(ctx context.Context, b WorkBudget, s *Response) (valid bool) {
@@ -57,9 +57,9 @@ func (c *Validator) CacheMinimisedDenial(ctx context.Context, b WorkBudget, s *R
 			}
 		}
 	}
-	c.aggressive.AddVerified(w, r.keys, now, evidence)
-	spent, failures, _ := w.Spent()
-	b.Validation().Charge(spent)
+	c.aggressive.VerifyAndAdd(w, r.keys, now, evidence)
+	spent, failures, _ := w.SpentWork()
+	b.Validation().ChargeSpeculative(spent)
 	return failures == 0
 }
 

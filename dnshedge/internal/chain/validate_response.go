@@ -52,7 +52,7 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 			}
 			continue
 		}
-		return c.verifyWithRenewal(ctx, b, s, zone, r, sets)
+		return c.verifyResponseOrRenewKeys(ctx, b, s, zone, r, sets)
 	}
 	switch {
 	case r.isNonexistent:
@@ -72,12 +72,12 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 // setBogus sets the status to Bogus, with the reason why.
 func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validate.Bogus, why }
 
-// verifyWithRenewal verifies the answer s with the keys in r, the cache entry of its zone, and sets its status. sets
+// verifyResponseOrRenewKeys verifies the answer s with the keys in r, the cache entry of its zone, and sets its status. sets
 // are the RRsets of the answer and authority sections.
 //
-// If verification fails, the zone may have new keys. verifyWithRenewal then queries the keys and verifies the answer
+// If verification fails, the zone may have new keys. verifyResponseOrRenewKeys then queries the keys and verifies the answer
 // again. The errors are those of lookUpKeys.
-func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *keyEntry, sets [][]*validate.RRset) error {
+func (c *Validator) verifyResponseOrRenewKeys(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *keyEntry, sets [][]*validate.RRset) error {
 	keys := r.keys
 	err := c.verifyAndCacheProofs(s, b.Validation(), sets, keys, time.Now())
 	next, failed := c.renewOutdatedKeys(ctx, b, zone, r, err)
@@ -166,7 +166,7 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 	if s.Type != dns.TypeDS {
 		name = "x." + name // so that the zone itself is above the name
 	}
-	return lowestSigner(relevant, zone, name), hasSignature(relevant)
+	return deepestSigner(relevant, zone, name), hasSignature(relevant)
 }
 
 // isNegative reports whether the answer section is empty, so that the response must prove a denial.
@@ -179,7 +179,7 @@ func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, se
 		return err
 	}
 	if s.Status == validate.Secure && len(s.Authority) > 0 { // otherwise the authority section was not verified
-		c.aggressive.AddVerified(w, k, now, sets...)
+		c.aggressive.VerifyAndAdd(w, k, now, sets...)
 	}
 	return nil
 }
@@ -255,12 +255,12 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 type verifiedRecords struct {
 	keys     *validate.Keys
 	sets     []*validate.RRset
-	verified []validate.Verified // results of the verification, in the order of sets
-	ttl      uint32              // minimum number of seconds for which the RRsets may be cached (RFC 4035 §5.3.3)
+	verified []validate.Verification // results of the verification, in the order of sets
+	ttl      uint32                  // minimum number of seconds for which the RRsets may be cached (RFC 4035 §5.3.3)
 }
 
 // addRRset adds a verified RRset, and lowers the common TTL to that of the RRset. v is the result of its verification.
-func (a *verifiedRecords) addRRset(set *validate.RRset, v validate.Verified) {
+func (a *verifiedRecords) addRRset(set *validate.RRset, v validate.Verification) {
 	a.sets, a.verified = append(a.sets, set), append(a.verified, v)
 	a.ttl = min(a.ttl, v.TTL)
 }

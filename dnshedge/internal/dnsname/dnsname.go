@@ -114,11 +114,9 @@ func WireLength(name string) int {
 	return n
 }
 
-// ApplyDNAME returns the name to which a DNAME record redirects a name (RFC 6672 §2.2). owner and target are the owner
-// and the target of the record. The suffix owner of the name is replaced by target. The name must be a descendant of
-// owner.
-//
-// It returns "" if the new name is longer than 255 bytes in wire format.
+// ApplyDNAME applies a DNAME record to a name (RFC 6672 §2.2): it replaces the suffix owner of the name by target.
+// owner and target are the owner and the target of the record. The name must be a descendant of owner. It returns "" if
+// the new name is longer than 255 bytes in wire format.
 func ApplyDNAME(name, owner, target string) string {
 	prefix := name
 	if owner != "." {

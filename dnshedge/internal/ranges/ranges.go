@@ -128,10 +128,10 @@ func (r *Cache) Bytes() int64 {
 	return r.bytes
 }
 
-// AddVerified adds RRsets of one zone to the Cache. It verifies the signed RRsets in sections with the keys k of the
-// zone, and caches the valid RRsets that are useful for synthesis. It skips RRsets that are not reusable (see
-// IsReusable). w limits the number of verifications.
-func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.Time, sections ...[]*validate.RRset) {
+// VerifyAndAdd verifies the signed RRsets in sections with k, the keys of one zone. It caches the valid RRsets from
+// which answers can be synthesized. It skips RRsets that are not reusable (see IsReusable). w limits the number of
+// verifications.
+func (r *Cache) VerifyAndAdd(w *validate.Validation, k *validate.Keys, now time.Time, sections ...[]*validate.RRset) {
 	zone := strings.ToLower(k.Zone())
 	d := r.zoneCache(zone, now, true)
 	if d == nil {
@@ -147,15 +147,15 @@ func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.T
 	r.updateSize(zone, d)
 }
 
-// AddDenial is like AddVerified, but considers only the NSEC and NSEC3 RRsets in sets.
-func (r *Cache) AddDenial(w *validate.Validation, k *validate.Keys, now time.Time, sets []*validate.RRset) {
+// VerifyAndAddDenial is like VerifyAndAdd, but considers only the NSEC and NSEC3 RRsets in sets.
+func (r *Cache) VerifyAndAddDenial(w *validate.Validation, k *validate.Keys, now time.Time, sets []*validate.RRset) {
 	var denials []*validate.RRset
 	for _, s := range sets {
 		if s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 {
 			denials = append(denials, s)
 		}
 	}
-	r.AddVerified(w, k, now, denials)
+	r.VerifyAndAdd(w, k, now, denials)
 }
 
 // Synthesize answers the question for name and qtype from the cached records of a zone (RFC 8198). w limits the cost of

@@ -48,7 +48,7 @@ func (z *zone) record(t testing.TB, line string) *validate.RRset {
 // learn has a range between two labels kept, and the SOA record.
 func (z *zone) learn(t testing.TB, r *ranges.Cache, from, to string, at time.Time) {
 	soa := z.record(t, z.name+" 86400 IN SOA ns. admin. 1 2 3 4 86400")
-	r.AddVerified(z.work, z.keys, at, []*validate.RRset{soa, z.record(t, fmt.Sprintf("%s.%s 86400 IN NSEC %s.%s A RRSIG NSEC", from, z.name, to, z.name))})
+	r.VerifyAndAdd(z.work, z.keys, at, []*validate.RRset{soa, z.record(t, fmt.Sprintf("%s.%s 86400 IN NSEC %s.%s A RRSIG NSEC", from, z.name, to, z.name))})
 }
 
 func (z *zone) knows(r *ranges.Cache, label string, at time.Time) bool {
@@ -59,7 +59,7 @@ func (z *zone) knows(r *ranges.Cache, label string, at time.Time) bool {
 // A stranger's questions in 100 gaps of a zone, or 100 referrals of a zone, end nothing that was proven before.
 func TestCacheKeepsUnusedRecords(t *testing.T) {
 	r, z := ranges.NewCache(1<<20), newZone(t, "example.")
-	r.AddVerified(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC a.example. NS SOA RRSIG NSEC")}) // covers the wildcard
+	r.VerifyAndAdd(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC a.example. NS SOA RRSIG NSEC")}) // covers the wildcard
 	for i := range 100 {
 		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)
 	}
@@ -81,7 +81,7 @@ func TestCacheRejectsMinimallyCoveringRecords(t *testing.T) {
 		set := z.record(t, line)
 		assert.False(t, r.IsReusable(set), line)
 		before := r.Bytes()
-		r.AddVerified(z.work, z.keys, now, []*validate.RRset{set})
+		r.VerifyAndAdd(z.work, z.keys, now, []*validate.RRset{set})
 		assert.LessOrEqual(t, r.Bytes()-before, int64(300), line)
 	}
 	for _, line := range []string{
@@ -123,7 +123,7 @@ func TestCacheIsBoundedOverManyZones(t *testing.T) {
 
 func TestZoneTakesQuarterOfCacheAtMost(t *testing.T) {
 	r, z := ranges.NewCache(64<<10), newZone(t, "example.")
-	r.AddVerified(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC n000.example. NS SOA RRSIG NSEC")})
+	r.VerifyAndAdd(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC n000.example. NS SOA RRSIG NSEC")})
 	for i := range 300 {
 		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)
 		z.knows(r, fmt.Sprintf("n%03da", i), now)

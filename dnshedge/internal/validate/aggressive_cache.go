@@ -88,7 +88,7 @@ func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	if k.zone != d.zone || s.Class != dns.ClassINET {
 		return
 	}
-	most, _ := w.Policy.iterationLimits()
+	most, _ := w.Policy.nsec3IterationLimits()
 	if maxNSEC3Iterations(s.Type, s.canonicalForm()) > most {
 		return
 	}
@@ -126,7 +126,7 @@ func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 //
 // It returns nil if the RRset has more than maxCachedWire bytes, or if package dns would not write its data as it was
 // read.
-func newCachedRRset(s *RRset, k *Keys, v Verified, now time.Time) *cachedRRset {
+func newCachedRRset(s *RRset, k *Keys, v Verification, now time.Time) *cachedRRset {
 	now = now.Round(0)
 	e := &cachedRRset{added: now, expires: now.Add(time.Duration(min(v.TTL, maxCachedTTL)) * time.Second)}
 	if v.Expires.Before(e.expires) {
@@ -162,7 +162,7 @@ func (e *cachedRRset) remainingTTL(now time.Time) uint32 {
 
 // addSOA caches the SOA RRset s, whose canonical form is c, and sets negativeTTL. v is the result of its verification,
 // and e is the cached form. The caller must hold mu.
-func (d *AggressiveCache) addSOA(c *canonical, s *RRset, v Verified, e *cachedRRset) {
+func (d *AggressiveCache) addSOA(c *canonicalRRset, s *RRset, v Verification, e *cachedRRset) {
 	soa, ok := s.Records[0].(*dns.SOA)
 	if !ok || c.owner != d.zone || len(c.rdata) != 1 {
 		return
@@ -184,7 +184,7 @@ func (d *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *c
 	case dns.TypeNS, dns.TypeDS, dns.TypeDNAME, dns.TypeDNSKEY: // wildcards do not synthesize them (RFC 4592 §4)
 		return
 	}
-	wild, ok := owner.ancestorWithLabels(encloser).wildcardName()
+	wild, ok := owner.trimToLabels(encloser).wildcardName()
 	if !ok {
 		return
 	}
@@ -212,7 +212,7 @@ func (d *AggressiveCache) removeWildcard(k wildcardKey) {
 // form. The caller must hold mu.
 //
 // It removes cached NSEC records of names that do not exist according to the new record.
-func (d *AggressiveCache) addNSEC(c *canonical, v Verified, e *cachedRRset) {
+func (d *AggressiveCache) addNSEC(c *canonicalRRset, v Verification, e *cachedRRset) {
 	var one nsecSet
 	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
 	if len(one.records) == 0 {
@@ -220,7 +220,7 @@ func (d *AggressiveCache) addNSEC(c *canonical, v Verified, e *cachedRRset) {
 	}
 	n := one.records[0]
 	n.cached = e
-	i, found := d.nsecs.searchOwner(n.owner)
+	i, found := d.nsecs.searchOwnerName(n.owner)
 	end := i
 	for end < len(d.nsecs.records) && n.coversName(d.nsecs.records[end].owner, d.zone) {
 		end++
@@ -233,7 +233,7 @@ func (d *AggressiveCache) addNSEC(c *canonical, v Verified, e *cachedRRset) {
 		j := rand.IntN(len(d.nsecs.records))
 		d.removeNSECs(j, j+1)
 	}
-	i, _ = d.nsecs.searchOwner(n.owner)
+	i, _ = d.nsecs.searchOwnerName(n.owner)
 	d.nsecs.records = slices.Insert(d.nsecs.records, i, n)
 	d.bytes += n.memorySize()
 }
@@ -256,7 +256,7 @@ func (d *AggressiveCache) removeNSECs(i, j int) {
 //
 // All cached NSEC3 records have the same parameters. A record with other parameters replaces all of them. It is
 // rejected if the parameters changed less than minParametersAge ago.
-func (d *AggressiveCache) addNSEC3(c *canonical, v Verified, e *cachedRRset) {
+func (d *AggressiveCache) addNSEC3(c *canonicalRRset, v Verification, e *cachedRRset) {
 	var one nsec3Set
 	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
 	if len(one.records) == 0 {
@@ -271,7 +271,7 @@ func (d *AggressiveCache) addNSEC3(c *canonical, v Verified, e *cachedRRset) {
 		d.removeNSEC3s(0, len(all.records))
 		all.salt, all.iterations, d.parametersChanged = one.salt, one.iterations, e.added
 	}
-	i, found := all.searchOwner(r.owner)
+	i, found := all.searchOwnerHash(r.owner)
 	if found {
 		d.removeNSEC3s(i-1, i)
 	}
@@ -282,7 +282,7 @@ func (d *AggressiveCache) addNSEC3(c *canonical, v Verified, e *cachedRRset) {
 		j := rand.IntN(len(all.records))
 		d.removeNSEC3s(j, j+1)
 	}
-	i, _ = all.searchOwner(r.owner)
+	i, _ = all.searchOwnerHash(r.owner)
 	all.records = slices.Insert(all.records, i, r)
 	d.bytes += r.memorySize()
 }
@@ -341,7 +341,7 @@ func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, 
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.soa.remainingTTL(now) > 0 {
-		f := d.findProof(w, func(n nsecSet) proofResult { return n.proveDenial(q, qtype, d.zone) }, func(n *nsec3Set) proofResult { return n.proveDenial(q, qtype, d.zone) })
+		f := d.evaluateCache(w, func(n nsecSet) proofResult { return n.proveDenial(q, qtype, d.zone) }, func(n *nsec3Set) proofResult { return n.proveDenial(q, qtype, d.zone) })
 		if k, ok := d.synthesizeDenial(f, now); ok {
 			return k, true
 		}
@@ -349,11 +349,10 @@ func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, 
 	return d.synthesizeWildcard(w, q, qtype, now)
 }
 
-// findProof searches the cached records for a proof. byNSEC draws the conclusion from the NSEC records. If it is
-// Unproven, byNSEC3 draws the conclusion from the NSEC3 records.
-//
-// w limits the cost of NSEC3 hashes. If the limit is reached, the result is Unproven. The caller must hold mu.
-func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofResult, byNSEC3 func(*nsec3Set) proofResult) proofResult {
+// evaluateCache evaluates the cached records as a proof. byNSEC draws the conclusion from the NSEC records. If it is
+// Unproven, byNSEC3 draws the conclusion from the NSEC3 records. w limits the cost of NSEC3 hashes. If the limit is
+// reached, the result is Unproven. The caller must hold mu.
+func (d *AggressiveCache) evaluateCache(w *Validation, byNSEC func(nsecSet) proofResult, byNSEC3 func(*nsec3Set) proofResult) proofResult {
 	f := byNSEC(d.nsecs)
 	if f.kind == Unproven && len(d.nsec3s.records) > 0 {
 		n := d.nsec3s
@@ -440,7 +439,7 @@ func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16
 		if left == 0 {
 			continue
 		}
-		f := d.findProof(w, func(n nsecSet) proofResult { return n.proveNoCloserName(q, a.labelCount(), d.zone) }, func(n *nsec3Set) proofResult { return n.proveNoCloserName(q, a.labelCount()) })
+		f := d.evaluateCache(w, func(n nsecSet) proofResult { return n.proveNoCloserName(q, a.countLabels(), d.zone) }, func(n *nsec3Set) proofResult { return n.proveNoCloserName(q, a.countLabels()) })
 		k := SynthesizedAnswer{TTL: left}
 		if f.kind != NoCloserName || f.optOut || !d.appendProof(&k, f, now) {
 			continue

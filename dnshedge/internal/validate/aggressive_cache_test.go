@@ -277,7 +277,7 @@ func TestAggressiveCacheNeedsHashBudget(t *testing.T) {
 			break
 		}
 	}
-	_, _, blocks := w.Spent()
+	_, _, blocks := w.SpentWork()
 	assert.InDelta(t, 20, n, 2, "51 blocks for each name, and for the apex and its wildcard, of 1024")
 	assert.LessOrEqual(t, blocks, 1024)
 	_, err := w.VerifyDenial("y.example.", dns.TypeA, sets, trust(t, s), now)

@@ -76,7 +76,7 @@ func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 		return newECDSAKey(elliptic.P384(), b)
 	case dns.ED25519:
 		if len(b) == ed25519.PublicKeySize {
-			return edKey(b), nil
+			return ed25519Key(b), nil
 		}
 	}
 	return nil, errMalformed
@@ -124,8 +124,7 @@ func encodeECDSASignature(r, s []byte) []byte {
 	return b
 }
 
-// cost returns the cost of a verification: 1 unit for P-256, and 10 units for P-384, which takes about ten times as
-// long.
+// cost returns the cost of a verification in units: 1 for P-256, and 10 for P-384, which takes about ten times as long.
 func (k ecdsaKey) cost() int {
 	if k.key.Curve == elliptic.P384() {
 		return 10
@@ -133,16 +132,16 @@ func (k ecdsaKey) cost() int {
 	return 1
 }
 
-// An edKey is an Ed25519 public key, algorithm 15.
-type edKey ed25519.PublicKey
+// An ed25519Key is an Ed25519 public key, algorithm 15.
+type ed25519Key ed25519.PublicKey
 
 // verify reports whether the signature of data is valid. data is the signed data itself, and not its hash.
-func (k edKey) verify(data, signature []byte) bool {
+func (k ed25519Key) verify(data, signature []byte) bool {
 	return ed25519.Verify(ed25519.PublicKey(k), data, signature)
 }
 
 // cost returns the cost of a verification, 1 unit.
-func (edKey) cost() int { return 1 }
+func (ed25519Key) cost() int { return 1 }
 
 // A fakeKey accepts every signature that is not empty. It is used only in tests, see Policy.FakeLegacy.
 type fakeKey struct{}

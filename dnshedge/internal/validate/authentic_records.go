@@ -13,7 +13,7 @@ import (
 // signatures do not protect its case. Their TTL, in seconds, is at most v.TTL and at most ttl.
 //
 // RRSIG records that cannot be from the zone of k are left out. The remaining RRSIG records may be invalid.
-func (s *RRset) AuthenticRecords(k *Keys, v Verified, ttl uint32) []dns.RR {
+func (s *RRset) AuthenticRecords(k *Keys, v Verification, ttl uint32) []dns.RR {
 	c := s.canonicalForm()
 	owner := c.owner.String()
 	ttl = min(ttl, v.TTL)

@@ -33,7 +33,7 @@ func TestValidationIsSafeForConcurrentUse(t *testing.T) {
 		})
 	}
 	all.Wait()
-	spent, failures, _ := w.Spent()
+	spent, failures, _ := w.SpentWork()
 	assert.LessOrEqual(t, spent, 24)
 	assert.Zero(t, failures)
 }

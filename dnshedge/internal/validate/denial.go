@@ -8,7 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Denial is the conclusion from the verified NSEC or NSEC3 records of a response.
+// A Denial is the conclusion from the verified NSEC or NSEC3 records of a response: which name or type does not exist,
+// and the security status of that conclusion.
 type Denial struct {
 	Kind DenialKind
 	// Status is Secure if the keys are trusted, and Unchecked if they are not trusted yet. It is Insecure if OptOut is
@@ -57,7 +58,7 @@ func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *
 func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
 	p := &denialProof{work: w, keys: k, qname: qname}
 	q, ok := parseName(qname)
-	if !ok || !q.isBelow(k.zone) || encloser < k.zone.labelCount() || encloser >= q.labelCount() {
+	if !ok || !q.isBelow(k.zone) || encloser < k.zone.countLabels() || encloser >= q.countLabels() {
 		return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the name was not synthesized from a wildcard of the zone")
 	}
 	return p.evaluateRecords(sets, now,
@@ -86,7 +87,7 @@ func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNS
 	}
 	f := byNSEC()
 	if f.kind == Unproven && len(p.nsec3s.records) > 0 {
-		insecure, _ := p.work.Policy.iterationLimits()
+		insecure, _ := p.work.Policy.nsec3IterationLimits()
 		switch {
 		case p.nsec3s.hasMixedParameters:
 			return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the NSEC3 records have several sets of parameters")
@@ -98,7 +99,7 @@ func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNS
 		p.nsec3s.work = p.work
 		f = byNSEC3()
 		if limit := p.nsec3s.limit; limit != "" {
-			p.setReason(dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
+			p.setFailureReason(dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
 			p.reason.Limit = limit
 			return Denial{}, &p.reason
 		}
@@ -119,7 +120,7 @@ func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNS
 
 // limitLifetime lowers TTL and Expires of the denial to those of v. v is the result of verifying a record on which the
 // denial depends.
-func (d *Denial) limitLifetime(v *Verified) {
+func (d *Denial) limitLifetime(v *Verification) {
 	d.TTL = min(d.TTL, v.TTL)
 	if d.Expires.IsZero() || v.Expires.Before(d.Expires) {
 		d.Expires = v.Expires
@@ -142,7 +143,7 @@ func (p *denialProof) setStatus(d *Denial) {
 // insecureDenial returns the Denial for a proof whose NSEC3 records have valid signatures, but cannot be evaluated, for
 // example because of too many iterations. ede and text become its reason.
 func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
-	p.setReason(ede, text)
+	p.setFailureReason(ede, text)
 	d := Denial{Insecure: &p.reason, TTL: maxTTL}
 	for i := range p.nsec3s.records {
 		d.limitLifetime(&p.nsec3s.records[i].verified)
@@ -151,16 +152,16 @@ func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 	return d
 }
 
-// setReason stores in p.reason why the proof fails: an extended error code and a text, with the names of the question
-// and the zone.
-func (p *denialProof) setReason(ede uint16, text string) {
+// setFailureReason stores in p.reason why the proof fails: an extended error code and a text, with the names of the
+// question and the zone.
+func (p *denialProof) setFailureReason(ede uint16, text string) {
 	p.reason = Reason{EDE: ede, Text: text, Zone: p.keys.Zone(), Name: p.qname, Type: p.qtype}
 }
 
 // failWithReason returns the results of a failed proof: no denial, and a *Reason with an extended error code and a
 // text.
 func (p *denialProof) failWithReason(ede uint16, text string) (Denial, error) {
-	p.setReason(ede, text)
+	p.setFailureReason(ede, text)
 	return Denial{}, &p.reason
 }
 
@@ -173,7 +174,7 @@ const maxNeededProofs = 4
 //
 // limit is true if a limit of the Validation was reached. p.reason then describes the limit.
 func (p *denialProof) collectEvidence(sets []*RRset, now time.Time) (limit bool) {
-	_, bogus := p.work.Policy.iterationLimits()
+	_, bogus := p.work.Policy.nsec3IterationLimits()
 	signed := 0
 	for _, s := range sets {
 		if s.Type != dns.TypeNSEC && s.Type != dns.TypeNSEC3 {
@@ -181,14 +182,14 @@ func (p *denialProof) collectEvidence(sets []*RRset, now time.Time) (limit bool)
 		}
 		if len(s.Sigs) == 0 {
 			if p.reason.Text == "" {
-				p.setReason(dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
+				p.setFailureReason(dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
 				p.reason.Name, p.reason.Type = s.Name, s.Type
 			}
 			continue
 		}
 		c := s.canonicalForm()
 		if n := maxNSEC3Iterations(s.Type, c); n > bogus {
-			p.setReason(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", n))
+			p.setFailureReason(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", n))
 			continue
 		}
 		signed++

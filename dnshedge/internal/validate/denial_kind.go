@@ -1,6 +1,7 @@
 package validate
 
-// A DenialKind is the conclusion from NSEC or NSEC3 records about a question.
+// A DenialKind is the conclusion from NSEC or NSEC3 records about a question: for example, that its name does not
+// exist.
 type DenialKind uint8
 
 const (

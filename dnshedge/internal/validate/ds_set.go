@@ -23,8 +23,8 @@ type DSSet struct {
 	ttl     uint32    // seconds for which the set may be cached
 }
 
-// A keyDigest identifies a DNSKEY record. It holds the fields of a DS record, or the whole data of a DNSKEY record that
-// is a trust anchor.
+// A keyDigest is an entry of a DSSet, which identifies a DNSKEY record. It holds the fields of a DS record, or the
+// whole data of a DNSKEY record that is a trust anchor.
 type keyDigest struct {
 	tag        uint16 // key tag
 	algorithm  uint8

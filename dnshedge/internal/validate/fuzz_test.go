@@ -118,7 +118,7 @@ func below(name string) bool {
 }
 
 // holds asserts that RRsets and denials are what the zone has signed.
-func (z *truth) holds(t *testing.T, v validate.Verified, s *validate.RRset) {
+func (z *truth) holds(t *testing.T, v validate.Verification, s *validate.RRset) {
 	name := strings.ToLower(s.Name)
 	source := name
 	if v.Encloser >= 0 {
@@ -261,7 +261,7 @@ func FuzzMutations(f *testing.F) {
 				assert.Equal(t, validate.NoCloserName, d.Kind)
 			}
 		}
-		spent, failures, blocks := w.Spent()
+		spent, failures, blocks := w.SpentWork()
 		assert.True(t, spent <= 128 && failures <= 16 && blocks <= 4096, "%d %d %d", spent, failures, blocks)
 	})
 }

@@ -55,7 +55,7 @@ func TestValidationLimitsKeyTrap(t *testing.T) {
 	_, status, err := w.VerifyDNSKEY(validate.UnverifiedDS(validate.NewRRset([]dns.RR{s.ds(t, 2)})), validate.NewRRset(rrs, sigs...), now)
 	assert.Equal(t, validate.Bogus, status)
 	assert.Error(t, err)
-	spent, failures, _ := w.Spent()
+	spent, failures, _ := w.SpentWork()
 	assert.LessOrEqual(t, spent, 8)
 	assert.LessOrEqual(t, failures, 8)
 
@@ -76,13 +76,13 @@ func TestValidationLimitsKeyTrap(t *testing.T) {
 		bogus := validate.NewRRset(data, sigs...)
 		_, err := w.Verify(bogus, k, now)
 		require.Error(t, err)
-		before, _, _ := w.Spent()
+		before, _, _ := w.SpentWork()
 		_, again := w.Verify(bogus, k, now)
-		after, _, _ := w.Spent()
+		after, _, _ := w.SpentWork()
 		assert.Equal(t, err, again)
 		assert.Equal(t, before, after)
 	}
-	spent, failures, _ = w.Spent()
+	spent, failures, _ = w.SpentWork()
 	assert.Equal(t, 16, spent)
 	assert.Equal(t, 16, failures)
 	_, err = w.Verify(set(t, records(t, "c.example. 300 IN A 192.0.2.1"), s), k, now)
@@ -104,7 +104,7 @@ func TestValidationLimitsSignaturesOfRRset(t *testing.T) {
 	w := new(validate.Validation)
 	_, err := w.Verify(validate.NewRRset(rrs, sigs...), k, now)
 	assert.Empty(t, reason(t, err).Limit)
-	spent, failures, _ := w.Spent()
+	spent, failures, _ := w.SpentWork()
 	assert.Equal(t, []int{8, 8}, []int{spent, failures})
 	_, err = w.Verify(set(t, rrs, s), k, now)
 	assert.NoError(t, err)
@@ -128,7 +128,7 @@ func TestValidationWeighsAlgorithms(t *testing.T) {
 			}
 		}
 		assert.Equal(t, 8*30/c.weight, n)
-		spent, failures, _ := w.Spent()
+		spent, failures, _ := w.SpentWork()
 		assert.Equal(t, []int{8 * 30, 0}, []int{spent, failures})
 	}
 	s := seeded("example.", ksk, 1)
@@ -173,10 +173,10 @@ func TestRepeatedVerificationCostsOne(t *testing.T) {
 		{"another signature", rrs, s.sign(t, rrs, func(g *dns.RRSIG) { g.Expiration++ }), k, 10, true},
 		{"the same keys, read anew", rrs, right, trust(t, s), 1, true},
 	} {
-		before, failures, _ := w.Spent()
+		before, failures, _ := w.SpentWork()
 		_, err := w.Verify(validate.NewRRset(c.rrs, c.sig), c.keys, now)
 		assert.Equal(t, c.ok, err == nil, "%s: %v", c.name, err)
-		spent, failed, _ := w.Spent()
+		spent, failed, _ := w.SpentWork()
 		assert.Equal(t, c.cost, spent-before, c.name)
 		fails := 0
 		if !c.ok && c.cost > 1 { // a signature that is known to be wrong fails once
@@ -185,7 +185,7 @@ func TestRepeatedVerificationCostsOne(t *testing.T) {
 		assert.Equal(t, fails, failed-failures, c.name)
 		total += c.cost
 	}
-	spent, _, _ := w.Spent()
+	spent, _, _ := w.SpentWork()
 	assert.Equal(t, total, spent)
 	_, err := new(validate.Validation).Verify(validate.NewRRset(rrs, right), k, now)
 	require.NoError(t, err)
@@ -210,7 +210,7 @@ func TestValidationWeighsLongRRsets(t *testing.T) {
 	w := new(validate.Validation)
 	_, err := w.Verify(validate.NewRRset(rrs, right), k, now)
 	require.NoError(t, err)
-	spent, _, _ := w.Spent()
+	spent, _, _ := w.SpentWork()
 	perSet := 1 + 2800*2*len(long)/(32<<10)
 	assert.InDelta(t, perSet, spent, 2)
 	sigs := make([]*dns.RRSIG, 16)
@@ -222,7 +222,7 @@ func TestValidationWeighsLongRRsets(t *testing.T) {
 	w = new(validate.Validation)
 	_, err = w.Verify(validate.NewRRset(rrs, sigs...), k, now)
 	assert.Equal(t, "Verifications", reason(t, err).Limit)
-	spent, failures, _ := w.Spent()
+	spent, failures, _ := w.SpentWork()
 	assert.LessOrEqual(t, spent, 128)
 	assert.Equal(t, 128/perSet, failures)
 
@@ -233,7 +233,7 @@ func TestValidationWeighsLongRRsets(t *testing.T) {
 	}
 	_, err = w.Verify(set(t, rrs, s), k, now)
 	require.NoError(t, err)
-	spent, _, _ = w.Spent()
+	spent, _, _ = w.SpentWork()
 	assert.Equal(t, 1, spent)
 }
 
@@ -252,7 +252,7 @@ func TestValidationWeighsLargeExponents(t *testing.T) {
 		w := new(validate.Validation)
 		_, err = w.Verify(validate.NewRRset(rrs, g), k, now)
 		assert.Error(t, err)
-		spent, failures, _ := w.Spent()
+		spent, failures, _ := w.SpentWork()
 		assert.Equal(t, []int{weight, 1}, []int{spent, failures})
 	}
 }
@@ -270,7 +270,7 @@ func TestVerifyTriesKeysOfOneTag(t *testing.T) {
 			_, err := w.Verify(set(t, records(t, fmt.Sprintf("a%d.example. 300 IN A 192.0.2.1", i)), s), k, now)
 			require.NoError(t, err)
 		}
-		_, failures, _ := w.Spent()
+		_, failures, _ := w.SpentWork()
 		assert.LessOrEqual(t, failures, 1)
 	}
 }
@@ -291,7 +291,7 @@ func TestKeyWithTwoDigestsIsTriedOnce(t *testing.T) {
 	_, status, err := w.VerifyDNSKEY(d, validate.NewRRset([]dns.RR{s.key}, append(sigs, right)...), now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.Secure, status)
-	spent, failures, _ := w.Spent()
+	spent, failures, _ := w.SpentWork()
 	assert.Equal(t, []int{4, 3}, []int{spent, failures})
 }
 
@@ -393,7 +393,7 @@ func TestVerifyDenialLimitsNSEC3Iterations(t *testing.T) {
 	} {
 		w := &validate.Validation{Policy: validate.Policy{NSEC3Iterations: c.limit}}
 		d, err := w.VerifyDenial("m.example.", dns.TypeA, zone(c.iterations), k, now)
-		_, _, blocks := w.Spent()
+		_, _, blocks := w.SpentWork()
 		switch c.status {
 		case validate.Bogus:
 			ede(t, dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, err)
@@ -430,19 +430,19 @@ func TestValidationLimitsNSEC3Hashes(t *testing.T) {
 	d, err := w.VerifyDenial(address, dns.TypePTR, zone(50, 8), k, now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.NameError, d.Kind)
-	_, _, blocks := w.Spent()
+	_, _, blocks := w.SpentWork()
 	assert.GreaterOrEqual(t, blocks, 35*51) // 34 names and a wildcard
 	assert.LessOrEqual(t, blocks, 36*51)
 	again, err := w.VerifyDenial(address, dns.TypePTR, zone(50, 8), k, now)
 	require.NoError(t, err)
 	assert.Equal(t, d, again)
-	_, _, after := w.Spent()
+	_, _, after := w.SpentWork()
 	assert.Equal(t, blocks, after)
 
 	w = new(validate.Validation)
 	_, err = w.VerifyDenial(address, dns.TypePTR, zone(50, 255), k, now)
 	assert.Equal(t, "NSEC3 blocks", reason(t, err).Limit, err)
-	_, _, blocks = w.Spent()
+	_, _, blocks = w.SpentWork()
 	assert.LessOrEqual(t, blocks, 4096)
 }
 

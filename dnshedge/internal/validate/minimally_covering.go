@@ -23,7 +23,7 @@ func (s *RRset) IsMinimallyCovering() bool {
 		return ok && isAdjacentName(c.owner, name(c.rdata[0][:n]))
 	}
 	var one nsec3Set
-	one.addRecord(c.owner, c.rdata[0], c.owner.parent(), Verified{})
+	one.addRecord(c.owner, c.rdata[0], c.owner.parent(), Verification{})
 	return len(one.records) == 1 && one.records[0].hasNarrowSpan()
 }
 

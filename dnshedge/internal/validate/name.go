@@ -65,8 +65,8 @@ func (n name) String() string {
 	return s
 }
 
-// labelCount returns the number of labels of the name. The root label is not counted.
-func (n name) labelCount() (count int) {
+// countLabels returns the number of labels of the name, without the root label.
+func (n name) countLabels() (count int) {
 	for ; n != root; n = n.parent() {
 		count++
 	}
@@ -81,10 +81,10 @@ func (n name) parent() name {
 	return n[1+int(n[0]):]
 }
 
-// ancestorWithLabels returns the last count labels of the name. If the name has at most count labels, it returns the
-// name itself.
-func (n name) ancestorWithLabels(count int) name {
-	for skip := n.labelCount() - count; skip > 0; skip-- {
+// trimToLabels returns the last count labels of the name, without counting the root label. If the name has at most
+// count labels, it returns the name itself.
+func (n name) trimToLabels(count int) name {
+	for skip := n.countLabels() - count; skip > 0; skip-- {
 		n = n.parent()
 	}
 	return n
@@ -111,22 +111,22 @@ func (n name) wildcardName() (name, bool) { return "\x01*" + n, len(n)+2 <= maxN
 // countCommonLabels returns the number of labels that two names have in common, counted from the right. The root label
 // is not counted.
 func countCommonLabels(a, b name) int {
-	la, lb := a.labelCount(), b.labelCount()
-	a, b = a.ancestorWithLabels(lb), b.ancestorWithLabels(la)
+	la, lb := a.countLabels(), b.countLabels()
+	a, b = a.trimToLabels(lb), b.trimToLabels(la)
 	for a != b {
 		a, b = a.parent(), b.parent()
 	}
-	return a.labelCount()
+	return a.countLabels()
 }
 
 // compareCanonical compares two names in canonical order (RFC 4034 §6.1), in which a name comes before its descendants.
 // The result is negative if a comes before b, 0 if they are equal, and positive otherwise.
 func compareCanonical(a, b name) int {
-	la, lb := a.labelCount(), b.labelCount()
+	la, lb := a.countLabels(), b.countLabels()
 	c := countCommonLabels(a, b)
 	if c == la || c == lb {
 		return cmp.Compare(la, lb)
 	}
-	a, b = a.ancestorWithLabels(c+1), b.ancestorWithLabels(c+1)
+	a, b = a.trimToLabels(c+1), b.trimToLabels(c+1)
 	return strings.Compare(string(a[1:1+a[0]]), string(b[1:1+b[0]]))
 }

@@ -2,7 +2,7 @@ package validate
 
 import "slices"
 
-// An nsec is an NSEC record with a valid signature. It was not expanded from a wildcard.
+// An nsec is an NSEC record with a valid signature that was not expanded from a wildcard.
 type nsec struct {
 	owner, next name
 	types       typeBitmap
@@ -16,15 +16,14 @@ type nsecSet struct {
 	sorted  bool
 }
 
-// A denialRecord is the part that nsec and nsec3 have in common: how long the record may be used in a proof, and its cached
-// form.
+// A denialRecord holds the fields that nsec and nsec3 have in common: how long the record may be used in a proof, and
+// its cached form.
 type denialRecord struct {
-	verified Verified     // result of the record's verification
+	verified Verification // result of the record's verification
 	cached   *cachedRRset // nil if the record is from a response and not from an AggressiveCache
 }
 
-// A proofResult is the conclusion from NSEC or NSEC3 records about a question. The zero value means that they prove
-// nothing.
+// A proofResult is the conclusion from NSEC or NSEC3 records about a question. In the zero value, they prove nothing.
 type proofResult struct {
 	kind        DenialKind
 	optOut      bool            // an opt-out span covers the next closer name
@@ -33,7 +32,7 @@ type proofResult struct {
 
 // addRecord parses an NSEC record of the zone, and adds it to the set. v is the result of its verification. It ignores
 // a record whose data is malformed (RFC 4034 §4.1), or whose next name is not in the zone.
-func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verified) {
+func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verification) {
 	n, ok := scanName(data)
 	if !ok || !typeBitmap(data[n:]).isWellFormed() {
 		return
@@ -55,26 +54,25 @@ func (n *nsec) coversName(q, zone name) bool {
 	return !q.isBelow(n.owner) || !n.types.isDelegationOrDNAME()
 }
 
-// encloserLabels returns the number of labels of the closest encloser of q. The record must cover q.
-func (n *nsec) encloserLabels(q name) int {
+// countEncloserLabels returns the number of labels of the closest encloser of q. The record must cover q.
+func (n *nsec) countEncloserLabels(q name) int {
 	return max(countCommonLabels(q, n.owner), countCommonLabels(q, n.next))
 }
 
-// recordsNear returns the records to search for one that matches or covers q. If the set is sorted, this is at most one
-// record, otherwise all records.
-func (s nsecSet) recordsNear(q name) []*nsec {
+// candidateRecords returns the records that may match or cover q. If the set is sorted, this is at most one record,
+// otherwise all records.
+func (s nsecSet) candidateRecords(q name) []*nsec {
 	if !s.sorted {
 		return s.records
 	}
-	i, _ := s.searchOwner(q)
+	i, _ := s.searchOwnerName(q)
 	return s.records[max(0, i-1):i]
 }
 
-// searchOwner returns the number of records whose owner is q or comes before q in canonical order. This is the index at
-// which a record with the owner q is to be inserted.
-//
-// found is true if a record, the last of these, has the owner q. The set must be sorted.
-func (s nsecSet) searchOwner(q name) (n int, found bool) {
+// searchOwnerName returns the number of records whose owner name is q or comes before q in canonical order. This is the
+// index at which a record with the owner name q is to be inserted. found is true if the last of these records has the
+// owner name q. The set must be sorted.
+func (s nsecSet) searchOwnerName(q name) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, q, func(r *nsec, q name) int { return compareCanonical(r.owner, q) })
 	if found {
 		n++
@@ -84,7 +82,7 @@ func (s nsecSet) searchOwner(q name) (n int, found bool) {
 
 // matchingRecord returns the record whose owner name is q, or nil if there is none.
 func (s nsecSet) matchingRecord(q name) *nsec {
-	for _, n := range s.recordsNear(q) {
+	for _, n := range s.candidateRecords(q) {
 		if n.owner == q {
 			return n
 		}
@@ -92,10 +90,10 @@ func (s nsecSet) matchingRecord(q name) *nsec {
 	return nil
 }
 
-// coveringRecord returns a record that covers q, a name of the zone: it proves that q does not exist (see coversName). It
-// returns nil if there is none.
+// coveringRecord returns a record that proves that q, a name of the zone, does not exist (see coversName). It returns
+// nil if there is none.
 func (s nsecSet) coveringRecord(q, zone name) *nsec {
-	for _, n := range s.recordsNear(q) {
+	for _, n := range s.candidateRecords(q) {
 		if n.coversName(q, zone) {
 			return n
 		}
@@ -107,7 +105,7 @@ func (s nsecSet) coveringRecord(q, zone name) *nsec {
 // kind of the result is NameError, NoData, NoDS or Unproven.
 func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if n := s.matchingRecord(q); n != nil {
-		return proofResult{kind: n.types.proofAtOwner(q, qtype), usedRecords: []*denialRecord{&n.denialRecord}}
+		return proofResult{kind: n.types.denialAtOwner(q, qtype), usedRecords: []*denialRecord{&n.denialRecord}}
 	}
 	n := s.coveringRecord(q, zone)
 	if n == nil {
@@ -117,7 +115,7 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if n.next.isBelow(q) { // an empty non-terminal
 		return f
 	}
-	wild, ok := q.ancestorWithLabels(n.encloserLabels(q)).wildcardName()
+	wild, ok := q.trimToLabels(n.countEncloserLabels(q)).wildcardName()
 	if !ok {
 		f.kind = NameError
 		return f
@@ -146,7 +144,7 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 // The kind of the result is NoCloserName, or Unproven if there is no proof.
 func (s nsecSet) proveNoCloserName(q name, encloser int, zone name) proofResult {
 	n := s.coveringRecord(q, zone)
-	if n == nil || n.encloserLabels(q) > encloser {
+	if n == nil || n.countEncloserLabels(q) > encloser {
 		return proofResult{}
 	}
 	return proofResult{kind: NoCloserName, usedRecords: []*denialRecord{&n.denialRecord}}

@@ -13,7 +13,7 @@ import (
 // An nsec3Hash is the iterated SHA-1 hash of an owner name (RFC 5155 §5).
 type nsec3Hash [sha1.Size]byte
 
-// An nsec3 is an NSEC3 record with a valid signature. It was not expanded from a wildcard.
+// An nsec3 is an NSEC3 record with a valid signature that was not expanded from a wildcard.
 type nsec3 struct {
 	owner, next nsec3Hash
 	optOut      bool
@@ -40,7 +40,7 @@ const nsec3Fixed = 5 // bytes of the record data before the salt (RFC 5155 §3.2
 
 // maxNSEC3Iterations returns the highest number of iterations among the records of an RRset in canonical form. typ is
 // the type of the RRset. If it is not NSEC3, the result is 0.
-func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
+func maxNSEC3Iterations(typ uint16, c *canonicalRRset) (most int) {
 	for _, data := range c.rdata {
 		if typ == dns.TypeNSEC3 && len(data) >= nsec3Fixed {
 			most = max(most, int(binary.BigEndian.Uint16(data[2:])))
@@ -54,7 +54,7 @@ func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 //
 // The parent of the owner name must be the zone's apex, the hash algorithm must be SHA-1, and opt-out must be the only
 // flag.
-func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verified) {
+func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verification) {
 	r := &nsec3{denialRecord: denialRecord{verified: v}}
 	if owner.parent() != zone || owner == root || !decodeOwnerHash(&r.owner, owner[1:1+owner[0]]) {
 		return
@@ -97,7 +97,7 @@ func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 		return nsec3Hash{}, false
 	}
 	k := nsec3HashInput{n, s.salt, s.iterations}
-	if h, ok := lookUpMemo(s.work, &s.work.hashes, k); ok {
+	if h, ok := lookUpResult(s.work, &s.work.hashes, k); ok {
 		return h, true
 	}
 	blocks := countSHA1Blocks(len(n)+len(s.salt)) + s.iterations*countSHA1Blocks(sha1.Size+len(s.salt))
@@ -110,31 +110,30 @@ func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 	for range s.iterations {
 		h = sha1.Sum(append(append(buf[:0], h[:]...), s.salt...))
 	}
-	storeMemo(s.work, &s.work.hashes, k, h)
+	storeResult(s.work, &s.work.hashes, k, h)
 	return h, true
 }
 
 // countSHA1Blocks returns the number of 64-byte blocks that SHA-1 processes for n bytes of data, including the padding.
 func countSHA1Blocks(n int) int { return (n + 9 + sha1.BlockSize - 1) / sha1.BlockSize }
 
-// recordsNear returns the records to search for one that matches or covers the hash h. If the set is sorted, this is at
-// most one record, otherwise all records. The last record covers hashes before the first owner hash.
-func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
+// candidateRecords returns the records that may match or cover the hash h. If the set is sorted, this is at most one
+// record, otherwise all records. The last record covers hashes before the first owner hash.
+func (s *nsec3Set) candidateRecords(h nsec3Hash) []*nsec3 {
 	if !s.sorted || len(s.records) == 0 {
 		return s.records
 	}
-	i, _ := s.searchOwner(h)
+	i, _ := s.searchOwnerHash(h)
 	if i == 0 {
 		i = len(s.records)
 	}
 	return s.records[i-1 : i]
 }
 
-// searchOwner returns the number of records whose owner hash is at most h. This is the index at which a record with the
-// owner hash h is to be inserted.
-//
-// found is true if a record, the last of these, has the owner hash h. The set must be sorted.
-func (s *nsec3Set) searchOwner(h nsec3Hash) (n int, found bool) {
+// searchOwnerHash returns the number of records whose owner hash is at most h. This is the index at which a record with
+// the owner hash h is to be inserted. found is true if the last of these records has the owner hash h. The set must be
+// sorted.
+func (s *nsec3Set) searchOwnerHash(h nsec3Hash) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, h, func(r *nsec3, h nsec3Hash) int { return bytes.Compare(r.owner[:], h[:]) })
 	if found {
 		n++
@@ -149,7 +148,7 @@ func (s *nsec3Set) matchingRecord(q name) *nsec3 {
 	if !ok {
 		return nil
 	}
-	for _, r := range s.recordsNear(h) {
+	for _, r := range s.candidateRecords(h) {
 		if r.owner == h {
 			return r
 		}
@@ -166,7 +165,7 @@ func (s *nsec3Set) coveringRecord(q name) *nsec3 {
 	if !ok {
 		return nil
 	}
-	for _, r := range s.recordsNear(h) {
+	for _, r := range s.candidateRecords(h) {
 		after, before := bytes.Compare(r.owner[:], h[:]) < 0, bytes.Compare(h[:], r.next[:]) < 0
 		if last := bytes.Compare(r.owner[:], r.next[:]) >= 0; after && before || last && (after || before) && r.owner != h {
 			return r
@@ -200,7 +199,7 @@ func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, ne
 // The kind of the result is NameError, NoData, NoDS or Unproven.
 func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if r := s.matchingRecord(q); r != nil {
-		return proofResult{kind: r.types.proofAtOwner(q, qtype), usedRecords: []*denialRecord{&r.denialRecord}}
+		return proofResult{kind: r.types.denialAtOwner(q, qtype), usedRecords: []*denialRecord{&r.denialRecord}}
 	}
 	encloser, at, next := s.findClosestEncloserProof(q, zone)
 	if next == nil {
@@ -239,7 +238,7 @@ func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 //
 // The kind of the result is NoCloserName, or Unproven if there is no proof.
 func (s *nsec3Set) proveNoCloserName(q name, encloser int) proofResult {
-	r := s.coveringRecord(q.ancestorWithLabels(encloser + 1))
+	r := s.coveringRecord(q.trimToLabels(encloser + 1))
 	if r == nil {
 		return proofResult{}
 	}

@@ -32,9 +32,9 @@ const (
 	hardIterations    = 500 // iterations above which NSEC3 records are bogus
 )
 
-// iterationLimits returns the limits for the iterations of NSEC3 records. Above the limit insecure, records make their
-// zone insecure. Above the limit bogus, they are bogus.
-func (p Policy) iterationLimits() (insecure, bogus int) {
+// nsec3IterationLimits returns the limits for the iterations of NSEC3 records. Records with more iterations than
+// insecure make their zone insecure. Records with more than bogus are bogus.
+func (p Policy) nsec3IterationLimits() (insecure, bogus int) {
 	insecure = p.NSEC3Iterations
 	if insecure <= 0 {
 		insecure = defaultIterations

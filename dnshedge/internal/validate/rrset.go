@@ -26,11 +26,11 @@ type RRset struct {
 	Sigs        []*dns.RRSIG // RRSIG records that cover Records
 
 	once      sync.Once // sets canonical
-	canonical canonical
+	canonical canonicalRRset
 }
 
-// A canonical is the canonical form of an RRset (RFC 4034 §6), over which signatures are computed.
-type canonical struct {
+// A canonicalRRset is the canonical form of an RRset (RFC 4034 §6), which signatures cover.
+type canonicalRRset struct {
 	owner name
 	rdata [][]byte // data of the records, sorted, without duplicates
 	sigs  []signature
@@ -99,8 +99,8 @@ func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 	return all, nil
 }
 
-// A nameParser parses names and caches the last result, because most records of a message have the same owner name as
-// the record before.
+// A nameParser parses domain names. It caches the last result, because most records of a message have the same owner
+// name as the record before.
 type nameParser struct {
 	text string // last argument of parseCached
 	name name   // result for text
@@ -138,13 +138,13 @@ func (s *RRset) SignerZones() []string {
 }
 
 // canonicalForm returns the canonical form of the RRset. The first call computes it.
-func (s *RRset) canonicalForm() *canonical {
-	s.once.Do(func() { s.canonical.canonicalize(s) })
+func (s *RRset) canonicalForm() *canonicalRRset {
+	s.once.Do(func() { s.canonical.setRRset(s) })
 	return &s.canonical
 }
 
-// canonicalize sets c to the canonical form of s. It does not change the records, which other goroutines may read.
-func (c *canonical) canonicalize(s *RRset) {
+// setRRset sets c to the canonical form of s. It does not change the records, which other goroutines may read.
+func (c *canonicalRRset) setRRset(s *RRset) {
 	var ok bool
 	if c.owner, ok = parseName(s.Name); !ok {
 		return

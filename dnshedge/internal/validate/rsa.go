@@ -19,13 +19,13 @@ const (
 
 // rsaPrefixes has, for each hash function, the DER encoding that precedes the hash in an RSA signature (RFC 8017 §9.2).
 var rsaPrefixes = map[crypto.Hash][]byte{
-	crypto.SHA1:   decodeHex("3021300906052b0e03021a05000414"),
-	crypto.SHA256: decodeHex("3031300d060960864801650304020105000420"),
-	crypto.SHA512: decodeHex("3051300d060960864801650304020305000440"),
+	crypto.SHA1:   mustDecodeHex("3021300906052b0e03021a05000414"),
+	crypto.SHA256: mustDecodeHex("3031300d060960864801650304020105000420"),
+	crypto.SHA512: mustDecodeHex("3051300d060960864801650304020305000440"),
 }
 
-// decodeHex decodes a hexadecimal constant. It panics if the constant is invalid.
-func decodeHex(s string) []byte {
+// mustDecodeHex decodes a hexadecimal constant. It panics if the constant is invalid.
+func mustDecodeHex(s string) []byte {
 	b, err := hex.DecodeString(s)
 	if err != nil {
 		panic(err) // unreachable: the constants are valid

@@ -88,7 +88,7 @@ func TestRSAKeysOfAnySizeAndExponentVerify(t *testing.T) {
 			w := new(validate.Validation)
 			_, err = w.Verify(validate.NewRRset(rrs, right), k, now)
 			require.NoError(t, err)
-			spent, _, _ := w.Spent()
+			spent, _, _ := w.SpentWork()
 			assert.LessOrEqual(t, spent, c.most)
 			_, err = honest.Verify(validate.NewRRset(rrs, right), k, now)
 			require.NoError(t, err, "a question can pay for keys and an answer")

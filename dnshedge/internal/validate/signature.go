@@ -60,14 +60,14 @@ func (s *signature) checkValidityPeriod(now time.Time) (early, late bool) {
 	return s.secondsSince(s.inception, now)+skew < 0, s.secondsSince(s.expiration, now)-skew > 0
 }
 
-// secondsSince returns the number of seconds from date to now, in serial number arithmetic. date is the inception or
-// expiration field of the signature. The result is negative if date is in the future.
+// secondsSince returns the number of seconds from date, the inception or expiration field of the signature, to now. It
+// is computed in serial number arithmetic, and is negative if date is in the future.
 func (s *signature) secondsSince(date uint32, now time.Time) int64 {
 	return int64(int32(uint32(now.Unix()) - date))
 }
 
-// nearestTime converts date to a time. date is the inception or expiration field of the signature, which lacks the
-// higher bits of the time. The result is the possible time that is nearest to now.
-func (s *signature) nearestTime(date uint32, now time.Time) time.Time {
+// toTime converts date, the inception or expiration field of the signature, to a time. The field lacks the higher bits
+// of the time, so the result is the possible time that is nearest to now.
+func (s *signature) toTime(date uint32, now time.Time) time.Time {
 	return time.Unix(now.Unix()-s.secondsSince(date, now), 0).UTC()
 }

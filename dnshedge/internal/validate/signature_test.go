@@ -15,7 +15,7 @@ import (
 )
 
 // verify verifies with a Work of its own.
-func verify(s *validate.RRset, k *validate.Keys, at time.Time) (validate.Verified, error) {
+func verify(s *validate.RRset, k *validate.Keys, at time.Time) (validate.Verification, error) {
 	return new(validate.Validation).Verify(s, k, at)
 }
 
@@ -33,7 +33,7 @@ func TestVerifyAllAlgorithms(t *testing.T) {
 			rrs := records(t, "b.example. 300 IN MX 10 a.example.", "b.example. 300 IN MX 1 c.example.", "b.example. 300 IN MX 1 c.example.")
 			v, err := verify(set(t, rrs, s), k, now)
 			require.NoError(t, err)
-			assert.Equal(t, validate.Verified{Status: validate.Secure, TTL: 300, Expires: now.Add(10 * day), Encloser: -1}, v)
+			assert.Equal(t, validate.Verification{Status: validate.Secure, TTL: 300, Expires: now.Add(10 * day), Encloser: -1}, v)
 
 			// What package dns signs is right too, and one that is changed is not.
 			theirs := s.sign(t, rrs)
@@ -85,7 +85,7 @@ func TestVerifySkipsMismatchedSignatures(t *testing.T) {
 			w := new(validate.Validation)
 			_, err := w.Verify(validate.NewRRset(rrs, s.sign(t, rrs, change)), k, now)
 			assert.Error(t, err)
-			spent, _, _ := w.Spent()
+			spent, _, _ := w.SpentWork()
 			assert.Zero(t, spent)
 		})
 	}
@@ -169,7 +169,7 @@ func TestVerifyWildcardExpansion(t *testing.T) {
 func TestVerifyChecksValidityPeriod(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	rrs := records(t, "a.example. 300 IN A 192.0.2.1")
-	at := func(from, until, now time.Time) (validate.Verified, error) {
+	at := func(from, until, now time.Time) (validate.Verification, error) {
 		// The keys are valid at any time that is tried.
 		d, err := validate.TrustAnchors(s.key)
 		require.NoError(t, err)

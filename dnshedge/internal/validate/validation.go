@@ -28,18 +28,18 @@ type Validation struct {
 	mu          sync.Mutex                          // guards the following fields
 	spent       int                                 // units of verification spent so far (see Policy.Verifications)
 	wasted      int                                 // part of spent for invalid or superfluous signatures
-	maxSpent    int                                 // limit of spent, in units; 0 means maxTotalFactor times wasteLimit
+	maxSpent    int                                 // limit of spent, in units; 0 means maxTotalFactor times uselessWorkLimit
 	failures    int                                 // number of different invalid signatures
 	nsec3Blocks int                                 // SHA-1 blocks hashed for NSEC3 so far
-	verified    map[rrsetAndKeys]verificationResult // results of Verify
+	verified    map[rrsetAndKeys]storedVerification // results of Verify
 	results     map[signatureCacheKey]bool          // whether a signature is valid
 	hashes      map[nsec3HashInput]nsec3Hash        // computed NSEC3 hashes
-	signingKeys map[keyHint]int                     // index of the key that has made the last valid signature
+	signingKeys map[keyTagAndAlgorithm]int          // index of the key that has made the last valid signature
 }
 
-// Spent returns the work so far: units of verification (see Policy.Verifications), the number of different invalid
+// SpentWork returns the work so far: units of verification (see Policy.Verifications), the number of different invalid
 // signatures, and the number of SHA-1 blocks for NSEC3 hashes.
-func (w *Validation) Spent() (verifications, failures, blocks int) {
+func (w *Validation) SpentWork() (verifications, failures, blocks int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.spent, w.failures, w.nsec3Blocks
@@ -49,10 +49,10 @@ func (w *Validation) Spent() (verifications, failures, blocks int) {
 // Half of it suffices for a chain of 11 wildcard aliases in P-384 zones with NSEC3.
 const maxTotalFactor = 8
 
-// wasteLimit returns the limit for the verification of invalid and superfluous signatures, in units of verification. It
-// is lower than the limit for all signatures, so that forged signatures end a validation early, while large valid
-// answers pass.
-func (w *Validation) wasteLimit() int {
+// uselessWorkLimit returns the limit for the verification of invalid and superfluous signatures, in units of
+// verification. It is lower than the limit for all signatures. Forged signatures therefore end a validation early,
+// while large valid answers pass.
+func (w *Validation) uselessWorkLimit() int {
 	if w.Policy.Verifications <= 0 {
 		return defaultVerifications
 	}
@@ -62,7 +62,7 @@ func (w *Validation) wasteLimit() int {
 // spendVerification counts units of verification before they are spent, and returns "". If they would exceed a limit,
 // it counts nothing and returns the name of the limit. The signature must then not be verified.
 func (w *Validation) spendVerification(units int) (limit string) {
-	wasted := w.wasteLimit()
+	wasted := w.uselessWorkLimit()
 	all := maxTotalFactor * wasted
 	if w.maxSpent > 0 {
 		all = w.maxSpent
@@ -79,40 +79,41 @@ func (w *Validation) spendVerification(units int) (limit string) {
 	return ""
 }
 
-// recordWaste counts units of verification as waste, because they were spent on an invalid or superfluous signature.
-// The units must have been spent before, with spendVerification.
-func (w *Validation) recordWaste(units int) {
+// recordUselessWork counts units of verification that were spent on an invalid or superfluous signature. The caller
+// must have counted them with spendVerification before.
+func (w *Validation) recordUselessWork(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wasted += units
 }
 
-// SpeculativeValidation returns a Validation for work that this question does not need, but later questions may. It may
-// spend at most units, in units of verification. The caller must report the units that were spent with w.Charge.
+// SpeculativeValidation returns a Validation for verifications that only later questions may need. It allows at most
+// the given units of verification. The caller must report the spent units with w.ChargeSpeculative.
 //
-// It returns nil if nothing is left for such work: at most a quarter of wasteLimit, the limit of work in vain, may be
-// spent on it and on other work in vain together.
+// Such verifications count as useless work, of which they may use a quarter of the limit. It returns nil if that is
+// used up.
 func (w *Validation) SpeculativeValidation(units int) *Validation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	units = min(units, w.wasteLimit()/4-w.wasted)
+	units = min(units, w.uselessWorkLimit()/4-w.wasted)
 	if units <= 0 {
 		return nil
 	}
 	return &Validation{Policy: w.Policy, maxSpent: units}
 }
 
-// Charge counts the units of verification that were spent in a result of SpeculativeValidation. They count as waste.
-func (w *Validation) Charge(units int) {
+// ChargeSpeculative counts the units of verification that a result of SpeculativeValidation has spent. They count as
+// useless work.
+func (w *Validation) ChargeSpeculative(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.spent += units
 	w.wasted += units
 }
 
-// recordFailure counts an invalid signature, and the units of its verification as waste. The caller must not count the
-// same signature twice.
-func (w *Validation) recordFailure(units int) {
+// recordInvalidSignature counts an invalid signature, and the units of its verification as useless work. The caller
+// must not count the same signature twice.
+func (w *Validation) recordInvalidSignature(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failures++
@@ -137,17 +138,17 @@ func (w *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
 	return ""
 }
 
-// lookUpMemo returns the result that storeMemo has stored for a key in memo, a map that is a field of w. The boolean is
-// false if there is none.
-func lookUpMemo[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bool) {
+// lookUpResult returns the result that storeResult has stored for a key in memo, a map that is a field of w. The
+// boolean is false if there is none.
+func lookUpResult[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v, ok := (*memo)[key]
 	return v, ok
 }
 
-// storeMemo stores v, a result of cryptographic work, for a key in memo, a map that is a field of w.
-func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
+// storeResult stores v, a result of cryptographic work, for a key in memo, a map that is a field of w.
+func storeResult[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if *memo == nil {
@@ -156,23 +157,22 @@ func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	(*memo)[key] = v
 }
 
-// A keyHint identifies the DNSKEY records of a zone by key tag and algorithm. Several records may have the same.
-// storeSigningKey stores under it the index of the record whose signature was valid last.
-type keyHint struct {
+// A keyTagAndAlgorithm is the map key under which storeSigningKey stores the index of the DNSKEY record whose signature
+// was valid last. Several DNSKEY records of a zone may have the same key tag and algorithm.
+type keyTagAndAlgorithm struct {
 	keys      *dnskey // address of the zone's first key, which identifies the zone's keys
 	tag       uint16
 	algorithm uint8
 }
 
 // firstKeyToTry returns the index in keys of the key with which to verify the signature g first. It is the key that has
-// made the last valid signature with the same key tag and algorithm, or 0 if unknown.
-//
-// If several keys had the same key tag, each RRset of the zone would otherwise cost the verification with a wrong key.
+// made the last valid signature with the same key tag and algorithm, or 0 if unknown. This saves verifications with
+// wrong keys if several keys have the same key tag.
 func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	if len(keys) == 0 {
 		return 0
 	}
-	i, _ := lookUpMemo(w, &w.signingKeys, keyHint{&keys[0], g.keyTag, g.algorithm})
+	i, _ := lookUpResult(w, &w.signingKeys, keyTagAndAlgorithm{&keys[0], g.keyTag, g.algorithm})
 	return i
 }
 
@@ -182,7 +182,7 @@ func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 // first is the result of firstKeyToTry for g. If it is i, there is nothing to record.
 func (w *Validation) storeSigningKey(keys []dnskey, g *signature, i, first int) {
 	if i != first {
-		storeMemo(w, &w.signingKeys, keyHint{&keys[0], g.keyTag, g.algorithm}, i)
+		storeResult(w, &w.signingKeys, keyTagAndAlgorithm{&keys[0], g.keyTag, g.algorithm}, i)
 	}
 }
 
@@ -192,9 +192,9 @@ type rrsetAndKeys struct {
 	keys *Keys
 }
 
-// A verificationResult is the stored result of a call of Verify, which is a Verified or an error.
-type verificationResult struct {
-	verified Verified
+// A storedVerification is the stored result of a call of Verify, which is a Verification or an error.
+type storedVerification struct {
+	verified Verification
 	err      error
 }
 

@@ -50,7 +50,7 @@ func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Key
 	for _, data := range c.rdata[:min(len(c.rdata), maxKeys)] {
 		keys = append(keys, w.Policy.parseDNSKEY(data))
 	}
-	entries, anchors, refused := w.findEntryPoints(d, keys, r)
+	entries, anchors, refused := w.findSecureEntryPoints(d, keys, r)
 	if len(entries) == 0 {
 		if refused && r.Limit == "" {
 			r.EDE, r.Text = dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, "the keys that the DS records fit are not supported"
@@ -63,7 +63,7 @@ func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Key
 		return nil, Bogus, r
 	}
 	i := slices.IndexFunc(entries, signer.isSameRecord)
-	v := g.verifiedResult(dnskeys, now)
+	v := g.newVerification(dnskeys, now)
 	k := &Keys{zone: d.zone, keys: keys, policy: w.Policy, ds: d, entryPoint: anchors[i], signatureExpires: v.Expires, ttl: v.TTL}
 	if d.trusted {
 		return k, Secure, nil
@@ -86,7 +86,7 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 	for _, data := range c.rdata[:min(len(c.rdata), maxKeys)] {
 		keys = append(keys, p.parseDNSKEY(data))
 	}
-	entries, _, _ := w.findEntryPoints(d, keys, new(Reason))
+	entries, _, _ := w.findSecureEntryPoints(d, keys, new(Reason))
 	for _, sig := range dnskeys.Sigs[:min(len(dnskeys.Sigs), most)] {
 		one := NewRRset(dnskeys.Records, sig)
 		at := now
@@ -95,9 +95,9 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 			switch early, late := g.checkValidityPeriod(now); {
 			case early && late:
 			case early:
-				at = g.nearestTime(g.inception, now)
+				at = g.toTime(g.inception, now)
 			case late:
-				at = g.nearestTime(g.expiration, now)
+				at = g.toTime(g.expiration, now)
 			}
 		}
 		_, signer, wrong := w.findValidSignature(one, d.zone, entries, at, false)
@@ -115,12 +115,12 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 	return tags, off
 }
 
-// findEntryPoints returns the keys that d confirms and that can verify signatures: the digest of each is in a record of
-// d. matched holds these records in the same order. If there are none, it sets r to the reason.
+// findSecureEntryPoints returns the keys that d confirms and that can verify signatures: the digest of each is in a
+// record of d. matched holds these records in the same order. If there are none, it sets r to the reason.
 //
-// unsupported is true if every record matches a key, and at least one of these keys has an unsupported algorithm. If
-// there are no usable keys, the zone is then insecure and not bogus.
-func (w *Validation) findEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, matched []keyDigest, unsupported bool) {
+// unsupported is true if every record matches a key, and at least one of these keys has an unsupported algorithm.
+// Without usable keys, the zone is then insecure and not bogus.
+func (w *Validation) findSecureEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, matched []keyDigest, unsupported bool) {
 	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
 	mismatches, strays := 0, false
 	for _, a := range d.supportedEntries(w.Policy) {

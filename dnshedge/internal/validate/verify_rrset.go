@@ -10,9 +10,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Verified is the result of verifying an RRset that has a valid signature. It has the status and lifetime of the
-// RRset, and tells whether the RRset was expanded from a wildcard.
-type Verified struct {
+// A Verification is the result of verifying an RRset that has a valid signature: its status, its lifetime, and whether
+// it was expanded from a wildcard.
+type Verification struct {
 	// Status is Secure if the keys are trusted, and Unchecked if they are not trusted yet.
 	Status Status
 	// TTL is the number of seconds for which the RRset may be cached, at least 1 (RFC 4035 §5.3.3). It is the minimum of
@@ -34,36 +34,36 @@ type Verified struct {
 // without a key, 7 or 8 outside of the validity period, and usually 6 otherwise.
 //
 // The result is cached by the addresses of s and k, so that a repeated call costs nothing.
-func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verified, error) {
+func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verification, error) {
 	return w.verifyRRset(s, k, now, false)
 }
 
 // verifyRRset implements Verify. superfluous must be true if the response does not need the RRset. The cost of the
-// verification then counts as waste (see Validation.wasteLimit).
-func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verified, error) {
+// verification then counts as useless work (see uselessWorkLimit).
+func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verification, error) {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
-		return Verified{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
+		return Verification{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
 	}
 	p := rrsetAndKeys{s, k}
-	if o, ok := lookUpMemo(w, &w.verified, p); ok {
+	if o, ok := lookUpResult(w, &w.verified, p); ok {
 		return o.verified, o.err
 	}
-	var o verificationResult
+	var o storedVerification
 	if g, _, r := w.findRequiredSignatures(s, k.ds, k.keys, now, superfluous); r != nil {
 		o.err = r
 	} else {
-		o.verified = g.verifiedResult(s, now)
+		o.verified = g.newVerification(s, now)
 		if k.IsTrusted() {
 			o.verified.Status = Secure
 		}
 	}
-	storeMemo(w, &w.verified, p, o)
+	storeResult(w, &w.verified, p, o)
 	return o.verified, o.err
 }
 
-// verifiedResult returns the result of Verify for the RRset s whose valid signature is g. Its Status is Unchecked, and
+// newVerification returns the result of Verify for the RRset s whose valid signature is g. Its Status is Unchecked, and
 // the caller sets it.
-func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
+func (g *signature) newVerification(s *RRset, now time.Time) Verification {
 	left := max(1, -g.secondsSince(g.expiration, now))
 	received := ValidTTL(g.recordTTL)
 	for i := range s.canonicalForm().sigs {
@@ -71,7 +71,7 @@ func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
 			received = min(received, ValidTTL(same.recordTTL)) // a duplicate record (RFC 2181 §5.2)
 		}
 	}
-	v := Verified{TTL: min(s.TTL, received, ValidTTL(g.originalTTL), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
+	v := Verification{TTL: min(s.TTL, received, ValidTTL(g.originalTTL), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
 	if g.labels < countSignedLabels(s.canonicalForm().owner) {
 		v.Encloser = g.labels
 	}
@@ -86,7 +86,7 @@ const textUnsigned = "there are no signatures"
 //
 // If the field of a signature is lower, the records were expanded from a wildcard.
 func countSignedLabels(owner name) int {
-	n := owner.labelCount()
+	n := owner.countLabels()
 	if owner.isWildcard() {
 		n--
 	}
@@ -108,7 +108,7 @@ const (
 type signatureSearch struct {
 	work         *Validation
 	rrset        *RRset
-	canonical    *canonical
+	canonical    *canonicalRRset
 	highestStage int  // highest stage that a signature has reached so far
 	failures     int  // invalid signatures so far
 	stopped      bool // a limit was reached, so that no further signature must be verified
@@ -118,10 +118,10 @@ type signatureSearch struct {
 }
 
 // findRequiredSignatures searches for a valid signature of the RRset s by one of the keys of the zone of d. With
-// Policy.RequireAllAlgorithms, there must be one for each supported algorithm in d. It returns the signature that expires
-// first, and its key, or the reason why a signature is missing.
+// Policy.RequireAllAlgorithms, there must be one for each supported algorithm in d. It returns the signature that
+// expires first, and its key, or the reason why a signature is missing.
 //
-// superfluous must be true if the response does not need the RRset. The cost then counts as waste.
+// superfluous must be true if the response does not need the RRset. The cost then counts as useless work.
 func (w *Validation) findRequiredSignatures(s *RRset, d *DSSet, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
 	if !w.Policy.RequireAllAlgorithms {
 		return w.findValidSignature(s, d.zone, keys, now, superfluous)
@@ -144,17 +144,17 @@ func (w *Validation) findRequiredSignatures(s *RRset, d *DSSet, keys []dnskey, n
 // findValidSignature searches for a valid signature of the RRset s by one of the keys of a zone. It returns the first
 // one and its key. If there is none, it returns the reason.
 //
-// superfluous must be true if the response does not need the RRset. The cost then counts as waste.
+// superfluous must be true if the response does not need the RRset. The cost then counts as useless work.
 func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
 	t := &signatureSearch{work: w, rrset: s, canonical: s.canonicalForm(), superfluous: superfluous}
-	t.recordStage(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
+	t.recordCheckFailure(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
 	if !t.canonical.ok || s.Class != dns.ClassINET || s.Type == dns.TypeRRSIG {
-		t.recordStage(stageUnsigned, dns.ExtendedErrorCodeDNSBogus, "the records have no form that could be signed")
+		t.recordCheckFailure(stageUnsigned, dns.ExtendedErrorCodeDNSBogus, "the records have no form that could be signed")
 		return nil, nil, t.failureReason(zone)
 	}
 	for i := range t.canonical.sigs {
 		g := &t.canonical.sigs[i]
-		if !t.canBeValid(g, zone, now) {
+		if !t.passesChecks(g, zone, now) {
 			continue
 		}
 		if k := t.findSigningKey(g, keys); k != nil {
@@ -173,28 +173,28 @@ func (t *signatureSearch) failureReason(zone name) *Reason {
 	return &t.reason
 }
 
-// recordStage records that a signature has failed at a stage of the checks, with an extended error code and a text for
-// the error. It does nothing if another signature has reached a higher stage.
-func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
+// recordCheckFailure records that a signature has failed at a stage of the checks, with an extended error code and a
+// text for the error. It does nothing if another signature has reached a higher stage.
+func (t *signatureSearch) recordCheckFailure(stage int, ede uint16, text string) {
 	if stage >= t.highestStage {
 		t.highestStage = stage
 		t.reason.EDE, t.reason.Text, t.reason.From, t.reason.Until = ede, text, time.Time{}, time.Time{}
 	}
 }
 
-// canBeValid reports whether the signature g should be verified: the zone can have made it, its algorithm is supported,
-// and now is within its validity period. If it is false, canBeValid records the fault.
-func (t *signatureSearch) canBeValid(g *signature, zone name, now time.Time) bool {
+// passesChecks reports whether the signature g should be verified: the zone can have made it, its algorithm is
+// supported, and now is within its validity period. If it is false, passesChecks records the fault.
+func (t *signatureSearch) passesChecks(g *signature, zone name, now time.Time) bool {
 	if !g.isAllowedFor(t.canonical.owner, t.rrset.Type, zone) || !t.work.Policy.supportsAlgorithm(g.algorithm) {
-		t.recordStage(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
+		t.recordCheckFailure(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
 		return false
 	}
 	early, late := g.checkValidityPeriod(now)
 	if !early && !late {
 		return true
 	}
-	from, until := g.nearestTime(g.inception, now), g.nearestTime(g.expiration, now)
-	t.recordStage(stageOutsideValidity, validityEDE(early, late), fmt.Sprintf("the signature is valid from %s until %s, and the clock says %s",
+	from, until := g.toTime(g.inception, now), g.toTime(g.expiration, now)
+	t.recordCheckFailure(stageOutsideValidity, validityEDE(early, late), fmt.Sprintf("the signature is valid from %s until %s, and the clock says %s",
 		from.Format(time.RFC3339), until.Format(time.RFC3339), now.UTC().Format(time.RFC3339)))
 	if t.highestStage == stageOutsideValidity {
 		t.reason.From, t.reason.Until = from, until
@@ -205,7 +205,7 @@ func (t *signatureSearch) canBeValid(g *signature, zone name, now time.Time) boo
 // findSigningKey returns the key that has made the signature g, after it has verified g with the keys that have g's key
 // tag and algorithm. It returns nil if none of them has made it, or if a limit has stopped the search.
 func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
-	t.recordStage(stageNoKey, dns.ExtendedErrorCodeDNSKEYMissing, "there is no key for the signature")
+	t.recordCheckFailure(stageNoKey, dns.ExtendedErrorCodeDNSKEYMissing, "there is no key for the signature")
 	var sum []byte
 	first := t.work.firstKeyToTry(keys, g)
 	for i := range keys {
@@ -214,7 +214,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 			continue
 		}
 		if k.verifier == nil {
-			t.recordStage(stageNoKey, k.unusableEDE, "the key of the signature cannot be used")
+			t.recordCheckFailure(stageNoKey, k.unusableEDE, "the key of the signature cannot be used")
 			continue
 		}
 		if t.failures == maxSetFailures {
@@ -229,29 +229,29 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 			sum = hashSignedData(g.algorithm, t.canonical.signedData(g, t.rrset))
 		}
 		as := newSignatureCacheKey(k, sum, g.value)
-		right, known := lookUpMemo(t.work, &t.work.results, as)
+		right, known := lookUpResult(t.work, &t.work.results, as)
 		if !known {
 			if !t.spendUnits(k.verifier.cost() - 1) {
 				return nil
 			}
 			units += k.verifier.cost() - 1
 			right = k.verifier.verify(sum, g.value)
-			storeMemo(t.work, &t.work.results, as, right)
+			storeResult(t.work, &t.work.results, as, right)
 		}
 		if right {
 			if known || t.superfluous {
-				t.work.recordWaste(units)
+				t.work.recordUselessWork(units)
 			}
 			t.work.storeSigningKey(keys, g, (first+i)%len(keys), first)
 			return k
 		}
 		t.failures++
 		if known { // a repeated response
-			t.work.recordWaste(units)
+			t.work.recordUselessWork(units)
 		} else {
-			t.work.recordFailure(units)
+			t.work.recordInvalidSignature(units)
 		}
-		t.recordStage(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the signature is wrong")
+		t.recordCheckFailure(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the signature is wrong")
 	}
 	return nil
 }
@@ -261,7 +261,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 func (t *signatureSearch) spendUnits(units int) bool {
 	limit := t.work.spendVerification(units)
 	if limit != "" {
-		t.recordStage(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
+		t.recordCheckFailure(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
 		t.stopped, t.reason.Limit = true, limit
 	}
 	return limit == ""
@@ -288,7 +288,7 @@ func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 	if g.signer != zone || g.typeCovered != typ || !owner.isWithin(zone) || typ == dns.TypeDS && owner == zone {
 		return false
 	}
-	lowest := zone.labelCount()
+	lowest := zone.countLabels()
 	if owner == zone {
 		lowest = countSignedLabels(zone) // a zone's own name may begin with an asterisk, which does not count (RFC 4592 §4.2)
 	}
@@ -300,7 +300,7 @@ func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 const sizePerUnit = 32 << 10
 
 // maxSignedSize returns an upper bound, in bytes, for the length of the data that the signature g covers.
-func (c *canonical) maxSignedSize(g *signature) int {
+func (c *canonicalRRset) maxSignedSize(g *signature) int {
 	n := len(g.signedFields)
 	for _, data := range c.rdata {
 		n += len(c.owner) + 10 + len(data)
@@ -310,10 +310,10 @@ func (c *canonical) maxSignedSize(g *signature) int {
 
 // signedData returns the data that the signature g covers: fields of the signature, and the records of s in canonical
 // form (RFC 4034 §3.1.8.1).
-func (c *canonical) signedData(g *signature, s *RRset) []byte {
+func (c *canonicalRRset) signedData(g *signature, s *RRset) []byte {
 	owner := c.owner
 	if g.labels < countSignedLabels(owner) {
-		owner, _ = owner.ancestorWithLabels(g.labels).wildcardName() // it always fits, because it has fewer labels than the name
+		owner, _ = owner.trimToLabels(g.labels).wildcardName() // it always fits, because it has fewer labels than the name
 	}
 	b := append(make([]byte, 0, c.maxSignedSize(g)), g.signedFields...)
 	for _, data := range c.rdata {
